@@ -1,0 +1,1 @@
+"""How mixers, norms and the residual stream are wired. One file each."""

@@ -1,0 +1,1 @@
+"""What mixes the channels of each token. One file each."""

@@ -1,0 +1,505 @@
+"""What flows between components, and what each family promises. Start reading here.
+
+A model is *tokenizer -> position -> blocks of (token mixer, channel mixer, norm) -> head*;
+a task is *data + objective*. Each of those words is a folder beside this file, a folder of
+`conf/`, and one class below.
+
+Letters, the same in the whole project:
+    B batch   N tokens   D width   H heads   K head width   A coordinate axes   V outputs
+    M tokens of the keys, where they differ from the queries'
+
+Two kinds of member exist. A *plan* (data, tokenizer, model, objective, optimizer, schedule) is
+cheap: it is built from its options alone and holds no weights. A *module* (position, token and
+channel mixer, norm, block, head) is built late, from a `Context` first and options after.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Protocol
+
+from annotated_types import Ge, Gt, Lt
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    import torchmetrics
+
+# Ranges are part of the signature: `check` reads them from the annotation.
+Count = Annotated[int, Ge(1)]
+CountOrZero = Annotated[int, Ge(0)]
+Positive = Annotated[float, Gt(0)]
+NonNegative = Annotated[float, Ge(0)]
+Rate = Annotated[float, Ge(0), Lt(1)]  # dropout and its like
+
+
+# ---------------------------------------------------------------------------------------------
+# What is known when
+# ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """What a data module says of itself before any file is read.
+
+    `shape` is one item's: (channels, height, width) for an image, (tokens,) for text, where it
+    counts the tokens of a sample *after* tokenizing. `variable` says that items are shorter than
+    that by different amounts, so that batches are padded on the right.
+    """
+
+    modality: str  # "image", "text"; a data module may bring its own word
+    shape: tuple[int, ...]
+    variable: bool = False
+    packed: bool = False  # rows hold several documents that must not see each other
+    target: str | None = None  # "class", or None where the target is made from the input
+    classes: int | None = None
+
+
+@dataclass(frozen=True)
+class TokenSpec:
+    """What a tokenizer makes of a `DataSpec`, known before any weight.
+
+    `grid` is the layout of a full row of tokens: (7, 7) for patches, (64,) for text. Its length
+    is the number of coordinate axes A, its product the largest N without prefix tokens.
+    `vocabulary` is None for inputs that are not symbols.
+    """
+
+    grid: tuple[int, ...]
+    variable: bool = False
+    vocabulary: int | None = None
+
+    @property
+    def axes(self) -> int:
+        """A, the number of coordinates a token has."""
+        return len(self.grid)
+
+    @property
+    def max_len(self) -> int:
+        """The largest number of tokens without the prefix."""
+        count = 1
+        for side in self.grid:
+            count *= side
+        return count
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where a module is being built: every module's constructor takes it first."""
+
+    dim: int  # D
+    depth: int  # number of blocks
+    heads: int  # H
+    causal: bool  # the only place that says so
+    tokens: TokenSpec
+    data: DataSpec
+    outputs: int  # V
+    layer: int = 0  # which block, from 0
+    num_prefix: int = 0  # class and register tokens in front of the row
+    init_std: float = 0.02
+
+    @property
+    def head_dim(self) -> int:
+        """K = D / H. Raises ValueError where it does not divide."""
+        if self.dim % self.heads:
+            fits = [h for h in range(1, self.dim + 1) if self.dim % h == 0 and h <= 4 * self.heads]
+            raise ValueError(
+                f"model.heads={self.heads} does not divide model.dim={self.dim}; "
+                f"heads that do: {', '.join(map(str, fits))}"
+            )
+        return self.dim // self.heads
+
+    def at(self, layer: int) -> Context:
+        """The same place, in block number `layer`."""
+        return replace(self, layer=layer)
+
+
+@dataclass
+class Batch:
+    """One step's data, on one device.
+
+    inputs: images (B, C, height, width), float or uint8; text (B, N) int64
+    target: classes (B,) int64, or symbols (B, N) int64 with `ignore` where nothing is asked
+    lengths: (B,) int64, the valid tokens of each row; None where all are
+    segment: (B, N) int64, the document each token belongs to; None where a row is one document
+    """
+
+    inputs: Tensor
+    target: Tensor | None = None
+    lengths: Tensor | None = None
+    segment: Tensor | None = None
+
+    ignore: ClassVar[int] = -100
+
+    def to(self, *args: Any, **kwargs: Any) -> Batch:
+        """Every tensor moved as `Tensor.to` would."""
+        return Batch(*(None if t is None else t.to(*args, **kwargs) for t in self.tensors()))
+
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """The four fields in order."""
+        return self.inputs, self.target, self.lengths, self.segment
+
+    def pin_memory(self) -> Batch:
+        """For a DataLoader's pinning thread."""
+        return Batch(*(None if t is None else t.pin_memory() for t in self.tensors()))
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+@dataclass
+class Seq:
+    """The facts of a row of tokens in one forward pass. Mixers get facts, never masks.
+
+    index: (N,) int64, strictly increasing; causality compares it and nothing else
+    coords: (B|1, N, A) float; where a token lies. Prefix tokens have a row here too (zeros)
+    valid: (B, N) bool, False at padding; None where all tokens are real. Rows pad on the right
+    segment: (B, N) int64; tokens of different segments must not see each other. None: one segment
+    num_prefix: class and register tokens, always the first; no position scheme touches them
+    grid: the layout of the tokens after the prefix, or None where they lie on no full grid
+    position: the model's position scheme; None reads as "no scheme"
+    """
+
+    index: Tensor
+    coords: Tensor
+    valid: Tensor | None = None
+    segment: Tensor | None = None
+    num_prefix: int = 0
+    grid: tuple[int, ...] | None = None
+    position: Position | None = None
+
+    def __len__(self) -> int:
+        return self.index.shape[0]
+
+
+class Memory(NamedTuple):
+    """What cross-attention looks at: another row of tokens. x: (B, M, D)."""
+
+    x: Tensor
+    seq: Seq
+
+
+# ---------------------------------------------------------------------------------------------
+# Plans: built from options alone
+# ---------------------------------------------------------------------------------------------
+
+
+class Split(Protocol):
+    """One part of a data set, from which whole batches are taken by number."""
+
+    def __len__(self) -> int:
+        """How many samples."""
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """The samples `order` (B,) int64; `key` seeds augmentation, None leaves it out."""
+
+
+class Splits(NamedTuple):
+    """Three disjoint parts. `test` is never used to choose anything."""
+
+    train: Split
+    validation: Split
+    test: Split
+
+
+class DataModule(ABC):
+    """A data set. `spec` is known before any file is read.
+
+    Lightning sees it through `engine.loader.Loaders`; it is no LightningDataModule itself so that
+    `check` and `explain` need not import Lightning.
+    """
+
+    batch_size: int
+    eval_batch_size: int
+
+    @property
+    @abstractmethod
+    def spec(self) -> DataSpec:
+        """Known from the options; at most a folder is listed."""
+
+    def missing(self) -> str | None:
+        """What is not on the disk and how to get it, or None. Looks, never reads or fetches."""
+        return None
+
+    def prepare(self) -> None:  # noqa: B027 - most data sets need nothing
+        """Fetch what was asked to be fetched. Called once on a machine, before `load`."""
+
+    @abstractmethod
+    def load(self, tokenizer: Tokenizer) -> Splits:
+        """Read, split and encode. A trained tokenizer is fitted here, on the training part only."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """A hash of the content that was loaded, recorded with the run. Valid after `load`."""
+
+
+class Tokenizer(ABC):
+    """How raw items become tokens. Names its `modality`; text tokenizers also encode and decode."""
+
+    modality: ClassVar[str]
+
+    @abstractmethod
+    def spec(self, data: DataSpec) -> TokenSpec:
+        """The tokens of `data`. Raises ValueError where the shape does not fit the options.
+
+        Before `fit`, a trained tokenizer answers with the largest vocabulary it may come to.
+        """
+
+    @abstractmethod
+    def embedder(self, ctx: Context) -> Embedder:
+        """The weights that turn inputs into vectors."""
+
+    def state(self) -> dict[str, Any]:
+        """What `fit` learned, as plain JSON; saved with the run."""
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:  # noqa: B027
+        """The inverse of `state`."""
+
+
+class TextTokenizer(Tokenizer):
+    """A tokenizer of strings."""
+
+    modality = "text"
+
+    @abstractmethod
+    def fit(self, texts: Iterable[str]) -> None:
+        """Learn the vocabulary from the training part. Deterministic; cached by content."""
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """Symbols of `text`. Unknown symbols become the tokenizer's unknown symbol."""
+
+    @abstractmethod
+    def decode(self, symbols: list[int]) -> str:
+        """Text of `symbols`; the inverse of `encode` for known symbols."""
+
+
+class Objective(ABC):
+    """What is asked of a model, and how the answer is judged."""
+
+    needs_causal: ClassVar[bool | None] = None  # True, False, or None where both will do
+    takes: ClassVar[str]  # "token" or "sequence": what the head must give
+    target: ClassVar[str | None] = None  # what the data must bring; None where it is made here
+    modality: ClassVar[str | None] = None  # the only modality it is for, or None
+
+    @abstractmethod
+    def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
+        """V, the width of the head."""
+
+    def prepare(self, batch: Batch) -> Batch:
+        """The batch as the model and the loss see it."""
+        return batch
+
+    @abstractmethod
+    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Mean loss, a scalar, in nats where it is a likelihood. prediction: (B, V) or (B, N, V)."""
+
+    @abstractmethod
+    def metrics(self) -> dict[str, torchmetrics.Metric]:
+        """Fresh metrics for one pass over a split, fed with (prediction, target)."""
+
+    @abstractmethod
+    def best(self) -> tuple[str, str]:
+        """The validation metric that chooses a checkpoint, and "min" or "max"."""
+
+
+class Parts(NamedTuple):
+    """The checked factories a model is built from. All but `embedder` take a Context."""
+
+    embedder: Callable[[Context], Embedder]
+    position: Callable[[Context], Position]
+    token_mixer: Callable[[Context], TokenMixer]
+    channel_mixer: Callable[[Context], ChannelMixer]
+    norm: Callable[[Context], nn.Module]
+    block: Callable[[Context, Any, Any, Any], Block]
+    head: Callable[[Context], Head]
+
+
+class Architecture(ABC):
+    """The shape of a model: how parts are stacked. Holds the sizes, makes the Context."""
+
+    causal: ClassVar[bool]
+
+    @abstractmethod
+    def context(self, data: DataSpec, tokens: TokenSpec, outputs: int) -> Context:
+        """The Context of this architecture over `data`."""
+
+    @abstractmethod
+    def build(self, ctx: Context, parts: Parts) -> nn.Module:
+        """The model: forward(inputs, lengths=None, segment=None, cache=None) -> prediction."""
+
+
+class OptimizerPlan(ABC):
+    """Which parameters are updated how."""
+
+    @abstractmethod
+    def build(self, model: nn.Module) -> Any:
+        """A torch optimizer over every trainable parameter of `model`."""
+
+
+class Schedule(ABC):
+    """A factor on the learning rate."""
+
+    @abstractmethod
+    def factor(self, step: int, total: int) -> float:
+        """The factor for update number `step` (from 0) of `total`; 1.0 is the full rate."""
+
+
+# ---------------------------------------------------------------------------------------------
+# Modules: built from a Context, then options
+# ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a token mixer can do. Each is tested for every choice that declares it.
+
+    causal: it can keep the future from past outputs; bidirectional: it can run without
+    any_length: it takes rows of any number of tokens; otherwise exactly `tokens.max_len` + prefix
+    padding: a padded row gives what the row gives alone
+    packing: several segments in a row give what each gives alone
+    cross: it can take `memory`
+    prefix: class and register tokens take part
+    equivariant: without positions, permuting tokens permutes outputs
+    axes: the numbers of coordinate axes it can work on
+    ports: what it offers to a position scheme: "queries_and_keys", "scores"
+    """
+
+    causal: bool = False
+    bidirectional: bool = True
+    any_length: bool = True
+    padding: bool = False
+    packing: bool = False
+    cross: bool = False
+    prefix: bool = True
+    equivariant: bool = False
+    axes: frozenset[int] = frozenset({0, 1, 2})
+    ports: frozenset[str] = frozenset()
+
+
+class Embedder(nn.Module):
+    """Inputs to vectors: forward(inputs, lengths, segment, start) -> x (B, N, D), Seq.
+
+    `start` is the index of the first token, for a stream that is decoded piece by piece.
+    `table` is the (V, D) matrix of symbol vectors where there is one; a tied head shares it.
+    """
+
+    table: nn.Parameter | None = None
+
+
+class Position(nn.Module):
+    """Where tokens lie. Each hook is the identity unless overridden and named in `acts_on`.
+
+    Hooks are functions of coordinates, never of lengths. They never see prefix tokens.
+    """
+
+    acts_on: ClassVar[frozenset[str]] = frozenset()  # of "embed", "rotate", "bias"
+    axes: ClassVar[frozenset[int]] = frozenset({1, 2})
+    relative: ClassVar[bool] = False  # moving all coordinates by one vector changes nothing
+    bounded: ClassVar[bool] = False  # knows no coordinate beyond `tokens.grid`
+
+    # The port of the mixer that each hook needs; `embed` acts before the blocks and needs none.
+    needs: ClassVar[dict[str, str]] = {"rotate": "queries_and_keys", "bias": "scores"}
+
+    def embed(self, x: Tensor, coords: Tensor) -> Tensor:
+        """x (B, N, D), coords (B|1, N, A) -> (B, N, D)."""
+        return x
+
+    def rotate(self, q: Tensor, k: Tensor, q_coords: Tensor, k_coords: Tensor) -> tuple[Tensor, Tensor]:
+        """q (B, H, N, K), k (B, H', M, K), coordinates (B|1, N or M, A) -> q, k of the same shapes."""
+        return q, k
+
+    def bias(self, head: Tensor, q_coords: Tensor, k_coords: Tensor) -> Tensor:
+        """What is added to the scores, elementwise over broadcast shapes.
+
+        head: int64 of any shape; q_coords, k_coords: that shape with A at the end, broadcast
+        against each other. Returns the broadcast shape without A. Written so that the same lines
+        give a whole (B|1, H, N, M) table and one entry inside a FlexAttention score function.
+        """
+        raise AssertionError("only called where acts_on names 'bias'")
+
+
+class TokenMixer(nn.Module):
+    """Mixes tokens of one row: forward(x, seq, cache=None, memory=None) -> (B, N, D).
+
+    A mixer that can decode token by token has `init_cache(batch_size) -> cache`; its forward then
+    appends to the cache it is given. A mixer that can share matmuls in a parallel block is
+    `Projected`.
+    """
+
+    traits: ClassVar[Traits] = Traits()
+
+    @classmethod
+    def traits_for(cls, options: dict[str, Any]) -> Traits:
+        """The traits under these options; override where an option changes them."""
+        return cls.traits
+
+    def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
+        """x (B, N, D) -> (B, N, D)."""
+        raise AssertionError("abstract")
+
+
+class ChannelMixer(nn.Module):
+    """Mixes the channels of each token alone: forward(x) -> (B, N, D)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, N, D) -> (B, N, D)."""
+        raise AssertionError("abstract")
+
+
+class Projected(Protocol):
+    """A mixer that is projection, something without big matmuls, projection.
+
+    forward(x, ...) == proj_out(mix(proj_in(x), ...)); a parallel block concatenates the
+    projections of two such mixers. `mix` takes (h, seq, cache) in a token mixer, (h) in a
+    channel mixer.
+    """
+
+    proj_in: nn.Linear
+    proj_out: nn.Linear
+    mix: Callable[..., Tensor]
+
+
+class Block(nn.Module):
+    """Wires a token mixer, a channel mixer and norms: forward(x, seq, cache, memory) -> (B, N, D).
+
+    Constructor: (ctx, token_mixer, channel_mixer, norm, *, options), the three being factories.
+    """
+
+    needs_final_norm: ClassVar[bool] = True
+
+    @classmethod
+    def fuses(cls, options: dict[str, Any]) -> bool:
+        """Whether both mixers must be `Projected` under these options."""
+        return False
+
+
+class Head(nn.Module):
+    """From vectors to predictions: forward(x, seq) -> (B, V) or (B, N, V)."""
+
+    gives: ClassVar[str]  # "token" or "sequence"
+    needs_class_token: ClassVar[bool] = False
+
+    @classmethod
+    def ties(cls, options: dict[str, Any]) -> bool:
+        """Whether it shares the embedder's table under these options."""
+        return False
+
+
+@dataclass
+class Issue:
+    """One problem of a config: where, what, and what would work."""
+
+    key: str
+    text: str
+    legal: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        hint = f" (works: {', '.join(self.legal)})" if self.legal else ""
+        return f"{self.key}: {self.text}{hint}"
+
+
+def iter_blocks(model: nn.Module) -> Iterator[Block]:
+    """Every block of a model, in order."""
+    return (module for module in model.modules() if isinstance(module, Block))

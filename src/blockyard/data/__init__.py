@@ -1,0 +1,1 @@
+"""Data sets: what is trained on. One file each."""

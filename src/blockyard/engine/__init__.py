@@ -1,0 +1,1 @@
+"""The one LightningModule, callbacks, loggers, cost card."""

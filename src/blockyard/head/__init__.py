@@ -1,0 +1,1 @@
+"""From vectors to predictions. One file each."""

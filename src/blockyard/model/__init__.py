@@ -1,0 +1,1 @@
+"""How blocks are stacked. One file each."""

@@ -1,0 +1,1 @@
+"""Normalisations. One file each."""

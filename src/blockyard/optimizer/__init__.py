@@ -1,0 +1,1 @@
+"""Which parameters are updated how. One file each."""

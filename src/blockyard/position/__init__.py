@@ -1,0 +1,1 @@
+"""Where tokens lie: absolute, rotary and bias schemes. One file each."""

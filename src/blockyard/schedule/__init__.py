@@ -1,0 +1,1 @@
+"""Factors on the learning rate over training. One file each."""

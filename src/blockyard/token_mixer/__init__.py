@@ -1,0 +1,1 @@
+"""What mixes tokens. One file each."""

@@ -1,0 +1,1 @@
+"""How raw items become tokens. One file each."""
