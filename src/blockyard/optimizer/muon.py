@@ -1,0 +1,92 @@
+"""Muon: orthogonalised momentum for the matrices inside the blocks, AdamW for all the rest.
+
+Source: Jordan et al. 2024, Muon: an optimizer for hidden layers (kellerjordan.github.io/posts/muon);
+    Liu et al. 2025, Muon is Scalable for LLM Training (arXiv 2502.16982), the update's scale.
+Reference: torch.optim.Muon
+Equation: W <- W - lr s (NS(momentum of G) + weight_decay W), NS(M) close to U V^T of M's SVD
+Cost: one number of state per matrix element, and a few matmuls of the matrix's own size per step
+
+Tables, biases, gains, convolutions and the head are AdamW's. A projection that holds queries, keys
+and values side by side is one matrix to Muon.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import nn
+
+from blockyard.contracts import Count, NonNegative, OptimizerPlan, Positive, Rate
+from blockyard.optimizer._groups import decay_groups, fused_available, hidden_matrices, split_by_decay
+from blockyard.optimizer._together import Together
+
+
+class Muon(OptimizerPlan):
+    """Muon for hidden matrices, AdamW for the rest.
+
+    Options:
+        lr: learning rate of both at the schedule's factor 1
+        weight_decay: decay per step, times the learning rate; on matrices only
+        momentum: share of the last direction kept by Muon
+        nesterov: look ahead along the momentum
+        ns_steps: Newton-Schulz iterations
+        scale: match_rms_adamw makes an update as large as AdamW's, so that its lr fits; original is Jordan's
+        betas: memory of AdamW's moments
+        eps: added to the root of AdamW's second moment
+    """
+
+    def __init__(
+        self,
+        *,
+        lr: Positive = 1e-3,
+        weight_decay: NonNegative = 0.05,
+        momentum: Rate = 0.95,
+        nesterov: bool = True,
+        ns_steps: Count = 5,
+        scale: Literal["match_rms_adamw", "original"] = "match_rms_adamw",
+        betas: tuple[Rate, Rate] = (0.9, 0.95),
+        eps: Positive = 1e-8,
+    ) -> None:
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.momentum = momentum
+        self.nesterov = nesterov
+        self.ns_steps = ns_steps
+        self.scale = scale
+        self.betas = betas
+        self.eps = eps
+        if not hasattr(torch.optim, "Muon"):
+            raise ValueError(
+                f"optimizer=muon needs torch.optim.Muon, which torch {torch.__version__} does not have; "
+                "install a newer torch or choose optimizer=adamw"
+            )
+
+    def build(self, model: nn.Module) -> Together:
+        """One optimizer face over Muon and AdamW. Raises ValueError where no block has a matrix."""
+        hidden = hidden_matrices(model)
+        if not hidden:
+            raise ValueError(
+                "optimizer=muon: no block of this model has a trainable matrix; choose optimizer=adamw"
+            )
+        taken = {id(p) for p in hidden}
+        decay, plain = ([p for p in part if id(p) not in taken] for part in split_by_decay(model))
+        muon = torch.optim.Muon(
+            hidden,
+            lr=self.lr,
+            weight_decay=self.weight_decay,
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+            ns_steps=self.ns_steps,
+            adjust_lr_fn=self.scale,
+        )
+        if not decay and not plain:
+            return Together([muon])
+        adamw = torch.optim.AdamW(
+            decay_groups(decay, plain, self.weight_decay),
+            lr=self.lr,
+            betas=tuple(self.betas),
+            eps=self.eps,
+            fused=fused_available(decay + plain),
+        )
+        return Together([muon, adamw])

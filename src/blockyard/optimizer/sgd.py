@@ -1,0 +1,55 @@
+"""Stochastic gradient descent with momentum, fused; weight decay only on matrices.
+
+Source: Sutskever et al. 2013, On the importance of initialization and momentum in deep learning (ICML).
+Reference: torch.optim.SGD
+Equation: v <- momentum v + g;  w <- w - lr v
+Cost: one number of state per parameter, none without momentum
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from blockyard.contracts import NonNegative, OptimizerPlan, Positive, Rate
+from blockyard.optimizer._groups import decay_groups, fused_available, split_by_decay
+
+
+class SGD(OptimizerPlan):
+    """Gradient descent with momentum.
+
+    Options:
+        lr: learning rate at the schedule's factor 1
+        weight_decay: added to the gradient as weight_decay * w; on matrices only
+        momentum: share of the last update kept
+        nesterov: look ahead along the momentum; needs momentum
+    """
+
+    def __init__(
+        self,
+        *,
+        lr: Positive = 0.1,
+        weight_decay: NonNegative = 1e-4,
+        momentum: Rate = 0.9,
+        nesterov: bool = True,
+    ) -> None:
+        if nesterov and not momentum:
+            raise ValueError(
+                "optimizer.nesterov=true needs optimizer.momentum above 0; "
+                "set optimizer.momentum=0.9 or optimizer.nesterov=false"
+            )
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.momentum = momentum
+        self.nesterov = nesterov
+
+    def build(self, model: nn.Module) -> torch.optim.SGD:
+        """A torch SGD over every trainable parameter of `model`."""
+        decay, plain = split_by_decay(model)
+        return torch.optim.SGD(
+            decay_groups(decay, plain, self.weight_decay),
+            lr=self.lr,
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+            fused=fused_available(decay + plain),
+        )

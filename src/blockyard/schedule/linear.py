@@ -1,0 +1,33 @@
+"""A straight line from the full rate to a final share of it, after a linear warm-up.
+
+Source: Devlin et al. 2019, BERT (arXiv 1810.04805), appendix A.2.
+Reference: transformers.get_linear_schedule_with_warmup
+Equation: final + (1 - final) (1 - p), p from 0 after the warm-up to 1 at the end
+"""
+
+from __future__ import annotations
+
+from blockyard.contracts import NonNegative, Schedule
+from blockyard.schedule._warmup import Length, check_length, progress, rise, updates
+
+
+class Linear(Schedule):
+    """Linear decay.
+
+    Options:
+        warmup: updates (an int) or share of the run (a float below 1) of linear rise
+        final: factor at the end of the run
+    """
+
+    def __init__(self, *, warmup: Length = 0.05, final: NonNegative = 0.0) -> None:
+        check_length("schedule.warmup", warmup)
+        self.warmup = warmup
+        self.final = final
+
+    def factor(self, step: int, total: int) -> float:
+        """The factor for update number `step` (from 0) of `total`."""
+        warmup = updates(self.warmup, total)
+        rising = rise(step, warmup)
+        if rising is not None:
+            return rising
+        return 1 - (1 - self.final) * progress(step, warmup, total)

@@ -1,0 +1,56 @@
+"""Warm-up, a long stable stretch at the full rate, and a short decay at the end.
+
+Source: Hu et al. 2024, MiniCPM (arXiv 2404.06395), section 4; Haegele et al. 2024 (arXiv 2405.18392),
+    the 1 - sqrt decay.
+Reference: transformers.get_wsd_schedule
+Equation: 1, then final + (1 - final) (1 - p) or (1 - sqrt(p)), p from 0 to 1 over the decay
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from blockyard.contracts import NonNegative, Schedule
+from blockyard.schedule._warmup import Length, check_length, progress, rise, updates
+
+
+class WSD(Schedule):
+    """Warm-up, stable, decay.
+
+    Options:
+        warmup: updates (an int) or share of the run (a float below 1) of linear rise
+        decay: updates or share of the run of the fall at its end
+        shape: linear, or sqrt for 1 - sqrt(p)
+        final: factor at the end of the run
+    """
+
+    def __init__(
+        self,
+        *,
+        warmup: Length = 0.05,
+        decay: Length = 0.2,
+        shape: Literal["linear", "sqrt"] = "sqrt",
+        final: NonNegative = 0.0,
+    ) -> None:
+        check_length("schedule.warmup", warmup)
+        check_length("schedule.decay", decay)
+        if isinstance(warmup, float) and isinstance(decay, float) and warmup + decay > 1:
+            raise ValueError(
+                f"schedule.warmup={warmup} and schedule.decay={decay} are shares of one run and sum to "
+                "more than 1; lower one of them"
+            )
+        self.warmup = warmup
+        self.decay = decay
+        self.shape = shape
+        self.final = final
+
+    def factor(self, step: int, total: int) -> float:
+        """The factor for update number `step` (from 0) of `total`."""
+        warmup = updates(self.warmup, total)
+        rising = rise(step, warmup)
+        if rising is not None:
+            return rising
+        start = max(total - updates(self.decay, total), warmup)
+        p = progress(step, start, total)
+        return 1 - (1 - self.final) * (math.sqrt(p) if self.shape == "sqrt" else p)
