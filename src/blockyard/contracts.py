@@ -158,6 +158,7 @@ class Seq:
     num_prefix: class and register tokens, always the first; no position scheme touches them
     grid: the layout of the tokens after the prefix, or None where they lie on no full grid
     position: the model's position scheme; None reads as "no scheme"
+    memo: what `ops` worked out once from the fields above, for all layers of one forward pass
     """
 
     index: Tensor
@@ -167,6 +168,7 @@ class Seq:
     num_prefix: int = 0
     grid: tuple[int, ...] | None = None
     position: Position | None = None
+    memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         return self.index.shape[0]
@@ -485,6 +487,9 @@ class Head(nn.Module):
     def ties(cls, options: dict[str, Any]) -> bool:
         """Whether it shares the embedder's table under these options."""
         return False
+
+    def tie(self, embedder: Embedder) -> None:  # noqa: B027 - most heads share nothing
+        """Share what is to be shared with `embedder`; called once, when the model is built."""
 
 
 @dataclass

@@ -1,0 +1,144 @@
+"""Initial weights depend on the seed and on the path in the model, not on the order of building.
+
+Every parameter is drawn from its own generator, seeded by sha256 of (seed, path). Swapping one
+component therefore leaves every other initial weight bit-identical, and two arms of an ablation
+share the weights wherever path and shape agree.
+
+A module says how its own parameters start in `init_weights(init)`, where `init` is an `Init`:
+
+    def init_weights(self, init: Init) -> None:
+        init.normal("weight", std=self.std)
+        init.zeros("bias")
+
+A plain torch module has a rule in `RULES`, by type. A module with parameters and neither is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+
+class Init:
+    """Draws the direct parameters of one module. Made by `initialise`, given to `init_weights`.
+
+    Names are attribute names of the module. A name whose parameter is None (no bias) is passed
+    over, a parameter shared with a module seen earlier keeps what it was given there.
+    """
+
+    def __init__(self, module: nn.Module, path: str, seed: int, done: set[int], std: float) -> None:
+        self.module, self.path, self.seed, self.std = module, path, seed, std
+        self._done = done
+        self.declared: set[str] = set()
+
+    def generator(self, name: str) -> torch.Generator:
+        """A CPU generator that depends on the seed and the parameter's path alone."""
+        key = f"{self.seed}:{self.path}.{name}" if self.path else f"{self.seed}:{name}"
+        digest = hashlib.sha256(key.encode()).digest()
+        return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+
+    def normal(self, name: str, std: float | None = None) -> None:
+        """Normal around 0; std None means the model's init_std."""
+        scale = self.std if std is None else std
+        self._fill(name, lambda shape: torch.empty(shape).normal_(0.0, scale, generator=self.generator(name)))
+
+    def uniform(self, name: str, bound: float) -> None:
+        """Uniform in [-bound, bound]."""
+        self._fill(
+            name, lambda shape: torch.empty(shape).uniform_(-bound, bound, generator=self.generator(name))
+        )
+
+    def constant(self, name: str, value: float) -> None:
+        """One value everywhere."""
+        self._fill(name, lambda shape: torch.full(shape, value))
+
+    def zeros(self, name: str) -> None:
+        """Zero everywhere."""
+        self.constant(name, 0.0)
+
+    def ones(self, name: str) -> None:
+        """One everywhere."""
+        self.constant(name, 1.0)
+
+    def copy(self, name: str, value: Tensor) -> None:
+        """A value worked out by the module itself; draw from `generator(name)` where it is random."""
+        self._fill(name, lambda shape: value.reshape(shape))
+
+    def _fill(self, name: str, draw: Callable[[torch.Size], Tensor]) -> None:
+        self.declared.add(name)
+        parameter = getattr(self.module, name)
+        if parameter is None or id(parameter) in self._done:
+            return
+        self._done.add(id(parameter))
+        if parameter.is_meta:
+            return
+        with torch.no_grad(), torch.device("cpu"):
+            parameter.copy_(draw(parameter.shape))
+
+
+def _matrix(init: Init) -> None:
+    init.normal("weight")
+    init.zeros("bias")
+
+
+def _convolution(init: Init) -> None:
+    fan_in = init.module.weight[0].numel()
+    init.normal("weight", std=1 / math.sqrt(fan_in))
+    init.zeros("bias")
+
+
+def _scale(init: Init) -> None:
+    init.ones("weight")
+    if hasattr(init.module, "bias"):
+        init.zeros("bias")
+
+
+def _table(init: Init) -> None:
+    init.normal("weight")
+
+
+# By exact type: a subclass may use its parameters otherwise, so it has to say so itself.
+RULES: dict[type[nn.Module], Callable[[Init], None]] = {
+    nn.Linear: _matrix,
+    nn.Embedding: _table,
+    nn.LayerNorm: _scale,
+    nn.RMSNorm: _scale,
+    nn.Conv1d: _convolution,
+    nn.Conv2d: _convolution,
+    nn.BatchNorm2d: _scale,
+    nn.GroupNorm: _scale,
+}
+
+
+def initialise(model: nn.Module, seed: int) -> nn.Module:
+    """Draw every parameter of `model` from (seed, path), in place, and return it.
+
+    On the meta device nothing is drawn, but the same refusals are made. Raises ValueError for a
+    module with parameters of its own that declares no initial weights.
+    """
+    std = model.ctx.init_std if hasattr(model, "ctx") else 0.02
+    done: set[int] = set()
+    for path, module in model.named_modules():
+        own = [name for name, parameter in module.named_parameters(recurse=False)]
+        if not own:
+            continue
+        init = Init(module, path, seed, done, std)
+        where = f"{type(module).__module__}.{type(module).__qualname__} at {path or 'the top'}"
+        if hasattr(module, "init_weights"):
+            module.init_weights(init)
+        elif type(module) in RULES:
+            RULES[type(module)](init)
+        else:
+            raise ValueError(
+                f"{where} has weights ({', '.join(own)}) and declares no initial ones; give it "
+                "`def init_weights(self, init)` that calls init.normal(name, std=...), init.zeros(name), ... "
+                f"or use one of: {', '.join(rule.__name__ for rule in RULES)}"
+            )
+        missed = [name for name in own if name not in init.declared]
+        if missed:
+            raise ValueError(f"init_weights of {where} leaves out {', '.join(missed)}")
+    return model
