@@ -298,8 +298,11 @@ class Objective(ABC):
         """Mean loss, a scalar, in nats where it is a likelihood. prediction: (B, V) or (B, N, V)."""
 
     @abstractmethod
-    def metrics(self) -> dict[str, torchmetrics.Metric]:
-        """Fresh metrics for one pass over a split, fed with (prediction, target)."""
+    def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
+        """Fresh metrics for one pass over a split, fed with (prediction, target).
+
+        `split` may bring facts that a metric needs, such as `bytes_per_token` of a text.
+        """
 
     @abstractmethod
     def best(self) -> tuple[str, str]:
@@ -488,7 +491,7 @@ class Head(nn.Module):
         """Whether it shares the embedder's table under these options."""
         return False
 
-    def tie(self, embedder: Embedder) -> None:  # noqa: B027 - most heads share nothing
+    def tie(self, embedder: Embedder) -> None:
         """Share what is to be shared with `embedder`; called once, when the model is built."""
 
 

@@ -1,0 +1,84 @@
+"""Shift, flip and crop, vectorised: every random number is a hash of (key, sample, stream)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+_LOW_53 = (1 << 53) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >= 1 << 63 else word
+
+
+def _scramble(z: Tensor) -> Tensor:
+    """The finaliser of SplitMix64 (Steele, Lea and Flood 2014), on wrapping int64."""
+    # torch shifts keep the sign; the masks make the shifts logical.
+    z = (z ^ ((z >> 30) & ((1 << 34) - 1))) * _signed(0xBF58476D1CE4E5B9)
+    z = (z ^ ((z >> 27) & ((1 << 37) - 1))) * _signed(0x94D049BB133111EB)
+    return z ^ ((z >> 31) & ((1 << 33) - 1))
+
+
+def uniform(key: int, order: Tensor, count: int) -> Tensor:
+    """`count` numbers in [0, 1) per sample, float64 (count, B), a function of (key, sample) alone.
+
+    order: (B,) int64 numbers of samples.
+    """
+    streams = torch.arange(count) + _signed((key * _GOLDEN) % (1 << 64))
+    z = _scramble(order * _signed(_GOLDEN) + _scramble(streams)[:, None])  # (count, B)
+    return ((z >> 11) & _LOW_53).double() * 2.0**-53
+
+
+@dataclass(frozen=True)
+class Augment:
+    """What is done to a training image.
+
+    shift: translation by up to so many pixels along each axis, filled with zeros
+    crop: a square of side 1 - crop or more is cut at random and stretched back
+    flip: left and right are swapped for half of the images
+    """
+
+    shift: int = 0
+    crop: float = 0.0
+    flip: bool = False
+
+    def gather(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
+        """The images `order`, shifted and flipped: (n, C, H, W) -> (B, C, H, W), same type."""
+        if key is None or not (self.shift or self.flip):
+            return images.index_select(0, order)
+        channels, height, width = images.shape[1:]
+        rows = torch.arange(height).expand(len(order), -1)  # (B, H)
+        cols = torch.arange(width).expand(len(order), -1)  # (B, W)
+        draws = uniform(key, order, 3)[:, :, None]  # (3, B, 1)
+        if self.flip:
+            cols = torch.where(draws[0] < 0.5, width - 1 - cols, cols)
+        if self.shift:
+            moves = (draws[1:] * (2 * self.shift + 1)).long() - self.shift  # (2, B, 1)
+            rows, cols = rows + moves[0], cols + moves[1]
+        inside = ((rows >= 0) & (rows < height))[:, None, :, None]
+        inside = inside & ((cols >= 0) & (cols < width))[:, None, None, :]  # (B, 1, H, W)
+        moved = images[
+            order[:, None, None, None],
+            torch.arange(channels)[None, :, None, None],
+            rows.clamp(0, height - 1)[:, None, :, None],
+            cols.clamp(0, width - 1)[:, None, None, :],
+        ]
+        return moved * inside  # (B, C, H, W)
+
+    def resize(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
+        """The images of `gather`, as floats, cropped and stretched back; shape (B, C, H, W)."""
+        if key is None or not self.crop:
+            return images
+        draws = uniform(key, order, 6)[3:]  # (3, B); the first three belong to `gather`
+        side = 1 - self.crop * draws[0]  # (B,)
+        centre = (1 - side) * (2 * draws[1:] - 1)  # (2, B)
+        theta = torch.zeros(len(order), 2, 3)
+        theta[:, 0, 0] = theta[:, 1, 1] = side
+        theta[:, :, 2] = centre.T
+        grid = F.affine_grid(theta, list(images.shape), align_corners=False)  # (B, H, W, 2)
+        return F.grid_sample(images, grid, padding_mode="border", align_corners=False)

@@ -1,0 +1,79 @@
+"""The next symbol of a text, by cross entropy: language modelling.
+
+Source: Radford et al. 2019, Language Models are Unsupervised Multitask Learners (GPT-2), sec. 2.
+Reference: torch.nn.functional.cross_entropy; transformers GPT2LMHeadModel
+Equation: -log softmax(prediction_n)[symbol_{n+1}], mean over the asked tokens
+
+    row of the data   a b c d e     N + 1 symbols
+    inputs            a b c d       N
+    target            b c d e       nothing is asked of padding, nor of the first symbol of the
+                                    next document in a packed row
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from blockyard.contracts import Batch, DataSpec, Objective, Split, TokenSpec
+
+if TYPE_CHECKING:
+    import torchmetrics
+
+
+class NextToken(Objective):
+    """Predicts each symbol from those before it; needs a causal model."""
+
+    needs_causal = True
+    takes = "token"
+    modality = "text"
+
+    def __init__(self) -> None:
+        pass
+
+    def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
+        """One logit per symbol. Raises ValueError where the tokens are no symbols."""
+        if tokens.vocabulary is None:
+            raise ValueError("objective=next_token needs symbols; this tokenizer gives vectors without a vocabulary")
+        return tokens.vocabulary
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Rows of N + 1 symbols -> inputs (B, N) and the symbols after them (B, N).
+
+        A target the data brought itself lies symbol by symbol on the inputs and is moved alike.
+        """
+        symbols = batch.inputs if batch.target is None else batch.target
+        target = symbols[:, 1:]
+        segment, lengths = batch.segment, batch.lengths
+        if segment is not None:
+            target = target.masked_fill(segment[:, 1:] != segment[:, :-1], Batch.ignore)
+            segment = segment[:, :-1]
+        if lengths is not None:
+            index = lengths.new_ones(target.shape[1]).cumsum(0)  # 1 .. N, the place of each target
+            target = target.masked_fill(index >= lengths[:, None], Batch.ignore)
+            lengths = (lengths - 1).clamp_min(1)
+        return Batch(batch.inputs[:, :-1], target, lengths, segment)
+
+    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Mean over the asked tokens, nats. prediction: (B, N, V); target: (B, N)."""
+        return F.cross_entropy(prediction.flatten(0, 1), target.flatten(), ignore_index=Batch.ignore)
+
+    def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
+        """Loss, accuracy, perplexity, and bits per byte where the split knows its bytes per token."""
+        from blockyard.objective._metrics import Accuracy, BitsPerByte, MeanCrossEntropy, Perplexity
+
+        found: dict[str, torchmetrics.Metric] = {
+            "loss": MeanCrossEntropy(),
+            "accuracy": Accuracy(),
+            "perplexity": Perplexity(),
+        }
+        bytes_per_token = getattr(split, "bytes_per_token", None)
+        if bytes_per_token:
+            found["bits_per_byte"] = BitsPerByte(bytes_per_token)
+        return found
+
+    def best(self) -> tuple[str, str]:
+        """The lowest loss."""
+        return "loss", "min"

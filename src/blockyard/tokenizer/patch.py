@@ -1,0 +1,60 @@
+"""Square patches of an image, flattened and projected: the tokens of a Vision Transformer.
+
+Source: Dosovitskiy et al. 2021, An Image is Worth 16x16 Words (arXiv 2010.11929), eq. 1.
+Reference: timm layers/patch_embed.py (PatchEmbed)
+Equation: x_n = W flatten(patch_n) + b, the same as a convolution of kernel and stride `size`
+Cost: O(pixels C D) time
+
+    +--+--+
+    |0 |1 |    rows of the grid one after the other; inside a patch: channel, row, column
+    +--+--+
+    |2 |3 |
+    +--+--+
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from blockyard.contracts import Context, Count, DataSpec, Tokenizer, TokenSpec
+from blockyard.ops.linear import Linear
+from blockyard.tokenizer._grid import GridEmbedder, patch_grid
+
+
+class Patch(Tokenizer):
+    """Cuts images into squares.
+
+    Options:
+        size: side of a patch in pixels; must divide height and width
+    """
+
+    modality = "image"
+
+    def __init__(self, *, size: Count = 4) -> None:
+        self.size = size
+
+    def spec(self, data: DataSpec) -> TokenSpec:
+        """One token per patch, on a grid of two axes."""
+        return patch_grid(data, self.size, "tokenizer.size")
+
+    def embedder(self, ctx: Context) -> PatchEmbedder:
+        """A linear projection of flattened patches."""
+        return PatchEmbedder(ctx, self.size)
+
+
+class PatchEmbedder(GridEmbedder):
+    """Flattens patches and projects them to D."""
+
+    def __init__(self, ctx: Context, size: int) -> None:
+        super().__init__(ctx)
+        self.size = size
+        pixels = ctx.data.shape[0] * size * size
+        self.proj = Linear(pixels, ctx.dim, bias=True, std=pixels**-0.5)
+
+    def vectors(self, images: Tensor) -> Tensor:
+        """(B, C, height, width) -> (B, N, D)."""
+        batch, channels = images.shape[:2]
+        (rows, cols), size = self.grid, self.size
+        cut = images.reshape(batch, channels, rows, size, cols, size)
+        flat = cut.permute(0, 2, 4, 1, 3, 5).reshape(batch, rows * cols, -1)  # (B, N, C * size * size)
+        return self.proj(flat)  # (B, N, D)
