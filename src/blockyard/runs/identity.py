@@ -1,0 +1,112 @@
+"""Which configs are the same arm: a hash of everything in a config that changes what is computed.
+
+Left out: the seed (a replicate, not part of an arm), names and tags, where outputs go, loggers,
+and every option that its class names in `incidental` (paths, workers, devices, refresh rates).
+An option equal to its default hashes like an absent one, so that a class which gains an option
+keeps the identities of old runs. The order of keys does not matter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import json
+import math
+import re
+import unicodedata
+from functools import lru_cache
+from typing import Any
+
+from blockyard.runs.redact import redact
+
+# What a run is called, where it is put, who watches it.
+INCIDENTAL = frozenset(
+    {"seed", "name", "tags", "outputs", "force", "allow", "logger", "executor", "experiment", "hydra"}
+    | {"run", "resume", "group", "job_type", "notes"}
+)
+_PACKAGES = ("blockyard", "torch", "pytorch_lightning", "torchmetrics", "timm", "transformers")
+_WIRING = frozenset({"_partial_", "_recursive_", "_convert_"})
+_SLUG = 48
+
+
+def identity(config: dict[str, Any]) -> str:
+    """The first 10 hex digits of the hash of the semantic part of a complete, plain config."""
+    text = json.dumps(semantic(config), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def semantic(config: dict[str, Any]) -> dict[str, Any]:
+    """The part of `config` that changes what is computed, in one canonical form."""
+    # So that the identity tells nothing of a secret. The environment has no say in it.
+    config = redact(config, environment=False)
+    packages = (*_PACKAGES, *(config.get("allow") or ()))
+    kept = {key: _node(value, packages) for key, value in config.items() if key not in INCIDENTAL}
+    return {key: value for key, value in kept.items() if value not in (None, {}, [])}
+
+
+def run_name(config: dict[str, Any]) -> str:
+    """The folder name of an arm: a word for people and the hash, without any character of a path."""
+    return f"{slug(config.get('name')) or _label(config)}-{identity(config)}"
+
+
+def slug(name: str | None) -> str:
+    """`name` as part of a file name. Where characters were lost, 4 hex digits keep names apart."""
+    if not name:
+        return ""
+    text = unicodedata.normalize("NFC", str(name))
+    clean = re.sub(r"[^\w.-]+", "-", text)
+    clean = re.sub(r"\.{2,}", ".", clean).strip("-._")
+    short = clean.encode()[:_SLUG].decode(errors="ignore").strip("-._")
+    if short == text:
+        return short
+    return f"{short or 'run'}-{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:4]}"
+
+
+def _label(config: dict[str, Any]) -> str:
+    words = []
+    for family in ("data", "token_mixer", "position"):
+        node = config.get(family)
+        target = str(node.get("_target_", "")) if isinstance(node, dict) else ""
+        if target.count(".") >= 1:
+            words.append(target.split(".")[-2])
+    return "-".join(filter(None, (slug(word) for word in words))) or "run"
+
+
+def _node(value: Any, packages: tuple[str, ...]) -> Any:
+    if isinstance(value, dict):
+        target = value.get("_target_")
+        defaults, incidental = _declared(str(target), packages) if target else ({}, frozenset())
+        kept = {}
+        for key, item in value.items():
+            if key in _WIRING or key in incidental:
+                continue
+            plain = _node(item, packages)
+            if key in defaults and plain == _node(defaults[key], packages):
+                continue
+            kept[str(key)] = plain
+        return kept
+    if isinstance(value, list | tuple):
+        return [_node(item, packages) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted(_node(item, packages) for item in value)
+    if isinstance(value, float):
+        # 1 and 1.0 are the same rate however they were typed.
+        return int(value) if math.isfinite(value) and value.is_integer() else repr(value)
+    # True == 1 in Python, but not in a config.
+    return value if value is None or isinstance(value, str | int) else str(value)
+
+
+@lru_cache(maxsize=512)
+def _declared(target: str, packages: tuple[str, ...]) -> tuple[dict[str, Any], frozenset[str]]:
+    """Defaults and incidental options of a target; nothing for one outside `packages`."""
+    if target.split(".")[0] not in packages:
+        return {}, frozenset()
+    module, _, name = target.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name)
+        parameters = inspect.signature(found).parameters.values()
+    except (ImportError, AttributeError, TypeError, ValueError):
+        return {}, frozenset()  # `check` reports a target that is not there
+    defaults = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
+    return defaults, frozenset(getattr(found, "incidental", frozenset()))

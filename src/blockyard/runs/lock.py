@@ -1,0 +1,144 @@
+"""One process per run: an advisory file lock beside the run's folder.
+
+The lock file lies beside the folder, not in it, so that a folder can be moved away under the
+lock. The kernel drops the lock when its holder dies, however it dies, so "locked" and "alive"
+are the same question and no stale pid is ever believed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import socket
+import time
+from pathlib import Path
+
+from blockyard.errors import UserError
+
+_PATIENCE = 0.5  # seconds; a look by `held` lasts microseconds
+
+
+class RunLock:
+    """The exclusive right to write a run folder. Released by `release` or by the process's end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = lock_path(folder)
+        self.folder = folder
+        self._handle: int | None = None
+
+    @property
+    def owned(self) -> bool:
+        """Whether this object holds the lock."""
+        return self._handle is not None
+
+    def acquire(self) -> RunLock:
+        """Take the lock now. Raises UserError naming the holder where another process has it."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            except OSError as error:
+                raise UserError(f"cannot lock {self.folder}: {error.strerror}; choose outputs=FOLDER") from error
+            try:
+                taken = _try_lock(handle, fcntl.LOCK_EX) and _same_file(handle, self.path)
+            except OSError as error:
+                os.close(handle)
+                raise UserError(
+                    f"the file system of {self.folder} has no file locks ({error.strerror}); "
+                    "choose outputs=FOLDER on another"
+                ) from error
+            if taken:
+                break
+            os.close(handle)
+            if time.monotonic() > deadline:
+                raise UserError(f"{self.folder} is in use by {self._holder()}; wait for it, or stop it first")
+            time.sleep(0.02)
+        self._handle = handle
+        _OWNED.add(self)
+        # A disk without a free byte is no reason not to run: the note is for people.
+        with contextlib.suppress(OSError):
+            note = json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode()
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, note, 0)
+        return self
+
+    def release(self) -> None:
+        """Give the lock back; the file stays, because removing it would race with the next taker."""
+        if self._handle is not None:
+            _OWNED.discard(self)
+            os.close(self._handle)
+            self._handle = None
+
+    def forget(self) -> None:
+        """In a forked child: close the copy, so that a worker that outlives its parent holds nothing."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def _holder(self) -> str:
+        note = holder(self.folder)
+        if note is None:
+            return "another process"
+        where = "" if note.get("host") == socket.gethostname() else f" on {note.get('host')}"
+        return f"process {note.get('pid')}{where}"
+
+
+def lock_path(folder: Path) -> Path:
+    """Where the lock of a run folder lies."""
+    return folder.parent / f".{folder.name}.lock"
+
+
+def held(folder: Path) -> bool:
+    """Whether a live process holds the run's lock."""
+    try:
+        handle = os.open(lock_path(folder), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not _try_lock(handle, fcntl.LOCK_SH)
+    except OSError:  # a file system without locks holds none
+        return False
+    finally:
+        os.close(handle)
+
+
+def holder(folder: Path) -> dict[str, object] | None:
+    """What the last holder wrote about itself: pid and host."""
+    try:
+        note = json.loads(lock_path(folder).read_text())
+    except (OSError, ValueError):
+        return None
+    return note if isinstance(note, dict) else None
+
+
+def _try_lock(handle: int, kind: int) -> bool:
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
+            return False
+        raise
+    return True
+
+
+def _same_file(handle: int, path: Path) -> bool:
+    # The file may have been removed and made again between opening and locking it.
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except OSError:
+        return False
+
+
+_OWNED: set[RunLock] = set()
+
+
+def _after_fork() -> None:
+    for lock in tuple(_OWNED):
+        lock.forget()
+    _OWNED.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,229 @@
+"""The run's metrics as a table: metrics.csv, one row per step, one column per metric.
+
+Rows are appended with one write each, so a kill leaves whole rows and at most a torn last one,
+which the next reader or writer leaves out. A metric seen for the first time adds a column: the
+table is then written anew beside and put in place. No step appears twice: what is said of the
+last step again joins its row, and `truncate_after` takes back what a resumed run will say anew.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import logging
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Literal
+
+from blockyard.runs.files import replacing
+
+log = logging.getLogger("blockyard")
+
+FILE = "metrics.csv"
+Row = dict[str, float]
+
+
+def read_metrics(path: Path) -> list[Row]:
+    """All whole rows, in order of steps; empty cells are absent, `step` is an int.
+
+    Lines that are torn or damaged are left out. A missing file reads as no rows.
+    """
+    return _parse(path)[1]
+
+
+class MetricsWriter:
+    """Appends to a run's metrics.csv. For one process at a time, the one that holds the run's lock."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._handle: int | None = None
+        self._columns: list[str] = ["step"]
+        self._last: Row | None = None
+        self._last_at = 0  # where the last row begins in the file
+        self._end = 0
+        self._pending: list[Row] = []  # rows a full disk refused
+        self._warned = False
+
+    @property
+    def last_step(self) -> int | None:
+        """The step of the last row, or None."""
+        self._open()
+        last = self._pending[-1] if self._pending else self._last
+        return None if last is None else int(last["step"])
+
+    def append(self, step: int, values: Mapping[str, float]) -> None:
+        """Say `values` of `step`; a step is said in order, and joins the last row if it is that row's.
+
+        A disk that refuses the row is warned of once; rows are kept and tried again with the next.
+        Raises ValueError for a step before the last one.
+        """
+        last = self.last_step
+        if last is not None and step < last:
+            raise ValueError(f"metrics of step {step} come after those of step {last}; truncate_after({step}) first")
+        row: Row = {"step": int(step)}
+        row.update({str(key): float(value) for key, value in values.items() if value is not None})
+        if self._pending:
+            if last == step:
+                self._pending[-1].update(row)
+            else:
+                self._pending.append(row)
+        else:
+            self._pending = [row]
+        self._flush(final=False)
+
+    def truncate_after(self, step: int) -> None:
+        """Take back every row of a later step than `step`. Raises OSError."""
+        self._open()
+        rows = [row for row in (*read_metrics(self.path), *self._pending) if row["step"] <= step]
+        self._pending = []
+        self._rewrite(_joined(rows))
+
+    def rows(self) -> list[Row]:
+        """All rows so far."""
+        return _joined([*read_metrics(self.path), *self._pending])
+
+    def close(self) -> None:
+        """Sync and close. Raises OSError where rows could not be written to the end."""
+        try:
+            if self._pending:
+                self._flush(final=True)
+            if self._handle is not None:
+                os.fsync(self._handle)
+        finally:
+            if self._handle is not None:
+                os.close(self._handle)
+                self._handle = None
+
+    def _flush(self, *, final: bool) -> None:
+        try:
+            self._open()
+            while self._pending:
+                self._write(self._pending[0])
+                self._pending.pop(0)
+            self._warned = False
+        except OSError as error:
+            if final:
+                raise
+            if not self._warned:
+                log.warning("%s cannot be written (%s); rows are kept and tried again", self.path, error.strerror)
+                self._warned = True
+
+    def _write(self, row: Row) -> None:
+        new = [name for name in row if name not in self._columns]
+        joins = self._last is not None and self._last["step"] == row["step"]
+        merged = {**self._last, **row} if joins and self._last is not None else row
+        if new or self._end == 0:
+            kept = read_metrics(self.path)
+            self._rewrite(_joined([*kept, merged]), extra=new)
+            return
+        assert self._handle is not None
+        at = self._last_at if joins else self._end
+        line = _line([_text(merged.get(name)) for name in self._columns])
+        written = os.pwrite(self._handle, line, at)
+        if written < len(line):  # the disk is full in the middle of a row: take the piece back
+            old = _line([_text(self._last.get(name)) for name in self._columns]) if joins and self._last else b""
+            os.pwrite(self._handle, old, at)
+            os.ftruncate(self._handle, at + len(old))
+            raise OSError(28, "No space left on device", str(self.path))
+        if at + len(line) < self._end:
+            os.ftruncate(self._handle, at + len(line))
+        self._last, self._last_at, self._end = merged, at, at + len(line)
+
+    def _rewrite(self, rows: list[Row], extra: Iterable[str] = ()) -> None:
+        columns = [*self._columns, *(name for name in extra if name not in self._columns)]
+        lines = [_line(columns), *(_line([_text(row.get(name)) for name in columns]) for row in rows)]
+        with replacing(self.path) as temporary:
+            temporary.write_bytes(b"".join(lines))
+        self._reset_handle()
+        self._columns = columns
+        self._end = sum(map(len, lines))
+        self._last = rows[-1] if rows else None
+        self._last_at = self._end - len(lines[-1]) if rows else self._end
+
+    def _reset_handle(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+        self._handle = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+
+    def _open(self) -> None:
+        if self._handle is not None or not self.path.exists():
+            return
+        columns, rows, condition = _parse(self.path)
+        self._columns = columns
+        if condition == "damaged":
+            aside = self.path.with_name(f"{self.path.stem}.damaged{self.path.suffix}")
+            with replacing(aside) as copy:
+                copy.write_bytes(self.path.read_bytes())
+            log.warning("%s has damaged lines, left out; the file as it was is %s", self.path, aside.name)
+        if condition != "whole":
+            self._rewrite(rows)
+            return
+        self._reset_handle()
+        self._end = self.path.stat().st_size
+        self._last = rows[-1] if rows else None
+        last = _line([_text(self._last.get(name)) for name in columns]) if self._last else b""
+        self._last_at = self._end - len(last)
+
+
+def _parse(path: Path) -> tuple[list[str], list[Row], Literal["whole", "torn", "damaged"]]:
+    """Columns, rows, and whether the file holds exactly these, a torn end besides, or worse."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return ["step"], [], "whole"
+    whole, _, torn = data.rpartition(b"\n")
+    table = list(csv.reader(io.StringIO(whole.decode(errors="replace"), newline="")))
+    if not table or table[0][:1] != ["step"] or len(set(table[0])) != len(table[0]):
+        return ["step"], [], "damaged" if data else "whole"
+    columns, rows = table[0], []
+    damaged = False
+    for cells in table[1:]:
+        row = _row(columns, cells)
+        if row is None or (rows and row["step"] <= rows[-1]["step"]):
+            damaged = True
+        else:
+            rows.append(row)
+    if damaged:
+        return columns, rows, "damaged"
+    # A last row in another spelling (edited by hand) would move `_last_at`: written anew like a torn one.
+    last = [_text(rows[-1].get(name)) for name in columns] if rows else columns
+    exact = not torn and data.endswith(_line(last))
+    return columns, rows, "whole" if exact else "torn"
+
+
+def _row(columns: list[str], cells: list[str]) -> Row | None:
+    if len(cells) != len(columns):
+        return None
+    try:
+        row: Row = {name: float(cell) for name, cell in zip(columns, cells, strict=True) if cell != ""}
+        row["step"] = int(cells[0])
+    except ValueError:
+        return None
+    return row
+
+
+def _joined(rows: Iterable[Row]) -> list[Row]:
+    """One row per step, in order; later words win."""
+    joined: list[Row] = []
+    for row in rows:
+        if joined and joined[-1]["step"] == row["step"]:
+            joined[-1] = {**joined[-1], **row}
+        else:
+            joined.append(row)
+    return joined
+
+
+def _text(value: float | None) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, int) or (math.isfinite(value) and value.is_integer() and abs(value) < 2**53):
+        return str(int(value))
+    return repr(float(value))
+
+
+def _line(cells: list[str]) -> bytes:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerow(cells)
+    return out.getvalue().encode()

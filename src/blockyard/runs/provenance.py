@@ -1,0 +1,137 @@
+"""Where a run comes from: command, versions, code state, machine. Gathering it never fails."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import blockyard
+from blockyard.runs.redact import redact_command
+from blockyard.runs.status import now
+
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "pytorch-lightning",
+    "hydra-core",
+    "omegaconf",
+    "torchmetrics",
+    "timm",
+    "transformers",
+    "tokenizers",
+    "wandb",
+    "numpy",
+    "scikit-learn",
+    "pydantic",
+)
+_GIT_SECONDS = 5
+
+
+def provenance(command: Sequence[str] | None = None) -> dict[str, Any]:
+    """Everything but the config that a run depends on, as plain JSON and without secrets."""
+    return {
+        "time": now(),
+        "command": redact_command(sys.argv if command is None else command),
+        "folder": os.getcwd(),
+        "versions": versions(),
+        "git": git_state(Path(blockyard.__file__).parent),
+        "host": host_facts(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of what can change a result, read without importing any of it."""
+    found = {"python": platform.python_version(), "blockyard": blockyard.__version__}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def git_state(folder: Path) -> dict[str, Any] | None:
+    """Commit, branch and a hash of uncommitted changes of the checkout around `folder`; None outside one.
+
+    Only tracked files count; the address of the remote, which may hold a password, is not asked for.
+    """
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    # An installed wheel inside somebody's repository is not that repository's code.
+    if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    diff = _git(folder, "diff", "HEAD", "--no-ext-diff", "--no-color", "--binary") or ""
+    return {
+        "commit": commit.strip(),
+        "branch": (_git(folder, "rev-parse", "--abbrev-ref", "HEAD") or "").strip() or None,
+        "dirty": bool(diff),
+        "diff_hash": hashlib.sha256(diff.encode(errors="replace")).hexdigest()[:16] if diff else None,
+    }
+
+
+def host_facts() -> dict[str, Any]:
+    """The machine: name, system, processor, cores, memory, and GPUs by name."""
+    return {
+        "name": socket.gethostname(),
+        "system": platform.platform(),
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "threads": os.environ.get("OMP_NUM_THREADS"),
+        "memory_gib": _memory_gib(),
+        "gpus": _gpus(),
+    }
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    environment |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *words],
+            capture_output=True,
+            timeout=_GIT_SECONDS,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+
+
+def _cpu_name() -> str | None:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            if line.startswith(("model name", "Hardware")):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or None
+
+
+def _memory_gib() -> float | None:
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def _gpus() -> list[str]:
+    # Only where torch is loaded anyway: importing it takes seconds, and it must not be forced here.
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return []
+    try:
+        return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    except (RuntimeError, AssertionError, AttributeError):
+        return []

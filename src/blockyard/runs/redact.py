@@ -1,0 +1,134 @@
+"""Keeping secrets out of what is written: configs, command lines, reasons.
+
+Secrets belong in environment variables (WANDB_API_KEY, HF_TOKEN) or in the netrc file, where the
+libraries look for them. One that is given as an option all the same is used in this process and
+written to no file: `<redacted>` stands in its place, and a warning names the key.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+REDACTED = "<redacted>"
+
+# "token" alone is a secret, "class_token" and "max_tokens" are not.
+_KEY = re.compile(
+    r"""(?ix)
+    api[_-]?key | apikey | passw(or)?d | passphrase | (^|[_.-])pwd$ | (^|[_.-])secrets?($|[_.-])
+    | credentials? | (private|access|secret|signing|encryption|license|ssh)[_-]?key
+    | (^|[_.-]) (access|auth|api|hf|hub|huggingface|wandb|bearer|refresh|secret|github|gh|gitlab|session|
+                 personal|id|security|login|user|service|sas|slack|bot)[_-]?token$
+    | ^token$ | (^|[_.-]) (authorization|auth|bearer|netrc|cookie)$ | connection[_-]?string
+    """
+)
+_VALUE = re.compile(
+    r"""(?x)
+    \b(?: hf_[A-Za-z0-9]{20,} | gh[pousr]_[A-Za-z0-9]{20,} | github_pat_[A-Za-z0-9_]{20,} | glpat-[\w-]{16,}
+    | sk-[A-Za-z0-9_-]{20,} | wandb_v\d_[A-Za-z0-9_-]{16,} | xox[abpr]-[A-Za-z0-9-]{10,} | AKIA[0-9A-Z]{16}
+    | AIza[\w-]{30,} | eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]* | local-[0-9a-f]{40} )
+    """
+)
+_URL = re.compile(r"(?P<scheme>\b[a-zA-Z][\w+.-]*://)[^/\s@:]*:[^/\s@]+@")
+_HEADER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{12,}")
+_ENVIRONMENT = re.compile(r"(?i)(api_?key|token|secret|passw(or)?d|credential|access_?key|private_?key)")
+
+
+def is_secret_key(key: str) -> bool:
+    """Whether an option of this name must not be written."""
+    return bool(_KEY.search(key))
+
+
+def redact_text(text: str, *, environment: bool = True) -> str:
+    """`text` without known forms of secrets and, unless told not to, values of secret environment variables."""
+    text = _URL.sub(rf"\g<scheme>{REDACTED}@", text)
+    text = _HEADER.sub(REDACTED, text)
+    text = _VALUE.sub(REDACTED, text)
+    for value in _environment_secrets() if environment else ():
+        if value in text:
+            text = text.replace(value, REDACTED)
+    return text
+
+
+def redact(value: Any, *, found: list[str] | None = None, path: str = "", environment: bool = True) -> Any:
+    """A copy of plain nested data without secrets; `found` collects the dotted keys that held one."""
+    if isinstance(value, Mapping):
+        return {
+            key: _hide(found, _join(path, key))
+            if is_secret_key(str(key)) and _can_hide(item)
+            else redact(item, found=found, path=_join(path, key), environment=environment)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [
+            redact(item, found=found, path=_join(path, index), environment=environment)
+            for index, item in enumerate(value)
+        ]
+    if isinstance(value, str):
+        clean = redact_text(value, environment=environment)
+        if clean != value and found is not None:
+            found.append(path)
+        return clean
+    return value
+
+
+def redact_command(argv: Sequence[str]) -> list[str]:
+    """A command line without secrets: `key=value`, `--key=value`, `--key value` and inline dicts."""
+    clean, hide_next = [], False
+    for word in map(str, argv):
+        if hide_next and not word.startswith("-"):
+            clean.append(REDACTED)
+            hide_next = False
+            continue
+        hide_next = False
+        key, equals, value = word.partition("=")
+        name = key.lstrip("+~-").replace("/", ".").rsplit(".", 1)[-1]
+        if equals and is_secret_key(name):
+            clean.append(f"{key}={REDACTED}")
+        elif equals:
+            clean.append(f"{redact_text(key)}={_redact_inline(redact_text(value))}")
+        else:
+            hide_next = word.startswith("-") and is_secret_key(name)
+            clean.append(redact_text(word))
+    return clean
+
+
+def _redact_inline(value: str) -> str:
+    # Hydra takes whole dicts as one value: logger={api_key:abc,mode:online}.
+    if "{" not in value:
+        return value
+
+    def hide(match: re.Match[str]) -> str:
+        return f"{match['key']}{match['colon']}{REDACTED}" if is_secret_key(match["name"]) else match[0]
+
+    quoted = r"'[^']*'|\"[^\"]*\"|[^,{}\[\]]+"
+    return re.sub(rf"(?P<key>['\"]?(?P<name>[\w.-]+)['\"]?)(?P<colon>\s*:\s*)(?:{quoted})", hide, value)
+
+
+def _can_hide(value: Any) -> bool:
+    # Switches and empty places tell nothing; a mapping under a secret's name hides whole.
+    return not (value is None or isinstance(value, bool) or value in ("", REDACTED))
+
+
+def _hide(found: list[str] | None, path: str) -> str:
+    if found is not None:
+        found.append(path)
+    return REDACTED
+
+
+def _environment_secrets() -> list[str]:
+    values = {value for name, value in os.environ.items() if _ENVIRONMENT.search(name) and _random_looking(value)}
+    # The longest first, so that a secret that contains another goes whole.
+    return sorted(values, key=len, reverse=True)
+
+
+def _random_looking(value: str) -> bool:
+    # Not paths, switches and words such as a package's name, which configs hold for good reasons.
+    mixed = any(c.isdigit() for c in value) and any(c.isalpha() for c in value)
+    return len(value) >= 12 and mixed and "/" not in value and " " not in value
+
+
+def _join(path: str, key: Any) -> str:
+    return f"{path}.{key}" if path else str(key)
