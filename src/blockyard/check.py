@@ -1,0 +1,224 @@
+"""Every problem of a config at once, before anything is built or read.
+
+Four passes, each over what the earlier ones found sound: targets (may this be named at all),
+values (does each fit its signature), combinations (`rules.py`), and shapes (each component is
+constructed on the meta device, where a constructor can object but nothing is allocated).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from blockyard import catalog
+from blockyard.assemble import CONTRACTS, LATE, settings
+from blockyard.compose import Composed
+from blockyard.contracts import Context, Issue
+from blockyard.overrides import near, nodes
+from blockyard.rules import RULES, Facts, Pick, Rule
+from blockyard.schema import OURS, REQUIRED, RESERVED, Root, allowed, locate, options
+
+
+def check(composed: Composed) -> list[Issue]:
+    """Every problem of a composed config, those of composing it included."""
+    config = composed.config
+    issues = list(composed.issues)
+    if not config:
+        return issues
+    issues += _root(config)
+    unsound = set()
+    for key, node in nodes(config):
+        found = [*_target(key, node, config)] or [*_values(key, node)]
+        issues += found
+        unsound |= {key.partition(".")[0]} if found else set()
+    issues += _families(config)
+    facts = Facts(picks(composed, unsound))
+    combinations = list(_combinations(facts, composed.folders))
+    issues += [issue for _, issue in combinations]
+    # A component that a rule refused would only say the same again in its constructor.
+    refused = {family for rule, _ in combinations for family in rule.pair}
+    issues += _shapes(config, facts, refused)
+    return list({str(issue): issue for issue in issues}.values())
+
+
+def _root(config: dict[str, Any]) -> Iterator[Issue]:
+    known = options(Root)
+    for key, value in config.items():
+        if key in known:
+            problem = known[key].problem(value)
+            if problem:
+                yield Issue(key, f"{value!r} does not fit: {problem}")
+        elif key not in catalog.families():
+            yield Issue(key, "nothing reads this key", near(key, [*known, *catalog.families()]))
+
+
+def _families(config: dict[str, Any]) -> Iterator[Issue]:
+    for family in CONTRACTS:
+        node = config.get(family)
+        if not isinstance(node, dict) or "_target_" not in node:
+            yield Issue(family, f"{node!r} is no choice", list(catalog.choices(family)))
+
+
+def _target(key: str, node: dict[str, Any], config: dict[str, Any]) -> Iterator[Issue]:
+    from torch import nn
+
+    target = str(node["_target_"])
+    if not allowed(target, list(config.get("allow") or [])):
+        package = target.split(".")[0]
+        yield Issue(f"{key}._target_", f"{target} is of no allowed package", [*OURS, f"allow=[{package}] for your own"])
+        return
+    try:
+        found = locate(target)
+    except ValueError as error:
+        yield Issue(f"{key}._target_", str(error))
+        return
+    # A component keeps its family's contract; what is nested in one can only be a module.
+    contract = CONTRACTS.get(key, object if target.startswith("blockyard.") else nn.Module)
+    if not issubclass(found, contract):
+        yield Issue(f"{key}._target_", f"{target} is no {contract.__name__}")
+    elif bool(node.get("_partial_")) != (key in LATE):
+        yield Issue(
+            f"{key}._partial_", "is true for what is built from a Context, and for nothing else", [str(key in LATE)]
+        )
+
+
+def _values(key: str, node: dict[str, Any]) -> Iterator[Issue]:
+    known = options(locate(node["_target_"]))
+    for name, value in node.items():
+        if name in RESERVED or (isinstance(value, dict) and "_target_" in value):
+            continue
+        if name not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            yield Issue(f"{key}.{name}", f"{node['_target_']} has no such option; {has}", near(name, known))
+            continue
+        problem = known[name].problem(value)
+        if problem:
+            yield Issue(f"{key}.{name}", f"{value!r} does not fit: {problem}")
+    for name, option in known.items():
+        if option.default is REQUIRED and node.get(name) is None and name not in node:
+            yield Issue(f"{key}.{name}", f"has no default; give it: {option.describe()}", [f"{key}.{name}=..."])
+
+
+def picks(composed: Composed, unsound: set[str]) -> dict[str, Pick]:
+    """The sound choices of the families that rules know."""
+    picks = {}
+    for family in CONTRACTS:
+        node = composed.config.get(family)
+        if family not in unsound and isinstance(node, dict) and "_target_" in node:
+            name = composed.choices.get(family) or node["_target_"]
+            picks[family] = _pick(family, str(name), node, list(composed.config.get("allow") or []))
+    return picks
+
+
+def _pick(family: str, name: str, node: dict[str, Any], allow: list[str]) -> Pick:
+    return Pick(family, name, locate(node["_target_"]), settings(node, allow))
+
+
+def _combinations(facts: Facts, folders: tuple[Path, ...]) -> Iterator[tuple[Rule, Issue]]:
+    for rule in RULES:
+        reason = judge(rule, facts)
+        if reason:
+            first, second = rule.pair
+            works = [f"{family}={name}" for family in rule.pair for name in alternatives(rule, facts, family, folders)]
+            yield rule, Issue(f"{first} with {second}", reason, works)
+
+
+def judge(rule: Rule, facts: Facts) -> str | None:
+    """The reason why a rule refuses, or None; also where a part of the question is missing."""
+    try:
+        return rule.reason(facts)
+    except (KeyError, ValueError):
+        return None  # reported elsewhere: an unsound node, or a shape that does not fit
+
+
+def alternatives(rule: Rule, facts: Facts, family: str, folders: tuple[Path, ...] = ()) -> list[str]:
+    """The choices of a family that a rule would accept beside the others."""
+    found = []
+    for choice in catalog.choices(family, folders).values():
+        pick = default_pick(choice)
+        if pick is None:
+            continue
+        try:
+            if rule.reason(facts.swapped(pick)) is None:
+                found.append(choice.name)
+        except (KeyError, ValueError):
+            continue
+    return found
+
+
+def default_pick(choice: catalog.Choice) -> Pick | None:
+    """A choice as its YAML gives it, or None where it cannot stand alone (a missing package)."""
+    import yaml
+
+    from blockyard.compose import complete
+
+    node = yaml.safe_load(choice.path.read_text(encoding="utf-8")) or {}
+    if not choice.target or not allowed(choice.target, [choice.target.split(".")[0]]):
+        return None
+    tree = {choice.family: node, "allow": [choice.target.split(".")[0]]}
+    try:
+        complete(tree)
+        return _pick(choice.family, choice.name, node, tree["allow"])
+    except ValueError:
+        return None
+
+
+def _shapes(config: dict[str, Any], facts: Facts, refused: set[str]) -> Iterator[Issue]:
+    import torch
+
+    from blockyard.assemble import instantiate
+
+    allow = list(config.get("allow") or [])
+    built = {}
+    for family, node in config.items():
+        # Every plan, and whatever else a config holds (trainer, loggers, callbacks), is cheap to build.
+        for key, part in nodes(node, family):
+            if key in LATE or ("." in key and key.partition(".")[0] in CONTRACTS):
+                continue
+            if _sound(part, allow):
+                try:
+                    built[key] = instantiate(part, allow)
+                except ValueError as error:
+                    yield Issue(key, str(error))
+    if "data" in built:
+        missing = built["data"].missing()
+        if missing:
+            yield Issue("data", missing)
+    try:
+        ctx = _context(facts, built)
+    except KeyError:
+        return
+    except ValueError as error:
+        yield Issue("shapes", str(error))
+        return
+    with torch.device("meta"):
+        for family in LATE:
+            if family != "block" and family in facts.picks and family not in refused:
+                pick = facts[family]
+                try:
+                    pick.target(ctx, **pick.options)
+                except ValueError as error:
+                    yield Issue(family, str(error))
+
+
+def _context(facts: Facts, built: dict[str, Any]) -> Context:
+    data, tokens = built["data"].spec, built["tokenizer"].spec(built["data"].spec)
+    ctx = built["model"].context(data, tokens, built["objective"].outputs(data, tokens))
+    assert ctx.head_dim, "a context knows its head width"
+    return ctx
+
+
+def _sound(node: dict[str, Any], allow: list[str]) -> bool:
+    target = str(node["_target_"])
+    if not allowed(target, allow):
+        return False
+    try:
+        known = options(locate(target))
+    except ValueError:
+        return False
+    return all(
+        name in RESERVED
+        or (name in known and ((isinstance(value, dict) and "_target_" in value) or not known[name].problem(value)))
+        for name, value in node.items()
+    ) and all(option.default is not REQUIRED or name in node for name, option in known.items())

@@ -1,0 +1,84 @@
+"""`blockyard VERB ...`: one screen of verbs. Nothing heavy is imported until a verb needs it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+VERBS = {
+    "train": "train a run:            blockyard train experiment=vit_digits block=post_norm seed=1",
+    "eval": "test a run again:       blockyard eval run=last",
+    "generate": "stream text from a run: blockyard generate run=last prompt='def ' max_tokens=200",
+    "check": "judge, build nothing:   blockyard check block=parallel token_mixer=fourier",
+    "explain": "one choice in full:     blockyard explain token_mixer=attention",
+    "list": "what there is:          blockyard list position",
+    "completion": 'for your shell:         eval "$(blockyard completion bash)"',
+}
+HIDDEN = {"_cell": "cell", "_complete": "completion"}
+
+HELP = """blockyard composes, trains and compares transformer blocks.
+
+usage: blockyard VERB [key=value ...]
+
+verbs:
+{verbs}
+
+A config is a choice in each family and a value for each option:
+  blockyard train position=rope model.dim=128 optimizer.lr=1e-3
+Hydra's own words work with train: -m (a list of values per key), --cfg job, --config-dir DIR.
+`blockyard VERB --help` says what a verb takes.
+
+exit codes: 0 done, 1 the run failed, 2 bad input (nothing was started), 130 Ctrl-C, 143 SIGTERM
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    verb = arguments.pop(0) if arguments else "--help"
+    if verb in ("-h", "--help", "help"):
+        sys.stdout.write(HELP.format(verbs="\n".join(f"  {name:<11}{text}" for name, text in VERBS.items())))
+        return 0
+    if verb == "--version":
+        from blockyard import __version__
+
+        sys.stdout.write(f"blockyard {__version__}\n")
+        return 0
+    if verb not in VERBS and verb not in HIDDEN:
+        import difflib
+
+        near = difflib.get_close_matches(verb, VERBS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return refuse([f"there is no verb {verb!r}{hint} (verbs: {', '.join(VERBS)})"])
+    module = importlib.import_module(f"blockyard.verbs.{HIDDEN.get(verb, verb)}")
+    if arguments and arguments[0] in ("-h", "--help"):
+        sys.stdout.write((module.__doc__ or "").strip() + "\n")
+        return 0
+    from blockyard.errors import UserError
+
+    try:
+        return int(module.run(arguments))
+    except UserError as error:
+        return refuse([str(error)])
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # `blockyard list | head`
+        sys.stderr.close()
+        return 0
+
+
+def refuse(problems: Sequence[str]) -> int:
+    """Say every problem on standard error and answer exit code 2."""
+    head = "blockyard: " if len(problems) == 1 else f"blockyard: {len(problems)} problems\n  - "
+    sys.stderr.write(head + "\n  - ".join(problems) + "\n")
+    return 2
+
+
+def entry() -> None:
+    """The console script."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    entry()

@@ -1,0 +1,192 @@
+"""Judging overrides one by one: each names a choice or an option that somebody reads, or says why not."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from blockyard import catalog
+from blockyard.contracts import Issue
+from blockyard.schema import RESERVED, Root, allowed, locate, options
+
+MULTIRUN_KEYS = ("hydra.searchpath", "hydra.verbose", "hydra.sweep.", "hydra.sweeper.", "hydra.launcher.")
+MULTIRUN_GROUPS = ("hydra/launcher", "hydra/sweeper")
+
+
+@dataclass
+class Sorted:
+    """Overrides by kind: choices, options as (dotted key, value as written), Hydra's own."""
+
+    groups: list[str] = field(default_factory=list)
+    values: list[tuple[str, str]] = field(default_factory=list)  # dotted key, value as written
+    hydra: list[str] = field(default_factory=list)
+
+
+def sort(overrides: Sequence[str], folders: tuple[Path, ...], issues: list[Issue]) -> Sorted:
+    """Overrides by kind; what cannot be one becomes an issue."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parser, sorted_ = OverridesParser.create(), Sorted()
+    for text in overrides:
+        key, _, value = text.partition("=")
+        name = key.lstrip("+~")
+        try:
+            override = parser.parse_override(text)
+        except HydraException as error:
+            reason = "no value given" if "=" not in text else str(error).splitlines()[0]
+            issues.append(
+                Issue(name, f"{text!r} cannot be read ({reason})", ["key=value", "'key=\"text with = or ,\"'"])
+            )
+            continue
+        if override.is_sweep_override():
+            issues.append(Issue(name, f"{value!r} names several values; one run takes one", [f"-m {text}"]))
+        elif override.is_delete():
+            issues.append(Issue(name, "cannot be deleted; every family has one choice and every option a value"))
+        elif name.startswith("hydra"):
+            _sort_hydra(name, text, sorted_, issues)
+        elif name in catalog.families():
+            if _choice(name, key, override.value(), folders, issues):
+                sorted_.groups.append(f"{name}={value}")
+        elif "/" in name or "@" in name:
+            family = name.replace("@", "/").split("/")[0]
+            issues.append(
+                Issue(name, "is no family of choices", _slash_hint(name, value) or near(family, catalog.families()))
+            )
+        else:
+            sorted_.values.append((name, value))
+    return sorted_
+
+
+def _sort_hydra(name: str, text: str, sorted_: Sorted, issues: list[Issue]) -> None:
+    if name == "hydra.searchpath":
+        sorted_.hydra.append(text)
+    elif not name.startswith(MULTIRUN_KEYS) and name not in MULTIRUN_GROUPS:
+        issues.append(
+            Issue(name, "is not open to overrides", [*MULTIRUN_GROUPS, *(k.rstrip(".") for k in MULTIRUN_KEYS)])
+        )
+
+
+def _choice(family: str, key: str, value: Any, folders: tuple[Path, ...], issues: list[Issue]) -> bool:
+    names = catalog.choices(family, folders)
+    if key != family:
+        issues.append(Issue(family, f"write it without the sign: {family}={value}"))
+        return False
+    if value is None and family == "experiment":
+        return True
+    if isinstance(value, str) and value in names:
+        return True
+    nearest = near(str(value), names)
+    said = f"{value!r} is no choice" + (f"; nearest: {nearest[0]}" if nearest else "")
+    issues.append(Issue(family, said, list(names)))
+    return False
+
+
+def _slash_hint(name: str, value: str) -> list[str]:
+    parts = name.split("/")
+    if len(parts) == 2 and parts[0] in catalog.families():
+        return [f"{parts[0]}.{parts[1]}={value}", f"{parts[0]}={value}"]
+    return []
+
+
+def known(
+    key: str, value: str, base: dict[str, Any], allow: list[str], folders: tuple[Path, ...], issues: list[Issue]
+) -> bool:
+    """Whether a value override names an option that somebody reads."""
+    path = key.split(".")
+    if len(path) == 1:
+        if key in options(Root):
+            return True
+        everywhere = [f"{name}.{o}" for name, node in nodes(base) for o in _options(node, allow) if o == key]
+        issues.append(
+            Issue(key, "nothing reads this key", everywhere or near(key, [*options(Root), *catalog.families()]))
+        )
+        return False
+    family = path[0]
+    if family not in catalog.families():
+        issues.append(Issue(key, f"there is no family {family!r}", near(family, catalog.families())))
+        return False
+    at, node = _deepest(path, base)
+    if node is None:
+        # `position.rope=...` or `block.name=...`: a dot written for the = of a choice
+        issues.append(Issue(key, f"{family} has no such part", _dot_hint(path, value, folders) or _parts(base, family)))
+        return False
+    rest = path[at:]
+    if not rest or rest[0] in RESERVED:
+        if rest == ["_target_"]:
+            return True  # judged with the whole tree
+        issues.append(Issue(key, "is not open to overrides"))
+        return False
+    legal = _options(node, allow)
+    if rest[0] in legal:
+        return True
+    prefix = ".".join(path[:at])
+    hint = _dot_hint(path, value, folders) or [f"{prefix}.{name}" for name in near(rest[0], legal)]
+    has = f"it has {', '.join(legal)}" if legal else "it has none"
+    issues.append(
+        Issue(key, f"{prefix} ({node['_target_'].rsplit('.', 1)[-1]}) has no option {rest[0]!r}; {has}", hint)
+    )
+    return False
+
+
+def _dot_hint(path: list[str], value: str, folders: tuple[Path, ...]) -> list[str]:
+    names = catalog.choices(path[0], folders)
+    picked = next((word for word in (value, path[1]) if word in names), None)
+    if picked:
+        return [f"{path[0]}={picked}"]
+    inner = f"{path[1]}={value}"
+    if path[1] in catalog.families() and value in catalog.choices(path[1], folders):
+        return [inner]
+    return [f"{path[0]}={name}" for name in near(value, names)] if path[1] in ("name", "type") else []
+
+
+def _deepest(path: list[str], base: dict[str, Any]) -> tuple[int, dict[str, Any] | None]:
+    """The last node with a `_target_` along a dotted key, and where the option's name starts."""
+    found: tuple[int, dict[str, Any] | None] = (0, None)
+    tree: Any = base
+    for position, part in enumerate(path):
+        tree = tree.get(part) if isinstance(tree, dict) else None
+        if isinstance(tree, dict) and "_target_" in tree:
+            found = (position + 1, tree)
+    return found
+
+
+def _parts(base: dict[str, Any], family: str) -> list[str]:
+    node = base.get(family)
+    return [f"{family}.{name}" for name in node] if isinstance(node, dict) else []
+
+
+def _options(node: dict[str, Any], allow: list[str]) -> list[str]:
+    target = str(node["_target_"])
+    try:
+        return list(options(locate(target))) if allowed(target, allow) else []
+    except ValueError:
+        return []
+
+
+def allow_of(values: list[tuple[str, str]]) -> list[str]:
+    """The packages that `allow=[...]` names on the command line."""
+    given = next((value for key, value in values if key == "allow"), "")
+    return [word.strip(" '\"") for word in given.strip("[]").split(",") if word.strip()]
+
+
+def nodes(tree: Any, prefix: str = "") -> list[tuple[str, dict[str, Any]]]:
+    """Every mapping with a `_target_`, with its dotted key, parents first."""
+    found: list[tuple[str, dict[str, Any]]] = []
+    if isinstance(tree, dict):
+        if "_target_" in tree:
+            found.append((prefix, tree))
+        for key, value in tree.items():
+            found += nodes(value, f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(tree, list):
+        for position, value in enumerate(tree):
+            found += nodes(value, f"{prefix}.{position}")
+    return found
+
+
+def near(word: str, words: Iterable[str]) -> list[str]:
+    """The nearest legal words, best first."""
+    return difflib.get_close_matches(word, list(words), n=3, cutoff=0.5)

@@ -1,0 +1,224 @@
+"""What cannot be combined, from two declarations at a time.
+
+Each rule reads what components declare (traits, ports, axes, ...) and returns a reason or None.
+Adding a component adds no rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from blockyard.contracts import DataSpec, TokenSpec, Traits
+
+
+@dataclass(frozen=True)
+class Pick:
+    """One family's choice: its name, class and options."""
+
+    family: str
+    name: str
+    target: type
+    options: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.family}={self.name}"
+
+
+@dataclass
+class Facts:
+    """The choices whose combination is judged."""
+
+    picks: dict[str, Pick]
+
+    def swapped(self, pick: Pick) -> Facts:
+        """The same choices with one replaced."""
+        return Facts({**self.picks, pick.family: pick})
+
+    def __getitem__(self, family: str) -> Pick:
+        return self.picks[family]
+
+    @cached_property
+    def data(self) -> DataSpec:
+        """What the data says of itself."""
+        return self["data"].target(**self["data"].options).spec
+
+    @cached_property
+    def tokens(self) -> TokenSpec:
+        """What the tokenizer makes of the data."""
+        return self["tokenizer"].target(**self["tokenizer"].options).spec(self.data)
+
+    @property
+    def traits(self) -> Traits:
+        """Of the token mixer, under its options."""
+        return self["token_mixer"].target.traits_for(self["token_mixer"].options)
+
+    @property
+    def causal(self) -> bool:
+        """Whether the model hides the future."""
+        return self["model"].target.causal
+
+    @property
+    def prefix(self) -> Any:
+        """The model's class and register tokens; None where it has none."""
+        return self["model"].options.get("prefix")
+
+
+def modality(f: Facts) -> str | None:
+    """Data and tokenizer speak of the same kind of thing."""
+    needed, given = f["tokenizer"].target.modality, f.data.modality
+    return None if needed == given else f"{f['tokenizer']} reads {needed}s, {f['data']} gives {given}s"
+
+
+def axes_of_position(f: Facts) -> str | None:
+    """The position scheme knows as many coordinates as tokens have."""
+    if f.tokens.axes in f["position"].target.axes:
+        return None
+    return f"{f['position']} works on {_words(f['position'].target.axes)} coordinate axes, tokens have {f.tokens.axes}"
+
+
+def axes_of_mixer(f: Facts) -> str | None:
+    """The mixer works on as many axes as tokens have."""
+    if f.tokens.axes in f.traits.axes:
+        return None
+    return f"{f['token_mixer']} works on {_words(f.traits.axes)} coordinate axes, tokens have {f.tokens.axes}"
+
+
+def ports(f: Facts) -> str | None:
+    """The mixer offers what the position scheme acts on."""
+    scheme = f["position"].target
+    missing = {scheme.needs[hook] for hook in scheme.acts_on if hook in scheme.needs} - f.traits.ports
+    if not missing:
+        return None
+    return f"{f['position']} acts on {_words(missing)}, which {f['token_mixer']} does not have"
+
+
+def causality_of_objective(f: Facts) -> str | None:
+    """The objective gets a model that hides the future, or one that does not."""
+    needs = f["objective"].target.needs_causal
+    if needs is None or needs == f.causal:
+        return None
+    return f"{f['objective']} needs a model that {'hides' if needs else 'sees'} the future, {f['model']} does not"
+
+
+def causality_of_mixer(f: Facts) -> str | None:
+    """The mixer can keep, or drop, the order of time."""
+    if f.causal and not f.traits.causal:
+        return f"{f['model']} hides the future, {f['token_mixer']} cannot"
+    if not f.causal and not f.traits.bidirectional:
+        return f"{f['model']} looks both ways, {f['token_mixer']} cannot"
+    return None
+
+
+def variable_length(f: Facts) -> str | None:
+    """Padded rows need a mixer that leaves padding out."""
+    if not f.data.variable or (f.traits.padding and f.traits.any_length):
+        return None
+    return f"{f['data']} has rows of different lengths, {f['token_mixer']} cannot leave padding out"
+
+
+def packing(f: Facts) -> str | None:
+    """Packed rows need a mixer that keeps documents apart."""
+    if not f.data.packed or f.traits.packing:
+        return None
+    return f"{f['data']} packs several documents into a row, {f['token_mixer']} cannot keep them apart"
+
+
+def fusing_tokens(f: Facts) -> str | None:
+    """A fused block needs a token mixer that is projection, mix, projection."""
+    return _fusing(f, "token_mixer")
+
+
+def fusing_channels(f: Facts) -> str | None:
+    """A fused block needs a channel mixer that is projection, mix, projection."""
+    return _fusing(f, "channel_mixer")
+
+
+def head_of_objective(f: Facts) -> str | None:
+    """The head gives one answer a token, or one a row, as the objective takes."""
+    gives, takes = f["head"].target.gives, f["objective"].target.takes
+    return None if gives == takes else f"{f['objective']} takes one answer a {takes}, {f['head']} gives one a {gives}"
+
+
+def class_token(f: Facts) -> str | None:
+    """A head that reads the class token needs one."""
+    if not f["head"].target.needs_class_token or (f.prefix is not None and f.prefix.class_token):
+        return None
+    return f"{f['head']} reads the class token, the model has none: model.prefix.class_token=true"
+
+
+def class_token_sees(f: Facts) -> str | None:
+    """A class token in front of a causal row sees nothing of it."""
+    if not f["head"].target.needs_class_token or not f.causal:
+        return None
+    return f"{f['head']} reads a token in front of the row, which sees nothing in {f['model']}"
+
+
+def prefix_of_mixer(f: Facts) -> str | None:
+    """Class and register tokens need a mixer that they take part in."""
+    if f.prefix is None or not (f.prefix.class_token or f.prefix.registers) or f.traits.prefix:
+        return None
+    return f"{f['token_mixer']} has no place for class and register tokens (model.prefix)"
+
+
+def tied_head(f: Facts) -> str | None:
+    """A tied head shares a table of symbols."""
+    if not f["head"].target.ties(f["head"].options) or f.tokens.vocabulary is not None:
+        return None
+    return f"{f['head']} shares the table of symbols, {f['tokenizer']} has none: head.tied=false"
+
+
+def target_of_objective(f: Facts) -> str | None:
+    """The data brings the target that the objective asks for."""
+    needs, modal = f["objective"].target.target, f["objective"].target.modality
+    if needs is not None and needs != f.data.target:
+        return f"{f['objective']} needs a {needs} for each sample, {f['data']} has none"
+    if modal is not None and modal != f.data.modality:
+        return f"{f['objective']} is for {modal}s, {f['data']} gives {f.data.modality}s"
+    return None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A reason-giver and the two families whose choices it concerns."""
+
+    pair: tuple[str, str]
+    reason: Callable[[Facts], str | None]
+
+
+RULES = (
+    Rule(("data", "tokenizer"), modality),
+    Rule(("tokenizer", "position"), axes_of_position),
+    Rule(("tokenizer", "token_mixer"), axes_of_mixer),
+    Rule(("position", "token_mixer"), ports),
+    Rule(("objective", "model"), causality_of_objective),
+    Rule(("model", "token_mixer"), causality_of_mixer),
+    Rule(("data", "token_mixer"), variable_length),
+    Rule(("data", "token_mixer"), packing),
+    Rule(("block", "token_mixer"), fusing_tokens),
+    Rule(("block", "channel_mixer"), fusing_channels),
+    Rule(("head", "objective"), head_of_objective),
+    Rule(("head", "model"), class_token),
+    Rule(("head", "model"), class_token_sees),
+    Rule(("model", "token_mixer"), prefix_of_mixer),
+    Rule(("head", "tokenizer"), tied_head),
+    Rule(("data", "objective"), target_of_objective),
+)
+
+
+def _fusing(f: Facts, family: str) -> str | None:
+    block, mixer = f["block"], f[family]
+    if not block.target.fuses(block.options) or _projected(mixer.target):
+        return None
+    return f"{block} fuses the matmuls of both mixers, {mixer} has none to share: block.fused=false"
+
+
+def _projected(target: type) -> bool:
+    """Whether a mixer's class follows `contracts.Projected`."""
+    return callable(getattr(target, "mix", None))
+
+
+def _words(things: frozenset[Any] | set[Any]) -> str:
+    return " or ".join(sorted(map(str, things))) or "no"

@@ -1,0 +1,183 @@
+"""The signature is the schema: what a config node may hold is read from its target's `__init__`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import re
+import types
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
+
+from blockyard.contracts import CountOrZero
+
+REQUIRED = object()
+RESERVED = ("_target_", "_partial_")
+OURS = ("blockyard", "torch", "pytorch_lightning", "torchmetrics", "timm", "transformers")
+
+
+class Root:
+    """The keys beside the families.
+
+    Options:
+        seed: of weights, data order and every random stream; a replicate, not part of a run's identity
+        name: of the run's folder; null takes the experiment's or the data's name
+        tags: words for the loggers
+        outputs: the folder that holds all runs
+        allow: packages of your own that `_target_` may name
+        force: start over a run that already stands; the old folder is kept under another name
+    """
+
+    incidental = frozenset({"name", "tags", "outputs", "allow", "force"})
+
+    def __init__(
+        self,
+        *,
+        seed: CountOrZero = 0,
+        name: str | None = None,
+        tags: list[str] = (),  # type: ignore[assignment]
+        outputs: str = "outputs",
+        allow: list[str] = (),  # type: ignore[assignment]
+        force: bool = False,
+    ) -> None:
+        raise AssertionError("a signature, not a thing")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One keyword of a target's constructor."""
+
+    name: str
+    annotation: Any
+    default: Any
+    help: str
+
+    def describe(self) -> str:
+        """The type in words: "int >= 1", "one of relu, gelu"."""
+        return describe(self.annotation)
+
+    def problem(self, value: Any) -> str | None:
+        """Why `value` does not fit, or None. Nested objects, already built, are not judged."""
+        adapter = _adapter(self.annotation)
+        if adapter is None:
+            return None
+        try:
+            adapter.validate_json(json.dumps(value), strict=True)
+        except ValidationError as error:
+            return _explain(error, self.annotation)
+        except TypeError:
+            return f"expected {self.describe()}"
+        return None
+
+    def convert(self, value: Any) -> Any:
+        """`value` as the constructor wants it: tuples from lists, dataclasses from mappings."""
+        adapter = _adapter(self.annotation)
+        return value if adapter is None else adapter.validate_json(json.dumps(value), strict=True)
+
+
+def allowed(target: str, allow: list[str]) -> bool:
+    """Whether `_target_` may name this: a dotted name whose first word is an allowed package."""
+    return bool(re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", target)) and target.split(".")[0] in (*OURS, *allow)
+
+
+def locate(target: str) -> type:
+    """The class of an allowed dotted name. Raises ValueError where there is no such class.
+
+    Only classes pass: functions such as `torch.load` are no components, whatever their package.
+    """
+    module, _, name = target.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"there is no {target} ({error})") from error
+    if not inspect.isclass(found):
+        raise ValueError(f"{target} is a {type(found).__name__}, not a class")
+    return found
+
+
+@cache
+def options(target: type) -> dict[str, Option]:
+    """The options of a class by name, with the help its docstring gives."""
+    init = target.__init__  # type: ignore[misc]
+    try:
+        hints = get_type_hints(init, include_extras=True)
+    except (NameError, TypeError):
+        hints = {}
+    # Families take what they are given (ctx, factories) by position and their options by keyword;
+    # a library's class makes no such difference.
+    ours = any(base.__module__.startswith("blockyard.") for base in target.__mro__)
+    kinds = (
+        {inspect.Parameter.KEYWORD_ONLY}
+        if ours
+        else {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+    )
+    helps = _help(target)
+    found: dict[str, Option] = {}
+    for name, parameter in list(inspect.signature(init).parameters.items())[1:]:
+        if parameter.kind in kinds:
+            default = REQUIRED if parameter.default is inspect.Parameter.empty else parameter.default
+            found[name] = Option(name, hints.get(name, Any), default, helps.get(name, ""))
+    return found
+
+
+def describe(annotation: Any) -> str:
+    """A type hint in words a user reads."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        bounds = [_BOUNDS[type(b)](b) for b in args[1:] if type(b) in _BOUNDS]
+        return " ".join([describe(args[0]), " and ".join(bounds)]).strip()
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, args))
+    if origin in (Union, types.UnionType):
+        return " or ".join("null" if arg is type(None) else describe(arg) for arg in args)
+    if origin in (list, tuple):
+        return "a list of " + ", ".join(dict.fromkeys(describe(arg) for arg in args if arg is not Ellipsis))
+    return {int: "int", float: "number", bool: "true or false", str: "text", Any: "anything"}.get(
+        annotation, getattr(annotation, "__name__", str(annotation))
+    )
+
+
+_BOUNDS = {
+    Ge: lambda b: f">= {b.ge}",
+    Gt: lambda b: f"> {b.gt}",
+    Le: lambda b: f"<= {b.le}",
+    Lt: lambda b: f"< {b.lt}",
+}
+
+
+def _adapter(annotation: Any) -> TypeAdapter[Any] | None:
+    try:
+        return TypeAdapter(annotation)
+    except (PydanticUserError, TypeError):
+        return None  # a type that no config value can have, such as a module
+
+
+def _explain(error: ValidationError, annotation: Any) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"] if isinstance(part, str))
+    if first["type"] == "unexpected_keyword_argument":
+        return f"there is no {where} in it; it holds {', '.join(_fields(annotation))}"
+    nested = [part for part in first["loc"] if part in _fields(annotation)]
+    inside = f" ({nested[0]}: {first['msg'].lower()})" if nested else ""
+    return f"expected {describe(annotation)}{inside}"
+
+
+def _fields(annotation: Any) -> list[str]:
+    return list(getattr(annotation, "__dataclass_fields__", {}))
+
+
+def _help(target: type) -> dict[str, str]:
+    """The lines under "Options:" in the docstrings of a class and its bases."""
+    helps: dict[str, str] = {}
+    for base in reversed(target.__mro__):
+        text = inspect.cleandoc(base.__dict__.get("__doc__") or "")
+        match = re.search(r"^Options:\n((?:[ \t]+.*\n?|\n)+)", text + "\n", re.MULTILINE)
+        if match:
+            for line in re.finditer(r"^ {4}(\w+): *(.+(?:\n {5,}.+)*)", match.group(1), re.MULTILINE):
+                helps[line.group(1)] = " ".join(line.group(2).split())
+    return helps

@@ -1,0 +1,39 @@
+"""blockyard check [key=value ...] [--config-dir DIR]
+
+Every problem of a config at once, before anything is built or read: unknown keys, wrong types,
+illegal combinations, shapes that do not fit, missing data. A good config is printed as a table:
+component, choice, parameters, FLOPs per sample, tokens, and the attention kernel to expect.
+
+example: blockyard check model.dim=100 model.heads=3 token_mixer=fourier position=rope
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from blockyard.verbs._words import Words, read
+
+if TYPE_CHECKING:
+    from blockyard.compose import Composed
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the problems (exit code 2), or the model (0)."""
+    from blockyard.card import print_card
+    from blockyard.cli import refuse
+
+    composed, problems = judged(read(arguments, {}))
+    if problems:
+        return refuse(problems)
+    print_card(composed.config, composed.choices)
+    return 0
+
+
+def judged(words: Words) -> tuple[Composed, list[str]]:
+    """A command line composed and checked: the config and every problem as text."""
+    from blockyard.check import check
+    from blockyard.compose import compose
+
+    composed = compose(words.overrides, words.config_dirs)
+    return composed, [str(issue) for issue in check(composed)]

@@ -1,0 +1,69 @@
+"""blockyard completion bash|zsh|fish
+
+Prints a script that completes verbs, families, choices, options and runs:
+  eval "$(blockyard completion bash)"
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from blockyard import catalog
+from blockyard.errors import UserError
+
+SCRIPTS = {
+    "bash": """_blockyard() {
+  local IFS=$'\\n' line="${COMP_LINE:0:$COMP_POINT}"
+  COMPREPLY=($(blockyard _complete "$line" 2>/dev/null))
+  [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[=.] ]] && compopt -o nospace
+}
+COMP_WORDBREAKS=${COMP_WORDBREAKS//=/}
+complete -F _blockyard blockyard
+""",
+    "zsh": """_blockyard() {
+  local -a words_; words_=("${(@f)$(blockyard _complete "${BUFFER[1,$CURSOR]}" 2>/dev/null)}")
+  compadd -Q -S '' -- $words_
+}
+compdef _blockyard blockyard
+""",
+    "fish": "complete -c blockyard -f -a '(blockyard _complete (commandline -cp) 2>/dev/null)'\n",
+}
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print a shell's script; or, for the script, the completions of a line."""
+    if len(arguments) == 1 and arguments[0] in SCRIPTS:
+        sys.stdout.write(SCRIPTS[arguments[0]])
+        return 0
+    if arguments and arguments[0].startswith("blockyard"):
+        sys.stdout.write("".join(f"{word}\n" for word in complete(arguments[0])))
+        return 0
+    raise UserError(f"completion takes one of {', '.join(SCRIPTS)}")
+
+
+def complete(line: str) -> list[str]:
+    """What may follow a command line that is being typed."""
+    from blockyard.cli import VERBS
+
+    words = line.split()
+    typed = "" if line.endswith(" ") else words.pop()
+    if len(words) <= 1:
+        found = list(VERBS) if words else []
+    elif words[1] == "list":
+        found = list(catalog.families())
+    elif words[1] in ("train", "check", "explain"):
+        found = _override(typed, words[1])
+    else:
+        found = [f"{key}=" for key in ("run", "split", "which", "prompt", "max_tokens", "temperature", "top_k")]
+    return [word for word in found if word.startswith(typed)]
+
+
+def _override(typed: str, verb: str) -> list[str]:
+    family, sign, _ = typed.partition("=")
+    if sign and family in catalog.families():
+        return [f"{family}={name}" for name in catalog.choices(family)]
+    family, dot, _ = typed.partition(".")
+    if dot and family in catalog.families() and verb != "explain":
+        return sorted({f"{family}.{key}=" for c in catalog.choices(family).values() for key in catalog.keys(c)})
+    return [f"{name}=" for name in catalog.families()]

@@ -1,0 +1,167 @@
+"""blockyard explain FAMILY=CHOICE [--config-dir DIR]
+
+One choice in full: what it is, its paper and equation, its cost law, its options with types and
+defaults, what it declares, what it combines with and what not and why, and a line to copy.
+
+example: blockyard explain token_mixer=attention
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from blockyard import catalog
+from blockyard.errors import UserError
+from blockyard.verbs._words import read
+
+if TYPE_CHECKING:
+    from blockyard.rules import Facts
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print what is known of a choice."""
+    from rich.console import Console
+
+    words = read(arguments, {})
+    if not words.overrides:
+        raise UserError("explain takes family=choice, such as token_mixer=attention; `blockyard list` shows them")
+    console = Console(highlight=False, markup=False)
+    for word in words.overrides:
+        family, _, name = word.partition("=")
+        choice = _find(family, name, words.folders())
+        for line in _lines(choice, words.folders()):
+            console.print(line)
+    return 0
+
+
+def _find(family: str, name: str, folders: tuple[Any, ...]) -> catalog.Choice:
+    from blockyard.overrides import near
+
+    if family not in catalog.families():
+        raise UserError(f"{family}: there is no such family (families: {', '.join(catalog.families())})")
+    names = catalog.choices(family, folders)
+    if name not in names:
+        nearest = near(name, names)
+        hint = f"; nearest: {nearest[0]}" if nearest else ""
+        raise UserError(f"{family}={name}: there is no such choice{hint} (choices: {', '.join(names)})")
+    return names[name]
+
+
+def _lines(choice: catalog.Choice, folders: tuple[Any, ...]) -> Iterator[Any]:
+    from rich.text import Text
+
+    doc = catalog.docstring(choice.target) if choice.target else ""
+    yield Text(f"{choice.family}={choice.name}", style="bold")
+    yield f"  {choice.summary}"
+    for heading in ("Source", "Reference", "Equation", "Cost"):
+        text = catalog.section(doc, heading)
+        if text:
+            yield f"  {heading.lower():<10} {text}"
+    if choice.target:
+        yield from _options(choice)
+        yield from _declares(choice)
+        yield from _combines(choice, folders)
+    else:
+        yield ""
+        yield from (f"  {line}" for line in choice.path.read_text(encoding="utf-8").rstrip().splitlines())
+    yield ""
+    yield f"  blockyard train {_copy(choice)}"
+
+
+def _options(choice: catalog.Choice) -> Iterator[Any]:
+    from rich.table import Table
+
+    from blockyard.check import default_pick
+    from blockyard.schema import REQUIRED, locate, options
+
+    known = options(locate(str(choice.target)))
+    pick = default_pick(choice)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2))
+    for column in ("option", "type", "default", "what it does"):
+        table.add_column(column)
+    for name, option in known.items():
+        default = pick.options.get(name, option.default) if pick else option.default
+        shown = "(none: give it)" if default is REQUIRED else "null" if default is None else str(default)
+        table.add_row(f"{choice.family}.{name}", option.describe(), shown, option.help)
+    yield ""
+    yield table if known else "  no options"
+
+
+def _declares(choice: catalog.Choice) -> Iterator[str]:
+    """The class's public declarations, whatever the family calls them."""
+    from blockyard.assemble import CONTRACTS
+    from blockyard.schema import locate
+
+    target = locate(str(choice.target))
+    names = CONTRACTS.get(choice.family, object).__dict__.get("__annotations__", {})
+    said = []
+    for name in names:
+        value = getattr(target, name, None)
+        if dataclasses.is_dataclass(value):
+            fields = dataclasses.asdict(value)
+            said += [k for k, v in fields.items() if v is True] + [f"not {k}" for k, v in fields.items() if v is False]
+            said += [f"{k}: {_set(v)}" for k, v in fields.items() if not isinstance(v, bool)]
+        elif isinstance(value, bool):
+            said.append(name if value else f"not {name}")
+        elif isinstance(value, (str, frozenset)) and name != "incidental":
+            said.append(f"{name}: {_set(value)}")
+    if hasattr(target, "init_cache"):
+        said.append("cacheable")
+    if callable(getattr(target, "mix", None)):
+        said.append("projected")
+    if said:
+        yield ""
+        yield f"  declares   {'; '.join(said).replace('_', ' ')}"
+
+
+def _combines(choice: catalog.Choice, folders: tuple[Any, ...]) -> Iterator[str]:
+    from blockyard.check import alternatives, default_pick, judge
+    from blockyard.rules import RULES
+
+    pick = default_pick(choice)
+    if pick is None:
+        return
+    base = _base().swapped(pick)
+    yield ""
+    for rule in RULES:
+        if choice.family not in rule.pair:
+            continue
+        other = rule.pair[1 - rule.pair.index(choice.family)]
+        works = alternatives(rule, base, other, folders)
+        refused = [name for name in catalog.choices(other, folders) if name not in works]
+        if not refused:
+            continue
+        yield f"  with {other}: {', '.join(works) or 'none as given'}"
+        for name in refused:
+            against = default_pick(catalog.choices(other, folders)[name])
+            reason = judge(rule, base.swapped(against)) if against else None
+            if reason:
+                yield f"    not {name}: {reason}"
+
+
+def _base() -> Facts:
+    """The default choice of every family, for rules that ask more than their pair."""
+    from blockyard.check import picks
+    from blockyard.compose import compose
+    from blockyard.rules import Facts
+
+    return Facts(picks(compose([]), set()))
+
+
+def _copy(choice: catalog.Choice) -> str:
+    """An override line that runs, taken from an experiment that uses the choice where one does."""
+    import re
+
+    word = f"{choice.family}={choice.name}"
+    if choice.family == "experiment":
+        return word
+    for experiment in catalog.choices("experiment").values():
+        if re.search(rf"override /{choice.family}: *{choice.name}\s*$", experiment.path.read_text(), re.MULTILINE):
+            return f"experiment={experiment.name} {word}"
+    return word
+
+
+def _set(value: Any) -> str:
+    return ", ".join(sorted(map(str, value))) if isinstance(value, frozenset) else str(value)

@@ -1,0 +1,74 @@
+"""blockyard train [key=value ...] [resume=RUN] [-m] [--cfg job|hydra|all] [--config-dir DIR]
+
+Train a run: compose, check, write the run folder, fit, test, summarise. Each run has a folder of
+its own under outputs/, addressed by its config; a finished one is not trained twice unless
+force=true. An interrupted one goes on where it stood, with the same words or with resume=RUN.
+
+  resume=RUN        go on with a run: a path, an id, a unique part of its name, or `last`
+  -m, --multirun    several values per key, each combination a run of its own
+  --cfg job         print the composed config and stop
+  --config-dir DIR  a folder of your own choices, beside the shipped ones
+
+Examples:
+  blockyard train experiment=vit_digits block=post_norm seed=1
+  blockyard train -m block=pre_norm,post_norm seed=1,2,3
+  blockyard train experiment=gpt_code trainer.max_steps=100 logger=none
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from blockyard.errors import UserError
+from blockyard.verbs._words import Words, read
+
+if TYPE_CHECKING:
+    from blockyard.runs.folder import RunFolder
+
+HYDRA = {"-m": 0, "--multirun": 0, "--cfg": 1, "-c": 1, "--resolve": 0, "--package": 1, "-p": 1, "--info": 1}
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Train what the words say."""
+    words = read(arguments, HYDRA)
+    if words.flags:
+        from blockyard.verbs import _hydra
+
+        return _hydra.multirun(words) if {"-m", "--multirun"} & set(words.flags) else _hydra.show(words)
+    resumed = words.take("resume")
+    return resume(resumed, words) if resumed is not None else start(words, arguments)
+
+
+def start(words: Words, arguments: Sequence[str]) -> int:
+    """A new run; or word that it is finished already, or going on where it was interrupted."""
+    from blockyard.cli import refuse
+    from blockyard.runs.folder import AlreadyDone, RunFolder
+    from blockyard.verbs.check import judged
+
+    composed, problems = judged(words)
+    if problems:
+        return refuse(problems)
+    try:
+        folder = RunFolder.create(composed.config, command=["blockyard", "train", *arguments], choices=composed.choices)
+    except AlreadyDone as done:
+        sys.stdout.write(f"{done}\n")
+        return 0
+    return fit(folder, resume=folder.resumes)
+
+
+def resume(name: str, words: Words) -> int:
+    """Go on with a run, exactly where it stood."""
+    from blockyard.runs.resume import reopen
+
+    if not name:
+        raise UserError("resume=: names no run; a path, an id, part of a name, or last")
+    return fit(reopen(name, words.overrides), resume=True)
+
+
+def fit(folder: RunFolder, resume: bool) -> int:
+    """Train in a run folder that is this process's."""
+    from blockyard.engine.fit import train
+
+    return train(folder, resume=resume)
