@@ -1,0 +1,38 @@
+"""Every byte of the UTF-8 text a symbol: 256 of them, nothing to learn, nothing unknown.
+
+Source: Xue et al. 2022, ByT5: Towards a Token-Free Future (arXiv 2105.13626).
+Reference: transformers ByT5Tokenizer (without its special symbols)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from blockyard.contracts import Context, DataSpec, TextTokenizer, TokenSpec
+from blockyard.tokenizer._symbols import SymbolEmbedder, text_tokens
+
+
+class Byte(TextTokenizer):
+    """UTF-8 bytes. Bytes that form no character read as U+FFFD."""
+
+    def __init__(self) -> None:
+        pass
+
+    def spec(self, data: DataSpec) -> TokenSpec:
+        """One token per byte."""
+        return text_tokens(data, 256)
+
+    def embedder(self, ctx: Context) -> SymbolEmbedder:
+        """A table of vectors."""
+        return SymbolEmbedder(ctx)
+
+    def fit(self, texts: Iterable[str]) -> None:
+        """Nothing to learn."""
+
+    def encode(self, text: str) -> list[int]:
+        """One symbol per byte."""
+        return list(text.encode("utf-8"))
+
+    def decode(self, symbols: list[int]) -> str:
+        """The text of the bytes."""
+        return bytes(symbols).decode("utf-8", errors="replace")
