@@ -1,0 +1,45 @@
+# Two commands do the work on a fresh machine with Python 3.11: `make run` and `make test`.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Workers for pytest; tiny models want one thread each.
+WORKERS ?= 2
+
+.PHONY: run test test-all lint format bench clean
+
+run: $(VENV)/run.done  ## train the default experiment, test it, say where it lies
+	$(BIN)/blockyard train experiment=vit_digits
+
+test: $(VENV)/dev.done lint  ## the default suite
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+
+test-all: $(VENV)/dev.done lint  ## also the full product of choices and the long runs
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m ""
+
+lint: $(VENV)/dev.done  ## style, spelling
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/codespell
+
+format: $(VENV)/dev.done  ## mend what can be mended
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/dev.done  ## our training step against a bare loop
+	$(BIN)/python benchmarks/overhead.py
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "blockyard needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/run.done: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/dev.done: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/run.done
