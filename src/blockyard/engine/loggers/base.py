@@ -1,0 +1,58 @@
+"""What a logger is."""
+
+from __future__ import annotations
+
+import importlib.util
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from blockyard.errors import UserError
+from blockyard.runs.folder import RunFolder
+
+
+class RunLogger(ABC):
+    """Mirrors a run's metrics somewhere. Its options are not part of a run's identity.
+
+    `ready` and `prepare` run in the run's own thread before the first step; `start`, `log` and
+    `finish` in a thread of the logger's own, where they may raise or hang.
+    """
+
+    package: ClassVar[str | None] = None  # what must be installed
+    extra: ClassVar[str | None] = None  # the extra of blockyard that brings it
+
+    def ready(self) -> None:
+        """Raise UserError for whatever a user must mend before the run: a package, a login."""
+        if self.package is not None and importlib.util.find_spec(self.package) is None:
+            brings = f"blockyard[{self.extra}]" if self.extra else self.package
+            name = type(self).__module__.rpartition(".")[2]
+            raise UserError(f"logger={name} needs the package {self.package}: pip install '{brings}', or logger=none")
+
+    def prepare(self, folder: RunFolder) -> None:  # noqa: B027 - most have nothing to save
+        """Save what must be known before the first step, such as ids. Quick, no network."""
+
+    @abstractmethod
+    def start(self, folder: RunFolder, config: dict[str, Any]) -> None:
+        """Begin, or go on with, the record of this run; `config` is nested and holds no secret."""
+
+    @abstractmethod
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Record the metrics of a step."""
+
+    @abstractmethod
+    def finish(self, state: str, summary: Mapping[str, Any]) -> None:
+        """End the record. state: as in status.json."""
+
+    def abandon(self) -> None:  # noqa: B027 - most hold nothing that outlives them
+        """Called where `finish` did not come back: let go of what would keep the process from ending."""
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested config as one level of dotted keys, for loggers that show no nesting."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

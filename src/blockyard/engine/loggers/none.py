@@ -1,0 +1,22 @@
+"""No mirror: the metrics are in the run folder only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from blockyard.engine.loggers.base import RunLogger
+from blockyard.runs.folder import RunFolder
+
+
+class NoLogger(RunLogger):
+    """Does nothing; metrics.csv is written all the same."""
+
+    def start(self, folder: RunFolder, config: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Nothing."""
+
+    def finish(self, state: str, summary: Mapping[str, Any]) -> None:
+        """Nothing."""

@@ -1,0 +1,116 @@
+"""Between the engine and a logger: the run goes on whatever the logger does."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from blockyard.engine.loggers.base import RunLogger
+from blockyard.runs.folder import RunFolder
+from blockyard.runs.redact import redact
+
+log = logging.getLogger("blockyard")
+
+_WAITING = 10_000  # rows kept for a logger that is slow to start
+_FINISH_SECONDS = 12.0
+_Row = tuple[int, dict[str, float]]
+
+
+class RunLog:
+    """metrics.csv in this thread, and a logger in another. For rank zero.
+
+    finish_seconds bounds how long the end of a run waits for the logger.
+    """
+
+    def __init__(self, folder: RunFolder, logger: RunLogger | None, *, finish_seconds: float = _FINISH_SECONDS) -> None:
+        self.folder = folder
+        self.logger = logger
+        self.finish_seconds = finish_seconds
+        self._rows: queue.Queue[_Row] = queue.Queue(maxsize=_WAITING)
+        self._end: tuple[str, dict[str, Any]] | None = None
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._dropped = 0
+        self._finished = False
+        if logger is not None:
+            logger.ready()
+
+    def start(self) -> None:
+        """Save the logger's ids, then start it beside the run."""
+        if self.logger is None:
+            return
+        self.logger.prepare(self.folder)
+        config = redact(self.folder.config)
+        self._thread = threading.Thread(target=self._serve, args=(config,), name="run-logger", daemon=True)
+        self._thread.start()
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Record the metrics of a step, here and with the logger."""
+        plain = {name: float(value) for name, value in values.items() if value is not None}
+        self.folder.metrics.append(step, plain)
+        if self._thread is None or not self._thread.is_alive():
+            return
+        try:
+            self._rows.put_nowait((step, plain))
+        except queue.Full:
+            if not self._dropped:
+                log.warning("%s takes no more metrics; metrics.csv has all of them", self._name)
+            self._dropped += 1
+
+    def finish(self, state: str, summary: Mapping[str, Any] | None = None) -> None:
+        """End the record; comes back within `finish_seconds`. Twice is once."""
+        if self._finished:
+            return
+        self._finished = True
+        if self._thread is not None and self.logger is not None:
+            self._end = (state, dict(summary or {}))
+            self._ended.set()
+            self._thread.join(self.finish_seconds)
+            if self._thread.is_alive():
+                log.warning("%s did not finish within %.0f s and is left behind", self._name, self.finish_seconds)
+                self._guard("abandon", self.logger.abandon)
+        self.folder.metrics.close()
+
+    @property
+    def _name(self) -> str:
+        return f"logger {type(self.logger).__name__}"
+
+    def _serve(self, config: dict[str, Any]) -> None:
+        assert self.logger is not None
+        logger = self.logger
+        alive = self._guard("start", lambda: logger.start(self.folder, config))
+        while alive:
+            row = self._next()
+            if row is None:
+                break
+            alive = self._guard("log", lambda row=row: logger.log(*row))
+        if alive and self._end is not None:
+            state, summary = self._end
+            alive = self._guard("finish", lambda: logger.finish(state, summary))
+        if not alive:
+            self._guard("abandon", logger.abandon)
+
+    def _next(self) -> _Row | None:
+        while True:
+            try:
+                return self._rows.get(timeout=0.1)
+            except queue.Empty:
+                if self._ended.is_set():
+                    return None
+
+    def _guard(self, what: str, call: Any) -> bool:
+        started = time.monotonic()
+        try:
+            call()
+        except (Exception, SystemExit) as error:  # whatever a logger raises, the run goes on
+            if what != "abandon":
+                lines = str(error).strip().splitlines()
+                why = f"{type(error).__name__}: {lines[0][:200] if lines else ''}"
+                after = time.monotonic() - started
+                log.warning("%s failed to %s (%s, after %.1f s); the run goes on", self._name, what, why, after)
+            return False
+        return True

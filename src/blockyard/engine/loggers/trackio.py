@@ -1,0 +1,54 @@
+"""Trackio: a local dashboard that needs no account (`trackio show`)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from blockyard.engine.loggers.base import RunLogger, flatten
+from blockyard.runs.folder import RunFolder
+
+
+class Trackio(RunLogger):
+    """Mirrors metrics to Trackio's local database; the config is flattened, it shows no nesting.
+
+    Options:
+        project: where the run is listed
+        directory: where the database lies; None is Trackio's own place, or TRACKIO_DIR
+    """
+
+    package = "trackio"
+    extra = "trackio"
+
+    def __init__(self, *, project: str = "blockyard", directory: str | None = None) -> None:
+        self.project = project
+        self.directory = directory
+        self._run: Any = None
+
+    def start(self, folder: RunFolder, config: dict[str, Any]) -> None:
+        """Open the record under the run's name, the same one on resume."""
+        if self.directory is not None:
+            # Trackio reads it once, when it is imported.
+            os.environ["TRACKIO_DIR"] = os.path.abspath(os.path.expanduser(self.directory))
+        import trackio
+
+        self._run = trackio.init(
+            project=self.project,
+            name=folder.name.replace("/", "-"),
+            group=folder.path.parent.name,
+            config=json.loads(json.dumps(flatten(config), default=str)),
+            resume="allow" if folder.resumes else "never",
+            embed=False,
+            auto_log_gpu=False,
+            auto_log_cpu=False,
+        )
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """One row at this step."""
+        self._run.log(dict(values), step=step)
+
+    def finish(self, state: str, summary: Mapping[str, Any]) -> None:
+        """Close the record."""
+        self._run.finish()
