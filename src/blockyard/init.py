@@ -48,9 +48,7 @@ class Init:
 
     def uniform(self, name: str, bound: float) -> None:
         """Uniform in [-bound, bound]."""
-        self._fill(
-            name, lambda shape: torch.empty(shape).uniform_(-bound, bound, generator=self.generator(name))
-        )
+        self._fill(name, lambda shape: torch.empty(shape).uniform_(-bound, bound, generator=self.generator(name)))
 
     def constant(self, name: str, value: float) -> None:
         """One value everywhere."""

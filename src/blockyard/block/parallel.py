@@ -1,0 +1,99 @@
+"""Parallel: both mixers read the same normalised stream and add to it together.
+
+Source: Wang and Komatsuzaki 2021, GPT-J-6B; Dehghani et al. 2023, ViT-22B (arXiv 2302.05442), section 2.1
+Reference: timm models/vision_transformer.py, ParallelScalingBlock
+Equation: x + token(norm(x)) + channel(norm(x))
+Cost: that of its mixers, in half as many matmuls where fused
+
+                +--> token mixer ----+
+    x --+--> norm                    (+)--(+)--> x
+        |       +--> channel mixer --+     |
+        +----------------------------------+
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from blockyard.block._base import Branch, ChannelFactory, MixerFactory, NormFactory
+from blockyard.contracts import Block, Context, Memory, Rate, Seq
+from blockyard.token_mixer._declared import check_call, check_context
+
+
+class Parallel(Block):
+    """Parameters and checkpoints are those of two mixers, fused or not: either loads the other.
+
+    Options:
+        fused: join the first projections of both mixers into one matmul, and the last ones
+        dropout: rate on what the mixers add, while training
+        drop_path: rate at which a sample skips the last block while training; earlier ones less
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        token_mixer: MixerFactory,
+        channel_mixer: ChannelFactory,
+        norm: NormFactory,
+        *,
+        fused: bool = True,
+        dropout: Rate = 0.0,
+        drop_path: Rate = 0.0,
+    ) -> None:
+        super().__init__()
+        self.token_norm = norm(ctx)
+        self.token_mixer = token_mixer(ctx)
+        check_context(type(self.token_mixer), ctx)
+        self.channel_mixer = channel_mixer(ctx)
+        self.branch = Branch(ctx, dropout, drop_path)
+        self.fused = fused
+        if fused:
+            for mixer in (self.token_mixer, self.channel_mixer):
+                _check_projected(mixer)
+
+    @classmethod
+    def fuses(cls, options: dict[str, Any]) -> bool:
+        """Where fused, both mixers must be projection, mix, projection."""
+        return bool(options.get("fused", True))
+
+    def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
+        """x (B, N, D) -> (B, N, D)."""
+        h = self.token_norm(x)
+        # Queries and keys of a memory come from two rows, so that they share no projection.
+        if self.fused and memory is None:
+            return x + self.branch(self._fused(h, seq, cache))
+        return x + self.branch(self.token_mixer(h, seq, cache, memory) + self.channel_mixer(h))  # (B, N, D)
+
+    def _fused(self, h: Tensor, seq: Seq, cache: Any) -> Tensor:
+        """Both mixers in two matmuls; their weights are joined anew, so gradients reach each: (B, N, D)."""
+        token, channel = self.token_mixer, self.channel_mixer
+        check_call(token, token.traits, seq, cache, None)
+        ins, outs = (token.proj_in, channel.proj_in), (token.proj_out, channel.proj_out)
+        joined = F.linear(h, torch.cat([p.weight for p in ins]), _joined_bias(ins))  # (B, N, E + E')
+        token_part, channel_part = joined.split([p.out_features for p in ins], dim=-1)
+        mixed = [token.mix(token_part, seq, cache), channel.mix(channel_part)]
+        biases = [p.bias for p in outs if p.bias is not None]
+        bias = torch.stack(biases).sum(0) if biases else None  # (D,)
+        return F.linear(torch.cat(mixed, dim=-1), torch.cat([p.weight for p in outs], dim=1), bias)
+
+
+def _joined_bias(layers: tuple[nn.Linear, ...]) -> Tensor | None:
+    if all(layer.bias is None for layer in layers):
+        return None
+    return torch.cat(
+        [layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias for layer in layers]
+    )
+
+
+def _check_projected(mixer: nn.Module) -> None:
+    """Raises ValueError where a mixer is not projection, mix, projection."""
+    ends = [getattr(mixer, name, None) for name in ("proj_in", "proj_out")]
+    if not all(isinstance(end, nn.Linear) for end in ends) or not callable(getattr(mixer, "mix", None)):
+        raise ValueError(
+            f"block.fused=true joins the projections of both mixers, {type(mixer).__name__} has none to join; "
+            "use block.fused=false"
+        )

@@ -1,0 +1,48 @@
+"""Post-norm: the stream is normalised after each mixer has added to it, as in the first transformer.
+
+Source: Vaswani et al. 2017, Attention Is All You Need (arXiv 1706.03762), section 3.1
+Reference: torch.nn.TransformerEncoderLayer with norm_first=False
+Equation: norm(x + token(x)), then norm(x + channel(x))
+Cost: that of its mixers
+
+    x --+--> token mixer --(+)--> norm --+--> channel mixer --(+)--> norm --> x
+        |                   |            |                     |
+        +-------------------+            +---------------------+
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from blockyard.block._base import ChannelFactory, MixerFactory, NormFactory, TwoBranches
+from blockyard.contracts import Context, Memory, Rate, Seq
+
+
+class PostNorm(TwoBranches):
+    """Its output is normalised already; deep ones want a warm-up.
+
+    Options:
+        dropout: rate on what each mixer adds, while training
+        drop_path: rate at which a sample skips a mixer of the last block while training; earlier ones less
+    """
+
+    needs_final_norm: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        ctx: Context,
+        token_mixer: MixerFactory,
+        channel_mixer: ChannelFactory,
+        norm: NormFactory,
+        *,
+        dropout: Rate = 0.0,
+        drop_path: Rate = 0.0,
+    ) -> None:
+        super().__init__(ctx, token_mixer, channel_mixer, norm, dropout, drop_path)
+
+    def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
+        """x (B, N, D) -> (B, N, D)."""
+        x = self.token_norm(x + self.branch(self.token_mixer(x, seq, cache, memory)))
+        return self.channel_norm(x + self.branch(self.channel_mixer(x)))  # (B, N, D)

@@ -1,0 +1,46 @@
+"""Pre-norm: each mixer reads a normalised copy of the stream and adds to the stream itself.
+
+Source: Xiong et al. 2020, On Layer Normalization in the Transformer Architecture (arXiv 2002.04745), table 1
+Reference: timm models/vision_transformer.py, Block
+Equation: x + token(norm(x)), then x + channel(norm(x))
+Cost: that of its mixers
+
+    x --+--> norm --> token mixer --(+)--+--> norm --> channel mixer --(+)--> x
+        |                            |   |                              |
+        +----------------------------+   +------------------------------+
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from blockyard.block._base import ChannelFactory, MixerFactory, NormFactory, TwoBranches
+from blockyard.contracts import Context, Memory, Rate, Seq
+
+
+class PreNorm(TwoBranches):
+    """The stream is never normalised, so the model does it once after the last block.
+
+    Options:
+        dropout: rate on what each mixer adds, while training
+        drop_path: rate at which a sample skips a mixer of the last block while training; earlier ones less
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        token_mixer: MixerFactory,
+        channel_mixer: ChannelFactory,
+        norm: NormFactory,
+        *,
+        dropout: Rate = 0.0,
+        drop_path: Rate = 0.0,
+    ) -> None:
+        super().__init__(ctx, token_mixer, channel_mixer, norm, dropout, drop_path)
+
+    def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
+        """x (B, N, D) -> (B, N, D)."""
+        x = x + self.branch(self.token_mixer(self.token_norm(x), seq, cache, memory))
+        return x + self.branch(self.channel_mixer(self.channel_norm(x)))  # (B, N, D)

@@ -1,0 +1,47 @@
+"""Sizes that architectures share."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from blockyard.contracts import Architecture, Context, Count, DataSpec, Parts, Positive, Rate, TokenSpec
+from blockyard.model._prefix import NO_PREFIX, Prefix
+
+
+class Stack(Architecture):
+    """A stack of like blocks."""
+
+    def __init__(
+        self,
+        *,
+        dim: Count = 64,
+        depth: Count = 4,
+        heads: Count = 4,
+        prefix: Prefix = NO_PREFIX,
+        init_std: Positive = 0.02,
+        dropout: Rate = 0.0,
+    ) -> None:
+        self.dim, self.depth, self.heads = dim, depth, heads
+        self.prefix, self.init_std, self.dropout = prefix, init_std, dropout
+
+    def context(self, data: DataSpec, tokens: TokenSpec, outputs: int) -> Context:
+        """The Context of this stack. Raises ValueError where the sizes do not divide."""
+        ctx = Context(
+            dim=self.dim,
+            depth=self.depth,
+            heads=self.heads,
+            causal=self.causal,
+            tokens=tokens,
+            data=data,
+            outputs=outputs,
+            num_prefix=len(self.prefix),
+            init_std=self.init_std,
+        )
+        assert ctx.head_dim > 0
+        return ctx
+
+    def build(self, ctx: Context, parts: Parts) -> nn.Module:
+        """The model of `ctx`. Raises ValueError where parts contradict each other."""
+        from blockyard.model._transformer import Transformer
+
+        return Transformer(ctx, parts, prefix=self.prefix, dropout=self.dropout)

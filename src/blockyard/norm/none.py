@@ -1,0 +1,23 @@
+"""No normalisation.
+
+Source: Zhang et al. 2019, Fixup Initialization (arXiv 1901.09321), which trains without
+Reference: torch.nn.Identity
+Equation: x
+Cost: nothing
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from blockyard.contracts import Context
+
+
+class NoNorm(nn.Identity):
+    """Leaves its input alone.
+
+    Options:
+    """
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__()

@@ -1,0 +1,110 @@
+"""FlexAttention: position biases and block masks fused into one kernel, without an N x M table.
+
+Source: Dong et al. 2024, Flex Attention (arXiv 2412.05496); torch.nn.attention.flex_attention
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import Seq
+from blockyard.ops.mask import scheme, visible
+
+
+def refusal(device: str, dtype: torch.dtype, head_dim: int, dropout: float) -> str | None:
+    """Why FlexAttention cannot take this, or None where it can."""
+    if device != "cuda":
+        return f"FlexAttention is used on CUDA only, not on {device}"
+    if dropout:
+        return "FlexAttention has no dropout"
+    if dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        return f"FlexAttention does not take {dtype}"
+    if head_dim < 16 or head_dim & (head_dim - 1):
+        return f"FlexAttention wants a head width that is a power of two of at least 16, not {head_dim}"
+    return None
+
+
+def block_mask(seq: Seq, k_seq: Seq, causal: bool, batch: int) -> Any:
+    """The visibility rule as a BlockMask, or None where every query sees every key."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    if not causal and k_seq.valid is None and k_seq.segment is None:
+        return None
+    q_index, k_index = seq.index, k_seq.index
+    valid, q_segment, k_segment = k_seq.valid, seq.segment, k_seq.segment
+    per_row = valid is not None or k_segment is not None
+
+    def see(b: Tensor, _h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return visible(
+            causal,
+            k_seq.num_prefix,
+            q_index[q],
+            k_index[k],
+            k,
+            None if valid is None else valid[b, k],
+            None if q_segment is None else q_segment[b, q],
+            None if k_segment is None else k_segment[b, k],
+        )
+
+    rows = batch if per_row else None
+    return create_block_mask(see, rows, None, len(seq), len(k_seq), device=q_index.device)
+
+
+def score_function(seq: Seq, k_seq: Seq) -> Callable[..., Tensor] | None:
+    """The position scheme's bias as a FlexAttention score function, or None."""
+    position = scheme(seq, k_seq, "bias")
+    if position is None:
+        return None
+    q_coords, k_coords = seq.coords, k_seq.coords
+    p, m = seq.num_prefix, k_seq.num_prefix
+
+    def add_bias(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        here = q_coords[0 if q_coords.shape[0] == 1 else b, q]  # (A,)
+        there = k_coords[0 if k_coords.shape[0] == 1 else b, k]  # (A,)
+        bias = position.bias(h, here, there)
+        if p or m:
+            bias = torch.where((q < p) | (k < m), 0.0, bias)
+        return score + bias
+
+    return add_bias
+
+
+@functools.cache
+def _compiled() -> Callable[..., Tensor]:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, dynamic=False)
+
+
+def flex(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seq: Seq,
+    k_seq: Seq,
+    causal: bool,
+    scale: float | None = None,
+    mask: Any = None,
+    compiled: bool = True,
+) -> Tensor:
+    """Attention by FlexAttention: (B, H, N, K). `mask` is a BlockMask made before, for this `causal`."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    if mask is None:
+        mask = block_mask(seq, k_seq, causal, q.shape[0])
+    # Inside a compiled block the compiler meets the plain function.
+    kernel = flex_attention if torch.compiler.is_compiling() or not compiled else _compiled()
+    return kernel(
+        q.contiguous(),
+        k.contiguous(),
+        v.contiguous(),
+        score_mod=score_function(seq, k_seq),
+        block_mask=mask,
+        scale=scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+    )

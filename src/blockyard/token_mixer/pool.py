@@ -1,0 +1,87 @@
+"""Pooling: each token becomes the average of its neighbours minus itself, no weights.
+
+Source: Yu et al. 2022, MetaFormer Is Actually What You Need for Vision (arXiv 2111.11418), eq. 4
+Reference: timm models/metaformer.py, Pooling
+Equation: mean over the neighbourhood of x, minus x
+Cost: O(N D size^A) time, no parameters
+
+      line           grid          causal: what comes later in the row is left out
+
+    . x x x .      . . . . .          . x x . .          . x x x .
+                   . x x x .                             . x x . .
+                   . x x x .                             . . . . .
+                   . x x x .
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from blockyard.contracts import Context, Count, Memory, Seq, TokenMixer, Traits
+from blockyard.token_mixer._declared import check_call, check_context
+
+
+class Pool(TokenMixer):
+    """Neighbours on the line or the grid; padding, other segments and the outside count for nothing.
+
+    Options:
+        size: side of the neighbourhood, an odd number of tokens
+    """
+
+    traits: ClassVar[Traits] = Traits(causal=True, padding=True, packing=True, prefix=False, axes=frozenset({1, 2}))
+
+    def __init__(self, ctx: Context, *, size: Count = 3) -> None:
+        super().__init__()
+        check_context(type(self), ctx)
+        if size % 2 == 0:
+            raise ValueError(f"token_mixer.size={size} has no middle; use an odd number such as {size + 1}")
+        self.axes, self.radius = ctx.tokens.axes, size // 2
+        steps = list(product(range(-self.radius, self.radius + 1), repeat=self.axes))
+        # Rows are laid out in order, so what is later in the row is a step beyond the zero one.
+        self.steps = [step for step in steps if not ctx.causal or step <= (0,) * self.axes]
+
+    def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
+        """x (B, N, D) -> (B, N, D). Raises ValueError for a 2-D row that is no full grid."""
+        check_call(self, self.traits, seq, cache, memory)
+        grid = (len(seq),) if self.axes == 1 else self._grid(seq)
+        rows = self._place(x, seq.valid, grid)  # (B, *grid + 2 radius, D)
+        real = self._place(torch.ones_like(x[:1, :, :1]), None, grid)  # (1, *grid + 2 radius, 1)
+        if seq.valid is not None:
+            real = self._place(seq.valid[..., None].to(x.dtype), None, grid)  # (B, ..., 1)
+        segment = None
+        if seq.segment is not None:
+            segment = self._place(seq.segment[..., None], None, grid)
+        middle = (0,) * self.axes
+        total, count = torch.zeros_like(x), torch.zeros_like(x[..., :1])
+        for step in self.steps:
+            weight = self._shift(real, step, grid)  # (B|1, N, 1)
+            if segment is not None:
+                same = self._shift(segment, step, grid) == self._shift(segment, middle, grid)
+                weight = weight * same
+            total = total + weight * self._shift(rows, step, grid)
+            count = count + weight
+        return total / count.clamp(min=1) - x  # (B, N, D)
+
+    def _grid(self, seq: Seq) -> tuple[int, ...]:
+        if seq.grid is None or seq.grid[0] * seq.grid[1] != len(seq) or seq.valid is not None:
+            raise ValueError(
+                "token_mixer Pool needs full grids on two axes; use rows without padding or another token mixer"
+            )
+        return seq.grid
+
+    def _place(self, x: Tensor, valid: Tensor | None, grid: tuple[int, ...]) -> Tensor:
+        """x (B, N, C) on its grid with a border of zeros: (B, *grid + 2 radius, C)."""
+        if valid is not None:
+            x = x.masked_fill(~valid[..., None], 0.0)
+        return F.pad(x.unflatten(1, grid), (0, 0) + (self.radius, self.radius) * self.axes)
+
+    def _shift(self, x: Tensor, step: tuple[int, ...], grid: tuple[int, ...]) -> Tensor:
+        """What lies `step` from each token: (B, *grid + 2 radius, C) -> (B, N, C)."""
+        for axis, (move, side) in enumerate(zip(step, grid, strict=True)):
+            x = x.narrow(1 + axis, self.radius + move, side)
+        return x.flatten(1, self.axes)  # (B, N, C)

@@ -1,0 +1,48 @@
+"""Token MLP: one MLP over the tokens, the same for every channel.
+
+Source: Tolstikhin et al. 2021, MLP-Mixer (arXiv 2105.01601), eq. 1
+Reference: timm models/mlp_mixer.py, MixerBlock
+Equation: W2 gelu(W1 x), along the tokens
+Cost: O(N D E) time with E hidden tokens, 2 N E parameters
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from blockyard.contracts import Context, Memory, Positive, Seq, TokenMixer, Traits
+from blockyard.ops.linear import linear, residual
+from blockyard.token_mixer._declared import check_call, check_context
+
+
+class TokenMLP(TokenMixer):
+    """Weights belong to places, so a row always has as many tokens as were trained on.
+
+    Options:
+        expansion: hidden width as a part of model.dim
+        bias: biases on both layers
+    """
+
+    traits: ClassVar[Traits] = Traits(any_length=False)
+
+    def __init__(self, ctx: Context, *, expansion: Positive = 0.5, bias: bool = True) -> None:
+        super().__init__()
+        check_context(type(self), ctx)
+        self.length = ctx.tokens.max_len + ctx.num_prefix
+        hidden = max(1, round(expansion * ctx.dim))
+        self.expand = linear(ctx, self.length, hidden, bias=bias)
+        self.contract = residual(ctx, hidden, self.length, bias=bias)
+
+    def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
+        """x (B, N, D) -> (B, N, D). Raises ValueError for any other N than that of the constructor."""
+        check_call(self, self.traits, seq, cache, memory)
+        if x.shape[1] != self.length:
+            raise ValueError(
+                f"token_mixer TokenMLP was built for {self.length} tokens and got {x.shape[1]}; give inputs of "
+                "the size it was trained on or use another token mixer"
+            )
+        hidden = F.gelu(self.expand(x.transpose(1, 2)))  # (B, D, hidden)
+        return self.contract(hidden).transpose(1, 2)  # (B, N, D)
