@@ -47,37 +47,28 @@ class Augment:
     crop: float = 0.0
     flip: bool = False
 
-    def gather(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
-        """The images `order`, shifted and flipped: (n, C, H, W) -> (B, C, H, W), same type."""
+    def move(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
+        """Images (B, C, H, W) of any type, shifted and flipped; `order` (B,) are their numbers."""
         if key is None or not (self.shift or self.flip):
-            return images.index_select(0, order)
-        channels, height, width = images.shape[1:]
-        rows = torch.arange(height).expand(len(order), -1)  # (B, H)
-        cols = torch.arange(width).expand(len(order), -1)  # (B, W)
-        draws = uniform(key, order, 3)[:, :, None]  # (3, B, 1)
+            return images
+        draws = uniform(key, order, 3)  # (3, B)
         if self.flip:
-            cols = torch.where(draws[0] < 0.5, width - 1 - cols, cols)
+            images = torch.where((draws[0] < 0.5)[:, None, None, None], images.flip(-1), images)
         if self.shift:
-            moves = (draws[1:] * (2 * self.shift + 1)).long() - self.shift  # (2, B, 1)
-            rows, cols = rows + moves[0], cols + moves[1]
-        inside = ((rows >= 0) & (rows < height))[:, None, :, None]
-        inside = inside & ((cols >= 0) & (cols < width))[:, None, None, :]  # (B, 1, H, W)
-        moved = images[
-            order[:, None, None, None],
-            torch.arange(channels)[None, :, None, None],
-            rows.clamp(0, height - 1)[:, None, :, None],
-            cols.clamp(0, width - 1)[:, None, None, :],
-        ]
-        return moved * inside  # (B, C, H, W)
+            reach, (height, width) = self.shift, images.shape[2:]
+            places = F.pad(images, (reach, reach, reach, reach)).unfold(2, height, 1).unfold(3, width, 1)
+            down, right = (draws[1:] * (2 * reach + 1)).long()  # (B,) each
+            images = places[torch.arange(len(images)), :, down, right]  # (B, C, H, W)
+        return images
 
     def resize(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
-        """The images of `gather`, as floats, cropped and stretched back; shape (B, C, H, W)."""
+        """Float images of `move`, cropped and stretched back; shape (B, C, H, W)."""
         if key is None or not self.crop:
             return images
-        draws = uniform(key, order, 6)[3:]  # (3, B); the first three belong to `gather`
+        draws = uniform(key, order, 6)[3:]  # (3, B); the first three belong to `move`
         side = 1 - self.crop * draws[0]  # (B,)
         centre = (1 - side) * (2 * draws[1:] - 1)  # (2, B)
-        theta = torch.zeros(len(order), 2, 3)
+        theta = torch.zeros(len(images), 2, 3)
         theta[:, 0, 0] = theta[:, 1, 1] = side
         theta[:, :, 2] = centre.T
         grid = F.affine_grid(theta, list(images.shape), align_corners=False)  # (B, H, W, 2)

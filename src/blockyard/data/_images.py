@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -41,22 +42,33 @@ class Moments(NamedTuple):
         return cls(mean.float().view(1, -1, 1, 1), std.float().view(1, -1, 1, 1))
 
 
+@dataclass(frozen=True)
+class Finish:
+    """From bytes to what the model sees: moved, normalised, cropped."""
+
+    moments: Moments
+    augment: Augment
+
+    def __call__(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
+        """Images uint8 (B, C, height, width) and their numbers (B,) -> float32 of that shape."""
+        moved = self.augment.move(images, order, key)
+        inputs = moved.float().sub_(self.moments.mean).div_(self.moments.std)
+        return self.augment.resize(inputs, order, key)
+
+
 class ImageSplit:
     """Images in memory: kept as bytes, normalised where a batch is made."""
 
-    def __init__(self, data: Labelled, moments: Moments, augment: Augment) -> None:
+    def __init__(self, data: Labelled, finish: Finish) -> None:
         self.images, self.target = data
-        self.mean, self.scale = moments.mean, 1 / moments.std
-        self.augment = augment
+        self.finish = finish
 
     def __len__(self) -> int:
         return len(self.target)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
         """Inputs float32 (B, C, height, width), target (B,); `key` None leaves augmentation out."""
-        chosen = self.augment.gather(self.images, order, key)
-        inputs = chosen.float().sub_(self.mean).mul_(self.scale)  # (B, C, height, width)
-        return Batch(self.augment.resize(inputs, order, key), self.target[order])
+        return Batch(self.finish(self.images.index_select(0, order), order, key), self.target[order])
 
 
 class ImageData(DataModule):
@@ -109,9 +121,9 @@ class ImageData(DataModule):
         self._fingerprint = sha256(tensor for part in (train, validation, test) for tensor in part)
         moments = Moments.of(train.images)
         return Splits(
-            ImageSplit(train, moments, self.augment),
-            ImageSplit(validation, moments, Augment()),
-            ImageSplit(test, moments, Augment()),
+            ImageSplit(train, Finish(moments, self.augment)),
+            ImageSplit(validation, Finish(moments, Augment())),
+            ImageSplit(test, Finish(moments, Augment())),
         )
 
     def fingerprint(self) -> str:

@@ -24,8 +24,7 @@ class _Mean(Metric):
     count: Tensor
 
     def __init__(self) -> None:
-        # Targets are checked by the data set; values are reduced once, at the end.
-        super().__init__(sync_on_compute=True)
+        super().__init__()
         self.add_state("total", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
@@ -57,21 +56,42 @@ class Accuracy(_Mean):
         self.count += (target != Batch.ignore).sum()
 
 
-class Perplexity(MeanCrossEntropy):
+class _Derived(Metric):
+    """A figure that follows from a mean cross entropy: shares its sums, so that nothing is added twice.
+
+    The source is fed by whoever holds it; feeding this one does nothing.
+    """
+
+    is_differentiable = False
+    full_state_update = False
+
+    def __init__(self, source: MeanCrossEntropy) -> None:
+        super().__init__()
+        self.source = source
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        """Nothing: `source` has its own turn."""
+
+
+class Perplexity(_Derived):
     """exp of the mean cross entropy."""
+
+    higher_is_better = False
 
     def compute(self) -> Tensor:
         """At least 1; 1 is certainty."""
-        return super().compute().exp()
+        return self.source.compute().exp()
 
 
-class BitsPerByte(MeanCrossEntropy):
+class BitsPerByte(_Derived):
     """Cross entropy per byte of the text, in bits: comparable between tokenizers."""
 
-    def __init__(self, bytes_per_token: float) -> None:
-        super().__init__()
+    higher_is_better = False
+
+    def __init__(self, source: MeanCrossEntropy, bytes_per_token: float) -> None:
+        super().__init__(source)
         self.bytes_per_token = bytes_per_token
 
     def compute(self) -> Tensor:
         """Nats per token, over bytes per token, over the nats of a bit."""
-        return super().compute() / (self.bytes_per_token * math.log(2))
+        return self.source.compute() / (self.bytes_per_token * math.log(2))

@@ -64,14 +64,11 @@ class NextToken(Objective):
         """Loss, accuracy, perplexity, and bits per byte where the split knows its bytes per token."""
         from blockyard.objective._metrics import Accuracy, BitsPerByte, MeanCrossEntropy, Perplexity
 
-        found: dict[str, torchmetrics.Metric] = {
-            "loss": MeanCrossEntropy(),
-            "accuracy": Accuracy(),
-            "perplexity": Perplexity(),
-        }
+        loss = MeanCrossEntropy()
+        found: dict[str, torchmetrics.Metric] = {"loss": loss, "accuracy": Accuracy(), "perplexity": Perplexity(loss)}
         bytes_per_token = getattr(split, "bytes_per_token", None)
         if bytes_per_token:
-            found["bits_per_byte"] = BitsPerByte(bytes_per_token)
+            found["bits_per_byte"] = BitsPerByte(loss, bytes_per_token)
         return found
 
     def best(self) -> tuple[str, str]:

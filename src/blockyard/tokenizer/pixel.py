@@ -1,0 +1,31 @@
+"""Each pixel a token.
+
+Source: Chen et al. 2020, Generative Pretraining from Pixels (iGPT), without its colour palette;
+    Nguyen et al. 2024, An Image is Worth More Than 16x16 Patches (arXiv 2406.09415).
+Reference: timm layers/patch_embed.py (PatchEmbed with patch_size=1)
+Equation: x_n = W pixel_n + b
+Cost: O(pixels C D) time; what follows sees height x width tokens
+"""
+
+from __future__ import annotations
+
+from blockyard.contracts import Context, DataSpec, Tokenizer, TokenSpec
+from blockyard.tokenizer._grid import patch_grid
+from blockyard.tokenizer.patch import PatchEmbedder
+
+
+class Pixel(Tokenizer):
+    """Takes images as rows and columns of pixels; the channels of a pixel are projected to D."""
+
+    modality = "image"
+
+    def __init__(self) -> None:
+        pass
+
+    def spec(self, data: DataSpec) -> TokenSpec:
+        """One token per pixel, on a grid of two axes."""
+        return patch_grid(data, 1, "tokenizer.size")
+
+    def embedder(self, ctx: Context) -> PatchEmbedder:
+        """A linear projection of the channels."""
+        return PatchEmbedder(ctx, 1)
