@@ -390,7 +390,12 @@ class Embedder(nn.Module):
     `table` is the (V, D) matrix of symbol vectors where there is one; a tied head shares it.
     """
 
-    table: nn.Parameter | None = None
+    table: nn.Parameter | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Not a class attribute: torch refuses a parameter where an attribute of that name exists.
+        self.register_parameter("table", None)
 
 
 class Position(nn.Module):

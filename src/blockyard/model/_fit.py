@@ -51,19 +51,20 @@ def fit_coords(ctx: Context, position: Position, seq: Seq, start: int) -> Tensor
     Row and table keep their outer edges: place c of n becomes (c + 1/2) side / n - 1/2. Raises
     ValueError where that would be wrong, since a place then depends on what comes later in the row.
     """
-    known = ctx.tokens.grid
-    given = seq.grid if seq.grid is not None else (len(seq),) * len(known)
-    ends = (start + given[0], *given[1:]) if len(known) == 1 else given
-    if not position.bounded or all(end <= side for end, side in zip(ends, known, strict=True)):
+    known, given = ctx.tokens.grid, seq.grid
+    if len(known) == 1:
+        given = (start + len(seq),)
+    # Part of a grid: only the embedder knows its extent, and coordinates are those of the full grid.
+    if not position.bounded or given is None or all(n <= side for n, side in zip(given, known, strict=True)):
         return seq.coords
-    whole = seq.grid is not None or len(known) == 1
-    if ctx.causal or seq.valid is not None or seq.segment is not None or not whole:
-        name = type(position).__name__
+    if ctx.causal or seq.valid is not None or seq.segment is not None:
         raise ValueError(
-            f"position {name} knows {' x '.join(map(str, known))} places and the row has "
-            f"{' x '.join(map(str, ends))}; use shorter rows, or a position that knows no end (rope, alibi, sinusoidal)"
+            f"position {type(position).__name__} knows {_sides(known)} places and the row has {_sides(given)}; "
+            "use shorter rows, or a position that knows no end (rope, alibi, sinusoidal)"
         )
-    shrink = torch.tensor(
-        [min(1.0, side / end) for side, end in zip(known, ends, strict=True)], device=seq.coords.device
-    )
+    shrink = torch.tensor([min(1.0, side / n) for side, n in zip(known, given, strict=True)], device=seq.coords.device)
     return (seq.coords + 0.5) * shrink - 0.5  # (B|1, N, A)
+
+
+def _sides(grid: tuple[int, ...]) -> str:
+    return " x ".join(map(str, grid))

@@ -21,6 +21,9 @@ from blockyard.position._axes import check_axes, check_split
 class Rope(Position):
     """Channels of a head are shared out over the axes; channel i turns with channel i + half.
 
+    Prefix tokens do not turn. Scores between tokens see only how far they lie apart; a score with a
+    prefix token also sees where the token lies.
+
     Options:
         base: the slowest pair turns once in about 2 pi base tokens
     """

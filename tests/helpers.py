@@ -1,0 +1,144 @@
+"""Tiny models from the YAML files on disk, for tests that need any legal combination."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor, nn
+
+from blockyard.contracts import Context, DataSpec, Embedder, Parts, Seq, TokenSpec
+from blockyard.init import Init, initialise
+from blockyard.model._prefix import NO_PREFIX, Prefix
+
+CONF = Path(__file__).resolve().parents[1] / "conf"
+VOCABULARY = 11
+GRIDS = {1: (6,), 2: (2, 3)}
+
+
+def choices(family: str) -> list[str]:
+    """Every choice of a family, from the files on disk."""
+    return sorted(path.stem for path in (CONF / family).glob("*.yaml"))
+
+
+def node(family: str, name: str) -> tuple[type, dict[str, Any]]:
+    """The class of a choice and the options its YAML gives."""
+    options = yaml.safe_load((CONF / family / f"{name}.yaml").read_text())
+    module, _, attribute = options.pop("_target_").rpartition(".")
+    options.pop("_partial_", None)
+    return getattr(importlib.import_module(module), attribute), options
+
+
+def factory(family: str, name: str, options: dict[str, Any] | None = None) -> Callable[..., Any]:
+    """The choice as the model gets it: waiting for its Context."""
+    target, given = node(family, name)
+    return partial(target, **{**given, **(options or {})})
+
+
+def legal(mixer: str, position: str, axes: int) -> bool:
+    """Whether two choices go together on so many axes, by their declarations."""
+    mixing, where = node("token_mixer", mixer)[0], node("position", position)[0]
+    ports = {where.needs[hook] for hook in where.acts_on if hook in where.needs}
+    return axes in mixing.traits.axes and axes in where.axes and ports <= mixing.traits.ports
+
+
+def combinations(*traits: str) -> list[Any]:
+    """(mixer, position, axes) of every legal combination whose mixer declares all of `traits`."""
+    found = []
+    for mixer, position, axes in product(choices("token_mixer"), choices("position"), GRIDS):
+        declared = node("token_mixer", mixer)[0].traits
+        if all(getattr(declared, trait) for trait in traits) and legal(mixer, position, axes):
+            found.append((mixer, position, axes))
+    return found
+
+
+class TinyEmbedder(Embedder):
+    """Symbols on a line or a grid. `shift` moves every coordinate."""
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(ctx.tokens.vocabulary, ctx.dim))
+        self.grid = ctx.tokens.grid
+        self.shift = 0.0
+
+    def init_weights(self, init: Init) -> None:
+        """Normal vectors."""
+        init.normal("table")
+
+    def forward(
+        self, inputs: Tensor, lengths: Tensor | None = None, segment: Tensor | None = None, start: int = 0
+    ) -> tuple[Tensor, Seq]:
+        """Symbols (B, N) -> x (B, N, D), Seq."""
+        index = torch.arange(start, start + inputs.shape[1], device=inputs.device)
+        valid = None if lengths is None else index < lengths[:, None]
+        place = index[None]
+        if segment is not None:
+            firsts = torch.stack([(segment == segment[:, [n]]).int().argmax(1) for n in range(len(index))], 1)
+            place = index[None] - firsts
+        if len(self.grid) == 1:
+            coords = place[..., None]
+            grid = (len(index),)
+        else:
+            coords = torch.stack([place // self.grid[1], place % self.grid[1]], -1)
+            grid = self.grid if start == 0 and len(index) == self.grid[0] * self.grid[1] else None
+        x = self.table[inputs]
+        return x, Seq(index, coords.to(x.dtype) + self.shift, valid, segment, grid=grid)
+
+
+def context(*, causal: bool = False, axes: int = 1, prefix: Prefix = NO_PREFIX, **sizes: Any) -> Context:
+    """A Context of small sizes."""
+    grid = sizes.pop("grid", GRIDS[axes])
+    tokens = TokenSpec(grid, variable=sizes.pop("variable", False), vocabulary=VOCABULARY)
+    data = DataSpec("text", grid, packed=sizes.pop("packed", False))
+    plain = {"dim": 16, "depth": 2, "heads": 4, "outputs": VOCABULARY, "num_prefix": len(prefix)}
+    return Context(causal=causal, tokens=tokens, data=data, **{**plain, **sizes})
+
+
+def tiny(
+    *,
+    causal: bool = False,
+    axes: int = 1,
+    prefix: Prefix = NO_PREFIX,
+    options: dict[str, dict[str, Any]] | None = None,
+    sizes: dict[str, Any] | None = None,
+    replace: dict[str, Any] | None = None,
+    **picks: str,
+) -> nn.Module:
+    """A model in float64 with weights large enough to matter; families not picked take a default."""
+    from blockyard.model._transformer import Transformer
+
+    defaults = {
+        "position": "none",
+        "token_mixer": "attention",
+        "channel_mixer": "mlp",
+        "norm": "layer",
+        "block": "pre_norm",
+        "head": "token",
+    }
+    made = {
+        family: factory(family, name, (options or {}).get(family)) for family, name in {**defaults, **picks}.items()
+    }
+    made.update(replace or {})
+    ctx = context(causal=causal, axes=axes, prefix=prefix, **(sizes or {}))
+    model = Transformer(ctx, Parts(embedder=TinyEmbedder, **made), prefix=prefix, dropout=0.0)
+    return stir(initialise(model, 0)).double().eval()
+
+
+def stir(model: nn.Module) -> nn.Module:
+    """Make every weight large and different, biases and gains too, so that nothing cancels by chance."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    return model
+
+
+def symbols(batch: int, length: int, seed: int = 0) -> Tensor:
+    """Random symbols (B, N)."""
+    return torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))

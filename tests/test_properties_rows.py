@@ -1,0 +1,123 @@
+"""Causality, padding, packing: what a mixer declares holds with every position scheme, for every YAML."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.helpers import GRIDS, choices, combinations, node, tiny
+from tests.properties import causality, packing, padding
+from torch import Tensor
+
+from blockyard.contracts import Context, Seq
+from blockyard.model._prefix import NO_PREFIX, Prefix
+from blockyard.ops import mask
+from blockyard.token_mixer.attention import Attention
+
+LENGTH = 6
+
+
+def prefixes(mixer: str, causal: bool) -> list[Prefix]:
+    """The prefixes to try with a mixer."""
+    if not node("token_mixer", mixer)[0].traits.prefix:
+        return [NO_PREFIX]
+    return [NO_PREFIX, Prefix(class_token=not causal, registers=2)]
+
+
+@pytest.mark.parametrize(("mixer", "position", "axes"), combinations("causal"))
+def test_causality(mixer: str, position: str, axes: int) -> None:
+    for prefix in prefixes(mixer, causal=True):
+        model = tiny(causal=True, axes=axes, prefix=prefix, token_mixer=mixer, position=position)
+        causality(model, LENGTH)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("mixer", "position", "axes"), combinations("padding", "any_length"))
+def test_padding(mixer: str, position: str, axes: int, causal: bool) -> None:
+    declared = node("token_mixer", mixer)[0].traits
+    if axes == 2 and mixer == "pool":
+        pytest.skip("no padded grids: refused, see test_refusals")
+    if causal and not declared.causal:
+        pytest.skip("not causal")
+    for prefix in prefixes(mixer, causal):
+        padding(tiny(causal=causal, axes=axes, prefix=prefix, token_mixer=mixer, position=position), LENGTH)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("mixer", "position", "axes"), combinations("packing", "any_length"))
+def test_packing(mixer: str, position: str, axes: int, causal: bool) -> None:
+    if axes == 2:
+        pytest.skip("documents lie on a line")
+    # Registers in a bidirectional model would join the documents, and are refused.
+    for prefix in prefixes(mixer, causal) if causal else [NO_PREFIX]:
+        packing(tiny(causal=causal, prefix=prefix, token_mixer=mixer, position=position), LENGTH)
+
+
+@pytest.mark.parametrize("norm", choices("norm"))
+@pytest.mark.parametrize("channel", choices("channel_mixer"))
+@pytest.mark.parametrize("block", choices("block"))
+def test_blocks_keep_what_mixers_promise(block: str, channel: str, norm: str) -> None:
+    for causal in (False, True):
+        model = tiny(causal=causal, block=block, channel_mixer=channel, norm=norm, position="rope")
+        padding(model, LENGTH)
+        packing(model, LENGTH)
+    causality(model, LENGTH)
+
+
+VARIANTS = [{"num_kv_heads": 1}, {"num_kv_heads": 2, "qk_norm": True}, {"bias": True}]
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+@pytest.mark.parametrize("position", choices("position"))
+def test_variants_of_attention(position: str, options: dict[str, object]) -> None:
+    for causal in (False, True):
+        model = tiny(causal=causal, position=position, options={"token_mixer": options})
+        padding(model, LENGTH)
+        packing(model, LENGTH)
+    causality(model, LENGTH)
+
+
+class Leaks(Attention):
+    """Planted: forgets that the model is causal."""
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__(ctx)
+        self.causal = False
+
+
+class Averages(Attention):
+    """Planted: adds the mean of all tokens, padding and other documents included."""
+
+    def forward(self, x: Tensor, seq: Seq, cache: object = None, memory: object = None) -> Tensor:
+        return super().forward(x, seq, cache, memory) + x.mean(1, keepdim=True)
+
+
+def test_planted_leak_is_caught() -> None:
+    with pytest.raises(AssertionError):
+        causality(tiny(causal=True, replace={"token_mixer": Leaks}), LENGTH)
+
+
+def test_planted_average_is_caught() -> None:
+    model = tiny(replace={"token_mixer": Averages})
+    with pytest.raises(AssertionError):
+        padding(model, LENGTH)
+    with pytest.raises(AssertionError):
+        packing(model, LENGTH)
+
+
+def test_planted_mask_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted in the mask itself: validity and segments are forgotten."""
+    whole = mask.visible
+
+    def forgetful(causal: bool, num_prefix: int, q: Tensor, k: Tensor, place: Tensor, *rest: object) -> Tensor:
+        seen = whole(causal, num_prefix, q, k, place, None, None, None)
+        return seen.expand(2 if seen.shape[0] == 2 else seen.shape[0], *seen.shape[1:])
+
+    monkeypatch.setattr(mask, "visible", forgetful)
+    with pytest.raises(AssertionError):
+        padding(tiny(), LENGTH)
+    with pytest.raises(AssertionError):
+        packing(tiny(causal=True), LENGTH)
+
+
+def test_grids_are_full() -> None:
+    assert {axes: torch.Size(grid).numel() for axes, grid in GRIDS.items()} == {1: LENGTH, 2: LENGTH}
