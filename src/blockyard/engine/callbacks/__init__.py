@@ -1,0 +1,1 @@
+"""What happens beside the steps: one file each."""

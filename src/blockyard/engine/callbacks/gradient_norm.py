@@ -1,0 +1,22 @@
+"""Logs the norm of the gradients, before clipping, beside the training metrics.
+
+Reference: torch.nn.utils.get_total_norm
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blockyard.engine.callbacks.watcher import Live, Watcher
+
+
+class GradientNorm(Watcher):
+    """A column `train/grad_norm`: the norm of the last update's gradients, all parameters together."""
+
+    def __init__(self) -> None:
+        pass
+
+    def measure(self, live: Live) -> dict[str, Any]:
+        """The norm that the update's clipping and guard used; it is computed anyway."""
+        norm = live.learner.norm
+        return {} if norm is None else {"train/grad_norm": norm}

@@ -1,0 +1,21 @@
+"""Logs the learning rate beside the training metrics.
+
+Reference: pytorch_lightning.callbacks.LearningRateMonitor
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blockyard.engine.callbacks.watcher import Live, Watcher
+
+
+class LearningRate(Watcher):
+    """A column `lr`: the rate of the last update."""
+
+    def __init__(self) -> None:
+        pass
+
+    def measure(self, live: Live) -> dict[str, Any]:
+        """The rate of the first parameter group."""
+        return {"lr": live.learner.learning_rate()}

@@ -1,0 +1,69 @@
+"""What a callback is here: it is called at the rhythm of logging and evaluation, never every step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from blockyard.engine.module import Learner
+
+
+@dataclass
+class Live:
+    """A run in progress, as watchers see it.
+
+    step: updates done; total: updates planned; steps_per_epoch: updates in an epoch
+    batch_size: samples an update sees, over all processes; tokens: of one sample
+    modality: of the data; monitor: the validation metric that chooses, and "min" or "max"
+    main: whether this process is the one that writes
+    stop: why training should end early; set it to end the run after this step
+    seconds: spent training so far, evaluation and saving left out
+    """
+
+    learner: Learner
+    name: str
+    checkpoints: Path
+    total: int
+    steps_per_epoch: int
+    batch_size: int
+    tokens: int
+    modality: str
+    monitor: tuple[str, str]
+    main: bool = True
+    step: int = 0
+    start_step: int = 0
+    seconds: float = 0.0
+    stop: str | None = None
+    best: dict[str, float] = field(default_factory=dict)
+
+
+class Watcher:
+    """Base of the callbacks. Every hook does nothing unless overridden."""
+
+    incidental: ClassVar[frozenset[str]] = frozenset()
+    turn: ClassVar[int] = 0  # lower goes first
+
+    def begin(self, live: Live) -> None:
+        """Before the first step, of a resumed run too."""
+
+    def measure(self, live: Live) -> dict[str, Any]:
+        """More columns for the metrics that are about to be logged, numbers or scalars on a device."""
+        return {}
+
+    def logged(self, live: Live, values: dict[str, float]) -> None:
+        """Training metrics of `live.step` were logged."""
+
+    def evaluated(self, live: Live, values: dict[str, float]) -> None:
+        """The validation metrics of `live.step`, with the prefix val/."""
+
+    def end(self, live: Live) -> None:
+        """After the last step, whether it went well or not."""
+
+    def state(self) -> dict[str, Any]:
+        """What must survive a resume, as plain data."""
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """The inverse of `state`."""

@@ -1,0 +1,112 @@
+"""What a run costs: parameters, FLOPs, time, memory, and the attention kernels that were used.
+
+Source: FLOPs are counted by torch.utils.flop_counter, two per multiply-add of every matmul,
+convolution and attention; elementwise work is not counted, and a causal row counts like a full one.
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+from blockyard.contracts import Batch, Objective, Split
+from blockyard.engine.randomness import undisturbed
+from blockyard.ops.kernel import record
+
+_aten = torch.ops.aten
+
+
+def parameters(model: nn.Module) -> dict[str, int]:
+    """How many numbers the model learns, and holds in all; shared ones count once."""
+    every = list(model.parameters())
+    return {
+        "trainable": sum(p.numel() for p in every if p.requires_grad),
+        "total": sum(p.numel() for p in every),
+    }
+
+
+def flops_per_sample(model: nn.Module, objective: Objective, batch: Batch) -> dict[str, int]:
+    """FLOPs of one forward pass, and of forward and backward, per sample of `batch`.
+
+    Runs both once on the device of `batch`; gradients are cleared, nothing random is disturbed.
+    """
+    batch = objective.prepare(batch)
+    with undisturbed():
+        with counter() as forward:
+            prediction = model(batch.inputs, batch.lengths, batch.segment)
+        loss = objective.loss(prediction, batch.target)
+        with counter() as backward:
+            loss.backward()
+    model.zero_grad(set_to_none=True)
+    once = forward.get_total_flops()
+    both = once + backward.get_total_flops()
+    return {"forward": once // len(batch), "training": both // len(batch)}
+
+
+def counter() -> FlopCounterMode:
+    """torch's counter, with the CPU's flash kernel, which its table lacks."""
+    return FlopCounterMode(display=False, custom_mapping=_CPU_FLASH)
+
+
+def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    return sdpa_flop_count(query, *_repeated(query, key, value))
+
+
+def _attention_backward(_grad: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    # Scores again, then the gradients of values, scores, queries and keys: five matmuls to the two of
+    # the forward pass.
+    return _attention(query, key, value) * 5 // 2
+
+
+def _repeated(query: Any, key: Any, value: Any) -> tuple[Any, Any]:
+    # Grouped keys are read by several heads each: the work is that of as many heads as the queries'.
+    heads = query[1]
+    return (key[0], heads, *key[2:]), (value[0], heads, *value[2:])
+
+
+_CPU_FLASH = {
+    _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+}
+
+
+def kernels(model: nn.Module, objective: Objective, split: Split, device: torch.device) -> list[dict[str, Any]]:
+    """Layer by layer, the attention kernel a training step takes and why no faster one."""
+    batch = objective.prepare(split.batch(torch.arange(min(2, len(split))), None).to(device))
+    with undisturbed():
+        return [dict(entry) for entry in record(model, batch.inputs, batch.lengths, batch.segment)]
+
+
+def slow_layers(records: Sequence[dict[str, Any]]) -> list[str]:
+    """The layers that attend without a flash kernel, each with the reason."""
+    fast = ("flash", "cudnn", "flex")
+    slow = [entry for entry in records if entry["kernel"] not in (*fast, "none")]
+    return [f"{entry['layer']} takes {entry['kernel']} ({entry['reason']})" for entry in slow]
+
+
+def speed(windows: Sequence[float], batch_size: int, tokens: int) -> dict[str, float | None]:
+    """Median seconds of a step over the logged stretches, and samples and tokens per second from it.
+
+    The first stretch pays for compilation and cold caches and is left out where there are others.
+    """
+    kept = windows[1:] or windows
+    if not kept:
+        return {"step_seconds": None, "samples_per_second": None, "tokens_per_second": None}
+    median = statistics.median(kept)
+    rate = batch_size / median
+    return {"step_seconds": median, "samples_per_second": rate, "tokens_per_second": rate * tokens}
+
+
+def peak_memory(device: torch.device) -> dict[str, Any]:
+    """The most memory held so far, in bytes: by torch on a GPU, by the whole process on a CPU."""
+    if device.type == "cuda":
+        return {"bytes": torch.cuda.max_memory_allocated(device), "kind": "cuda allocated"}
+    scale = 1 if sys.platform == "darwin" else 1024
+    return {"bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale, "kind": "process resident"}

@@ -1,0 +1,174 @@
+"""Train a run in its folder, whatever happens, and say truly how it ended.
+
+running -> done (0)           the last step was made, the best weights were tested
+        -> failed (1)         an error; everything saved before stays
+        -> interrupted        SIGTERM (143) or Ctrl-C (130); the state was saved
+        -> queued (2)         bad input found before the first step
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+import traceback
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from blockyard.engine.interrupt import Interrupted, Interrupts
+from blockyard.errors import UserError
+
+if TYPE_CHECKING:
+    from blockyard.engine.job import Job
+    from blockyard.engine.loggers import RunLog
+    from blockyard.runs.folder import RunFolder
+
+log = logging.getLogger("blockyard")
+
+
+@dataclass
+class _Ending:
+    state: Any
+    code: int
+    reason: str | None = None
+    summary: dict[str, Any] = field(default_factory=dict)
+
+
+def train(folder: RunFolder, *, resume: bool = False) -> int:
+    """Run the frozen config in `folder` to its end and return the exit code.
+
+    resume: go on from the newest checkpoint that can be trusted, or from the start where there is none
+    Raises UserError (exit code 2) for bad input that is only seen now, before the first step.
+    """
+    if int(os.environ.get("LOCAL_RANK", 0)) or int(os.environ.get("RANK", 0)):
+        return _beside(folder, resume)
+    with Interrupts() as interrupts:
+        return _main(folder, interrupts, resume)
+
+
+def _main(folder: RunFolder, interrupts: Interrupts, resume: bool) -> int:
+    record: list[RunLog] = []
+    jobs: list[Job] = []
+    began = time.monotonic()
+    try:
+        folder.set_status("running", step=_step_of(folder) if resume else 0)
+        ending = _work(folder, interrupts, resume, record, jobs)
+    except Interrupted as stop:
+        ending = _Ending("interrupted", stop.exit_code, f"{stop} at step {_step(jobs)}")
+    except KeyboardInterrupt:
+        ending = _Ending("interrupted", 130, f"Ctrl-C at step {_step(jobs)}")
+    except UserError as error:
+        if _step(jobs) == _start(jobs):
+            folder.set_status("queued", str(error), exit_code=2)
+            _close(folder, record, _Ending("failed", 2))
+            raise
+        ending = _failure(folder, error, jobs)
+    except Exception as error:  # whatever ends a run is written down, then said
+        ending = _failure(folder, error, jobs)
+    with _deaf(interrupts):
+        step = _step(jobs)
+        folder.set_status(ending.state, ending.reason, step=step, exit_code=ending.code)
+        if ending.reason:
+            log.warning("%s: %s", ending.state, ending.reason)
+        _close(folder, record, ending)
+    log.info("%s after %.1f s", ending.state, time.monotonic() - began)
+    return ending.code
+
+
+def _work(folder: RunFolder, interrupts: Interrupts, resume: bool, record: list[RunLog], jobs: list[Job]) -> _Ending:
+    from blockyard import assemble
+    from blockyard.engine.job import prepare
+    from blockyard.engine.loggers import RunLog
+    from blockyard.engine.processes import clean_environment
+    from blockyard.engine.quiet import hush
+
+    hush()
+    with clean_environment():
+        mirror = RunLog(folder, assemble.plan(folder.config).node("logger"))
+        job = prepare(folder, mirror.log, interrupts, resume=resume)
+        jobs.append(job)
+        folder.metrics.truncate_after(_saved_step(job))
+        record.append(mirror)
+        mirror.start()
+        job.fit()
+    summary = job.summary()
+    folder.write_summary(summary)
+    return _Ending("done", 0, None, summary)
+
+
+def _beside(folder: RunFolder, resume: bool) -> int:
+    """Train in a process that is not the main one: nothing is written but the reason of a failure."""
+    from blockyard.engine.job import prepare, unheard
+    from blockyard.engine.processes import leave
+    from blockyard.engine.quiet import hush
+
+    hush()
+    with Interrupts() as interrupts:
+        try:
+            prepare(folder, unheard, interrupts, resume=resume).fit()
+        except Interrupted as stop:
+            return 0 if stop.signum else 1  # the main process gives the exit code
+        except Exception as error:
+            rank = os.environ.get("RANK") or os.environ.get("LOCAL_RANK")
+            _note(folder, f"process {rank}: {_words(error)}")
+            log.warning("process %s ended: %s", rank, _words(error))
+            leave()
+            return 1
+    return 0
+
+
+def _failure(folder: RunFolder, error: Exception, jobs: list[Job]) -> _Ending:
+    reason = _words(error)
+    told = folder.status.facts.get("elsewhere")
+    if told and "Connection" in reason:
+        reason = str(told)
+    if f"step {_step(jobs)}" not in reason and "at step" not in reason:
+        reason += f" (after step {_step(jobs)})"
+    with contextlib.suppress(OSError):
+        (folder.path / "error.txt").write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    return _Ending("failed", 1, reason)
+
+
+def _note(folder: RunFolder, reason: str) -> None:
+    folder.set_status("running", elsewhere=reason)
+
+
+def _close(folder: RunFolder, record: list[RunLog], ending: _Ending) -> None:
+    for mirror in record:
+        try:
+            mirror.finish(ending.state, ending.summary)
+        except OSError as error:
+            log.warning("the metrics of %s could not be closed: %s", folder.path, error)
+
+
+@contextlib.contextmanager
+def _deaf(interrupts: Interrupts) -> Any:
+    """The last words are not cut off by the second signal of an impatient sender."""
+    interrupts.waiting = True
+    with contextlib.suppress(Interrupted, KeyboardInterrupt):
+        yield
+    interrupts.waiting = False
+
+
+def _words(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:400] if lines else 'no message'}"
+
+
+def _step(jobs: list[Job]) -> int:
+    return jobs[0].live.step if jobs else 0
+
+
+def _start(jobs: list[Job]) -> int:
+    return jobs[0].live.start_step if jobs else 0
+
+
+def _step_of(folder: RunFolder) -> int | None:
+    return folder.status.step
+
+
+def _saved_step(job: Job) -> int:
+    from blockyard.runs.checkpoint import verify
+
+    return 0 if job.checkpoint is None else verify(job.checkpoint).step

@@ -1,0 +1,333 @@
+"""One run's training, in order: data, model, precision, Lightning, then the figures."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from blockyard import assemble
+from blockyard.contracts import Batch, Split, Splits
+from blockyard.engine import cost
+from blockyard.engine.callbacks.checkpoint import Checkpoint
+from blockyard.engine.callbacks.rhythm import Beats, Rhythm
+from blockyard.engine.callbacks.watcher import Live, Watcher
+from blockyard.engine.evaluation import evaluate
+from blockyard.engine.interrupt import Interrupts
+from blockyard.engine.loader import Layout, Numbered, training_loader
+from blockyard.engine.module import Learner, Settings
+from blockyard.engine.precision import autocast, faster_on_cpu
+from blockyard.engine.processes import CHECKPOINT, local_rank_of, part, rank_of
+from blockyard.engine.trainer import TrainerPlan
+from blockyard.errors import UserError
+from blockyard.runs.checkpoint import BEST, LAST, BadCheckpoint, newest_good, read
+from blockyard.runs.files import write_json
+from blockyard.runs.folder import TOKENIZER, RunFolder
+
+log = logging.getLogger("blockyard")
+
+_PATIENCE = 600.0  # seconds other processes wait for the main one to load and time
+
+
+@dataclass
+class Job:
+    """The parts of a run in this process. Made by `prepare`; `fit` trains, `summary` judges."""
+
+    folder: RunFolder
+    plan: assemble.Plan
+    options: TrainerPlan
+    splits: Splits
+    learner: Learner
+    rhythm: Rhythm
+    layout: Layout
+    device: torch.device
+    precision: dict[str, Any]
+    checkpoint: Path | None
+    interrupts: Interrupts
+    trainer: Any = None
+    kernels: list[dict[str, Any]] | None = None
+
+    @property
+    def live(self) -> Live:
+        """The run as watchers see it."""
+        return self.rhythm.live
+
+    def fit(self) -> None:
+        """Train to the end, or until told to stop. Afterwards this process is alone."""
+        from blockyard.runs.checkpoint import AtomicCheckpointIO
+
+        folder, options = self.folder, self.options
+        self.trainer = options.build(
+            total=self.live.total,
+            precision=self.precision["precision"],
+            device_type=self.device.type,
+            callbacks=[self.rhythm],
+            io=AtomicCheckpointIO(identity=folder.identity, seed=folder.seed),
+            root=folder.path,
+        )
+        if self.checkpoint is not None:
+            os.environ[CHECKPOINT] = str(self.checkpoint)
+        failed = True
+        try:
+            self.trainer.fit(self.learner, ckpt_path=self.checkpoint)
+            failed = False
+        finally:
+            part(self.trainer, failed=failed)
+        self.interrupts.check()
+
+    def begin(self) -> None:
+        """With the model on its device, before the first step: which kernels will run."""
+        self.learner.train()
+        with autocast(self.device, self.precision["precision"]):
+            self.kernels = cost.kernels(self.learner.model, self.plan.objective, self.splits.train, self.device)
+        slow = cost.slow_layers(self.kernels)
+        if self.options.require_flash and slow:
+            raise UserError(
+                "trainer.require_flash=true, but " + "; ".join(slow) + "; choose what flash takes, "
+                "or trainer.require_flash=false"
+            )
+
+    def measure(self, split: Split, model: nn.Module, limit: int | None, *, together: bool) -> dict[str, float]:
+        """The objective's metrics over a split; `together` shares the work among the processes."""
+        return evaluate(
+            model,
+            split,
+            self.plan.objective,
+            batch_size=self.plan.data.eval_batch_size,
+            device=self.device,
+            precision=self.precision["precision"],
+            limit=limit,
+            rank=self.layout.rank if together else 0,
+            world=self.layout.world if together else 1,
+            halt=self.interrupts.check if self.layout.world == 1 or not together else None,
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """The figures of the finished run, from the best weights; test data is looked at here only."""
+        live, options = self.live, self.options
+        model, name = self._best_model()
+        validation = self.measure(self.splits.validation, model, options.limit_val, together=False)
+        test = self.measure(self.splits.test, model, options.limit_test, together=False)
+        metrics = {f"val/{key}": value for key, value in validation.items()}
+        metrics |= {f"test/{key}": value for key, value in test.items()}
+        chosen = self.rhythm.checkpoint
+        sample = self.splits.train.batch(torch.zeros(1, dtype=torch.int64), None).to(self.device)
+        speed = cost.speed(self.rhythm.windows, live.batch_size, live.tokens)
+        first = self.rhythm.first_step_at
+        return {
+            "metrics": metrics,
+            "weights": name,
+            "final": {"step": live.step, **self.rhythm.last_values},
+            "best": {"step": chosen.best_step, **chosen.best_metrics},
+            "stopped": live.stop,
+            "steps": live.step,
+            "epochs": live.step / live.steps_per_epoch,
+            "samples": live.step * live.batch_size,
+            "tokens": live.step * live.batch_size * live.tokens,
+            "seconds": round(live.seconds, 3),
+            "seconds_to_first_step": None if first is None else round(first - process_start(), 3),
+            "parameters": cost.parameters(model),
+            "flops_per_sample": cost.flops_per_sample(model, self.plan.objective, sample),
+            **speed,
+            "peak_memory": cost.peak_memory(self.device),
+            "kernels": self.kernels or [],
+            "precision": self.precision,
+            "device": str(self.device) if self.device.type == "cpu" else torch.cuda.get_device_name(self.device),
+            "processes": self.layout.world,
+            "threads": torch.get_num_threads(),
+            "data": {"fingerprint": self.plan.data.fingerprint(), **_sizes(self.splits)},
+        }
+
+    def _best_model(self) -> tuple[nn.Module, str]:
+        """A fresh model with the best weights; those of the last step where the file is not usable."""
+        model = self.plan.model(self.folder.seed)
+        for name in (BEST, LAST):
+            try:
+                content = read(self.folder.checkpoints / name, identity=self.folder.identity, seed=self.folder.seed)
+            except (BadCheckpoint, FileNotFoundError):
+                continue
+            prefix = "model."
+            weights = {k.removeprefix(prefix): v for k, v in content["state_dict"].items() if k.startswith(prefix)}
+            model.load_state_dict(weights)
+            return model.to(self.device), name
+        raise UserError(f"{self.folder.checkpoints} has no checkpoint that can be used")
+
+
+def prepare(
+    folder: RunFolder, tell: Callable[[int, dict[str, float]], None], interrupts: Interrupts, *, resume: bool
+) -> Job:
+    """Everything up to the first step. Raises UserError for what the config asks in vain."""
+    plan = assemble.plan(folder.config)
+    options: TrainerPlan = plan.node("trainer")
+    rank = rank_of(options.devices)
+    device_type = options.device_type()
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    if rank == 0:
+        plan.data.prepare()
+    elif local_rank_of() == rank or "precision" not in folder.facts():
+        _wait_for_main(folder)
+    splits = plan.data.load(plan.tokenizer)
+    device = torch.device("cpu") if device_type == "cpu" else torch.device("cuda", local_rank_of())
+    layout = Layout(
+        seed=folder.seed,
+        samples=len(splits.train),
+        batch_size=plan.data.batch_size,
+        pieces=options.accumulate,
+        rank=rank,
+        world=options.world,
+        limit=options.limit_train,
+        overfit=options.overfit,
+    )
+    model = plan.model(folder.seed)
+    batch = Numbered(splits.train, layout)[0]
+    precision = _precision(folder, options, device_type, rank, model, plan, batch)
+    checkpoint = _checkpoint(folder, rank, resume)
+    if rank == 0:
+        _write_down(folder, plan, precision, splits, checkpoint)
+    live_name = str(folder.config.get("name") or folder.name)
+    total = options.total_updates(layout.steps_per_epoch)
+    settings = Settings(
+        total=total,
+        clip=options.gradient_clip,
+        half=precision["precision"] == "16-mixed",
+        sharded=options.sharded,
+        compile=options.compile,
+    )
+    learner = Learner(model, plan.objective, plan.optimizer, plan.schedule, settings)
+    live = Live(
+        learner=learner,
+        name=live_name,
+        checkpoints=folder.checkpoints,
+        total=total,
+        steps_per_epoch=layout.steps_per_epoch,
+        batch_size=layout.batch_size,
+        tokens=plan.tokens().max_len,
+        modality=plan.data.spec.modality,
+        monitor=plan.objective.best(),
+        main=rank == 0,
+    )
+    beats = Beats(
+        seed=folder.seed,
+        pieces=options.accumulate,
+        log_every=options.log_every,
+        evaluate_every=options.eval_every or layout.steps_per_epoch,
+    )
+    job: Job
+    rhythm = Rhythm(
+        live,
+        beats,
+        _watchers(plan),
+        interrupts,
+        begin=lambda: job.begin(),
+        evaluate=lambda: job.measure(splits.validation, learner.model, options.limit_val, together=True),
+        tell=tell if rank == 0 else unheard,
+    )
+    job = Job(folder, plan, options, splits, learner, rhythm, layout, device, precision, checkpoint, interrupts)
+    learner.loader = lambda start: training_loader(
+        splits.train,
+        layout,
+        start=start * options.accumulate,
+        stop=total * options.accumulate,
+        workers=options.num_workers,
+        pin=device_type == "cuda",
+    )
+    return job
+
+
+def unheard(_step: int, _values: dict[str, float]) -> None:
+    """What a process says that does not write."""
+
+
+def _watchers(plan: assemble.Plan) -> list[Watcher]:
+    """The callbacks of the config. The one that saves is always among them."""
+    found = list(plan.node("callbacks").values())
+    for watcher in found:
+        if not isinstance(watcher, Watcher):
+            raise UserError(f"callbacks: {type(watcher).__name__} is no blockyard.engine.callbacks.watcher.Watcher")
+    return found if any(isinstance(w, Checkpoint) for w in found) else [*found, Checkpoint()]
+
+
+def _checkpoint(folder: RunFolder, rank: int, resume: bool) -> Path | None:
+    if rank:
+        given = os.environ.get(CHECKPOINT)
+        return Path(given) if given else None
+    if not resume:
+        return None
+    newest = newest_good(folder.checkpoints, identity=folder.identity, seed=folder.seed)
+    if newest.refused:
+        log.warning("%s", newest)
+    if newest.path is None and newest.refused:
+        raise UserError(f"no checkpoint of {folder.path} can be used: {newest}; force=true starts anew")
+    return newest.path
+
+
+def _precision(
+    folder: RunFolder,
+    options: TrainerPlan,
+    device_type: str,
+    rank: int,
+    model: nn.Module,
+    plan: assemble.Plan,
+    batch: Batch,
+) -> dict[str, Any]:
+    """What was decided for this run before, or is now; a run never changes its precision."""
+    known = folder.facts().get("precision")
+    if isinstance(known, dict) and known.get("asked") == options.precision:
+        return known
+    asked: dict[str, Any] = {"asked": options.precision}
+    if options.precision != "auto":
+        return asked | {"precision": str(options.precision)}
+    if device_type == "cuda":
+        return asked | {"precision": "bf16-mixed", "why": "a GPU takes bf16-mixed"}
+    assert rank == 0, "the main process decides"
+    return asked | faster_on_cpu(model, plan.objective, batch) | {"why": "timed on this CPU"}
+
+
+def _write_down(
+    folder: RunFolder, plan: assemble.Plan, precision: dict[str, Any], splits: Splits, checkpoint: Path | None
+) -> None:
+    """What other processes and later readers need, before the first step."""
+    fingerprint = plan.data.fingerprint()
+    known = folder.facts().get("data")
+    if checkpoint is not None and isinstance(known, dict) and known.get("fingerprint") not in (None, fingerprint):
+        raise UserError(
+            f"the data of {folder.path} changed since it began (fingerprint {known['fingerprint']}, now "
+            f"{fingerprint}); bring the old data back, or force=true starts anew"
+        )
+    state = plan.tokenizer.state()
+    if state:
+        write_json(folder.path / TOKENIZER, state)
+    folder.add_facts({"precision": precision, "data": {"fingerprint": fingerprint, **_sizes(splits)}})
+
+
+def _wait_for_main(folder: RunFolder) -> None:
+    until = time.monotonic() + _PATIENCE
+    while "precision" not in folder.facts():
+        if time.monotonic() > until:
+            raise UserError(f"the main process did not prepare {folder.path} within {_PATIENCE:.0f} s")
+        time.sleep(0.1)
+
+
+def process_start() -> float:
+    """When this process began, in seconds since 1970."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))
+        return int(boot.split()[1]) + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, StopIteration):
+        return _IMPORTED
+
+
+_IMPORTED = time.time()
+
+
+def _sizes(splits: Splits) -> dict[str, int]:
+    return {name: len(split) for name, split in splits._asdict().items()}

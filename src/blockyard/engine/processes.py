@@ -1,0 +1,129 @@
+"""The processes of one run: each of them trains from the run's frozen config, never from a command line."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.strategies import DDPStrategy, ModelParallelStrategy
+from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
+
+CHECKPOINT = "BLOCKYARD_CHECKPOINT"  # tells the other processes where to go on from
+_SET_BY_LAUNCH = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", CHECKPOINT)
+
+
+class Cells(_SubprocessScriptLauncher):
+    """Starts the other processes of this machine as `python -m blockyard _cell RUN_DIR`."""
+
+    def __init__(self, environment: Any, processes: int, nodes: int, folder: Path) -> None:
+        super().__init__(environment, processes, nodes)
+        self.folder = folder
+
+    def _call_children_scripts(self) -> None:
+        environment = self.cluster_environment
+        self._check_can_spawn_children()
+        os.environ["MASTER_ADDR"] = environment.main_address
+        os.environ["MASTER_PORT"] = str(environment.main_port)
+        os.environ["NODE_RANK"] = str(environment.node_rank())
+        os.environ["LOCAL_RANK"] = str(environment.local_rank())
+        os.environ["WORLD_SIZE"] = str(self.num_processes * self.num_nodes)
+        command = [sys.executable, "-m", "blockyard", "_cell", str(self.folder)]
+        for local_rank in range(1, self.num_processes):
+            self.procs.append(subprocess.Popen(command, env=os.environ | {"LOCAL_RANK": str(local_rank)}))
+
+
+class Copied(DDPStrategy):
+    """DDP: every process has all weights."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(gradient_as_bucket_view=True)
+        self._folder = folder
+
+    def _configure_launcher(self) -> None:
+        assert self.cluster_environment is not None
+        if not self.cluster_environment.creates_processes_externally:
+            self._launcher = Cells(self.cluster_environment, self.num_processes, self.num_nodes, self._folder)
+
+
+class Spread(ModelParallelStrategy):
+    """FSDP2: every process has a part of each weight; checkpoints are whole."""
+
+    def __init__(self, folder: Path, world: int) -> None:
+        super().__init__(data_parallel_size=world, tensor_parallel_size=1, save_distributed_checkpoint=False)
+        self._folder = folder
+
+    def _configure_launcher(self) -> None:
+        assert self.cluster_environment is not None
+        if not self.cluster_environment.creates_processes_externally:
+            self._launcher = Cells(self.cluster_environment, self.num_processes, self.num_nodes, self._folder)
+
+
+def rank_of(devices: int) -> int:
+    """Number of this process over all machines, from what torchrun, SLURM or Lightning's launch set."""
+    for name in ("RANK", "SLURM_PROCID"):
+        if os.environ.get(name, "").isdigit() and (name == "RANK" or "SLURM_NTASKS" in os.environ):
+            return int(os.environ[name])
+    return int(os.environ.get("NODE_RANK", 0)) * devices + local_rank_of()
+
+
+def local_rank_of() -> int:
+    """Number of this process on its machine."""
+    for name in ("LOCAL_RANK", "SLURM_LOCALID"):
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return 0
+
+
+@contextlib.contextmanager
+def clean_environment() -> Iterator[None]:
+    """What a launch leaves in the environment is taken back, so that another run can follow."""
+    before = {name: os.environ.get(name) for name in _SET_BY_LAUNCH}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def part(trainer: pl.Trainer, *, failed: bool) -> None:
+    """End the company of processes after training. On a failure the others are ended, not waited for."""
+    launcher = trainer.strategy.launcher
+    children: list[subprocess.Popen[bytes]] = list(getattr(launcher, "procs", []))
+    if launcher is not None and children:
+        # Lightning's observer kills this process when a child ends badly; from here that is our matter.
+        launcher.procs.clear()  # type: ignore[attr-defined]
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        with contextlib.suppress(RuntimeError):
+            torch.distributed.destroy_process_group()
+    for child in children:
+        if failed:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(3.0)
+            child.send_signal(signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(30.0)
+
+
+def leave(seconds: float = 10.0) -> None:
+    """In a process that failed beside the main one: cut the connections, so that the main one hears of it.
+
+    Then give it time to write the reason down: Lightning kills it soon after this process has ended.
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        with contextlib.suppress(RuntimeError):
+            torch.distributed.destroy_process_group()
+    parent, until = os.getppid(), time.monotonic() + seconds
+    while os.getppid() == parent and time.monotonic() < until:
+        time.sleep(0.1)

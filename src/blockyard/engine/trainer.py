@@ -1,0 +1,177 @@
+"""Where and how long a run trains: the options behind conf/trainer, and the Lightning trainer they make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from blockyard.contracts import Count, CountOrZero, Positive
+from blockyard.errors import UserError
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
+
+
+class TrainerPlan:
+    """Devices, precision, length and rhythm of a run.
+
+    Options:
+        accelerator: cpu, gpu, or auto for a GPU where there is one
+        devices: processes per node, each with a device of its own
+        num_nodes: machines; each is started with the same command by torchrun or SLURM
+        strategy: ddp copies the model to every process, fsdp (FSDP2) spreads it; auto is ddp for several
+        precision: 32, bf16-mixed or 16-mixed; auto is bf16-mixed on a GPU, on a CPU the faster by timing
+        max_steps: updates after which the run ends; where it is given, max_epochs does not count
+        max_epochs: epochs after which the run ends
+        eval_every: updates between two evaluations; null evaluates once an epoch
+        log_every: updates between two rows of training metrics
+        gradient_clip: largest norm of all gradients together, null for no limit
+        accumulate: pieces a process computes its share of a batch in, to save memory; the update is the same
+        compile: compile every block with torch.compile
+        require_flash: a layer that cannot use a flash attention kernel ends the run before its first step
+        num_workers: processes that load data; 0 loads in the training process
+        limit_train: updates an epoch is cut to
+        limit_val: validation batches to look at
+        limit_test: test batches to look at
+        overfit: train on the first so many batches again and again; 0 is off
+        deterministic: refuse operations that do not give the same bits every time
+        threads: CPU threads of torch in each process; null leaves torch's own choice
+        profile: write the time of each operation to profile.txt in the run folder
+    """
+
+    incidental: ClassVar[frozenset[str]] = frozenset(
+        {"accelerator", "devices", "num_nodes", "strategy", "num_workers", "require_flash", "profile", "log_every"}
+        | {"threads", "accumulate"}
+    )
+
+    def __init__(
+        self,
+        *,
+        accelerator: Literal["auto", "cpu", "gpu"] = "auto",
+        devices: Count = 1,
+        num_nodes: Count = 1,
+        strategy: Literal["auto", "ddp", "fsdp"] = "auto",
+        precision: Literal["auto", 32, "bf16-mixed", "16-mixed"] = "auto",
+        max_steps: Count | None = None,
+        max_epochs: Count | None = 30,
+        eval_every: Count | None = None,
+        log_every: Count = 50,
+        gradient_clip: Positive | None = 1.0,
+        accumulate: Count = 1,
+        compile: bool = False,  # noqa: A002 - the word everybody knows
+        require_flash: bool = False,
+        num_workers: CountOrZero = 0,
+        limit_train: Count | None = None,
+        limit_val: Count | None = None,
+        limit_test: Count | None = None,
+        overfit: CountOrZero = 0,
+        deterministic: bool = False,
+        threads: Count | None = None,
+        profile: bool = False,
+    ) -> None:
+        if max_steps is None and max_epochs is None:
+            raise ValueError("trainer.max_steps and trainer.max_epochs are both null; give one, such as max_epochs=30")
+        if precision == "16-mixed" and accelerator == "cpu":
+            raise ValueError("trainer.precision=16-mixed needs a GPU; on a CPU take 32, bf16-mixed or auto")
+        if precision == "16-mixed" and strategy == "fsdp":
+            raise ValueError("trainer.precision=16-mixed does not work with trainer.strategy=fsdp; take bf16-mixed")
+        self.accelerator = accelerator
+        self.devices = devices
+        self.num_nodes = num_nodes
+        self.strategy = strategy
+        self.precision = precision
+        self.max_steps = max_steps
+        self.max_epochs = max_epochs
+        self.eval_every = eval_every
+        self.log_every = log_every
+        self.gradient_clip = gradient_clip
+        self.accumulate = accumulate
+        self.compile = compile
+        self.require_flash = require_flash
+        self.num_workers = num_workers
+        self.limit_train = limit_train
+        self.limit_val = limit_val
+        self.limit_test = limit_test
+        self.overfit = overfit
+        self.deterministic = deterministic
+        self.threads = threads
+        self.profile = profile
+
+    @property
+    def world(self) -> int:
+        """Processes in all."""
+        return self.devices * self.num_nodes
+
+    @property
+    def sharded(self) -> bool:
+        """Whether weights are spread over the processes."""
+        return self.strategy == "fsdp"
+
+    def device_type(self) -> str:
+        """cpu or cuda. Raises UserError where a GPU is asked for and there is none, or too few."""
+        import torch
+
+        found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if self.accelerator == "cpu" or (self.accelerator == "auto" and not found):
+            return "cpu"
+        if found < self.devices:
+            raise UserError(
+                f"trainer.devices={self.devices} with trainer.accelerator={self.accelerator}: "
+                f"this machine has {found} GPUs; take trainer=cpu or fewer devices"
+            )
+        return "cuda"
+
+    def total_updates(self, steps_per_epoch: int) -> int:
+        """How many updates the run has."""
+        if self.max_steps is not None:
+            return self.max_steps
+        assert self.max_epochs is not None
+        return self.max_epochs * steps_per_epoch
+
+    def build(
+        self, *, total: int, precision: str, device_type: str, callbacks: list[Any], io: Any, root: Path
+    ) -> pl.Trainer:
+        """Lightning's trainer. It draws nothing, logs nothing, saves nothing and validates nothing itself."""
+        import pytorch_lightning as pl
+
+        return pl.Trainer(
+            accelerator="gpu" if device_type == "cuda" else "cpu",
+            devices=self.devices,
+            num_nodes=self.num_nodes,
+            strategy=self._strategy(root),
+            precision=_PRECISIONS[precision],
+            max_steps=total,
+            max_epochs=-1,
+            accumulate_grad_batches=self.accumulate,
+            callbacks=callbacks,
+            plugins=[io],
+            default_root_dir=root,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            use_distributed_sampler=False,
+            limit_val_batches=0,
+            num_sanity_val_steps=0,
+            deterministic=self.deterministic or None,
+            profiler=self._profiler(root),
+        )
+
+    def _profiler(self, root: Path) -> Any:
+        if not self.profile:
+            return None
+        from pytorch_lightning.profilers import SimpleProfiler
+
+        return SimpleProfiler(dirpath=root, filename="profile")
+
+    def _strategy(self, root: Path) -> Any:
+        from blockyard.engine.processes import Copied, Spread
+
+        if self.sharded:
+            return Spread(root, self.world)
+        if self.world > 1 or self.strategy == "ddp":
+            return Copied(root)
+        return "auto"
+
+
+_PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16-mixed": "bf16-mixed", "16-mixed": "16-mixed"}
