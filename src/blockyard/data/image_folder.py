@@ -1,6 +1,6 @@
 """Images of your own, a folder per class: root/train/CLASS/*.png and root/test/CLASS/*.png.
 
-Source: none; the layout is torchvision's
+Source: the folder layout of torchvision
 Reference: torchvision.datasets.ImageFolder
 
 Classes are the names of the folders under train, in sorted order. Without root/test a test part is

@@ -3,7 +3,6 @@
 Source: Bengio et al. 2003, A Neural Probabilistic Language Model (its closed vocabulary);
     Radford et al. 2019 (GPT-2), for keeping the space in front with the word.
 Reference: torchtext.vocab
-Equation: none; the pattern is ` ?word | ` ?marks | space
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 from blockyard.contracts import Context, Count, DataSpec, TextTokenizer, TokenSpec
 from blockyard.tokenizer._symbols import REPLACEMENT, UNKNOWN, SymbolEmbedder, text_tokens
 
-# The pieces of a text joined give the text: nothing is lost but what is unknown.
+# ` ?word`, ` ?marks`, or space. The pieces of a text joined give the text: nothing is lost but what is unknown.
 PIECE = re.compile(r" ?\w+| ?[^\w\s]+|\s+(?!\S)|\s")
 
 

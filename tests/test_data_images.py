@@ -1,0 +1,276 @@
+"""Image data: splits that never mix, readers, messages for what is not there."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from blockyard.contracts import Splits
+from blockyard.data._idx import FILES, read_idx
+from blockyard.data._split import stratified
+from blockyard.data.cifar10 import CIFAR10
+from blockyard.data.digits import Digits
+from blockyard.data.fashion_mnist import FashionMNIST
+from blockyard.data.image_folder import ImageFolder
+from blockyard.data.mnist import MNIST
+from blockyard.tokenizer.patch import Patch
+
+Cut = Callable[[Tensor, float, int], tuple[Tensor, Tensor]]
+
+
+def assert_cut(cut: Cut, target: Tensor, fraction: float, seed: int) -> None:
+    kept, taken = cut(target, fraction, seed)
+    torch.testing.assert_close(torch.cat([kept, taken]).sort().values, torch.arange(len(target)))
+    assert abs(len(taken) - fraction * len(target)) <= 1
+    for label in target.unique():
+        share = (target[taken] == label).sum() - fraction * (target == label).sum()
+        assert abs(share) <= 1
+
+
+@settings(deadline=None)
+@given(st.integers(1, 300), st.integers(1, 12), st.floats(0.01, 0.99), st.integers(0, 99))
+def test_stratified_parts_are_disjoint_complete_and_balanced(n: int, classes: int, share: float, seed: int) -> None:
+    target = torch.randint(classes, (n,), generator=torch.Generator().manual_seed(seed))
+    assert_cut(stratified, target, share, seed)
+
+
+def test_planted_bugs_in_the_cut_are_caught() -> None:
+    target = torch.arange(100) % 5
+
+    def overlapping(target: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
+        return torch.arange(len(target)), stratified(target, fraction, seed)[1]
+
+    def by_position(target: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
+        order = target.argsort()
+        count = int(len(target) * fraction)
+        return order[count:], order[:count]
+
+    for broken in (overlapping, by_position):
+        with pytest.raises(AssertionError):
+            assert_cut(broken, target, 0.2, 0)
+
+
+def rows(splits: Splits) -> list[set[bytes]]:
+    return [{image.numpy().tobytes() for image in split.images} for split in splits]
+
+
+def test_digits_split_is_disjoint_and_the_same_for_the_same_seed() -> None:
+    first, again, other = (Digits(split_seed=seed).load(Patch()) for seed in (0, 0, 1))
+    assert [len(split) for split in first] == [1295, 143, 359]
+    whole = torch.cat([split.images for split in first])
+    assert len(whole) == 1797
+    train, validation, test = rows(first)
+    repeated = 1797 - len({image.numpy().tobytes() for image in whole})
+    assert len(train & validation) + len(train & test) + len(validation & test) <= repeated
+    for a, b, c in zip(first, again, other, strict=True):
+        torch.testing.assert_close(a.images, b.images)
+        torch.testing.assert_close(a.target, b.target)
+        assert not torch.equal(a.images, c.images)
+
+
+def test_digits_fingerprint_repeats_and_follows_the_split() -> None:
+    plans = [Digits(split_seed=seed) for seed in (0, 0, 1)]
+    for plan in plans:
+        plan.load(Patch())
+    first, again, other = (plan.fingerprint() for plan in plans)
+    assert first == again != other
+
+
+def test_a_batch_is_normalised_by_the_training_part() -> None:
+    plan = Digits(shift=1)
+    assert plan.spec.shape == (1, 8, 8)
+    assert plan.spec.classes == 10
+    splits = plan.load(Patch())
+    batch = splits.train.batch(torch.arange(len(splits.train)), None)
+    assert batch.inputs.dtype == torch.float32
+    torch.testing.assert_close(batch.inputs.mean(), torch.tensor(0.0), atol=1e-5, rtol=0)
+    torch.testing.assert_close(batch.inputs.std(correction=0), torch.tensor(1.0), atol=1e-5, rtol=0)
+    torch.testing.assert_close(splits.test.finish.moments, splits.train.finish.moments)
+    # Only training images are augmented, and only with a key.
+    order = torch.arange(16)
+    torch.testing.assert_close(splits.test.batch(order, 5).inputs, splits.test.batch(order, None).inputs)
+    assert not torch.equal(splits.train.batch(order, 5).inputs, splits.train.batch(order, None).inputs)
+
+
+def write_idx(folder: Path, *, packed: bool, train: int = 40, test: int = 10) -> None:
+    folder.mkdir(parents=True)
+    generator = torch.Generator().manual_seed(0)
+    for name in FILES:
+        count = train if name.startswith("train") else test
+        shape = (count, 28, 28) if "images" in name else (count,)
+        values = torch.randint(0, 10, shape, dtype=torch.uint8, generator=generator)
+        head = bytes([0, 0, 8, len(shape)]) + b"".join(side.to_bytes(4, "big") for side in shape)
+        data = head + values.numpy().tobytes()
+        (folder / (f"{name}.gz" if packed else name)).write_bytes(gzip.compress(data) if packed else data)
+
+
+@pytest.mark.parametrize(("plan", "folder"), [(MNIST, "MNIST"), (FashionMNIST, "FashionMNIST")])
+def test_idx_files_packed_or_not_give_the_same(tmp_path: Path, plan: type[MNIST], folder: str) -> None:
+    write_idx(tmp_path / "a" / folder / "raw", packed=True)
+    write_idx(tmp_path / "b" / folder / "raw", packed=False)
+    one, two = plan(root=str(tmp_path / "a")), plan(root=str(tmp_path / "b"))
+    assert one.missing() is None
+    splits = one.load(Patch())
+    two.load(Patch())
+    assert [len(split) for split in splits] == [36, 4, 10]
+    assert one.fingerprint() == two.fingerprint()
+    assert sorted(path.name for path in (tmp_path / "a" / folder / "raw").iterdir()) == sorted(f"{f}.gz" for f in FILES)
+
+
+def test_idx_agrees_with_torchvision(tmp_path: Path) -> None:
+    from torchvision import datasets
+
+    write_idx(tmp_path / "MNIST" / "raw", packed=False)
+    train, test = MNIST(root=str(tmp_path)).read()
+    for ours, official in ((train, True), (test, False)):
+        theirs = datasets.MNIST(str(tmp_path), train=official)
+        torch.testing.assert_close(ours.images[:, 0], theirs.data)
+        torch.testing.assert_close(ours.target, theirs.targets)
+
+
+@pytest.mark.parametrize("damage", ["cut", "foreign", "cut_gz"])
+def test_a_damaged_idx_file_is_refused(tmp_path: Path, damage: str) -> None:
+    good = bytes([0, 0, 8, 1, 0, 0, 0, 5]) + bytes(5)
+    data = {"cut": good[:-1], "foreign": b"PNG" + good, "cut_gz": gzip.compress(good)[:-3]}[damage]
+    path = tmp_path / ("x.gz" if damage == "cut_gz" else "x")
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match="fetch it again"):
+        read_idx(path)
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (MNIST, ["train-images-idx3-ubyte", "MNIST/raw", "data.root=", "data.download=true"]),
+        (FashionMNIST, ["FashionMNIST/raw", "data.root="]),
+        (CIFAR10, ["data_batch_1", "cifar-10-batches-py", "data.root=", "data.download=true"]),
+        (ImageFolder, ["train", "data.root=", "CLASS"]),
+    ],
+)
+def test_missing_data_says_where_it_looked_and_what_to_do(tmp_path: Path, plan: type[MNIST], words: list[str]) -> None:
+    said = plan(root=str(tmp_path / "empty")).missing()
+    assert said is not None
+    for word in [str(tmp_path / "empty"), *words]:
+        assert word in said
+
+
+def test_missing_is_no_problem_where_download_was_asked(tmp_path: Path) -> None:
+    assert MNIST(root=str(tmp_path), download=True).missing() is None
+    assert CIFAR10(root=str(tmp_path), download=True).missing() is None
+
+
+def test_prepare_fetches_only_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[str] = []
+    monkeypatch.setattr(MNIST, "fetch", lambda self: fetched.append(str(self.root)))
+    MNIST(root=str(tmp_path)).prepare()
+    assert fetched == []
+    MNIST(root=str(tmp_path), download=True).prepare()
+    assert fetched == [str(tmp_path)]
+
+
+def test_cifar10_reads_what_torchvision_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import numpy as np
+    import torchvision
+
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    generator = np.random.default_rng(0)
+    pixels = {}
+    for name in [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]:
+        pixels[name] = generator.integers(0, 256, (20, 3072), dtype=np.uint8)
+        entry = {"data": pixels[name], "labels": [i % 10 for i in range(20)]}
+        (folder / name).write_bytes(pickle.dumps(entry))
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": [str(n) for n in range(10)]}))
+    # The hashes are those of the real files.
+    monkeypatch.setattr(torchvision.datasets.cifar, "check_integrity", lambda *_: True)
+    plan = CIFAR10(root=str(tmp_path))
+    assert plan.missing() is None
+    splits = plan.load(Patch())
+    assert [len(split) for split in splits] == [90, 10, 20]
+    torch.testing.assert_close(splits.test.images, torch.from_numpy(pixels["test_batch"]).view(20, 3, 32, 32))
+
+
+def write_images(root: Path, parts: dict[str, int], side: int = 12) -> None:
+    from PIL import Image
+
+    generator = torch.Generator().manual_seed(0)
+    for part, count in parts.items():
+        for name in ("bee", "ant"):
+            (root / part / name).mkdir(parents=True)
+            for number in range(count):
+                shape = (side, side + number % 2, 3)
+                pixels = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+                Image.fromarray(pixels.numpy()).save(root / part / name / f"{number:03}.png")
+
+
+def test_image_folder_agrees_with_torchvision(tmp_path: Path) -> None:
+    from torchvision import datasets
+    from torchvision.transforms.functional import pil_to_tensor
+
+    write_images(tmp_path, {"train": 10, "test": 5})
+    plan = ImageFolder(root=str(tmp_path), size=12)
+    assert plan.missing() is None
+    assert plan.spec.classes == 2
+    rest, test = plan.read()
+    for ours, part in ((rest, "train"), (test, "test")):
+        theirs = datasets.ImageFolder(str(tmp_path / part))
+        assert ours.target.tolist() == theirs.targets
+        torch.testing.assert_close(ours.images[0], pil_to_tensor(theirs[0][0]))
+
+
+def test_lazy_and_held_images_are_the_same(tmp_path: Path) -> None:
+    write_images(tmp_path, {"train": 20})
+    held, lazy = (
+        ImageFolder(root=str(tmp_path), size=8, flip=True, shift=1, memory_limit=limit).load(Patch())
+        for limit in (10, 0)
+    )
+    assert [len(split) for split in held] == [len(split) for split in lazy] == [33, 3, 4]
+    order = torch.tensor([5, 30, 2])
+    for key in (None, 3):
+        one, two = held.train.batch(order, key), lazy.train.batch(order, key)
+        torch.testing.assert_close(one.inputs, two.inputs)
+        torch.testing.assert_close(one.target, two.target)
+
+
+def test_image_folder_refuses_what_it_cannot_learn(tmp_path: Path) -> None:
+    write_images(tmp_path, {"train": 4, "test": 2})
+    (tmp_path / "test" / "wasp").mkdir()
+    with pytest.raises(ValueError, match="train/ lacks: wasp"):
+        ImageFolder(root=str(tmp_path), size=8).load(Patch())
+    (tmp_path / "test" / "wasp").rmdir()
+    (tmp_path / "train" / "ant" / "000.png").write_bytes(b"no image")
+    with pytest.raises(ValueError, match="cannot be read as an image"):
+        ImageFolder(root=str(tmp_path), size=8).load(Patch())
+
+
+@pytest.mark.shared_data
+def test_real_mnist_from_a_read_only_folder(shared_data: Path) -> None:
+    plan = MNIST(root=str(shared_data))
+    assert plan.missing() is None
+    splits = plan.load(Patch())
+    assert [len(split) for split in splits] == [54_000, 6_000, 10_000]
+    # The constants everyone uses, here from nine tenths of the training set.
+    torch.testing.assert_close(splits.train.finish.moments.mean.item() / 255, 0.1307, atol=1e-3, rtol=0)
+    torch.testing.assert_close(splits.train.finish.moments.std.item() / 255, 0.3081, atol=1e-3, rtol=0)
+
+
+@pytest.mark.shared_data
+def test_real_photographs_from_a_folder(shared_data: Path, tmp_path: Path) -> None:
+    import zipfile
+
+    with zipfile.ZipFile(shared_data / "cifar10" / "cifar10_folder.zip") as archive:
+        archive.extractall(tmp_path)
+    splits = ImageFolder(root=str(tmp_path)).load(Patch())
+    assert [len(split) for split in splits] == [4500, 500, 1000]
+    names = (shared_data / "cifar10" / "classes.txt").read_text().split()
+    labels = (shared_data / "cifar10" / "test_labels.txt").read_text().split()
+    counts = torch.bincount(splits.test.target).tolist()
+    assert counts == [labels.count(str(number)) for number in range(len(names))]

@@ -1,0 +1,139 @@
+"""The order of the data is a pure function of (seed, epoch, step), complete, and sharded without overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from blockyard.contracts import Batch
+from blockyard.data.order import (
+    epoch_key,
+    epoch_order,
+    eval_indices,
+    eval_steps,
+    mix,
+    step_indices,
+    steps_per_epoch,
+    take,
+)
+
+Step = Callable[..., Tensor]
+SIZES = st.integers(1, 200)
+
+
+def assert_epoch_covers_once(step: Step, samples: int, batch: int) -> None:
+    seen = [step(3, 1, s, num_samples=samples, batch_size=batch) for s in range(steps_per_epoch(samples, batch))]
+    rows = torch.cat(seen)
+    if samples < batch:
+        assert len(rows) == batch
+        assert set(rows.tolist()) == set(range(samples))
+    else:
+        assert len(rows) == samples // batch * batch
+        assert len(set(rows.tolist())) == len(rows)
+        assert set(rows.tolist()) <= set(range(samples))
+
+
+def assert_shards_make_the_whole(step: Step, samples: int, world: int) -> None:
+    batch = 4 * world
+    whole = step(0, 2, 0, num_samples=samples, batch_size=batch)
+    shards = [step(0, 2, 0, num_samples=samples, batch_size=batch, rank=r, world=world) for r in range(world)]
+    assert {len(shard) for shard in shards} == {4}
+    torch.testing.assert_close(torch.stack(shards, 1).flatten(), whole)
+
+
+@given(st.integers(0, 10**6), st.integers(0, 100), SIZES)
+def test_an_epoch_is_a_permutation(seed: int, epoch: int, samples: int) -> None:
+    order = epoch_order(seed, epoch, samples)
+    torch.testing.assert_close(order.sort().values, torch.arange(samples))
+
+
+@given(SIZES, st.integers(1, 50))
+def test_every_sample_once_an_epoch(samples: int, batch: int) -> None:
+    assert_epoch_covers_once(step_indices, samples, batch)
+
+
+@given(st.integers(16, 200), st.sampled_from([1, 2, 3, 4]))
+def test_shards_are_disjoint_and_complete(samples: int, world: int) -> None:
+    assert_shards_make_the_whole(step_indices, samples, world)
+
+
+def test_planted_bugs_in_the_order_are_caught() -> None:
+    def overlapping(seed: int, epoch: int, step: int, *, batch_size: int, **rest: int) -> Tensor:
+        return step_indices(seed, epoch, 0, batch_size=batch_size, **rest)
+
+    def same_on_every_rank(seed: int, epoch: int, step: int, *, rank: int = 0, **rest: int) -> Tensor:
+        return step_indices(seed, epoch, step, rank=0, **rest)
+
+    with pytest.raises(AssertionError):
+        assert_epoch_covers_once(overlapping, 100, 10)
+    with pytest.raises(AssertionError):
+        assert_shards_make_the_whole(same_on_every_rank, 100, 2)
+
+
+def test_order_is_a_pure_function() -> None:
+    def draw() -> Tensor:
+        return step_indices(5, 7, 3, num_samples=1000, batch_size=64)
+
+    first = draw().clone()
+    torch.manual_seed(1)
+    torch.rand(10)
+    epoch_order.cache_clear()
+    for other in ((5, 8), (6, 7), (5, 7)):
+        epoch_order(*other, 1000)
+    torch.testing.assert_close(draw(), first, rtol=0, atol=0)
+    state = torch.get_rng_state()
+    epoch_order.cache_clear()
+    draw()
+    torch.testing.assert_close(torch.get_rng_state(), state)
+
+
+def test_seeds_and_epochs_give_other_orders() -> None:
+    orders = [epoch_order(seed, epoch, 100).tolist() for seed in range(4) for epoch in range(4)]
+    assert len({tuple(order) for order in orders}) == 16
+    assert len({epoch_key(seed, epoch) for seed in range(4) for epoch in range(4)}) == 16
+    assert mix(1, 23) != mix(12, 3)
+
+
+@given(SIZES, st.integers(1, 8), st.sampled_from([1, 2, 3]))
+def test_evaluation_sees_every_sample_once_in_equal_rows(samples: int, each: int, world: int) -> None:
+    batch = each * world
+    real: list[int] = []
+    for step in range(eval_steps(samples, batch)):
+        shards = [eval_indices(step, num_samples=samples, batch_size=batch, rank=r, world=world) for r in range(world)]
+        assert len({len(shard) for shard in shards}) == 1
+        assert len(shards[0]) >= 1
+        real += [i for shard in shards for i in shard.tolist() if i >= 0]
+    assert sorted(real) == list(range(samples))
+
+
+def test_a_row_that_is_not_there_asks_for_nothing() -> None:
+    class Split:
+        def __init__(self, target: bool) -> None:
+            self.target = target
+
+        def __len__(self) -> int:
+            return 4
+
+        def batch(self, order: Tensor, key: int | None) -> Batch:
+            return Batch(order[:, None] + torch.arange(3), order * 10 if self.target else None)
+
+    labelled = take(Split(True), torch.tensor([2, -1]), None)
+    assert labelled.target is not None
+    assert labelled.target.tolist() == [20, Batch.ignore]
+    text = take(Split(False), torch.tensor([2, -1]), None)
+    assert text.target is not None
+    assert text.target.tolist() == [[2, 3, 4], [Batch.ignore] * 3]
+    assert text.inputs.tolist() == [[2, 3, 4], [0, 1, 2]]
+    assert take(Split(False), torch.tensor([2, 1]), None).target is None
+
+
+def test_bad_numbers_are_refused() -> None:
+    with pytest.raises(ValueError, match="a multiple of 3"):
+        step_indices(0, 0, 0, num_samples=100, batch_size=10, rank=0, world=3)
+    with pytest.raises(ValueError, match="an epoch of 10 steps"):
+        step_indices(0, 0, 10, num_samples=100, batch_size=10)
