@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -77,6 +78,9 @@ def refuse(problems: Sequence[str]) -> int:
 
 def entry() -> None:
     """The console script."""
+    # As `python -m` does, so that a package of the user's own beside the work is found; last, so that
+    # nothing there takes the place of an installed module.
+    sys.path.append(os.getcwd())
     sys.exit(main())
 
 

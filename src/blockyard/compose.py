@@ -36,11 +36,15 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = ()) -> Compos
     sorted_ = sort([word for word in overrides if not word.startswith("hydra.searchpath=")], folders, issues)
     hydra = [*sorted_.hydra, *_searchpath(folders)]
     base, choices = _compose([*sorted_.groups, *hydra], issues)
+    if not base:  # Hydra could not compose at all, and has said why
+        return Composed({}, {}, folders, issues)
     if base.get("allow"):
         issues.append(Issue("allow", "is taken from the command line only, not from a file", ["allow=[mypackage]"]))
     allow = allow_of(sorted_.values)
     good = [f"++{key}={value}" for key, value in sorted_.values if known(key, value, base, allow, folders, issues)]
     config = _compose([*sorted_.groups, *hydra, *good], issues)[0] if good else base
+    if not config:
+        return Composed({}, {}, folders, issues)
     complete(config)
     config["name"] = config.get("name") or choices.get("experiment") or _default_name(choices)
     return Composed(config, choices, folders, issues)

@@ -9,30 +9,30 @@ example: blockyard explain token_mixer=attention
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from blockyard import catalog
 from blockyard.errors import UserError
+from blockyard.verbs._screen import console, table
 from blockyard.verbs._words import read
 
 if TYPE_CHECKING:
-    from blockyard.rules import Facts
+    from blockyard.rules import Facts, Pick, Rule
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print what is known of a choice."""
-    from rich.console import Console
-
     words = read(arguments, {})
     if not words.overrides:
         raise UserError("explain takes family=choice, such as token_mixer=attention; `blockyard list` shows them")
-    console = Console(highlight=False, markup=False)
+    screen = console()
     for word in words.overrides:
         family, _, name = word.partition("=")
         choice = _find(family, name, words.folders())
         for line in _lines(choice, words.folders()):
-            console.print(line)
+            screen.print(line)
     return 0
 
 
@@ -71,22 +71,18 @@ def _lines(choice: catalog.Choice, folders: tuple[Any, ...]) -> Iterator[Any]:
 
 
 def _options(choice: catalog.Choice) -> Iterator[Any]:
-    from rich.table import Table
-
     from blockyard.check import default_pick
     from blockyard.schema import REQUIRED, locate, options
 
     known = options(locate(str(choice.target)))
     pick = default_pick(choice)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2))
-    for column in ("option", "type", "default", "what it does"):
-        table.add_column(column)
+    rows = table(None, "option", "type", "default", "what it does")
     for name, option in known.items():
         default = pick.options.get(name, option.default) if pick else option.default
         shown = "(none: give it)" if default is REQUIRED else "null" if default is None else str(default)
-        table.add_row(f"{choice.family}.{name}", option.describe(), shown, option.help)
+        rows.add_row(f"{choice.family}.{name}", option.describe(), shown, option.help)
     yield ""
-    yield table if known else "  no options"
+    yield rows if known else "  no options"
 
 
 def _declares(choice: catalog.Choice) -> Iterator[str]:
@@ -95,14 +91,14 @@ def _declares(choice: catalog.Choice) -> Iterator[str]:
     from blockyard.schema import locate
 
     target = locate(str(choice.target))
-    names = CONTRACTS.get(choice.family, object).__dict__.get("__annotations__", {})
+    names = inspect.get_annotations(CONTRACTS.get(choice.family, object))
     said = []
     for name in names:
         value = getattr(target, name, None)
         if dataclasses.is_dataclass(value):
             fields = dataclasses.asdict(value)
             said += [k for k, v in fields.items() if v is True] + [f"not {k}" for k, v in fields.items() if v is False]
-            said += [f"{k}: {_set(v)}" for k, v in fields.items() if not isinstance(v, bool)]
+            said += [f"{k}: {_set(v)}" for k, v in fields.items() if v and not isinstance(v, bool)]
         elif isinstance(value, bool):
             said.append(name if value else f"not {name}")
         elif isinstance(value, (str, frozenset)) and name != "incidental":
@@ -117,37 +113,45 @@ def _declares(choice: catalog.Choice) -> Iterator[str]:
 
 
 def _combines(choice: catalog.Choice, folders: tuple[Any, ...]) -> Iterator[str]:
-    from blockyard.check import alternatives, default_pick, judge
+    from blockyard.check import default_pick
     from blockyard.rules import RULES
 
     pick = default_pick(choice)
     if pick is None:
         return
-    base = _base().swapped(pick)
+    settings = [base.swapped(pick) for base in _settings()]
     yield ""
     for rule in RULES:
         if choice.family not in rule.pair:
             continue
         other = rule.pair[1 - rule.pair.index(choice.family)]
-        works = alternatives(rule, base, other, folders)
-        refused = [name for name in catalog.choices(other, folders) if name not in works]
-        if not refused:
-            continue
-        yield f"  with {other}: {', '.join(works) or 'none as given'}"
-        for name in refused:
-            against = default_pick(catalog.choices(other, folders)[name])
-            reason = judge(rule, base.swapped(against)) if against else None
-            if reason:
-                yield f"    not {name}: {reason}"
+        others = [(name, default_pick(each)) for name, each in catalog.choices(other, folders).items()]
+        reasons = {name: _reason(rule, settings, against) for name, against in others if against}
+        refused = {name: reason for name, reason in reasons.items() if reason}
+        if refused:
+            yield f"  with {other}: {', '.join(name for name in reasons if name not in refused) or 'none as given'}"
+            yield from (f"    not {name}: {reason}" for name, reason in refused.items())
 
 
-def _base() -> Facts:
-    """The default choice of every family, for rules that ask more than their pair."""
+def _settings() -> list[Facts]:
+    """Choices for the families that a rule asks about beside its pair: images, and text."""
     from blockyard.check import picks
     from blockyard.compose import compose
     from blockyard.rules import Facts
 
-    return Facts(picks(compose([]), set()))
+    text = ["data=code", "tokenizer=char", "model=decoder", "head=token", "objective=next_token"]
+    return [Facts(picks(compose(overrides), set())) for overrides in ([], text)]
+
+
+def _reason(rule: Rule, settings: list[Facts], against: Pick) -> str | None:
+    """Why a rule refuses a pair in every setting that it can be judged in; None where one accepts it."""
+    reasons = []
+    for facts in settings:
+        try:
+            reasons.append(rule.reason(facts.swapped(against)))
+        except (KeyError, ValueError):
+            continue  # these choices do not meet in this setting
+    return None if None in reasons else next(iter(reasons), None)
 
 
 def _copy(choice: catalog.Choice) -> str:

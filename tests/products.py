@@ -1,0 +1,96 @@
+"""Configs made straight from the YAML files, and sets of them that cover every pair of choices."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from functools import cache
+from typing import Any
+
+import torch
+import yaml
+
+from blockyard import catalog
+from blockyard.compose import Composed, complete, compose
+from blockyard.contracts import Batch
+
+# What a model is made of. The rest (optimizer, trainer, ...) does not change what can be combined.
+FAMILIES = (
+    "data",
+    "tokenizer",
+    "position",
+    "token_mixer",
+    "channel_mixer",
+    "norm",
+    "block",
+    "model",
+    "head",
+    "objective",
+)
+# Data that stands for all of its kind; the others need folders.
+DATA = ("digits", "code")
+SMALL = {"model": {"dim": 16, "depth": 2, "heads": 2}, "data": {"context": 16}, "tokenizer": {"vocab_size": 300}}
+
+
+@cache
+def _base() -> dict[str, Any]:
+    return compose(["logger=none"]).config
+
+
+@cache
+def _node(family: str, name: str) -> dict[str, Any]:
+    node = yaml.safe_load(catalog.choices(family)[name].path.read_text()) or {}
+    node.update({key: value for key, value in SMALL.get(family, {}).items() if key in node})
+    return node
+
+
+def config(choices: dict[str, str]) -> Composed:
+    """The composed config of one choice per family, small enough to run in milliseconds."""
+    tree = {**copy.deepcopy(_base()), **{family: copy.deepcopy(_node(family, name)) for family, name in choices.items()}}
+    complete(tree)
+    return Composed(tree, dict(choices))
+
+
+def names() -> dict[str, list[str]]:
+    """Every choice of every family, as it lies on the disk."""
+    found = {family: list(catalog.choices(family)) for family in FAMILIES}
+    return {**found, "data": [name for name in found["data"] if name in DATA]}
+
+
+def everything() -> list[dict[str, str]]:
+    """The full product."""
+    return [dict(zip(FAMILIES, row, strict=True)) for row in itertools.product(*names().values())]
+
+
+def pairwise(accept: Any = None) -> list[dict[str, str]]:
+    """Rows in which every pair of choices of two families occurs, found greedily.
+
+    accept(row) -> bool limits the rows to those it accepts; pairs that no accepted row holds are left.
+    """
+    lists = names()
+    open_pairs = {
+        ((f, a), (g, b)) for f, g in itertools.combinations(FAMILIES, 2) for a in lists[f] for b in lists[g]
+    }
+    rows = everything() if accept is None else [row for row in everything() if accept(row)]
+    generator = torch.Generator().manual_seed(0)
+    rows = [rows[i] for i in torch.randperm(len(rows), generator=generator).tolist()]
+    chosen = []
+    for threshold in (30, 20, 12, 8, 5, 3, 2, 1):  # rows that settle many pairs first
+        for row in rows:
+            items = list(row.items())
+            news = [pair for pair in itertools.combinations(items, 2) if pair in open_pairs]
+            if len(news) >= threshold:
+                chosen.append(row)
+                open_pairs -= set(news)
+    return chosen
+
+
+def batch_for(plan: Any, size: int = 2) -> Batch:
+    """Random inputs and targets of the shape that a plan's data promises. Reads nothing."""
+    generator = torch.Generator().manual_seed(0)
+    spec = plan.data.spec
+    if spec.modality == "image":
+        inputs = torch.rand(size, *spec.shape, generator=generator)
+        return Batch(inputs, torch.randint(spec.classes, (size,), generator=generator))
+    length = spec.shape[0] + 1
+    return Batch(torch.randint(plan.tokens().vocabulary, (size, length), generator=generator))

@@ -1,0 +1,150 @@
+"""Bad command lines: each gets its message, exit code 2, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from blockyard.cli import main
+
+# What is typed, and the words that its message must hold.
+BAD = [
+    # verbs and flags
+    ("frobnicate", ["no verb 'frobnicate'"]),
+    ("trian", ["did you mean 'train'"]),
+    ("train --gpu", ["--gpu", "no such flag"]),
+    ("check --config-dir", ["--config-dir", "names no folder"]),
+    ("check --config-dir /does/not/exist", ["/does/not/exist is no folder"]),
+    ("train --cfg", ["--cfg", "word after it"]),
+    ("list positions", ["positions", "no such family", "position"]),
+    ("explain", ["family=choice"]),
+    ("explain position", ["position=", "choices:", "rope"]),
+    ("explain position=rop", ["nearest: rope"]),
+    ("explain blocks=pre_norm", ["no such family"]),
+    ("completion tcsh", ["bash, zsh, fish"]),
+    ("eval", ["run=RUN"]),
+    ("eval run=nothing_of_this_name", ["nothing_of_this_name"]),
+    ("eval run=x split=tset", ["split=tset", "test, validation, train"]),
+    ("eval run=x which=newest", ["which=newest", "best, last"]),
+    ("eval run=x spilt=test", ["spilt=test", "nearest: split"]),
+    ("generate prompt=a", ["run=RUN"]),
+    ("generate run=x", ["prompt=TEXT"]),
+    ("generate run=x prompt=a max_tokens=0", ["max_tokens=0", "whole number from 1"]),
+    ("generate run=x prompt=a max_tokens=many", ["max_tokens=many", "whole number from 1"]),
+    ("generate run=x prompt=a temperature=-1", ["temperature=-1", "number from 0"]),
+    ("generate run=x prompt=a top_k=2.5", ["top_k=2.5", "whole number from 0"]),
+    ("generate run=x prompt=a cache=maybe", ["cache=maybe", "true or false"]),
+    ("generate run=x prompt=a top_p=0.9", ["top_p=0.9", "generate takes"]),
+    ("train resume=nothing_of_this_name", ["nothing_of_this_name"]),
+    ("train resume=", ["resume=", "names no run"]),
+    # choices
+    ("check block=prenorm", ["block", "nearest: pre_norm", "post_norm"]),
+    ("check position=rotary", ["position", "'rotary' is no choice"]),
+    ("check token_mixer=atention", ["nearest: attention"]),
+    ("check experiment=vit_digit", ["nearest: vit_digits"]),
+    ("check +block=pre_norm", ["block", "without the sign"]),
+    ("check ++position=rope", ["position", "without the sign"]),
+    ("check ~norm", ["norm", "cannot be deleted"]),
+    ("check ~optimizer.lr", ["optimizer.lr", "cannot be deleted"]),
+    ("check block=pre_norm,post_norm", ["block", "several values", "-m block=pre_norm,post_norm"]),
+    ("check data/digits=1", ["data/digits", "data=digits"]),
+    ("check position/name=rope", ["position/name", "position=rope"]),
+    # keys
+    ("check modle.dim=32", ["no family 'modle'", "model"]),
+    ("check dim=32", ["dim", "nothing reads this key", "model.dim"]),
+    ("check lr=0.1", ["optimizer.lr"]),
+    ("check +typo=1", ["typo", "nothing reads this key"]),
+    ("check ++typo=1", ["typo", "nothing reads this key"]),
+    ("check model.widht=32", ["model.widht", "has no option", "depth"]),
+    ("check model.dmi=32", ["model.dmi", "model.dim"]),
+    ("check +model.dmi=32", ["model.dmi", "model.dim"]),
+    ("check position.name=rope", ["position.name", "position=rope"]),
+    ("check model.attention=gqa", ["model.attention", "has no option"]),
+    ("check token_mixer.fourier=true", ["token_mixer=fourier"]),
+    ("check position=none position.base=10", ["position.base", "it has none"]),
+    ("check model.prefix.clas_token=true", ["model.prefix", "clas_token"]),
+    ("check model.dim", ["model.dim", "no value given"]),
+    ("check model.dim=", ["model.dim", "does not fit"]),
+    ("check 'name=a=b,c{'", ["name", "cannot be read"]),
+    ("check hydra.callbacks.x._target_=os.system", ["hydra.callbacks", "not open to overrides"]),
+    ("check hydra.job.chdir=true", ["hydra.job.chdir", "not open to overrides"]),
+    ("check model._args_=[1]", ["model._args_", "not open"]),
+    # values
+    ("check model.dim=abc", ["model.dim", "'abc'", "int >= 1"]),
+    ("check model.dim=0", ["model.dim", "0", "int >= 1"]),
+    ("check model.dim=2.5", ["model.dim", "2.5", "int >= 1"]),
+    ("check model.depth=true", ["model.depth", "True", "int >= 1"]),
+    ("check model.heads=-4", ["model.heads", "-4", "int >= 1"]),
+    ("check optimizer.lr=-1", ["optimizer.lr", "-1", "number > 0"]),
+    ("check optimizer.lr=high", ["optimizer.lr", "'high'"]),
+    ("check token_mixer.dropout=1.5", ["token_mixer.dropout", "1.5", "< 1"]),
+    ("check seed=-1", ["seed", "-1", "int >= 0"]),
+    ("check seed=abc", ["seed", "'abc'"]),
+    ("check tags=fast", ["tags", "'fast'", "a list of text"]),
+    ("check force=1", ["force", "true or false"]),
+    ("check channel_mixer.activation=swish2", ["channel_mixer.activation", "one of", "gelu"]),
+    ("check model.prefix=3", ["model.prefix"]),
+    ("check trainer.max_steps=ten", ["trainer.max_steps", "'ten'"]),
+    # targets
+    ("check token_mixer._target_=os.system", ["os.system", "no allowed package"]),
+    ("check token_mixer._target_=torch.load", ["torch.load", "not a class"]),
+    ("check token_mixer._target_=torch.nn.Linear", ["torch.nn.Linear", "is no TokenMixer"]),
+    ("check token_mixer._target_=blockyard.token_mixer.attention.Atention", ["there is no", "Atention"]),
+    ("check norm._target_=mypackage.Norm", ["allow=[mypackage]"]),
+    ("check norm._partial_=false", ["norm._partial_"]),
+    # combinations
+    ("check tokenizer=char", ["tokenizer=char reads texts", "data=digits gives images", "tokenizer=patch"]),
+    ("check token_mixer=fourier position=rope", ["position=rope", "queries_and_keys", "token_mixer=attention"]),
+    ("check token_mixer=token_mlp position=alibi", ["position=alibi", "scores"]),
+    ("check model=decoder", ["objective=classify"]),
+    ("check objective=next_token", ["objective=next_token"]),
+    ("check head=class_token", ["model.prefix.class_token=true"]),
+    ("check head=token", ["head=token gives one a token", "head=mean_pool"]),
+    ("check block=parallel token_mixer=fourier", ["block=parallel", "block.fused=false"]),
+    ("check experiment=gpt_code token_mixer=token_mlp position=none", ["token_mixer=token_mlp cannot"]),
+    ("check experiment=gpt_code data.sample=line token_mixer=fourier", ["different lengths"]),
+    # shapes and folders
+    ("check model.heads=3", ["model.heads=3", "model.dim=64", "2, 4"]),
+    ("check tokenizer.size=3", ["3", "8"]),
+    ("check token_mixer.num_kv_heads=3", ["num_kv_heads=3", "4"]),
+    ("check data=mnist data.root=/does/not/exist", ["/does/not/exist"]),
+    ("check data=image_folder data.root=/does/not/exist", ["/does/not/exist"]),
+    ("check experiment=gpt_shakespeare data.path=/does/not/exist.txt", ["/does/not/exist.txt"]),
+    # several at once
+    (
+        "check block=prenorm optimizer.lr=-1 model.dmi=3 head=class_token +typo=1",
+        ["5 problems", "pre_norm", "number > 0", "model.dim", "class_token", "typo"],
+    ),
+]
+
+
+def words(line: str) -> list[str]:
+    import shlex
+
+    return shlex.split(line)
+
+
+@pytest.mark.parametrize(("line", "expected"), BAD, ids=[line for line, _ in BAD])
+def test_bad_command_line(line, expected, capsys, monkeypatch, tmp_path: Path):
+    monkeypatch.chdir(tmp_path)
+    assert main(words(line)) == 2
+    out, err = capsys.readouterr()
+    for word in expected:
+        assert word in err, err
+    assert "Traceback" not in err
+    assert out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_there_are_enough():
+    assert len(BAD) >= 60
+
+
+def test_train_checks_first(capsys, monkeypatch, tmp_path: Path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "model.dim=abc", "block=prenorm"]) == 2
+    err = capsys.readouterr().err
+    assert "model.dim" in err
+    assert "pre_norm" in err
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,64 @@
+"""An installed wheel finds its configs, from an empty folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> Path:
+    """A folder with the wheel's content, as pip would lay it out."""
+    built = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(built), str(ROOT)],
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = built.glob("*.whl")
+    site = tmp_path_factory.mktemp("site")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    return site
+
+
+def run(site: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "blockyard", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_wheel_is_what_runs(installed, tmp_path):
+    code = "import blockyard, blockyard.catalog as c; print(blockyard.__file__); print(c.conf_dir())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert all(line.startswith(str(installed)) for line in done.stdout.split())
+
+
+def test_it_holds_every_config(installed):
+    shipped = {p.relative_to(ROOT / "conf") for p in (ROOT / "conf").rglob("*.yaml")}
+    assert {p.relative_to(installed / "blockyard/conf") for p in (installed / "blockyard/conf").rglob("*.yaml")} == shipped
+
+
+def test_it_trains_from_an_empty_folder(installed, tmp_path):
+    done = run(installed, tmp_path, "train", "debug=fast", "logger=none")
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.glob("outputs/*/s0/summary.json"))
