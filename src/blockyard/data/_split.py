@@ -10,7 +10,7 @@ import torch
 from annotated_types import Gt, Lt
 from torch import Tensor
 
-from blockyard.data.order import mix
+from blockyard.data._order import mix
 
 Fraction = Annotated[float, Gt(0), Lt(1)]  # of a data set that goes to one part
 

@@ -13,8 +13,8 @@ import torch
 
 from blockyard.contracts import Count, CountOrZero, Rate
 from blockyard.data._images import ImageData, Labelled
+from blockyard.data._order import mix
 from blockyard.data._split import Fraction, stratified
-from blockyard.data.order import mix
 
 
 class Digits(ImageData):

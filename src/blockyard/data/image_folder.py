@@ -21,8 +21,8 @@ from blockyard.contracts import Count, CountOrZero, Rate, Splits, Tokenizer
 from blockyard.data._augment import Augment
 from blockyard.data._decode import SUFFIXES, LazySplit, Listing, decode_image
 from blockyard.data._images import Finish, ImageData, Labelled, Moments
+from blockyard.data._order import mix
 from blockyard.data._split import Fraction, sha256, stratified
-from blockyard.data.order import mix
 
 SAMPLE = 2000  # images that give the statistics of a set too large to hold
 

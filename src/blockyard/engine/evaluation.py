@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from blockyard.contracts import Objective, Split
-from blockyard.data.order import eval_indices, eval_steps, take
+from blockyard.data._order import eval_indices, eval_steps, take
 from blockyard.engine.precision import autocast
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from blockyard.contracts import Batch, Split
-from blockyard.data.order import epoch_key, step_indices, steps_per_epoch, take
+from blockyard.data._order import epoch_key, step_indices, steps_per_epoch, take
 from blockyard.errors import UserError
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from blockyard.data.order import mix
+from blockyard.data._order import mix
 
 
 def reseed(device: torch.device, seed: int, stream: str, step: int, rank: int = 0) -> None:
