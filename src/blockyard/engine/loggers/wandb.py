@@ -16,6 +16,7 @@ import logging
 import netrc
 import os
 import secrets
+import threading
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -32,6 +33,7 @@ log = logging.getLogger("blockyard")
 _PROBE_SECONDS = 3.0
 _INIT_SECONDS = 6.0
 _FINISH_SECONDS = 6.0
+_TEARDOWN_SECONDS = 2.0
 _Mode = Literal["online", "offline", "disabled"]
 
 
@@ -63,9 +65,11 @@ class Wandb(RunLogger):
         tags: list[str] | None = None,
         system_metrics: bool = False,
     ) -> None:
+        # W&B's own error reports are posted at the end of the process, which waits for them.
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         self.project = project
         self.entity = entity
-        self.mode: _Mode = _resolve(mode)
+        self.asked = mode
         self.group = group
         self.job_type = job_type
         self.name = name
@@ -73,6 +77,11 @@ class Wandb(RunLogger):
         self.system_metrics = system_metrics
         self._id: str | None = None
         self._run: Any = None
+
+    @property
+    def mode(self) -> _Mode:
+        """Where the record goes, as things stand."""
+        return _resolve(self.asked)
 
     def ready(self) -> None:
         """Raise UserError without the package, or where online is asked for without a login."""
@@ -87,14 +96,15 @@ class Wandb(RunLogger):
         """Choose the id, or find it, and save it in run.json."""
         known = folder.facts().get("wandb") or {}
         self._id = known.get("id") or secrets.token_hex(4)
-        folder.add_facts({"wandb": {"id": self._id, "project": self.project, "mode": self.mode}})
+        folder.add_facts({"wandb": {"id": self._id, "project": self.project, "entity": self.entity}})
 
     def start(self, folder: RunFolder, config: dict[str, Any]) -> None:
         """Open the record; where the network does not answer, offline, with one message."""
-        if self.mode == "disabled":
+        mode = self.mode
+        if mode == "disabled":
             return
         (folder.path / "wandb").mkdir(exist_ok=True)
-        if self.mode == "online":
+        if mode == "online":
             why = _unreachable(_base_url())
             if why is None:
                 try:
@@ -121,7 +131,14 @@ class Wandb(RunLogger):
             self._run.summary[key] = value
         self._run.summary["state"] = state
         self._run.finish(exit_code=0 if state == "done" else 1)
-        wandb.finish()
+        self._run = None
+        # The helper would be waited for at the end of the process, for as long as it likes.
+        helper = _connection()
+        closing = threading.Thread(target=wandb.teardown, name="wandb-teardown", daemon=True)
+        closing.start()
+        closing.join(_TEARDOWN_SECONDS)
+        if closing.is_alive():
+            _kill(helper)
 
     def abandon(self) -> None:
         """Kill W&B's helper and its hook at the end of the process, which would wait for it."""
@@ -212,19 +229,27 @@ def _unreachable(address: str) -> str | None:
 
 
 def _tear_down() -> None:
-    """End W&B's helper without waiting for it; W&B may be used again afterwards.
-
-    W&B has no public call for this: `teardown` waits for the helper, for ever where it is stuck.
-    """
+    """End W&B's helper without waiting for it; W&B may be used again afterwards."""
     import wandb
 
-    with contextlib.suppress(Exception):  # private parts of another package: whatever is there
-        setup = wandb.sdk.wandb_setup
-        connection = getattr(getattr(setup, "_singleton", None), "_connection", None)
-        if connection is not None:
-            connection._cleanup()
-            connection._proc._process.kill()
-            connection._proc._process.wait(timeout=2)
-        os.environ.pop("WANDB_SERVICE", None)
-        setup._singleton = None
+    _kill(_connection())
+    with contextlib.suppress(Exception):
+        wandb.sdk.wandb_setup._singleton = None
         wandb.run = None
+
+
+def _connection() -> Any:
+    # W&B has no public way to its helper but `teardown`, which waits for it, for ever where it is stuck.
+    import wandb
+
+    return getattr(getattr(wandb.sdk.wandb_setup, "_singleton", None), "_connection", None)
+
+
+def _kill(connection: Any) -> None:
+    if connection is None:
+        return
+    with contextlib.suppress(Exception):  # private parts of another package: whatever is there
+        connection._cleanup()
+        connection._proc._process.kill()
+        connection._proc._process.wait(timeout=2)
+    os.environ.pop("WANDB_SERVICE", None)

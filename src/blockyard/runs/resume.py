@@ -1,0 +1,157 @@
+"""Going on with a run: nothing that decides its outcome may change on the way.
+
+`resume=RUN` takes overrides of what is incidental (loggers, devices, workers, tags); whatever else
+differs from the frozen config is refused and named, because it would be ignored or make the run
+neither the old one nor a new one.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from blockyard.errors import UserError
+from blockyard.runs.folder import RunFolder
+from blockyard.runs.identity import identity
+from blockyard.runs.load import trusted
+from blockyard.runs.provenance import host_facts, versions
+from blockyard.runs.store import find
+
+_ABSENT = object()
+_FIXED = {"name": "the folder is named by it", "seed": "it is the run's replicate"}
+
+
+def reopen(
+    run: str | os.PathLike[str], overrides: Sequence[str] = (), command: Sequence[str] | None = None
+) -> RunFolder:
+    """The run, locked, with incidental overrides frozen anew; ready for `train(folder, resume=True)`.
+
+    Raises AlreadyDone for a finished run, UserError for one in use, for an override that differs
+    from the frozen config, and for a config that this version cannot build.
+    """
+    given = _values(overrides)
+    folder = find(run, str(given.pop("outputs", "outputs")))
+    if given.pop("force", False):
+        raise UserError("resume goes on with a run, force=true starts it over; give one of them")
+    allow = given.pop("allow", []) or []
+    config, refused = apply(folder, given)
+    if refused:
+        raise UserError(
+            f"{folder.name} cannot go on with other settings: {'; '.join(refused)}; leave them out, "
+            "or start a run of its own with `blockyard train` and all settings"
+        )
+    folder.lock()
+    try:
+        checked = RunFolder(folder.path, config)
+        trusted(checked, allow)
+        note = differences(folder)
+        folder.take_up(config, command, failed_too=True)
+        folder.resumes = True
+        folder.message = "; ".join(filter(None, [folder.message or f"going on with {folder.path}", note]))
+    except OSError as error:
+        folder.release()
+        raise UserError(f"cannot write {folder.path}: {error.strerror or error}") from error
+    except BaseException:
+        folder.release()
+        raise
+    return folder
+
+
+def apply(folder: RunFolder, given: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The frozen config with the incidental ones of `given`, and a line for each that is refused."""
+    frozen = folder.config
+    choices = folder.facts().get("choices") or {}
+    config, refused = copy.deepcopy(frozen), []
+    mark = identity(frozen)
+    # Choices first: an option may belong to the new choice.
+    for key in sorted(given, key=lambda key: (key not in choices and "." in key, key)):
+        value = given[key]
+        if key in choices and isinstance(value, str):
+            if value == choices[key]:
+                continue
+            node, was = _choice(key, value, choices), f"{key}={choices[key]}"
+        else:
+            node, found = value, _get(config, key)
+            if found is _ABSENT:
+                refused.append(f"{key} is no setting of this run")
+                continue
+            was = f"{key}={_word(found)}"
+        trial = copy.deepcopy(config)
+        _put(trial, key, node)
+        if key in _FIXED and trial != config:
+            refused.append(f"it has {was}, {_word(value)} was given ({_FIXED[key]})")
+        elif identity(trial) != mark:
+            refused.append(f"it has {was}, {_word(value)} was given")
+        else:
+            config = trial
+    return config, refused
+
+
+def differences(folder: RunFolder) -> str | None:
+    """What has changed around the run so that it may not go on bit by bit as it would have; or None."""
+    facts = folder.facts()
+    old = {**(facts.get("versions") or {}), **_machine(facts.get("host") or {})}
+    new = {**versions(), **_machine(host_facts())}
+    changed = [
+        f"{name} was {old[name]}, is {new.get(name)}"
+        for name in ("torch", "blockyard", "cpu", "usable_cores", "threads")
+        if name in old and old[name] != new.get(name)
+    ]
+    return f"not bit by bit as it would have gone: {', '.join(changed)}" if changed else None
+
+
+def _machine(host: dict[str, Any]) -> dict[str, Any]:
+    return {name: host.get(name) for name in ("cpu", "usable_cores", "threads")}
+
+
+def _values(overrides: Sequence[str]) -> dict[str, Any]:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parser, values = OverridesParser.create(), {}
+    for text in overrides:
+        try:
+            override = parser.parse_override(text)
+        except HydraException as error:
+            raise UserError(f"{text!r} cannot be read ({str(error).splitlines()[0]}); write key=value") from error
+        if override.is_sweep_override() or override.is_delete():
+            raise UserError(f"{text!r}: resume takes one value per key")
+        values[str(override.key_or_group)] = override.value()
+    return values
+
+
+def _choice(family: str, choice: str, choices: dict[str, Any]) -> Any:
+    """The node that another choice of a family stands for, composed with the run's other choices."""
+    from blockyard.compose import compose
+
+    rest = [f"{key}={value}" for key, value in choices.items() if key != family and value is not None]
+    composed = compose([*rest, f"{family}={choice}"])
+    wrong = [issue for issue in composed.issues if issue.key == family]
+    if wrong:
+        raise UserError("; ".join(map(str, wrong)))
+    return composed.config.get(family)
+
+
+def _get(config: dict[str, Any], key: str) -> Any:
+    value: Any = config
+    for part in key.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return _ABSENT
+        value = value[part]
+    return value
+
+
+def _put(config: dict[str, Any], key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    for part in path:
+        config = config[part]
+    config[last] = value
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, dict):
+        return str(value.get("_target_", "a mapping")).rpartition(".")[2]
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
