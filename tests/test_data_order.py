@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -46,17 +46,20 @@ def assert_shards_make_the_whole(step: Step, samples: int, world: int) -> None:
     torch.testing.assert_close(torch.stack(shards, 1).flatten(), whole)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(0, 100), SIZES)
 def test_an_epoch_is_a_permutation(seed: int, epoch: int, samples: int) -> None:
     order = epoch_order(seed, epoch, samples)
     torch.testing.assert_close(order.sort().values, torch.arange(samples))
 
 
+@settings(deadline=None)
 @given(SIZES, st.integers(1, 50))
 def test_every_sample_once_an_epoch(samples: int, batch: int) -> None:
     assert_epoch_covers_once(step_indices, samples, batch)
 
 
+@settings(deadline=None)
 @given(st.integers(16, 200), st.sampled_from([1, 2, 3, 4]))
 def test_shards_are_disjoint_and_complete(samples: int, world: int) -> None:
     assert_shards_make_the_whole(step_indices, samples, world)
@@ -99,6 +102,7 @@ def test_seeds_and_epochs_give_other_orders() -> None:
     assert mix(1, 23) != mix(12, 3)
 
 
+@settings(deadline=None)
 @given(SIZES, st.integers(1, 8), st.sampled_from([1, 2, 3]))
 def test_evaluation_sees_every_sample_once_in_equal_rows(samples: int, each: int, world: int) -> None:
     batch = each * world

@@ -1,0 +1,239 @@
+"""Text data: parts that never mix, windows, lines and packed documents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blockyard.contracts import Batch, Splits, TextTokenizer
+from blockyard.data._order import epoch_key
+from blockyard.data._split import by_size
+from blockyard.data._text import Lines, Windows, lines_of
+from blockyard.data.code import Code
+from blockyard.data.text_file import TextFile, _slice
+from blockyard.tokenizer.byte import Byte
+from blockyard.tokenizer.char import Char
+from blockyard.tokenizer.patch import Patch
+
+
+def windows(total: int, context: int) -> Windows:
+    return Windows(torch.arange(total, dtype=torch.int32), None, context, 1.0)
+
+
+@settings(deadline=None)
+@given(st.integers(2, 300), st.integers(1, 40))
+def test_windows_ask_for_every_symbol_once(total: int, context: int) -> None:
+    if total <= context:
+        return
+    split = windows(total, context)
+    batch = split.batch(torch.arange(len(split)), None)
+    assert batch.inputs.shape == (len(split), context + 1)
+    asked = batch.inputs[:, 1:].flatten()
+    torch.testing.assert_close(asked, torch.arange(1, len(asked) + 1))
+    assert total - 1 - len(asked) < context  # what fills no row is left out
+
+
+@settings(deadline=None)
+@given(st.integers(20, 300), st.integers(1, 19), st.integers(0, 2**40))
+def test_a_key_moves_all_windows_by_one_offset(total: int, context: int, key: int) -> None:
+    split = windows(total, context)
+    moved = split.batch(torch.arange(len(split)), key).inputs
+    assert int(moved.max()) < total
+    torch.testing.assert_close(moved - moved[:, :1], torch.arange(context + 1).expand_as(moved))
+    start = moved[:, 0]
+    assert (start[1:-1].diff() == context).all()
+    assert start[0] == min(key % context, total - 1 - context)
+    # However it is cut, a symbol is asked for at most twice an epoch, and twice only at the end.
+    counts = torch.bincount(moved[:, 1:].flatten(), minlength=total)
+    assert (counts[: total - 1 - context] <= 1).all()
+    assert (counts <= 2).all()
+
+
+def test_offsets_differ_from_epoch_to_epoch() -> None:
+    split = windows(10_000, 64)
+    starts = {int(split.batch(torch.tensor([0]), epoch_key(0, epoch)).inputs[0, 0]) for epoch in range(64)}
+    assert len(starts) > 30
+
+
+def write(folder: Path, texts: dict[str, str]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8", newline="")
+    return folder
+
+
+def assert_parts(plan: TextFile, whole: str) -> None:
+    """By range: train, test, validation in the order of the text, nothing lost, nothing twice."""
+    parts = plan.documents()
+    train, validation, test = ("".join(part) for part in parts)
+    assert train + test + validation == whole
+    assert validation == whole[int(len(whole) * 0.9) :]
+
+
+def test_the_last_tenth_is_validation(tmp_path: Path) -> None:
+    whole = "".join(chr(0x4E00 + i) for i in range(1009))  # every character its own place
+    file = tmp_path / "one.txt"
+    file.write_text(whole, encoding="utf-8")
+    assert_parts(TextFile(path=str(file)), whole)
+    folder = write(tmp_path / "many", {"a.txt": whole[:100], "b.txt": whole[100:950], "c.txt": whole[950:]})
+    assert_parts(TextFile(path=str(folder)), whole)
+
+
+def test_a_planted_bug_in_the_range_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = "".join(chr(0x4E00 + i) for i in range(1009))
+    (tmp_path / "one.txt").write_text(whole, encoding="utf-8")
+    monkeypatch.setattr("blockyard.data.text_file._slice", lambda texts, a, b: _slice(texts, max(a - 1, 0), b))
+    with pytest.raises(AssertionError):
+        assert_parts(TextFile(path=str(tmp_path / "one.txt")), whole)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 1000), min_size=3, max_size=60), st.integers(0, 99))
+def test_documents_are_dealt_whole_and_once(sizes: list[int], seed: int) -> None:
+    parts = by_size(sizes, (0.1, 0.1), seed)
+    assert sorted(i for part in parts for i in part) == list(range(len(sizes)))
+    assert all(parts[:2])
+    assert parts == by_size(sizes, (0.1, 0.1), seed)
+
+
+def test_documents_of_a_folder(tmp_path: Path) -> None:
+    texts = {f"{n:02}.txt": f"document {n}\n" * 5 for n in range(20)}
+    folder = write(tmp_path, {**texts, "notes.md": "no text"})
+    parts = TextFile(path=str(folder), split_by="document").documents()
+    assert sorted(text for part in parts for text in part) == sorted(texts.values())
+    assert [len(part) for part in parts] in ([16, 2, 2], [17, 2, 1])  # documents differ by a digit
+    other = TextFile(path=str(folder), split_by="document", split_seed=1).documents()
+    assert other != parts
+    with pytest.raises(ValueError, match="needs 3 files"):
+        TextFile(path=str(folder / "00.txt"), split_by="document").documents()
+
+
+def load(tmp_path: Path, text: str, tokenizer: TextTokenizer | None = None, **options: object) -> Splits:
+    file = tmp_path / "text.txt"
+    file.write_text(text, encoding="utf-8", newline="")
+    return TextFile(path=str(file), **options).load(tokenizer or Byte())  # type: ignore[arg-type]
+
+
+def test_lines_are_padded_on_the_right_and_cut_at_the_context(tmp_path: Path) -> None:
+    text = "".join(f"{'x' * n}\n\n  \n" for n in range(1, 40))
+    tokenizer = Char()
+    split = load(tmp_path, text, tokenizer, sample="line", context=10).train
+    assert isinstance(split, Lines)
+    order = torch.arange(len(split))
+    batch = split.batch(order, None)
+    assert batch.lengths is not None
+    assert batch.inputs.shape[1] == int(batch.lengths.max()) == 11
+    for line, row, length in zip(order.tolist(), batch.inputs.tolist(), batch.lengths.tolist(), strict=True):
+        assert set(row[length:]) <= {0}
+        assert tokenizer.decode(row[:length]) == ("x" * (line + 1) + "\n")[:11]
+    assert tokenizer.decode(batch.inputs[2].tolist()[:4]) == "xxx\n"
+    assert split.batch(order[:2], None).inputs.shape == (2, 3)
+
+
+def check_segments(batch: Batch) -> None:
+    """Lines start where their segment starts."""
+    assert batch.segment is not None
+    newline = batch.inputs[:, :-1] == 10
+    torch.testing.assert_close(batch.segment.diff(dim=1) == 1, newline)
+    assert (batch.segment[:, 0] == 0).all()
+
+
+def test_packed_lines_are_segments(tmp_path: Path) -> None:
+    text = "".join(f"{'abc' * (n % 5 + 1)}\n" for n in range(200))
+    split = load(tmp_path, text, sample="line", packed=True, context=32).train
+    assert isinstance(split, Windows)
+    batch = split.batch(torch.arange(len(split)), 7)
+    check_segments(batch)
+    assert batch.segment is not None
+    with pytest.raises(AssertionError):
+        check_segments(Batch(batch.inputs, segment=batch.segment.roll(1, 1)))
+
+
+def test_specs_say_what_rows_are() -> None:
+    assert TextFile(context=7).spec.shape == (7,)
+    assert not TextFile().spec.variable
+    assert TextFile(sample="line").spec.variable
+    packed = TextFile(sample="line", packed=True).spec
+    assert packed.packed
+    assert not packed.variable
+
+
+def test_bytes_per_token(tmp_path: Path) -> None:
+    text = "\u00e4b" * 5000
+    assert load(tmp_path, text, Byte()).train.bytes_per_token == 1.0
+    assert load(tmp_path, text, Char()).train.bytes_per_token == 1.5
+
+
+def test_a_loaded_tokenizer_is_not_fitted_again(tmp_path: Path) -> None:
+    tokenizer = Char()
+    tokenizer.fit(["zyx"])
+    load(tmp_path, "abc" * 1000, tokenizer)
+    assert tokenizer.state() == {"symbols": "xyz"}
+
+
+def test_a_symbol_of_the_test_part_only_is_not_learned(tmp_path: Path) -> None:
+    text = "ab" * 425 + "@" * 50 + "cd" * 50
+    tokenizer = Char()
+    splits = load(tmp_path, text, tokenizer, context=8)
+    assert tokenizer.state() == {"symbols": "ab"}
+    assert (splits.test.batch(torch.tensor([0]), None).inputs == 0).all()
+
+
+def test_the_library_is_the_same_twice() -> None:
+    one, two, other = Code(), Code(), Code(split_seed=1)
+    assert one.missing() is None
+    for plan in (one, two, other):
+        plan.load(Byte())
+    assert one.fingerprint() == two.fingerprint() != other.fingerprint()
+    parts = one.documents()
+    total = sum(len(text) for part in parts for text in part)
+    assert 1_000_000 < total < 2_000_000
+    texts = [text for part in parts for text in part]
+    assert len(set(texts)) == len(texts)
+
+
+def test_problems_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = TextFile(path=str(tmp_path / "no.txt")).missing()
+    assert said is not None
+    assert str(tmp_path / "no.txt") in said
+    assert "data.path=" in said
+    said = TextFile(path=str(tmp_path)).missing()
+    assert said is not None
+    assert "*.txt" in said
+    with pytest.raises(ValueError, match=r"data.validation_fraction=0.5 and data.test_fraction=0.5"):
+        TextFile(validation_fraction=0.5, test_fraction=0.5)
+    with pytest.raises(ValueError, match=r"take data.context=4 or less"):
+        load(tmp_path, "x" * 100, context=5)
+    (tmp_path / "bad.txt").write_bytes(b"abc\xff")
+    with pytest.raises(ValueError, match="no UTF-8 text"):
+        TextFile(path=str(tmp_path / "bad.txt")).load(Byte())
+    with pytest.raises(ValueError, match="a tokenizer of texts, not Patch"):
+        TextFile(path=str(tmp_path / "text.txt")).load(Patch())
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    said = Code().missing()
+    assert said is not None
+    assert "library sources" in said
+
+
+def test_lines_of_keeps_line_feeds_and_drops_blank_lines() -> None:
+    assert lines_of(["a\n\n b\n", "c"]) == ["a\n", " b\n", "c\n"]
+
+
+@pytest.mark.shared_data
+def test_tiny_shakespeare_is_cut_as_nanogpt_cuts_it(shared_data: Path) -> None:
+    file = shared_data / "tinyshakespeare" / "input.txt"
+    text = file.read_text(encoding="utf-8")
+    plan = TextFile(path=str(file), context=64)
+    train, validation, test = ("".join(part) for part in plan.documents())
+    assert validation == text[int(len(text) * 0.9) :]
+    assert train + test == text[: int(len(text) * 0.9)]
+    tokenizer = Char()
+    splits = plan.load(tokenizer)
+    assert tokenizer.spec(plan.spec).vocabulary == 66  # nanoGPT's 65, and the unknown symbol
+    for split in splits:
+        batch = split.batch(torch.arange(len(split)), None)
+        assert (batch.inputs != 0).all()

@@ -1,0 +1,164 @@
+"""Objectives: what is asked, what it costs, and how it is averaged."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from blockyard.contracts import Batch, DataSpec, TokenSpec
+from blockyard.objective.classify import Classify
+from blockyard.objective.next_token import NextToken
+
+IMAGES = DataSpec("image", (1, 8, 8), target="class", classes=7)
+GRID = TokenSpec((4, 4))
+
+
+def test_classify_smooths_in_training_only() -> None:
+    prediction, target = torch.randn(9, 7), torch.randint(7, (9,))
+    objective = Classify(label_smoothing=0.1)
+    logs = prediction.log_softmax(-1)
+    plain = -logs[torch.arange(9), target].mean()
+    torch.testing.assert_close(objective.loss(prediction, target), 0.9 * plain - 0.1 * logs.mean())
+    loss = objective.metrics()["loss"]
+    loss.update(prediction, target)
+    torch.testing.assert_close(loss.compute(), plain)
+
+
+def test_outputs_come_from_the_data() -> None:
+    assert Classify().outputs(IMAGES, GRID) == 7
+    with pytest.raises(ValueError, match="needs data with classes"):
+        Classify().outputs(DataSpec("image", (1, 8, 8)), GRID)
+    text = DataSpec("text", (16,))
+    assert NextToken().outputs(text, TokenSpec((16,), vocabulary=50)) == 50
+    with pytest.raises(ValueError, match="needs symbols"):
+        NextToken().outputs(IMAGES, GRID)
+
+
+def assert_exact_mean(metrics: dict, sizes: tuple[int, ...]) -> None:
+    """Uneven batches weigh by their targets, and ignored targets not at all."""
+    from torchmetrics.functional.classification import multiclass_accuracy
+
+    predictions = [torch.randn(size, 5, 7) for size in sizes]
+    targets = [torch.randint(7, (size, 5)) for size in sizes]
+    targets[0][0] = Batch.ignore
+    for prediction, target in zip(predictions, targets, strict=True):
+        for metric in metrics.values():
+            metric.update(prediction, target)
+    logits, wanted = torch.cat(predictions).flatten(0, 1), torch.cat(targets).flatten()
+    loss = F.cross_entropy(logits, wanted, ignore_index=Batch.ignore)
+    torch.testing.assert_close(metrics["loss"].compute(), loss)
+    accuracy = multiclass_accuracy(logits, wanted, 7, average="micro", ignore_index=Batch.ignore)
+    torch.testing.assert_close(metrics["accuracy"].compute(), accuracy)
+
+
+def test_means_are_exact_over_uneven_batches() -> None:
+    assert_exact_mean(Classify().metrics(), (8, 8, 3, 1))
+    assert_exact_mean(NextToken().metrics(), (8, 3))
+
+
+def test_a_mean_of_batch_means_is_caught() -> None:
+    from blockyard.objective._metrics import MeanCrossEntropy
+
+    class MeanOfMeans(MeanCrossEntropy):
+        def update(self, prediction: Tensor, target: Tensor) -> None:
+            self.total += F.cross_entropy(prediction.flatten(0, -2), target.flatten(), ignore_index=Batch.ignore)
+            self.count += 1
+
+    with pytest.raises(AssertionError):
+        assert_exact_mean({**NextToken().metrics(), "loss": MeanOfMeans()}, (8, 8, 3, 1))
+
+
+def test_metrics_of_shards_add_up() -> None:
+    prediction, target = torch.randn(10, 7), torch.randint(7, (10,))
+    whole, *parts = (Classify().metrics() for _ in range(3))
+    for name in whole:
+        whole[name].update(prediction, target)
+        for metric, rows in zip((part[name] for part in parts), (slice(0, 7), slice(7, 10)), strict=True):
+            metric.update(prediction[rows], target[rows])
+        # What a process group does with states of reduction "sum".
+        total = sum(part[name].total for part in parts)
+        count = sum(part[name].count for part in parts)
+        torch.testing.assert_close((total / count).float(), whole[name].compute())
+
+
+def test_metrics_are_fresh_and_reset() -> None:
+    objective = Classify()
+    one, two = objective.metrics(), objective.metrics()
+    one["loss"].update(torch.zeros(1, 7), torch.tensor([0]))
+    assert two["loss"].count == 0
+    one["loss"].reset()
+    assert one["loss"].count == 0
+
+
+class Text:
+    bytes_per_token = 2.5
+
+    def __len__(self) -> int:
+        return 1
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        raise AssertionError
+
+
+def test_text_metrics_follow_from_the_loss() -> None:
+    metrics = NextToken().metrics(Text())
+    assert list(metrics) == ["loss", "accuracy", "perplexity", "bits_per_byte"]
+    assert "bits_per_byte" not in NextToken().metrics()
+    for _ in range(3):
+        prediction, target = torch.randn(4, 6, 11), torch.randint(11, (4, 6))
+        for metric in metrics.values():
+            metric.update(prediction, target)
+    loss = metrics["loss"].compute()
+    torch.testing.assert_close(metrics["perplexity"].compute(), loss.exp())
+    torch.testing.assert_close(metrics["bits_per_byte"].compute(), loss / math.log(2) / 2.5)
+
+
+def test_next_token_shifts_by_one() -> None:
+    rows = torch.arange(10).view(2, 5)
+    batch = NextToken().prepare(Batch(rows))
+    torch.testing.assert_close(batch.inputs, rows[:, :4])
+    torch.testing.assert_close(batch.target, rows[:, 1:])
+    assert (batch.lengths, batch.segment) == (None, None)
+
+
+def test_nothing_is_asked_of_padding() -> None:
+    rows = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0], [7, 0, 0, 0]])
+    batch = NextToken().prepare(Batch(rows, lengths=torch.tensor([4, 2, 1])))
+    assert batch.target is not None
+    assert batch.target.tolist() == [[2, 3, 4], [6, -100, -100], [-100, -100, -100]]
+    assert batch.lengths is not None
+    assert batch.lengths.tolist() == [3, 1, 1]
+
+
+def test_targets_do_not_cross_documents() -> None:
+    rows = torch.tensor([[1, 2, 3, 4, 5]])
+    segment = torch.tensor([[0, 0, 1, 2, 2]])
+    batch = NextToken().prepare(Batch(rows, segment=segment))
+    assert batch.target is not None
+    assert batch.target.tolist() == [[2, -100, -100, 5]]
+    torch.testing.assert_close(batch.segment, segment[:, :4])
+
+
+def test_a_target_of_the_data_is_kept() -> None:
+    rows, asked = torch.tensor([[1, 2, 3]]), torch.tensor([[-100, -100, 9]])
+    batch = NextToken().prepare(Batch(rows, target=asked))
+    assert batch.target is not None
+    assert batch.target.tolist() == [[-100, 9]]
+
+
+def test_the_loss_leaves_ignored_targets_out() -> None:
+    prediction, target = torch.randn(2, 3, 11), torch.tensor([[1, 2, -100], [-100, -100, 4]])
+    logs = prediction.log_softmax(-1)
+    expected = -(logs[0, 0, 1] + logs[0, 1, 2] + logs[1, 2, 4]) / 3
+    torch.testing.assert_close(NextToken().loss(prediction, target), expected)
+
+
+def test_best_names_a_metric() -> None:
+    for objective in (Classify(), NextToken()):
+        name, direction = objective.best()
+        assert name in objective.metrics()
+        assert direction in ("min", "max")
