@@ -3,7 +3,7 @@
 Source: Yu et al. 2022, MetaFormer Is Actually What You Need for Vision (arXiv 2111.11418), eq. 4
 Reference: timm models/metaformer.py, Pooling
 Equation: mean over the neighbourhood of x, minus x
-Cost: O(N D size^A) time, no parameters
+Cost: O(N D size^A) time, no parameters; O(N^2 D) for grids with holes or padding
 
       line           grid          causal: what comes later in the row is left out
 
@@ -40,15 +40,18 @@ class Pool(TokenMixer):
         check_context(type(self), ctx)
         if size % 2 == 0:
             raise ValueError(f"token_mixer.size={size} has no middle; use an odd number such as {size + 1}")
-        self.axes, self.radius = ctx.tokens.axes, size // 2
+        self.causal, self.axes, self.radius = ctx.causal, ctx.tokens.axes, size // 2
         steps = list(product(range(-self.radius, self.radius + 1), repeat=self.axes))
         # Rows are laid out in order, so what is later in the row is a step beyond the zero one.
         self.steps = [step for step in steps if not ctx.causal or step <= (0,) * self.axes]
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
-        """x (B, N, D) -> (B, N, D). Raises ValueError for a 2-D row that is no full grid."""
+        """x (B, N, D) -> (B, N, D)."""
         check_call(self, self.traits, seq, cache, memory)
-        grid = (len(seq),) if self.axes == 1 else self._grid(seq)
+        whole = seq.grid is not None and seq.valid is None and seq.segment is None
+        if self.axes > 1 and not whole:
+            return self._scattered(x, seq)
+        grid = (len(seq),) if self.axes == 1 else seq.grid
         rows = self._place(x, seq.valid, grid)  # (B, *grid + 2 radius, D)
         real = self._place(torch.ones_like(x[:1, :, :1]), None, grid)  # (1, *grid + 2 radius, 1)
         if seq.valid is not None:
@@ -67,12 +70,19 @@ class Pool(TokenMixer):
             count = count + weight
         return total / count.clamp(min=1) - x  # (B, N, D)
 
-    def _grid(self, seq: Seq) -> tuple[int, ...]:
-        if seq.grid is None or seq.grid[0] * seq.grid[1] != len(seq) or seq.valid is not None:
-            raise ValueError(
-                "token_mixer Pool needs full grids on two axes; use rows without padding or another token mixer"
-            )
-        return seq.grid
+    def _scattered(self, x: Tensor, seq: Seq) -> Tensor:
+        """The same where tokens are not a full grid: neighbours are found by their coordinates."""
+        gap = (seq.coords[:, :, None] - seq.coords[:, None]).abs()  # (B|1, N, N, A)
+        near = (gap < self.radius + 0.5).all(-1)  # (B|1, N, N)
+        if self.causal:
+            near = near & (seq.index <= seq.index[:, None])
+        if seq.valid is not None:
+            near = near & seq.valid[:, None]
+        if seq.segment is not None:
+            near = near & (seq.segment[:, None] == seq.segment[:, :, None])
+        weight = near.to(x.dtype)
+        real = x if seq.valid is None else x.masked_fill(~seq.valid[..., None], 0.0)
+        return weight @ real / weight.sum(-1, keepdim=True).clamp(min=1) - x  # (B, N, D)
 
     def _place(self, x: Tensor, valid: Tensor | None, grid: tuple[int, ...]) -> Tensor:
         """x (B, N, C) on its grid with a border of zeros: (B, *grid + 2 radius, C)."""

@@ -1,0 +1,163 @@
+"""Every path of `ops.attend` against both references, in float64 and float32."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from blockyard.contracts import Position, Seq
+from blockyard.ops import mask
+from blockyard.ops.attend import attend, prepare
+from blockyard.ops.cache import KVCache
+from blockyard.ops.flex import flex
+from blockyard.ops.reference import chunked, eager
+from tests.helpers import context, factory
+
+N, PREFIX = 7, 2
+FACTS = ["plain", "padded", "packed", "both"]
+
+
+def qkv(dtype: torch.dtype, kv_heads: int = 4, n: int = N, m: int = N, width: int = 8) -> list[Tensor]:
+    """Random queries (2, 4, n, K), keys and values (2, kv_heads, m, K)."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(2, 4, n, width), (2, kv_heads, m, width), (2, kv_heads, m, width)]
+    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
+
+
+def facts(kind: str, position: Position | None = None, prefix: int = 0, n: int = N) -> Seq:
+    """A row of `n` tokens, the second padded (or empty where there is no prefix) or packed."""
+    valid = segment = None
+    if kind in ("padded", "both"):
+        valid = torch.arange(n) < torch.tensor([[n - 2], [prefix]])
+    if kind in ("packed", "both"):
+        segment = torch.tensor([[0] * (n - 3) + [1] * 3, [0] * 4 + [1] * (n - 4)])
+        segment[:, :prefix] = -1
+    coords = torch.arange(n, dtype=torch.float64).sub(prefix).clamp(min=0)[None, :, None]
+    return Seq(torch.arange(n), coords, valid, segment, num_prefix=prefix, position=position)
+
+
+def scheme(name: str) -> Position | None:
+    """A position scheme, or None."""
+    return None if name == "no" else factory("position", name)(context())
+
+
+CASES = list(product(FACTS, [False, True], ["no", "alibi"], [0, PREFIX], [4, 2, 1]))
+
+
+@pytest.mark.parametrize(("kind", "causal", "position", "prefix", "kv_heads"), CASES)
+def test_against_both_references(kind: str, causal: bool, position: str, prefix: int, kv_heads: int) -> None:
+    seq = facts(kind, scheme(position), prefix)
+    q, k, v = qkv(torch.float64, kv_heads)
+    wanted = eager(q, k, v, seq, seq, causal)
+    assert torch.isfinite(wanted).all()
+    assert_close(chunked(q, k, v, seq, seq, causal), wanted)
+    assert_close(attend(q, k, v, seq, seq, causal), wanted)
+    assert_close(flex(q, k, v, seq, seq, causal, compiled=False), wanted, rtol=1e-6, atol=1e-6)
+    prepare(seq, causal, 4, 8, q)
+    assert_close(attend(q, k, v, seq, seq, causal), wanted)
+    single = [t.float() for t in (q, k, v)]
+    assert_close(attend(*single, seq, seq, causal), wanted.float(), rtol=1e-4, atol=1e-5)
+    assert_close(attend(q, k, v, seq, seq, causal, scale=0.3), eager(q, k, v, seq, seq, causal, 0.3))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kind", FACTS)
+def test_gradients(kind: str, causal: bool) -> None:
+    """Rows that see nothing included: their gradients are zero, not NaN."""
+    seq = facts(kind)
+    grads = []
+    for path in (attend, eager):
+        tensors = [t.requires_grad_() for t in qkv(torch.float64, 2)]
+        path(*tensors, seq, seq, causal).square().sum().backward()
+        grads.append([t.grad for t in tensors])
+    for ours, theirs in zip(*grads, strict=True):
+        assert torch.isfinite(ours).all()
+        assert_close(ours, theirs)
+
+
+def test_what_sees_nothing_gives_zero() -> None:
+    seq = facts("padded")
+    out = attend(*qkv(torch.float32), seq, seq, False)
+    assert torch.equal(out[1], torch.zeros_like(out[1]))
+    assert out[0].abs().min() > 0
+
+
+@pytest.mark.parametrize("kind", ["plain", "padded"])
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_memory_of_another_length(kind: str, kv_heads: int) -> None:
+    """Keys of another row: its padding counts, the scheme of this one does not."""
+    seq, memory = facts("plain", scheme("alibi"), n=3), facts(kind)
+    q, k, v = qkv(torch.float64, kv_heads, n=3)
+    out = attend(q, k, v, seq, memory, False)
+    assert_close(out, eager(q, k, v, seq, memory, False))
+    bare = facts("plain", n=3)
+    assert_close(out, attend(q, k, v, bare, memory, False))
+
+
+@pytest.mark.parametrize("sizes", [[1] * N, [3, 4], [4, 1, 2], [N]])
+@pytest.mark.parametrize("position", ["no", "alibi"])
+def test_through_a_cache(position: str, sizes: list[int]) -> None:
+    where = scheme(position)
+    whole = facts("plain", where, PREFIX)
+    q, k, v = qkv(torch.float64, 2)
+    wanted = eager(q, k, v, whole, whole, True)
+    cache, parts, start = KVCache(2, 2, 8), [], 0
+    sizes = [PREFIX + sizes[0] - 1, *sizes[1:]] if len(sizes) == 1 else sizes
+    sizes = [N] if sum(sizes) != N else sizes
+    if sizes[0] < PREFIX:
+        sizes = [PREFIX, *[1] * (N - PREFIX)]
+    for size in sizes:
+        here = slice(start, start + size)
+        new = Seq(whole.index[here], whole.coords[:, here], num_prefix=0 if start else PREFIX, position=where)
+        keys, values, k_seq = cache.append(k[:, :, here], v[:, :, here], new)
+        parts.append(attend(q[:, :, here], keys, values, new, k_seq, True))
+        start += size
+    assert_close(torch.cat(parts, 2), wanted)
+    assert cache.length == N
+    assert cache.bytes == 2 * 2 * 2 * N * 8 * 8
+    assert cache.seq.num_prefix == PREFIX
+
+
+def test_one_query_before_its_keys_is_still_causal() -> None:
+    """A single query is free of a mask only where the cache says that nothing is later."""
+    q, k, v = qkv(torch.float64, n=1)
+    whole = facts("plain")
+    early = Seq(torch.tensor([2]), whole.coords[:, 2:3])
+    out = attend(q, k, v, early, whole, True)
+    assert_close(out, eager(q, k[:, :, :3], v[:, :, :3], early, facts("plain", n=3), False))
+
+
+def test_segments_of_one_side_are_refused() -> None:
+    with pytest.raises(ValueError, match="both or neither"):
+        attend(*qkv(torch.float64), facts("plain"), facts("packed"), False)
+
+
+def test_dropout_only_where_asked() -> None:
+    seq, tensors = facts("plain"), qkv(torch.float64)
+    torch.manual_seed(0)
+    dropped = attend(*tensors, seq, seq, True, dropout=0.5)
+    assert not torch.allclose(dropped, attend(*tensors, seq, seq, True))
+
+
+def test_planted_top_left_alignment_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a piece after a cache is masked as if it were the first."""
+    whole = facts("plain")
+    new = Seq(whole.index[4:], whole.coords[:, 4:])
+    q, k, v = qkv(torch.float64, n=3)
+    wanted = eager(q, k, v, new, whole, True)
+    assert_close(attend(q, k, v, new, whole, True), wanted)
+    monkeypatch.setattr(mask, "reasons", lambda *_: [])
+    with pytest.raises(AssertionError):
+        assert_close(attend(q, k, v, new, whole, True), wanted)
+
+
+def test_planted_bias_on_the_prefix_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    seq, tensors = facts("plain", scheme("alibi"), PREFIX), qkv(torch.float64)
+    out = attend(*tensors, seq, seq, True)
+    seq.num_prefix = 0
+    with pytest.raises(AssertionError):
+        assert_close(out, eager(*tensors, seq, seq, True))

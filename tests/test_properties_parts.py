@@ -1,0 +1,162 @@
+"""Channel mixers, fused blocks, initial weights: what parts promise by themselves, for every YAML."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from blockyard.channel_mixer.mlp import MLP
+from blockyard.contracts import ChannelMixer, Context
+from blockyard.init import Init, initialise
+from blockyard.model._prefix import Prefix
+from tests.helpers import choices, context, factory, legal, node, stir, symbols, tiny
+from tests.properties import channels_alone, fused_equals_unfused
+
+
+@pytest.mark.parametrize("name", choices("channel_mixer"))
+def test_channel_mixers_never_mix_tokens(name: str) -> None:
+    mixer = stir(factory("channel_mixer", name)(context())).double().eval()
+    channels_alone(mixer, 16)
+
+
+@pytest.mark.parametrize("name", choices("norm"))
+def test_norms_never_mix_tokens(name: str) -> None:
+    channels_alone(stir(factory("norm", name)(context())).double(), 16)
+
+
+class Smears(MLP):
+    """Planted: takes the mean of all tokens away."""
+
+    def mix(self, h: Tensor) -> Tensor:
+        return super().mix(h) - h.mean(1, keepdim=True)
+
+
+def test_planted_smear_is_caught() -> None:
+    with pytest.raises(AssertionError):
+        channels_alone(stir(Smears(context())).double(), 16)
+
+
+def projected(family: str) -> list[str]:
+    """Choices that a fused block takes."""
+    return [name for name in choices(family) if hasattr(node(family, name)[0], "mix")]
+
+
+def fusing() -> list[str]:
+    """Blocks that can fuse."""
+    return [name for name in choices("block") if node("block", name)[0].fuses({"fused": True})]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("channel", projected("channel_mixer"))
+@pytest.mark.parametrize("mixer", projected("token_mixer"))
+@pytest.mark.parametrize("block", fusing())
+def test_fused_equals_unfused(block: str, mixer: str, channel: str, bias: bool) -> None:
+    for causal in (False, True):
+        pair = [
+            tiny(
+                causal=causal,
+                block=block,
+                token_mixer=mixer,
+                channel_mixer=channel,
+                position="rope" if legal(mixer, "rope", 1) else "none",
+                options={"block": {"fused": fused}, "channel_mixer": {"bias": bias}},
+            )
+            for fused in (True, False)
+        ]
+        fused_equals_unfused(*pair, 6)
+
+
+class Drops(MLP):
+    """Planted: something its `mix` does not know of."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 1.1 * super().forward(x)
+
+
+def test_planted_difference_is_caught() -> None:
+    pair = [
+        tiny(block="parallel", options={"block": {"fused": fused}}, replace={"channel_mixer": Drops})
+        for fused in (True, False)
+    ]
+    with pytest.raises(AssertionError):
+        fused_equals_unfused(*pair, 6)
+
+
+def weights(**picks: object) -> dict[str, Tensor]:
+    """Initial weights of a model, by path."""
+    model = tiny(**picks)
+    return {k: v.clone() for k, v in initialise(model.float(), 7).state_dict().items()}
+
+
+@pytest.mark.parametrize("family", ["position", "norm", "block", "token_mixer", "channel_mixer"])
+def test_swapping_a_part_leaves_other_weights_bit_identical(family: str) -> None:
+    base = weights()
+    for name in choices(family):
+        other = weights(**{family: name})
+        for path in base.keys() & other.keys():
+            if family not in path:
+                assert torch.equal(base[path], other[path]), path
+
+
+def test_weights_do_not_depend_on_the_order_of_building() -> None:
+    base = weights(position="learned", prefix=Prefix(True, 2))
+    torch.manual_seed(123)
+    assert all(torch.equal(base[k], v) for k, v in weights(position="learned", prefix=Prefix(True, 2)).items())
+    more = weights(position="learned", prefix=Prefix(True, 0))
+    assert torch.equal(base["prefix.class_token"], more["prefix.class_token"])
+    assert base.keys() > more.keys()
+
+
+def test_seeds_differ_and_paths_differ() -> None:
+    model = tiny()
+    first = copy.deepcopy(initialise(model, 0).state_dict())
+    second = initialise(model, 1).state_dict()
+    name = "blocks.0.token_mixer.proj_in.weight"
+    assert not torch.equal(first[name], second[name])
+    assert not torch.equal(first[name], first[name.replace(".0.", ".1.")])
+
+
+def test_spread_is_as_declared() -> None:
+    model = initialise(tiny(sizes={"dim": 128, "depth": 8}), 0)
+    block = model.blocks[3]
+    assert block.token_mixer.proj_in.weight.std().item() == pytest.approx(0.02, rel=0.05)
+    for layer in (block.token_mixer.proj_out, block.channel_mixer.proj_out):
+        assert layer.weight.std().item() == pytest.approx(0.02 / 4, rel=0.05)
+
+
+def test_tied_weights_are_drawn_once() -> None:
+    loose, tied = tiny(causal=True), tiny(causal=True, options={"head": {"tied": True}})
+    assert tied.head.proj.weight is tied.embedder.table
+    drawn = [initialise(model, 0).embedder.table for model in (loose, tied)]
+    assert torch.equal(*drawn)
+    assert tied(symbols(1, 6)).shape == (1, 6, 11)
+
+
+class Undeclared(ChannelMixer):
+    """Planted: a weight of its own, and nothing said about how it starts."""
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(ctx.dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gain
+
+
+class Half(Undeclared):
+    """Planted: declares the wrong one."""
+
+    def init_weights(self, init: Init) -> None:
+        init.module.other = None
+        init.zeros("other")
+
+
+@pytest.mark.parametrize(("planted", "says"), [(Undeclared, "declares no initial"), (Half, "leaves out gain")])
+def test_undeclared_weights_are_refused(planted: type, says: str) -> None:
+    with pytest.raises(ValueError, match=says) as refused:
+        tiny(replace={"channel_mixer": planted})
+    assert planted.__name__ in str(refused.value)
+    assert "blocks.0.channel_mixer" in str(refused.value)
