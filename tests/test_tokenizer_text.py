@@ -117,7 +117,8 @@ def test_the_unknown_symbol_is_explicit(name: str) -> None:
 
 def test_small_vocabularies_keep_the_frequent() -> None:
     char = Char(max_symbols=3)
-    char.fit(["aaabbc"])
+    with pytest.warns(UserWarning, match=r"1 of 3 characters .* tokenizer.max_symbols=4 would keep all"):
+        char.fit(["aaabbc"])
     assert char.encode("abc") == [1, 2, 0]
     assert char.spec(SPEC).vocabulary == 3
     word = Word(max_words=2)

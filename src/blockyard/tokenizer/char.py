@@ -9,6 +9,7 @@ Before the text is read, the vocabulary is counted as `max_symbols`, which it ca
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -41,6 +42,14 @@ class Char(TextTokenizer):
         counts = Counter[str]()
         for text in texts:
             counts.update(text)
+        if len(counts) >= self.max_symbols:
+            # Words are cut off by design; of characters one expects to have them all.
+            lost = len(counts) - self.max_symbols + 1
+            warnings.warn(
+                f"{lost} of {len(counts)} characters become the unknown symbol; "
+                f"tokenizer.max_symbols={len(counts) + 1} would keep all",
+                stacklevel=2,
+            )
         ranked = sorted(counts, key=lambda symbol: (-counts[symbol], symbol))
         self.load_state({"symbols": "".join(sorted(ranked[: self.max_symbols - 1]))})
 
