@@ -247,7 +247,7 @@ def _prompt_symbols(loaded: Loaded, prompt: str) -> list[int]:
     except UnicodeEncodeError as error:
         raise UserError(f"the prompt is no valid text: {error}") from error
     if not symbols:
-        raise UserError('the prompt is empty: give at least one character, such as prompt="The" or prompt="\'\\n\'"')
+        raise UserError('the prompt is empty: give at least one character, such as prompt="The"')
     if read != prompt:
         unknown = sorted({c for c in prompt if loaded.tokenizer.decode(loaded.tokenizer.encode(c)) != c})
         which = f" ({' '.join(map(repr, unknown[:8]))})" if unknown else ""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from blockyard.engine.interrupt import Interrupted, Interrupts
 from blockyard.errors import UserError
+from blockyard.runs.redact import redact_text
 
 if TYPE_CHECKING:
     from blockyard.engine.job import Job
@@ -126,7 +127,9 @@ def _failure(folder: RunFolder, error: Exception, jobs: list[Job]) -> _Ending:
     if f"step {_step(jobs)}" not in reason and "at step" not in reason:
         reason += f" (after step {_step(jobs)})"
     with contextlib.suppress(OSError):
-        (folder.path / "error.txt").write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+        (folder.path / "error.txt").write_text(
+            redact_text("".join(traceback.format_exception(error))), encoding="utf-8"
+        )
     return _Ending("failed", 1, reason)
 
 

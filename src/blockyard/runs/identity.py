@@ -1,7 +1,8 @@
 """Which configs are the same arm: a hash of everything in a config that changes what is computed.
 
 Left out: the seed (a replicate, not part of an arm), names and tags, where outputs go, loggers,
-and every option that its class names in `incidental` (paths, workers, devices, refresh rates).
+and every option that its class names in `incidental` (paths, workers, devices, refresh rates);
+a class that only watches names "*" there, and is left out whole.
 An option equal to its default hashes like an absent one, so that a class which gains an option
 keeps the identities of old runs. The order of keys does not matter.
 """
@@ -77,11 +78,15 @@ def _node(value: Any, packages: tuple[str, ...]) -> Any:
     if isinstance(value, dict):
         target = value.get("_target_")
         defaults, incidental = _declared(str(target), packages) if target else ({}, frozenset())
+        if "*" in incidental:
+            return None
         kept = {}
         for key, item in value.items():
             if key in _WIRING or key in incidental:
                 continue
             plain = _node(item, packages)
+            if plain is None and isinstance(item, dict):
+                continue
             if key in defaults and plain == _node(defaults[key], packages):
                 continue
             kept[str(key)] = plain

@@ -61,6 +61,12 @@ def read(arguments: Sequence[str], flags: dict[str, int]) -> Words:
     return words
 
 
+def packages(words: Words) -> list[str]:
+    """The packages of `allow=[...]`, taken out of the overrides."""
+    given = words.take("allow", "") or ""
+    return [name.strip(" '\"") for name in given.strip("[]").split(",") if name.strip(" '\"")]
+
+
 def only(words: Words, verb: str, known: Sequence[str]) -> None:
     """Raise UserError on any override left over after a verb has taken its own."""
     if words.overrides:

@@ -1,6 +1,7 @@
 """blockyard generate run=RUN prompt=TEXT [max_tokens=200] [temperature=0.8] [top_k=40] [seed=0] [cache=true]
 
 Stream text from a decoder's run; says afterwards how fast, and what a token costs in cache.
+outputs=FOLDER is where runs lie; allow=[PACKAGE] trusts a package of your own that the run uses.
 temperature=0 takes the likeliest token each time; top_k=0 considers all of them.
 
 example: blockyard generate run=last prompt="def " max_tokens=200 temperature=0.8 top_k=40
@@ -12,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from blockyard.errors import UserError
-from blockyard.verbs._words import only, read
+from blockyard.verbs._words import only, packages, read
 
 
 def _truth(text: str) -> bool:
@@ -37,7 +38,8 @@ def run(arguments: Sequence[str]) -> int:
     words = read(arguments, {})
     name, prompt = words.take("run"), words.take("prompt")
     given = {key: words.take(key) for key in KEYS}
-    only(words, "generate", ("run", "prompt", *KEYS))
+    outputs, allow = words.take("outputs", "outputs"), packages(words)
+    only(words, "generate", ("run", "prompt", *KEYS, "outputs", "allow"))
     if not name:
         raise UserError("generate takes run=RUN: a path, an id, part of a name, or last")
     if prompt is None:
@@ -53,5 +55,5 @@ def run(arguments: Sequence[str]) -> int:
             raise UserError(f"{key}={text}: takes {legal}")
     from blockyard.generate import stream_to_terminal
 
-    stream_to_terminal(name, prompt, **settings)
+    stream_to_terminal(name, prompt, **settings, outputs=outputs, allow=allow)
     return 0

@@ -71,4 +71,6 @@ def fit(folder: RunFolder, resume: bool) -> int:
     """Train in a run folder that is this process's."""
     from blockyard.engine.fit import train
 
+    if folder.message:
+        sys.stderr.write(f"{folder.message}\n")
     return train(folder, resume=resume)

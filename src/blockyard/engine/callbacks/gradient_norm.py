@@ -5,13 +5,15 @@ Reference: torch.nn.utils.get_total_norm
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from blockyard.engine.callbacks.watcher import Live, Watcher
 
 
 class GradientNorm(Watcher):
     """A column `train/grad_norm`: the norm of the last update's gradients, all parameters together."""
+
+    incidental: ClassVar[frozenset[str]] = frozenset({"*"})  # it only watches
 
     def __init__(self) -> None:
         pass

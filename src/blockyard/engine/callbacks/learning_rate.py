@@ -5,13 +5,15 @@ Reference: pytorch_lightning.callbacks.LearningRateMonitor
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from blockyard.engine.callbacks.watcher import Live, Watcher
 
 
 class LearningRate(Watcher):
     """A column `lr`: the rate of the last update."""
+
+    incidental: ClassVar[frozenset[str]] = frozenset({"*"})  # it only watches
 
     def __init__(self) -> None:
         pass

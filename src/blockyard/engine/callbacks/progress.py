@@ -20,7 +20,7 @@ class Progress(Watcher):
         seconds: least time between two plain lines; evaluations are always shown
     """
 
-    incidental: ClassVar[frozenset[str]] = frozenset({"bar", "seconds"})
+    incidental: ClassVar[frozenset[str]] = frozenset({"*"})  # it only watches
     turn = 5
 
     def __init__(self, *, bar: bool | None = None, seconds: NonNegative = 10.0) -> None:
