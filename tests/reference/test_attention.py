@@ -1,0 +1,85 @@
+"""Attention against torch.nn.MultiheadAttention, and qk_norm and grouped heads against formulas."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from blockyard.contracts import Memory, Seq
+from blockyard.token_mixer.attention import Attention
+from tests.helpers import context, stir
+
+N, D = 6, 16
+
+
+def row(n: int = N, valid: Tensor | None = None) -> Seq:
+    """Facts of a plain row."""
+    return Seq(torch.arange(n), torch.arange(n, dtype=torch.float64)[None, :, None], valid)
+
+
+def pair(causal: bool = False) -> tuple[Attention, nn.MultiheadAttention]:
+    """Ours and torch's with the same weights."""
+    ours = stir(Attention(context(causal=causal), bias=True)).double().eval()
+    theirs = nn.MultiheadAttention(D, 4, batch_first=True).double().eval()
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(ours.proj_in.weight)
+        theirs.in_proj_bias.copy_(ours.proj_in.bias)
+        theirs.out_proj.weight.copy_(ours.proj_out.weight)
+        theirs.out_proj.bias.copy_(ours.proj_out.bias)
+    return ours, theirs
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_multi_head(causal: bool) -> None:
+    ours, theirs = pair(causal)
+    x = torch.randn(2, N, D, dtype=torch.float64)
+    hidden = torch.ones(N, N).triu(1).bool() if causal else None
+    assert_close(ours(x, row()), theirs(x, x, x, attn_mask=hidden)[0])
+
+
+def test_padding() -> None:
+    ours, theirs = pair()
+    x = torch.randn(2, N, D, dtype=torch.float64)
+    valid = torch.arange(N) < torch.tensor([[4], [6]])
+    assert_close(ours(x, row(N, valid)), theirs(x, x, x, key_padding_mask=~valid)[0])
+
+
+def test_memory() -> None:
+    ours, theirs = pair(causal=True)
+    x, y = torch.randn(2, N, D, dtype=torch.float64), torch.randn(2, 9, D, dtype=torch.float64)
+    valid = torch.arange(9) < torch.tensor([[4], [9]])
+    out = ours(x, row(), memory=Memory(y, row(9, valid)))
+    assert_close(out, theirs(x, y, y, key_padding_mask=~valid)[0])
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_grouped_heads_with_normalised_queries_and_keys(kv_heads: int) -> None:
+    """Ainslie et al.: head h reads key head h // (H / H'). Each head worked out by itself."""
+    ours = stir(Attention(context(), num_kv_heads=kv_heads, qk_norm=True)).double()
+    x, width = torch.randn(2, N, D, dtype=torch.float64), D // 4
+    weight = ours.proj_in.weight
+    heads = []
+    for head in range(4):
+        group = head // (4 // kv_heads)
+        q = x @ weight[head * width : (head + 1) * width].T
+        k = x @ weight[D + group * width : D + (group + 1) * width].T
+        start = D + kv_heads * width
+        v = x @ weight[start + group * width : start + (group + 1) * width].T
+        q = q / torch.sqrt(q.square().mean(-1, keepdim=True) + 1e-6) * ours.q_norm.weight
+        k = k / torch.sqrt(k.square().mean(-1, keepdim=True) + 1e-6) * ours.k_norm.weight
+        heads.append(F.softmax(q @ k.transpose(1, 2) / math.sqrt(width), dim=-1) @ v)
+    assert_close(ours(x, row()), torch.cat(heads, -1) @ ours.proj_out.weight.T)
+
+
+def test_planted_wrong_scale_is_caught() -> None:
+    ours, theirs = pair()
+    x = torch.randn(2, N, D, dtype=torch.float64)
+    with torch.no_grad():
+        ours.proj_in.weight[:D] *= 2
+    with pytest.raises(AssertionError):
+        assert_close(ours(x, row()), theirs(x, x, x)[0])
