@@ -42,8 +42,10 @@ def by_size(sizes: Sequence[int], fractions: Sequence[float], seed: int) -> list
     parts: list[list[int]] = []
     for fraction in fractions:
         part: list[int] = []
-        while queue and (not part or sum(sizes[i] for i in part) < fraction * total):
+        held = 0
+        while queue and (not part or held < fraction * total):
             part.append(queue.pop())
+            held += sizes[part[-1]]
         parts.append(sorted(part))
     return [*parts, sorted(queue)]
 

@@ -22,6 +22,9 @@ PIECE = re.compile(r" ?\w+| ?[^\w\s]+|\s+(?!\S)|\s")
 class Word(TextTokenizer):
     """Words of the training part; all others are symbol 0, read as U+FFFD.
 
+    Bits per byte flatter it where there are unknown words: a whole word then costs one guess of
+    "unknown", and cannot be read back.
+
     Options:
         max_words: the largest vocabulary, the unknown symbol included; rarer words fall to it
     """
