@@ -96,7 +96,7 @@ class Context:
     outputs: int  # V
     layer: int = 0  # which block, from 0
     num_prefix: int = 0  # class and register tokens in front of the row
-    init_std: float = 0.02
+    init_std: float = 0.02  # spread of initial weights, and the size at which vectors enter the stream
 
     @property
     def head_dim(self) -> int:
@@ -420,12 +420,13 @@ class Position(nn.Module):
         """q (B, H, N, K), k (B, H', M, K), coordinates (B|1, N or M, A) -> q, k of the same shapes."""
         return q, k
 
-    def bias(self, head: Tensor, q_coords: Tensor, k_coords: Tensor) -> Tensor:
+    def bias(self, head: Tensor, q_coords: tuple[Tensor, ...], k_coords: tuple[Tensor, ...]) -> Tensor:
         """What is added to the scores, elementwise over broadcast shapes.
 
-        head: int64 of any shape; q_coords, k_coords: that shape with A at the end, broadcast
-        against each other. Returns the broadcast shape without A. Written so that the same lines
-        give a whole (B|1, H, N, M) table and one entry inside a FlexAttention score function.
+        head: int64 of any shape; q_coords, k_coords: one tensor for each of the A axes. All shapes
+        broadcast against each other, and the result has the broadcast shape. Written so that the
+        same lines give a whole (B|1, H, N, M) table and one entry inside a FlexAttention score
+        function, where every tensor is a single number: no matmul, no reduction, no reshape.
         """
         raise AssertionError("only called where acts_on names 'bias'")
 

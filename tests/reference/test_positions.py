@@ -73,7 +73,9 @@ def test_alibi_slopes(heads: int) -> None:
 @pytest.mark.parametrize("distance", ["euclidean", "manhattan"])
 def test_alibi_on_a_grid(distance: str) -> None:
     scheme, coords = Alibi(context(axes=2), distance=distance), lattice(2, 3)
-    ours = scheme.bias(torch.arange(4)[None, :, None, None], coords[:, None, :, None], coords[:, None, None])
+    ours = scheme.bias(
+        torch.arange(4)[None, :, None, None], coords[:, None, :, None].unbind(-1), coords[:, None, None].unbind(-1)
+    )
     for head in range(4):
         for i, (a, b) in enumerate(coords[0].tolist()):
             for j, (c, d) in enumerate(coords[0].tolist()):
@@ -83,7 +85,7 @@ def test_alibi_on_a_grid(distance: str) -> None:
 
 def test_sinusoidal_on_a_line() -> None:
     """Vaswani et al.'s formula, entry by entry; sines in the first half, cosines in the second."""
-    ours = Sinusoidal(context(dim=16)).embed(torch.zeros(1, 9, 16, dtype=torch.float64), line(9))
+    ours = Sinusoidal(context(dim=16), scale=1.0).embed(torch.zeros(1, 9, 16, dtype=torch.float64), line(9))
     for p in range(9):
         for i in range(8):
             angle = p / 10000 ** (2 * i / 16)
@@ -92,7 +94,7 @@ def test_sinusoidal_on_a_line() -> None:
 
 
 def test_sinusoidal_on_a_grid() -> None:
-    ours = Sinusoidal(context(dim=16, axes=2)).embed(torch.zeros(1, 15, 16, dtype=torch.float64), lattice(3, 5))
+    ours = Sinusoidal(context(dim=16, axes=2), scale=1.0).embed(torch.zeros(1, 15, 16, dtype=torch.float64), lattice(3, 5))
     theirs = build_sincos2d_pos_embed([3, 5], dim=16, dtype=torch.float64)
     # timm's channels: wave, axis, frequency. Ours: axis, wave, frequency.
     theirs = theirs.unflatten(-1, (2, 2, 4)).transpose(-3, -2).flatten(-3)

@@ -60,12 +60,15 @@ def score_function(seq: Seq, k_seq: Seq) -> Callable[..., Tensor] | None:
     position = scheme(seq, k_seq, "bias")
     if position is None:
         return None
-    q_coords, k_coords = seq.coords, k_seq.coords
+    # One tensor an axis: the compiler reads single numbers, a vector at an entry comes out wrong.
+    q_coords = tuple(axis.contiguous() for axis in seq.coords.unbind(-1))  # A x (B|1, N)
+    k_coords = tuple(axis.contiguous() for axis in k_seq.coords.unbind(-1))  # A x (B|1, M)
+    q_shared, k_shared = seq.coords.shape[0] == 1, k_seq.coords.shape[0] == 1
     p, m = seq.num_prefix, k_seq.num_prefix
 
     def add_bias(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        here = q_coords[0 if q_coords.shape[0] == 1 else b, q]  # (A,)
-        there = k_coords[0 if k_coords.shape[0] == 1 else b, k]  # (A,)
+        here = tuple(axis[0 if q_shared else b, q] for axis in q_coords)
+        there = tuple(axis[0 if k_shared else b, k] for axis in k_coords)
         bias = position.bias(h, here, there)
         if p or m:
             bias = torch.where((q < p) | (k < m), 0.0, bias)

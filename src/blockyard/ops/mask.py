@@ -88,8 +88,8 @@ def bias_table(seq: Seq, k_seq: Seq, heads: int) -> Tensor | None:
     if position is None:
         return None
     head = torch.arange(heads, device=seq.index.device)[None, :, None, None]  # (1, H, 1, 1)
-    q_coords = seq.coords[:, None, seq.num_prefix :, None]  # (B|1, 1, N, 1, A)
-    k_coords = k_seq.coords[:, None, None, k_seq.num_prefix :]  # (B|1, 1, 1, M, A)
+    q_coords = seq.coords[:, None, seq.num_prefix :, None].unbind(-1)  # A x (B|1, 1, N, 1)
+    k_coords = k_seq.coords[:, None, None, k_seq.num_prefix :].unbind(-1)  # A x (B|1, 1, 1, M)
     bias = position.bias(head, q_coords, k_coords)  # (B|1, H, N - prefix, M - prefix)
     return F.pad(bias, (k_seq.num_prefix, 0, seq.num_prefix, 0))  # (B|1, H, N, M)
 

@@ -32,11 +32,11 @@ class Alibi(Position):
     def __init__(self, ctx: Context, *, distance: Literal["euclidean", "manhattan"] = "euclidean") -> None:
         super().__init__()
         check_axes(type(self), ctx)
-        self.axes_here, self.distance, self.heads = ctx.tokens.axes, distance, ctx.heads
+        self.distance, self.heads = distance, ctx.heads
 
-    def bias(self, head: Tensor, q_coords: Tensor, k_coords: Tensor) -> Tensor:
+    def bias(self, head: Tensor, q_coords: tuple[Tensor, ...], k_coords: tuple[Tensor, ...]) -> Tensor:
         """Heads and coordinates over shapes that broadcast -> minus slope times distance."""
-        gaps = [(q_coords[..., axis] - k_coords[..., axis]).abs() for axis in range(self.axes_here)]
+        gaps = [(here - there).abs() for here, there in zip(q_coords, k_coords, strict=True)]
         if self.distance == "euclidean" and len(gaps) > 1:
             far = torch.sqrt(sum(gap * gap for gap in gaps))
         else:

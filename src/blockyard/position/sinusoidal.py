@@ -22,15 +22,18 @@ class Sinusoidal(Position):
 
     Options:
         base: the longest wave is 2 pi base tokens
+        scale: height of the waves; null means the model's init_std, the size of the vectors they are
+            added to (the paper adds waves of height 1 to vectors multiplied by sqrt(D))
     """
 
     acts_on: ClassVar[frozenset[str]] = frozenset({"embed"})
 
-    def __init__(self, ctx: Context, *, base: Positive = 10000.0) -> None:
+    def __init__(self, ctx: Context, *, base: Positive = 10000.0, scale: Positive | None = None) -> None:
         super().__init__()
         check_axes(type(self), ctx)
         check_split("sinusoidal", ctx.dim, "model.dim", ctx.tokens.axes)
         self.base, self.half = base, ctx.dim // (2 * ctx.tokens.axes)
+        self.scale = ctx.init_std if scale is None else scale
 
     def embed(self, x: Tensor, coords: Tensor) -> Tensor:
         """x (B, N, D) + waves of coords (B|1, N, A) -> (B, N, D)."""
@@ -38,4 +41,4 @@ class Sinusoidal(Position):
         step = torch.arange(self.half, device=x.device, dtype=exact) / self.half
         angle = coords.to(exact)[..., None] * self.base**-step  # (B|1, N, A, D / 2A)
         waves = torch.cat([angle.sin(), angle.cos()], dim=-1).flatten(2)  # (B|1, N, D)
-        return x + waves.to(x.dtype)  # (B, N, D)
+        return x + self.scale * waves.to(x.dtype)  # (B, N, D)
