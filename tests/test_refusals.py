@@ -1,0 +1,180 @@
+"""What a part does not declare, it refuses, by name and with a way out; for every YAML."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from blockyard.contracts import Embedder, Memory, Seq
+from blockyard.head.mean_pool import MeanPool
+from blockyard.model._prefix import Prefix
+from blockyard.token_mixer.attention import Attention
+from tests.helpers import GRIDS, choices, context, factory, node, stir, symbols, tiny
+
+
+def built(mixer: str, **place: object) -> torch.nn.Module:
+    """A mixer in a Context that its traits allow, as far as `place` does not say otherwise."""
+    traits = node("token_mixer", mixer)[0].traits
+    axes = 1 if 1 in traits.axes else min(traits.axes)
+    return factory("token_mixer", mixer)(context(**{"causal": not traits.bidirectional, "axes": axes, **place}))
+
+
+PLACES = {
+    "causal": {"causal": True},
+    "bidirectional": {"causal": False},
+    "prefix": {"prefix": Prefix(registers=1)},
+    "padding": {"variable": True},
+    "packing": {"packed": True},
+}
+
+
+@pytest.mark.parametrize("trait", PLACES)
+@pytest.mark.parametrize("mixer", choices("token_mixer"))
+def test_a_context_is_taken_where_declared_and_refused_where_not(mixer: str, trait: str) -> None:
+    target = node("token_mixer", mixer)[0]
+    if getattr(target.traits, trait):
+        built(mixer, **PLACES[trait])
+        return
+    with pytest.raises(ValueError, match=f"token_mixer {target.__name__} .*use"):
+        built(mixer, **PLACES[trait])
+
+
+@pytest.mark.parametrize("axes", GRIDS)
+@pytest.mark.parametrize("family", ["token_mixer", "position"])
+def test_axes_are_checked(family: str, axes: int) -> None:
+    for name in choices(family):
+        target = node(family, name)[0]
+        declared = target.axes if family == "position" else target.traits.axes
+        place = context(axes=axes)
+        if axes in declared:
+            factory(family, name)(place)
+        else:
+            with pytest.raises(ValueError, match="coordinate axes"):
+                factory(family, name)(place)
+
+
+@pytest.mark.parametrize("trait", ["padding", "packing", "cross", "cache"])
+@pytest.mark.parametrize("mixer", choices("token_mixer"))
+def test_a_call_is_taken_where_declared_and_refused_where_not(mixer: str, trait: str) -> None:
+    causal = trait == "cache" and node("token_mixer", mixer)[0].traits.causal
+    part = stir(built(mixer, causal=causal)).double()
+    x = torch.randn(2, 6, 16, dtype=torch.float64)
+    seq = Seq(torch.arange(6), torch.arange(6).double()[None, :, None], grid=(6,))
+    extra: dict[str, object] = {}
+    if trait == "padding":
+        seq.valid = torch.arange(6) < torch.tensor([[6], [3]])
+    if trait == "packing":
+        seq.segment = torch.tensor([[0, 0, 0, 1, 1, 1]] * 2)
+    if trait == "cross":
+        extra["memory"] = Memory(torch.randn(2, 4, 16, dtype=torch.float64), Seq(torch.arange(4), torch.zeros(1, 4, 1)))
+    able = hasattr(part, "init_cache") if trait == "cache" else getattr(part.traits, trait)
+    if trait == "cache":
+        extra["cache"] = part.init_cache(2) if able else object()
+    if able:
+        assert part(x, seq, **extra).shape == x.shape
+        return
+    with pytest.raises(ValueError, match=f"token_mixer {type(part).__name__} "):
+        part(x, seq, **extra)
+
+
+@pytest.mark.parametrize("mixer", choices("token_mixer"))
+def test_every_position_that_a_mixer_would_ignore_is_refused(mixer: str) -> None:
+    traits = node("token_mixer", mixer)[0].traits
+    for position in choices("position"):
+        where = node("position", position)[0]
+        ports = {where.needs[hook] for hook in where.acts_on if hook in where.needs}
+        if ports <= traits.ports:
+            tiny(token_mixer=mixer, position=position)
+        else:
+            with pytest.raises(ValueError, match=f"position {where.__name__} acts on"):
+                tiny(token_mixer=mixer, position=position)
+
+
+def test_a_cache_names_the_mixer_that_has_none() -> None:
+    for mixer in choices("token_mixer"):
+        target = node("token_mixer", mixer)[0]
+        if target.traits.causal and not hasattr(target, "init_cache"):
+            with pytest.raises(ValueError, match=f"token_mixer {target.__name__} cannot decode"):
+                tiny(causal=True, token_mixer=mixer).init_cache(1)
+    with pytest.raises(ValueError, match="bidirectional model cannot decode"):
+        tiny().init_cache(1)
+
+
+@pytest.mark.parametrize("kv_heads", [0, 3, 8])
+def test_key_heads_must_divide(kv_heads: int) -> None:
+    with pytest.raises(ValueError, match=rf"num_kv_heads={kv_heads} does not divide model.heads=4.*1, 2, 4"):
+        Attention(context(), num_kv_heads=kv_heads)
+
+
+def test_heads_must_divide() -> None:
+    with pytest.raises(ValueError, match=r"heads=4 does not divide model\.dim=18"):
+        tiny(sizes={"dim": 18})
+
+
+@pytest.mark.parametrize(("position", "sizes"), [("rope", {"dim": 12}), ("sinusoidal", {"dim": 15, "heads": 3})])
+def test_channels_must_pair_up(position: str, sizes: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=f"position {position} shares .* must be a multiple of 2"):
+        tiny(position=position, sizes=sizes)
+
+
+def test_rope_on_a_grid_wants_multiples_of_four() -> None:
+    with pytest.raises(ValueError, match="over 2 axes, so it must be a multiple of 4, not 6"):
+        tiny(position="rope", axes=2, sizes={"dim": 24})
+
+
+@pytest.mark.parametrize("mixer", [m for m in choices("token_mixer") if not hasattr(node("token_mixer", m)[0], "mix")])
+def test_fusing_wants_projections(mixer: str) -> None:
+    with pytest.raises(ValueError, match=r"block.fused=true joins .* use block.fused=false"):
+        tiny(block="parallel", token_mixer=mixer)
+    tiny(block="parallel", token_mixer=mixer, options={"block": {"fused": False}})
+
+
+def test_prefixes_that_cannot_work() -> None:
+    with pytest.raises(ValueError, match="class token stands first"):
+        tiny(causal=True, prefix=Prefix(class_token=True))
+    with pytest.raises(ValueError, match="head ClassToken reads the class token"):
+        tiny(head="class_token", prefix=Prefix(registers=2))
+    with pytest.raises(ValueError, match="head=class_token reads a class token"):
+        tiny(head="class_token")
+    packed = torch.tensor([[0, 0, 0, 1, 1, 1]])
+    with pytest.raises(ValueError, match="would carry one document into another"):
+        tiny(prefix=Prefix(registers=1))(symbols(1, 6), segment=packed)
+
+
+@pytest.mark.parametrize("head", [h for h in choices("head") if node("head", h)[0].gives == "sequence"])
+def test_one_answer_for_several_documents_is_refused(head: str) -> None:
+    prefix = Prefix(class_token=node("head", head)[0].needs_class_token)
+    part = factory("head", head)(context(prefix=prefix))
+    seq = Seq(torch.arange(6), torch.zeros(1, 6, 1), segment=torch.zeros(1, 6), num_prefix=len(prefix))
+    with pytest.raises(ValueError, match="holds several documents"):
+        part(torch.randn(1, 6, 16), seq)
+
+
+def test_ties_that_cannot_work() -> None:
+    with pytest.raises(ValueError, match=r"shares a table of 11 symbols, the head has 5"):
+        tiny(options={"head": {"tied": True}}, sizes={"outputs": 5})
+    head = factory("head", "token", {"tied": True})(context())
+    with pytest.raises(ValueError, match=r"needs a table of shape \(11, 16\).*none"):
+        head.tie(Embedder())
+
+
+def test_a_cache_takes_whole_rows_only() -> None:
+    model = tiny(causal=True)
+    with pytest.raises(ValueError, match="rows of one length"):
+        model(symbols(2, 3), lengths=torch.tensor([3, 2]), cache=model.init_cache(2))
+    with pytest.raises(ValueError, match="the cache takes keys of shape"):
+        model(symbols(3, 3), cache=model.init_cache(2))
+
+
+def test_an_even_neighbourhood_has_no_middle() -> None:
+    with pytest.raises(ValueError, match=r"token_mixer\.size=2 has no middle"):
+        factory("token_mixer", "pool", {"size": 2})(context())
+
+
+def test_mean_pool_of_nothing_is_finite() -> None:
+    head = stir(MeanPool(context()))
+    seq = Seq(torch.arange(3), torch.zeros(1, 3, 1), valid=torch.tensor([[False] * 3, [True, True, False]]))
+    x = torch.randn(2, 3, 16)
+    out = head(x, seq)
+    torch.testing.assert_close(out[0], head.proj.bias)
+    torch.testing.assert_close(out[1], head.proj(x[1, :2].mean(0)))
