@@ -94,7 +94,8 @@ def test_a_token_of_patch_sees_its_patch_only_and_of_conv_patch_little_more() ->
 def test_the_stem_doubles_its_width_up_to_the_model() -> None:
     embedder = ConvPatch(size=16).embedder(context(ConvPatch(size=16), (3, 32, 32), dim=128))
     convolutions = [layer for layer in embedder.stem if isinstance(layer, nn.Conv2d)]
-    assert [layer.out_channels for layer in convolutions] == [16, 32, 64, 128, 128]
+    assert [layer.out_channels for layer in convolutions] == [16, 32, 64, 128]
+    assert (embedder.proj.in_features, embedder.proj.out_features) == (128, 128)
 
 
 def test_first_vectors_have_unit_spread() -> None:

@@ -18,7 +18,7 @@ class Stack(Architecture):
         depth: Count = 4,
         heads: Count = 4,
         prefix: Prefix = NO_PREFIX,
-        init_std: Positive = 0.02,
+        init_std: Positive | None = None,
         dropout: Rate = 0.0,
     ) -> None:
         self.dim, self.depth, self.heads = dim, depth, heads
@@ -35,7 +35,8 @@ class Stack(Architecture):
             data=data,
             outputs=outputs,
             num_prefix=len(self.prefix),
-            init_std=self.init_std,
+            # Unit inputs give unit outputs; what is added to the stream starts at the same size.
+            init_std=self.init_std or self.dim**-0.5,
         )
         assert ctx.head_dim > 0
         return ctx

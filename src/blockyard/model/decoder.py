@@ -22,7 +22,8 @@ class Decoder(Stack):
         depth: blocks
         heads: heads of attention (H); must divide dim
         prefix: class_token, and a number of registers, learned tokens in front of every row
-        init_std: spread of initial weights; what writes into the stream starts sqrt(2 depth) smaller
+        init_std: spread of initial weights, null means 1 / sqrt(D); what writes into the stream starts
+            sqrt(2 depth) smaller
         dropout: rate on the tokens as they enter the first block, while training
     """
 
@@ -35,7 +36,7 @@ class Decoder(Stack):
         depth: Count = 4,
         heads: Count = 4,
         prefix: Prefix = NO_PREFIX,
-        init_std: Positive = 0.02,
+        init_std: Positive | None = None,
         dropout: Rate = 0.0,
     ) -> None:
         super().__init__(dim=dim, depth=depth, heads=heads, prefix=prefix, init_std=init_std, dropout=dropout)

@@ -25,17 +25,19 @@ class Rope(Position):
     prefix token also sees where the token lies.
 
     Options:
-        base: the slowest pair turns once in about 2 pi base tokens
+        base: the slowest pair turns once in about 2 pi base tokens; null means 10000 on a line and 100 on
+            a grid, whose sides are short
     """
 
     acts_on: ClassVar[frozenset[str]] = frozenset({"rotate"})
     relative: ClassVar[bool] = True
 
-    def __init__(self, ctx: Context, *, base: Positive = 10000.0) -> None:
+    def __init__(self, ctx: Context, *, base: Positive | None = None) -> None:
         super().__init__()
         check_axes(type(self), ctx)
         check_split("rope", ctx.head_dim, "the head width (model.dim / model.heads)", ctx.tokens.axes)
-        self.base, self.half = base, ctx.head_dim // (2 * ctx.tokens.axes)
+        self.base = base or (10000.0 if ctx.tokens.axes == 1 else 100.0)
+        self.half = ctx.head_dim // (2 * ctx.tokens.axes)
 
     def rotate(self, q: Tensor, k: Tensor, q_coords: Tensor, k_coords: Tensor) -> tuple[Tensor, Tensor]:
         """q (B, H, N, K), k (B, H', M, K), coordinates (B|1, N or M, A) -> q, k turned."""

@@ -18,6 +18,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from blockyard.contracts import Context, DataSpec, Tokenizer, TokenSpec
+from blockyard.ops.linear import Linear
 from blockyard.tokenizer._grid import GridEmbedder, patch_grid
 
 
@@ -56,9 +57,11 @@ class ConvPatchEmbedder(GridEmbedder):
                 nn.BatchNorm2d(wider),
                 nn.ReLU(),
             ]
-        self.stem = nn.Sequential(*layers, nn.Conv2d(widths[-1], ctx.dim, 1))
+        self.stem = nn.Sequential(*layers)
+        # The 1x1 convolution, written as what it is.
+        self.proj = Linear(widths[-1], ctx.dim, bias=True, std=ctx.init_std * widths[-1] ** -0.5)
 
     def vectors(self, images: Tensor) -> Tensor:
         """(B, C, height, width) -> (B, N, D)."""
-        maps = self.stem(images)  # (B, D, rows, cols)
-        return maps.flatten(2).transpose(1, 2)  # (B, N, D)
+        maps = self.stem(images)  # (B, channels, rows, cols)
+        return self.proj(maps.flatten(2).transpose(1, 2))  # (B, N, D)

@@ -49,7 +49,7 @@ class PatchEmbedder(GridEmbedder):
         super().__init__(ctx)
         self.size = size
         pixels = ctx.data.shape[0] * size * size
-        self.proj = Linear(pixels, ctx.dim, bias=True, std=pixels**-0.5)
+        self.proj = Linear(pixels, ctx.dim, bias=True, std=ctx.init_std * pixels**-0.5)
 
     def vectors(self, images: Tensor) -> Tensor:
         """(B, C, height, width) -> (B, N, D)."""
