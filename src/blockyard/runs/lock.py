@@ -69,6 +69,9 @@ class RunLock:
         """Give the lock back; the file stays, because removing it would race with the next taker."""
         if self._handle is not None:
             _OWNED.discard(self)
+            # Said aloud, because a child that was forked this moment may still have a copy.
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._handle, fcntl.LOCK_UN)
             os.close(self._handle)
             self._handle = None
 

@@ -1,0 +1,289 @@
+"""Loggers mirror a run; nothing that happens to them reaches it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockyard.engine.loggers import RunLog, RunLogger
+from blockyard.engine.loggers.base import flatten
+from blockyard.engine.loggers.none import NoLogger
+from blockyard.engine.loggers.tensorboard import TensorBoard
+from blockyard.engine.loggers.trackio import Trackio
+from blockyard.engine.loggers.wandb import Wandb
+from blockyard.errors import UserError
+from blockyard.runs.folder import RunFolder
+from blockyard.runs.metrics import read_metrics
+
+SECRET = "hunter2hunter2"
+STEPS = range(1, 30)
+
+
+def _folder(outputs: Path, **more: Any) -> RunFolder:
+    config = {"seed": 0, "name": "run", "outputs": str(outputs), "tags": ["t1"], "model": {"dim": 4}, **more}
+    return RunFolder.create(config, command=["test"])
+
+
+def _record(folder: RunFolder, logger: RunLogger | None, **more: Any) -> float:
+    """Metrics in, seconds out: what start, logging and finish cost the run."""
+    log = RunLog(folder, logger, **more)
+    started = time.monotonic()
+    log.start()
+    for step in STEPS:
+        log.log(step, {"train/loss": 1 / step})
+    log.finish("done", {"test/accuracy": 0.5})
+    took = time.monotonic() - started
+    assert [row["step"] for row in read_metrics(folder.path / "metrics.csv")] == list(STEPS)
+    folder.release()
+    return took
+
+
+class Recorder(RunLogger):
+    """Writes down what it is told, and breaks where it is told to."""
+
+    def __init__(self, breaks: str = "", how: BaseException | None = None, hangs: float = 0.0) -> None:
+        self.breaks, self.how, self.hangs = breaks, how, hangs
+        self.rows: list[tuple[int, dict[str, float]]] = []
+        self.said: list[str] = []
+        self.config: dict[str, Any] = {}
+
+    def _maybe(self, name: str) -> None:
+        self.said.append(name)
+        if name == self.breaks:
+            time.sleep(self.hangs)
+            if self.how is not None:
+                raise self.how
+
+    def start(self, folder: RunFolder, config: dict[str, Any]) -> None:
+        self.config = config
+        self._maybe("start")
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self._maybe("log")
+        self.rows.append((step, dict(values)))
+
+    def finish(self, state: str, summary: Mapping[str, Any]) -> None:
+        self._maybe(f"finish {state}")
+
+    def abandon(self) -> None:
+        self.said.append("abandon")
+
+
+def test_a_logger_is_told_everything_in_order_and_no_secret(tmp_path: Path) -> None:
+    logger = Recorder()
+    _record(_folder(tmp_path, data={"password": SECRET}), logger)
+    assert logger.rows == [(step, {"train/loss": 1 / step}) for step in STEPS]
+    assert logger.said[0] == "start"
+    assert logger.said[-1] == "finish done"
+    assert SECRET not in str(logger.config)
+    assert logger.config["model"] == {"dim": 4}
+
+
+@pytest.mark.parametrize("breaks", ["start", "log", "finish done"])
+@pytest.mark.parametrize("how", [RuntimeError("gone"), OSError(28, "No space left"), SystemExit(1), BrokenPipeError()])
+def test_no_error_of_a_logger_reaches_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, breaks: str, how: BaseException
+) -> None:
+    logger = Recorder(breaks, how)
+    assert _record(_folder(tmp_path), logger) < 2
+    assert caplog.text.count("the run goes on") == 1
+    assert logger.said[-1] == "abandon"
+
+
+@pytest.mark.parametrize("breaks", ["start", "log", "finish done"])
+def test_a_logger_that_hangs_is_left_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture, breaks: str) -> None:
+    assert _record(_folder(tmp_path), Recorder(breaks, hangs=8.0), finish_seconds=0.5) < 3
+    assert "left behind" in caplog.text
+
+
+def test_a_logger_that_is_too_slow_loses_rows_not_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("blockyard.engine.loggers.run_log._WAITING", 3)
+    _record(_folder(tmp_path), Recorder("start", hangs=1.0))
+    assert caplog.text.count("takes no more metrics") == 1
+
+
+def test_without_a_logger_the_table_is_written(tmp_path: Path) -> None:
+    _record(_folder(tmp_path), None)
+    _record(_folder(tmp_path / "b"), NoLogger())
+
+
+def test_a_missing_package_is_said_before_the_run(tmp_path: Path) -> None:
+    class Absent(Recorder):
+        package = "no_such_package"
+
+    with pytest.raises(UserError, match=r"needs the package no_such_package.*or logger=none"):
+        RunLog(_folder(tmp_path), Absent())
+
+
+def test_flatten_keeps_every_leaf() -> None:
+    assert flatten({"a": {"b": {"c": 1}}, "d": [1], "e": {}}) == {"a.b.c": 1, "d": [1], "e": {}}
+
+
+# -- Weights & Biases -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Not logged in, nothing asked for."""
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_DISABLED", "WANDB_BASE_URL", "WANDB_IDENTITY_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def _records(folder: RunFolder) -> list[dict[str, Any]]:
+    """What lies in the newest W&B file, read by W&B's own program."""
+    path = max(folder.path.glob("wandb/*run-*/*.wandb"), key=lambda path: path.stat().st_mtime)
+    said = subprocess.run(
+        [shutil.which("wandb") or str(Path(sys.executable).parent / "wandb"), "leet", "inspect", "--json", str(path)],
+        capture_output=True,
+        text=True,
+    )
+    return [json.loads(line) for line in said.stdout.splitlines() if line.startswith("{")]
+
+
+@pytest.mark.usefixtures("nobody")
+def test_wandb_chooses_its_mode(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("WANDB_BASE_URL", "http://wandb.example")
+    assert Wandb().mode == "offline"
+    with pytest.raises(UserError, match="wandb login"):
+        Wandb(mode="online").ready()
+    (tmp_path / "netrc").write_text("machine wandb.example login user password xyz\n")
+    assert Wandb().mode == "online"
+    Wandb(mode="online").ready()
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert Wandb().mode == "offline"
+    assert Wandb(mode="online").mode == "online"
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    assert Wandb().mode == "disabled"
+    monkeypatch.delenv("WANDB_MODE")
+    (tmp_path / "netrc").unlink()
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    assert Wandb().mode == "online"
+
+
+@pytest.mark.usefixtures("nobody")
+def test_wandb_offline_holds_the_whole_run_and_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["train", f"--password={SECRET}"])
+    folder = _folder(tmp_path, data={"password": SECRET, "deep": {"er": [1, {"x": None}]}})
+    assert _record(folder, Wandb(tags=["t2"], job_type="arm")) < 10
+    known = folder.facts()["wandb"]["id"]
+    records = _records(folder)
+    run = next(record["run"] for record in records if record["type"] == "run")
+    assert run["run_id"] == known
+    assert run["config"]["update"]["data"]["deep"] == {"er": [1, {"x": None}]}
+    assert (run["display_name"], run["run_group"], run["job_type"]) == ("run/s0", folder.path.parent.name, "arm")
+    assert set(run["tags"]) == {"t1", "t2"}
+    assert len([record for record in records if record["type"] == "history"]) == len(STEPS)
+    for path in (path for path in folder.path.rglob("*") if path.is_file()):
+        assert SECRET.encode() not in path.read_bytes(), path
+    # A second start of the same run goes on under the same id.
+    again = RunFolder.open(folder.path)
+    Wandb().prepare(again)
+    assert again.facts()["wandb"]["id"] == known
+
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from tests.test_loggers import _folder, _record, Wandb
+kind, outputs = sys.argv[1:]
+import blockyard.engine.loggers.wandb as module
+class Struck(Wandb):
+    def start(self, folder, config):
+        super().start(folder, config)
+        process = module._connection()._proc._process
+        process.kill() if kind == "kill" else process.send_signal(19) if kind == "stop" else None
+        time.sleep(0.3)
+print("seconds", _record(_folder(Path(outputs)), Struck()))
+"""
+
+
+def _in_a_process(kind: str, outputs: Path, **environment: str) -> tuple[float, float, str]:
+    """Seconds the run waited, seconds the process lived, what it said."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("WANDB_")}
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, kind, str(outputs)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=clean | {"HOME": str(outputs), "NETRC": str(outputs / "none")} | environment,
+    )
+    assert done.returncode == 0, done.stderr
+    return float(done.stdout.split("seconds")[1]), time.monotonic() - started, done.stderr
+
+
+def test_wandbs_helper_killed_in_the_middle_is_one_warning(tmp_path: Path) -> None:
+    waited, _, said = _in_a_process("kill", tmp_path)
+    assert waited < 5
+    assert said.count("the run goes on") == 1
+    assert "Traceback" not in said
+
+
+@pytest.mark.full
+def test_wandbs_helper_stopped_in_the_middle_delays_by_less_than_15_seconds(tmp_path: Path) -> None:
+    waited, lived, said = _in_a_process("stop", tmp_path)
+    assert waited < 15
+    assert lived < waited + 8
+    assert "left behind" in said
+
+
+def test_a_dead_network_delays_by_less_than_15_seconds_and_the_record_is_offline(tmp_path: Path) -> None:
+    waited, lived, said = _in_a_process("dead", tmp_path, WANDB_BASE_URL="http://127.0.0.1:9", WANDB_API_KEY="0" * 40)
+    assert waited < 15
+    assert lived < waited + 10
+    assert said.count("recorded offline") == 1
+    folder = RunFolder.open(next(tmp_path.glob("*/s0")))
+    assert len([record for record in _records(folder) if record["type"] == "history"]) == len(STEPS)
+
+
+def test_a_network_that_swallows_everything_delays_by_less_than_15_seconds(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        waited, lived, said = _in_a_process("dead", tmp_path, WANDB_BASE_URL=address, WANDB_API_KEY="0" * 40)
+    assert waited < 15
+    assert lived < waited + 10
+    assert said.count("recorded offline") == 1
+
+
+# -- the others -----------------------------------------------------------------------------------
+
+
+def test_tensorboard_holds_config_and_metrics(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    folder = _folder(tmp_path, data={"password": SECRET})
+    _record(folder, TensorBoard())
+    events = accumulator.EventAccumulator(str(folder.path / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == list(STEPS)
+    text = events.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert "| model.dim | 4 |" in text
+    assert SECRET not in text
+
+
+def test_trackio_holds_a_flat_config(tmp_path: Path) -> None:
+    pytest.importorskip("trackio")
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from tests.test_loggers import _folder, _record, Trackio\n"
+        "out = Path(sys.argv[1])\n"
+        "_record(_folder(out), Trackio(project='yard', directory=str(out / 'board')))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "the run goes on" not in done.stderr
+    database = next((tmp_path / "board").glob("*.db"))
+    assert b"model.dim" in b"".join(path.read_bytes() for path in database.parent.glob("*.db*"))
+    assert Trackio().package == "trackio"

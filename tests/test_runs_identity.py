@@ -1,0 +1,143 @@
+"""What makes two configs the same arm, and where an arm's folder lies."""
+
+from __future__ import annotations
+
+import copy
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockyard.runs.identity import identity, run_name, semantic, slug
+from tests.engine_runs import config
+
+
+@pytest.fixture(scope="module")
+def whole() -> dict[str, Any]:
+    return config(Path("outputs"))[0]
+
+
+def _shuffled(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    keys = list(value)
+    random.Random(0).shuffle(keys)
+    return {key: _shuffled(value[key]) for key in keys}
+
+
+def test_the_order_of_keys_does_not_matter(whole: dict[str, Any]) -> None:
+    assert list(_shuffled(whole)) != list(whole)
+    assert identity(_shuffled(whole)) == identity(whole)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("seed", 7),
+        ("name", "other"),
+        ("tags", ["a"]),
+        ("outputs", "elsewhere"),
+        ("force", True),
+        ("trainer.num_workers", 2),
+        ("trainer.devices", 2),
+        ("trainer.log_every", 3),
+        ("data.eval_batch_size", 5),
+        ("logger", {"_target_": "blockyard.engine.loggers.wandb.Wandb", "mode": "offline"}),
+        ("callbacks.progress", {"_target_": "blockyard.engine.callbacks.progress.Progress", "seconds": 3.0}),
+    ],
+)
+def test_what_changes_no_figure_is_left_out(whole: dict[str, Any], key: str, value: Any) -> None:
+    changed = _set(whole, key, value)
+    assert changed != whole
+    assert identity(changed) == identity(whole)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("optimizer.lr", 0.123),
+        ("model.dim", 24),
+        ("token_mixer.dropout", 0.2),
+        ("data.batch_size", 65),
+        ("trainer.max_steps", 31),
+        ("trainer.precision", "bf16-mixed"),
+        ("schedule.warmup", 3),
+        ("norm._target_", "blockyard.norm.rms.RMS"),
+        ("position._target_", "blockyard.position.none.NoPosition"),
+    ],
+)
+def test_what_changes_a_figure_changes_the_identity(whole: dict[str, Any], key: str, value: Any) -> None:
+    assert identity(_set(whole, key, value)) != identity(whole)
+
+
+def test_an_absent_option_is_its_default(whole: dict[str, Any]) -> None:
+    changed = copy.deepcopy(whole)
+    dropped = [name for name in ("qk_norm", "num_kv_heads") if name in changed["token_mixer"]]
+    assert dropped
+    for name in dropped:
+        del changed["token_mixer"][name]
+    assert identity(changed) == identity(whole)
+
+
+def test_equal_numbers_are_equal_however_typed() -> None:
+    assert identity({"optimizer": {"lr": 1}}) == identity({"optimizer": {"lr": 1.0}})
+    assert identity({"optimizer": {"lr": 1e-3}}) == identity({"optimizer": {"lr": 0.001}})
+    assert identity({"model": {"bias": True}}) != identity({"model": {"bias": 1}})
+    assert identity({"model": {"bias": None}}) != identity({"model": {"bias": False}})
+    assert identity({"model": {"kind": "1"}}) != identity({"model": {"kind": 1}})
+
+
+def test_the_identity_says_nothing_of_a_secret_and_asks_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert identity({"data": {"password": "one"}}) == identity({"data": {"password": "two"}})
+    before = identity({"data": {"root": "abcdef123456789"}})
+    monkeypatch.setenv("SOME_TOKEN", "abcdef123456789")
+    assert identity({"data": {"root": "abcdef123456789"}}) == before
+
+
+def test_a_target_outside_the_allowed_packages_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hostile.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert semantic({"data": {"_target_": "hostile.Data", "x": 1}}) == {"data": {"_target_": "hostile.Data", "x": 1}}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../etc",
+        "a/b",
+        "..",
+        ".",
+        "/abs",
+        "a\\b",
+        "nul\0l",
+        "line\nbreak",
+        "x" * 300,
+        "модель " * 30,
+        "-rf",
+        "~",
+        " ",
+    ],
+)
+def test_no_name_leaves_the_folder_or_makes_a_bad_one(name: str, tmp_path: Path) -> None:
+    made = run_name({"name": name})
+    assert Path(made).name == made
+    assert not made.startswith((".", "-"))
+    assert len(made.encode()) < 100
+    (tmp_path / made).mkdir()
+    assert (tmp_path / made).resolve().parent == tmp_path.resolve()
+
+
+def test_names_that_read_alike_stay_apart() -> None:
+    assert slug("a/b") != slug("a b") != slug("a-b")
+    assert slug("vit_digits") == "vit_digits"
+    assert slug(None) == slug("") == ""
+
+
+def _set(config: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+    changed = copy.deepcopy(config)
+    node, *path = changed, *key.split(".")
+    for part in path[:-1]:
+        node = node[part]
+    node[path[-1]] = value
+    return changed
