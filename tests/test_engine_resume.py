@@ -36,7 +36,7 @@ def test_a_run_killed_at_any_step_ends_with_the_same_bits(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("step", range(0, 30))
+@pytest.mark.parametrize("step", range(30))
 def test_a_run_killed_at_this_step_ends_with_the_same_bits(tmp_path: Path, undisturbed: RunFolder, step: int) -> None:
     assert killed_at(step, tmp_path, *MORE) == -signal.SIGKILL
     assert_same_bits(run(tmp_path, *MORE), undisturbed)

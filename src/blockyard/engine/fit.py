@@ -122,8 +122,10 @@ def _beside(folder: RunFolder, resume: bool) -> int:
 def _failure(folder: RunFolder, error: Exception, jobs: list[Job]) -> _Ending:
     reason = _words(error)
     told = folder.status.facts.get("elsewhere")
-    if told and "Connection" in reason:
-        reason = str(told)
+    fellow = jobs[0].fellow if jobs else None
+    if fellow and isinstance(error, RuntimeError):
+        # What this process noticed is only that the other one is gone.
+        reason = str(told or fellow)
     if f"step {_step(jobs)}" not in reason and "at step" not in reason:
         reason += f" (after step {_step(jobs)})"
     with contextlib.suppress(OSError):

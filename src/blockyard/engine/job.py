@@ -53,6 +53,7 @@ class Job:
     interrupts: Interrupts
     trainer: Any = None
     kernels: list[dict[str, Any]] | None = None
+    fellow: str | None = None  # what became of another process that died
 
     @property
     def live(self) -> Live:
@@ -79,7 +80,7 @@ class Job:
             self.trainer.fit(self.learner, ckpt_path=self.checkpoint)
             failed = False
         finally:
-            part(self.trainer, failed=failed)
+            self.fellow = part(self.trainer, failed=failed)
         self.interrupts.check()
 
     def begin(self) -> None:

@@ -30,6 +30,9 @@ class Settings:
     compile: bool = False
 
 
+_PLAIN = frozenset({"_current_fx_name", "update", "norm", "_loss", "_sum", "_count"})
+
+
 class Learner(pl.LightningModule):
     """Trains `model`. Nothing in a step waits for the device, except on a CPU, where waiting is free.
 
@@ -59,6 +62,16 @@ class Learner(pl.LightningModule):
         self._sum: Tensor | None = None
         self._count = 0
         self._configured = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Skip torch's search for parameters where the name says there is none.
+
+        Lightning sets `_current_fx_name` some forty times a step.
+        """
+        if name in _PLAIN:
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
 
     def configure_model(self) -> None:
         """Shard and compile, block by block. Called by Lightning before the optimizer is made."""

@@ -97,23 +97,35 @@ def clean_environment() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def part(trainer: pl.Trainer, *, failed: bool) -> None:
-    """End the company of processes after training. On a failure the others are ended, not waited for."""
+def part(trainer: pl.Trainer, *, failed: bool) -> str | None:
+    """End the company of processes after training; what became of the first that died, or None.
+
+    After a failure the others are ended, not waited for.
+    """
     launcher = trainer.strategy.launcher
     children: list[subprocess.Popen[bytes]] = list(getattr(launcher, "procs", []))
     if launcher is not None and children:
         # Lightning's observer kills this process when a child ends badly; from here that is our matter.
         launcher.procs.clear()  # type: ignore[attr-defined]
+    _disconnect()
+    died = None
+    for rank, child in enumerate(children, start=1):
+        code = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = child.wait(3.0 if failed else 30.0)
+        if code:
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            died = died or f"process {rank} {how}"
+        elif code is None:
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+    return died
+
+
+def _disconnect() -> None:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         with contextlib.suppress(RuntimeError):
             torch.distributed.destroy_process_group()
-    for child in children:
-        if failed:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(3.0)
-            child.send_signal(signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(30.0)
 
 
 def leave(seconds: float = 10.0) -> None:
@@ -121,9 +133,7 @@ def leave(seconds: float = 10.0) -> None:
 
     Then give it time to write the reason down: Lightning kills it soon after this process has ended.
     """
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        with contextlib.suppress(RuntimeError):
-            torch.distributed.destroy_process_group()
+    _disconnect()
     parent, until = os.getppid(), time.monotonic() + seconds
     while os.getppid() == parent and time.monotonic() < until:
         time.sleep(0.1)

@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 from blockyard.contracts import Embedder, Position, iter_blocks
+from blockyard.model._prefix import PrefixTokens
 
 # What these modules own directly are tables (of symbols, of places) and learned tokens: looked up
 # or added, never multiplied by, so pulling them to zero does not limit a map's size.
-_TABLES = (nn.Embedding, Embedder, Position)
+_TABLES = (nn.Embedding, Embedder, Position, PrefixTokens)
 
 
 def split_by_decay(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
@@ -37,9 +38,7 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
     return [p for p in decay if id(p) in inside and p.ndim == 2]
 
 
-def decay_groups(
-    decay: list[nn.Parameter], plain: list[nn.Parameter], weight_decay: float
-) -> list[dict[str, Any]]:
+def decay_groups(decay: list[nn.Parameter], plain: list[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
     """Parameter groups of a torch optimizer; empty ones are left out."""
     groups = [{"params": decay, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]

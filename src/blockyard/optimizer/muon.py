@@ -66,9 +66,7 @@ class Muon(OptimizerPlan):
         """One optimizer face over Muon and AdamW. Raises ValueError where no block has a matrix."""
         hidden = hidden_matrices(model)
         if not hidden:
-            raise ValueError(
-                "optimizer=muon: no block of this model has a trainable matrix; choose optimizer=adamw"
-            )
+            raise ValueError("optimizer=muon: no block of this model has a trainable matrix; choose optimizer=adamw")
         taken = {id(p) for p in hidden}
         decay, plain = ([p for p in part if id(p) not in taken] for part in split_by_decay(model))
         muon = torch.optim.Muon(

@@ -108,11 +108,12 @@ class Rhythm(pl.Callback):
             self.first_step_at = time.time()
         asked = self._asked_to_stop(trainer)
         final = live.step >= live.total
-        due = final or self._due(live.step)
-        if not (asked or due or live.step % self.beats.log_every == 0):
+        due, save = final or self._due(live.step), self._save_due()
+        logged = due or live.step % self.beats.log_every == 0
+        if not (asked or logged or save):
             return
         module.guard.settle()
-        if due or live.step % self.beats.log_every == 0:
+        if logged:
             self._log_training(trainer, module)
         self._stop_clock()
         if due and not (asked and not final):
@@ -120,7 +121,7 @@ class Rhythm(pl.Callback):
                 self._judge(trainer)
             except Interrupted:
                 asked = True
-        if asked or due or self._save_due():
+        if asked or due or save:
             self._save(trainer)
         if (asked and not final) or live.stop:
             trainer.should_stop = True
