@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from blockyard.contracts import Context, Parts, Rate, Seq, TokenMixer
 from blockyard.model._fit import check_call, check_parts, fit_coords
 from blockyard.model._prefix import Prefix, PrefixTokens
-from blockyard.ops import kernel
+from blockyard.ops import kernel, mask
 from blockyard.ops.attend import prepare
 from blockyard.ops.cache import cache_bytes
 
@@ -119,7 +119,9 @@ class Transformer(nn.Module):
         return x, seq
 
     def _prepare(self, x: Tensor, seq: Seq) -> None:
-        """Masks are the same in all layers, so they are made once."""
+        """Masks are the same in all layers, so they are made once, where there are any."""
+        if not mask.reasons(seq, seq, self.ctx.causal):
+            return
         attending = [mixer for mixer in self.mixers if "scores" in mixer.traits.ports]
         if attending:
             rate = max(getattr(mixer, "dropout", 0.0) for mixer in attending) if self.training else 0.0

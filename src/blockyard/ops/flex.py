@@ -81,6 +81,8 @@ def score_function(seq: Seq, k_seq: Seq) -> Callable[..., Tensor] | None:
 def _compiled() -> Callable[..., Tensor]:
     from torch.nn.attention.flex_attention import flex_attention
 
+    # One kernel a shape: the form for any shape fails to build on some backends. Past torch's limit of
+    # shapes (8) it runs unfused: slower, still right.
     return torch.compile(flex_attention, dynamic=False)
 
 
