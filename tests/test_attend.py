@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from blockyard.contracts import Position, Seq
-from blockyard.ops import mask
+from blockyard.ops import kernel, mask
 from blockyard.ops.attend import attend, prepare
 from blockyard.ops.cache import KVCache
 from blockyard.ops.flex import flex
@@ -161,3 +161,12 @@ def test_planted_bias_on_the_prefix_is_caught(monkeypatch: pytest.MonkeyPatch) -
     seq.num_prefix = 0
     with pytest.raises(AssertionError):
         assert_close(out, eager(*tensors, seq, seq, True))
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2])
+@pytest.mark.parametrize("kind", FACTS)
+def test_groups_without_a_kernel_for_them(kind: str, kv_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no fused kernel reads grouped keys in place they are repeated, each for its own queries."""
+    seq, tensors = facts(kind, scheme("alibi"), PREFIX), qkv(torch.float64, kv_heads)
+    monkeypatch.setattr(kernel, "takes_groups", lambda *_: False)
+    assert_close(attend(*tensors, seq, seq, True), eager(*tensors, seq, seq, True))
