@@ -69,7 +69,7 @@ BAD = [
     ("check 'name=a=b,c{'", ["name", "cannot be read"]),
     ("check hydra.callbacks.x._target_=os.system", ["hydra.callbacks", "not open to overrides"]),
     ("check hydra.job.chdir=true", ["hydra.job.chdir", "not open to overrides"]),
-    ("check model._args_=[1]", ["model._args_", "not open"]),
+    ("check model._args_=[1]", ["model._args_", "has no option"]),
     # values
     ("check model.dim=abc", ["model.dim", "'abc'", "int >= 1"]),
     ("check model.dim=0", ["model.dim", "0", "int >= 1"]),
@@ -97,7 +97,7 @@ BAD = [
     ("check tokenizer=char", ["tokenizer=char reads texts", "data=digits gives images", "tokenizer=patch"]),
     ("check token_mixer=fourier position=rope", ["position=rope", "queries_and_keys", "token_mixer=attention"]),
     ("check token_mixer=token_mlp position=alibi", ["position=alibi", "scores"]),
-    ("check model=decoder", ["objective=classify"]),
+    ("check model=decoder head=class_token model.prefix.class_token=true", ["head=class_token", "sees nothing"]),
     ("check objective=next_token", ["objective=next_token"]),
     ("check head=class_token", ["model.prefix.class_token=true"]),
     ("check head=token", ["head=token gives one a token", "head=mean_pool"]),

@@ -98,10 +98,10 @@ def test_the_stem_doubles_its_width_up_to_the_model() -> None:
     assert (embedder.proj.in_features, embedder.proj.out_features) == (128, 128)
 
 
-def test_first_vectors_have_unit_spread() -> None:
+def test_first_vectors_enter_the_stream_at_its_size() -> None:
     ctx = context(Patch(size=4), (3, 32, 32), dim=256)
     x, _ = initialise(Patch(size=4).embedder(ctx), 0)(torch.randn(8, 3, 32, 32))
-    torch.testing.assert_close(x.std().item(), 1.0, atol=0.1, rtol=0)
+    torch.testing.assert_close(x.std().item() / ctx.init_std, 1.0, atol=0.1, rtol=0)
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:

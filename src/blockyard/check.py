@@ -183,10 +183,11 @@ def _shapes(config: dict[str, Any], facts: Facts, refused: set[str]) -> Iterator
                     yield Issue(key, str(error))
     if "data" in built:
         missing = built["data"].missing()
-        if missing:
+        if missing:  # what is not there has no shape either
             yield Issue("data", missing)
+            return
     try:
-        ctx = _context(facts, built)
+        ctx = _context(built)
     except KeyError:
         return
     except ValueError as error:
@@ -202,7 +203,7 @@ def _shapes(config: dict[str, Any], facts: Facts, refused: set[str]) -> Iterator
                     yield Issue(family, str(error))
 
 
-def _context(facts: Facts, built: dict[str, Any]) -> Context:
+def _context(built: dict[str, Any]) -> Context:
     data, tokens = built["data"].spec, built["tokenizer"].spec(built["data"].spec)
     ctx = built["model"].context(data, tokens, built["objective"].outputs(data, tokens))
     assert ctx.head_dim, "a context knows its head width"

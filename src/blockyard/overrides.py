@@ -86,10 +86,11 @@ def _choice(family: str, key: str, value: Any, folders: tuple[Path, ...], issues
 
 
 def _slash_hint(name: str, value: str) -> list[str]:
-    parts = name.split("/")
-    if len(parts) == 2 and parts[0] in catalog.families():
-        return [f"{parts[0]}.{parts[1]}={value}", f"{parts[0]}={value}"]
-    return []
+    family, _, rest = name.replace("@", "/").partition("/")
+    if family not in catalog.families():
+        return []
+    picked = next((word for word in (rest, value) if word in catalog.choices(family)), None)
+    return [f"{family}={picked}"] if picked else [f"{family}.{rest}={value}"]
 
 
 def known(

@@ -70,7 +70,7 @@ def packages(words: Words) -> list[str]:
 def only(words: Words, verb: str, known: Sequence[str]) -> None:
     """Raise UserError on any override left over after a verb has taken its own."""
     if words.overrides:
-        from blockyard.compose import near
+        from blockyard.overrides import near
 
         key = words.overrides[0].partition("=")[0]
         hint = "".join(f"; nearest: {word}" for word in near(key, known)[:1])
