@@ -7,6 +7,8 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
+from blockyard.contracts import Context, Position
+from blockyard.init import Init
 from blockyard.ops import kernel
 from tests.helpers import choices, context, factory, node, symbols, tiny
 
@@ -88,11 +90,39 @@ def test_a_fused_block_names_its_layers(fused: bool) -> None:
 def test_what_is_expected_is_what_happens(position: str, variable: bool, dropout: float) -> None:
     sizes = {"variable": variable}
     model = tiny(position=position, sizes=sizes, options={"token_mixer": {"dropout": dropout}}).train()
+    (record, _) = model.kernels()
     lengths = torch.tensor([6, 4]) if variable else None
-    (record, _) = model.kernels(symbols(2, 6), lengths)
+    assert model.kernels(symbols(2, 6), lengths)[0] == record
     ctx = context(**sizes)
     said = kernel.expected(ctx, node("position", position)[0], "cpu", torch.float32, dropout)
     assert said == (record["kernel"], record["reason"])
+
+
+class Table(Position):
+    """A learned bias, one number for each distance."""
+
+    acts_on = frozenset({"bias"})
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(6))
+
+    def init_weights(self, init: Init) -> None:
+        init.normal("table")
+
+    def bias(self, head: torch.Tensor, q: tuple[torch.Tensor, ...], k: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return (self.table[(q[0] - k[0]).abs().long()] * (head + 1)).float()
+
+
+def test_a_learned_bias_gets_its_gradient_and_says_what_it_costs() -> None:
+    model = tiny(replace={"position": Table}).float()
+    (record, _) = model.kernels()
+    assert record["kernel"] == "math"
+    assert (record["kernel"], record["reason"]) == kernel.expected(context(), model.position, "cpu", torch.float32)
+    model(symbols(2, 6)).sum().backward()
+    assert model.position.table.grad.abs().min() > 0
+    with torch.no_grad():
+        assert model.kernels()[0]["kernel"] == "flash"
 
 
 def test_expected_on_a_gpu() -> None:

@@ -145,7 +145,8 @@ class Transformer(nn.Module):
     ) -> list[kernel.Record]:
         """Which kernel each layer's mixer takes for this batch, and why none faster.
 
-        Without a batch, one full row of zeros is asked about, on the model's device.
+        Without a batch, one full row of zeros is asked about, on the model's device, with the lengths
+        and segments that such data brings.
         """
         if inputs is None:
             device = next(self.parameters()).device
@@ -153,4 +154,8 @@ class Transformer(nn.Module):
                 inputs = torch.zeros((1, *self.ctx.data.shape), device=device)
             else:
                 inputs = torch.zeros((1, self.ctx.tokens.max_len), dtype=torch.long, device=device)
+            if self.ctx.tokens.variable:
+                lengths = torch.tensor([self.ctx.tokens.max_len], device=device)
+            if self.ctx.data.packed:
+                segment = torch.zeros((1, self.ctx.tokens.max_len), dtype=torch.long, device=device)
         return kernel.record(self, inputs, lengths, segment)

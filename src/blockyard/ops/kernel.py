@@ -26,6 +26,9 @@ NAMES = {
     SDPBackend.OVERRIDEABLE.value: "device",
 }
 
+NO_DROPOUT = "the CPU's flash kernel has no dropout on the weights"
+NO_GRADIENT = "the CPU's flash kernel gives a learned bias no gradient"
+
 
 class Record(TypedDict):
     """One layer: its path in the model, the kernel it takes, and why none faster ("" if none is)."""
@@ -72,7 +75,9 @@ def taken(q: Tensor, k: Tensor, v: Tensor, why: list[str], settings: dict[str, A
         return name, why
     found = list(why)
     if q.device.type == "cpu" and rate:
-        found.append("the CPU's flash kernel has no dropout on the weights")
+        found.append(NO_DROPOUT)
+    if q.device.type == "cpu" and mask is not None and mask.requires_grad:
+        found.append(NO_GRADIENT)
     if q.device.type == "cuda":
         params = torch.backends.cuda.SDPAParams(q, k, v, mask, rate, causal, settings["enable_gqa"])
         with warnings.catch_warnings(record=True) as caught:
@@ -106,8 +111,11 @@ def expected(
             why.append(f"flash takes float16 and bfloat16, not {str(dtype).removeprefix('torch.')}")
         return "efficient", "; ".join(why)
     if dropout:
-        return "math", "; ".join([*why, "the CPU's flash kernel has no dropout on the weights"])
-    return "flash", "; ".join(why)
+        why.append(NO_DROPOUT)
+    if "bias" in position.acts_on and isinstance(position, nn.Module) and list(position.parameters()):
+        why.append(NO_GRADIENT)
+    slow = NO_DROPOUT in why or NO_GRADIENT in why
+    return "math" if slow else "flash", "; ".join(why)
 
 
 @contextmanager
@@ -132,12 +140,11 @@ def _listen(model: nn.Module) -> Iterator[list[Record]]:
             handle.remove()
 
 
-@torch.no_grad()
 def record(model: nn.Module, *inputs: Any) -> list[Record]:
     """Run one forward pass and say, for every token mixer in order, which kernel it took and why.
 
-    The mode (training or evaluation) and autocast in force are left as they are, since dropout and
-    the type decide the kernel. A compiled model runs eagerly here.
+    Mode (training or evaluation), autocast and whether gradients are kept are left as they are, since
+    each can decide the kernel. A compiled model runs eagerly here.
     """
     with _listen(model) as records, torch.compiler.set_stance("force_eager"):
         model(*inputs)
