@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import itertools
 import statistics
 import tempfile
 import time
@@ -90,7 +91,7 @@ def bare(outputs: Path, words: tuple[str, ...], steps: int) -> float:
 
 
 def _median_step(marks: list[float]) -> float:
-    steps = [after - before for before, after in zip(marks[20:], marks[21:], strict=False)]
+    steps = [after - before for before, after in itertools.pairwise(marks[20:])]
     return statistics.median(steps)
 
 

@@ -180,7 +180,7 @@ def test_data_that_changed_since_is_refused_on_resume(tmp_path: Path) -> None:
     content = json.loads(facts.read_text())
     content["data"]["fingerprint"] = "another"
     facts.write_text(json.dumps(content))
-    with folder(tmp_path, *MORE) as made, pytest.raises(UserError, match="the data of .* changed"):
+    with folder(tmp_path, *MORE) as made, pytest.raises(UserError, match=r"the data of .* changed"):
         train(made, resume=True)
 
 
@@ -194,5 +194,5 @@ def test_early_stopping_ends_a_run_as_done(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [{"monitor": "val/loss"}, {"mode": "min"}, {"monitor": "a", "mode": "low"}])
 def test_early_stopping_wants_metric_and_mode_together(words: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="early_stopping.mo"):
+    with pytest.raises(ValueError, match=r"early_stopping\.mo"):
         EarlyStopping(**words)

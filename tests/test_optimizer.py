@@ -141,5 +141,5 @@ def test_muon_says_what_a_torch_without_it_needs(monkeypatch: pytest.MonkeyPatch
 
 
 def test_nesterov_without_momentum_is_refused() -> None:
-    with pytest.raises(ValueError, match="optimizer.nesterov=true needs optimizer.momentum"):
+    with pytest.raises(ValueError, match=r"optimizer.nesterov=true needs optimizer.momentum"):
         SGD(momentum=0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def test_every_schedule_rises_from_above_zero_to_one_and_never_passes_it(path: P
     assert min(factors[:-1]) > 0
     assert max(factors) <= 1.0
     # After the warm-up no factor rises again.
-    assert all(after <= before + 1e-12 for before, after in zip(factors[10:], factors[11:], strict=False))
+    assert all(after <= before + 1e-12 for before, after in pairwise(factors[10:]))
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: path.stem)

@@ -1,0 +1,101 @@
+"""Several processes: disjoint shards of the same batches, the same loss as one process, one ending."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from blockyard.runs.checkpoint import newest_good
+from blockyard.runs.folder import RunFolder
+from tests.engine_runs import TINY, rows, run
+
+PLAIN = ("token_mixer.dropout=0.0",)
+
+
+def start(outputs: Path, kind: str, *overrides: str) -> subprocess.Popen[str]:
+    words = [word for word in (*TINY, *PLAIN) if not word.startswith("trainer=")]
+    command = [sys.executable, "-m", "blockyard", "train", f"trainer={kind}", "trainer.accelerator=cpu", *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [*command, f"outputs={outputs}", *overrides], env=environment, text=True, stderr=subprocess.PIPE
+    )
+
+
+def trained(outputs: Path, kind: str, *overrides: str, code: int = 0) -> RunFolder:
+    process = start(outputs, kind, *overrides)
+    _, errors = process.communicate(timeout=180)
+    assert process.returncode == code, errors
+    return RunFolder.open(next(outputs.glob("*/s0")))
+
+
+def wait_for_step(outputs: Path, step: int) -> None:
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        found = next(outputs.glob("*/s0/metrics.csv"), None)
+        if found is not None and len(found.read_text().splitlines()) > 1 + step // 4:
+            return
+        time.sleep(0.05)
+    raise AssertionError("the run does not get on")
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_two_processes_follow_the_loss_of_one_at_the_same_global_batch(tmp_path: Path, kind: str) -> None:
+    one = run(tmp_path / "one", *PLAIN)
+    two = trained(tmp_path / "two", kind)
+    assert two.status.state == "done"
+    summary = json.loads((two.path / "summary.json").read_text())
+    assert summary["processes"] == 2
+    assert summary["steps"] == 30
+    ours, theirs = rows(two), rows(one)
+    assert len(ours) == len(theirs)
+    for left, right in zip(ours, theirs, strict=True):
+        assert left == pytest.approx(right, rel=1e-4)
+    # A run is the same run whatever it is spread over.
+    assert two.identity == one.identity
+
+
+@pytest.mark.full
+def test_sigterm_to_the_main_process_stops_all_after_the_same_step_and_all_go_on(tmp_path: Path) -> None:
+    words = ("trainer.max_steps=2000", "trainer.eval_every=1000")
+    process = start(tmp_path, "ddp", *words)
+    wait_for_step(tmp_path, 40)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143
+    made = RunFolder.open(next(tmp_path.glob("*/s0")))
+    assert made.status.state == "interrupted"
+    stopped = newest_good(made.checkpoints).step
+    assert stopped == made.status.step
+    process = start(tmp_path, "ddp", *words)
+    wait_for_step(tmp_path, int(stopped or 0) + 20)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    found = newest_good(made.checkpoints).step
+    assert found is not None
+    assert found > int(stopped or 0)
+
+
+@pytest.mark.full
+def test_a_process_that_dies_ends_the_run_as_failed(tmp_path: Path) -> None:
+    process = start(tmp_path, "ddp", "trainer.max_steps=5000", "trainer.eval_every=100")
+    wait_for_step(tmp_path, 104)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    cells = [int(pid) for pid in children if b"_cell" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(cells[0], signal.SIGKILL)
+    assert process.wait(60) == 1
+    made = RunFolder.open(next(tmp_path.glob("*/s0")))
+    assert made.status.state == "failed"
+    assert "process 1 was killed by signal 9" in str(made.status.reason)
+    assert newest_good(made.checkpoints).step == 100
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_muon_trains_with_several_processes(tmp_path: Path, kind: str) -> None:
+    trained(tmp_path, kind, "optimizer=muon", "trainer.max_steps=8")
