@@ -154,7 +154,7 @@ def _write_for_ever(path: Path, said: Any) -> None:
 
 def test_a_kill_at_any_moment_leaves_a_good_one(tmp_path: Path) -> None:
     context, chance = multiprocessing.get_context("fork"), random.Random(0)
-    said = context.Value("q", 0)
+    said = context.Value("q", 0, lock=False)
     for _ in range(15):
         before = said.value
         writer = context.Process(target=_write_for_ever, args=(tmp_path / LAST, said))
