@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,8 +12,12 @@ import torch
 import yaml
 
 from blockyard import catalog
+from blockyard.check import default_pick
 from blockyard.compose import Composed, complete, compose
 from blockyard.contracts import Batch
+from blockyard.model._prefix import Prefix
+from blockyard.rules import RULES, Facts
+from blockyard.schema import locate
 
 # What a model is made of. The rest (optimizer, trainer, ...) does not change what can be combined.
 FAMILIES = (
@@ -47,6 +52,8 @@ def _node(family: str, name: str) -> dict[str, Any]:
 def config(choices: dict[str, str]) -> Composed:
     """The composed config of one choice per family, small enough to run in milliseconds."""
     tree = {**copy.deepcopy(_base()), **{family: copy.deepcopy(_node(family, name)) for family, name in choices.items()}}
+    if needs_class_token(choices["head"]):
+        tree["model"]["prefix"] = {"class_token": True, "registers": 1}
     complete(tree)
     return Composed(tree, dict(choices))
 
@@ -83,6 +90,33 @@ def pairwise(accept: Any = None) -> list[dict[str, str]]:
                 chosen.append(row)
                 open_pairs -= set(news)
     return chosen
+
+
+def legal(row: dict[str, str]) -> bool:
+    """Whether no rule refuses a row, as its YAMLs stand."""
+    return all(
+        _judged(number, *(row[family] for family in rule.pair), row["data"], row["tokenizer"], row["head"])
+        for number, rule in enumerate(RULES)
+    )
+
+
+@cache
+def needs_class_token(head: str) -> bool:
+    """Whether a head reads the class token, so that its model must have one."""
+    return locate(catalog.choices("head")[head].target).needs_class_token
+
+
+@cache
+def _judged(number: int, first: str, second: str, data: str, tokenizer: str, head: str) -> bool:
+    rule = RULES[number]
+    asked = {"data": data, "tokenizer": tokenizer, **dict(zip(rule.pair, (first, second), strict=True))}
+    picks = {family: default_pick(catalog.choices(family)[name]) for family, name in asked.items()}
+    if "model" in picks and needs_class_token(head):
+        picks["model"] = replace(picks["model"], options={"prefix": Prefix(class_token=True, registers=1)})
+    try:
+        return rule.reason(Facts(picks)) is None
+    except ValueError:
+        return False  # the tokenizer cannot read this data
 
 
 def batch_for(plan: Any, size: int = 2) -> Batch:
