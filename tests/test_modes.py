@@ -8,7 +8,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from blockyard.block._base import Branch
-from blockyard.contracts import Parts
+from blockyard.contracts import Parts, Seq
 from blockyard.model._prefix import Prefix
 from blockyard.model._transformer import Transformer
 from blockyard.ops.flex import flex
@@ -32,6 +32,25 @@ def test_half_precision(family: str, name: str) -> None:
     assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
     spread = exact.std().item()
     assert (rough.float() - exact).abs().mean().item() < 0.1 * spread
+
+
+class Projects(TinyEmbedder):
+    """Ends in a matmul, as embedders of images do; autocast makes that half precision."""
+
+    def forward(self, *args: object) -> tuple[torch.Tensor, Seq]:
+        x, seq = super().forward(*args)
+        return x @ torch.eye(x.shape[-1]), seq
+
+
+@pytest.mark.parametrize("block", choices("block"))
+def test_the_stream_keeps_single_precision(block: str, recwarn: pytest.WarningsRecorder) -> None:
+    model = tiny(block=block, norm="rms", options={"token_mixer": {"qk_norm": True}}, prefix=Prefix(True, 1)).float()
+    model.embedder.__class__ = Projects
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        steps = model.steps(symbols(2, 6))
+    for name in ("embedded", "stream", "block.0", "block.1"):
+        assert steps[name].dtype == torch.float32, name
+    assert not [warning for warning in recwarn if "rms" in str(warning.filename) or "Mismatch" in str(warning.message)]
 
 
 @pytest.mark.parametrize(("mixer", "position", "axes"), combinations("bidirectional"))

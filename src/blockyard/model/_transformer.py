@@ -91,6 +91,9 @@ class Transformer(nn.Module):
         past = 0 if cache is None else cache.length
         x, seq = self.embedder(inputs, lengths, segment, past)
         new = len(seq)
+        if torch.is_autocast_enabled(inputs.device.type if inputs.device.type != "meta" else "cpu"):
+            # A projection comes out in half precision; the stream that all blocks add to must not.
+            x = x.float()
         yield "embedded", x
         x = self.position.embed(x, fit_coords(self.ctx, self.position, seq, past))
         yield "placed", x

@@ -15,11 +15,27 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockyard.contracts import Context, Count, Memory, Rate, Seq, TokenMixer, Traits
+from blockyard.init import Init
 from blockyard.ops.attend import attend
 from blockyard.ops.cache import KVCache
 from blockyard.ops.linear import linear, residual
 from blockyard.ops.rotate import rotate
 from blockyard.token_mixer._declared import check_call, check_context
+
+
+class HeadNorm(nn.RMSNorm):
+    """RMS normalisation over the channels of a head, in the type of its input."""
+
+    def __init__(self, head_dim: int) -> None:
+        super().__init__(head_dim, eps=1e-6)
+
+    def init_weights(self, init: Init) -> None:
+        """Gain one."""
+        init.ones("weight")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, H, N, K) -> (B, H, N, K). A gain of another type than x would cost the fused kernel."""
+        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
 class Attention(TokenMixer):
@@ -63,8 +79,8 @@ class Attention(TokenMixer):
         self.head_dim, self.dropout = ctx.head_dim, dropout
         self.q_width, self.kv_width = ctx.heads * ctx.head_dim, kv_heads * ctx.head_dim
         self.proj_in = linear(ctx, ctx.dim, self.q_width + 2 * self.kv_width, bias=bias)
-        self.q_norm = nn.RMSNorm(ctx.head_dim, eps=1e-6) if qk_norm else nn.Identity()
-        self.k_norm = nn.RMSNorm(ctx.head_dim, eps=1e-6) if qk_norm else nn.Identity()
+        self.q_norm = HeadNorm(ctx.head_dim) if qk_norm else nn.Identity()
+        self.k_norm = HeadNorm(ctx.head_dim) if qk_norm else nn.Identity()
         self.proj_out = residual(ctx, self.q_width, ctx.dim, bias=bias)
 
     def forward(self, x: Tensor, seq: Seq, cache: KVCache | None = None, memory: Memory | None = None) -> Tensor:
