@@ -1,0 +1,289 @@
+"""Does everything work, and how fast, on a machine with a GPU? One command of a few minutes.
+
+    python benchmarks/gpu_check.py [--out gpu.md]      on a GPU
+    python benchmarks/gpu_check.py --dry               the same path, tiny, on a CPU
+
+It checks attention kernels (flash chosen in bf16, each path against the eager reference in float64),
+trains `vit_digits` and a decoder of GPT-2 small's shape for a hundred steps in bf16 with compiled
+blocks, and writes a Markdown table: tokens per second, and the share of the GPU's peak.
+
+Needs torch >= 2.11 and pytorch-lightning, torchmetrics, pydantic, pyyaml, rich, numpy, scikit-learn
+(for the digits). Neither hydra nor wandb is imported: configs are read from conf/ as plain YAML.
+Without an installation, set PYTHONPATH=src. Exit code 1 if a check fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from blockyard.catalog import conf_dir
+from blockyard.compose import complete
+from blockyard.contracts import Batch, DataModule, DataSpec, Seq, Splits, TextTokenizer, Tokenizer
+
+# Dense bf16 matmul peaks in FLOP/s, from the vendors' data sheets.
+PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "A10": 125e12, "RTX 4090": 165e12}
+VOCABULARY = 50_304  # GPT-2's, rounded up to a multiple of 64
+
+
+class RandomText(DataModule):
+    """Symbols drawn at random: what they say does not matter for speed.
+
+    Options:
+        context: tokens in a row
+        batch_size: rows in a step
+        vocabulary: symbols
+    """
+
+    def __init__(self, *, context: int = 1024, batch_size: int = 32, vocabulary: int = VOCABULARY) -> None:
+        self.context, self.batch_size, self.eval_batch_size = context, batch_size, batch_size
+        self.vocabulary = vocabulary
+
+    @property
+    def spec(self) -> DataSpec:
+        return DataSpec("text", (self.context,))
+
+    def load(self, tokenizer: Tokenizer) -> Splits:
+        generator = torch.Generator().manual_seed(0)
+        rows = torch.randint(self.vocabulary, (4 * self.batch_size, self.context + 1), generator=generator)
+        return Splits(Rows(rows), Rows(rows[: self.batch_size]), Rows(rows[: self.batch_size]))
+
+    def fingerprint(self) -> str:
+        return "random"
+
+
+class Rows:
+    """Rows of symbols in memory."""
+
+    def __init__(self, rows: torch.Tensor) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, order: torch.Tensor, key: int | None) -> Batch:
+        return Batch(self.rows[order])
+
+
+class Symbols(TextTokenizer):
+    """Symbols as they are.
+
+    Options:
+        vocabulary: how many there are
+    """
+
+    def __init__(self, *, vocabulary: int = VOCABULARY) -> None:
+        self.vocabulary = vocabulary
+
+    def spec(self, data: DataSpec) -> Any:
+        from blockyard.tokenizer._symbols import text_tokens
+
+        return text_tokens(data, self.vocabulary)
+
+    def embedder(self, ctx: Any) -> Any:
+        from blockyard.tokenizer._symbols import SymbolEmbedder
+
+        return SymbolEmbedder(ctx)
+
+    def fit(self, texts: Any) -> None:
+        pass
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) % self.vocabulary for letter in text]
+
+    def decode(self, symbols: list[int]) -> str:
+        return "".join(map(chr, symbols))
+
+
+def config(outputs: Path, choices: dict[str, str], values: dict[str, Any]) -> dict[str, Any]:
+    """A complete config from conf/, with a choice per family and dotted values."""
+    families = {
+        next(iter(entry)): next(iter(entry.values()))
+        for entry in yaml.safe_load((conf_dir() / "config.yaml").read_text())["defaults"]
+        if isinstance(entry, dict)
+    }
+    made: dict[str, Any] = {"seed": 0, "outputs": str(outputs), "allow": ["gpu_check"], "tags": [], "force": True}
+    for family, choice in (families | choices).items():
+        if family in ("experiment", "debug") or choice is None:
+            continue
+        made[family] = yaml.safe_load((conf_dir() / family / f"{choice}.yaml").read_text()) or {}
+    for key, value in values.items():
+        node = made
+        *path, last = key.split(".")
+        for part in path:
+            node = node.setdefault(part, {})
+        node[last] = value
+    complete(made)
+    return made
+
+
+def vit_digits(outputs: Path, dry: bool) -> dict[str, Any]:
+    values = {
+        "name": "vit_digits",
+        "data.shift": 1,
+        "tokenizer.size": 2,
+        "optimizer.lr": 2e-3,
+        "trainer.max_steps": 6 if dry else 800,
+        "trainer.log_every": 2 if dry else 50,
+        "trainer.precision": "bf16-mixed",
+        "trainer.require_flash": True,
+        **({"model.dim": 16, "model.depth": 1, "model.heads": 2} if dry else {}),
+    }
+    return train(config(outputs, {"trainer": "cpu" if dry else "gpu", "logger": "none"}, values), dry)
+
+
+def gpt2_small(outputs: Path, dry: bool) -> dict[str, Any]:
+    small = {"context": 32, "batch_size": 4, "vocabulary": 256}
+    full = {"context": 1024, "batch_size": 32, "vocabulary": VOCABULARY}
+    data = small if dry else full
+    values = {
+        "name": "gpt2_small",
+        "data": {"_target_": "gpu_check.RandomText", **data},
+        "tokenizer": {"_target_": "gpu_check.Symbols", "vocabulary": data["vocabulary"]},
+        "model.dim": 32 if dry else 768,
+        "model.depth": 2 if dry else 12,
+        "model.heads": 2 if dry else 12,
+        "head.tied": True,
+        "trainer.max_steps": 6 if dry else 100,
+        "trainer.eval_every": 6 if dry else 100,
+        "trainer.log_every": 2 if dry else 10,
+        "trainer.precision": "bf16-mixed",
+        "trainer.require_flash": True,
+        "trainer.limit_val": 1,
+        "trainer.limit_test": 1,
+    }
+    choices = {"trainer": "cpu" if dry else "gpu", "model": "decoder", "head": "token", "objective": "next_token"}
+    return train(config(outputs, {**choices, "position": "learned", "logger": "none"}, values), dry)
+
+
+def train(made: dict[str, Any], dry: bool) -> dict[str, Any]:
+    """The summary of a run; compiled unless dry."""
+    from blockyard.engine.fit import train as fit
+    from blockyard.runs.folder import RunFolder
+
+    made["trainer"]["compile"] = not dry
+    with RunFolder.create(made, command=["gpu_check"]) as folder:
+        code = fit(folder)
+        if code:
+            raise RuntimeError(f"{made['name']} ended with exit code {code}: {folder.status}")
+    return folder.summary()
+
+
+def parity(device: torch.device) -> dict[str, float]:
+    """The largest relative error of `attend` in bf16 against the eager reference in float64, per case."""
+    from blockyard.ops.attend import attend
+    from blockyard.ops.reference import eager
+
+    found = {}
+    for name, keys, causal, length in (("plain", 4, False, 197), ("causal", 4, True, 256), ("grouped", 2, True, 256)):
+        generator = torch.Generator().manual_seed(0)
+        q = torch.randn(2, 4, length, 64, generator=generator)
+        k, v = (torch.randn(2, keys, length, 64, generator=generator) for _ in "kv")
+        q, k, v = (t.to(device, torch.bfloat16) for t in (q, k, v))
+        index = torch.arange(length, device=device)
+        seq = Seq(index=index, coords=index[None, :, None].float())
+        ours = attend(q, k, v, seq, seq, causal).double()
+        exact = eager(q.double(), k.double(), v.double(), seq, seq, causal)
+        found[name] = float((ours - exact).norm() / exact.norm())
+    return found
+
+
+def kernels(device: torch.device) -> dict[str, str]:
+    """The kernel torch chooses in bf16, by what is asked of attention."""
+    from blockyard import assemble
+    from blockyard.ops.kernel import record
+
+    found = {}
+    for name, choices in (
+        ("encoder", {"position": "learned"}),
+        ("encoder, rope", {"position": "rope"}),
+        ("encoder, alibi", {"position": "alibi"}),
+    ):
+        made = config(Path(), choices, {"model.dim": 128, "model.heads": 2, "model.depth": 1, "tokenizer.size": 2})
+        plan = assemble.plan(made)
+        model = plan.model(0).to(device)
+        images = torch.rand(2, *plan.data.spec.shape, device=device)
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            found[name] = record(model, images)[0]["kernel"]
+    return found
+
+
+def checked(rows: list[str], what: str, call: Callable[[], Any], judge: Callable[[Any], bool]) -> Any:
+    """Run one check; its line goes to the table, whatever comes of it."""
+    started = time.perf_counter()
+    try:
+        found = call()
+        good = judge(found)
+        shown = found if not isinstance(found, dict) or "metrics" not in found else "trained"
+    except Exception as error:  # the other checks still run
+        found, good, shown = None, False, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    words = ", ".join(f"{k} {_short(v)}" for k, v in shown.items()) if isinstance(shown, dict) else str(shown)
+    rows.append(f"| {what} | {'ok' if good else '**failed**'} | {words} | {time.perf_counter() - started:.1f} |")
+    return found if good else None
+
+
+def speed_row(name: str, summary: dict[str, Any] | None, device: str) -> str:
+    if summary is None:
+        return f"| {name} | | | | | |"
+    flops = summary["flops_per_sample"]["training"] * summary["samples_per_second"]
+    peak = next((value for key, value in PEAKS.items() if key in device), None)
+    share = f"{flops / peak:.1%}" if peak else "unknown peak"
+    memory = summary["peak_memory"]["bytes"] / 2**30
+    return (
+        f"| {name} | {summary['step_seconds'] * 1e3:.1f} | {summary['samples_per_second']:,.0f} "
+        f"| {summary['tokens_per_second']:,.0f} | {flops / 1e12:.2f} TFLOP/s, {share} | {memory:.1f} |"
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dry", action="store_true", help="the same path, tiny, on the CPU")
+    parser.add_argument("--out", type=Path, help="also write the table here")
+    given = parser.parse_args(arguments)
+    if not given.dry and not torch.cuda.is_available():
+        sys.stderr.write("gpu_check: there is no GPU here; --dry runs the same path on the CPU\n")
+        return 2
+    device = torch.device("cpu" if given.dry else "cuda")
+    name = "CPU (dry)" if given.dry else torch.cuda.get_device_name()
+    rows: list[str] = []
+    with tempfile.TemporaryDirectory() as outputs:
+        fast = ("flash", "cudnn")
+        checked(rows, "kernels in bf16", lambda: kernels(device), lambda f: all(f[k] in fast for k in list(f)[:2]))
+        checked(rows, "error against float64", lambda: parity(device), lambda f: max(f.values()) < 1e-2)
+        vit = checked(
+            rows,
+            "vit_digits",
+            lambda: vit_digits(Path(outputs), given.dry),
+            lambda s: given.dry or s["metrics"]["test/accuracy"] > 0.95,
+        )
+        gpt = checked(rows, "GPT-2 small's shape", lambda: gpt2_small(Path(outputs), given.dry), bool)
+    versions = f"{name}, torch {torch.__version__}, Python {sys.version.split()[0]}"
+    lines = [versions, "", "| check | result | found | s |", "|---|---|---|---|", *rows, ""]
+    lines += [
+        "| run | ms a step | samples/s | tokens/s | matmuls, share of peak | peak GiB |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [speed_row("vit_digits", vit, name), speed_row("GPT-2 small's shape", gpt, name)]
+    text = "\n".join(lines) + "\n"
+    sys.stdout.write(text)
+    if given.out:
+        given.out.write_text(text, encoding="utf-8")
+    return 0 if all("| ok |" in row for row in rows) else 1
+
+
+def _short(value: Any) -> str:
+    return f"{value:.2g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    # The run's config names this file as the package `gpu_check`.
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""The benchmarks run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+def test_the_gpu_check_passes_its_dry_mode_without_hydra_and_wandb(tmp_path: Path) -> None:
+    blocked = "import sys; sys.modules.update(dict.fromkeys(('hydra', 'omegaconf', 'wandb', 'timm')))"
+    code = f"{blocked}; import gpu_check; sys.exit(gpu_check.main(['--dry', '--out', 'table.md']))"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(BENCHMARKS)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    table = (tmp_path / "table.md").read_text()
+    assert table.count("| ok |") == 4
+    assert "GPT-2 small's shape" in table
+
+
+def test_the_gpu_check_says_when_there_is_no_gpu() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    done = subprocess.run([sys.executable, BENCHMARKS / "gpu_check.py"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "there is no GPU here" in done.stderr
+
+
+@pytest.mark.full
+def test_the_overhead_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import overhead
+
+    words = ("model.dim=16", "model.depth=1", "model.heads=2", "data.batch_size=32")
+    mine, theirs = overhead.compare(words, 60, 1)
+    assert 0 < theirs < mine * 2
+    assert mine < theirs * 4
