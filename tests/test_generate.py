@@ -12,8 +12,9 @@ import pytest
 import torch
 
 import blockyard
+from blockyard.decoding import Chooser, Stats, decode, pieces
 from blockyard.errors import UserError
-from blockyard.generate import Chooser, Stats, decode, generate, pieces, stream_to_terminal
+from blockyard.generate import generate, stream_to_terminal
 from blockyard.runs.load import Loaded
 from blockyard.tokenizer.byte import Byte
 from tests import engine_runs, text_runs

@@ -200,11 +200,11 @@ import sys, time
 from pathlib import Path
 from tests.test_loggers import _folder, _record, Wandb
 kind, outputs = sys.argv[1:]
-import blockyard.engine.loggers.wandb as module
+import blockyard.engine.loggers._wandb as module
 class Struck(Wandb):
     def start(self, folder, config):
         super().start(folder, config)
-        process = module._connection()._proc._process
+        process = module.connection()._proc._process
         process.kill() if kind == "kill" else process.send_signal(19) if kind == "stop" else None
         time.sleep(0.3)
 print("seconds", _record(_folder(Path(outputs)), Struck()))

@@ -8,29 +8,17 @@ last step again joins its row, and `truncate_after` takes back what a resumed ru
 
 from __future__ import annotations
 
-import csv
-import io
 import logging
-import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal
 
 from blockyard.runs.files import replacing
+from blockyard.runs.table import Row, joined, line_of, parse, read_metrics, text_of
 
 log = logging.getLogger("blockyard")
 
 FILE = "metrics.csv"
-Row = dict[str, float]
-
-
-def read_metrics(path: Path) -> list[Row]:
-    """All whole rows, in order of steps; empty cells are absent, `step` is an int.
-
-    Lines that are torn or damaged are left out. A missing file reads as no rows.
-    """
-    return _parse(path)[1]
 
 
 class MetricsWriter:
@@ -78,11 +66,11 @@ class MetricsWriter:
         self._open()
         rows = [row for row in (*read_metrics(self.path), *self._pending) if row["step"] <= step]
         self._pending = []
-        self._rewrite(_joined(rows))
+        self._rewrite(joined(rows))
 
     def rows(self) -> list[Row]:
         """All rows so far."""
-        return _joined([*read_metrics(self.path), *self._pending])
+        return joined([*read_metrics(self.path), *self._pending])
 
     def close(self) -> None:
         """Sync and close. Raises OSError where rows could not be written to the end."""
@@ -116,14 +104,14 @@ class MetricsWriter:
         merged = {**self._last, **row} if joins and self._last is not None else row
         if new or self._end == 0:
             kept = read_metrics(self.path)
-            self._rewrite(_joined([*kept, merged]), extra=new)
+            self._rewrite(joined([*kept, merged]), extra=new)
             return
         assert self._handle is not None
         at = self._last_at if joins else self._end
-        line = _line([_text(merged.get(name)) for name in self._columns])
+        line = line_of([text_of(merged.get(name)) for name in self._columns])
         written = os.pwrite(self._handle, line, at)
         if written < len(line):  # the disk is full in the middle of a row: take the piece back
-            old = _line([_text(self._last.get(name)) for name in self._columns]) if joins and self._last else b""
+            old = line_of([text_of(self._last.get(name)) for name in self._columns]) if joins and self._last else b""
             os.pwrite(self._handle, old, at)
             os.ftruncate(self._handle, at + len(old))
             raise OSError(28, "No space left on device", str(self.path))
@@ -133,7 +121,7 @@ class MetricsWriter:
 
     def _rewrite(self, rows: list[Row], extra: Iterable[str] = ()) -> None:
         columns = [*self._columns, *(name for name in extra if name not in self._columns)]
-        lines = [_line(columns), *(_line([_text(row.get(name)) for name in columns]) for row in rows)]
+        lines = [line_of(columns), *(line_of([text_of(row.get(name)) for name in columns]) for row in rows)]
         with replacing(self.path) as temporary:
             temporary.write_bytes(b"".join(lines))
         self._reset_handle()
@@ -150,7 +138,7 @@ class MetricsWriter:
     def _open(self) -> None:
         if self._handle is not None or not self.path.exists():
             return
-        columns, rows, condition = _parse(self.path)
+        columns, rows, condition = parse(self.path)
         self._columns = columns
         if condition == "damaged":
             aside = self.path.with_name(f"{self.path.stem}.damaged{self.path.suffix}")
@@ -163,67 +151,5 @@ class MetricsWriter:
         self._reset_handle()
         self._end = self.path.stat().st_size
         self._last = rows[-1] if rows else None
-        last = _line([_text(self._last.get(name)) for name in columns]) if self._last else b""
+        last = line_of([text_of(self._last.get(name)) for name in columns]) if self._last else b""
         self._last_at = self._end - len(last)
-
-
-def _parse(path: Path) -> tuple[list[str], list[Row], Literal["whole", "torn", "damaged"]]:
-    """Columns, rows, and whether the file holds exactly these, a torn end besides, or worse."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return ["step"], [], "whole"
-    whole, _, torn = data.rpartition(b"\n")
-    table = list(csv.reader(io.StringIO(whole.decode(errors="replace"), newline="")))
-    if not table or table[0][:1] != ["step"] or len(set(table[0])) != len(table[0]):
-        return ["step"], [], "damaged" if data else "whole"
-    columns, rows = table[0], []
-    damaged = False
-    for cells in table[1:]:
-        row = _row(columns, cells)
-        if row is None or (rows and row["step"] <= rows[-1]["step"]):
-            damaged = True
-        else:
-            rows.append(row)
-    if damaged:
-        return columns, rows, "damaged"
-    # A last row in another spelling (edited by hand) would move `_last_at`: written anew like a torn one.
-    last = [_text(rows[-1].get(name)) for name in columns] if rows else columns
-    exact = not torn and data.endswith(_line(last))
-    return columns, rows, "whole" if exact else "torn"
-
-
-def _row(columns: list[str], cells: list[str]) -> Row | None:
-    if len(cells) != len(columns):
-        return None
-    try:
-        row: Row = {name: float(cell) for name, cell in zip(columns, cells, strict=True) if cell != ""}
-        row["step"] = int(cells[0])
-    except ValueError:
-        return None
-    return row
-
-
-def _joined(rows: Iterable[Row]) -> list[Row]:
-    """One row per step, in order; later words win."""
-    joined: list[Row] = []
-    for row in rows:
-        if joined and joined[-1]["step"] == row["step"]:
-            joined[-1] = {**joined[-1], **row}
-        else:
-            joined.append(row)
-    return joined
-
-
-def _text(value: float | None) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, int) or (math.isfinite(value) and value.is_integer() and abs(value) < 2**53):
-        return str(int(value))
-    return repr(float(value))
-
-
-def _line(cells: list[str]) -> bytes:
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerow(cells)
-    return out.getvalue().encode()

@@ -10,31 +10,33 @@ and run.json has them redacted.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-import netrc
 import os
 import secrets
 import threading
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 
+from blockyard.engine.loggers._wandb import (
+    Mode,
+    base_url,
+    connection,
+    kill,
+    logged_in,
+    resolve,
+    tear_down,
+    unreachable,
+)
 from blockyard.engine.loggers.base import RunLogger
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 
 log = logging.getLogger("blockyard")
 
-_PROBE_SECONDS = 3.0
 _INIT_SECONDS = 6.0
 _FINISH_SECONDS = 6.0
 _TEARDOWN_SECONDS = 2.0
-_Mode = Literal["online", "offline", "disabled"]
 
 
 class Wandb(RunLogger):
@@ -79,9 +81,9 @@ class Wandb(RunLogger):
         self._run: Any = None
 
     @property
-    def mode(self) -> _Mode:
+    def mode(self) -> Mode:
         """Where the record goes, as things stand."""
-        return _resolve(self.asked)
+        return resolve(self.asked)
 
     def ready(self) -> None:
         """Raise UserError without the package, or where online is asked for without a login."""
@@ -105,14 +107,14 @@ class Wandb(RunLogger):
             return
         (folder.path / "wandb").mkdir(exist_ok=True)
         if mode == "online":
-            why = _unreachable(_base_url())
+            why = unreachable(base_url())
             if why is None:
                 try:
                     self._run = self._init(folder, config, "online")
                     return
                 except Exception as error:  # W&B's own errors, and those of what it is built on
                     why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-                    _tear_down()
+                    tear_down()
             log.warning("W&B cannot be reached (%s); this run is recorded offline, in %s/wandb", why, folder.path)
         self._run = self._init(folder, config, "offline")
 
@@ -133,18 +135,18 @@ class Wandb(RunLogger):
         self._run.finish(exit_code=0 if state == "done" else 1)
         self._run = None
         # The helper would be waited for at the end of the process, for as long as it likes.
-        helper = _connection()
+        helper = connection()
         closing = threading.Thread(target=wandb.teardown, name="wandb-teardown", daemon=True)
         closing.start()
         closing.join(_TEARDOWN_SECONDS)
         if closing.is_alive():
-            _kill(helper)
+            kill(helper)
 
     def abandon(self) -> None:
         """Kill W&B's helper and its hook at the end of the process, which would wait for it."""
-        _tear_down()
+        tear_down()
 
-    def _init(self, folder: RunFolder, config: dict[str, Any], mode: _Mode) -> Any:
+    def _init(self, folder: RunFolder, config: dict[str, Any], mode: Mode) -> Any:
         import wandb
 
         wished = {
@@ -176,80 +178,3 @@ class Wandb(RunLogger):
             tags=[str(tag)[:64] for tag in tags] or None,
             settings=wandb.Settings(**{key: value for key, value in wished.items() if key in known}),
         )
-
-
-def logged_in() -> bool:
-    """Whether W&B would find a key without asking: in the environment, or in the netrc file."""
-    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
-        return True
-    host = urllib.parse.urlsplit(_base_url()).hostname
-    candidates = [os.environ.get("NETRC"), "~/.netrc", "~/_netrc"]
-    for name in filter(None, candidates):
-        with contextlib.suppress(OSError, netrc.NetrcParseError, RuntimeError):
-            found = netrc.netrc(str(Path(name).expanduser())).authenticators(host or "")
-            if found is not None:
-                return True
-    return False
-
-
-def _base_url() -> str:
-    # The address has changed before: it is W&B's to know.
-    given = os.environ.get("WANDB_BASE_URL")
-    if given:
-        return given
-    try:
-        import wandb
-
-        return str(wandb.Settings().base_url)
-    except (ImportError, AttributeError, ValueError):
-        return ""
-
-
-def _resolve(mode: str) -> _Mode:
-    """What `auto` means here and now."""
-    if mode == "auto":
-        asked = os.environ.get("WANDB_MODE", "").lower()
-        mode = {"dryrun": "offline", "run": "online", "shared": "online"}.get(asked, asked)
-        if os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1", "yes"):
-            mode = "disabled"
-        if mode not in ("online", "offline", "disabled"):
-            return "online" if logged_in() else "offline"
-    return mode  # type: ignore[return-value]
-
-
-def _unreachable(address: str) -> str | None:
-    """Why nothing answers at `address`, or None; any answer will do, proxies of the environment are used."""
-    try:
-        with urllib.request.urlopen(address, timeout=_PROBE_SECONDS):
-            return None
-    except urllib.error.HTTPError:
-        return None
-    except (urllib.error.URLError, OSError, ValueError) as error:
-        return str(getattr(error, "reason", error))[:200]
-
-
-def _tear_down() -> None:
-    """End W&B's helper without waiting for it; W&B may be used again afterwards."""
-    import wandb
-
-    _kill(_connection())
-    with contextlib.suppress(Exception):
-        wandb.sdk.wandb_setup._singleton = None
-        wandb.run = None
-
-
-def _connection() -> Any:
-    # W&B has no public way to its helper but `teardown`, which waits for it, for ever where it is stuck.
-    import wandb
-
-    return getattr(getattr(wandb.sdk.wandb_setup, "_singleton", None), "_connection", None)
-
-
-def _kill(connection: Any) -> None:
-    if connection is None:
-        return
-    with contextlib.suppress(Exception):  # private parts of another package: whatever is there
-        connection._cleanup()
-        connection._proc._process.kill()
-        connection._proc._process.wait(timeout=2)
-    os.environ.pop("WANDB_SERVICE", None)

@@ -1,0 +1,92 @@
+"""What the W&B logger must know of W&B: is there a login, does anybody answer, how to end its helper."""
+
+from __future__ import annotations
+
+import contextlib
+import netrc
+import os
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Any, Literal
+
+_PROBE_SECONDS = 3.0
+Mode = Literal["online", "offline", "disabled"]
+
+
+def logged_in() -> bool:
+    """Whether W&B would find a key without asking: in the environment, or in the netrc file."""
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    host = urllib.parse.urlsplit(base_url()).hostname
+    candidates = [os.environ.get("NETRC"), "~/.netrc", "~/_netrc"]
+    for name in filter(None, candidates):
+        with contextlib.suppress(OSError, netrc.NetrcParseError, RuntimeError):
+            found = netrc.netrc(str(Path(name).expanduser())).authenticators(host or "")
+            if found is not None:
+                return True
+    return False
+
+
+def base_url() -> str:
+    # The address has changed before: it is W&B's to know.
+    given = os.environ.get("WANDB_BASE_URL")
+    if given:
+        return given
+    try:
+        import wandb
+
+        return str(wandb.Settings().base_url)
+    except (ImportError, AttributeError, ValueError):
+        return ""
+
+
+def resolve(mode: str) -> Mode:
+    """What `auto` means here and now."""
+    if mode == "auto":
+        asked = os.environ.get("WANDB_MODE", "").lower()
+        mode = {"dryrun": "offline", "run": "online", "shared": "online"}.get(asked, asked)
+        if os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1", "yes"):
+            mode = "disabled"
+        if mode not in ("online", "offline", "disabled"):
+            return "online" if logged_in() else "offline"
+    return mode  # type: ignore[return-value]
+
+
+def unreachable(address: str) -> str | None:
+    """Why nothing answers at `address`, or None; any answer will do, proxies of the environment are used."""
+    try:
+        with urllib.request.urlopen(address, timeout=_PROBE_SECONDS):
+            return None
+    except urllib.error.HTTPError:
+        return None
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        return str(getattr(error, "reason", error))[:200]
+
+
+def tear_down() -> None:
+    """End W&B's helper without waiting for it; W&B may be used again afterwards."""
+    import wandb
+
+    kill(connection())
+    with contextlib.suppress(Exception):
+        wandb.sdk.wandb_setup._singleton = None
+        wandb.run = None
+
+
+def connection() -> Any:
+    # W&B has no public way to its helper but `teardown`, which waits for it, for ever where it is stuck.
+    import wandb
+
+    return getattr(getattr(wandb.sdk.wandb_setup, "_singleton", None), "_connection", None)
+
+
+def kill(connection: Any) -> None:
+    if connection is None:
+        return
+    with contextlib.suppress(Exception):  # private parts of another package: whatever is there
+        connection._cleanup()
+        connection._proc._process.kill()
+        connection._proc._process.wait(timeout=2)
+    os.environ.pop("WANDB_SERVICE", None)

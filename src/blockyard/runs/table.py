@@ -1,0 +1,84 @@
+"""The form of metrics.csv: reading whatever lies there, and writing one row."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+Row = dict[str, float]
+
+
+def read_metrics(path: Path) -> list[Row]:
+    """All whole rows, in order of steps; empty cells are absent, `step` is an int.
+
+    Lines that are torn or damaged are left out. A missing file reads as no rows.
+    """
+    return parse(path)[1]
+
+
+def parse(path: Path) -> tuple[list[str], list[Row], Literal["whole", "torn", "damaged"]]:
+    """Columns, rows, and whether the file holds exactly these, a torn end besides, or worse."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return ["step"], [], "whole"
+    whole, _, torn = data.rpartition(b"\n")
+    table = list(csv.reader(io.StringIO(whole.decode(errors="replace"), newline="")))
+    if not table or table[0][:1] != ["step"] or len(set(table[0])) != len(table[0]):
+        return ["step"], [], "damaged" if data else "whole"
+    columns, rows = table[0], []
+    damaged = False
+    for cells in table[1:]:
+        row = _row(columns, cells)
+        if row is None or (rows and row["step"] <= rows[-1]["step"]):
+            damaged = True
+        else:
+            rows.append(row)
+    if damaged:
+        return columns, rows, "damaged"
+    # A last row in another spelling (edited by hand) would move `_last_at`: written anew like a torn one.
+    last = [text_of(rows[-1].get(name)) for name in columns] if rows else columns
+    exact = not torn and data.endswith(line_of(last))
+    return columns, rows, "whole" if exact else "torn"
+
+
+def _row(columns: list[str], cells: list[str]) -> Row | None:
+    if len(cells) != len(columns):
+        return None
+    try:
+        row: Row = {name: float(cell) for name, cell in zip(columns, cells, strict=True) if cell != ""}
+        row["step"] = int(cells[0])
+    except ValueError:
+        return None
+    return row
+
+
+def joined(rows: Iterable[Row]) -> list[Row]:
+    """One row per step, in order; later words win."""
+    merged: list[Row] = []
+    for row in rows:
+        if merged and merged[-1]["step"] == row["step"]:
+            merged[-1] = {**merged[-1], **row}
+        else:
+            merged.append(row)
+    return merged
+
+
+def text_of(value: float | None) -> str:
+    """A cell: nothing for None, no point where there is no fraction, else what reads back exactly."""
+    if value is None:
+        return ""
+    if isinstance(value, int) or (math.isfinite(value) and value.is_integer() and abs(value) < 2**53):
+        return str(int(value))
+    return repr(float(value))
+
+
+def line_of(cells: list[str]) -> bytes:
+    """A row as it lies in the file."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerow(cells)
+    return out.getvalue().encode()
