@@ -143,6 +143,15 @@ def test_what_is_incidental_may_change_and_is_frozen_anew(tmp_path: Path) -> Non
         assert "Ctrl-C" in entry["was"]
 
 
+def test_a_folder_that_lost_its_config_does_not_lend_its_checkpoints(tmp_path: Path) -> None:
+    with RunFolder.create(_config(tmp_path)) as run:
+        (run.checkpoints / "last.ckpt").write_bytes(b"old")
+        (run.path / "config.yaml").unlink()
+    with RunFolder.create(_config(tmp_path)) as anew:
+        assert not list(anew.checkpoints.iterdir())
+        assert "the old run is kept as" in str(anew.message)
+
+
 def test_leftovers_of_killed_writers_are_swept_at_the_start(tmp_path: Path) -> None:
     with RunFolder.create(_config(tmp_path)) as run:
         run.set_status("interrupted", "x")

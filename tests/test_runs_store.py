@@ -183,6 +183,14 @@ def test_resume_refuses_what_it_would_have_to_ignore(stopped: RunFolder, word: s
     reopen(stopped.path).release()  # the lock was given back
 
 
+def test_resume_sees_a_frozen_config_that_was_edited(stopped: RunFolder) -> None:
+    config = files.read_yaml(stopped.path / "config.yaml")
+    config["optimizer"]["lr"] = 0.7
+    files.write_yaml(stopped.path / "config.yaml", config)
+    with pytest.raises(UserError, match="not what it was started with"):
+        reopen(stopped.path)
+
+
 def test_resume_names_every_difference_at_once(stopped: RunFolder) -> None:
     with pytest.raises(UserError, match=r"model.depth=1, 3 was given.*optimizer.lr="):
         reopen(stopped.path, ["optimizer.lr=0.5", "model.depth=3"])

@@ -20,20 +20,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from blockyard.errors import UserError
-from blockyard.runs.files import TEMPORARY, read_json, read_yaml, sweep, write_json, write_yaml
-from blockyard.runs.identity import identity, run_name
-from blockyard.runs.lock import RunLock, held
+from blockyard.runs.files import TEMPORARY, read_json, read_yaml, write_json
+from blockyard.runs.identity import identity
+from blockyard.runs.lock import RunLock
 from blockyard.runs.metrics import FILE as METRICS
 from blockyard.runs.metrics import MetricsWriter
-from blockyard.runs.provenance import provenance
 from blockyard.runs.redact import redact, redact_text
 from blockyard.runs.status import State, Status, now, read_status, write_status
 
@@ -46,8 +43,6 @@ CONFIG, RUN, SUMMARY, TOKENIZER, CHECKPOINTS = (
     "tokenizer.json",
     "checkpoints",
 )
-_RANKS = ("RANK", "SLURM_PROCID", "LOCAL_RANK")
-_RANK_PATIENCE = 60.0
 
 
 class AlreadyDone(UserError):  # noqa: N818 - news, not an error
@@ -75,7 +70,7 @@ class RunFolder:
         config: dict[str, Any],
         *,
         command: Sequence[str] | None = None,
-        choices: Mapping[str, str] | None = None,
+        choices: Mapping[str, str | None] | None = None,
     ) -> RunFolder:
         """The folder of this config and seed, locked by this process, new or to be resumed.
 
@@ -83,109 +78,20 @@ class RunFolder:
         each family. Raises AlreadyDone, or UserError where the run is in use, has failed before,
         or its folder cannot be written.
         """
-        seed = config.get("seed", 0)
-        if isinstance(seed, bool) or not isinstance(seed, int):
-            raise UserError(f"seed={seed!r} is not a whole number")
-        path = Path(str(config.get("outputs") or "outputs")).expanduser().absolute() / run_name(config) / f"s{seed}"
-        rank = _rank()
-        if rank:
-            return cls._join(path, config)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"cannot make {path.parent}: {error.strerror}; choose outputs=FOLDER") from error
-        lock = RunLock(path).acquire()
-        try:
-            return cls._start(path, config, command, choices, lock)
-        except OSError as error:
-            lock.release()
-            raise UserError(f"cannot write {path}: {error.strerror or error}; choose outputs=FOLDER") from error
-        except BaseException:
-            lock.release()
-            raise
+        from blockyard.runs.start import create
+
+        return create(config, command=command, choices=choices)
 
     @classmethod
-    def _start(
-        cls,
-        path: Path,
-        config: dict[str, Any],
-        command: Sequence[str] | None,
-        choices: Mapping[str, str] | None,
-        lock: RunLock,
-    ) -> RunFolder:
-        message = None
-        if (path / CONFIG).exists():
-            if not config.get("force"):
-                old = cls.open(path)
-                old._lock = lock
-                old.take_up(config, command)
-                return old
-            message = f"the old run is kept as {_set_aside(path)}"
-        (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-        sweep(path), sweep(path / CHECKPOINTS)
-        found: list[str] = []
-        frozen = redact(config, found=found)
-        frozen.pop("force", None)
-        run = cls(path, config, lock)
-        run.message = message
-        # The config comes last: a folder without one is no run yet, and the next start begins again.
-        facts = provenance(command)
-        run.write_json(RUN, facts | {"identity": identity(config), "choices": dict(choices or {}), "resumes": []})
-        write_status(path, Status("queued", updated=now()))
-        write_yaml(path / CONFIG, frozen)
-        for key in found:
-            log.warning("%s looks like a secret: it is used, but not written; better give it in the environment", key)
-        return run
-
-    @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> RunFolder:
-        """An existing run, to be read; nothing is locked. Raises UserError where there is none."""
+    def open(cls, path: str | os.PathLike[str], lock: RunLock | None = None) -> RunFolder:
+        """An existing run, to be read unless its lock is given. Raises UserError where there is none."""
         path = Path(path).expanduser().absolute()
         if not (path / CONFIG).is_file():
             raise UserError(f"{path} is no run: it has no {CONFIG}")
         try:
-            return cls(path, read_yaml(path / CONFIG))
+            return cls(path, read_yaml(path / CONFIG), lock)
         except (ValueError, OSError) as error:
-            raise UserError(f"{path} cannot be read: {error}") from error
-
-    @classmethod
-    def _join(cls, path: Path, config: dict[str, Any]) -> RunFolder:
-        # Started by torchrun or srun: every rank runs the whole command, rank zero makes the folder.
-        deadline = time.monotonic() + _RANK_PATIENCE
-        while not ((path / CONFIG).is_file() and held(path)):
-            if time.monotonic() > deadline:
-                raise UserError(f"rank 0 did not make {path} within {_RANK_PATIENCE:.0f} s")
-            time.sleep(0.1)
-        return cls(path, config)
-
-    def take_up(self, config: dict[str, Any], command: Sequence[str] | None, *, failed_too: bool = False) -> None:
-        """Go on with this existing, locked run under `config`, whose semantic part must be the frozen one.
-
-        What may change (loggers, devices, workers) is frozen anew, and what it was goes to run.json.
-        Raises AlreadyDone, or UserError for a failed run unless `failed_too`.
-        """
-        status = read_status(self.path, alive=False)  # the lock is ours
-        if status.finished:
-            raise AlreadyDone(self)
-        if status.state == "failed" and not failed_too:
-            raise UserError(
-                f"{self.path} has failed before ({status.reason or 'no reason recorded'}); "
-                f"resume={self.path} goes on from its last checkpoint, force=true starts anew"
-            )
-        swept = sweep(self.path) + sweep(self.path / CHECKPOINTS)
-        old, frozen = self.config, redact(config)
-        frozen.pop("force", None)
-        changed = {key: old.get(key) for key in {*old, *frozen} if old.get(key) != frozen.get(key)}
-        self.config = config
-        self.resumes = status.state != "queued" or any((self.path / CHECKPOINTS).glob("*.ckpt"))
-        if self.resumes:
-            self.message = f"going on with {self.path}, which was {status}"
-        facts = self.facts()
-        entry = provenance(command) | {"was": str(status), "before": changed, "swept": swept}
-        facts["resumes"] = [*facts.get("resumes", []), entry]
-        self.write_json(RUN, facts)
-        if changed:
-            write_yaml(self.path / CONFIG, frozen)
+            raise UserError(f"{path} cannot be read: {error}; force=true starts anew") from error
 
     # -- what is in it ---------------------------------------------------------------------------
 
@@ -302,20 +208,3 @@ class RunFolder:
 
     def __exit__(self, *error: object) -> None:
         self.release()
-
-
-def _set_aside(path: Path) -> Path:
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-    for count in range(1000):
-        aside = path.parent / f".replaced-{path.name}-{stamp}{f'-{count}' if count else ''}"
-        if not aside.exists():
-            os.rename(path, aside)
-            return aside
-    raise UserError(f"no free name to keep {path} under")
-
-
-def _rank() -> int:
-    for name in _RANKS:
-        if os.environ.get(name, "").isdigit():
-            return int(os.environ[name])
-    return 0

@@ -18,6 +18,7 @@ from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import identity
 from blockyard.runs.load import trusted
 from blockyard.runs.provenance import host_facts, versions
+from blockyard.runs.start import take_up
 from blockyard.runs.store import find
 
 _ABSENT = object()
@@ -36,6 +37,12 @@ def reopen(
     folder = find(run, str(given.pop("outputs", "outputs")))
     if given.pop("force", False):
         raise UserError("resume goes on with a run, force=true starts it over; give one of them")
+    recorded = folder.facts().get("identity")
+    if recorded and recorded != identity(folder.config):
+        raise UserError(
+            f"{folder.name} cannot go on: its config.yaml is not what it was started with (identity {recorded}, now "
+            f"{identity(folder.config)}); it was edited, or is of another version of blockyard. Start a new run"
+        )
     allow = given.pop("allow", []) or []
     config, refused = apply(folder, given)
     if refused:
@@ -48,7 +55,7 @@ def reopen(
         checked = RunFolder(folder.path, config)
         trusted(checked, allow)
         note = differences(folder)
-        folder.take_up(config, command, failed_too=True)
+        take_up(folder, config, command, failed_too=True)
         folder.resumes = True
         folder.message = "; ".join(filter(None, [folder.message or f"going on with {folder.path}", note]))
     except OSError as error:

@@ -1,0 +1,140 @@
+"""Starting a run: a new folder, an old one taken up again, or the reason why not."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from blockyard.errors import UserError
+from blockyard.runs.files import sweep, write_yaml
+from blockyard.runs.folder import CHECKPOINTS, CONFIG, RUN, AlreadyDone, RunFolder
+from blockyard.runs.identity import identity, run_name
+from blockyard.runs.lock import RunLock, held
+from blockyard.runs.metrics import FILE as METRICS
+from blockyard.runs.provenance import provenance
+from blockyard.runs.redact import redact
+from blockyard.runs.status import Status, now, read_status, write_status
+
+log = logging.getLogger("blockyard")
+
+_RANKS = ("RANK", "SLURM_PROCID", "LOCAL_RANK")
+_RANK_PATIENCE = 60.0
+
+
+def create(
+    config: dict[str, Any], *, command: Sequence[str] | None = None, choices: Mapping[str, str | None] | None = None
+) -> RunFolder:
+    """See `RunFolder.create`."""
+    seed = config.get("seed", 0)
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise UserError(f"seed={seed!r} is not a whole number")
+    path = Path(str(config.get("outputs") or "outputs")).expanduser().absolute() / run_name(config) / f"s{seed}"
+    if _rank():
+        return _join(path, config)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make {path.parent}: {error.strerror}; choose outputs=FOLDER") from error
+    lock = RunLock(path).acquire()
+    try:
+        if (path / CONFIG).exists() and not config.get("force"):
+            run = RunFolder.open(path, lock)
+            take_up(run, config, command)
+        else:
+            run = _begin(path, config, command, choices, lock)
+    except OSError as error:
+        lock.release()
+        raise UserError(f"cannot write {path}: {error.strerror or error}; choose outputs=FOLDER") from error
+    except BaseException:
+        lock.release()
+        raise
+    return run
+
+
+def take_up(run: RunFolder, config: dict[str, Any], command: Sequence[str] | None, *, failed_too: bool = False) -> None:
+    """Go on with an existing, locked run under `config`, whose semantic part must be the frozen one.
+
+    What may change (loggers, devices, workers) is frozen anew, and what it was goes to run.json.
+    Raises AlreadyDone, or UserError for a failed run unless `failed_too`.
+    """
+    status = read_status(run.path, alive=False)  # the lock is ours
+    if status.finished:
+        raise AlreadyDone(run)
+    if status.state == "failed" and not failed_too:
+        raise UserError(
+            f"{run.path} has failed before ({status.reason or 'no reason recorded'}); "
+            f"resume={run.path} goes on from its last checkpoint, force=true starts anew"
+        )
+    swept = sweep(run.path) + sweep(run.checkpoints)
+    old, frozen = run.config, redact(config)
+    frozen.pop("force", None)
+    changed = {key: old.get(key) for key in {*old, *frozen} if old.get(key) != frozen.get(key)}
+    run.config = config
+    run.resumes = status.state != "queued" or any(run.checkpoints.glob("*.ckpt"))
+    if run.resumes:
+        run.message = f"going on with {run.path}, which was {status}"
+    entry = provenance(command) | {"was": str(status), "before": changed, "swept": swept}
+    run.add_facts({"resumes": [*run.facts().get("resumes", []), entry]})
+    if changed:
+        write_yaml(run.path / CONFIG, frozen)
+
+
+def _begin(
+    path: Path,
+    config: dict[str, Any],
+    command: Sequence[str] | None,
+    choices: Mapping[str, str | None] | None,
+    lock: RunLock,
+) -> RunFolder:
+    message = None
+    # Without its config a folder is no run any more, but what it holds must not become part of a new one.
+    if (path / CONFIG).exists() or (path / METRICS).exists() or any((path / CHECKPOINTS).glob("*.ckpt")):
+        message = f"the old run is kept as {_set_aside(path)}"
+    (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+    sweep(path)
+    sweep(path / CHECKPOINTS)
+    found: list[str] = []
+    frozen = redact(config, found=found)
+    frozen.pop("force", None)
+    run = RunFolder(path, config, lock)
+    run.message = message
+    # The config comes last: a folder without one is no run yet, and the next start begins again.
+    facts = {"identity": identity(config), "choices": dict(choices or {}), "resumes": []}
+    run.write_json(RUN, provenance(command) | facts)
+    write_status(path, Status("queued", updated=now()))
+    write_yaml(path / CONFIG, frozen)
+    for key in found:
+        log.warning("%s looks like a secret: it is used, but not written; better give it in the environment", key)
+    return run
+
+
+def _join(path: Path, config: dict[str, Any]) -> RunFolder:
+    # Started by torchrun or srun: every rank runs the whole command, rank zero makes the folder.
+    deadline = time.monotonic() + _RANK_PATIENCE
+    while not ((path / CONFIG).is_file() and held(path)):
+        if time.monotonic() > deadline:
+            raise UserError(f"rank 0 did not make {path} within {_RANK_PATIENCE:.0f} s")
+        time.sleep(0.1)
+    return RunFolder(path, config)
+
+
+def _set_aside(path: Path) -> Path:
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+    for count in range(1000):
+        aside = path.parent / f".replaced-{path.name}-{stamp}{f'-{count}' if count else ''}"
+        if not aside.exists():
+            os.rename(path, aside)
+            return aside
+    raise UserError(f"no free name to keep {path} under")
+
+
+def _rank() -> int:
+    for name in _RANKS:
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return 0
