@@ -73,4 +73,15 @@ def fit(folder: RunFolder, resume: bool) -> int:
 
     if folder.message:
         sys.stderr.write(f"{folder.message}\n")
-    return train(folder, resume=resume)
+    code = train(folder, resume=resume)
+    if code == 0:
+        _tell(folder)
+    return code
+
+
+def _tell(folder: RunFolder) -> None:
+    """The figures of a finished run, what it cost, and where it lies."""
+    summary = folder.summary()
+    metrics = "  ".join(f"{name} {value:.4g}" for name, value in summary["metrics"].items())
+    sys.stdout.write(f"done in {summary['seconds']:.1f} s, {summary['steps']} steps, weights of {summary['weights']}\n")
+    sys.stdout.write(f"{metrics}\n{folder.path}\n")
