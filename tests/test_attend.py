@@ -17,6 +17,9 @@ from blockyard.ops.flex import flex
 from blockyard.ops.reference import chunked, eager
 from tests.helpers import context, factory
 
+# The unfused form is what is compared here.
+pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without")
+
 N, PREFIX = 7, 2
 FACTS = ["plain", "padded", "packed", "both"]
 

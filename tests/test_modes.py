@@ -85,6 +85,17 @@ def test_evaluation_is_without_chance(block: str, option: str) -> None:
     assert not torch.allclose(model(inputs), plain(inputs))
 
 
+@pytest.mark.parametrize("family", ["token_mixer", "channel_mixer"])
+def test_dropout_inside_mixers_is_for_training(family: str) -> None:
+    for name in choices(family):
+        if "dropout" not in node(family, name)[1]:
+            continue
+        model = tiny(options={family: {"dropout": 0.5}}, **{family: name})
+        inputs = symbols(2, 6)
+        assert_close(model(inputs), tiny(**{family: name})(inputs))
+        assert not torch.allclose(model.train()(inputs), model.eval()(inputs))
+
+
 def test_stochastic_depth_grows_and_keeps_the_mean() -> None:
     rates = [Branch(context(depth=5).at(layer), 0.0, 0.4).drop_path for layer in range(5)]
     assert rates == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4])
@@ -118,7 +129,16 @@ def test_compiled_blocks(family: str, name: str) -> None:
 
 
 def test_a_compiled_block() -> None:
-    compiled_equals_plain(tiny(causal=True, position="rope", block="parallel").float().train())
+    model = tiny(causal=True, position="rope", block="parallel").float().train()
+    compiled_equals_plain(model)
+    # Rows of other lengths, which the compiler then takes as unknown, and pieces after a cache.
+    inputs, cache = symbols(2, 9), model.init_cache(2)
+    whole = tiny(causal=True, position="rope", block="parallel").float()(inputs)
+    for length in (5, 4, 3, 9):
+        assert_close(model(inputs[:, :length]), whole[:, :length], rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        pieces = [model(piece, cache=cache) for piece in inputs.split([3, 2, 1, 1, 2], dim=1)]
+    assert_close(torch.cat(pieces, 1), whole, rtol=1e-4, atol=1e-5)
 
 
 def compiled_equals_plain(model: nn.Module) -> None:

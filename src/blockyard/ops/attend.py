@@ -39,7 +39,7 @@ def attend(
     q, k = q.to(v.dtype), k.to(v.dtype)
     why = mask.reasons(seq, k_seq, causal)
     if not why:
-        return _sdpa(q, k, v, None, causal and len(seq) > 1, dropout, scale, why)
+        return _sdpa(q, k, v, None, causal and k_seq is seq, dropout, scale, why)
     refused = refusal(q.device.type, q.dtype, q.shape[-1], dropout)
     if refused is None:
         kernel.note("flex", why)
