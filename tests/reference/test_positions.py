@@ -94,7 +94,9 @@ def test_sinusoidal_on_a_line() -> None:
 
 
 def test_sinusoidal_on_a_grid() -> None:
-    ours = Sinusoidal(context(dim=16, axes=2), scale=1.0).embed(torch.zeros(1, 15, 16, dtype=torch.float64), lattice(3, 5))
+    ours = Sinusoidal(context(dim=16, axes=2), scale=1.0).embed(
+        torch.zeros(1, 15, 16, dtype=torch.float64), lattice(3, 5)
+    )
     theirs = build_sincos2d_pos_embed([3, 5], dim=16, dtype=torch.float64)
     # timm's channels: wave, axis, frequency. Ours: axis, wave, frequency.
     theirs = theirs.unflatten(-1, (2, 2, 4)).transpose(-3, -2).flatten(-3)
