@@ -12,7 +12,7 @@ import torch
 
 from blockyard import assemble
 from blockyard.contracts import Batch
-from blockyard.engine import cost, precision
+from blockyard.engine import cost, precision, threads, timing
 from blockyard.engine.callbacks.progress import Progress
 from blockyard.engine.callbacks.watcher import Live
 from blockyard.engine.loader import Layout, training_loader
@@ -142,13 +142,49 @@ def test_auto_precision_times_both_records_them_and_disturbs_nothing(
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
-    monkeypatch.setattr(precision, "_BUDGET", 0.0)
+    monkeypatch.setattr(timing, "_BUDGET", 0.0)
     first = precision.faster_on_cpu(model, plan.objective, batch)
     torch.testing.assert_close(torch.rand(3), expected, rtol=0, atol=0)
     for name, value in model.state_dict().items():
         torch.testing.assert_close(value, before[name], rtol=0, atol=0)
     assert all(p.grad is None for p in model.parameters())
     assert precision.faster_on_cpu(model, plan.objective, batch) == first | {"cached": True}
+
+
+@pytest.mark.parametrize(("cost_of_two", "expected"), [(0.5, 2), (0.95, 1), (20.0, 1)])
+def test_more_threads_are_taken_only_where_they_pay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: assemble.Plan, cost_of_two: float, expected: int
+) -> None:
+    monkeypatch.setenv("BLOCKYARD_CACHE", str(tmp_path))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(timing, "_in_turns", lambda *_: {"1": 1.0, "2": cost_of_two})
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        batch = plan.data.load(plan.tokenizer).train.batch(torch.arange(4), None)
+        found = threads.worth_having(plan.model(0), plan.objective, batch)
+        assert found["threads"] == expected
+        assert threads.worth_having(plan.model(0), plan.objective, batch) == found | {"cached": True}
+        assert torch.get_num_threads() == 2
+        monkeypatch.setenv("OMP_NUM_THREADS", "2")
+        assert threads.worth_having(plan.model(0), plan.objective, batch) == {"threads": 2}
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_threads_are_timed_recorded_and_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BLOCKYARD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        made = run(tmp_path, *STILL, "trainer.max_steps=2")
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    found = made.facts()["threads"]
+    assert set(found["seconds"]) == {"1", "2"}
+    assert json.loads((made.path / "summary.json").read_text())["threads"] == found["threads"]
 
 
 def test_a_run_keeps_the_precision_it_began_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import logging
 import os
 import time
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +86,7 @@ def _work(folder: RunFolder, interrupts: Interrupts, resume: bool, record: list[
     from blockyard.engine.quiet import hush
 
     hush()
-    with clean_environment():
+    with clean_environment(), _own_threads():
         mirror = RunLog(folder, assemble.plan(folder.config).node("logger"))
         job = prepare(folder, mirror.log, interrupts, resume=resume)
         jobs.append(job)
@@ -93,9 +94,20 @@ def _work(folder: RunFolder, interrupts: Interrupts, resume: bool, record: list[
         record.append(mirror)
         mirror.start()
         job.fit()
-    summary = job.summary()
+        summary = job.summary()
     folder.write_summary(summary)
     return _Ending("done", 0, None, summary)
+
+
+@contextlib.contextmanager
+def _own_threads() -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _beside(folder: RunFolder, resume: bool) -> int:

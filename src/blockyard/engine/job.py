@@ -25,6 +25,7 @@ from blockyard.engine.loader import Layout, Numbered, training_loader
 from blockyard.engine.module import Learner, Settings
 from blockyard.engine.precision import autocast, faster_on_cpu
 from blockyard.engine.processes import CHECKPOINT, local_rank_of, part, rank_of
+from blockyard.engine.threads import worth_having
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
 from blockyard.runs.checkpoint import BEST, LAST, BadCheckpoint, newest_good, read
@@ -169,8 +170,6 @@ def prepare(
     options: TrainerPlan = plan.node("trainer")
     rank = rank_of(options.devices)
     device_type = options.device_type()
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
     if rank == 0:
         plan.data.prepare()
     elif local_rank_of() == rank or "precision" not in folder.facts():
@@ -189,10 +188,12 @@ def prepare(
     )
     model = plan.model(folder.seed)
     batch = Numbered(splits.train, layout)[0]
+    threads = _threads(folder, options, device_type, model, plan, batch)
+    torch.set_num_threads(threads["threads"])
     precision = _precision(folder, options, device_type, rank, model, plan, batch)
     checkpoint = _checkpoint(folder, rank, resume)
     if rank == 0:
-        _write_down(folder, plan, precision, splits, checkpoint)
+        _write_down(folder, plan, {"threads": threads, "precision": precision}, splits, checkpoint)
     live_name = str(folder.config.get("name") or folder.name)
     total = options.total_updates(layout.steps_per_epoch)
     settings = Settings(
@@ -292,8 +293,23 @@ def _precision(
     return asked | faster_on_cpu(model, plan.objective, batch) | {"why": "timed on this CPU"}
 
 
+def _threads(
+    folder: RunFolder, options: TrainerPlan, device_type: str, model: nn.Module, plan: assemble.Plan, batch: Batch
+) -> dict[str, Any]:
+    """How many CPU threads; a run keeps them, for sums are ordered by them."""
+    known = folder.facts().get("threads")
+    if isinstance(known, dict) and known.get("asked") == options.threads:
+        return known
+    asked: dict[str, Any] = {"asked": options.threads}
+    if options.threads != "auto":
+        return asked | {"threads": options.threads}
+    if device_type == "cuda" or options.world > 1:
+        return asked | {"threads": torch.get_num_threads()}
+    return asked | worth_having(model, plan.objective, batch)
+
+
 def _write_down(
-    folder: RunFolder, plan: assemble.Plan, precision: dict[str, Any], splits: Splits, checkpoint: Path | None
+    folder: RunFolder, plan: assemble.Plan, decided: dict[str, Any], splits: Splits, checkpoint: Path | None
 ) -> None:
     """What other processes and later readers need, before the first step."""
     fingerprint = plan.data.fingerprint()
@@ -306,7 +322,7 @@ def _write_down(
     state = plan.tokenizer.state()
     if state:
         write_json(folder.path / TOKENIZER, state)
-    folder.add_facts({"precision": precision, "data": {"fingerprint": fingerprint, **_sizes(splits)}})
+    folder.add_facts(decided | {"data": {"fingerprint": fingerprint, **_sizes(splits)}})
 
 
 def _wait_for_main(folder: RunFolder) -> None:

@@ -35,7 +35,7 @@ class TrainerPlan:
         limit_test: test batches to look at
         overfit: train on the first so many batches again and again; 0 is off
         deterministic: refuse operations that do not give the same bits every time
-        threads: CPU threads of torch in each process; null leaves torch's own choice
+        threads: CPU threads of torch; auto is one, or all where timing says they pay (with one process)
         profile: write the time of each operation to profile.txt in the run folder
     """
 
@@ -66,7 +66,7 @@ class TrainerPlan:
         limit_test: Count | None = None,
         overfit: CountOrZero = 0,
         deterministic: bool = False,
-        threads: Count | None = None,
+        threads: Literal["auto"] | Count = "auto",
         profile: bool = False,
     ) -> None:
         if max_steps is None and max_epochs is None:
