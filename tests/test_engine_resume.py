@@ -83,6 +83,30 @@ def test_a_signal_during_evaluation_is_made_up_for(tmp_path: Path, undisturbed: 
     assert_same_bits(run(tmp_path, *MORE), undisturbed)
 
 
+def test_a_run_stopped_between_its_last_step_and_its_summary_only_needs_the_summary(tmp_path: Path) -> None:
+    import json
+    import os
+
+    from blockyard.engine import job
+    from blockyard.engine.fit import train
+    from tests.engine_runs import forked
+
+    def work() -> int:
+        summary = job.Job.summary
+        job.Job.summary = lambda self: os.kill(os.getpid(), signal.SIGTERM) or summary(self)
+        return train(folder(tmp_path, *MORE))
+
+    assert forked(work) == 143
+    made = run(tmp_path, *MORE)
+    summary = json.loads((made.path / "summary.json").read_text())
+    assert summary["steps"] == made.status.step == 30
+    assert summary["final"]["step"] == 30
+    for key in ("step_seconds", "seconds_to_first_step", "seconds"):
+        assert summary[key] > 0
+    assert summary["kernels"]
+    assert set(summary["metrics"]) == {"val/loss", "val/accuracy", "test/loss", "test/accuracy"}
+
+
 def test_a_damaged_last_checkpoint_is_told_and_the_one_before_goes_on(
     tmp_path: Path, undisturbed: RunFolder, caplog: pytest.LogCaptureFixture
 ) -> None:

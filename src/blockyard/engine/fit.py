@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from blockyard.engine.interrupt import Interrupted, Interrupts
 from blockyard.errors import UserError
+from blockyard.runs.files import write_text
 from blockyard.runs.redact import redact_text
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class _Ending:
     code: int
     reason: str | None = None
     summary: dict[str, Any] = field(default_factory=dict)
+    trace: str | None = None
 
 
 def train(folder: RunFolder, *, resume: bool = False) -> int:
@@ -73,6 +75,9 @@ def _main(folder: RunFolder, interrupts: Interrupts, resume: bool) -> int:
         folder.set_status(ending.state, ending.reason, step=step, exit_code=ending.code)
         if ending.reason:
             log.warning("%s: %s", ending.state, ending.reason)
+        if ending.trace:  # after the status: on a full disk there may be room for one of them only
+            with contextlib.suppress(OSError):
+                write_text(folder.path / "error.txt", ending.trace)
         _close(folder, record, ending)
     log.info("%s after %.1f s", ending.state, time.monotonic() - began)
     return ending.code
@@ -140,11 +145,7 @@ def _failure(folder: RunFolder, error: Exception, jobs: list[Job]) -> _Ending:
         reason = str(told or fellow)
     if f"step {_step(jobs)}" not in reason and "at step" not in reason:
         reason += f" (after step {_step(jobs)})"
-    with contextlib.suppress(OSError):
-        (folder.path / "error.txt").write_text(
-            redact_text("".join(traceback.format_exception(error))), encoding="utf-8"
-        )
-    return _Ending("failed", 1, reason)
+    return _Ending("failed", 1, reason, trace=redact_text("".join(traceback.format_exception(error))))
 
 
 def _note(folder: RunFolder, reason: str) -> None:

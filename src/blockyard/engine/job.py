@@ -87,14 +87,18 @@ class Job:
     def begin(self) -> None:
         """With the model on its device, before the first step: which kernels will run."""
         self.learner.train()
-        with autocast(self.device, self.precision["precision"]):
-            self.kernels = cost.kernels(self.learner.model, self.plan.objective, self.splits.train, self.device)
+        self.kernels = self._kernels(self.learner.model)
         slow = cost.slow_layers(self.kernels)
         if self.options.require_flash and slow:
             raise UserError(
                 "trainer.require_flash=true, but " + "; ".join(slow) + "; choose what flash takes, "
                 "or trainer.require_flash=false"
             )
+
+    def _kernels(self, model: nn.Module) -> list[dict[str, Any]]:
+        model.train()
+        with autocast(self.device, self.precision["precision"]):
+            return cost.kernels(model, self.plan.objective, self.splits.train, self.device)
 
     def measure(self, split: Split, model: nn.Module, limit: int | None, *, together: bool) -> dict[str, float]:
         """The objective's metrics over a split; `together` shares the work among the processes."""
@@ -122,7 +126,6 @@ class Job:
         chosen = self.rhythm.checkpoint
         sample = self.splits.train.batch(torch.zeros(1, dtype=torch.int64), None).to(self.device)
         speed = cost.speed(self.rhythm.windows, live.batch_size, live.tokens)
-        first = self.rhythm.first_step_at
         return {
             "metrics": metrics,
             "weights": name,
@@ -134,12 +137,12 @@ class Job:
             "samples": live.step * live.batch_size,
             "tokens": live.step * live.batch_size * live.tokens,
             "seconds": round(live.seconds, 3),
-            "seconds_to_first_step": None if first is None else round(first - process_start(), 3),
+            "seconds_to_first_step": self.rhythm.first_step_seconds,
             "parameters": cost.parameters(model),
             "flops_per_sample": cost.flops_per_sample(model, self.plan.objective, sample),
             **speed,
             "peak_memory": cost.peak_memory(self.device),
-            "kernels": self.kernels or [],
+            "kernels": self.kernels or self._kernels(model),
             "precision": self.precision,
             "device": str(self.device) if self.device.type == "cpu" else torch.cuda.get_device_name(self.device),
             "processes": self.layout.world,
@@ -331,19 +334,6 @@ def _wait_for_main(folder: RunFolder) -> None:
         if time.monotonic() > until:
             raise UserError(f"the main process did not prepare {folder.path} within {_PATIENCE:.0f} s")
         time.sleep(0.1)
-
-
-def process_start() -> float:
-    """When this process began, in seconds since 1970."""
-    try:
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))
-        return int(boot.split()[1]) + int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, StopIteration):
-        return _IMPORTED
-
-
-_IMPORTED = time.time()
 
 
 def _sizes(splits: Splits) -> dict[str, int]:

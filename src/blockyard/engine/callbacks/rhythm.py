@@ -17,8 +17,11 @@ import pytorch_lightning as pl
 
 from blockyard.engine.callbacks.checkpoint import Checkpoint
 from blockyard.engine.callbacks.watcher import Live, Watcher
+from blockyard.engine.clock import process_start
 from blockyard.engine.interrupt import Interrupted, Interrupts
 from blockyard.engine.randomness import reseed
+
+_WINDOWS = 200  # speeds that survive a resume
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Rhythm(pl.Callback):
         self.begin = begin
         self.evaluate = evaluate
         self.tell = tell
-        self.first_step_at: float | None = None
+        self.first_step_seconds: float | None = None  # since this process began
         self.last_values: dict[str, float] = {}  # everything logged at the last logged steps
         self.windows: list[float] = []  # mean seconds of a step, one per logged stretch
         self._evaluated_step = 0
@@ -104,8 +107,8 @@ class Rhythm(pl.Callback):
             return
         live = self.live
         live.step += 1
-        if self.first_step_at is None:
-            self.first_step_at = time.time()
+        if self.first_step_seconds is None:
+            self.first_step_seconds = time.time() - process_start()
         asked = self._asked_to_stop(trainer)
         final = live.step >= live.total
         due, save = final or self._due(live.step), self._save_due()
@@ -142,13 +145,19 @@ class Rhythm(pl.Callback):
             "seconds": self.live.seconds,
             "evaluated": self._evaluated_step,
             "values": self.last_values,
+            "windows": self.windows[-_WINDOWS:],
+            "first": self.first_step_seconds,
             "tally": list(self.live.learner.tally()),
             "watchers": {type(w).__name__: w.state() for w in self.watchers},
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """The inverse of `state_dict`."""
+        # A run that was stopped after its last step makes none in this process.
+        self.live.step = self.live.start_step = state_dict["step"]
         self.live.seconds = state_dict["seconds"]
+        self.windows = list(state_dict["windows"])
+        self.first_step_seconds = state_dict["first"]
         self._evaluated_step = state_dict["evaluated"]
         self.last_values = dict(state_dict["values"])
         self.live.learner.load_tally(*state_dict["tally"])
