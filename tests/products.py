@@ -51,7 +51,10 @@ def _node(family: str, name: str) -> dict[str, Any]:
 
 def config(choices: dict[str, str]) -> Composed:
     """The composed config of one choice per family, small enough to run in milliseconds."""
-    tree = {**copy.deepcopy(_base()), **{family: copy.deepcopy(_node(family, name)) for family, name in choices.items()}}
+    tree = {
+        **copy.deepcopy(_base()),
+        **{family: copy.deepcopy(_node(family, name)) for family, name in choices.items()},
+    }
     if needs_class_token(choices["head"]):
         tree["model"]["prefix"] = {"class_token": True, "registers": 1}
     complete(tree)
@@ -75,9 +78,7 @@ def pairwise(accept: Any = None) -> list[dict[str, str]]:
     accept(row) -> bool limits the rows to those it accepts; pairs that no accepted row holds are left.
     """
     lists = names()
-    open_pairs = {
-        ((f, a), (g, b)) for f, g in itertools.combinations(FAMILIES, 2) for a in lists[f] for b in lists[g]
-    }
+    open_pairs = {((f, a), (g, b)) for f, g in itertools.combinations(FAMILIES, 2) for a in lists[f] for b in lists[g]}
     rows = everything() if accept is None else [row for row in everything() if accept(row)]
     generator = torch.Generator().manual_seed(0)
     rows = [rows[i] for i in torch.randperm(len(rows), generator=generator).tolist()]

@@ -24,7 +24,9 @@ def imported_by(arguments: list[str]) -> set[str]:
     return set(done.stdout.splitlines()[-1].split()[1:])
 
 
-@pytest.mark.parametrize("line", ["--help", "--version", "list", "list position", "train --help", "_complete 'blockyard tr'"])
+@pytest.mark.parametrize(
+    "line", ["--help", "--version", "list", "list position", "train --help", "_complete 'blockyard tr'"]
+)
 def test_light_commands_import_nothing_heavy(line):
     import shlex
 

@@ -55,7 +55,9 @@ def test_the_wheel_is_what_runs(installed, tmp_path):
 
 def test_it_holds_every_config(installed):
     shipped = {p.relative_to(ROOT / "conf") for p in (ROOT / "conf").rglob("*.yaml")}
-    assert {p.relative_to(installed / "blockyard/conf") for p in (installed / "blockyard/conf").rglob("*.yaml")} == shipped
+    assert {
+        p.relative_to(installed / "blockyard/conf") for p in (installed / "blockyard/conf").rglob("*.yaml")
+    } == shipped
 
 
 def test_it_trains_from_an_empty_folder(installed, tmp_path):

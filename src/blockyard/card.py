@@ -68,9 +68,7 @@ def _flops(model: nn.Module, ctx: Context) -> dict[str, int]:
     """FLOPs of one forward pass of one full sample, by family. A fused block does its mixers' matmuls itself."""
     length = ctx.tokens.max_len
     with torch.device("meta"):
-        inputs = (
-            torch.zeros(1, length, dtype=torch.long) if ctx.tokens.vocabulary else torch.zeros(1, *ctx.data.shape)
-        )
+        inputs = torch.zeros(1, length, dtype=torch.long) if ctx.tokens.vocabulary else torch.zeros(1, *ctx.data.shape)
     with torch.no_grad(), counter() as counted:
         model.eval()(inputs)
     by_module = {path: sum(ops.values()) for path, ops in counted.get_flop_counts().items()}

@@ -14,10 +14,11 @@ from typing import Any
 from blockyard import catalog
 from blockyard.assemble import CONTRACTS, LATE, settings
 from blockyard.compose import Composed
-from blockyard.contracts import Context, Issue
+from blockyard.contracts import Issue
 from blockyard.overrides import near, nodes
 from blockyard.rules import RULES, Facts, Pick, Rule
 from blockyard.schema import OURS, REQUIRED, RESERVED, Root, allowed, locate, options
+from blockyard.shapes import shapes
 
 
 def check(composed: Composed) -> list[Issue]:
@@ -38,7 +39,7 @@ def check(composed: Composed) -> list[Issue]:
     issues += [issue for _, issue in combinations]
     # A component that a rule refused would only say the same again in its constructor.
     refused = {family for rule, _ in combinations for family in rule.pair}
-    issues += _shapes(config, facts, refused)
+    issues += shapes(config, facts, refused)
     return list({str(issue): issue for issue in issues}.values())
 
 
@@ -162,64 +163,3 @@ def default_pick(choice: catalog.Choice) -> Pick | None:
         return _pick(choice.family, choice.name, node, tree["allow"])
     except ValueError:
         return None
-
-
-def _shapes(config: dict[str, Any], facts: Facts, refused: set[str]) -> Iterator[Issue]:
-    import torch
-
-    from blockyard.assemble import instantiate
-
-    allow = list(config.get("allow") or [])
-    built = {}
-    for family, node in config.items():
-        # Every plan, and whatever else a config holds (trainer, loggers, callbacks), is cheap to build.
-        for key, part in nodes(node, family):
-            if key in LATE or ("." in key and key.partition(".")[0] in CONTRACTS):
-                continue
-            if _sound(part, allow):
-                try:
-                    built[key] = instantiate(part, allow)
-                except ValueError as error:
-                    yield Issue(key, str(error))
-    if "data" in built:
-        missing = built["data"].missing()
-        if missing:  # what is not there has no shape either
-            yield Issue("data", missing)
-            return
-    try:
-        ctx = _context(built)
-    except KeyError:
-        return
-    except ValueError as error:
-        yield Issue("shapes", str(error))
-        return
-    with torch.device("meta"):
-        for family in LATE:
-            if family != "block" and family in facts.picks and family not in refused:
-                pick = facts[family]
-                try:
-                    pick.target(ctx, **pick.options)
-                except ValueError as error:
-                    yield Issue(family, str(error))
-
-
-def _context(built: dict[str, Any]) -> Context:
-    data, tokens = built["data"].spec, built["tokenizer"].spec(built["data"].spec)
-    ctx = built["model"].context(data, tokens, built["objective"].outputs(data, tokens))
-    assert ctx.head_dim, "a context knows its head width"
-    return ctx
-
-
-def _sound(node: dict[str, Any], allow: list[str]) -> bool:
-    target = str(node["_target_"])
-    if not allowed(target, allow):
-        return False
-    try:
-        known = options(locate(target))
-    except ValueError:
-        return False
-    return all(
-        name in RESERVED
-        or (name in known and ((isinstance(value, dict) and "_target_" in value) or not known[name].problem(value)))
-        for name, value in node.items()
-    ) and all(option.default is not REQUIRED or name in node for name, option in known.items())

@@ -18,6 +18,8 @@ VERBS = {
 }
 HIDDEN = {"_cell": "cell", "_complete": "completion"}
 
+READERS = ("list", "explain", "check", "completion", "_complete")
+
 HELP = """blockyard composes, trains and compares transformer blocks.
 
 usage: blockyard VERB [key=value ...]
@@ -64,9 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return refuse([str(error)])
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # `blockyard list | head`
-        sys.stderr.close()
-        return 0
+    except BrokenPipeError:  # `blockyard list | head`; a reader gone is no reason for a run to end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0 if verb in READERS else 1
 
 
 def refuse(problems: Sequence[str]) -> int:

@@ -33,6 +33,8 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = ()) -> Compos
     issues: list[Issue] = []
     searched = [word.partition("=")[2] for word in overrides if word.startswith("hydra.searchpath=")]
     folders = tuple(_existing([*config_dirs, *(p for text in searched for p in _paths(text))], issues))
+    if issues:  # a folder that cannot be trusted is not composed from
+        return Composed({}, {}, (), issues)
     sorted_ = sort([word for word in overrides if not word.startswith("hydra.searchpath=")], folders, issues)
     hydra = [*sorted_.hydra, *_searchpath(folders)]
     base, choices = _compose([*sorted_.groups, *hydra], issues)

@@ -28,7 +28,7 @@ KEYS: dict[str, tuple[Callable[[str], Any], Any, str, Callable[[Any], bool]]] = 
     "temperature": (float, 0.8, "a number from 0", lambda value: 0 <= value < float("inf")),
     "top_k": (int, 40, "a whole number from 0", lambda value: value >= 0),
     "seed": (int, 0, "a whole number from 0", lambda value: value >= 0),
-    "cache": (_truth, True, "true or false", lambda value: True),
+    "cache": (_truth, True, "true or false", lambda _: True),
     "which": (str, "best", "best or last", lambda value: value in ("best", "last")),
 }
 

@@ -5,6 +5,7 @@ Reference: pytorch_lightning.callbacks.RichProgressBar
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any, ClassVar
 
@@ -69,11 +70,19 @@ class Progress(Watcher):
     def end(self, live: Live) -> None:
         """Close the bar, leaving its last state in view."""
         if self._display is not None:
-            self._display.update(self._task, completed=live.step, refresh=True)
-            self._display.stop()
+            with contextlib.suppress(OSError, SystemExit):
+                self._display.update(self._task, completed=live.step, refresh=True)
+                self._display.stop()
             self._display = None
 
     def _show(self, live: Live, words: str, *, now: bool) -> None:
+        try:
+            self._print(live, words, now)
+        except (OSError, SystemExit):
+            # Nobody reads any more (`| head`), for which rich would exit; a run has better to do.
+            self._console = self._display = None
+
+    def _print(self, live: Live, words: str, now: bool) -> None:
         if self._display is not None:
             shown = words if now else f"{words} {self._evaluation}"
             self._display.update(self._task, completed=live.step, words=shown, refresh=True)

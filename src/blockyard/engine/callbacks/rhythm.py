@@ -21,6 +21,7 @@ from blockyard.engine.clock import process_start
 from blockyard.engine.interrupt import Interrupted, Interrupts
 from blockyard.engine.randomness import reseed
 
+_AGREE_EVERY = 16  # updates between two agreements of several GPUs on whether to stop
 _WINDOWS = 200  # speeds that survive a resume
 
 
@@ -85,6 +86,10 @@ class Rhythm(pl.Callback):
         self._number = live.step * self.beats.pieces
         module.update = live.step
         self.interrupts.install()
+        loop = trainer.fit_loop.epoch_loop
+        if hasattr(loop, "_broadcast_sigterm_tensor"):
+            # Lightning's own agreement waits for the device at every step; ours is `_asked_to_stop`.
+            loop._broadcast_sigterm_tensor = _nothing
         self.begin()
         for watcher in self.watchers:
             watcher.begin(live)
@@ -177,10 +182,13 @@ class Rhythm(pl.Callback):
 
     def _asked_to_stop(self, trainer: pl.Trainer) -> bool:
         asked = self.interrupts.signum is not None
-        if trainer.world_size > 1:
-            # One process may have been told alone; all must leave after the same step.
-            asked = bool(trainer.strategy.reduce_boolean_decision(asked, all=False))
-        return asked
+        if trainer.world_size == 1:
+            return asked
+        # One process may have been told alone; all must leave after the same step. Asking stops a GPU.
+        apart = 1 if trainer.strategy.root_device.type == "cpu" else _AGREE_EVERY
+        if self.live.step % apart:
+            return False
+        return bool(trainer.strategy.reduce_boolean_decision(asked, all=False))
 
     def _log_training(self, trainer: pl.Trainer, module: Any) -> None:
         live = self.live
@@ -238,3 +246,7 @@ class Rhythm(pl.Callback):
         self.interrupts.waiting = False
         for watcher in self.watchers:
             watcher.end(self.live)
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,76 @@
+"""The last pass of the check: each component is constructed on the meta device and may object.
+
+A constructor knows best what does not fit (a width that does not divide, an image that no patch
+tiles); on the meta device nothing is allocated, so asking costs milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from blockyard.assemble import CONTRACTS, LATE, instantiate
+from blockyard.contracts import Context, Issue
+from blockyard.overrides import nodes
+from blockyard.rules import Facts
+from blockyard.schema import REQUIRED, RESERVED, allowed, locate, options
+
+
+def shapes(config: dict[str, Any], facts: Facts, refused: set[str]) -> Iterator[Issue]:
+    """What plans say of their options, and modules of their Context. `refused` families have been judged."""
+    allow = list(config.get("allow") or [])
+    built = {}
+    for family, node in config.items():
+        # Every plan, and whatever else a config holds (trainer, loggers, callbacks), is cheap to build.
+        for key, part in nodes(node, family):
+            if key in LATE or ("." in key and key.partition(".")[0] in CONTRACTS):
+                continue
+            if _sound(part, allow):
+                try:
+                    built[key] = instantiate(part, allow)
+                except ValueError as error:
+                    yield Issue(key, str(error))
+    if "data" in built:
+        missing = built["data"].missing()
+        if missing:  # what is not there has no shape either
+            yield Issue("data", missing)
+            return
+    try:
+        ctx = _context(built)
+    except KeyError:
+        return
+    except ValueError as error:
+        yield Issue("shapes", str(error))
+        return
+    with torch.device("meta"):
+        for family in LATE:
+            if family != "block" and family in facts.picks and family not in refused:
+                pick = facts[family]
+                try:
+                    pick.target(ctx, **pick.options)
+                except ValueError as error:
+                    yield Issue(family, str(error))
+
+
+def _context(built: dict[str, Any]) -> Context:
+    data, tokens = built["data"].spec, built["tokenizer"].spec(built["data"].spec)
+    ctx = built["model"].context(data, tokens, built["objective"].outputs(data, tokens))
+    assert ctx.head_dim, "a context knows its head width"
+    return ctx
+
+
+def _sound(node: dict[str, Any], allow: list[str]) -> bool:
+    target = str(node["_target_"])
+    if not allowed(target, allow):
+        return False
+    try:
+        known = options(locate(target))
+    except ValueError:
+        return False
+    return all(
+        name in RESERVED
+        or (name in known and ((isinstance(value, dict) and "_target_" in value) or not known[name].problem(value)))
+        for name, value in node.items()
+    ) and all(option.default is not REQUIRED or name in node for name, option in known.items())

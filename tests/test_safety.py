@@ -1,0 +1,82 @@
+"""What a config may name: hostile `_target_`s build nothing and run nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from blockyard.assemble import instantiate
+from blockyard.check import check
+from blockyard.compose import compose
+from blockyard.schema import allowed
+
+HOSTILE = (
+    "os.system",
+    "subprocess.Popen",
+    "subprocess.run",
+    "builtins.eval",
+    "builtins.exec",
+    "builtins.getattr",
+    "builtins.__import__",
+    "importlib.import_module",
+    "shutil.rmtree",
+    "pathlib.Path",
+    "pickle.loads",
+    "runpy.run_path",
+    "ctypes.CDLL",
+    "code.InteractiveConsole",
+    "urllib.request.urlopen",
+    "http.server.HTTPServer",
+    "hydra.utils.get_method",
+    "hydra.utils.call",
+    "torch.load",
+    "torch.hub.load",
+    "torch.utils.cpp_extension.load",
+    "torch.distributed.elastic.multiprocessing.subprocess_handler.SubprocessHandler",
+    "transformers.pipeline",
+    "timm.create_model",
+    "pytorch_lightning.Trainer",
+    "blockyard.runs.files.write_json",
+    "torch.nn.Module.__init__.__globals__",
+    "blockyard..x",
+    "torch",
+    "",
+)
+
+
+@pytest.mark.parametrize("target", HOSTILE)
+@pytest.mark.parametrize("key", ["token_mixer", "data", "optimizer", "callbacks.progress"])
+def test_hostile_target_is_refused(target, key):
+    issues = check(compose([f"{key}._target_='{target}'"]))
+    assert any(issue.key.startswith(key) for issue in issues), issues
+
+
+def test_nested_target_can_only_be_a_module():
+    composed = compose([])
+    composed.config["token_mixer"]["dropout"] = {"_target_": "pytorch_lightning.Trainer"}
+    assert any("is no Module" in str(issue) for issue in check(composed))
+
+
+def test_a_file_cannot_allow_itself(tmp_path):
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "evil.yaml").write_text("# @package _global_\n# evil\nallow: [os]\n")
+    issues = check(compose(["experiment=evil"], [str(tmp_path)]))
+    assert any(issue.key == "allow" for issue in issues)
+
+
+def test_alias_bomb_is_refused_unread(tmp_path):
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)]
+    (tmp_path / "norm").mkdir()
+    (tmp_path / "norm" / "bomb.yaml").write_text("\n".join(lines) + "\n")
+    assert any("aliases" in str(issue) for issue in compose(["norm=bomb"], [str(tmp_path)]).issues)
+
+
+def test_instantiate_asks_too():
+    with pytest.raises(ValueError, match="no allowed package"):
+        instantiate({"_target_": "subprocess.Popen", "args": "true"}, [])
+
+
+def test_own_package_only_when_named():
+    assert not allowed("mypackage.Thing", [])
+    assert allowed("mypackage.Thing", ["mypackage"])
+    assert not allowed("mypackage.Thing", ["mypack"])

@@ -1,0 +1,127 @@
+"""`blockyard train` as it is typed: start, start again, force, resume, several at once, Hydra's words."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+QUICK = ("debug=fast", "logger=none", "callbacks=quiet")
+
+
+def blockyard(folder: Path, *words: str, limit: float = 240) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "blockyard", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=limit,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A folder in which one quick run is done, and what it printed."""
+    folder = tmp_path_factory.mktemp("trained")
+    done = blockyard(folder, "train", *QUICK)
+    assert done.returncode == 0, done.stderr
+    return folder, done
+
+
+def run_folders(folder: Path) -> list[Path]:
+    return sorted(path.parent for path in folder.glob("outputs/*/s*/status.json"))
+
+
+def test_it_says_how_it_went_and_where_it_lies(trained):
+    folder, done = trained
+    (run,) = run_folders(folder)
+    assert "test/accuracy" in done.stdout
+    assert str(run) in done.stdout
+    assert json.loads((run / "status.json").read_text())["state"] == "done"
+
+
+def test_a_run_folder_holds_what_is_promised(trained):
+    folder, _ = trained
+    (run,) = run_folders(folder)
+    names = {path.name for path in run.iterdir()}
+    assert {"config.yaml", "run.json", "status.json", "metrics.csv", "summary.json", "checkpoints"} <= names
+    assert not any("=" in path.name for path in run.rglob("*"))
+    summary = json.loads((run / "summary.json").read_text())
+    for key in ("parameters", "flops_per_sample", "step_seconds", "samples_per_second", "peak_memory", "kernels"):
+        assert summary[key], key
+    assert all(layer["kernel"] == "flash" for layer in summary["kernels"])
+
+
+def test_a_finished_run_is_not_trained_again(trained):
+    folder, _ = trained
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    again = blockyard(folder, "train", *QUICK)
+    assert again.returncode == 0
+    assert "force=true" in again.stdout
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_force_keeps_the_old_folder(trained):
+    folder, _ = trained
+    assert blockyard(folder, "train", *QUICK, "seed=5").returncode == 0
+    assert blockyard(folder, "train", *QUICK, "seed=5", "force=true").returncode == 0
+    summaries = list(folder.glob("outputs/*/*s5*/summary.json"))
+    assert len(summaries) == 2
+
+
+def test_a_resumed_run_takes_no_other_config(trained):
+    folder, _ = trained
+    refused = blockyard(folder, "train", "resume=last", "optimizer.lr=0.5")
+    assert refused.returncode == 2
+    assert "optimizer.lr" in refused.stderr
+    assert "0.5" in refused.stderr
+
+
+def test_eval_gives_the_run_s_own_figures(trained):
+    folder, _ = trained
+    run = run_folders(folder)[0]
+    done = blockyard(folder, "eval", f"run={run}")
+    assert done.returncode == 0, done.stderr
+    wanted = json.loads((run / "summary.json").read_text())["metrics"]["test/accuracy"]
+    assert f"{wanted:.6g}" in done.stdout
+
+
+def test_multirun_ends_each_job_apart(tmp_path):
+    done = blockyard(tmp_path, "train", "-m", "block=pre_norm,nonsense", "seed=1,2", *QUICK)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("exit ")]
+    assert len(lines) in (0, 4)
+    assert done.returncode == 2
+
+
+def test_multirun_lands_in_the_same_store(tmp_path):
+    done = blockyard(tmp_path, "train", "-m", "seed=1,2", *QUICK)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in run_folders(tmp_path)] == ["s1", "s2"]
+    assert done.stdout.count("exit 0") == 2
+    assert {path.name for path in tmp_path.iterdir()} == {"outputs"}
+
+
+def test_multirun_goes_on_after_a_bad_job(tmp_path):
+    done = blockyard(tmp_path, "train", "-m", "model.heads=3,4", *QUICK)
+    assert done.returncode == 2
+    assert "exit 2" in done.stdout
+    assert "exit 0" in done.stdout
+    assert len(run_folders(tmp_path)) == 1
+
+
+def test_cfg_job_prints_and_stops(tmp_path):
+    done = blockyard(tmp_path, "train", "experiment=gpt_code", "--cfg", "job")
+    assert done.returncode == 0, done.stderr
+    assert "_target_: blockyard.model.decoder.Decoder" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_leaves_does_not_end_a_run(tmp_path):
+    command = f"{sys.executable} -m blockyard train debug=fast logger=none 2>&1 | head -1"
+    subprocess.run(command, shell=True, cwd=tmp_path, check=True, capture_output=True)
+    (run,) = run_folders(tmp_path)
+    assert json.loads((run / "status.json").read_text())["state"] == "done"
