@@ -88,7 +88,8 @@ def _refuse_alias_bombs(folder: Path, issues: list[Issue]) -> None:
 
     for path in folder.rglob("*.yaml"):
         try:
-            count = sum(isinstance(token, yaml.AliasToken) for token in yaml.scan(path.read_text(encoding="utf-8")))
+            # Events, not objects: nothing is expanded yet.
+            count = sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(path.read_text(encoding="utf-8")))
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             issues.append(Issue(str(path), f"is no readable YAML: {str(error).splitlines()[0]}"))
             continue
