@@ -9,7 +9,17 @@ from blockyard.model._prefix import NO_PREFIX, Prefix
 
 
 class Stack(Architecture):
-    """A stack of like blocks."""
+    """A stack of like blocks.
+
+    Options:
+        dim: channels of a token (D)
+        depth: blocks
+        heads: heads of attention (H); must divide dim
+        prefix: class_token, and a number of registers, learned tokens in front of every row
+        init_std: spread of initial weights, null means 1 / sqrt(D); what writes into the stream starts
+            sqrt(2 depth) smaller
+        dropout: rate on the tokens as they enter the first block, while training
+    """
 
     def __init__(
         self,
