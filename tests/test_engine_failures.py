@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from blockyard.engine import job as job_module
+from blockyard.engine import prepare as prepare_module
 from blockyard.engine.callbacks.early_stopping import EarlyStopping
 from blockyard.engine.callbacks.nan_guard import Guard, NotFinite
 from blockyard.engine.callbacks.rhythm import Rhythm
@@ -148,7 +148,7 @@ def test_a_signal_before_the_first_step_is_interrupted(tmp_path: Path) -> None:
         def struck(*_: Any, **__: Any) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
-        job_module._write_down = struck
+        prepare_module._write_down = struck
         return train(folder(tmp_path))
 
     assert forked(work) == 143

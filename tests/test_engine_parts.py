@@ -188,12 +188,12 @@ def test_threads_are_timed_recorded_and_given_back(tmp_path: Path, monkeypatch: 
 
 
 def test_a_run_keeps_the_precision_it_began_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from blockyard.engine import job
+    from blockyard.engine import prepare
 
     made = run(tmp_path, *STILL, "trainer.precision=auto")
-    monkeypatch.setattr(job, "faster_on_cpu", lambda *_: pytest.fail("timed again"))
+    monkeypatch.setattr(prepare, "faster_on_cpu", lambda *_: pytest.fail("timed again"))
     known = made.facts()["precision"]
-    found = job._precision(made, TrainerPlan(), "cpu", 0, torch.nn.Linear(1, 1), None, None)
+    found = prepare._precision(made, TrainerPlan(), "cpu", 0, torch.nn.Linear(1, 1), None, None)
     assert found == known
 
 

@@ -85,8 +85,8 @@ def _main(folder: RunFolder, interrupts: Interrupts, resume: bool) -> int:
 
 def _work(folder: RunFolder, interrupts: Interrupts, resume: bool, record: list[RunLog], jobs: list[Job]) -> _Ending:
     from blockyard import assemble
-    from blockyard.engine.job import prepare
     from blockyard.engine.loggers import RunLog
+    from blockyard.engine.prepare import prepare
     from blockyard.engine.processes import clean_environment
     from blockyard.engine.quiet import hush
 
@@ -117,7 +117,7 @@ def _own_threads() -> Iterator[None]:
 
 def _beside(folder: RunFolder, resume: bool) -> int:
     """Train in a process that is not the main one: nothing is written but the reason of a failure."""
-    from blockyard.engine.job import prepare, unheard
+    from blockyard.engine.prepare import prepare, unheard
     from blockyard.engine.processes import leave
     from blockyard.engine.quiet import hush
 
