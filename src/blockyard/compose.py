@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blockyard import catalog
+from blockyard import catalog, own
 from blockyard.contracts import Issue
 from blockyard.overrides import allow_of, known, nodes, sort
 from blockyard.schema import REQUIRED, Root, allowed, locate, options
@@ -28,14 +28,15 @@ class Composed:
     issues: list[Issue] = field(default_factory=list)
 
 
-def compose(overrides: Sequence[str], config_dirs: Iterable[str] = ()) -> Composed:
-    """The config of a command line. Problems are collected, never raised."""
+def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multirun: bool = False) -> Composed:
+    """The config of a command line, or of the first of several runs. Problems are collected, never raised."""
     issues: list[Issue] = []
-    searched = [word.partition("=")[2] for word in overrides if word.startswith("hydra.searchpath=")]
-    folders = tuple(_existing([*config_dirs, *(p for text in searched for p in _paths(text))], issues))
+    folders, problems = own.folders(config_dirs, overrides)
+    issues += [Issue(where, what) for where, what in problems]
     if issues:  # a folder that cannot be trusted is not composed from
         return Composed({}, {}, (), issues)
-    sorted_ = sort([word for word in overrides if not word.startswith("hydra.searchpath=")], folders, issues)
+    words = [word for word in overrides if not word.startswith("hydra.searchpath=")]
+    sorted_ = sort(words, folders, issues, multirun)
     hydra = [*sorted_.hydra, *_searchpath(folders)]
     base, choices = _compose([*sorted_.groups, *hydra], issues)
     if not base:  # Hydra could not compose at all, and has said why
@@ -68,37 +69,6 @@ def complete(config: dict[str, Any]) -> None:
         for name, option in legal.items():
             if option.default is not REQUIRED and name not in node:
                 node[name] = _plain(option.default)
-
-
-def _existing(config_dirs: Iterable[str], issues: list[Issue]) -> list[Path]:
-    folders = []
-    for given in config_dirs:
-        folder = Path(given).expanduser().resolve()
-        if folder.is_dir():
-            folders.append(folder)
-            _refuse_alias_bombs(folder, issues)
-        else:
-            issues.append(Issue("--config-dir", f"{given} is no folder"))
-    return folders
-
-
-def _refuse_alias_bombs(folder: Path, issues: list[Issue]) -> None:
-    """Aliases of aliases expand without end; a config has no use for more than a few."""
-    import yaml
-
-    for path in folder.rglob("*.yaml"):
-        try:
-            # Events, not objects: nothing is expanded yet.
-            count = sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(path.read_text(encoding="utf-8")))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            issues.append(Issue(str(path), f"is no readable YAML: {str(error).splitlines()[0]}"))
-            continue
-        if count > 20:
-            issues.append(Issue(str(path), f"holds {count} YAML aliases, at most 20 are read"))
-
-
-def _paths(text: str) -> list[str]:
-    return [part.strip(" '\"").removeprefix("file://") for part in text.strip("[]").split(",") if part.strip()]
 
 
 def _searchpath(folders: tuple[Path, ...]) -> list[str]:

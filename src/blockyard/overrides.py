@@ -25,49 +25,59 @@ class Sorted:
     hydra: list[str] = field(default_factory=list)
 
 
-def sort(overrides: Sequence[str], folders: tuple[Path, ...], issues: list[Issue]) -> Sorted:
-    """Overrides by kind; what cannot be one becomes an issue."""
+def sort(words: Sequence[str], folders: tuple[Path, ...], issues: list[Issue], multirun: bool = False) -> Sorted:
+    """Overrides by kind; what cannot be one becomes an issue. Of several values the first stands for all."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
     parser, sorted_ = OverridesParser.create(), Sorted()
-    for text in overrides:
+    for text in words:
         key, _, value = text.partition("=")
         name = key.lstrip("+~")
         try:
             override = parser.parse_override(text)
         except HydraException as error:
             reason = "no value given" if "=" not in text else str(error).splitlines()[0]
-            issues.append(
-                Issue(name, f"{text!r} cannot be read ({reason})", ["key=value", "'key=\"text with = or ,\"'"])
-            )
+            legal = ["key=value", "'key=\"text with = or ,\"'"]
+            issues.append(Issue(name, f"{text!r} cannot be read ({reason})", legal))
             continue
-        if override.is_sweep_override():
+        values = _values(override)
+        if len(values) != 1 and not multirun:
             issues.append(Issue(name, f"{value!r} names several values; one run takes one", [f"-m {text}"]))
         elif override.is_delete():
             issues.append(Issue(name, "cannot be deleted; every family has one choice and every option a value"))
         elif name.startswith("hydra"):
-            _sort_hydra(name, text, sorted_, issues)
+            _sort_hydra(name, text, sorted_, issues, multirun)
         elif name in catalog.families():
-            if _choice(name, key, override.value(), folders, issues):
-                sorted_.groups.append(f"{name}={value}")
+            good = [_choice(name, key, each, folders, issues) for each in values]
+            if good and all(good):
+                sorted_.groups.append(f"{name}={values[0]}")
         elif "/" in name or "@" in name:
-            family = name.replace("@", "/").split("/")[0]
-            issues.append(
-                Issue(name, "is no family of choices", _slash_hint(name, value) or near(family, catalog.families()))
-            )
-        else:
-            sorted_.values.append((name, value))
+            hint = _slash_hint(name, value) or near(name.replace("@", "/").split("/")[0], catalog.families())
+            issues.append(Issue(name, "is no family of choices", hint))
+        elif values:
+            sorted_.values.append((name, value if len(values) == 1 else str(values[0])))
     return sorted_
 
 
-def _sort_hydra(name: str, text: str, sorted_: Sorted, issues: list[Issue]) -> None:
+def _values(override: Any) -> list[Any]:
+    """The values an override names: one, several (`a,b`), or none known without looking (glob, range)."""
+    from hydra.core.override_parser.types import ChoiceSweep
+
+    if not override.is_sweep_override():
+        return [override.value()]
+    swept = override.value()
+    return [getattr(each, "text", each) for each in swept.list] if isinstance(swept, ChoiceSweep) else []
+
+
+def _sort_hydra(name: str, text: str, sorted_: Sorted, issues: list[Issue], multirun: bool) -> None:
     if name == "hydra.searchpath":
         sorted_.hydra.append(text)
     elif not name.startswith(MULTIRUN_KEYS) and name not in MULTIRUN_GROUPS:
-        issues.append(
-            Issue(name, "is not open to overrides", [*MULTIRUN_GROUPS, *(k.rstrip(".") for k in MULTIRUN_KEYS)])
-        )
+        legal = [*MULTIRUN_GROUPS, *(key.rstrip(".") for key in MULTIRUN_KEYS)]
+        issues.append(Issue(name, "is not open to overrides", legal))
+    elif not multirun:
+        issues.append(Issue(name, "has a say over several runs only", [f"-m {text}"]))
 
 
 def _choice(family: str, key: str, value: Any, folders: tuple[Path, ...], issues: list[Issue]) -> bool:

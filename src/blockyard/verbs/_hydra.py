@@ -22,12 +22,13 @@ CONFIG_DIRS = "BLOCKYARD_MULTIRUN_CONFIG_DIRS"
 
 def show(words: Words) -> int:
     """Print what Hydra composes (`--cfg`, `--info`)."""
-    return _application(words)
+    problems = _problems(words)
+    return refuse(problems) if problems else _application(words)
 
 
 def multirun(words: Words) -> int:
     """Run every combination, say how each ended, and answer 0 only if all are done."""
-    problems = _never_read(words)
+    problems = _problems(words, multirun=True)
     if problems:
         return refuse(problems)
     with tempfile.TemporaryDirectory() as scratch:
@@ -72,14 +73,12 @@ def _job(_: object) -> int:
     return code
 
 
-def _never_read(words: Words) -> list[str]:
-    """Problems of the words that no combination can mend: keys that nothing reads, hydra.* that may run code."""
-    from blockyard.contracts import Issue
-    from blockyard.overrides import sort
+def _problems(words: Words, multirun: bool = False) -> list[str]:
+    """What is wrong with the words of every run, known before the first; and no YAML may lead Hydra astray."""
+    from blockyard.compose import compose
 
-    issues: list[Issue] = []
-    sort([word for word in words.overrides if word.lstrip("+~").startswith("hydra")], words.folders(), issues)
-    return [str(issue) for issue in issues]
+    words.folders()
+    return [str(issue) for issue in compose(words.overrides, words.config_dirs, multirun=multirun).issues]
 
 
 def _names(words: Words, key: str) -> bool:

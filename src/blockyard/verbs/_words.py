@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from blockyard import own
 from blockyard.errors import UserError
 
 
@@ -24,13 +25,11 @@ class Words:
         return found[-1].partition("=")[2] if found else default
 
     def folders(self) -> tuple[Path, ...]:
-        """The config folders that exist, and those of `hydra.searchpath`."""
-        named = [*self.config_dirs]
-        for word in self.overrides:
-            key, _, value = word.partition("=")
-            if key == "hydra.searchpath":
-                named += [part.strip(" '\"").removeprefix("file://") for part in value.strip("[]").split(",")]
-        return tuple(path for path in (Path(name).expanduser().resolve() for name in named) if path.is_dir())
+        """The user's own config folders. Raises UserError on one that is not there or not to be trusted."""
+        good, problems = own.folders(self.config_dirs, self.overrides)
+        if problems:
+            raise UserError("\n  - ".join(f"{where}: {what}" for where, what in problems))
+        return good
 
 
 def read(arguments: Sequence[str], flags: dict[str, int]) -> Words:
