@@ -168,6 +168,9 @@ def test_resume_without_changes(stopped: RunFolder) -> None:
         ("trainer.max_steps=9", "trainer.max_steps=4, 9 was given"),
         ("model.depht=3", "model.depht is no setting of this run"),
         ("position=learnt", "position"),
+        ("debug=overfit", "debug=none, overfit was given"),
+        ("experiment=mixer_digits", "experiment=null, mixer_digits was given"),
+        ("nonsense=1", "nonsense is no setting of this run"),
         ("force=true", "one of them"),
         ("optimizer.lr=1,2", "one value per key"),
         ("~logger", "one value per key"),
@@ -204,6 +207,8 @@ def test_resume_takes_what_is_incidental(stopped: RunFolder) -> None:
         "tags=[a,b]",
         "norm=layer",
         "model.depth=1",
+        "debug=none",
+        "experiment=null",
     ]
     with reopen(stopped.path, words) as again:
         frozen = RunFolder.open(again.path).config
@@ -212,6 +217,33 @@ def test_resume_takes_what_is_incidental(stopped: RunFolder) -> None:
         assert frozen["trainer"]["num_workers"] == 1
         assert frozen["tags"] == ["a", "b"]
         assert again.facts()["resumes"][0]["before"].keys() == {"logger", "trainer", "tags"}
+
+
+def test_resume_takes_a_choice_of_the_user_s_own_folder(stopped: RunFolder, tmp_path: Path) -> None:
+    own = tmp_path / "own" / "logger"
+    own.mkdir(parents=True)
+    text = "# Mine.\n_target_: blockyard.engine.loggers.wandb.Wandb\nproject: theirs\n"
+    (own / "mine.yaml").write_text(text)
+    with pytest.raises(UserError, match="logger"):
+        reopen(stopped.path, ["logger=mine"])
+    with reopen(stopped.path, ["logger=mine"], config_dirs=[str(own.parent)]) as again:
+        assert again.config["logger"]["project"] == "theirs"
+
+
+@pytest.mark.parametrize("damage", ["nothing", "run.json"])
+def test_a_foreign_run_s_package_is_not_imported(
+    stopped: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    (tmp_path / "evilpack.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    plain = files.read_yaml(stopped.path / "config.yaml")
+    plain |= {"allow": ["evilpack"], "norm": {"_target_": "evilpack.Norm", "_partial_": True}}
+    files.write_yaml(stopped.path / "config.yaml", plain)
+    if damage != "nothing":
+        (stopped.path / damage).unlink()
+        assert RunFolder.open(stopped.path).identity
+    with pytest.raises(UserError, match="if you trust it"):
+        reopen(stopped.path)
 
 
 def test_resume_of_a_finished_run_is_news_and_of_a_failed_one_allowed(done: RunFolder, stopped: RunFolder) -> None:

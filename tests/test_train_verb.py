@@ -81,6 +81,20 @@ def test_a_resumed_run_takes_no_other_config(trained):
     assert "0.5" in refused.stderr
 
 
+def test_resuming_a_finished_run_is_news(trained):
+    folder, _ = trained
+    again = blockyard(folder, "train", f"resume={run_folders(folder)[0]}")
+    assert again.returncode == 0, again.stderr
+    assert "is done already" in again.stdout
+
+
+def test_a_cell_is_not_started_by_hand(trained):
+    folder, _ = trained
+    alone = blockyard(folder, "_cell", str(run_folders(folder)[0]))
+    assert alone.returncode == 2
+    assert "not by hand" in alone.stderr
+
+
 def test_eval_gives_the_run_s_own_figures(trained):
     folder, _ = trained
     run = run_folders(folder)[0]

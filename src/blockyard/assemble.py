@@ -30,7 +30,7 @@ from blockyard.contracts import (
 )
 from blockyard.schema import RESERVED, allowed, locate, options
 
-# What a family's members must be. Families without a line here only have a signature to keep.
+# What a family's members must be; `contract` adds what runs beside the model.
 CONTRACTS: dict[str, type] = {
     "data": DataModule,
     "tokenizer": Tokenizer,
@@ -45,7 +45,20 @@ CONTRACTS: dict[str, type] = {
     "optimizer": OptimizerPlan,
     "schedule": Schedule,
 }
+BESIDE = {  # by name: the engine is imported only where a config is checked
+    "trainer": "blockyard.engine.trainer.TrainerPlan",
+    "logger": "blockyard.engine.loggers.base.RunLogger",
+    "callbacks": "blockyard.engine.callbacks.watcher.Watcher",
+}
 LATE = ("position", "token_mixer", "channel_mixer", "norm", "block", "head")  # built from a Context
+
+
+def contract(key: str) -> type:
+    """What the class of the node at a dotted key must be; inside a component that is a module."""
+    family = key.partition(".")[0]
+    if family in BESIDE:
+        return locate(BESIDE[family])
+    return CONTRACTS.get(key, nn.Module)
 
 
 def settings(node: dict[str, Any], allow: list[str]) -> dict[str, Any]:

@@ -24,18 +24,27 @@ def print_card(config: dict[str, Any], choices: dict[str, str | None]) -> None:
     """Print component, choice, parameters and FLOPs per sample, then tokens and the attention kernel."""
     plan = Plan(config)
     ctx, model = plan.context(), plan.sketch()
-    weights, flops = _weights(model), _flops(model, ctx)
+    weights, flops, why = _weights(model), {}, None
+    try:
+        flops = _flops(model, ctx)
+    except Exception as error:  # a component of the user's own that needs real tensors, or does not run at all
+        why = f"{type(error).__name__}: {error}"
     screen, rows = console(), table(None, "component", "choice", "parameters", "FLOPs per sample")
     for column in rows.columns[2:]:
         column.justify = "right"
     for family in ("data", *ORDER[:2], "model", *ORDER[2:], "objective"):
         rows.add_row(family, _choice(config, choices, family), *(_count(of.get(family)) for of in (weights, flops)))
     rows.add_row(
-        "sum", "", _count(sum(p.numel() for p in model.parameters())), _count(sum(flops.values())), style="bold"
+        "sum",
+        "",
+        _count(sum(p.numel() for p in model.parameters())),
+        _count(sum(flops.values()) if flops else None),
+        style="bold",
     )
     screen.print(rows)
     screen.print()
-    for name, text in _facts(plan, ctx, model).items():
+    facts = _facts(plan, ctx, model) | ({"FLOPs": f"not counted ({why})"} if why else {})
+    for name, text in facts.items():
         screen.print(Text(f"{name:<12}{text}"))
 
 

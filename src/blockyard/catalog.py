@@ -59,7 +59,10 @@ def docstring(target: str) -> str:
     path = _module_file(target.rpartition(".")[0])
     if path is None:
         return ""
-    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    try:
+        return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    except (SyntaxError, ValueError):  # one broken file of a user's does not hide the others
+        return ""
 
 
 def section(text: str, heading: str) -> str:

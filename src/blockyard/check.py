@@ -7,18 +7,18 @@ constructed on the meta device, where a constructor can object but nothing is al
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from blockyard import catalog
-from blockyard.assemble import CONTRACTS, LATE, settings
+from blockyard.assemble import CONTRACTS, LATE, contract, settings
 from blockyard.compose import Composed
 from blockyard.contracts import Issue
 from blockyard.overrides import near, nodes
 from blockyard.rules import RULES, Facts, Pick, Rule
 from blockyard.schema import OURS, REQUIRED, RESERVED, Root, allowed, locate, options
-from blockyard.shapes import shapes
+from blockyard.shapes import shapes, weights
 
 
 def check(composed: Composed) -> list[Issue]:
@@ -35,11 +35,12 @@ def check(composed: Composed) -> list[Issue]:
         unsound |= {key.partition(".")[0]} if found else set()
     issues += _families(config)
     facts = Facts(picks(composed, unsound))
-    combinations = list(_combinations(facts, composed.folders))
+    combinations = list(_combinations(facts, composed.folders, list(config.get("allow") or [])))
     issues += [issue for _, issue in combinations]
     # A component that a rule refused would only say the same again in its constructor.
     refused = {family for rule, _ in combinations for family in rule.pair}
     issues += shapes(config, facts, refused)
+    issues += [] if issues else weights(config)
     return list({str(issue): issue for issue in issues}.values())
 
 
@@ -62,8 +63,6 @@ def _families(config: dict[str, Any]) -> Iterator[Issue]:
 
 
 def _target(key: str, node: dict[str, Any], config: dict[str, Any]) -> Iterator[Issue]:
-    from torch import nn
-
     target = str(node["_target_"])
     if not allowed(target, list(config.get("allow") or [])):
         package = target.split(".")[0]
@@ -74,10 +73,9 @@ def _target(key: str, node: dict[str, Any], config: dict[str, Any]) -> Iterator[
     except ValueError as error:
         yield Issue(f"{key}._target_", str(error))
         return
-    # A component keeps its family's contract; what is nested in one can only be a module.
-    contract = CONTRACTS.get(key, object if target.startswith("blockyard.") else nn.Module)
-    if not issubclass(found, contract):
-        yield Issue(f"{key}._target_", f"{target} is no {contract.__name__}")
+    promised = contract(key)
+    if not issubclass(found, promised):
+        yield Issue(f"{key}._target_", f"{target} is no {promised.__name__}")
     elif bool(node.get("_partial_")) != (key in LATE):
         yield Issue(
             f"{key}._partial_", "is true for what is built from a Context, and for nothing else", [str(key in LATE)]
@@ -116,12 +114,12 @@ def _pick(family: str, name: str, node: dict[str, Any], allow: list[str]) -> Pic
     return Pick(family, name, locate(node["_target_"]), settings(node, allow))
 
 
-def _combinations(facts: Facts, folders: tuple[Path, ...]) -> Iterator[tuple[Rule, Issue]]:
+def _combinations(facts: Facts, folders: tuple[Path, ...], allow: list[str]) -> Iterator[tuple[Rule, Issue]]:
     for rule in RULES:
         reason = judge(rule, facts)
         if reason:
             first, second = rule.pair
-            works = [f"{family}={name}" for family in rule.pair for name in alternatives(rule, facts, family, folders)]
+            works = [f"{f}={name}" for f in rule.pair for name in alternatives(rule, facts, f, folders, allow)]
             yield rule, Issue(f"{first} with {second}", reason, works)
 
 
@@ -133,11 +131,13 @@ def judge(rule: Rule, facts: Facts) -> str | None:
         return None  # reported elsewhere: an unsound node, or a shape that does not fit
 
 
-def alternatives(rule: Rule, facts: Facts, family: str, folders: tuple[Path, ...] = ()) -> list[str]:
+def alternatives(
+    rule: Rule, facts: Facts, family: str, folders: tuple[Path, ...] = (), allow: Sequence[str] = ()
+) -> list[str]:
     """The choices of a family that a rule would accept beside the others."""
     found = []
     for choice in catalog.choices(family, folders).values():
-        pick = default_pick(choice)
+        pick = default_pick(choice, allow)
         if pick is None:
             continue
         try:
@@ -148,18 +148,17 @@ def alternatives(rule: Rule, facts: Facts, family: str, folders: tuple[Path, ...
     return found
 
 
-def default_pick(choice: catalog.Choice) -> Pick | None:
-    """A choice as its YAML gives it, or None where it cannot stand alone (a missing package)."""
+def default_pick(choice: catalog.Choice, allow: Sequence[str] = ()) -> Pick | None:
+    """A choice as its YAML gives it, or None where it cannot stand alone or is of a package not allowed."""
     import yaml
 
     from blockyard.compose import complete
 
-    node = yaml.safe_load(choice.path.read_text(encoding="utf-8")) or {}
-    if not choice.target or not allowed(choice.target, [choice.target.split(".")[0]]):
+    if not choice.target or not allowed(choice.target, list(allow)):
         return None
-    tree = {choice.family: node, "allow": [choice.target.split(".")[0]]}
+    node = yaml.safe_load(choice.path.read_text(encoding="utf-8")) or {}
     try:
-        complete(tree)
-        return _pick(choice.family, choice.name, node, tree["allow"])
-    except ValueError:
+        complete({choice.family: node, "allow": list(allow)})
+        return _pick(choice.family, choice.name, node, list(allow))
+    except (KeyError, ValueError):
         return None

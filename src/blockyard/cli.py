@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # too, a step is up to ten times faster for it. Read once, when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     module = importlib.import_module(f"blockyard.verbs.{HIDDEN.get(verb, verb)}")
-    if arguments and arguments[0] in ("-h", "--help"):
+    if {"-h", "--help"} & set(arguments):
         sys.stdout.write((module.__doc__ or "").strip() + "\n")
         return 0
     from blockyard.errors import UserError

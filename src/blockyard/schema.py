@@ -95,6 +95,8 @@ def locate(target: str) -> type:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"there is no {target} ({error})") from error
+    except Exception as error:  # a user's module may fail in any way while it is imported
+        raise ValueError(f"{module} cannot be imported ({type(error).__name__}: {error})") from error
     if not inspect.isclass(found):
         raise ValueError(f"{target} is a {type(found).__name__}, not a class")
     return found
@@ -119,7 +121,7 @@ def options(target: type) -> dict[str, Option]:
     helps = _help(target)
     found: dict[str, Option] = {}
     for name, parameter in list(inspect.signature(init).parameters.items())[1:]:
-        if parameter.kind in kinds:
+        if parameter.kind in kinds and name != "ctx":
             default = REQUIRED if parameter.default is inspect.Parameter.empty else parameter.default
             found[name] = Option(name, hints.get(name, Any), default, helps.get(name, ""))
     return found

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from blockyard.assemble import CONTRACTS, LATE, instantiate
+from blockyard.assemble import CONTRACTS, LATE, instantiate, plan
 from blockyard.contracts import Context, Issue
+from blockyard.init import initialise
 from blockyard.overrides import nodes
 from blockyard.rules import Facts
 from blockyard.schema import REQUIRED, RESERVED, allowed, locate, options
@@ -30,8 +31,8 @@ def shapes(config: dict[str, Any], facts: Facts, refused: set[str]) -> Iterator[
             if _sound(part, allow):
                 try:
                     built[key] = instantiate(part, allow)
-                except ValueError as error:
-                    yield Issue(key, str(error))
+                except Exception as error:  # a user's own class may fail in any way
+                    yield Issue(key, _said(error))
     if "data" in built:
         missing = built["data"].missing()
         if missing:  # what is not there has no shape either
@@ -44,14 +45,39 @@ def shapes(config: dict[str, Any], facts: Facts, refused: set[str]) -> Iterator[
     except ValueError as error:
         yield Issue("shapes", str(error))
         return
+    for key, part in built.items():
+        yield from (Issue(key, text) for text in _problems(part, built))
     with torch.device("meta"):
         for family in LATE:
             if family != "block" and family in facts.picks and family not in refused:
                 pick = facts[family]
                 try:
                     pick.target(ctx, **pick.options)
-                except ValueError as error:
-                    yield Issue(family, str(error))
+                except Exception as error:
+                    yield Issue(family, _said(error))
+
+
+def weights(config: dict[str, Any]) -> Iterator[Issue]:
+    """Whether the whole model of a config without other problems can be built, and every weight says how it starts."""
+    try:
+        initialise(plan(config).sketch(), 0)
+    except Exception as error:
+        yield Issue("model", _said(error))
+
+
+def _problems(part: Any, built: dict[str, Any]) -> list[str]:
+    """What a plan says against the data and the objective it is to run with, and a trainer against this machine."""
+    found = list(part.problems(built["data"], built["objective"])) if hasattr(part, "problems") else []
+    if hasattr(part, "device_type"):
+        try:
+            part.device_type()
+        except ValueError as error:
+            found.append(str(error))
+    return found
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
 
 
 def _context(built: dict[str, Any]) -> Context:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from blockyard.engine.interrupt import Interrupts
 from blockyard.engine.loader import Layout
 from blockyard.engine.module import Learner
 from blockyard.engine.precision import autocast
-from blockyard.engine.processes import CHECKPOINT, part
+from blockyard.engine.processes import ALLOW, CHECKPOINT, part
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
 from blockyard.runs.checkpoint import BEST, LAST, BadCheckpoint, read
@@ -66,6 +67,7 @@ class Job:
         )
         if self.checkpoint is not None:
             os.environ[CHECKPOINT] = str(self.checkpoint)
+        os.environ[ALLOW] = json.dumps(list(folder.config.get("allow") or []))
         failed = True
         try:
             self.trainer.fit(self.learner, ckpt_path=self.checkpoint)

@@ -18,7 +18,8 @@ from pytorch_lightning.strategies import DDPStrategy, ModelParallelStrategy
 from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
 
 CHECKPOINT = "BLOCKYARD_CHECKPOINT"  # tells the other processes where to go on from
-_SET_BY_LAUNCH = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", CHECKPOINT)
+ALLOW = "BLOCKYARD_ALLOW"  # and, as JSON, which packages besides our own the command line allowed
+_SET_BY_LAUNCH = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", CHECKPOINT, ALLOW)
 
 
 class Cells(_SubprocessScriptLauncher):

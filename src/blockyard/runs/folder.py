@@ -61,6 +61,7 @@ class RunFolder:
         self.config = config
         self.resumes = False  # whether there is something to go on from
         self.message: str | None = None  # what a user should be told about how it starts
+        self.foreign = False  # whether the config's own word is all there is for the packages it allows
         self._lock = lock
         self._metrics: MetricsWriter | None = None
 
@@ -89,9 +90,11 @@ class RunFolder:
         if not (path / CONFIG).is_file():
             raise UserError(f"{path} is no run: it has no {CONFIG}")
         try:
-            return cls(path, read_yaml(path / CONFIG), lock)
+            found = cls(path, read_yaml(path / CONFIG), lock)
         except (ValueError, OSError) as error:
             raise UserError(f"{path} cannot be read: {error}; force=true starts anew") from error
+        found.foreign = True
+        return found
 
     # -- what is in it ---------------------------------------------------------------------------
 
@@ -103,7 +106,9 @@ class RunFolder:
     @property
     def identity(self) -> str:
         """The hash of the semantic config as recorded at the start."""
-        return str(self.facts().get("identity") or identity(self.config))
+        recorded = self.facts().get("identity")
+        # Working it out imports what the config allows; a folder may come from anywhere.
+        return str(recorded or identity(self.config | {"allow": []} if self.foreign else self.config))
 
     @property
     def seed(self) -> int:

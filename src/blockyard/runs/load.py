@@ -94,17 +94,22 @@ def plan_of(folder: RunFolder, allow: tuple[str, ...] | list[str] = ()) -> Plan:
     return plan
 
 
+def named(folder: RunFolder, allow: tuple[str, ...] | list[str] = ()) -> None:
+    """Raises UserError where the run's config names packages that the user did not. Imports nothing."""
+    asked = [str(package) for package in folder.config.get("allow") or ()]
+    missing = [package for package in asked if package not in allow]
+    if missing:
+        raise UserError(
+            f"{folder.path} uses components of {', '.join(missing)}; if you trust it, say allow=[{','.join(missing)}]"
+        )
+
+
 def trusted(folder: RunFolder, allow: tuple[str, ...] | list[str] = ()) -> dict[str, Any]:
     """The frozen config with `allow` as the user said it. Raises UserError naming all that is wrong with it."""
     from blockyard.check import check
     from blockyard.compose import Composed
 
-    named = [str(package) for package in folder.config.get("allow") or ()]
-    missing = [package for package in named if package not in allow]
-    if missing:
-        raise UserError(
-            f"{folder.path} uses components of {', '.join(missing)}; if you trust it, say allow=[{','.join(missing)}]"
-        )
+    named(folder, allow)
     config = folder.config | {"allow": list(allow)}
     choices = dict(folder.facts().get("choices") or {})
     issues = check(Composed(config, choices))

@@ -16,7 +16,7 @@ from typing import Any
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import identity
-from blockyard.runs.load import trusted
+from blockyard.runs.load import named, trusted
 from blockyard.runs.provenance import host_facts, versions
 from blockyard.runs.start import take_up
 from blockyard.runs.store import find
@@ -26,9 +26,15 @@ _FIXED = {"name": "the folder is named by it", "seed": "it is the run's replicat
 
 
 def reopen(
-    run: str | os.PathLike[str], overrides: Sequence[str] = (), command: Sequence[str] | None = None
+    run: str | os.PathLike[str],
+    overrides: Sequence[str] = (),
+    command: Sequence[str] | None = None,
+    *,
+    config_dirs: Sequence[str] = (),
 ) -> RunFolder:
     """The run, locked, with incidental overrides frozen anew; ready for `train(folder, resume=True)`.
+
+    config_dirs: the user's own config folders, where a choice among `overrides` may lie
 
     Raises AlreadyDone for a finished run, UserError for one in use, for an override that differs
     from the frozen config, and for a config that this version cannot build.
@@ -37,14 +43,15 @@ def reopen(
     folder = find(run, str(given.pop("outputs", "outputs")))
     if given.pop("force", False):
         raise UserError("resume goes on with a run, force=true starts it over; give one of them")
+    allow = given.pop("allow", []) or []
+    named(folder, allow)  # first: the identity asks the classes that are named, and so imports them
     recorded = folder.facts().get("identity")
     if recorded and recorded != identity(folder.config):
         raise UserError(
             f"{folder.name} cannot go on: its config.yaml is not what it was started with (identity {recorded}, now "
             f"{identity(folder.config)}); it was edited, or is of another version of blockyard. Start a new run"
         )
-    allow = given.pop("allow", []) or []
-    config, refused = apply(folder, given)
+    config, refused = apply(folder, given, config_dirs)
     if refused:
         raise UserError(
             f"{folder.name} cannot go on with other settings: {'; '.join(refused)}; leave them out, "
@@ -67,7 +74,9 @@ def reopen(
     return folder
 
 
-def apply(folder: RunFolder, given: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def apply(
+    folder: RunFolder, given: dict[str, Any], config_dirs: Sequence[str] = ()
+) -> tuple[dict[str, Any], list[str]]:
     """The frozen config with the incidental ones of `given`, and a line for each that is refused."""
     frozen = folder.config
     choices = folder.facts().get("choices") or {}
@@ -76,10 +85,14 @@ def apply(folder: RunFolder, given: dict[str, Any]) -> tuple[dict[str, Any], lis
     # Choices first: an option may belong to the new choice.
     for key in sorted(given, key=lambda key: (key not in choices and "." in key, key)):
         value = given[key]
+        if key in choices and (value is None or isinstance(value, str)) and value == choices[key]:
+            continue
+        if key in choices and key not in frozen:
+            # An experiment or a debug setting is no part of a config, it writes into all parts of it.
+            refused.append(f"it has {key}={_word(choices[key])}, {_word(value)} was given")
+            continue
         if key in choices and isinstance(value, str):
-            if value == choices[key]:
-                continue
-            node, was = _choice(key, value, choices), f"{key}={choices[key]}"
+            node, was = _choice(key, value, choices, frozen, config_dirs), f"{key}={choices[key]}"
         else:
             node, found = value, _get(config, key)
             if found is _ABSENT:
@@ -130,16 +143,19 @@ def _values(overrides: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def _choice(family: str, choice: str, choices: dict[str, Any]) -> Any:
+def _choice(
+    family: str, choice: str, choices: dict[str, Any], frozen: dict[str, Any], config_dirs: Sequence[str]
+) -> Any:
     """The node that another choice of a family stands for, composed with the run's other choices."""
     from blockyard.compose import compose
 
     rest = [f"{key}={value}" for key, value in choices.items() if key != family and value is not None]
-    composed = compose([*rest, f"{family}={choice}"])
-    wrong = [issue for issue in composed.issues if issue.key == family]
-    if wrong:
-        raise UserError("; ".join(map(str, wrong)))
-    return composed.config.get(family)
+    allow = [f"allow=[{','.join(map(str, frozen['allow']))}]"] if frozen.get("allow") else []
+    composed = compose([*rest, *allow, f"{family}={choice}"], config_dirs)
+    wrong = [issue for issue in composed.issues if issue.key == family or not composed.config]
+    if wrong or family not in composed.config:
+        raise UserError("; ".join(map(str, wrong)) or f"{family}={choice} is no choice")
+    return composed.config[family]
 
 
 def _get(config: dict[str, Any], key: str) -> Any:

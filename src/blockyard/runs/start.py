@@ -74,7 +74,7 @@ def take_up(run: RunFolder, config: dict[str, Any], command: Sequence[str] | Non
     old, frozen = run.config, redact(config)
     frozen.pop("force", None)
     changed = {key: old.get(key) for key in {*old, *frozen} if old.get(key) != frozen.get(key)}
-    run.config = config
+    run.config, run.foreign = config, False
     run.resumes = status.state != "queued" or any(run.checkpoints.glob("*.ckpt"))
     if run.resumes:
         run.message = f"going on with {run.path}, which was {status}"

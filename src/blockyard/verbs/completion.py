@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from blockyard import catalog
 from blockyard.errors import UserError
@@ -54,12 +55,22 @@ def complete(line: str) -> list[str]:
         found = list(catalog.families())
     elif words[1] in ("train", "check", "explain"):
         found = _override(typed, words[1])
+    elif typed.startswith("run="):
+        found = _runs("run=")
     else:
         found = [f"{key}=" for key in ("run", "split", "which", "prompt", "max_tokens", "temperature", "top_k")]
     return [word for word in found if word.startswith(typed)]
 
 
+def _runs(key: str) -> list[str]:
+    """The run folders below outputs/, newest first."""
+    folders = sorted(Path("outputs").glob("*/s[0-9]*/status.json"), key=lambda path: -path.stat().st_mtime)
+    return [f"{key}last", *(f"{key}{path.parent}" for path in folders)]
+
+
 def _override(typed: str, verb: str) -> list[str]:
+    if typed.startswith("resume="):
+        return _runs("resume=")
     family, sign, _ = typed.partition("=")
     if sign and family in catalog.families():
         return [f"{family}={name}" for name in catalog.choices(family)]

@@ -1,4 +1,4 @@
-"""blockyard explain FAMILY=CHOICE [--config-dir DIR]
+"""blockyard explain FAMILY=CHOICE [--config-dir DIR] [allow=[mypackage]]
 
 One choice in full: what it is, its paper and equation, its cost law, its options with types and
 defaults, what it declares, what it combines with and what not and why, and a line to copy.
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 def run(arguments: Sequence[str]) -> int:
     """Print what is known of a choice."""
     words = read(arguments, {})
+    allow = [word for word in (words.take("allow") or "").strip("[]").split(",") if word]
     if not words.overrides:
         raise UserError("explain takes family=choice, such as token_mixer=attention; `blockyard list` shows them")
     screen = console()
     for word in words.overrides:
         family, _, name = word.partition("=")
         choice = _find(family, name, words.folders())
-        for line in _lines(choice, words.folders()):
+        for line in _lines(choice, words.folders(), allow):
             screen.print(line)
     return 0
 
@@ -49,8 +50,10 @@ def _find(family: str, name: str, folders: tuple[Any, ...]) -> catalog.Choice:
     return names[name]
 
 
-def _lines(choice: catalog.Choice, folders: tuple[Any, ...]) -> Iterator[Any]:
+def _lines(choice: catalog.Choice, folders: tuple[Any, ...], allow: list[str]) -> Iterator[Any]:
     from rich.text import Text
+
+    from blockyard.schema import allowed
 
     doc = catalog.docstring(choice.target) if choice.target else ""
     yield Text(f"{choice.family}={choice.name}", style="bold")
@@ -59,10 +62,12 @@ def _lines(choice: catalog.Choice, folders: tuple[Any, ...]) -> Iterator[Any]:
         text = catalog.section(doc, heading)
         if text:
             yield f"  {heading.lower():<10} {text}"
-    if choice.target:
-        yield from _options(choice)
+    if choice.target and allowed(choice.target, allow):
+        yield from _options(choice, allow)
         yield from _declares(choice)
-        yield from _combines(choice, folders)
+        yield from _combines(choice, folders, allow)
+    elif choice.target:  # nothing of a package is run before it is named
+        yield f"\n  its options and what it declares: add 'allow=[{choice.target.split('.')[0]}]'"
     else:
         yield ""
         yield from (f"  {line}" for line in choice.path.read_text(encoding="utf-8").rstrip().splitlines())
@@ -70,12 +75,12 @@ def _lines(choice: catalog.Choice, folders: tuple[Any, ...]) -> Iterator[Any]:
     yield f"  blockyard train {_copy(choice)}"
 
 
-def _options(choice: catalog.Choice) -> Iterator[Any]:
+def _options(choice: catalog.Choice, allow: list[str]) -> Iterator[Any]:
     from blockyard.check import default_pick
     from blockyard.schema import REQUIRED, locate, options
 
     known = options(locate(str(choice.target)))
-    pick = default_pick(choice)
+    pick = default_pick(choice, allow)
     rows = table(None, "option", "type", "default", "what it does")
     for name, option in known.items():
         default = pick.options.get(name, option.default) if pick else option.default
@@ -91,7 +96,8 @@ def _declares(choice: catalog.Choice) -> Iterator[str]:
     from blockyard.schema import locate
 
     target = locate(str(choice.target))
-    names = inspect.get_annotations(CONTRACTS.get(choice.family, object))
+    promised = CONTRACTS.get(choice.family, object)
+    names = inspect.get_annotations(promised) if promised.__module__ == "blockyard.contracts" else {}
     said = []
     for name in names:
         value = getattr(target, name, None)
@@ -112,11 +118,11 @@ def _declares(choice: catalog.Choice) -> Iterator[str]:
         yield f"  declares   {'; '.join(said).replace('_', ' ')}"
 
 
-def _combines(choice: catalog.Choice, folders: tuple[Any, ...]) -> Iterator[str]:
+def _combines(choice: catalog.Choice, folders: tuple[Any, ...], allow: list[str]) -> Iterator[str]:
     from blockyard.check import default_pick
     from blockyard.rules import RULES
 
-    pick = default_pick(choice)
+    pick = default_pick(choice, allow)
     if pick is None:
         return
     settings = [base.swapped(pick) for base in _settings()]
@@ -125,7 +131,7 @@ def _combines(choice: catalog.Choice, folders: tuple[Any, ...]) -> Iterator[str]
         if choice.family not in rule.pair:
             continue
         other = rule.pair[1 - rule.pair.index(choice.family)]
-        others = [(name, default_pick(each)) for name, each in catalog.choices(other, folders).items()]
+        others = [(name, default_pick(each, allow)) for name, each in catalog.choices(other, folders).items()]
         reasons = {name: _reason(rule, settings, against) for name, against in others if against}
         refused = {name: reason for name, reason in reasons.items() if reason}
         if refused:

@@ -60,11 +60,18 @@ def start(words: Words, arguments: Sequence[str]) -> int:
 
 def resume(name: str, words: Words) -> int:
     """Go on with a run, exactly where it stood."""
+    from blockyard.runs.folder import AlreadyDone
     from blockyard.runs.resume import reopen
 
     if not name:
         raise UserError("resume=: names no run; a path, an id, part of a name, or last")
-    return fit(reopen(name, words.overrides), resume=True)
+    words.folders()  # a folder that cannot be trusted is refused
+    try:
+        folder = reopen(name, words.overrides, config_dirs=words.config_dirs)
+    except AlreadyDone as done:
+        sys.stdout.write(f"{done}\n")
+        return 0
+    return fit(folder, resume=True)
 
 
 def fit(folder: RunFolder, resume: bool) -> int:
