@@ -87,7 +87,7 @@ def apply(
         value = given[key]
         if key in choices and (value is None or isinstance(value, str)) and value == choices[key]:
             continue
-        if key in choices and key not in frozen:
+        if key in choices and not frozen.get(key):
             # An experiment or a debug setting is no part of a config, it writes into all parts of it.
             refused.append(f"it has {key}={_word(choices[key])}, {_word(value)} was given")
             continue
