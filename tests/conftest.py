@@ -6,10 +6,15 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # Tiny models on two cores: one thread each is faster, and figures repeat.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("WANDB_MODE", "offline")
+
+# The same examples every time: a failure that comes and goes belongs to no change.
+settings.register_profile("blockyard", derandomize=True, deadline=None)
+settings.load_profile("blockyard")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -35,7 +35,6 @@ def assert_cut(cut: Cut, target: Tensor, fraction: float, seed: int) -> None:
         assert abs(share) <= 1
 
 
-@settings(deadline=None)
 @given(st.integers(1, 300), st.integers(1, 12), st.floats(0.01, 0.99), st.integers(0, 99))
 def test_stratified_parts_are_disjoint_complete_and_balanced(n: int, classes: int, share: float, seed: int) -> None:
     target = torch.randint(classes, (n,), generator=torch.Generator().manual_seed(seed))

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from blockyard.contracts import Batch, Splits, TextTokenizer
 from blockyard.data._order import epoch_key
 from blockyard.data._split import by_size
-from blockyard.data._text import Lines, Windows, lines_of
+from blockyard.data._text import Documents, Lines, Windows, lines_of
 from blockyard.data.code import Code
 from blockyard.data.text_file import TextFile, _slice
 from blockyard.tokenizer.byte import Byte
@@ -24,7 +24,6 @@ def windows(total: int, context: int) -> Windows:
     return Windows(torch.arange(total, dtype=torch.int32), None, context, 1.0)
 
 
-@settings(deadline=None)
 @given(st.integers(2, 300), st.integers(1, 40))
 def test_windows_ask_for_every_symbol_once(total: int, context: int) -> None:
     if total <= context:
@@ -37,7 +36,6 @@ def test_windows_ask_for_every_symbol_once(total: int, context: int) -> None:
     assert total - 1 - len(asked) < context  # what fills no row is left out
 
 
-@settings(deadline=None)
 @given(st.integers(20, 300), st.integers(1, 19), st.integers(0, 2**40))
 def test_a_key_moves_all_windows_by_one_offset(total: int, context: int, key: int) -> None:
     split = windows(total, context)
@@ -91,13 +89,30 @@ def test_a_planted_bug_in_the_range_is_caught(tmp_path: Path, monkeypatch: pytes
         assert_parts(TextFile(path=str(tmp_path / "one.txt")), whole)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 1000), min_size=3, max_size=60), st.integers(0, 99))
+@example([1, 1, 19], 0)
+@example([1, 1, 1000], 7)
+@example([5, 5, 5], 3)
 def test_documents_are_dealt_whole_and_once(sizes: list[int], seed: int) -> None:
-    parts = by_size(sizes, (0.1, 0.1), seed)
+    """No part is empty, and leaving its last document out would bring no small part nearer to its share."""
+    fractions = (0.1, 0.2)
+    parts = by_size(sizes, fractions, seed)
     assert sorted(i for part in parts for i in part) == list(range(len(sizes)))
-    assert all(parts[:2])
-    assert parts == by_size(sizes, (0.1, 0.1), seed)
+    assert all(parts)
+    assert max(sizes) in [sizes[i] for i in parts[2]]
+    for part, fraction in zip(parts, fractions, strict=False):
+        held, share = sum(sizes[i] for i in part), fraction * sum(sizes)
+        # Which document came last is not known, so the largest stands for it.
+        if len(part) > 1:
+            assert held - share <= share - (held - max(sizes[i] for i in part)) + 1e-6
+    assert parts == by_size(sizes, fractions, seed)
+
+
+def test_fewer_documents_than_parts() -> None:
+    """Training comes first, then validation."""
+    assert by_size([], (0.1, 0.1), 0) == [[], [], []]
+    assert by_size([3], (0.1, 0.1), 0) == [[], [], [0]]
+    assert by_size([3, 9], (0.1, 0.1), 0) == [[0], [], [1]]
 
 
 def test_documents_of_a_folder(tmp_path: Path) -> None:
@@ -194,6 +209,22 @@ def test_the_library_is_the_same_twice() -> None:
     assert 1_000_000 < total < 2_000_000
     texts = [text for part in parts for text in part]
     assert len(set(texts)) == len(texts)
+
+
+def assert_shares(parts: Documents, shares: tuple[float, float, float]) -> None:
+    """How much of the text each part has, train, validation, test."""
+    sizes = [sum(map(len, part)) for part in parts]
+    for size, share in zip(sizes, shares, strict=True):
+        assert size / sum(sizes) == pytest.approx(share, abs=0.03)
+
+
+def test_parts_of_the_library_have_their_shares() -> None:
+    plan = Code(validation_fraction=0.1, test_fraction=0.3)
+    assert_shares(plan.documents(), (0.6, 0.1, 0.3))
+    train, validation, test = plan.documents()
+    for planted in ((train, test, validation), (validation, test, train)):
+        with pytest.raises(AssertionError):
+            assert_shares(Documents(*planted), (0.6, 0.1, 0.3))
 
 
 def test_problems_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

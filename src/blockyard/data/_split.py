@@ -33,21 +33,25 @@ def stratified(target: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tens
 def by_size(sizes: Sequence[int], fractions: Sequence[float], seed: int) -> list[list[int]]:
     """Whole documents dealt to parts: a list of document numbers per fraction, then the rest.
 
-    Documents come in an order drawn by `seed`; a part takes them until it holds its fraction of
-    the total size. Every part gets at least one document, as long as there are enough.
+    Documents come in an order drawn by `seed`; after its first, a part takes them as long as that
+    brings it nearer to its fraction of the total size. The largest document stays in the rest. With
+    fewer documents than parts, the rest gets the first and the last parts go without; otherwise
+    every part gets one.
     """
     generator = torch.Generator().manual_seed(mix("documents", seed))
     queue = torch.randperm(len(sizes), generator=generator).tolist()
     total = sum(sizes)
+    rest = [queue.pop(max(range(len(queue)), key=lambda place: sizes[queue[place]]))] if queue else []
     parts: list[list[int]] = []
-    for fraction in fractions:
-        part: list[int] = []
-        held = 0
-        while queue and (not part or held < fraction * total):
+    for number, fraction in enumerate(fractions, start=1):
+        later = len(fractions) - number  # parts that still need a document each
+        part, short = [], fraction * total
+        # Taking a document misses the share by |short - size|, stopping misses it by `short`.
+        while queue and (not part or (len(queue) > later and sizes[queue[-1]] <= 2 * short)):
             part.append(queue.pop())
-            held += sizes[part[-1]]
+            short -= sizes[part[-1]]
         parts.append(sorted(part))
-    return [*parts, sorted(queue)]
+    return [*parts, sorted(rest + queue)]
 
 
 def sha256(parts: Iterable[Tensor | bytes | str]) -> str:
