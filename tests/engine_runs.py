@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import torch
 
 from blockyard.check import check
@@ -61,12 +62,22 @@ def run(outputs: Path, *overrides: str, code: int = 0) -> RunFolder:
 
 
 def forked(work: Callable[[], int]) -> int:
-    """The exit code of `work` in a fork of this process; -9 after a SIGKILL."""
-    process = multiprocessing.get_context("fork").Process(target=lambda: os._exit(work()))
+    """The exit code of `work` in a process of its own; -9 after a SIGKILL.
+
+    Forked from a server that has imported everything and run nothing: this process may have started
+    autograd's threads in an earlier test, and those do not survive a fork.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.engine_runs", "pytorch_lightning"])
+    process = context.Process(target=_exit_with, args=(cloudpickle.dumps(work),))
     process.start()
     process.join(120)
     assert process.exitcode is not None, "still running"
     return process.exitcode
+
+
+def _exit_with(work: bytes) -> None:
+    os._exit(cloudpickle.loads(work)())
 
 
 def killed_at(step: int, outputs: Path, *overrides: str, signum: int = signal.SIGKILL) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("train_verb")  # most tests share one run
 QUICK = ("debug=fast", "logger=none", "callbacks=quiet")
 
 
