@@ -23,15 +23,18 @@ def patch_grid(data: DataSpec, size: int, name: str) -> TokenSpec:
 
 
 class GridEmbedder(Embedder):
-    """An embedder of full grids: knows the facts of its rows, subclasses make the vectors."""
+    """An embedder of full grids: knows the facts of its rows, subclasses make the vectors.
 
-    def __init__(self, ctx: Context) -> None:
+    Rows and columns are those of the images at hand, which may be larger than the model was built for.
+    """
+
+    def __init__(self, ctx: Context, size: int) -> None:
         super().__init__()
+        self.size, self.channels = size, ctx.data.shape[0]
         self.grid = ctx.tokens.grid
-        sides = [torch.arange(side) for side in self.grid]
-        coords = torch.stack(torch.meshgrid(*sides, indexing="ij"), -1).reshape(1, -1, len(sides))  # (1, N, A)
-        self.register_buffer("coords", coords.float(), persistent=False)
-        self.register_buffer("index", torch.arange(coords.shape[1]), persistent=False)
+        index, coords = places(self.grid)
+        self.register_buffer("coords", coords, persistent=False)
+        self.register_buffer("index", index, persistent=False)
         self.coords: Tensor
         self.index: Tensor
 
@@ -42,7 +45,39 @@ class GridEmbedder(Embedder):
     def forward(
         self, inputs: Tensor, lengths: Tensor | None = None, segment: Tensor | None = None, start: int = 0
     ) -> tuple[Tensor, Seq]:
-        """Inputs (B, C, height, width), float, or uint8 which is divided by 255 -> x (B, N, D), Seq."""
-        assert (lengths, segment, start) == (None, None, 0), "an image is one full row of tokens"
+        """Inputs (B, C, height, width), float, or uint8 which is divided by 255 -> x (B, N, D), Seq.
+
+        Raises ValueError for images that cannot be cut, and for what only rows of text have.
+        """
+        if lengths is not None or segment is not None or start:
+            raise ValueError("an image is one full row of tokens; leave lengths, segment and cache out")
+        grid = self._cut(inputs.shape)
+        index, coords = self.index, self.coords
+        if grid != self.grid:
+            index, coords = (t.to(inputs.device) for t in places(grid))
+            coords = coords.to(self.coords.dtype)
         images = inputs / 255 if inputs.dtype == torch.uint8 else inputs
-        return self.vectors(images), Seq(self.index, self.coords, grid=self.grid)
+        return self.vectors(images), Seq(index, coords, grid=grid)
+
+    def _cut(self, shape: torch.Size) -> tuple[int, int]:
+        """Rows and columns of tokens in a batch of this shape. Raises ValueError where it does not fit."""
+        if len(shape) != 4 or shape[1] != self.channels:
+            raise ValueError(
+                f"inputs of shape {tuple(shape)}: this model reads images of {self.channels} channels, "
+                f"(batch, {self.channels}, height, width)"
+            )
+        height, width = shape[2:]
+        if height % self.size or width % self.size or not height * width:
+            near = " x ".join(str(max(self.size, side // self.size * self.size)) for side in (height, width))
+            raise ValueError(
+                f"an image of {height} x {width} pixels cannot be cut into squares of side {self.size}; legal "
+                f"sizes are multiples of {self.size}, such as {near}"
+            )
+        return height // self.size, width // self.size
+
+
+def places(grid: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Index (N,) int64 and coordinates (1, N, A) float of a full grid, row after row."""
+    sides = [torch.arange(side) for side in grid]
+    coords = torch.stack(torch.meshgrid(*sides, indexing="ij"), -1).reshape(1, -1, len(sides))  # (1, N, A)
+    return torch.arange(coords.shape[1]), coords.float()

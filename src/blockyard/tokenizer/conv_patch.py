@@ -47,7 +47,7 @@ class ConvPatchEmbedder(GridEmbedder):
     """Stride-2 convolutions whose channels double up to D, then a projection."""
 
     def __init__(self, ctx: Context, size: int) -> None:
-        super().__init__(ctx)
+        super().__init__(ctx, size)
         halvings = size.bit_length() - 1
         widths = [ctx.data.shape[0], *(max(8, ctx.dim >> halvings - i) for i in range(1, halvings + 1))]
         layers: list[nn.Module] = []

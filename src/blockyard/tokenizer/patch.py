@@ -46,15 +46,15 @@ class PatchEmbedder(GridEmbedder):
     """Flattens patches and projects them to D."""
 
     def __init__(self, ctx: Context, size: int) -> None:
-        super().__init__(ctx)
-        self.size = size
+        super().__init__(ctx, size)
         pixels = ctx.data.shape[0] * size * size
         self.proj = Linear(pixels, ctx.dim, bias=True, std=ctx.init_std * pixels**-0.5)
 
     def vectors(self, images: Tensor) -> Tensor:
         """(B, C, height, width) -> (B, N, D)."""
-        batch, channels = images.shape[:2]
-        (rows, cols), size = self.grid, self.size
+        batch, channels, height, width = images.shape
+        size = self.size
+        rows, cols = height // size, width // size
         cut = images.reshape(batch, channels, rows, size, cols, size)
         flat = cut.permute(0, 2, 4, 1, 3, 5).reshape(batch, rows * cols, -1)  # (B, N, C * size * size)
         return self.proj(flat)  # (B, N, D)
