@@ -21,7 +21,7 @@ from blockyard.engine.module import Learner
 from blockyard.errors import UserError
 from blockyard.runs.checkpoint import newest_good
 from blockyard.runs.folder import RunFolder
-from tests.engine_runs import folder, forked, run, state
+from tests.engine_runs import config, folder, forked, run, state
 
 MORE = ("callbacks.checkpoint.every=3",)
 
@@ -196,3 +196,51 @@ def test_early_stopping_ends_a_run_as_done(tmp_path: Path) -> None:
 def test_early_stopping_wants_metric_and_mode_together(words: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"early_stopping\.mo"):
         EarlyStopping(**words)
+
+
+def test_an_early_stop_survives_a_kill_before_the_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from blockyard.engine.job import Job
+
+    words = ("callbacks=early_stopping", "callbacks.early_stopping.patience=2", "callbacks.early_stopping.min_delta=9")
+
+    def struck() -> int:
+        Job.summary = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+        return train(folder(tmp_path, *words))
+
+    assert forked(struck) == -signal.SIGKILL
+    made = run(tmp_path, *words)
+    summary = json.loads((made.path / "summary.json").read_text())
+    assert summary["steps"] == 24
+    assert "did not improve" in summary["stopped"]
+
+
+def test_an_evaluation_made_up_for_may_end_the_run(tmp_path: Path) -> None:
+    from blockyard.engine import job
+
+    words = ("callbacks=early_stopping", "callbacks.early_stopping.patience=2", "callbacks.early_stopping.min_delta=9")
+
+    def struck() -> int:
+        evaluate, calls = job.evaluate, []
+
+        def at_the_third(*arguments: Any, **settings: Any) -> dict[str, float]:
+            calls.append(1)
+            if len(calls) == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return evaluate(*arguments, **settings)
+
+        job.evaluate = at_the_third
+        return train(folder(tmp_path, *words))
+
+    assert forked(struck) == 143
+    assert json.loads((run(tmp_path, *words).path / "summary.json").read_text())["steps"] == 24
+
+
+def test_two_watchers_of_one_class_keep_their_own_state(tmp_path: Path) -> None:
+    from blockyard.runs.checkpoint import read
+
+    plain, _ = config(tmp_path, "callbacks=early_stopping", "callbacks.early_stopping.patience=9")
+    second = plain["callbacks"]["early_stopping"] | {"monitor": "loss", "mode": "min"}
+    with RunFolder.create(plain | {"callbacks": plain["callbacks"] | {"second": second}}) as made:
+        assert train(made) == 0
+    saved = read(made.checkpoints / "last.ckpt")["callbacks"]["Rhythm"]["watchers"]
+    assert saved["early_stopping"]["best"] != saved["second"]["best"]

@@ -50,7 +50,7 @@ class Rhythm(pl.Callback):
         self,
         live: Live,
         beats: Beats,
-        watchers: list[Watcher],
+        watchers: dict[str, Watcher],
         interrupts: Interrupts,
         *,
         begin: Callable[[], None],
@@ -59,7 +59,8 @@ class Rhythm(pl.Callback):
     ) -> None:
         self.live = live
         self.beats = beats
-        self.watchers = sorted(watchers, key=lambda watcher: watcher.turn)
+        self.named = watchers  # by their names in the config, under which their states are saved
+        self.watchers = sorted(watchers.values(), key=lambda watcher: watcher.turn)
         self.interrupts = interrupts
         self.begin = begin
         self.evaluate = evaluate
@@ -96,6 +97,8 @@ class Rhythm(pl.Callback):
         if live.step and self._due(live.step) and self._evaluated_step != live.step:
             self._judge(trainer)
             self._save(trainer)
+        if live.stop:  # a watcher ended the run before it was resumed, or just now
+            trainer.should_stop = True
         self.interrupts.check()
         self.interrupts.waiting = True
         self._clock = time.perf_counter()
@@ -153,7 +156,8 @@ class Rhythm(pl.Callback):
             "windows": self.windows[-_WINDOWS:],
             "first": self.first_step_seconds,
             "tally": list(self.live.learner.tally()),
-            "watchers": {type(w).__name__: w.state() for w in self.watchers},
+            "stop": self.live.stop,
+            "watchers": {name: watcher.state() for name, watcher in self.named.items()},
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -166,8 +170,9 @@ class Rhythm(pl.Callback):
         self._evaluated_step = state_dict["evaluated"]
         self.last_values = dict(state_dict["values"])
         self.live.learner.load_tally(*state_dict["tally"])
-        for watcher in self.watchers:
-            state = state_dict["watchers"].get(type(watcher).__name__)
+        self.live.stop = state_dict["stop"]
+        for name, watcher in self.named.items():
+            state = state_dict["watchers"].get(name)
             if state:
                 watcher.load_state(state)
 
