@@ -12,14 +12,15 @@ import torch
 
 from blockyard import assemble
 from blockyard.contracts import Batch
-from blockyard.engine import cost, precision, threads, timing
+from blockyard.engine import cost, loader, precision, threads, timing
 from blockyard.engine.callbacks.progress import Progress
 from blockyard.engine.callbacks.watcher import Live
 from blockyard.engine.loader import Layout, training_loader
-from blockyard.engine.module import Learner
+from blockyard.engine.module import Learner, Settings
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
+from tests import text_runs
 from tests.engine_runs import config, rows, run, state
 
 STILL = ("token_mixer.dropout=0.0", "data.shift=0", "trainer.max_steps=12")
@@ -46,8 +47,8 @@ class Numbers:
 
 
 def numbers(layout: Layout, start: int, stop: int, workers: int = 0) -> list[list[int]]:
-    loader = training_loader(Numbers(), layout, start=start, stop=stop, workers=workers, pin=False)
-    return [batch.inputs[:, 0].tolist() for batch in loader]
+    batches = training_loader(Numbers(), layout, start=start, stop=stop, workers=workers, pin=False)
+    return [batch.inputs[:, 0].tolist() for batch in batches]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -81,6 +82,43 @@ def test_overfit_and_limit_shorten_the_epoch() -> None:
     once = numbers(Layout(seed=0, samples=100, batch_size=16, overfit=2), 0, 6)
     assert once[:2] == once[2:4] == once[4:]
     assert Layout(seed=0, samples=100, batch_size=16, limit=4).steps_per_epoch == 4
+
+
+LINES = ("tokenizer=byte", "position=rope", "data.batch_size=8", "callbacks=default", "schedule=constant")
+
+
+@pytest.mark.parametrize("rows_of", ["data.sample=line", "data.packed=true"])
+def test_accumulated_pieces_of_rows_of_different_lengths_make_the_update_too(tmp_path: Path, rows_of: str) -> None:
+    words = (*LINES, "trainer.log_every=1", rows_of)
+    whole = rows(text_runs.run(tmp_path / "whole", *words))
+    pieces = rows(text_runs.run(tmp_path / "pieces", *words, "trainer.accumulate=4"))
+    assert len(whole) == len(pieces) >= 5
+    for left, right in zip(pieces, whole, strict=True):
+        assert left == pytest.approx(right, rel=1e-3)
+
+
+def test_pieces_without_weights_are_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted bug: every piece's mean counts alike, however little it asks for."""
+    whole = rows(text_runs.run(tmp_path / "whole", *LINES, "data.sample=line", "trainer.log_every=1"))
+    monkeypatch.setattr(loader, "_asked", lambda batch: len(batch))
+    pieces = rows(
+        text_runs.run(tmp_path / "pieces", *LINES, "data.sample=line", "trainer.log_every=1", "trainer.accumulate=4")
+    )
+    with pytest.raises(AssertionError):
+        assert pieces[0] == pytest.approx(whole[0], rel=1e-3)
+
+
+def test_a_piece_that_asks_for_nothing_counts_for_nothing(plan: assemble.Plan) -> None:
+    from blockyard.objective.next_token import NextToken
+
+    model = torch.nn.Embedding(5, 5)
+    model.forward = lambda inputs, *_: torch.nn.Embedding.forward(model, inputs)  # type: ignore[method-assign]
+    learner = Learner(model, NextToken(), plan.optimizer, plan.schedule, Settings(total=1))
+    batch = Batch(torch.ones(1, 4, dtype=torch.int64), lengths=torch.tensor([1]), weight=torch.tensor(0.0))
+    loss = learner.training_step(batch, 0)
+    loss.backward()
+    torch.testing.assert_close(loss.detach(), torch.tensor(0.0))
+    torch.testing.assert_close(model.weight.grad, torch.zeros(5, 5))
 
 
 def test_accumulated_pieces_make_the_update_of_the_whole_batch(tmp_path: Path, still: RunFolder) -> None:

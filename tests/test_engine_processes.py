@@ -14,13 +14,16 @@ import pytest
 
 from blockyard.runs.checkpoint import newest_good
 from blockyard.runs.folder import RunFolder
+from tests import text_runs
 from tests.engine_runs import TINY, rows, run
 
 PLAIN = ("token_mixer.dropout=0.0",)
 
 
 def start(outputs: Path, kind: str, *overrides: str) -> subprocess.Popen[str]:
-    words = [word for word in (*TINY, *PLAIN) if not word.startswith("trainer=")]
+    given = {word.partition("=")[0] for word in overrides} | {"trainer"}
+    words = [word for word in (*TINY, *PLAIN) if word.partition("=")[0] not in given]
+    words = [word for word in words if word != "data.shift=1" or "data" not in given]
     command = [sys.executable, "-m", "blockyard", "train", f"trainer={kind}", "trainer.accelerator=cpu", *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
@@ -59,6 +62,17 @@ def test_two_processes_follow_the_loss_of_one_at_the_same_global_batch(tmp_path:
         assert left == pytest.approx(right, rel=1e-4)
     # A run is the same run whatever it is spread over.
     assert two.identity == one.identity
+
+
+@pytest.mark.full
+def test_two_processes_follow_one_on_rows_of_different_lengths(tmp_path: Path) -> None:
+    words = ("tokenizer=byte", "data.sample=line", "data.batch_size=8", "callbacks=default", "schedule=constant")
+    words = (*words, "position=rope", "trainer.log_every=1")
+    one = text_runs.run(tmp_path / "one", *words)
+    text = [word for word in text_runs.TEXT if not word.startswith("trainer=")]
+    two = trained(tmp_path / "two", "ddp", *[word for word in text if word not in TINY], *words)
+    for left, right in zip(rows(two), rows(one), strict=True):
+        assert left == pytest.approx(right, rel=1e-3)
 
 
 @pytest.mark.full

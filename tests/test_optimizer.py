@@ -143,3 +143,11 @@ def test_muon_says_what_a_torch_without_it_needs(monkeypatch: pytest.MonkeyPatch
 def test_nesterov_without_momentum_is_refused() -> None:
     with pytest.raises(ValueError, match=r"optimizer.nesterov=true needs optimizer.momentum"):
         SGD(momentum=0.0)
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", ".inf"])
+def test_a_rate_that_is_no_number_is_refused(value: str) -> None:
+    from blockyard.check import check
+    from blockyard.compose import compose
+
+    assert any("optimizer.lr" in str(issue) for issue in check(compose([f"optimizer.lr={value}"])))

@@ -15,12 +15,14 @@ channel mixer, norm, block, head) is built late, from a `Context` first and opti
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Protocol
 
 from annotated_types import Ge, Gt, Lt
+from pydantic import AllowInfNan
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
 # Ranges are part of the signature: `check` reads them from the annotation.
 Count = Annotated[int, Ge(1)]
 CountOrZero = Annotated[int, Ge(0)]
-Positive = Annotated[float, Gt(0)]
-NonNegative = Annotated[float, Ge(0)]
+Positive = Annotated[float, Gt(0), AllowInfNan(False)]
+NonNegative = Annotated[float, Ge(0), AllowInfNan(False)]
 Rate = Annotated[float, Ge(0), Lt(1)]  # dropout and its like
 
 
@@ -60,14 +62,23 @@ class DataSpec:
 class TokenSpec:
     """What a tokenizer makes of a `DataSpec`, known before any weight.
 
-    `grid` is the layout of a full row of tokens: (7, 7) for patches, (64,) for text. Its length
-    is the number of coordinate axes A, its product the largest N without prefix tokens.
+    `grid` is the layout of a full row of tokens: (7, 7) for patches, (64,) for text, () for a set
+    whose tokens lie nowhere. Its length is the number of coordinate axes A. `count` is the largest
+    N without prefix tokens; None means that the grid says it, as the product of its sides.
     `vocabulary` is None for inputs that are not symbols.
     """
 
     grid: tuple[int, ...]
     variable: bool = False
     vocabulary: int | None = None
+    count: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.count is not None and (self.count < 1 or (self.grid and self.count != math.prod(self.grid))):
+            raise ValueError(
+                f"TokenSpec(grid={self.grid}, count={self.count}): a grid has as many tokens as places; "
+                "leave count out, or use grid=() for a set of tokens"
+            )
 
     @property
     def axes(self) -> int:
@@ -77,10 +88,7 @@ class TokenSpec:
     @property
     def max_len(self) -> int:
         """The largest number of tokens without the prefix."""
-        count = 1
-        for side in self.grid:
-            count *= side
-        return count
+        return math.prod(self.grid) if self.count is None else self.count
 
 
 @dataclass(frozen=True)
@@ -122,12 +130,15 @@ class Batch:
     target: classes (B,) int64, or symbols (B, N) int64 with `ignore` where nothing is asked
     lengths: (B,) int64, the valid tokens of each row; None where all are
     segment: (B, N) int64, the document each token belongs to; None where a row is one document
+    weight: () float, set by the engine on a part of a larger batch: the factor on the part's mean
+        loss with which the mean over all parts is the mean over all that is asked. None is 1
     """
 
     inputs: Tensor
     target: Tensor | None = None
     lengths: Tensor | None = None
     segment: Tensor | None = None
+    weight: Tensor | None = None
 
     ignore: ClassVar[int] = -100
 
@@ -136,8 +147,8 @@ class Batch:
         return Batch(*(None if t is None else t.to(*args, **kwargs) for t in self.tensors()))
 
     def tensors(self) -> tuple[Tensor | None, ...]:
-        """The four fields in order."""
-        return self.inputs, self.target, self.lengths, self.segment
+        """All fields in order."""
+        return self.inputs, self.target, self.lengths, self.segment, self.weight
 
     def pin_memory(self) -> Batch:
         """For a DataLoader's pinning thread."""
@@ -367,7 +378,7 @@ class Traits:
     cross: it can take `memory`
     prefix: class and register tokens take part
     equivariant: without positions, permuting tokens permutes outputs
-    axes: the numbers of coordinate axes it can work on
+    axes: the numbers of coordinate axes it can work on; 0 is a set of tokens without places
     ports: what it offers to a position scheme: "queries_and_keys", "scores"
     """
 
@@ -437,9 +448,12 @@ class TokenMixer(nn.Module):
     A mixer that can decode token by token has `init_cache(batch_size) -> cache`; its forward then
     appends to the cache it is given. A mixer that can share matmuls in a parallel block is
     `Projected`.
+
+    Where an option changes the traits, `traits_for` says so before anything is built, and the
+    constructor sets `self.traits` to the same before it checks its Context.
     """
 
-    traits: ClassVar[Traits] = Traits()
+    traits: Traits = Traits()
 
     @classmethod
     def traits_for(cls, options: dict[str, Any]) -> Traits:

@@ -7,9 +7,10 @@ easily as at its start.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
+import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from blockyard.contracts import Batch, Split
@@ -61,25 +62,48 @@ class Layout:
 
 
 class Numbered(Dataset[Batch]):
-    """The training split as batches by number."""
+    """The training split as batches by number.
 
-    def __init__(self, split: Split, layout: Layout) -> None:
+    prepare: the objective's, where rows ask for different numbers of things. A batch that is a part of
+        an update then has the `weight` its mean loss takes there. It is worked out here, from the whole
+        update's rows, because the loss of a first piece is needed before the last piece is read; no
+        process has to ask another, and no device is waited for.
+    """
+
+    def __init__(self, split: Split, layout: Layout, prepare: Callable[[Batch], Batch] | None = None) -> None:
         self.split = split
         self.layout = layout
+        self.prepare = prepare if layout.pieces * layout.world > 1 else None
 
     def __getitem__(self, number: int) -> Batch:
         layout = self.layout
-        epoch, step, piece = layout.place(number)
+        parts = layout.pieces * layout.world
+        batch = self._part(number, layout.place(number)[2] * layout.world + layout.rank, parts)
+        if self.prepare is not None:
+            mine, all_ = (_asked(self.prepare(part)) for part in (batch, self._part(number, 0, 1)))
+            batch = replace(batch, weight=torch.tensor(mine * parts / max(all_, 1), dtype=torch.float32))
+        return batch
+
+    def _part(self, number: int, part: int, parts: int) -> Batch:
+        layout = self.layout
+        epoch, step, _ = layout.place(number)
+        epoch = 0 if layout.overfit else epoch
         order = step_indices(
             layout.seed,
-            0 if layout.overfit else epoch,
+            epoch,
             step,
             num_samples=layout.samples,
             batch_size=layout.batch_size,
-            rank=piece * layout.world + layout.rank,
-            world=layout.pieces * layout.world,
+            rank=part,
+            world=parts,
         )
-        return take(self.split, order, epoch_key(layout.seed, 0 if layout.overfit else epoch))
+        return take(self.split, order, epoch_key(layout.seed, epoch))
+
+
+def _asked(batch: Batch) -> int:
+    """How many answers a prepared batch asks for."""
+    assert batch.target is not None
+    return int((batch.target != Batch.ignore).sum())
 
 
 class From(Sampler[int]):
@@ -94,11 +118,21 @@ class From(Sampler[int]):
 
 
 def training_loader(
-    split: Split, layout: Layout, *, start: int, stop: int, workers: int, pin: bool
+    split: Split,
+    layout: Layout,
+    *,
+    start: int,
+    stop: int,
+    workers: int,
+    pin: bool,
+    prepare: Callable[[Batch], Batch] | None = None,
 ) -> DataLoader[Batch]:
-    """Batches number `start` to `stop` of the run; the same with any number of workers."""
+    """Batches number `start` to `stop` of the run; the same with any number of workers.
+
+    prepare: see `Numbered`
+    """
     return DataLoader(
-        Numbered(split, layout),
+        Numbered(split, layout, prepare),
         batch_size=None,
         sampler=From(start, stop),
         num_workers=workers,

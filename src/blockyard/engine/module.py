@@ -96,10 +96,14 @@ class Learner(pl.LightningModule):
         return self.loader(self.trainer.global_step)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """The loss of one batch."""
+        """The loss of one batch, weighted where it is a part of an update with rows of different lengths."""
+        weight = batch.weight
         batch = self.objective.prepare(batch)
         prediction = self.model(batch.inputs, batch.lengths, batch.segment)
         loss = self.objective.loss(prediction, batch.target)
+        if weight is not None:
+            # A mean over nothing is NaN; a part that asks for nothing counts for nothing.
+            loss = torch.where(weight > 0, loss * weight, torch.zeros_like(loss))
         self._loss = loss.detach()
         self._sum = self._loss if self._sum is None else self._sum + self._loss
         self._count += 1

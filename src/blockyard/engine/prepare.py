@@ -113,6 +113,7 @@ def prepare(
         stop=total * options.accumulate,
         workers=options.num_workers,
         pin=device_type == "cuda",
+        prepare=plan.objective.prepare if plan.data.spec.variable or plan.data.spec.packed else None,
     )
     return job
 
@@ -121,13 +122,14 @@ def unheard(_step: int, _values: dict[str, float]) -> None:
     """What a process says that does not write."""
 
 
-def _watchers(plan: assemble.Plan) -> list[Watcher]:
-    """The callbacks of the config. The one that saves is always among them."""
-    found = list(plan.node("callbacks").values())
-    for watcher in found:
+def _watchers(plan: assemble.Plan) -> dict[str, Watcher]:
+    """The callbacks of the config by name. The one that saves is always among them."""
+    found = dict(plan.node("callbacks"))
+    for name, watcher in found.items():
         if not isinstance(watcher, Watcher):
-            raise UserError(f"callbacks: {type(watcher).__name__} is no blockyard.engine.callbacks.watcher.Watcher")
-    return found if any(isinstance(w, Checkpoint) for w in found) else [*found, Checkpoint()]
+            kind = type(watcher).__name__
+            raise UserError(f"callbacks.{name}: {kind} is no blockyard.engine.callbacks.watcher.Watcher")
+    return found if any(isinstance(w, Checkpoint) for w in found.values()) else found | {"": Checkpoint()}
 
 
 def _checkpoint(folder: RunFolder, rank: int, resume: bool) -> Path | None:
