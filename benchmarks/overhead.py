@@ -4,7 +4,7 @@ Both sides run in one process, by turns, on a model whose step takes about 2 ms 
 20 ms or more. What we add to the bare loop: Lightning, data by number, a random stream per step,
 the NaN guard, logging, the progress line. Both sides clip gradients by norm.
 
-    python benchmarks/overhead.py [--rounds 7] [--steps 2:300 20:60]
+    python benchmarks/overhead.py [--rounds 5]
 
 Needs blockyard and nothing else. The answer is a Markdown table on standard output.
 """
@@ -24,6 +24,11 @@ from typing import Any
 SIZES: dict[str, tuple[tuple[str, ...], int]] = {
     "2 ms": (("model.dim=32", "model.depth=1", "model.heads=2", "data.batch_size=16"), 400),
     "20 ms": (("model.dim=96", "model.depth=4", "model.heads=4", "data.batch_size=128"), 80),
+    # nanoGPT's small CPU setting, on the embedded text
+    "small GPT": (
+        ("experiment=gpt_code", "norm=layer", "channel_mixer=mlp", "data.context=64", "data.batch_size=12"),
+        150,
+    ),
 }
 
 

@@ -1,0 +1,90 @@
+"""nanoGPT's small CPU setting on tiny Shakespeare: our command against a bare loop, in one run.
+
+    python benchmarks/shakespeare.py FOLDER/input.txt
+
+Ours is `blockyard train experiment=gpt_shakespeare`, from the first word of the command to the last:
+start, 2,000 updates, evaluation of the whole validation part, test, checkpoints, summary. The bare loop
+is plain PyTorch over the GPT-2 of `transformers` in the same sizes (4 layers, 4 heads, width 128, context
+64, batch 12, AdamW, cosine, clipping), with nanoGPT's evaluation of 20 batches every 250 updates;
+its imports are not counted. Needs the `dev` extra. Prints a Markdown table.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+UPDATES, CONTEXT, BATCH = 2000, 64, 12
+
+
+def ours(text: Path) -> tuple[float, float]:
+    """Wall seconds of the whole command, and its validation loss."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["train", "experiment=gpt_shakespeare", f"data.path={text.resolve()}", f"outputs={folder}"]
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "blockyard", *words], check=True, stderr=subprocess.DEVNULL)
+        seconds = time.perf_counter() - began
+        (summary,) = Path(folder).glob("*/s0/summary.json")
+        return seconds, json.loads(summary.read_text())["metrics"]["val/loss"]
+
+
+def bare(text: Path) -> tuple[float, float]:
+    """Wall seconds of the training loop, and its last validation loss over 20 batches."""
+    import torch
+    from torch.nn import functional
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    content = text.read_text(encoding="utf-8")
+    symbols = {symbol: number for number, symbol in enumerate(sorted(set(content)))}
+    stream = torch.tensor([symbols[symbol] for symbol in content])
+    cut = int(0.9 * len(stream))
+    torch.manual_seed(0)
+
+    def draw(part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        starts = torch.randint(len(part) - CONTEXT, (BATCH,)).tolist()
+        rows = torch.stack([part[start : start + CONTEXT + 1] for start in starts])  # (B, N + 1)
+        return rows[:, :-1], rows[:, 1:]
+
+    def loss_of(part: torch.Tensor) -> torch.Tensor:
+        inputs, target = draw(part)
+        return functional.cross_entropy(model(inputs).logits.flatten(0, 1), target.flatten())
+
+    sizes = {"n_layer": 4, "n_head": 4, "n_embd": 128, "n_positions": CONTEXT, "vocab_size": len(symbols)}
+    model = GPT2LMHeadModel(GPT2Config(**sizes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1, fused=True)
+    began, loss = time.perf_counter(), math.inf
+    for update in range(UPDATES):
+        share = min(1.0, (update + 1) / 100) * (0.55 + 0.45 * math.cos(math.pi * update / UPDATES))
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-3 * share
+        optimizer.zero_grad(set_to_none=True)
+        loss_of(stream[:cut]).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if (update + 1) % 250 == 0:
+            with torch.no_grad():
+                loss = sum(loss_of(stream[cut:]).item() for _ in range(20)) / 20
+    return time.perf_counter() - began, loss
+
+
+def main() -> None:
+    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_file():
+        sys.exit(__doc__)
+    text = Path(sys.argv[1])
+    os.environ.setdefault("WANDB_MODE", "offline")
+    ours_seconds, ours_loss = ours(text)
+    bare_seconds, bare_loss = bare(text)
+    sys.stdout.write("| | seconds | validation loss, nats |\n|---|---|---|\n")
+    sys.stdout.write(f"| bare loop, transformers' GPT-2 | {bare_seconds:.1f} | {bare_loss:.3f} |\n")
+    sys.stdout.write(f"| blockyard train experiment=gpt_shakespeare | {ours_seconds:.1f} | {ours_loss:.3f} |\n")
+    sys.stdout.write(f"| ratio | {ours_seconds / bare_seconds:.2f} | |\n")
+
+
+if __name__ == "__main__":
+    main()
