@@ -19,7 +19,8 @@ from blockyard.model._prefix import NO_PREFIX, Prefix
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 VOCABULARY = 11
-GRIDS = {1: (6,), 2: (2, 3)}
+LENGTH = 6
+GRIDS: dict[int, tuple[int, ...]] = {0: (), 1: (LENGTH,), 2: (2, 3)}  # of 6 tokens each
 
 
 def choices(family: str) -> list[str]:
@@ -59,7 +60,7 @@ def combinations(*traits: str) -> list[Any]:
 
 
 class TinyEmbedder(Embedder):
-    """Symbols on a line or a grid. `shift` moves every coordinate."""
+    """Symbols on a line, on a grid or nowhere. `shift` moves every coordinate."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__()
@@ -81,9 +82,10 @@ class TinyEmbedder(Embedder):
         if segment is not None:
             firsts = torch.stack([(segment == segment[:, [n]]).int().argmax(1) for n in range(len(index))], 1)
             place = index[None] - firsts
-        if len(self.grid) == 1:
-            coords = place[..., None]
-            grid = (len(index),)
+        if len(self.grid) == 0:
+            coords, grid = place[..., None][..., :0], ()
+        elif len(self.grid) == 1:
+            coords, grid = place[..., None], (len(index),)
         else:
             coords = torch.stack([place // self.grid[1], place % self.grid[1]], -1)
             grid = self.grid if start == 0 and len(index) == self.grid[0] * self.grid[1] else None
@@ -94,8 +96,9 @@ class TinyEmbedder(Embedder):
 def context(*, causal: bool = False, axes: int = 1, prefix: Prefix = NO_PREFIX, **sizes: Any) -> Context:
     """A Context of small sizes."""
     grid = sizes.pop("grid", GRIDS[axes])
-    tokens = TokenSpec(grid, variable=sizes.pop("variable", False), vocabulary=VOCABULARY)
-    data = DataSpec("text", grid, packed=sizes.pop("packed", False))
+    count = None if grid else LENGTH
+    tokens = TokenSpec(grid, variable=sizes.pop("variable", False), vocabulary=VOCABULARY, count=count)
+    data = DataSpec("text", grid or (LENGTH,), packed=sizes.pop("packed", False))
     plain = {"dim": 16, "depth": 2, "heads": 4, "outputs": VOCABULARY, "num_prefix": len(prefix)}
     return Context(causal=causal, tokens=tokens, data=data, **{**plain, **sizes})
 

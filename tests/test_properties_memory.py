@@ -25,11 +25,19 @@ def crossing() -> list[str]:
     return [name for name in choices("token_mixer") if node("token_mixer", name)[0].traits.cross]
 
 
+GROUPED = [{"num_kv_heads": 2, "qk_norm": True}, {"num_kv_heads": 1}]
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("mixer", crossing())
 def test_memory(mixer: str, causal: bool) -> None:
     """All of the memory is seen, its padding is not, its order does not matter."""
-    part = stir(factory("token_mixer", mixer)(context(causal=causal))).double()
+    for options in [{}, *GROUPED] if mixer == "attention" else [{}]:
+        crosses(stir(factory("token_mixer", mixer, options)(context(causal=causal))).double())
+
+
+def crosses(part: nn.Module) -> None:
+    """What a mixer that takes a memory promises."""
     x, y = torch.randn(2, 4, 16).double(), torch.randn(2, 7, 16).double()
     out = part(x, row(4), memory=Memory(y, row(7)))
     assert out.shape == x.shape
@@ -77,7 +85,7 @@ def test_lengths(mixer: str, position: str, axes: int) -> None:
     """Rows of any length where declared, of one length where not."""
     if axes == 2:
         return
-    model = tiny(token_mixer=mixer, position=position)
+    model = tiny(token_mixer=mixer, position=position, axes=axes)
     if node("token_mixer", mixer)[0].traits.any_length:
         for n in (1, 3, 5, 9):
             assert model(symbols(2, n)).shape == (2, n, 11)

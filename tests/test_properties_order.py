@@ -11,10 +11,8 @@ from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.ops.cache import KVCache
 from blockyard.position.rope import Rope
 from blockyard.token_mixer.attention import Attention
-from tests.helpers import choices, combinations, context, factory, node, tiny
+from tests.helpers import GRIDS, LENGTH, choices, combinations, context, factory, node, tiny
 from tests.properties import cached_decoding, permutation, relative
-
-LENGTH = 6
 
 
 def cacheable() -> list[tuple[str, str, int]]:
@@ -40,20 +38,37 @@ def test_the_cache_grows_past_its_first_storage() -> None:
     cached_decoding(model, 150)
 
 
+@pytest.mark.parametrize("axes", GRIDS)
 @pytest.mark.parametrize("mixer", choices("token_mixer"))
-def test_permutation(mixer: str) -> None:
-    if not node("token_mixer", mixer)[0].traits.equivariant:
-        with pytest.raises(AssertionError):
-            permutation(tiny(token_mixer=mixer), LENGTH)
+def test_permutation(mixer: str, axes: int) -> None:
+    traits = node("token_mixer", mixer)[0].traits
+    if axes not in traits.axes:
+        with pytest.raises(ValueError, match=f"coordinate axes, the tokens have {axes}"):
+            tiny(token_mixer=mixer, axes=axes)
         return
-    permutation(tiny(token_mixer=mixer), LENGTH)
-    permutation(tiny(token_mixer=mixer, prefix=Prefix(True, 1)), LENGTH)
+    if not traits.equivariant:
+        with pytest.raises(AssertionError):
+            permutation(tiny(token_mixer=mixer, axes=axes), LENGTH)
+        return
+    permutation(tiny(token_mixer=mixer, axes=axes), LENGTH)
+    permutation(tiny(token_mixer=mixer, axes=axes, prefix=Prefix(True, 1)), LENGTH)
 
 
-@pytest.mark.parametrize("axes", [1, 2])
-@pytest.mark.parametrize("causal", [False, True])
+def placed() -> list[tuple[str, int]]:
+    """(position, axes) of each number of axes that a scheme declares."""
+    return [(p, axes) for p in choices("position") for axes in GRIDS if axes in node("position", p)[0].axes]
+
+
 @pytest.mark.parametrize("position", choices("position"))
-def test_relative(position: str, causal: bool, axes: int) -> None:
+def test_axes_that_are_not_declared_are_refused(position: str) -> None:
+    for axes in set(GRIDS) - node("position", position)[0].axes:
+        with pytest.raises(ValueError, match=f"coordinate axes, the tokens have {axes}"):
+            factory("position", position)(context(axes=axes))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("position", "axes"), placed())
+def test_relative(position: str, axes: int, causal: bool) -> None:
     declared = node("position", position)[0]
     # A turned query meets unturned prefix keys, so that its own place shows there.
     prefix = NO_PREFIX if "rotate" in declared.acts_on else Prefix(registers=2)
@@ -73,8 +88,7 @@ def test_positions_matter(position: str, axes: int) -> None:
         permutation(tiny(position=position, axes=axes), LENGTH)
 
 
-@pytest.mark.parametrize("axes", [1, 2])
-@pytest.mark.parametrize("position", choices("position"))
+@pytest.mark.parametrize(("position", "axes"), placed())
 def test_hooks_are_those_declared(position: str, axes: int) -> None:
     """A hook that is not named in `acts_on` is the identity, one that is named is not."""
     scheme = factory("position", position)(context(axes=axes)).double()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from blockyard.channel_mixer.mlp import MLP
-from blockyard.contracts import ChannelMixer, Context
+from blockyard.contracts import ChannelMixer, Context, Traits
 from blockyard.init import Init, initialise
 from blockyard.model._prefix import Prefix
+from blockyard.token_mixer.attention import Attention
 from tests.helpers import choices, context, factory, legal, node, stir, symbols, tiny
 from tests.properties import channels_alone, fused_equals_unfused
 
@@ -83,6 +87,32 @@ def test_planted_difference_is_caught() -> None:
     ]
     with pytest.raises(AssertionError):
         fused_equals_unfused(*pair, 6)
+
+
+class Lookback(Attention):
+    """Its class promises nothing causal; an option makes it so, and then it only looks back."""
+
+    traits = replace(Attention.traits, causal=False)
+
+    def __init__(self, ctx: Context, *, backwards: bool = False) -> None:
+        if backwards:
+            self.traits = self.traits_for({"backwards": True})
+        super().__init__(ctx)
+
+    @classmethod
+    def traits_for(cls, options: dict[str, Any]) -> Traits:
+        return replace(cls.traits, causal=True, bidirectional=False) if options.get("backwards") else cls.traits
+
+
+@pytest.mark.parametrize("block", choices("block"))
+def test_traits_follow_the_options(block: str) -> None:
+    backwards = partial(Lookback, backwards=True)
+    assert tiny(block=block, causal=True, replace={"token_mixer": backwards})(symbols(2, 6)).shape == (2, 6, 11)
+    with pytest.raises(ValueError, match="Lookback only looks back"):
+        tiny(block=block, replace={"token_mixer": backwards})
+    tiny(block=block, replace={"token_mixer": Lookback})
+    with pytest.raises(ValueError, match="Lookback cannot keep the future"):
+        tiny(block=block, causal=True, replace={"token_mixer": Lookback})
 
 
 def weights(**picks: object) -> dict[str, Tensor]:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from torch import Tensor
 
-from blockyard.contracts import Context, Seq
+from blockyard.contracts import Context, Seq, TokenSpec
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.ops import mask
 from blockyard.token_mixer.attention import Attention
-from tests.helpers import GRIDS, choices, combinations, node, tiny
+from tests.helpers import GRIDS, LENGTH, choices, combinations, context, node, tiny
 from tests.properties import causality, packing, padding
-
-LENGTH = 6
 
 
 def on_a_line(*traits: str) -> list[tuple[str, str, int]]:
-    """Combinations for documents, which lie on a line."""
-    return [found for found in combinations(*traits) if found[2] == 1]
+    """Combinations for documents, which lie on a line or nowhere."""
+    return [found for found in combinations(*traits) if found[2] < 2]
 
 
 def prefixes(mixer: str, causal: bool) -> list[Prefix]:
@@ -47,9 +44,11 @@ def test_padding(mixer: str, position: str, axes: int, causal: bool) -> None:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("mixer", "position", "axes"), on_a_line("packing", "any_length"))
 def test_packing(mixer: str, position: str, axes: int, causal: bool) -> None:
+    if causal and not node("token_mixer", mixer)[0].traits.causal:
+        return
     # Registers in a bidirectional model would join the documents, and are refused.
     for prefix in prefixes(mixer, causal) if causal else [NO_PREFIX]:
-        packing(tiny(causal=causal, prefix=prefix, token_mixer=mixer, position=position), LENGTH)
+        packing(tiny(causal=causal, axes=axes, prefix=prefix, token_mixer=mixer, position=position), LENGTH)
 
 
 @pytest.mark.parametrize("norm", choices("norm"))
@@ -120,4 +119,12 @@ def test_planted_mask_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_grids_are_full() -> None:
-    assert {axes: torch.Size(grid).numel() for axes, grid in GRIDS.items()} == {1: LENGTH, 2: LENGTH}
+    assert [context(axes=axes).tokens.max_len for axes in GRIDS] == [LENGTH] * 3
+    assert [context(axes=axes).tokens.axes for axes in GRIDS] == [0, 1, 2]
+
+
+def test_a_count_that_is_not_the_grids_is_refused() -> None:
+    assert TokenSpec((2, 3)).max_len == TokenSpec((2, 3), count=6).max_len == TokenSpec((), count=6).max_len == 6
+    for grid, count in (((2, 3), 5), ((), 0)):
+        with pytest.raises(ValueError, match="leave count out, or use grid="):
+            TokenSpec(grid, count=count)

@@ -58,6 +58,15 @@ def test_memory() -> None:
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_a_row_that_is_its_own_memory(qk_norm: bool, kv_heads: int) -> None:
+    """Looking at itself as at a memory is what a bidirectional mixer does anyway."""
+    ours = stir(Attention(context(), num_kv_heads=kv_heads, qk_norm=qk_norm, bias=True)).double()
+    x = torch.randn(2, N, D, dtype=torch.float64)
+    assert_close(ours(x, row(), memory=Memory(x, row())), ours(x, row()))
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
 def test_grouped_heads_with_normalised_queries_and_keys(kv_heads: int) -> None:
     """Ainslie et al.: head h reads key head h // (H / H'). Each head worked out by itself."""
     ours = stir(Attention(context(), num_kv_heads=kv_heads, qk_norm=True)).double()

@@ -47,7 +47,7 @@ class Parallel(Block):
         super().__init__()
         self.token_norm = norm(ctx)
         self.token_mixer = token_mixer(ctx)
-        check_context(type(self.token_mixer), ctx)
+        check_context(self.token_mixer, ctx)
         self.channel_mixer = channel_mixer(ctx)
         self.branch = Branch(ctx, dropout, drop_path)
         self.fused = fused

@@ -7,10 +7,9 @@ from typing import Any
 from blockyard.contracts import Context, Memory, Seq, TokenMixer, Traits
 
 
-def check_context(mixer: type[TokenMixer], ctx: Context, traits: Traits | None = None) -> None:
-    """Raises ValueError where `ctx` asks for what the mixer's traits do not offer."""
-    traits = mixer.traits if traits is None else traits
-    name, found = mixer.__name__, []
+def check_context(mixer: TokenMixer, ctx: Context) -> None:
+    """Raises ValueError where `ctx` asks for what the mixer, with its options, does not offer."""
+    traits, name, found = mixer.traits, type(mixer).__name__, []
     if ctx.causal and not traits.causal:
         found.append("cannot keep the future from past outputs: use model=encoder or a causal token mixer")
     if not ctx.causal and not traits.bidirectional:

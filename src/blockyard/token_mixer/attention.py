@@ -67,7 +67,7 @@ class Attention(TokenMixer):
         dropout: Rate = 0.0,
     ) -> None:
         super().__init__()
-        check_context(type(self), ctx)
+        check_context(self, ctx)
         kv_heads = ctx.heads if num_kv_heads is None else num_kv_heads
         if kv_heads < 1 or ctx.heads % kv_heads:
             fits = ", ".join(str(h) for h in range(1, ctx.heads + 1) if ctx.heads % h == 0)

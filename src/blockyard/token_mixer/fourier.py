@@ -28,7 +28,7 @@ class Fourier(TokenMixer):
 
     def __init__(self, ctx: Context, *, scale: Literal["ortho", "none"] = "ortho") -> None:
         super().__init__()
-        check_context(type(self), ctx)
+        check_context(self, ctx)
         self.norm = "ortho" if scale == "ortho" else "backward"
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:

@@ -37,7 +37,7 @@ class Pool(TokenMixer):
 
     def __init__(self, ctx: Context, *, size: Count = 3) -> None:
         super().__init__()
-        check_context(type(self), ctx)
+        check_context(self, ctx)
         if size % 2 == 0:
             raise ValueError(f"token_mixer.size={size} has no middle; use an odd number such as {size + 1}")
         self.causal, self.axes, self.radius = ctx.causal, ctx.tokens.axes, size // 2

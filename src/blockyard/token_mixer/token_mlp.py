@@ -30,7 +30,7 @@ class TokenMLP(TokenMixer):
 
     def __init__(self, ctx: Context, *, expansion: Positive = 0.5, bias: bool = True) -> None:
         super().__init__()
-        check_context(type(self), ctx)
+        check_context(self, ctx)
         self.length = ctx.tokens.max_len + ctx.num_prefix
         hidden = max(1, round(expansion * ctx.dim))
         self.expand = linear(ctx, self.length, hidden, bias=bias)
