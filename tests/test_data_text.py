@@ -15,6 +15,7 @@ from blockyard.data._split import by_size
 from blockyard.data._text import Documents, Lines, Windows, lines_of
 from blockyard.data.code import Code
 from blockyard.data.text_file import TextFile, _slice
+from blockyard.objective.next_token import NextToken
 from blockyard.tokenizer.byte import Byte
 from blockyard.tokenizer.char import Char
 from blockyard.tokenizer.patch import Patch
@@ -164,8 +165,37 @@ def test_packed_lines_are_segments(tmp_path: Path) -> None:
     batch = split.batch(torch.arange(len(split)), 7)
     check_segments(batch)
     assert batch.segment is not None
+    check_segments(split.batch(torch.arange(len(split)), None))  # as it is evaluated
     with pytest.raises(AssertionError):
         check_segments(Batch(batch.inputs, segment=batch.segment.roll(1, 1)))
+
+
+class Halves(Byte):
+    """Encodes the first half of each text only, so that some lines are one symbol."""
+
+    def encode(self, text: str) -> list[int]:
+        return super().encode(text)[: len(text) // 2]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_lines_of_one_symbol_are_left_out(tmp_path: Path, packed: bool) -> None:
+    """Nothing is asked of them, and the mean over nothing is NaN."""
+    text = "ab\nabcdef\n" * 60  # one symbol, three symbols
+    split = load(tmp_path, text, Halves(), sample="line", packed=packed, context=3).train
+    assert split.bytes_per_token == 7 / 3
+    for number in range(len(split)):
+        batch = NextToken().prepare(split.batch(torch.tensor([number]), None))
+        assert batch.target is not None
+        assert (batch.target != Batch.ignore).any()
+    with pytest.raises(ValueError, match="train part of the text has no line of two tokens"):
+        load(tmp_path, "ab\n" * 60, Halves(), sample="line", packed=packed)
+
+
+def test_a_mark_of_the_byte_order_is_no_text(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + b"text" * 50)
+    parts = TextFile(path=str(tmp_path)).documents()
+    assert sorted("".join(text for part in parts for text in part)) == sorted("text" * 100)
 
 
 def test_specs_say_what_rows_are() -> None:

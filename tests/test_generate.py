@@ -102,8 +102,13 @@ def test_choosing_follows_the_probabilities() -> None:
     torch.testing.assert_close(counts, expected, rtol=0, atol=0.03)
     assert Chooser(1e-12, None, 0)(scores) == 2
     assert Chooser(0, None, 0)(scores) == 2
-    with pytest.raises(UserError, match="NaN"):
-        Chooser(0, None, 0)(torch.tensor([float("nan"), 1.0]))
+    masked = torch.tensor([-torch.inf, 1.0, -torch.inf])
+    assert {Chooser(t, k, 0)(masked) for t, k in ((0, None), (1.0, None), (1.0, 3))} == {1}
+    nan, inf = float("nan"), float("inf")
+    for broken, says in (([nan, 1.0], "NaN"), ([inf, 1.0], "infinite"), ([-inf, -inf], "infinite")):
+        for temperature, top_k in ((0, None), (1.0, None), (1.0, 1)):
+            with pytest.raises(UserError, match=f"scores are {says}"):
+                Chooser(temperature, top_k, 0)(torch.tensor(broken))
 
 
 def test_characters_of_several_bytes_come_whole() -> None:

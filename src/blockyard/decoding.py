@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -59,8 +60,10 @@ class Chooser:
     def __call__(self, scores: Tensor) -> int:
         """The symbol chosen by scores (V,). Raises UserError where they are no numbers."""
         scores = scores.detach().float().cpu()  # (V,)
-        if bool(scores.isnan().any()):
-            raise UserError("the model's scores are NaN: its weights are broken; try which=previous or another run")
+        top = float(scores.max())  # NaN where any score is; a score of minus infinity is never chosen
+        if not math.isfinite(top):
+            said = "NaN" if math.isnan(top) else "infinite"
+            raise UserError(f"the model's scores are {said}: its weights are broken; try which=previous or another run")
         if self.temperature == 0:
             return int(scores.argmax())
         if self.top_k:

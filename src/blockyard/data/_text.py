@@ -95,7 +95,7 @@ class TextData(DataModule):
         batch_size: rows in a training step, over all processes
         eval_batch_size: rows in a validation or test step, over all processes
         context: tokens a model sees of a row
-        sample: window cuts rows out of the running text; line makes every non-empty line a row
+        sample: window cuts rows out of the running text; line makes every line of two tokens or more a row
         packed: documents (or lines) keep apart within a row: own positions, no attention, no target across
     """
 
@@ -142,12 +142,16 @@ class TextData(DataModule):
 
     def _encode(self, name: str, texts: Sequence[str], tokenizer: TextTokenizer) -> Split:
         units = lines_of(texts) if self.sample == "line" else texts
-        rows = [torch.tensor(tokenizer.encode(unit), dtype=torch.int32) for unit in units]
-        rows = [row for row in rows if len(row)]
-        if not rows:
-            raise ValueError(f"the {name} part of the text is empty; raise its fraction or give more text")
+        encoded = ((unit, torch.tensor(tokenizer.encode(unit), dtype=torch.int32)) for unit in units)
+        # A line of one symbol asks for none after it; a batch of such lines would have no loss.
+        least = 2 if self.sample == "line" else 1
+        kept = [(unit, row) for unit, row in encoded if len(row) >= least]
+        if not kept:
+            what = "has no line of two tokens or more" if self.sample == "line" else "is empty"
+            raise ValueError(f"the {name} part of the text {what}; raise its fraction or give more text")
+        rows = [row for _, row in kept]
         stream, lengths = torch.cat(rows), torch.tensor([len(row) for row in rows])
-        bytes_per_token = sum(len(unit.encode()) for unit in units) / len(stream)
+        bytes_per_token = sum(len(unit.encode()) for unit, _ in kept) / len(stream)
         if self.spec.variable:
             return Lines(stream, lengths, self.context, bytes_per_token)
         if len(stream) <= self.context:

@@ -101,7 +101,8 @@ class TextFile(TextData):
 
 def _read(file: Path) -> str:
     try:
-        return file.read_bytes().decode("utf-8")
+        # A mark of the byte order is no character of the text; some editors put one in front.
+        return file.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} is no UTF-8 text (byte {error.start}); convert it or leave it out") from error
 
