@@ -14,6 +14,7 @@ import pytest
 
 from blockyard.runs.checkpoint import newest_good
 from blockyard.runs.folder import RunFolder
+from blockyard.runs.rank import local_rank_of, rank_in
 from tests import text_runs
 from tests.engine_runs import TINY, rows, run
 
@@ -113,3 +114,66 @@ def test_a_process_that_dies_ends_the_run_as_failed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_muon_trains_with_several_processes(tmp_path: Path, kind: str) -> None:
     trained(tmp_path, kind, "optimizer=muon", "trainer.max_steps=8")
+
+
+def torchrun(outputs: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+    given = {word.partition("=")[0] for word in overrides} | {"trainer"}
+    words = [word for word in (*TINY, *PLAIN) if word.partition("=")[0] not in given]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m"]
+    command = [*launch, "blockyard", "train", "trainer=ddp", "trainer.accelerator=cpu", *words, f"outputs={outputs}"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*command, *overrides], env=environment, text=True, capture_output=True, timeout=180, check=False
+    )
+
+
+def test_torchrun_starts_one_run_and_its_ranks_go_on_together(tmp_path: Path) -> None:
+    one = run(tmp_path / "one", *PLAIN)
+    first = torchrun(tmp_path / "two", "callbacks.checkpoint.every=3")
+    assert first.returncode == 0, first.stderr
+    (made,) = [RunFolder.open(path) for path in (tmp_path / "two").glob("*/s0")]
+    assert made.status.state == "done"
+    for left, right in zip(rows(made), rows(one), strict=True):
+        assert left == pytest.approx(right, rel=1e-4)
+    again = torchrun(tmp_path / "two", "callbacks.checkpoint.every=3")
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.count("is done already") == 2
+    assert not list(made.path.glob("error*"))
+
+    # As if it had been killed after its 24th step: every rank must take up the same checkpoint.
+    made = RunFolder.open(made.path)
+    (made.checkpoints / "previous.ckpt").replace(made.checkpoints / "last.ckpt")
+    stood = newest_good(made.checkpoints).step
+    with made.lock():
+        made.set_status("interrupted", "for this test", step=stood)
+    before = rows(made)
+    resumed = torchrun(tmp_path / "two", "callbacks.checkpoint.every=3", f"resume={made.path}", "debug=none")
+    assert resumed.returncode == 0, resumed.stderr
+    assert stood == 27
+    assert rows(RunFolder.open(made.path)) == [pytest.approx(row, rel=1e-6) for row in before]
+    # Eight evaluations would be those of a run from the start.
+    assert f"interrupted at step {stood}" in resumed.stderr
+
+
+@pytest.mark.parametrize(
+    ("environment", "rank", "local"),
+    [
+        ({}, 0, 0),
+        ({"RANK": "3", "LOCAL_RANK": "1"}, 3, 1),
+        ({"RANK": "0", "SLURM_PROCID": "2", "SLURM_NTASKS": "4"}, 0, 0),
+        ({"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1"}, 2, 1),
+        ({"SLURM_PROCID": "2"}, 0, 0),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "LOCAL_RANK": "1"}, 1, 1),
+        ({"NODE_RANK": "1", "LOCAL_RANK": "1"}, 3, 1),
+        ({"NODE_RANK": "1"}, 2, 0),
+    ],
+)
+def test_there_is_one_answer_to_which_process_this_is(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], rank: int, local: int
+) -> None:
+    for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert rank_in({"trainer": {"devices": 2}}) == rank
+    assert local_rank_of() == local

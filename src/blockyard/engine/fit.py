@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import time
 import traceback
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from blockyard.engine.interrupt import Interrupted, Interrupts
 from blockyard.errors import UserError
 from blockyard.runs.files import write_text
+from blockyard.runs.rank import rank_in
 from blockyard.runs.redact import redact_text
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def train(folder: RunFolder, *, resume: bool = False) -> int:
     resume: go on from the newest checkpoint that can be trusted, or from the start where there is none
     Raises UserError (exit code 2) for bad input that is only seen now, before the first step.
     """
-    if int(os.environ.get("LOCAL_RANK", 0)) or int(os.environ.get("RANK", 0)):
+    if rank_in(folder.config):
         return _beside(folder, resume)
     with Interrupts() as interrupts:
         return _main(folder, interrupts, resume)
@@ -56,6 +56,7 @@ def _main(folder: RunFolder, interrupts: Interrupts, resume: bool) -> int:
     jobs: list[Job] = []
     began = time.monotonic()
     try:
+        _forget_notes(folder)
         folder.set_status("running", step=_step_of(folder) if resume else 0)
         ending = _work(folder, interrupts, resume, record, jobs)
     except Interrupted as stop:
@@ -128,8 +129,8 @@ def _beside(folder: RunFolder, resume: bool) -> int:
         except Interrupted as stop:
             return 0 if stop.signum else 1  # the main process gives the exit code
         except Exception as error:
-            rank = os.environ.get("RANK") or os.environ.get("LOCAL_RANK")
-            _note(folder, f"process {rank}: {_words(error)}")
+            rank = rank_in(folder.config)
+            _note(folder, rank, f"process {rank}: {_words(error)}")
             log.warning("process %s ended: %s", rank, _words(error))
             leave()
             return 1
@@ -138,7 +139,7 @@ def _beside(folder: RunFolder, resume: bool) -> int:
 
 def _failure(folder: RunFolder, error: Exception, jobs: list[Job]) -> _Ending:
     reason = _words(error)
-    told = folder.status.facts.get("elsewhere")
+    told = _noted(folder)
     fellow = jobs[0].fellow if jobs else None
     if fellow and isinstance(error, RuntimeError):
         # What this process noticed is only that the other one is gone.
@@ -148,8 +149,25 @@ def _failure(folder: RunFolder, error: Exception, jobs: list[Job]) -> _Ending:
     return _Ending("failed", 1, reason, trace=redact_text("".join(traceback.format_exception(error))))
 
 
-def _note(folder: RunFolder, reason: str) -> None:
-    folder.set_status("running", elsewhere=reason)
+# A file for each process: the run's own state is for the main one to write.
+_NOTE = "error-process-{}.txt"
+
+
+def _note(folder: RunFolder, rank: int, reason: str) -> None:
+    with contextlib.suppress(OSError):
+        write_text(folder.path / _NOTE.format(rank), reason)
+
+
+def _noted(folder: RunFolder) -> str | None:
+    with contextlib.suppress(OSError):
+        return next((path.read_text() for path in sorted(folder.path.glob(_NOTE.format("*")))), None)
+    return None
+
+
+def _forget_notes(folder: RunFolder) -> None:
+    for path in folder.path.glob(_NOTE.format("*")):
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _close(folder: RunFolder, record: list[RunLog], ending: _Ending) -> None:

@@ -21,7 +21,7 @@ from blockyard.engine.interrupt import Interrupts
 from blockyard.engine.loader import Layout
 from blockyard.engine.module import Learner
 from blockyard.engine.precision import autocast
-from blockyard.engine.processes import ALLOW, CHECKPOINT, part
+from blockyard.engine.processes import ALLOW, part
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
 from blockyard.runs.checkpoint import BEST, LAST, BadCheckpoint, read
@@ -65,8 +65,6 @@ class Job:
             io=AtomicCheckpointIO(identity=folder.identity, seed=folder.seed),
             root=folder.path,
         )
-        if self.checkpoint is not None:
-            os.environ[CHECKPOINT] = str(self.checkpoint)
         os.environ[ALLOW] = json.dumps(list(folder.config.get("allow") or []))
         failed = True
         try:

@@ -118,8 +118,13 @@ class Learner(pl.LightningModule):
         return mean
 
     def tally(self) -> tuple[float, int]:
-        """Sum and number of the losses since `take_loss`, to be saved."""
-        return (0.0 if self._sum is None else float(self._sum)), self._count
+        """Sum and number of the losses since `take_loss`, to be saved; every process must call."""
+        if self._sum is None:
+            return 0.0, self._count
+        # One process saves for all: the mean of the sums, which each of them then goes on from.
+        alone = self._trainer is None or self._trainer.world_size == 1
+        total = self._sum if alone else self.trainer.strategy.reduce(self._sum.float(), reduce_op="mean")
+        return float(total), self._count
 
     def load_tally(self, total: float, count: int) -> None:
         """The inverse of `tally`."""

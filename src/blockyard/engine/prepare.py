@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,13 +21,14 @@ from blockyard.engine.job import Job, sizes
 from blockyard.engine.loader import Layout, Numbered, training_loader
 from blockyard.engine.module import Learner, Settings
 from blockyard.engine.precision import faster_on_cpu
-from blockyard.engine.processes import CHECKPOINT, local_rank_of, rank_of
 from blockyard.engine.threads import worth_having
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
 from blockyard.runs.checkpoint import newest_good
 from blockyard.runs.files import write_json
 from blockyard.runs.folder import TOKENIZER, RunFolder
+from blockyard.runs.lock import holder
+from blockyard.runs.rank import local_rank_of, rank_of
 
 log = logging.getLogger("blockyard")
 
@@ -43,10 +43,10 @@ def prepare(
     options: TrainerPlan = plan.node("trainer")
     rank = rank_of(options.devices)
     device_type = options.device_type()
-    if rank == 0:
-        plan.data.prepare()
-    elif local_rank_of() == rank or "precision" not in folder.facts():
+    if rank:
         _wait_for_main(folder)
+    if local_rank_of() == 0:
+        plan.data.prepare()  # once on a machine
     splits = plan.data.load(plan.tokenizer)
     device = torch.device("cpu") if device_type == "cpu" else torch.device("cuda", local_rank_of())
     layout = Layout(
@@ -134,8 +134,8 @@ def _watchers(plan: assemble.Plan) -> dict[str, Watcher]:
 
 def _checkpoint(folder: RunFolder, rank: int, resume: bool) -> Path | None:
     if rank:
-        given = os.environ.get(CHECKPOINT)
-        return Path(given) if given else None
+        name = folder.facts()["start"]["checkpoint"]
+        return folder.checkpoints / name if name else None
     if not resume:
         return None
     newest = newest_good(folder.checkpoints, identity=folder.identity, seed=folder.seed)
@@ -197,12 +197,14 @@ def _write_down(
     state = plan.tokenizer.state()
     if state:
         write_json(folder.path / TOKENIZER, state)
-    folder.add_facts(decided | {"data": {"fingerprint": fingerprint, **sizes(splits)}})
+    # Last: the other processes wait for the word of whoever holds the lock now.
+    start = {"by": holder(folder.path), "checkpoint": checkpoint and checkpoint.name}
+    folder.add_facts(decided | {"data": {"fingerprint": fingerprint, **sizes(splits)}, "start": start})
 
 
 def _wait_for_main(folder: RunFolder) -> None:
     until = time.monotonic() + _PATIENCE
-    while "precision" not in folder.facts():
+    while (folder.facts().get("start") or {"by": ""})["by"] != holder(folder.path):
         if time.monotonic() > until:
             raise UserError(f"the main process did not prepare {folder.path} within {_PATIENCE:.0f} s")
         time.sleep(0.1)

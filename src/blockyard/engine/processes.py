@@ -17,9 +17,8 @@ import torch
 from pytorch_lightning.strategies import DDPStrategy, ModelParallelStrategy
 from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
 
-CHECKPOINT = "BLOCKYARD_CHECKPOINT"  # tells the other processes where to go on from
-ALLOW = "BLOCKYARD_ALLOW"  # and, as JSON, which packages besides our own the command line allowed
-_SET_BY_LAUNCH = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", CHECKPOINT, ALLOW)
+ALLOW = "BLOCKYARD_ALLOW"  # tells them, as JSON, which packages besides our own the command line allowed
+_SET_BY_LAUNCH = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", ALLOW)
 
 
 class Cells(_SubprocessScriptLauncher):
@@ -66,22 +65,6 @@ class Spread(ModelParallelStrategy):
         assert self.cluster_environment is not None
         if not self.cluster_environment.creates_processes_externally:
             self._launcher = Cells(self.cluster_environment, self.num_processes, self.num_nodes, self._folder)
-
-
-def rank_of(devices: int) -> int:
-    """Number of this process over all machines, from what torchrun, SLURM or Lightning's launch set."""
-    for name in ("RANK", "SLURM_PROCID"):
-        if os.environ.get(name, "").isdigit() and (name == "RANK" or "SLURM_NTASKS" in os.environ):
-            return int(os.environ[name])
-    return int(os.environ.get("NODE_RANK", 0)) * devices + local_rank_of()
-
-
-def local_rank_of() -> int:
-    """Number of this process on its machine."""
-    for name in ("LOCAL_RANK", "SLURM_LOCALID"):
-        if os.environ.get(name, "").isdigit():
-            return int(os.environ[name])
-    return 0
 
 
 @contextlib.contextmanager

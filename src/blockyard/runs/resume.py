@@ -18,7 +18,8 @@ from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import identity
 from blockyard.runs.load import named, trusted
 from blockyard.runs.provenance import host_facts, versions
-from blockyard.runs.start import take_up
+from blockyard.runs.rank import rank_in
+from blockyard.runs.start import join, take_up
 from blockyard.runs.store import find
 
 _ABSENT = object()
@@ -57,6 +58,8 @@ def reopen(
             f"{folder.name} cannot go on with other settings: {'; '.join(refused)}; leave them out, "
             "or start a run of its own with `blockyard train` and all settings"
         )
+    if rank_in(config):
+        return join(folder.path, config)
     folder.lock()
     try:
         checked = RunFolder(folder.path, config)

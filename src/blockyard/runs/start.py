@@ -17,12 +17,12 @@ from blockyard.runs.identity import identity, run_name
 from blockyard.runs.lock import RunLock, held
 from blockyard.runs.metrics import FILE as METRICS
 from blockyard.runs.provenance import provenance
+from blockyard.runs.rank import rank_in
 from blockyard.runs.redact import redact
 from blockyard.runs.status import Status, now, read_status, write_status
 
 log = logging.getLogger("blockyard")
 
-_RANKS = ("RANK", "SLURM_PROCID", "LOCAL_RANK")
 _RANK_PATIENCE = 60.0
 
 
@@ -34,8 +34,8 @@ def create(
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise UserError(f"seed={seed!r} is not a whole number")
     path = Path(str(config.get("outputs") or "outputs")).expanduser().absolute() / run_name(config) / f"s{seed}"
-    if _rank():
-        return _join(path, config)
+    if rank_in(config):
+        return join(path, config)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -113,12 +113,18 @@ def _begin(
     return run
 
 
-def _join(path: Path, config: dict[str, Any]) -> RunFolder:
-    # Started by torchrun or srun: every rank runs the whole command, rank zero makes the folder.
+def join(path: Path, config: dict[str, Any]) -> RunFolder:
+    """The run that rank zero makes or takes up; nothing is written. Started by torchrun or srun, every
+    rank runs the whole command.
+
+    Raises AlreadyDone as rank zero does, UserError where it does not begin.
+    """
     deadline = time.monotonic() + _RANK_PATIENCE
-    while not ((path / CONFIG).is_file() and held(path)):
+    while not ((path / CONFIG).is_file() and held(path) and read_status(path).state == "running"):
+        if not config.get("force") and (path / CONFIG).is_file() and read_status(path).finished:
+            raise AlreadyDone(RunFolder(path, config))
         if time.monotonic() > deadline:
-            raise UserError(f"rank 0 did not make {path} within {_RANK_PATIENCE:.0f} s")
+            raise UserError(f"rank 0 did not begin {path} within {_RANK_PATIENCE:.0f} s")
         time.sleep(0.1)
     return RunFolder(path, config)
 
@@ -131,10 +137,3 @@ def _set_aside(path: Path) -> Path:
             os.rename(path, aside)
             return aside
     raise UserError(f"no free name to keep {path} under")
-
-
-def _rank() -> int:
-    for name in _RANKS:
-        if os.environ.get(name, "").isdigit():
-            return int(os.environ[name])
-    return 0

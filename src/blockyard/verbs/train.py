@@ -77,11 +77,12 @@ def resume(name: str, words: Words) -> int:
 def fit(folder: RunFolder, resume: bool) -> int:
     """Train in a run folder that is this process's."""
     from blockyard.engine.fit import train
+    from blockyard.runs.rank import rank_in
 
     if folder.message:
         sys.stderr.write(f"{folder.message}\n")
     code = train(folder, resume=resume)
-    if code == 0:
+    if code == 0 and not rank_in(folder.config):
         _tell(folder)
     return code
 
