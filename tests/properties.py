@@ -48,6 +48,25 @@ def padding(model: nn.Module, length: int) -> None:
 
 
 @torch.no_grad()
+def padding_of_answers(model: nn.Module, length: int) -> None:
+    """A padded row's one answer is what the row gives alone; another first or last token changes it."""
+    inputs = symbols(4, length)
+    lengths = torch.tensor([length, length - 2, 1, 0])
+    padded = model(inputs, lengths=lengths)
+    assert torch.isfinite(padded).all()
+    for row, count in enumerate(lengths.tolist()):
+        other = inputs[row : row + 1].clone()
+        other[:, count:] = (other[:, count:] + 3) % 11
+        assert_close(model(other, lengths=lengths[row : row + 1])[0], padded[row], **EXACT)
+        if count:
+            assert_close(padded[row], model(inputs[row : row + 1, :count])[0], **EXACT)
+        for place in {0, count - 1} if count else ():
+            other = inputs[row : row + 1].clone()
+            other[:, place] = (other[:, place] + 3) % 11
+            differs(model(other, lengths=lengths[row : row + 1])[0], padded[row])
+
+
+@torch.no_grad()
 def packing(model: nn.Module, length: int) -> None:
     """Documents packed into a row give what each gives alone; padding after them changes nothing."""
     inputs = symbols(2, length)

@@ -59,13 +59,6 @@ def placed() -> list[tuple[str, int]]:
     return [(p, axes) for p in choices("position") for axes in GRIDS if axes in node("position", p)[0].axes]
 
 
-@pytest.mark.parametrize("position", choices("position"))
-def test_axes_that_are_not_declared_are_refused(position: str) -> None:
-    for axes in set(GRIDS) - node("position", position)[0].axes:
-        with pytest.raises(ValueError, match=f"coordinate axes, the tokens have {axes}"):
-            factory("position", position)(context(axes=axes))
-
-
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("position", "axes"), placed())
 def test_relative(position: str, axes: int, causal: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -53,11 +54,18 @@ def fusing() -> list[str]:
     return [name for name in choices("block") if node("block", name)[0].fuses({"fused": True})]
 
 
+def variants() -> list[tuple[str, dict[str, Any]]]:
+    """Token mixers that a fused block takes, with the options that change their projections."""
+    wanted = ({}, {"bias": True}, {"num_kv_heads": 2, "qk_norm": True})
+    known = {name: inspect.signature(node("token_mixer", name)[0]).parameters for name in projected("token_mixer")}
+    return [(name, options) for name in known for options in wanted if options.keys() <= known[name].keys()]
+
+
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("channel", projected("channel_mixer"))
-@pytest.mark.parametrize("mixer", projected("token_mixer"))
+@pytest.mark.parametrize(("mixer", "options"), variants(), ids=str)
 @pytest.mark.parametrize("block", fusing())
-def test_fused_equals_unfused(block: str, mixer: str, channel: str, bias: bool) -> None:
+def test_fused_equals_unfused(block: str, mixer: str, options: dict[str, Any], channel: str, bias: bool) -> None:
     for causal in (False, True):
         pair = [
             tiny(
@@ -66,7 +74,7 @@ def test_fused_equals_unfused(block: str, mixer: str, channel: str, bias: bool) 
                 token_mixer=mixer,
                 channel_mixer=channel,
                 position="rope" if legal(mixer, "rope", 1) else "none",
-                options={"block": {"fused": fused}, "channel_mixer": {"bias": bias}},
+                options={"block": {"fused": fused}, "channel_mixer": {"bias": bias}, "token_mixer": options},
             )
             for fused in (True, False)
         ]
@@ -155,6 +163,22 @@ def test_spread_is_as_declared() -> None:
     assert block.token_mixer.proj_in.weight.std().item() == pytest.approx(0.02, rel=0.05)
     for layer in (block.token_mixer.proj_out, block.channel_mixer.proj_out):
         assert layer.weight.std().item() == pytest.approx(0.02 / 4, rel=0.05)
+
+
+def test_what_is_added_to_the_stream_starts_at_its_size() -> None:
+    """Position vectors, waves, class and register tokens: init_std, unless an option says otherwise."""
+    sizes = {"dim": 256, "grid": (64,), "init_std": 0.05}
+    prefix = Prefix(class_token=True, registers=16)
+    model = initialise(tiny(position="learned", prefix=prefix, sizes=sizes), 0)
+    for vectors in (model.position.table, model.prefix.class_token, model.prefix.registers):
+        assert vectors.std().item() == pytest.approx(0.05, rel=0.15)
+        assert vectors.mean().abs().item() < 0.01
+    other = initialise(tiny(position="learned", sizes=sizes, options={"position": {"std": 0.3}}), 0)
+    assert other.position.table.std().item() == pytest.approx(0.3, rel=0.05)
+    assert tiny(position="sinusoidal", sizes=sizes).position.scale == 0.05
+    steps = tiny(position="sinusoidal", sizes=sizes).steps(symbols(1, 64))
+    waves = steps["placed"] - steps["embedded"]
+    assert waves.square().mean().sqrt().item() == pytest.approx(0.05 / 2**0.5, rel=1e-6)
 
 
 def test_tied_weights_are_drawn_once() -> None:

@@ -6,11 +6,12 @@ import pytest
 from torch import Tensor
 
 from blockyard.contracts import Context, Seq, TokenSpec
+from blockyard.head.mean_pool import MeanPool
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.ops import mask
 from blockyard.token_mixer.attention import Attention
 from tests.helpers import GRIDS, LENGTH, choices, combinations, context, node, tiny
-from tests.properties import causality, packing, padding
+from tests.properties import causality, packing, padding, padding_of_answers
 
 
 def on_a_line(*traits: str) -> list[tuple[str, str, int]]:
@@ -49,6 +50,38 @@ def test_packing(mixer: str, position: str, axes: int, causal: bool) -> None:
     # Registers in a bidirectional model would join the documents, and are refused.
     for prefix in prefixes(mixer, causal) if causal else [NO_PREFIX]:
         packing(tiny(causal=causal, axes=axes, prefix=prefix, token_mixer=mixer, position=position), LENGTH)
+
+
+def pooling() -> list[str]:
+    """Heads that give one answer a row."""
+    return [name for name in choices("head") if node("head", name)[0].gives == "sequence"]
+
+
+@pytest.mark.parametrize(
+    "prefix", [NO_PREFIX, Prefix(class_token=True), Prefix(class_token=True, registers=2)], ids=str
+)
+@pytest.mark.parametrize("head", pooling())
+def test_padding_reaches_no_answer(head: str, prefix: Prefix) -> None:
+    if node("head", head)[0].needs_class_token and not prefix.class_token:
+        return
+    padding_of_answers(tiny(head=head, prefix=prefix, position="rope"), LENGTH)
+
+
+class Shifted(MeanPool):
+    """Planted: the mask is read from the first token of the row, prefix or not."""
+
+    def forward(self, x: Tensor, seq: Seq) -> Tensor:
+        if seq.valid is None:
+            return super().forward(x, seq)
+        valid = seq.valid[:, : x.shape[1] - seq.num_prefix, None]
+        total = x[:, seq.num_prefix :].masked_fill(~valid, 0.0).sum(1)
+        return self.proj(total / valid.sum(1).clamp(min=1))
+
+
+def test_planted_shift_of_the_mask_is_caught() -> None:
+    padding_of_answers(tiny(replace={"head": Shifted}), LENGTH)
+    with pytest.raises(AssertionError):
+        padding_of_answers(tiny(replace={"head": Shifted}, prefix=Prefix(registers=2)), LENGTH)
 
 
 @pytest.mark.parametrize("norm", choices("norm"))
