@@ -220,6 +220,7 @@ def test_a_place_that_cannot_be_written_is_the_users_error(tmp_path: Path) -> No
 
 def test_another_rank_waits_for_the_main_ones_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with RunFolder.create(_config(tmp_path)) as run:
+        run.set_status("running")
         monkeypatch.setenv("RANK", "1")
         assert RunFolder.create(_config(tmp_path)).path == run.path
 
@@ -274,3 +275,50 @@ def test_names_of_options_that_are_no_secrets_stay() -> None:
         "tokenizer.max_symbols=3",
     ]
     assert redact_text("plain words, 1e-3, /a/path, https://host/x") == "plain words, 1e-3, /a/path, https://host/x"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://SECRETVALUE@host/x",
+        "https://u:SECRETVALUE@host/x",
+        "https://host/x?token=SECRETVALUE&a=1",
+        "https://host/x?a=1&X-Amz-Signature=SECRETVALUE",
+        "https://host/x?access_token=SECRETVALUE",
+        "https://host/x?key=SECRETVALUE",
+        "https://host/x?signature=SECRETVALUE#part",
+    ],
+)
+def test_secrets_in_addresses_go(text: str) -> None:
+    assert "SECRETVALUE" not in redact_text(f"cannot open {text}")
+    assert "host/x" in redact_text(f"cannot open {text}")
+
+
+def test_addresses_without_secrets_stay() -> None:
+    text = "ssh://git@host/a.git https://host/@me?page=2&size=3"
+    assert redact_text(text) == text
+
+
+def test_a_secret_option_does_not_come_back_in_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from blockyard.engine import fit
+    from blockyard.runs import redact as module
+
+    monkeypatch.setattr(module, "_GIVEN", set())
+    secret = "hunter2-open-sesame"
+    plain = {"outputs": str(tmp_path), "name": f"my {secret}", "logger": {"api_key": secret, "mode": "auto"}, "x": 1}
+
+    def fails(*_: object) -> None:
+        raise RuntimeError(f"the service does not take {secret}")
+
+    monkeypatch.setattr(fit, "_work", fails)
+    with RunFolder.create(plain, command=["test"]) as made:
+        assert fit.train(made) == 1
+    assert made.status.state == "failed"
+    assert "the service does not take <redacted>" in str(made.status.reason)
+    assert secret not in caplog.text
+    assert secret not in str(made.path)
+    for path in (path for path in made.path.rglob("*") if path.is_file()):
+        assert secret not in path.read_text(), path
+    assert "auto" in redact_text("auto")

@@ -67,7 +67,7 @@ def _main(folder: RunFolder, interrupts: Interrupts, resume: bool) -> int:
         if _step(jobs) == _start(jobs):
             folder.set_status("queued", str(error), exit_code=2)
             _close(folder, record, _Ending("failed", 2))
-            raise
+            raise UserError(redact_text(str(error))) from None
         ending = _failure(folder, error, jobs)
     except Exception as error:  # whatever ends a run is written down, then said
         ending = _failure(folder, error, jobs)
@@ -189,7 +189,7 @@ def _deaf(interrupts: Interrupts) -> Any:
 
 def _words(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:400] if lines else 'no message'}"
+    return f"{type(error).__name__}: {redact_text(lines[0])[:400] if lines else 'no message'}"
 
 
 def _step(jobs: list[Job]) -> int:

@@ -19,7 +19,7 @@ import unicodedata
 from functools import lru_cache
 from typing import Any
 
-from blockyard.runs.redact import redact
+from blockyard.runs.redact import redact, redact_text
 
 # What a run is called, where it is put, who watches it.
 INCIDENTAL = frozenset(
@@ -48,7 +48,8 @@ def semantic(config: dict[str, Any]) -> dict[str, Any]:
 
 def run_name(config: dict[str, Any]) -> str:
     """The folder name of an arm: a word for people and the hash, without any character of a path."""
-    return f"{slug(config.get('name')) or _label(config)}-{identity(config)}"
+    name = config.get("name")
+    return f"{slug(redact_text(str(name)) if name else None) or _label(config)}-{identity(config)}"
 
 
 def slug(name: str | None) -> str:

@@ -31,9 +31,19 @@ _VALUE = re.compile(
     | AIza[\w-]{30,} | eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]* | local-[0-9a-f]{40} )
     """
 )
-_URL = re.compile(r"(?P<scheme>\b[a-zA-Z][\w+.-]*://)[^/\s@:]*:[^/\s@]+@")
+# Whatever stands before the @ of an address may be a secret; the user of git's own addresses is none.
+_URL = re.compile(r"(?P<scheme>\b[a-zA-Z][\w+.-]*://)(?!git@)[^/\s@?#]+@")
+_QUERY = re.compile(
+    r"""(?ix) (?P<name> [?&] (?: [\w-]*token | sig | signature | [\w-]*key | [\w-]*secret | passw(or)?d | auth
+    | x-(?:amz|goog)-(?:signature|credential|security-token) ) =) [^&\s\#'"]+ """
+)
 _HEADER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{12,}")
 _ENVIRONMENT = re.compile(r"(?i)(api_?key|token|secret|passw(or)?d|credential|access_?key|private_?key)")
+
+
+# Secrets that were given as options: in memory only, to be found again in what errors say.
+_GIVEN: set[str] = set()
+_WORDS = frozenset({"auto", "none", "null", "true", "false", "default", "disabled"})
 
 
 def is_secret_key(key: str) -> bool:
@@ -42,11 +52,16 @@ def is_secret_key(key: str) -> bool:
 
 
 def redact_text(text: str, *, environment: bool = True) -> str:
-    """`text` without known forms of secrets and, unless told not to, values of secret environment variables."""
+    """`text` without known forms of secrets.
+
+    environment: also without the values of secret environment variables, and of secret options that
+        `remember` was told of
+    """
     text = _URL.sub(rf"\g<scheme>{REDACTED}@", text)
+    text = _QUERY.sub(rf"\g<name>{REDACTED}", text)
     text = _HEADER.sub(REDACTED, text)
     text = _VALUE.sub(REDACTED, text)
-    for value in _environment_secrets() if environment else ():
+    for value in _known_secrets() if environment else ():
         if value in text:
             text = text.replace(value, REDACTED)
     return text
@@ -72,6 +87,17 @@ def redact(value: Any, *, found: list[str] | None = None, path: str = "", enviro
             found.append(path)
         return clean
     return value
+
+
+def remember(config: Mapping[str, Any]) -> None:
+    """Keep in mind, for `redact_text`, the values of a config's options that have a secret's name."""
+    for key, item in config.items():
+        if is_secret_key(str(key)) and _can_hide(item):
+            _GIVEN.update(text for text in _leaves(item) if len(text) >= 4 and text.lower() not in _WORDS)
+        elif isinstance(item, Mapping):
+            remember(item)
+        elif isinstance(item, list | tuple):
+            remember({str(index): part for index, part in enumerate(item)})
 
 
 def redact_command(argv: Sequence[str]) -> list[str]:
@@ -118,8 +144,17 @@ def _hide(found: list[str] | None, path: str) -> str:
     return REDACTED
 
 
-def _environment_secrets() -> list[str]:
+def _leaves(value: Any) -> list[str]:
+    if isinstance(value, Mapping):
+        return [leaf for item in value.values() for leaf in _leaves(item)]
+    if isinstance(value, list | tuple):
+        return [leaf for item in value for leaf in _leaves(item)]
+    return [] if value is None or isinstance(value, bool) or value == REDACTED else [str(value)]
+
+
+def _known_secrets() -> list[str]:
     values = {value for name, value in os.environ.items() if _ENVIRONMENT.search(name) and _random_looking(value)}
+    values |= _GIVEN
     # The longest first, so that a secret that contains another goes whole.
     return sorted(values, key=len, reverse=True)
 

@@ -18,18 +18,19 @@ from blockyard.runs.lock import RunLock, held
 from blockyard.runs.metrics import FILE as METRICS
 from blockyard.runs.provenance import provenance
 from blockyard.runs.rank import rank_in
-from blockyard.runs.redact import redact
+from blockyard.runs.redact import redact, remember
 from blockyard.runs.status import Status, now, read_status, write_status
 
 log = logging.getLogger("blockyard")
 
-_RANK_PATIENCE = 60.0
+_RANK_PATIENCE = 60.0  # seconds
 
 
 def create(
     config: dict[str, Any], *, command: Sequence[str] | None = None, choices: Mapping[str, str | None] | None = None
 ) -> RunFolder:
     """See `RunFolder.create`."""
+    remember(config)
     seed = config.get("seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise UserError(f"seed={seed!r} is not a whole number")
@@ -70,6 +71,7 @@ def take_up(run: RunFolder, config: dict[str, Any], command: Sequence[str] | Non
             f"{run.path} has failed before ({status.reason or 'no reason recorded'}); "
             f"resume={run.path} goes on from its last checkpoint, force=true starts anew"
         )
+    remember(config)
     swept = sweep(run.path) + sweep(run.checkpoints)
     old, frozen = run.config, redact(config)
     frozen.pop("force", None)

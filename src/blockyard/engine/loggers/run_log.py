@@ -11,7 +11,7 @@ from typing import Any
 
 from blockyard.engine.loggers.base import RunLogger
 from blockyard.runs.folder import RunFolder
-from blockyard.runs.redact import redact
+from blockyard.runs.redact import redact, redact_text
 
 log = logging.getLogger("blockyard")
 
@@ -109,7 +109,7 @@ class RunLog:
         except (Exception, SystemExit) as error:  # whatever a logger raises, the run goes on
             if what != "abandon":
                 lines = str(error).strip().splitlines()
-                why = f"{type(error).__name__}: {lines[0][:200] if lines else ''}"
+                why = f"{type(error).__name__}: {redact_text(lines[0])[:200] if lines else ''}"
                 after = time.monotonic() - started
                 log.warning("%s failed to %s (%s, after %.1f s); the run goes on", self._name, what, why, after)
             return False
