@@ -37,7 +37,7 @@ def compose_run(outputs: Path, words: tuple[str, ...], steps: int) -> Any:
     from blockyard.runs.folder import RunFolder
 
     fixed = ("trainer=cpu", "logger=none", "trainer.precision=32", "trainer.limit_val=1", "trainer.limit_test=1")
-    length = (f"trainer.max_steps={steps}", "trainer.eval_every=1000000", "force=true")
+    length = (f"trainer.max_steps={steps}", "trainer.max_epochs=null", "trainer.eval_every=1000000", "force=true")
     composed = compose([*fixed, *length, *words, f"outputs={outputs}"])
     assert not composed.issues, composed.issues
     return RunFolder.create(composed.config, command=["benchmark"], choices=composed.choices)

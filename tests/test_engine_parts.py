@@ -335,3 +335,36 @@ def test_a_trainer_without_an_end_is_refused() -> None:
 def test_more_gpus_than_there_are_is_for_the_user() -> None:
     with pytest.raises(UserError, match=r"trainer.accelerator=gpu: this machine has \d+ GPUs"):
         TrainerPlan(accelerator="gpu", devices=999).device_type()
+
+
+def test_the_shorter_of_steps_and_epochs_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert TrainerPlan(max_steps=30, max_epochs=2).total_updates(20) == 30
+    assert TrainerPlan(max_steps=50, max_epochs=2).total_updates(20) == 40
+    assert TrainerPlan(max_steps=50, max_epochs=None).total_updates(20) == 50
+    assert TrainerPlan(max_epochs=2).total_updates(20) == 40
+    assert run(tmp_path, *STILL, "trainer.limit_train=5", "trainer.max_epochs=1").status.step == 5
+    assert "trainer.max_epochs=1 ends this run after 5 updates" in caplog.text
+
+
+@pytest.mark.parametrize("choice", ["fast", "overfit", "profiler"])
+def test_a_debug_setting_makes_all_its_steps(tmp_path: Path, choice: str) -> None:
+    trainer = config(tmp_path, f"debug={choice}", "trainer.max_steps=null", "trainer.max_epochs=1")[0]["trainer"]
+    assert trainer["max_epochs"] == 1
+    from blockyard.compose import compose
+
+    assert compose([f"debug={choice}"]).config["trainer"]["max_epochs"] is None
+
+
+def test_what_cannot_be_shared_is_known_before_a_run(plan: assemble.Plan) -> None:
+    from blockyard.engine.callbacks.early_stopping import EarlyStopping
+
+    asked = (plan.data, plan.objective)  # batches of 64
+    assert TrainerPlan(accumulate=4, devices=2).problems(*asked) == []
+    (said,) = TrainerPlan(accumulate=3).problems(*asked)
+    assert "data.batch_size=64" in said
+    assert "a multiple of 3" in said
+    assert any("eval_batch_size" in line for line in TrainerPlan(devices=3).problems(*asked))
+    assert EarlyStopping().problems(*asked) == []
+    assert EarlyStopping(monitor="val/loss", mode="min").problems(*asked) == []
+    (said,) = EarlyStopping(monitor="perplexity", mode="min").problems(*asked)
+    assert "there is accuracy, loss" in said

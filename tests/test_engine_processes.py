@@ -78,7 +78,7 @@ def test_two_processes_follow_one_on_rows_of_different_lengths(tmp_path: Path) -
 
 @pytest.mark.full
 def test_sigterm_to_the_main_process_stops_all_after_the_same_step_and_all_go_on(tmp_path: Path) -> None:
-    words = ("trainer.max_steps=2000", "trainer.eval_every=1000")
+    words = ("trainer.max_steps=2000", "trainer.max_epochs=null", "trainer.eval_every=1000")
     process = start(tmp_path, "ddp", *words)
     wait_for_step(tmp_path, 40)
     process.send_signal(signal.SIGTERM)
@@ -98,7 +98,7 @@ def test_sigterm_to_the_main_process_stops_all_after_the_same_step_and_all_go_on
 
 @pytest.mark.full
 def test_a_process_that_dies_ends_the_run_as_failed(tmp_path: Path) -> None:
-    process = start(tmp_path, "ddp", "trainer.max_steps=5000", "trainer.eval_every=100")
+    process = start(tmp_path, "ddp", "trainer.max_steps=5000", "trainer.max_epochs=null", "trainer.eval_every=100")
     wait_for_step(tmp_path, 104)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     cells = [int(pid) for pid in children if b"_cell" in Path(f"/proc/{pid}/cmdline").read_bytes()]

@@ -69,6 +69,14 @@ def prepare(
         _write_down(folder, plan, {"threads": threads, "precision": precision}, splits, checkpoint)
     live_name = str(folder.config.get("name") or folder.name)
     total = options.total_updates(layout.steps_per_epoch)
+    if rank == 0 and options.max_steps is not None and total < options.max_steps:
+        log.warning(
+            "trainer.max_epochs=%s ends this run after %s updates, before trainer.max_steps=%s; "
+            "trainer.max_epochs=null makes all of them",
+            options.max_epochs,
+            total,
+            options.max_steps,
+        )
     settings = Settings(
         total=total,
         clip=options.gradient_clip,

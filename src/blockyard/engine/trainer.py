@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from blockyard.contracts import Count, CountOrZero, Positive
+from blockyard.contracts import Count, CountOrZero, DataModule, Objective, Positive
 from blockyard.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ class TrainerPlan:
         num_nodes: machines; each is started with the same command by torchrun or SLURM
         strategy: ddp copies the model to every process, fsdp (FSDP2) spreads it; auto is ddp for several
         precision: 32, bf16-mixed or 16-mixed; auto is bf16-mixed on a GPU, on a CPU the faster by timing
-        max_steps: updates after which the run ends; where it is given, max_epochs does not count
-        max_epochs: epochs after which the run ends
+        max_steps: updates after which the run ends
+        max_epochs: epochs after which the run ends; where max_steps is given too, the shorter counts
         eval_every: updates between two evaluations; null evaluates once an epoch
         log_every: updates between two rows of training metrics
         gradient_clip: largest norm of all gradients together, null for no limit
@@ -36,7 +36,7 @@ class TrainerPlan:
         overfit: train on the first so many batches again and again; 0 is off
         deterministic: refuse operations that do not give the same bits every time
         threads: CPU threads of torch; auto is one, or all where timing says they pay (with one process)
-        profile: write the time of each operation to profile.txt in the run folder
+        profile: write the time of each operation to fit-profile.txt in the run folder
     """
 
     incidental: ClassVar[frozenset[str]] = frozenset(
@@ -123,10 +123,24 @@ class TrainerPlan:
 
     def total_updates(self, steps_per_epoch: int) -> int:
         """How many updates the run has."""
-        if self.max_steps is not None:
-            return self.max_steps
-        assert self.max_epochs is not None
-        return self.max_epochs * steps_per_epoch
+        ends = [self.max_steps, None if self.max_epochs is None else self.max_epochs * steps_per_epoch]
+        return min(end for end in ends if end is not None)
+
+    def problems(self, data: DataModule, objective: Objective) -> list[str]:
+        """What cannot work with this data and objective, one sentence each; known before anything is read."""
+        found = []
+        parts = self.accumulate * self.world
+        if data.batch_size % parts:
+            found.append(
+                f"data.batch_size={data.batch_size} does not divide into {self.world} processes times "
+                f"trainer.accumulate={self.accumulate} pieces; take a multiple of {parts}"
+            )
+        if data.eval_batch_size % self.world:
+            found.append(
+                f"data.eval_batch_size={data.eval_batch_size} does not divide among {self.world} processes; "
+                f"take a multiple of {self.world}"
+            )
+        return found
 
     def build(
         self, *, total: int, precision: str, device_type: str, callbacks: list[Any], io: Any, root: Path

@@ -7,9 +7,10 @@ Reference: pytorch_lightning.callbacks.EarlyStopping
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
-from blockyard.contracts import Count, NonNegative
+from blockyard.contracts import Count, DataModule, NonNegative, Objective
 from blockyard.engine.callbacks.watcher import Live, Watcher
 from blockyard.errors import UserError
 
@@ -46,6 +47,17 @@ class EarlyStopping(Watcher):
         self.mode = mode
         self._best: float | None = None
         self._waited = 0
+
+    def problems(self, data: DataModule, objective: Objective) -> list[str]:
+        """What cannot work with this data and objective, one sentence each; known before anything is read."""
+        del data
+        if self.monitor is None:
+            return []
+        # The metrics over a split that knows all there is to know: whether this one does is seen later.
+        known = set(objective.metrics(SimpleNamespace(bytes_per_token=1.0)))
+        if str(self.monitor).removeprefix("val/") in known:
+            return []
+        return [f"monitor={self.monitor}: there is no such metric; there is {', '.join(sorted(known))}"]
 
     def evaluated(self, live: Live, values: dict[str, float]) -> None:
         """Count the evaluations without progress."""
