@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from blockyard.contracts import Context, DataSpec, Tokenizer
 from blockyard.init import initialise
@@ -89,6 +90,29 @@ def test_a_token_of_patch_sees_its_patch_only_and_of_conv_patch_little_more() ->
         assert change[0, 0] > 0
         assert (change[reach:] == 0).all()
         assert (change[:, reach:] == 0).all()
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_stem_by_its_formula(training: bool) -> None:
+    """Xiao et al.: twice [3x3 convolution of stride 2, batch norm, ReLU], then a 1x1 convolution to D."""
+    embedder = ConvPatch(size=4).embedder(context(ConvPatch(size=4), (3, 16, 8))).train(training)
+    generator = torch.Generator().manual_seed(0)
+    for name, tensor in embedder.state_dict().items():
+        if tensor.is_floating_point():
+            # Variances are positive; biases are not, so that the ReLU has something to cut.
+            low = -1.0 if name.endswith("bias") else 0.1
+            tensor.uniform_(low, low + 1, generator=generator)
+    images = torch.randn(4, 3, 16, 8, generator=generator)
+    weights = {name: tensor.clone() for name, tensor in embedder.state_dict().items()}
+    x = images
+    for conv, norm in ((0, 1), (3, 4)):
+        x = F.conv2d(x, weights[f"stem.{conv}.weight"], stride=2, padding=1)
+        running = [weights[f"stem.{norm}.running_{moment}"] for moment in ("mean", "var")]
+        x = F.batch_norm(x, *running, weights[f"stem.{norm}.weight"], weights[f"stem.{norm}.bias"], training)
+        x = F.relu(x)
+        assert (x == 0).any()
+    wanted = F.conv2d(x, weights["proj.weight"][:, :, None, None], weights["proj.bias"]).flatten(2).transpose(1, 2)
+    torch.testing.assert_close(embedder(images)[0], wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_the_stem_doubles_its_width_up_to_the_model() -> None:

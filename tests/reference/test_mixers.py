@@ -82,6 +82,33 @@ def test_pool_on_a_line(size: int, causal: bool) -> None:
             assert_close(out[b, t], torch.stack(near).mean(0) - x[b, t])
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("size", [3, 5])
+def test_pool_on_a_grid_of_documents(size: int, causal: bool) -> None:
+    """A loop over the tokens of grids that hold two documents each, one of them padded at its end."""
+    rows, cols, reach = 3, 4, size // 2
+    n = rows * cols
+    place = torch.cartesian_prod(torch.arange(rows), torch.arange(cols))
+    segment = torch.stack([torch.arange(n) // 5, (place[:, 1] > 1).long()])
+    valid = torch.arange(n) < torch.tensor([[12], [9]])
+    x = torch.randn(2, n, D, dtype=torch.float64)
+    mixer = Pool(context(causal=causal, axes=2, grid=(rows, cols)), size=size)
+    for real in (None, valid):
+        facts = Seq(torch.arange(n), place.double()[None], real, segment, grid=(rows, cols))
+        out = mixer(x, facts)
+        for b in range(2):
+            for t in range(n if real is None else int(real[b].sum())):
+                near = [
+                    x[b, s]
+                    for s in range(n)
+                    if (place[s] - place[t]).abs().max() <= reach
+                    and (real is None or real[b, s])
+                    and segment[b, s] == segment[b, t]
+                    and (s <= t or not causal)
+                ]
+                assert_close(out[b, t], torch.stack(near).mean(0) - x[b, t])
+
+
 def test_planted_border_is_caught() -> None:
     """Planted: the border counts as zeros, as `avg_pool2d` does unless told otherwise."""
     images = torch.randn(1, D, 3, 3, dtype=torch.float64)

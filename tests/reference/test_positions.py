@@ -42,18 +42,33 @@ def test_rope_on_a_line() -> None:
     assert_close(ours, wanted)
 
 
-def test_rope_on_a_grid() -> None:
-    """Axial as in timm (language frequencies), whose pairs are neighbours and not halves."""
+@pytest.mark.parametrize(("base", "temperature"), [(None, 100.0), (100.0, 100.0), (10000.0, 10000.0)])
+def test_rope_on_a_grid(base: float | None, temperature: float) -> None:
+    """Axial as in timm (language frequencies), whose pairs are neighbours and not halves; 100 unless told."""
     rows, cols, width = 3, 5, 16
-    sin, cos = build_rotary_pos_embed([rows, cols], dim=width, temperature=100.0, in_pixels=False, dtype=torch.float64)
+    sin, cos = build_rotary_pos_embed(
+        [rows, cols], dim=width, temperature=temperature, in_pixels=False, dtype=torch.float64
+    )
     q = torch.randn(1, 4, rows * cols, width, dtype=torch.float64)
     # Ours: axis, half, pair. Theirs: axis, pair, half.
     pairs = q.unflatten(-1, (2, 2, width // 4)).transpose(-1, -2).flatten(-3)
     turned = torch.stack([-pairs[..., 1::2], pairs[..., ::2]], -1).flatten(-2)
     theirs = pairs * cos + turned * sin
     back = theirs.unflatten(-1, (2, width // 4, 2)).transpose(-1, -2).flatten(-3)
-    ours = Rope(context(dim=64, axes=2), base=100.0).rotate(q, q, lattice(rows, cols), lattice(rows, cols))
+    ours = Rope(context(dim=64, axes=2), base=base).rotate(q, q, lattice(rows, cols), lattice(rows, cols))
     assert_close(ours[0], back, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_rope_counts_to_a_thousand_in_half_precision(kind: torch.dtype) -> None:
+    """Angles are worked out in float32; only what comes out is rounded."""
+    q, k = torch.randn(2, 4, 9, 8).to(kind), torch.randn(2, 2, 9, 8).to(kind)
+    coords = (line(9) + 995).float()
+    ours = Rope(context(dim=32)).rotate(q, k, coords, coords)
+    wanted = Rope(context(dim=32)).rotate(q.float(), k.float(), coords, coords)
+    for got, exact in zip(ours, wanted, strict=True):
+        assert got.dtype == kind
+        assert_close(got, exact.to(kind), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("heads", [1, 4, 6, 8, 12])
