@@ -85,3 +85,34 @@ def test_bad_words_are_refused(image: RunFolder, tmp_path: Path) -> None:
         evaluate(image.path, split="tests")
     with pytest.raises(UserError, match="no run under"):
         evaluate("last", outputs=tmp_path)
+
+
+def test_a_damaged_summary_is_said(image: RunFolder, tmp_path: Path) -> None:
+    shutil.copytree(image.path.parent, tmp_path / image.path.parent.name)
+    copied = RunFolder.open(tmp_path / image.path.parent.name / "s0")
+    for text in ('{"metrics": ', "[1]"):
+        (copied.path / "summary.json").write_text(text)
+        with pytest.raises(UserError, match=r"summary\.json is damaged"):
+            evaluate(copied.path)
+
+
+def test_an_unfinished_run_is_judged_in_its_own_precision(
+    image: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from blockyard.engine import evaluation
+
+    shutil.copytree(image.path.parent, tmp_path / image.path.parent.name)
+    copied = RunFolder.open(tmp_path / image.path.parent.name / "s0")
+    (copied.path / "summary.json").unlink()
+    copied.add_facts({"precision": {"asked": "auto", "precision": "bf16-mixed"}})
+    asked = []
+    monkeypatch.setattr(evaluation, "evaluate", lambda *_, precision, **__: asked.append(precision) or {})
+    evaluate(copied.path)
+    assert asked == ["bf16-mixed"]
+
+
+def test_a_damaged_tokenizer_is_said(tmp_path: Path) -> None:
+    made = text_runs.run(tmp_path, "tokenizer=bpe", "tokenizer.vocab_size=300", "position=rope")
+    (made.path / "tokenizer.json").write_text('{"tokenizer": "{}", "vocabulary": 3}')
+    with pytest.raises(UserError, match=r"tokenizer\.json is damaged"):
+        evaluate(made.path)

@@ -42,7 +42,11 @@ def evaluate(
     missing = loaded.data.missing()
     if missing:
         raise UserError(missing)
-    summary = loaded.folder.summary()
+    # An unfinished run has no summary, but what was decided for it is in run.json.
+    facts = loaded.folder.facts()
+    summary = {key: facts[key] for key in ("precision", "data") if key in facts} | loaded.folder.summary()
+    if "threads" not in summary and isinstance(facts.get("threads"), dict):
+        summary["threads"] = facts["threads"].get("threads")
     options = loaded.plan.node("trainer")
     threads = _use_threads(summary.get("threads"))
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
 from blockyard.runs.checkpoint import BEST, LAST, BadCheckpoint, read
 from blockyard.runs.folder import RunFolder
+
+log = logging.getLogger("blockyard")
 
 
 @dataclass
@@ -146,7 +149,8 @@ class Job:
         for name in (BEST, LAST):
             try:
                 content = read(self.folder.checkpoints / name, identity=self.folder.identity, seed=self.folder.seed)
-            except (BadCheckpoint, FileNotFoundError):
+            except (BadCheckpoint, FileNotFoundError) as error:
+                log.warning("%s is not tested: %s", name, error)
                 continue
             prefix = "model."
             weights = {k.removeprefix(prefix): v for k, v in content["state_dict"].items() if k.startswith(prefix)}

@@ -150,8 +150,16 @@ class RunFolder:
         self.write_json(SUMMARY, dict(summary))
 
     def summary(self) -> dict[str, Any]:
-        """What `write_summary` wrote; empty where there is none yet."""
-        return read_json(self.path / SUMMARY) if (self.path / SUMMARY).is_file() else {}
+        """What `write_summary` wrote; empty where there is none yet. Raises UserError where it is damaged."""
+        if not (self.path / SUMMARY).is_file():
+            return {}
+        try:
+            summary = read_json(self.path / SUMMARY)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.path / SUMMARY} is damaged ({error}); remove it, or bring it back") from error
+        if not isinstance(summary, dict):
+            raise UserError(f"{self.path / SUMMARY} is damaged (it holds no mapping); remove it, or bring it back")
+        return summary
 
     # -- how it stands ---------------------------------------------------------------------------
 

@@ -87,10 +87,15 @@ def plan_of(folder: RunFolder, allow: tuple[str, ...] | list[str] = ()) -> Plan:
     config = trusted(folder, allow)
     try:
         plan = assemble.plan(config)
-        if (folder.path / TOKENIZER).is_file():
-            plan.tokenizer.load_state(read_json(folder.path / TOKENIZER))
     except (ValueError, TypeError, KeyError, OSError) as error:
         raise UserError(f"{folder.path} cannot be rebuilt: {error}") from error
+    path = folder.path / TOKENIZER
+    if path.is_file():
+        try:
+            plan.tokenizer.load_state(read_json(path))
+        except Exception as error:  # tokenizers' own library raises nothing narrower
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            raise UserError(f"{folder.path} cannot be rebuilt: {TOKENIZER} is damaged ({why})") from error
     return plan
 
 
