@@ -158,7 +158,7 @@ def test_a_signal_before_the_first_step_is_interrupted(tmp_path: Path) -> None:
 
 
 def test_bad_input_found_late_is_for_the_user_and_the_run_may_start_again(tmp_path: Path) -> None:
-    with folder(tmp_path, "trainer.accumulate=3") as made, pytest.raises(UserError, match="take a multiple of 3"):
+    with folder(tmp_path, "trainer.require_flash=true") as made, pytest.raises(UserError, match="require_flash"):
         train(made)
     assert made.status.state == "queued"
     assert made.status.exit_code == 2
@@ -244,3 +244,28 @@ def test_two_watchers_of_one_class_keep_their_own_state(tmp_path: Path) -> None:
         assert train(made) == 0
     saved = read(made.checkpoints / "last.ckpt")["callbacks"]["Rhythm"]["watchers"]
     assert saved["early_stopping"]["best"] != saved["second"]["best"]
+
+
+def test_a_failed_run_stays_failed_where_its_resume_does_not_begin(tmp_path: Path) -> None:
+    with folder(tmp_path, "trainer.require_flash=true") as made:
+        made.set_status("failed", "the disk was full", step=9, exit_code=1)
+        with pytest.raises(UserError, match="require_flash"):
+            train(made, resume=True)
+        assert (made.status.state, made.status.reason, made.status.step) == ("failed", "the disk was full", 9)
+
+
+def test_a_best_checkpoint_that_cannot_be_tested_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from blockyard.engine.job import Job
+
+    original = Job._best_model
+
+    def damaged(self: Job) -> Any:
+        best = self.folder.checkpoints / "best.ckpt"
+        best.write_bytes(best.read_bytes()[:-2000])
+        return original(self)
+
+    monkeypatch.setattr(Job, "_best_model", damaged)
+    assert json.loads((run(tmp_path).path / "summary.json").read_text())["weights"] == "last.ckpt"
+    assert "best.ckpt is not tested" in caplog.text

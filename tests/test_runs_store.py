@@ -269,3 +269,12 @@ def test_the_whole_way_round(tmp_path: Path) -> None:
     with pytest.raises(AlreadyDone):
         RunFolder.create(plain)
     assert made.summary()["steps"] == 4
+
+
+def test_resume_says_that_other_processes_or_pieces_change_the_bits(stopped: RunFolder) -> None:
+    with reopen(stopped.path, ["trainer.accumulate=2", "trainer.threads=1"]) as again:
+        assert "not bit by bit" in str(again.message)
+        assert "trainer.accumulate was 1, is 2" in str(again.message)
+        assert "trainer.threads was auto, is 1" in str(again.message)
+    with reopen(stopped.path, ["trainer.num_workers=1"]) as again:
+        assert "bit by bit" not in str(again.message)

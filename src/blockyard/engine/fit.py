@@ -55,6 +55,7 @@ def _main(folder: RunFolder, interrupts: Interrupts, resume: bool) -> int:
     record: list[RunLog] = []
     jobs: list[Job] = []
     began = time.monotonic()
+    before = folder.status
     try:
         _forget_notes(folder)
         folder.set_status("running", step=_step_of(folder) if resume else 0)
@@ -65,7 +66,10 @@ def _main(folder: RunFolder, interrupts: Interrupts, resume: bool) -> int:
         ending = _Ending("interrupted", 130, f"Ctrl-C at step {_step(jobs)}")
     except UserError as error:
         if _step(jobs) == _start(jobs):
-            folder.set_status("queued", str(error), exit_code=2)
+            if before.state == "failed":  # it still is: nothing was tried
+                folder.set_status("failed", before.reason, step=before.step, exit_code=before.exit_code)
+            else:
+                folder.set_status("queued", str(error), exit_code=2)
             _close(folder, record, _Ending("failed", 2))
             raise UserError(redact_text(str(error))) from None
         ending = _failure(folder, error, jobs)

@@ -64,7 +64,7 @@ def reopen(
     try:
         checked = RunFolder(folder.path, config)
         trusted(checked, allow)
-        note = differences(folder)
+        note = differences(folder, config)
         take_up(folder, config, command, failed_too=True)
         folder.resumes = True
         folder.message = "; ".join(filter(None, [folder.message or f"going on with {folder.path}", note]))
@@ -113,8 +113,8 @@ def apply(
     return config, refused
 
 
-def differences(folder: RunFolder) -> str | None:
-    """What has changed around the run so that it may not go on bit by bit as it would have; or None."""
+def differences(folder: RunFolder, config: dict[str, Any]) -> str | None:
+    """What has changed around the run, and in its `config` now, so that it may not go on bit by bit; or None."""
     facts = folder.facts()
     old = {**(facts.get("versions") or {}), **_machine(facts.get("host") or {})}
     new = {**versions(), **_machine(host_facts())}
@@ -122,6 +122,12 @@ def differences(folder: RunFolder) -> str | None:
         f"{name} was {old[name]}, is {new.get(name)}"
         for name in ("torch", "blockyard", "cpu", "usable_cores", "threads")
         if name in old and old[name] != new.get(name)
+    ]
+    keys = [f"trainer.{name}" for name in ("accelerator", "devices", "num_nodes", "strategy", "threads", "accumulate")]
+    changed += [
+        f"{key} was {_word(_get(folder.config, key))}, is {_word(_get(config, key))}"
+        for key in keys
+        if _get(folder.config, key) != _get(config, key)
     ]
     return f"not bit by bit as it would have gone: {', '.join(changed)}" if changed else None
 
