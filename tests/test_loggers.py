@@ -287,3 +287,26 @@ def test_trackio_holds_a_flat_config(tmp_path: Path) -> None:
     database = next((tmp_path / "board").glob("*.db"))
     assert b"model.dim" in b"".join(path.read_bytes() for path in database.parent.glob("*.db*"))
     assert Trackio().package == "trackio"
+
+
+def test_tensorboard_asks_for_the_table_in_the_run_s_own_thread(tmp_path: Path) -> None:
+    import threading
+
+    asked: list[str] = []
+
+    class Watched:
+        resumes = True
+        path = tmp_path
+
+        @property
+        def metrics(self) -> Any:
+            asked.append(threading.current_thread().name)
+            return type("Table", (), {"last_step": 7})
+
+    logger, folder = TensorBoard(), Watched()
+    logger.prepare(folder)
+    assert logger._purge == 8
+    other = threading.Thread(target=lambda: pytest.importorskip("tensorboard") and logger.start(folder, {}))
+    other.start()
+    other.join()
+    assert asked == [threading.main_thread().name]

@@ -22,16 +22,21 @@ class TensorBoard(RunLogger):
 
     def __init__(self, *, flush_seconds: Count = 10) -> None:
         self.flush_seconds = flush_seconds
+        self._purge: int | None = None  # the first step whose rows are said anew
         self._writer: Any = None
+
+    def prepare(self, folder: RunFolder) -> None:
+        """Ask where a resumed run stands, here in the run's own thread, which writes the table."""
+        last = folder.metrics.last_step if folder.resumes else None
+        self._purge = None if last is None else last + 1
 
     def start(self, folder: RunFolder, config: dict[str, Any]) -> None:
         """Open the event file, with the config as a text table; rows of a resumed run replace old ones."""
         from torch.utils.tensorboard import SummaryWriter
 
-        last = folder.metrics.last_step if folder.resumes else None
         self._writer = SummaryWriter(
             log_dir=str(folder.path / "tensorboard"),
-            purge_step=None if last is None else last + 1,
+            purge_step=self._purge,
             flush_secs=self.flush_seconds,
         )
         table = "\n".join(f"| {key} | {value} |" for key, value in flatten(config).items())
