@@ -1,0 +1,1 @@
+"""Who runs the cells of a sweep: local worker processes, Ray, or submitit."""
