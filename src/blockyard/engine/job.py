@@ -111,8 +111,8 @@ class Job:
     def summary(self) -> dict[str, Any]:
         """The figures of the finished run, from the best weights; test data is looked at here only."""
         live, options = self.live, self.options
-        model, name = self._best_model()
-        validation = self.measure(self.splits.validation, model, options.limit_val, together=False)
+        model, name, step = self._best_model()
+        validation = self._validation(model, step)
         test = self.measure(self.splits.test, model, options.limit_test, together=False)
         metrics = {f"val/{key}": value for key, value in validation.items()}
         metrics |= {f"test/{key}": value for key, value in test.items()}
@@ -143,8 +143,16 @@ class Job:
             "data": {"fingerprint": self.plan.data.fingerprint(), **sizes(self.splits)},
         }
 
-    def _best_model(self) -> tuple[nn.Module, str]:
-        """A fresh model with the best weights; those of the last step where the file is not usable."""
+    def _validation(self, model: nn.Module, step: int) -> dict[str, float]:
+        """The validation metrics of the weights of `step`; those of the best were measured when they were found."""
+        best = self.rhythm.checkpoint
+        # Several processes share the measuring, and add up in another order.
+        if step == best.best_step and self.layout.world == 1:
+            return {name.removeprefix("val/"): value for name, value in best.best_metrics.items()}
+        return self.measure(self.splits.validation, model, self.options.limit_val, together=False)
+
+    def _best_model(self) -> tuple[nn.Module, str, int]:
+        """A fresh model with the best weights, their file and step; the last where the best are not usable."""
         model = self.plan.model(self.folder.seed)
         for name in (BEST, LAST):
             try:
@@ -155,7 +163,7 @@ class Job:
             prefix = "model."
             weights = {k.removeprefix(prefix): v for k, v in content["state_dict"].items() if k.startswith(prefix)}
             model.load_state_dict(weights)
-            return model.to(self.device), name
+            return model.to(self.device), name, content["global_step"]
         raise UserError(f"{self.folder.checkpoints} has no checkpoint that can be used")
 
 
