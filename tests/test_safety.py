@@ -6,6 +6,7 @@ import pytest
 
 from blockyard.assemble import instantiate
 from blockyard.check import check
+from blockyard.cli import main
 from blockyard.compose import compose
 from blockyard.schema import allowed
 
@@ -80,3 +81,26 @@ def test_own_package_only_when_named():
     assert not allowed("mypackage.Thing", [])
     assert allowed("mypackage.Thing", ["mypackage"])
     assert not allowed("mypackage.Thing", ["mypack"])
+
+
+def test_a_secret_of_the_wrong_type_is_not_told_back(tmp_path, monkeypatch, capsys):
+    (tmp_path / "guarded.py").write_text(
+        "from blockyard.engine.loggers.none import NoLogger\n\n\n"
+        "class Guarded(NoLogger):\n"
+        "    def __init__(self, *, api_key: int = 0) -> None:\n"
+        "        super().__init__()\n"
+    )
+    (tmp_path / "conf" / "logger").mkdir(parents=True)
+    (tmp_path / "conf" / "logger" / "guarded.yaml").write_text("_target_: guarded.Guarded\napi_key: 0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = [
+        "logger=guarded",
+        "logger.api_key=hunter2-and-more",
+        "allow=[guarded]",
+        "--config-dir",
+        str(tmp_path / "conf"),
+    ]
+    assert main(["check", *words]) == 2
+    said = capsys.readouterr().err
+    assert "logger.api_key" in said
+    assert "hunter2" not in said

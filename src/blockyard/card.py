@@ -97,9 +97,9 @@ def _flops(model: nn.Module, ctx: Context) -> dict[str, int]:
 
 def _facts(plan: Plan, ctx: Context, model: nn.Module) -> dict[str, str]:
     tokens, text = ctx.tokens, isinstance(plan.tokenizer, TextTokenizer)
-    grid = " x ".join(map(str, tokens.grid))
+    grid = f" ({' x '.join(map(str, tokens.grid))})" if tokens.grid else ", a set"
     prefix = f" + {ctx.num_prefix} in front" if ctx.num_prefix else ""
-    facts = {"tokens": f"{tokens.max_len}{prefix} per sample ({grid}), {ctx.dim} wide"}
+    facts = {"tokens": f"{tokens.max_len}{prefix} per sample{grid}, {ctx.dim} wide"}
     if tokens.vocabulary:
         learned = ", at most: it is learned from the training part" if text and plan.tokenizer.state() == {} else ""
         facts["vocabulary"] = f"{tokens.vocabulary} symbols{learned}"

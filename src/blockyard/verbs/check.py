@@ -34,6 +34,8 @@ def judged(words: Words) -> tuple[Composed, list[str]]:
     """A command line composed and checked: the config and every problem as text."""
     from blockyard.check import check
     from blockyard.compose import compose
+    from blockyard.runs.redact import redact_text, remember
 
     composed = compose(words.overrides, words.config_dirs)
-    return composed, [str(issue) for issue in check(composed)]
+    remember(composed.config)  # a secret of the wrong type is not told back
+    return composed, [redact_text(str(issue)) for issue in check(composed)]
