@@ -12,17 +12,18 @@ import contextlib
 import logging
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from blockyard.engine.interrupt import Interrupted, Interrupts
+from blockyard.engine.interrupt import Interrupted, Interrupts, Left
 from blockyard.errors import UserError
 from blockyard.runs.files import write_text
 from blockyard.runs.rank import rank_in
 from blockyard.runs.redact import redact_text
 
 if TYPE_CHECKING:
+    from blockyard.engine.callbacks.watcher import Watcher
     from blockyard.engine.job import Job
     from blockyard.engine.loggers import RunLog
     from blockyard.runs.folder import RunFolder
@@ -39,19 +40,20 @@ class _Ending:
     trace: str | None = None
 
 
-def train(folder: RunFolder, *, resume: bool = False) -> int:
+def train(folder: RunFolder, *, resume: bool = False, watchers: Mapping[str, Watcher] | None = None) -> int:
     """Run the frozen config in `folder` to its end and return the exit code.
 
     resume: go on from the newest checkpoint that can be trusted, or from the start where there is none
+    watchers: in the main process, beside those of the config, by name; they are no part of the run
     Raises UserError (exit code 2) for bad input that is only seen now, before the first step.
     """
     if rank_in(folder.config):
         return _beside(folder, resume)
     with Interrupts() as interrupts:
-        return _main(folder, interrupts, resume)
+        return _main(folder, interrupts, resume, dict(watchers or {}))
 
 
-def _main(folder: RunFolder, interrupts: Interrupts, resume: bool) -> int:
+def _main(folder: RunFolder, interrupts: Interrupts, resume: bool, watchers: dict[str, Watcher]) -> int:
     record: list[RunLog] = []
     jobs: list[Job] = []
     began = time.monotonic()
@@ -59,7 +61,9 @@ def _main(folder: RunFolder, interrupts: Interrupts, resume: bool) -> int:
     try:
         _forget_notes(folder)
         folder.set_status("running", step=_step_of(folder) if resume else 0)
-        ending = _work(folder, interrupts, resume, record, jobs)
+        ending = _work(folder, interrupts, resume, watchers, record, jobs)
+    except Left as left:
+        ending = _Ending("interrupted", left.exit_code, str(left))
     except Interrupted as stop:
         ending = _Ending("interrupted", stop.exit_code, f"{stop} at step {_step(jobs)}")
     except KeyboardInterrupt:
@@ -88,7 +92,14 @@ def _main(folder: RunFolder, interrupts: Interrupts, resume: bool) -> int:
     return ending.code
 
 
-def _work(folder: RunFolder, interrupts: Interrupts, resume: bool, record: list[RunLog], jobs: list[Job]) -> _Ending:
+def _work(
+    folder: RunFolder,
+    interrupts: Interrupts,
+    resume: bool,
+    watchers: dict[str, Watcher],
+    record: list[RunLog],
+    jobs: list[Job],
+) -> _Ending:
     from blockyard import assemble
     from blockyard.engine.loggers import RunLog
     from blockyard.engine.prepare import prepare
@@ -98,7 +109,7 @@ def _work(folder: RunFolder, interrupts: Interrupts, resume: bool, record: list[
     hush()
     with clean_environment(), _own_threads():
         mirror = RunLog(folder, assemble.plan(folder.config).node("logger"))
-        job = prepare(folder, mirror.log, interrupts, resume=resume)
+        job = prepare(folder, mirror.log, interrupts, resume=resume, watchers=watchers)
         jobs.append(job)
         folder.metrics.truncate_after(_saved_step(job))
         record.append(mirror)
@@ -131,7 +142,7 @@ def _beside(folder: RunFolder, resume: bool) -> int:
         try:
             prepare(folder, unheard, interrupts, resume=resume).fit()
         except Interrupted as stop:
-            return 0 if stop.signum else 1  # the main process gives the exit code
+            return 0 if stop.signum or isinstance(stop, Left) else 1  # the main process gives the exit code
         except Exception as error:
             rank = rank_in(folder.config)
             _note(folder, rank, f"process {rank}: {_words(error)}")

@@ -8,6 +8,7 @@ from types import FrameType
 from typing import Any
 
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
+LEFT = 79  # beyond what sysexits.h names
 
 
 class Interrupted(BaseException):
@@ -21,6 +22,19 @@ class Interrupted(BaseException):
     def exit_code(self) -> int:
         """128 + the signal's number."""
         return CODES.get(signal.Signals(self.signum), 128 + self.signum)
+
+
+class Left(Interrupted):
+    """The run was left before its end on purpose, with its state saved: it can be gone on with to the end."""
+
+    def __init__(self, reason: str) -> None:
+        BaseException.__init__(self, reason)
+        self.signum = 0
+
+    @property
+    def exit_code(self) -> int:
+        """A code of its own: nobody was told to stop, and nothing failed."""
+        return LEFT
 
 
 class Interrupts:

@@ -18,7 +18,7 @@ from blockyard.engine import cost
 from blockyard.engine.callbacks.rhythm import Rhythm
 from blockyard.engine.callbacks.watcher import Live
 from blockyard.engine.evaluation import evaluate
-from blockyard.engine.interrupt import Interrupts
+from blockyard.engine.interrupt import Interrupts, Left
 from blockyard.engine.loader import Layout
 from blockyard.engine.module import Learner
 from blockyard.engine.precision import autocast
@@ -76,6 +76,8 @@ class Job:
         finally:
             self.fellow = part(self.trainer, failed=failed)
         self.interrupts.check()
+        if self.live.leave:
+            raise Left(self.live.leave)
 
     def begin(self) -> None:
         """With the model on its device, before the first step: which kernels will run."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,12 @@ _PATIENCE = 600.0  # seconds other processes wait for the main one to load and t
 
 
 def prepare(
-    folder: RunFolder, tell: Callable[[int, dict[str, float]], None], interrupts: Interrupts, *, resume: bool
+    folder: RunFolder,
+    tell: Callable[[int, dict[str, float]], None],
+    interrupts: Interrupts,
+    *,
+    resume: bool,
+    watchers: Mapping[str, Watcher] | None = None,
 ) -> Job:
     """Everything up to the first step. Raises UserError for what the config asks in vain."""
     plan = assemble.plan(folder.config)
@@ -107,7 +112,7 @@ def prepare(
     rhythm = Rhythm(
         live,
         beats,
-        _watchers(plan),
+        _watchers(plan) | dict(watchers or {}),
         interrupts,
         begin=lambda: job.begin(),
         evaluate=lambda: job.measure(splits.validation, learner.model, options.limit_val, together=True),

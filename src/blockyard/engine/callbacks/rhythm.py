@@ -97,7 +97,7 @@ class Rhythm(pl.Callback):
         if live.step and self._due(live.step) and self._evaluated_step != live.step:
             self._judge(trainer)
             self._save(trainer)
-        if live.stop:  # a watcher ended the run before it was resumed, or just now
+        if live.stop or live.leave:  # a watcher ended the run before it was resumed, or just now
             trainer.should_stop = True
         self.interrupts.check()
         self.interrupts.waiting = True
@@ -134,7 +134,7 @@ class Rhythm(pl.Callback):
                 asked = True
         if asked or due or save:
             self._save(trainer)
-        if (asked and not final) or live.stop:
+        if (asked and not final) or live.stop or live.leave:
             trainer.should_stop = True
         self._clock = time.perf_counter()
 
@@ -231,6 +231,9 @@ class Rhythm(pl.Callback):
         self._tell(values)
         for watcher in self.watchers:
             watcher.evaluated(live, values)
+        # Who leaves may be decided by one process alone; all must do it after the same step.
+        if trainer.world_size > 1 and trainer.strategy.reduce_boolean_decision(bool(live.leave), all=False):
+            live.leave = live.leave or "another process leaves"
         self._clock = time.perf_counter()
 
     def _save(self, trainer: pl.Trainer) -> None:

@@ -19,6 +19,7 @@ class Live:
     modality: of the data; monitor: the validation metric that chooses, and "min" or "max"
     main: whether this process is the one that writes
     stop: why training should end early; set it to end the run after this step
+    leave: why to leave the run here, saved and not done, for somebody to go on with; not part of its state
     seconds: spent training so far, evaluation and saving left out
     """
 
@@ -36,6 +37,7 @@ class Live:
     start_step: int = 0
     seconds: float = 0.0
     stop: str | None = None
+    leave: str | None = None
     best: dict[str, float] = field(default_factory=dict)
 
 
