@@ -52,4 +52,4 @@ def test_docstring_documents_every_option(choice):
 
 def test_every_group_in_conf_is_a_family():
     folders = {path.name for path in catalog.conf_dir().iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert folders == set(catalog.families())
+    assert folders == set(catalog.groups())

@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent
+# Groups of conf/ that are no part of a run: who runs the cells of a sweep changes nothing of them.
+BESIDE = ("executor",)
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,11 @@ def families() -> tuple[str, ...]:
 
     defaults = yaml.safe_load((conf_dir() / "config.yaml").read_text())["defaults"]
     return tuple(key for entry in defaults if isinstance(entry, dict) for key in entry)
+
+
+def groups() -> tuple[str, ...]:
+    """Everything there is a choice in: the families of a run, then what is beside it."""
+    return (*families(), *BESIDE)
 
 
 def choices(family: str, extra: tuple[Path, ...] = ()) -> dict[str, Choice]:

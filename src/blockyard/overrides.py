@@ -108,6 +108,9 @@ def known(
 ) -> bool:
     """Whether a value override names an option that somebody reads."""
     path = key.split(".")
+    if path[0] in catalog.BESIDE:
+        issues.append(Issue(key, "is no part of a run; `blockyard sweep` takes it"))
+        return False
     if len(path) == 1:
         if key in options(Root):
             return True

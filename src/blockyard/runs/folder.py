@@ -53,6 +53,17 @@ class AlreadyDone(UserError):  # noqa: N818 - news, not an error
         self.folder = folder
 
 
+class FailedBefore(UserError):  # noqa: N818 - it names a state
+    """The run asked for has failed before; nothing was started. reason: what it failed of, where recorded."""
+
+    def __init__(self, path: Path, reason: str | None) -> None:
+        super().__init__(
+            f"{path} has failed before ({reason or 'no reason recorded'}); "
+            f"resume={path} goes on from its last checkpoint, force=true starts anew"
+        )
+        self.reason = reason
+
+
 class RunFolder:
     """One run on the disk. Made by `create`, `open` or `blockyard.runs.resume.resume`."""
 
@@ -72,16 +83,17 @@ class RunFolder:
         *,
         command: Sequence[str] | None = None,
         choices: Mapping[str, str | None] | None = None,
+        failed_too: bool = False,
     ) -> RunFolder:
         """The folder of this config and seed, locked by this process, new or to be resumed.
 
         config is complete and plain; command defaults to this process's; choices name the YAML of
-        each family. Raises AlreadyDone, or UserError where the run is in use, has failed before,
-        or its folder cannot be written.
+        each family; failed_too goes on with a run that has failed. Raises AlreadyDone, InUse,
+        FailedBefore, or UserError where its folder cannot be written.
         """
         from blockyard.runs.start import create
 
-        return create(config, command=command, choices=choices)
+        return create(config, command=command, choices=choices, failed_too=failed_too)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], lock: RunLock | None = None) -> RunFolder:

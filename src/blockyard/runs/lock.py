@@ -21,6 +21,10 @@ from blockyard.errors import UserError
 _PATIENCE = 0.5  # seconds; a look by `held` lasts microseconds
 
 
+class InUse(UserError):  # noqa: N818 - it names a state
+    """Another live process has the run."""
+
+
 class RunLock:
     """The exclusive right to write a run folder. Released by `release` or by the process's end."""
 
@@ -35,7 +39,7 @@ class RunLock:
         return self._handle is not None
 
     def acquire(self) -> RunLock:
-        """Take the lock now. Raises UserError naming the holder where another process has it."""
+        """Take the lock now. Raises InUse naming the holder where another process has it, UserError without locks."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             try:
@@ -54,7 +58,7 @@ class RunLock:
                 break
             os.close(handle)
             if time.monotonic() > deadline:
-                raise UserError(f"{self.folder} is in use by {self._holder()}; wait for it, or stop it first")
+                raise InUse(f"{self.folder} is in use by {self._holder()}; wait for it, or stop it first")
             time.sleep(0.02)
         self._handle = handle
         _OWNED.add(self)

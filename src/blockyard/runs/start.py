@@ -12,7 +12,7 @@ from typing import Any
 
 from blockyard.errors import UserError
 from blockyard.runs.files import sweep, write_yaml
-from blockyard.runs.folder import CHECKPOINTS, CONFIG, RUN, AlreadyDone, RunFolder
+from blockyard.runs.folder import CHECKPOINTS, CONFIG, RUN, AlreadyDone, FailedBefore, RunFolder
 from blockyard.runs.identity import identity, run_name
 from blockyard.runs.lock import RunLock, held
 from blockyard.runs.metrics import FILE as METRICS
@@ -27,7 +27,11 @@ _RANK_PATIENCE = 60.0  # seconds
 
 
 def create(
-    config: dict[str, Any], *, command: Sequence[str] | None = None, choices: Mapping[str, str | None] | None = None
+    config: dict[str, Any],
+    *,
+    command: Sequence[str] | None = None,
+    choices: Mapping[str, str | None] | None = None,
+    failed_too: bool = False,
 ) -> RunFolder:
     """See `RunFolder.create`."""
     remember(config)
@@ -45,7 +49,7 @@ def create(
     try:
         if (path / CONFIG).exists() and not config.get("force"):
             run = RunFolder.open(path, lock)
-            take_up(run, config, command)
+            take_up(run, config, command, failed_too=failed_too)
         else:
             run = _begin(path, config, command, choices, lock)
     except OSError as error:
@@ -61,16 +65,13 @@ def take_up(run: RunFolder, config: dict[str, Any], command: Sequence[str] | Non
     """Go on with an existing, locked run under `config`, whose semantic part must be the frozen one.
 
     What may change (loggers, devices, workers) is frozen anew, and what it was goes to run.json.
-    Raises AlreadyDone, or UserError for a failed run unless `failed_too`.
+    Raises AlreadyDone, or FailedBefore unless `failed_too`.
     """
     status = read_status(run.path, alive=False)  # the lock is ours
     if status.finished:
         raise AlreadyDone(run)
     if status.state == "failed" and not failed_too:
-        raise UserError(
-            f"{run.path} has failed before ({status.reason or 'no reason recorded'}); "
-            f"resume={run.path} goes on from its last checkpoint, force=true starts anew"
-        )
+        raise FailedBefore(run.path, status.reason)
     remember(config)
     swept = sweep(run.path) + sweep(run.checkpoints)
     old, frozen = run.config, redact(config)

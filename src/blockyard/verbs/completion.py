@@ -52,9 +52,11 @@ def complete(line: str) -> list[str]:
     if len(words) <= 1:
         found = list(VERBS) if words else []
     elif words[1] == "list":
-        found = list(catalog.families())
+        found = list(catalog.groups())
     elif words[1] in ("train", "check", "explain"):
         found = _override(typed, words[1])
+    elif words[1] == "sweep":
+        found = [*map(str, sorted(Path("sweeps").glob("*.yaml"))), *_override(typed, "sweep")]
     elif typed.startswith("run="):
         found = _runs("run=")
     else:
@@ -71,10 +73,11 @@ def _runs(key: str) -> list[str]:
 def _override(typed: str, verb: str) -> list[str]:
     if typed.startswith("resume="):
         return _runs("resume=")
+    families = catalog.groups() if verb == "explain" else catalog.BESIDE if verb == "sweep" else catalog.families()
     family, sign, _ = typed.partition("=")
-    if sign and family in catalog.families():
+    if sign and family in families:
         return [f"{family}={name}" for name in catalog.choices(family)]
     family, dot, _ = typed.partition(".")
-    if dot and family in catalog.families() and verb != "explain":
+    if dot and family in families and verb != "explain":
         return sorted({f"{family}.{key}=" for c in catalog.choices(family).values() for key in catalog.keys(c)})
-    return [f"{name}=" for name in catalog.families()]
+    return [f"{name}=" for name in families]

@@ -40,8 +40,8 @@ def run(arguments: Sequence[str]) -> int:
 def _find(family: str, name: str, folders: tuple[Any, ...]) -> catalog.Choice:
     from blockyard.overrides import near
 
-    if family not in catalog.families():
-        raise UserError(f"{family}: there is no such family (families: {', '.join(catalog.families())})")
+    if family not in catalog.groups():
+        raise UserError(f"{family}: there is no such family (families: {', '.join(catalog.groups())})")
     names = catalog.choices(family, folders)
     if name not in names:
         nearest = near(name, names)
@@ -72,7 +72,7 @@ def _lines(choice: catalog.Choice, folders: tuple[Any, ...], allow: list[str]) -
         yield ""
         yield from (f"  {line}" for line in choice.path.read_text(encoding="utf-8").rstrip().splitlines())
     yield ""
-    yield f"  blockyard train {_copy(choice)}"
+    yield f"  blockyard {'sweep FILE' if choice.family in catalog.BESIDE else 'train'} {_copy(choice)}"
 
 
 def _options(choice: catalog.Choice, allow: list[str]) -> Iterator[Any]:

@@ -16,7 +16,7 @@ from blockyard.verbs._words import read
 def run(arguments: Sequence[str]) -> int:
     """Print the choices."""
     words = read(arguments, {})
-    known = catalog.families()
+    known = catalog.groups()
     for family in words.overrides:
         if family not in known:
             raise UserError(f"{family}: there is no such family (families: {', '.join(known)})")

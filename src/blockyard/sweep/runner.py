@@ -1,0 +1,236 @@
+"""Run what is missing of a plan: one loop that hands out cells and hears how they ended.
+
+The run folders are the only record. So the same command after a crash, a kill or a stop does what is
+left, two planners on one output folder share the work, and a run that a sweep and `blockyard train`
+both want is made once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from blockyard.sweep.executor.base import BUSY, Executor, Outcome, Task
+from blockyard.sweep.live import Live, Screen
+from blockyard.sweep.plan import Cell, SweepPlan
+from blockyard.sweep.states import Standing, standing
+
+_BEAT = 0.5  # seconds between two looks at everything
+_LOOK = 2.0  # seconds between two looks at a run that another process has
+_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+@dataclass
+class Run:
+    """One run of the plan and the cells that it answers, the first in order first."""
+
+    cells: list[Cell]
+    path: Path
+    config: dict[str, Any]
+    now: Standing
+    ours: bool = False  # whether our executor has it
+    tried: bool = False  # whether it ended in our hands, well or not
+    looked: float = 0.0
+    began: float | None = None
+    seconds: float | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether something is still to come of it."""
+        return not self.tried and self.now.state != "done"
+
+
+@dataclass
+class _Loop:
+    plan: SweepPlan
+    executor: Executor
+    retry: bool
+    screen: Live
+    signals: _Signals
+    runs: dict[str, Run] = field(default_factory=dict)
+    ready: deque[str] = field(default_factory=deque)
+    elsewhere: set[str] = field(default_factory=set)
+
+    def survey(self) -> None:
+        """Take in the cells that are due now and were not before."""
+        for cell in ordered(self.plan, due(self.plan, self._metrics())):
+            known = self.runs.get(cell.run)
+            if known is not None:
+                if cell not in known.cells:
+                    known.cells.append(cell)
+                continue
+            path = self.plan.path(cell)
+            run = Run([cell], path, self.plan.config(cell), standing(path))
+            self.runs[cell.run] = run
+            self._sort(cell.run, run)
+
+    def _sort(self, key: str, run: Run) -> None:
+        if run.now.state == "running":
+            self.elsewhere.add(key)
+        elif run.now.state == "failed" and not self.retry:
+            run.tried = True
+            self.screen.ended(run)
+        elif run.now.state != "done":
+            self.ready.append(key)
+
+    @property
+    def waits(self) -> bool:
+        """Whether anything is to be done or to be waited for."""
+        return bool(self.ready or self.elsewhere or any(run.ours for run in self.runs.values()))
+
+    def work(self) -> None:
+        """Until nothing is due any more, or a signal says stop."""
+        while self.waits and self.signals.signum is None:
+            self._hand_out()
+            self.screen.show(self.runs, self.executor.places)
+            for outcome in self.executor.poll(_BEAT):
+                self._heard(outcome)
+            self._look_elsewhere()
+            if not self.waits:
+                self.survey()
+        self.screen.show(self.runs, self.executor.places, last=True)
+
+    def _hand_out(self) -> None:
+        flying = sum(run.ours for run in self.runs.values())
+        while self.ready and flying < self.executor.places:
+            key = self.ready.popleft()
+            run = self.runs[key]
+            run.now = standing(run.path)
+            if run.now.state == "running":
+                self.elsewhere.add(key)
+            elif run.now.state == "done":
+                self.screen.ended(run)
+            else:
+                variant = self.plan.variants[run.cells[0].variant]
+                command = tuple(self.plan.facts.get("command") or ())
+                self.executor.submit(Task(key, run.config, variant.choices, command, self.retry))
+                run.ours, run.began = True, time.monotonic()
+                flying += 1
+
+    def _heard(self, outcome: Outcome) -> None:
+        run = self.runs[outcome.key]
+        run.ours = False
+        if outcome.code == BUSY:
+            self.elsewhere.add(outcome.key)
+            return
+        run.seconds = time.monotonic() - (run.began or time.monotonic())
+        self._settle(run, outcome.reason, outcome.code)
+
+    def _settle(self, run: Run, reason: str | None, code: int) -> None:
+        run.tried = True
+        run.now = standing(run.path)
+        if run.now.state != "done" or code:
+            # Bad input leaves a run queued, with the reason; for this command it has failed.
+            stopped = code in _CODES.values() or run.now.state == "interrupted"
+            run.now = Standing("interrupted" if stopped else "failed", reason or run.now.reason, step=run.now.step)
+        self.screen.ended(run)
+
+    def _look_elsewhere(self) -> None:
+        for key in list(self.elsewhere):
+            run = self.runs[key]
+            if time.monotonic() - run.looked < _LOOK:
+                continue
+            run.looked, run.now = time.monotonic(), standing(run.path)
+            if run.now.state == "running":
+                continue
+            self.elsewhere.discard(key)
+            if run.now.state in ("done", "failed"):
+                run.tried = True
+                self.screen.ended(run)
+            else:
+                self.ready.appendleft(key)
+
+    def _metrics(self) -> dict[str, dict[str, float]]:
+        return {key: run.now.metrics for key, run in self.runs.items() if run.now.state == "done"}
+
+
+def run(
+    plan: SweepPlan,
+    executor: Executor,
+    *,
+    retry: bool = False,
+    say: Callable[[str], None] | None = None,
+    live: bool = True,
+) -> int:
+    """Run the cells of a plan that are not done: 0 all done, 1 some failed, 130 Ctrl-C, 143 SIGTERM.
+
+    retry: try those again that have failed before
+    say: takes a line for people; standard output where it is not given
+    live: keep a table on the terminal, where standard error is one
+    """
+    say = say or (lambda text: sys.stdout.write(f"{text}\n") and None)
+    with _Signals() as signals, Screen(plan, say, live) as screen:
+        loop = _Loop(plan, executor, retry, screen, signals)
+        loop.survey()
+        if loop.waits:
+            with contextlib.suppress(KeyboardInterrupt), executor:
+                loop.work()
+        else:
+            screen.show(loop.runs, 1, last=True)
+        if signals.signum is not None:
+            screen.stopped(signals.signum)
+            return _CODES[signal.Signals(signals.signum)]
+    screen.summary(loop.runs)
+    return 0 if all(each.now.state == "done" for each in loop.runs.values()) else 1
+
+
+def due(plan: SweepPlan, metrics: dict[str, dict[str, float]]) -> Sequence[Cell]:
+    """The cells that are due: all, or of a tuned sweep those whose turn has come.
+
+    metrics: of the finished runs, by their folders under `outputs`
+    """
+    if not plan.question.get("tune"):
+        return plan.cells
+    from blockyard.sweep import tune
+
+    return tune.due(plan, metrics)
+
+
+def ordered(plan: SweepPlan, cells: Sequence[Cell]) -> list[Cell]:
+    """First seeds first and the baseline before the other arms: early comparisons are between equals."""
+    baseline = plan.question.get("baseline")
+    arms = {arm.name: (arm.name != baseline, place) for place, arm in enumerate(plan.arms)}
+    seeds = {seed: place for place, seed in enumerate(dict.fromkeys(cell.seed for cell in plan.cells))}
+    places = {key: place for place, key in enumerate(plan.variants)}
+
+    def place(cell: Cell) -> tuple[Any, ...]:
+        arm = plan.variants[cell.variant].arm
+        return seeds.get(cell.seed, len(seeds)), arms.get(arm, (True, len(arms))), places[cell.variant]
+
+    return sorted(cells, key=place)
+
+
+class _Signals:
+    """The first Ctrl-C or SIGTERM is noted for the loop to see; from the second on they interrupt."""
+
+    def __init__(self) -> None:
+        self.signum: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Signals:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._handle) for number in _CODES}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if self.signum is not None:
+            raise KeyboardInterrupt
+        self.signum = signum
+
+
+def waiting(runs: dict[str, Run]) -> Iterator[Run]:
+    """The runs of which something is still to come."""
+    return (run for run in runs.values() if run.open)
