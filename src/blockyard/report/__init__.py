@@ -1,0 +1,1 @@
+"""From finished runs to an answer: tidy figures, statistics, tables, the page."""

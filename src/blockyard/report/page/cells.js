@@ -1,0 +1,47 @@
+// Every cell of arm and seed: what is done, and why the rest is not.
+
+const STATES = { done: "✓", failed: "✗", running: "▶", queued: "·", interrupted: "‖", missing: "○", refused: "⊘" };
+const WORST = ["failed", "refused", "interrupted", "missing", "running", "queued", "done"];
+const ROWS = 200;
+
+/** A map of all cells and a list of those without a result. */
+function drawCells(body) {
+  const open = data.cells.filter((cell) => cell.state !== "done");
+  const present = WORST.filter((name) => data.cells.some((cell) => cell.state === name)).reverse();
+  if (data.seeds.length) {
+    body.append(map(), h("p", { class: "keys" }, present.map((name) =>
+      h("span", {}, h("span", { class: `cell ${name}`, "aria-hidden": "true" }, STATES[name]), name))));
+  }
+  if (!open.length) {
+    body.append(h("p", {}, `All ${plural(data.cells.length, "cell")} are done.`));
+    return;
+  }
+  body.append(grid("Cells without a result", ["arm", "seed", "state", "reason", "run"],
+    open.slice(0, ROWS).map((cell) => [
+      [cell.arm, Object.keys(cell.setting || {}).length ? h("small", {}, ` ${setting(cell.setting)}`) : null], cell.seed === null ? "all" : String(cell.seed),
+      h("span", { class: "state" }, h("span", { class: `cell ${cell.state}`, "aria-hidden": "true" }, STATES[cell.state] || "?"), cell.state),
+      h("span", { class: "reason" }, cell.reason || NONE), cell.run ? h("code", {}, cell.run) : NONE])),
+  open.length > ROWS ? h("p", { class: "note" }, `and ${open.length - ROWS} more`) : null || "");
+}
+
+/** Arms down, seeds across; a cell that stands for several settings shows the worst of them. */
+function map() {
+  const found = new Map();
+  for (const cell of data.cells) {
+    const key = JSON.stringify([cell.arm, cell.seed]);
+    found.set(key, [...(found.get(key) || []), cell]);
+  }
+  const names = [...new Set([...data.arms.map((arm) => arm.name), ...data.cells.map((cell) => cell.arm)])];
+  const square = (arm, seed) => {
+    const cells = found.get(JSON.stringify([arm, seed])) || found.get(JSON.stringify([arm, null])) || [];
+    if (!cells.length) return h("td", {}, NONE);
+    const worst = WORST.find((name) => cells.some((cell) => cell.state === name)) || "missing";
+    const done = cells.filter((cell) => cell.state === "done").length;
+    const words = cells.length > 1 ? `${done} of ${cells.length} settings done${worst === "done" ? "" : `, ${worst}`}` : worst;
+    return h("td", {}, h("span", { class: `cell ${worst}`, title: words }, h("span", { "aria-hidden": "true" }, STATES[worst]), h("span", { class: "unseen" }, words)));
+  };
+  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Map of cells" },
+    h("table", { class: "map" }, h("caption", {}, "State of every cell"),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "arm"), data.seeds.map((seed) => h("th", { scope: "col" }, `s${seed}`)))),
+      h("tbody", {}, names.map((name) => h("tr", {}, h("th", { scope: "row" }, name), data.seeds.map((seed) => square(name, seed)))))));
+}

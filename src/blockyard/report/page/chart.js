@@ -1,0 +1,93 @@
+// The frame every chart stands in: title and description for readers who do not see, axes, grid, a pointer's tip.
+
+/**
+ * An SVG with axes. x, y: {domain, label, format, logarithm, ticks: [[value, text]] | undefined}.
+ * Returns {root, plot, x, y, left, right, top, bottom}; draw into `plot`.
+ */
+function frame({ width, height, title, desc, x, y, margin = {} }) {
+  const edge = { top: 12, right: 16, bottom: 44, left: 58, ...margin };
+  const [left, right, top, bottom] = [edge.left, width - edge.right, edge.top, height - edge.bottom];
+  const across = scale(x.domain, [left, right], x.logarithm);
+  const up = scale(y.domain, [bottom, top], y.logarithm);
+  const [name, words] = [fresh("title"), fresh("desc")];
+  const plot = s("g", {});
+  const root = s("svg", { class: "chart", role: "img", "aria-labelledby": `${name} ${words}`, viewBox: `0 0 ${width} ${height}`,
+    width, height }, s("title", { id: name }, title), s("desc", { id: words }, desc));
+  const lines = s("g", { class: "axes", "aria-hidden": "true" });
+  const upward = y.ticks || labels(up, Math.max(3, Math.round((bottom - top) / 60)), y);
+  for (const [value, text] of upward) {
+    const at = up(value);
+    lines.append(s("line", { class: "grid", x1: left, x2: right, y1: at, y2: at }),
+      s("text", { x: left - 8, y: at + 4, "text-anchor": "end" }, text));
+  }
+  const sideways = x.ticks || labels(across, Math.max(2, Math.round((right - left) / 95)), x);
+  for (const [value, text] of sideways) {
+    const at = across(value);
+    lines.append(s("line", { class: "tick", x1: at, x2: at, y1: bottom, y2: bottom + 5 }),
+      s("text", { x: at, y: bottom + 19, "text-anchor": "middle" }, text));
+  }
+  lines.append(s("line", { class: "base", x1: left, x2: right, y1: bottom, y2: bottom }));
+  if (x.label) lines.append(s("text", { class: "label", x: (left + right) / 2, y: height - 6, "text-anchor": "middle" }, x.label));
+  root.append(lines, plot);
+  return { root, plot, x: across, y: up, left, right, top, bottom };
+}
+
+/** The ticks of a scale with their texts. */
+function labels(map, n, { format, logarithm }) {
+  const ticks = map.ticks(n);
+  const places = ticks.length > 1 && !logarithm ? Math.max(0, Math.min(8, -Math.floor(Math.log10(ticks[1] - ticks[0]) + 1e-9))) : null;
+  const fine = places !== null && ticks.some((value) => Number(value.toFixed(places)) !== value) ? places + 1 : places;
+  return ticks.map((value) => [value, format ? format(value) : fine === null ? short(value) : fixed(value, Math.min(fine, 8))]);
+}
+
+/** A line through [x, y] pairs. */
+const path = (points) => points.map(([x, y], place) => `${place ? "L" : "M"}${x.toFixed(1)},${y.toFixed(1)}`).join("");
+
+/** A figure: controls above, the chart, its caption and its data as a table below. */
+function figure(key, { controls, chart, caption, table }) {
+  return h("figure", { class: "figure" },
+    controls && controls.length ? h("div", { class: "controls" }, controls) : null,
+    chart,
+    caption ? h("figcaption", {}, caption) : null,
+    table ? disclosure(`data:${key}`, "Show data", table) : null);
+}
+
+/** Show the tip beside the pointer; its rows are [arm or null, text]. */
+function tip(event, head, rows) {
+  const box = document.getElementById("tip");
+  box.replaceChildren(h("strong", {}, head),
+    ...rows.map(([name, text]) => h("span", {}, name === null ? null : swatch(name), text)));
+  box.hidden = false;
+  const { width, height } = box.getBoundingClientRect();
+  const beside = event.clientX + 16 + width > innerWidth ? event.clientX - width - 16 : event.clientX + 16;
+  box.style.left = `${Math.max(4, beside)}px`;
+  box.style.top = `${Math.max(4, Math.min(innerHeight - height - 4, event.clientY - height / 2))}px`;
+}
+
+/** Hide the tip. */
+const untip = () => { document.getElementById("tip").hidden = true; };
+
+/** A clear sheet over the plot that reports the pointer's place in the plot's own pixels. */
+function listen(chart, move, leave) {
+  // The empty title keeps browsers from showing the chart's title beside our own tip.
+  const sheet = s("rect", { x: chart.left, y: chart.top, width: Math.max(0, chart.right - chart.left),
+    height: Math.max(0, chart.bottom - chart.top), fill: "transparent" }, s("title", {}));
+  sheet.addEventListener("pointermove", (event) => {
+    const box = chart.root.getBoundingClientRect();
+    const grown = chart.root.viewBox.baseVal.width / box.width;
+    move(event, (event.clientX - box.left) * grown, (event.clientY - box.top) * grown);
+  });
+  sheet.addEventListener("pointerleave", () => { untip(); leave(); });
+  chart.root.append(sheet);
+}
+
+/** Labels pushed apart so that none lies on another: [{y, ...}] sorted and at least `gap` apart within limits. */
+function apart(items, gap, top, bottom) {
+  const sorted = [...items].sort((a, b) => a.y - b.y);
+  sorted.forEach((item, place) => { item.y = Math.max(item.y, place ? sorted[place - 1].y + gap : top); });
+  for (let place = sorted.length - 1; place >= 0; place -= 1) {
+    const limit = place === sorted.length - 1 ? bottom : sorted[place + 1].y - gap;
+    sorted[place].y = Math.min(sorted[place].y, limit);
+  }
+  return sorted;
+}

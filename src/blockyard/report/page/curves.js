@@ -1,0 +1,120 @@
+// Learning curves: mean over seeds, a band, any metric against any axis.
+
+const BANDS = { range: "lowest to highest seed", interval: "95 % interval of the mean (Student's t)", seeds: "every seed" };
+
+/** Controls, chart, caption, data. */
+function drawCurves(body) {
+  const metrics = curveMetrics();
+  const axes = Object.keys(AXES).filter((axis) => data.curves.some((curve) => (curve[axis] || []).length));
+  if (!axes.includes(state.axis)) state.axis = axes[0];
+  const pick = (key) => (value) => { state[key] = value; redraw("curves"); };
+  const made = shown().map((arm) => series(arm.name, state.metric, state.axis, state.band)).filter(Boolean);
+  const controls = [
+    choice("curves:metric", "Metric", metrics.map((name) => [name, name]), state.metric, pick("metric")),
+    choice("curves:axis", "Against", axes.map((axis) => [axis, AXES[axis].name]), state.axis, pick("axis")),
+    choice("curves:band", "Band", Object.entries(BANDS), state.band, pick("band")),
+    tick("curves:log", "log scale", state.logarithm, pick("logarithm")),
+  ];
+  const ragged = made.some((one) => one.n.some((n) => n < one.seeds.length));
+  const drawn = made.length ? curveChart(body, made) : { chart: h("p", { class: "empty" }, "No arm shown has this metric."), cutoff: null };
+  const band = state.band === "seeds" ? "each thin line is one seed" : `the band is the ${BANDS[state.band]}`;
+  body.append(figure("curves", { controls, chart: drawn.chart, table: () => curveTable(made),
+    caption: `Mean of ${state.metric} over seeds; ${band}. ${wish(state.metric)[0].toUpperCase()}${wish(state.metric).slice(1)}.` +
+      `${ragged ? " Where a line is faint, some of its seeds have no value." : ""}${drawn.cutoff || ""}` }));
+}
+
+/** The chart itself, and what to say where extreme values are cut off. */
+function curveChart(body, made) {
+  const width = Math.max(280, body.clientWidth);
+  const direct = width > 720 && made.length <= 8;
+  const all = state.band === "seeds" ? made.flatMap((one) => one.seeds.flatMap((run) => run.map(([, y]) => y)))
+    : made.flatMap((one) => [...one.low, ...one.high]);
+  const { domain, cutoff } = reach(all);
+  const chart = frame({ width, height: Math.max(260, Math.min(420, width * 0.62)), margin: { right: direct ? 150 : 16 },
+    title: `${state.metric} against ${AXES[state.axis].name.toLowerCase()}`,
+    desc: `${plural(made.length, "arm")}; a line is the mean over seeds. ${made.map(ending).join(" ")}`,
+    x: { domain: extent(made.flatMap((one) => one.x), 0), label: AXES[state.axis].name, format: AXES[state.axis].format },
+    y: { domain, logarithm: state.logarithm } });
+  const clip = fresh("clip");
+  chart.root.prepend(s("clipPath", { id: clip }, s("rect", { x: chart.left, y: chart.top - 4, width: chart.right - chart.left + 4,
+    height: chart.bottom - chart.top + 4 })));
+  const lines = s("g", { "clip-path": `url(#${clip})` });
+  chart.plot.append(lines);
+  const at = (x, y) => [chart.x(x), chart.y(state.logarithm ? Math.max(y, domain[0] / 10) : y)];
+  for (const one of made) lines.append(...bandOf(one, at));
+  for (const one of made) lines.append(...lineOf(one, at));
+  if (direct) {
+    const tags = made.map((one) => ({ one, y: Math.max(chart.top, Math.min(chart.bottom, at(0, one.mean[one.mean.length - 1])[1])) }));
+    for (const { one, y } of apart(tags, 15, chart.top + 4, chart.bottom)) {
+      chart.plot.append(marker(one.name, chart.right + 10, y, 4), s("text", { class: "direct", x: chart.right + 19, y: y + 4 }, cut(one.name, 20)));
+    }
+  }
+  follow(chart, made, at);
+  return { chart: chart.root, cutoff };
+}
+
+/** The range of y; a few wild values do not squeeze the rest flat unless the scale is logarithmic. */
+function reach(values) {
+  const full = extent(values, 0.04, state.logarithm) || [state.logarithm ? 0.1 : 0, 1];
+  if (state.logarithm || values.length < 20) return { domain: full, cutoff: null };
+  const sorted = [...values].sort((a, b) => a - b);
+  const [low, high] = [sorted[Math.floor(0.03 * (sorted.length - 1))], sorted[Math.ceil(0.97 * (sorted.length - 1))]];
+  const room = 3 * (high - low);
+  const domain = [Math.max(full[0], low - room), Math.min(full[1], high + room)];
+  if (!room || (domain[0] === full[0] && domain[1] === full[1])) return { domain: full, cutoff: null };
+  return { domain, cutoff: ` The range is cut; values reach from ${short(sorted[0])} to ${short(sorted[sorted.length - 1])}.` };
+}
+
+/** The band of an arm, or its seeds as thin lines. */
+function bandOf(one, at) {
+  const { stroke } = look(one.name);
+  if (state.band === "seeds") {
+    return one.seeds.map((run) => s("path", { class: "seed", d: path(run.map(([x, y]) => at(x, y))), style: { stroke } }));
+  }
+  if (one.seeds.length < 2) return [];
+  const upper = one.x.map((x, k) => at(x, one.high[k]));
+  const lower = one.x.map((x, k) => at(x, one.low[k])).reverse();
+  return [s("path", { class: "band", d: `${path([...upper, ...lower])}Z`, style: { fill: stroke } })];
+}
+
+/** The mean line: full where all seeds have a value, faint where some have none. */
+function lineOf(one, at) {
+  const { stroke, dash, width } = look(one.name);
+  const most = Math.max(...one.n);
+  const whole = one.n.lastIndexOf(most);
+  const draw = (from, to, faint) => s("path", { class: faint ? "line faint" : "line", "data-arm": data.arms.findIndex((arm) => arm.name === one.name),
+    d: path(one.x.slice(from, to).map((x, k) => at(x, one.mean[from + k]))), "stroke-dasharray": dash,
+    style: { stroke, "stroke-width": String(width) } });
+  return [draw(0, whole + 1, false), whole < one.x.length - 1 ? draw(whole, one.x.length, true) : null].filter(Boolean);
+}
+
+/** A line under the pointer and the values there. */
+function follow(chart, made, at) {
+  const rule = s("line", { class: "rule", y1: chart.top, y2: chart.bottom, visibility: "hidden" });
+  chart.plot.append(rule);
+  const places = decimals(made.flatMap((one) => one.mean));
+  listen(chart, (event, x) => {
+    const value = chart.x.back(x);
+    rule.setAttribute("x1", x); rule.setAttribute("x2", x); rule.setAttribute("visibility", "visible");
+    const near = made.map((one) => [one, one.x.reduce((best, at_, k) => (Math.abs(at_ - value) < Math.abs(one.x[best] - value) ? k : best), 0)])
+      .sort(([a, i], [b, j]) => b.mean[j] - a.mean[i]).slice(0, 14);
+    tip(event, `${AXES[state.axis].name} ${AXES[state.axis].format(value)}`, near.map(([one, k]) => [one.name, `${fixed(one.mean[k], places)}  ${cut(one.name, 28)}`]));
+  }, () => rule.setAttribute("visibility", "hidden"));
+}
+
+/** "pre_norm ends at 0.95." */
+const ending = (one) => `${one.name} ends at ${short(one.mean[one.mean.length - 1])}.`;
+
+/** The means at quarters of the way, for who does not see the chart. */
+function curveTable(made) {
+  const places = decimals(made.flatMap((one) => one.mean));
+  const parts = [0.25, 0.5, 0.75, 1];
+  const rows = made.map((one) => {
+    const last = one.x.length - 1;
+    const cells = parts.map((part) => Math.round(part * last)).map((k) =>
+      `${fixed(one.mean[k], places)} ${one.seeds.length > 1 ? interval([one.low[k], one.high[k]], places) : ""}`);
+    return [one.name, String(one.seeds.length), AXES[state.axis].format(one.x[last]), ...cells];
+  });
+  return grid(`${state.metric}: mean over seeds and ${state.band === "interval" ? "95 % interval" : "range"}`,
+    ["arm", "seeds", `last ${AXES[state.axis].name.toLowerCase()}`, "a quarter of the way", "half", "three quarters", "end"], rows, [1, 2, 3, 4, 5, 6]);
+}

@@ -1,0 +1,78 @@
+// Numbers as people read them. A missing number is a dash everywhere.
+
+const NONE = "–";
+
+/** Whether a value is a number that can be drawn. */
+const known = (x) => typeof x === "number" && Number.isFinite(x);
+
+/** A true minus sign instead of a hyphen. */
+const signed = (text) => text.replace(/^-/, "\u2212");
+
+/** Decimals that show differences among these values: two digits beyond the size of their range. */
+function decimals(values) {
+  const good = values.filter(known);
+  const range = Math.max(...good) - Math.min(...good) || Math.abs(good[0]) || 1;
+  return good.length ? Math.min(6, Math.max(0, Math.ceil(-Math.log10(range)) + 2)) : 3;
+}
+
+/** A number with fixed decimals. */
+const fixed = (x, places) => (known(x) ? signed(x.toFixed(places)) : NONE);
+
+/** A difference: with its sign. */
+const change = (x, places) => (known(x) ? (x > 0 ? "+" : "") + fixed(x, places) : NONE);
+
+/** "[0.91, 0.94]", or nothing. */
+const interval = (pair, places) => (pair ? `[${fixed(pair[0], places)}, ${fixed(pair[1], places)}]` : "");
+
+/** A p-value. */
+const chance = (p) => (!known(p) ? NONE : p < 0.001 ? "< 0.001" : p.toFixed(3));
+
+/** Three significant digits: 0.0123, 45.6, 1,230. */
+function short(x) {
+  if (!known(x)) return NONE;
+  if (x !== 0 && (Math.abs(x) < 1e-3 || Math.abs(x) >= 1e6)) return signed(x.toExponential(1).replace("e+", "e"));
+  return signed(Number(x.toPrecision(3)).toLocaleString("en", { maximumSignificantDigits: 3 }));
+}
+
+/** 1.2 k, 34 M, 5.6 G. */
+function scaled(x, base, units) {
+  if (!known(x)) return NONE;
+  let place = 0;
+  let value = x;
+  while (Math.abs(value) >= base * 0.9995 && place < units.length - 1) {
+    value /= base;
+    place += 1;
+  }
+  return `${Number(value.toPrecision(3)).toLocaleString("en")}${units[place] ? `\u00a0${units[place]}` : ""}`;
+}
+
+const count = (x) => scaled(x, 1000, ["", "k", "M", "G", "T", "P", "E", "Z"]);
+const bytes = (x) => scaled(x, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]);
+
+/** A length of time. */
+function time(x) {
+  if (!known(x)) return NONE;
+  if (x === 0) return "0\u00a0s";
+  if (Math.abs(x) < 1e-3) return `${short(x * 1e6)}\u00a0µs`;
+  if (Math.abs(x) < 1) return `${short(x * 1e3)}\u00a0ms`;
+  if (Math.abs(x) < 120) return `${short(x)}\u00a0s`;
+  return Math.abs(x) < 7200 ? `${short(x / 60)}\u00a0min` : `${short(x / 3600)}\u00a0h`;
+}
+
+/** A ratio to the baseline. */
+const ratio = (x) => (!known(x) ? "" : `×${x < 0.1 || x >= 100 ? short(x) : x.toFixed(2)}`);
+
+/** Any value of a config in one line. */
+function word(value) {
+  if (value === null || value === undefined) return "none";
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
+}
+
+/** {"optimizer.lr": 0.001} as optimizer.lr=0.001. */
+const setting = (values) => Object.entries(values || {}).map(([key, value]) => `${key}=${word(value)}`).join(" ");
+
+/** "1 seed", "3 seeds". */
+const plural = (n, one, many) => `${n.toLocaleString("en")} ${n === 1 ? one : many || `${one}s`}`;
+
+/** A name cut to so many characters. */
+const cut = (text, most) => (text.length > most ? `${text.slice(0, Math.max(1, most - 1))}…` : text);

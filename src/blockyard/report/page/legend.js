@@ -1,0 +1,26 @@
+// The arms as switches. One legend rules all charts.
+
+/** The bar of arm switches, with "all", "none" and, where arms are many, "leading". */
+function legend() {
+  const many = data.arms.length > SHOWN;
+  const set = (names) => {
+    state.hidden = new Set(data.arms.map((arm) => arm.name).filter((name) => !names.has(name)));
+    redraw("arms");
+  };
+  const quick = (key, text, names) =>
+    h("button", { type: "button", class: "quiet", "data-key": `legend:${key}`, onclick: () => set(names()) }, text);
+  return h("div", { class: "legend", role: "group", "aria-label": "Arms shown in the charts" },
+    h("div", { class: "switches" }, data.arms.map((arm, place) => h("button", {
+      type: "button", class: "switch", "data-key": `legend-arm:${place}`, "data-arm": place,
+      "aria-pressed": String(!state.hidden.has(arm.name)), title: arm.name,
+      onclick: () => {
+        state.hidden[state.hidden.has(arm.name) ? "delete" : "add"](arm.name);
+        redraw("arms");
+      },
+    }, swatch(arm.name), h("span", { class: "name" }, arm.name)))),
+    h("div", { class: "quick" },
+      quick("all", "All", () => new Set(data.arms.map((arm) => arm.name))),
+      quick("none", "None", () => new Set()),
+      many ? quick("leading", `Leading ${SHOWN}`, leaders) : null,
+      h("span", { class: "note" }, `${shown().length} of ${data.arms.length} shown`)));
+}

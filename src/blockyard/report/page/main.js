@@ -1,0 +1,107 @@
+// The page: its sections, drawn when they come near the screen, redrawn when a choice changes.
+
+const SECTIONS = [
+  { id: "answer", name: "Answer", draw: drawAnswer, bare: true },
+  { id: "table", name: "Arms", heading: "The arms", draw: drawTable, here: () => data.arms.length },
+  { id: "curves", name: "Curves", heading: "Learning curves", draw: drawCurves, chart: true, here: () => data.curves.length && state.metric },
+  { id: "cost", name: "Cost", heading: "Quality against cost", draw: drawScatter, chart: true, here: () => state.cost },
+  { id: "pairs", name: "Seeds", heading: "Seed by seed", draw: drawPairs, chart: true, here: () => data.arms.length },
+  { id: "effects", name: "Factors", heading: "Factors and interactions", draw: drawEffects, chart: true, here: () => data.effects },
+  { id: "tuning", name: "Tuning", heading: "Tuning", draw: drawTuning, chart: true, here: () => data.tuning.length },
+  { id: "cells", name: "Cells", heading: "Cells", draw: drawCells, here: () => data.cells.length },
+  { id: "attention", name: "Attention", heading: "Attention maps", draw: drawAttention, chart: true, here: () => data.attention.length },
+  { id: "provenance", name: "Provenance", heading: "Provenance", draw: drawProvenance },
+];
+
+const drawn = new Set();
+const watch = new IntersectionObserver((entries) => {
+  for (const entry of entries) if (entry.isIntersecting) paint(entry.target.closest("section").id);
+}, { rootMargin: "600px 0px" });
+
+/** Draw one section's content, whether it was drawn before or not. */
+function paint(id) {
+  const body = document.querySelector(`#${id} > .body`);
+  if (!body) return;
+  drawn.add(id);
+  watch.unobserve(body);
+  body.classList.remove("waiting");
+  body.replaceChildren();
+  SECTIONS.find((section) => section.id === id).draw(body);
+}
+
+/** Draw again what a choice touches: a section, "arms" for all charts, or "all". Focus stays where it was. */
+function redraw(what) {
+  const key = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.key : null;
+  const scrolled = [...document.querySelectorAll("#table .scroll")].map((box) => box.scrollLeft);
+  for (const { id, chart } of SECTIONS) {
+    if (drawn.has(id) && (what === "all" || what === id || (chart && what === "arms"))) paint(id);
+  }
+  const bar = document.querySelector(".legend");
+  if (bar && (what === "arms" || what === "all")) bar.replaceWith(legend());
+  [...document.querySelectorAll("#table .scroll")].forEach((box, k) => { box.scrollLeft = scrolled[k] || 0; });
+  if (key && document.activeElement.dataset.key !== key) {
+    const again = document.querySelector(`[data-key="${CSS.escape(key)}"]`);
+    if (again) again.focus({ preventScroll: true });
+  }
+}
+
+/** Make the sections that the data has, in order, the charts together under one legend. */
+function build() {
+  const main = document.getElementById("main");
+  const wanted = SECTIONS.filter((section) => !section.here || section.here());
+  const same = wanted.map((section) => section.id).join() === [...main.querySelectorAll("section[data-section]")].map((node) => node.id).join();
+  if (same) return redraw("all");
+  drawn.clear();
+  watch.disconnect();
+  const nodes = new Map(wanted.map(({ id, heading, bare }) => [id, h("section", { id, "data-section": true, class: bare ? "sheet lead" : "sheet",
+    "aria-label": heading || "Answer" }, heading ? h("h2", {}, heading) : null, h("div", { class: "body waiting" }))]));
+  const charts = wanted.filter(({ chart, id }) => chart && id !== "attention").map(({ id }) => nodes.get(id));
+  const group = h("div", { class: "charts" }, charts.length ? legend() : null, charts);
+  const before = wanted.filter(({ id }) => id === "answer" || id === "table").map(({ id }) => nodes.get(id));
+  const rest = [...nodes.values()].filter((node) => !before.includes(node) && !charts.includes(node));
+  main.replaceChildren(...before, group, ...rest);
+  document.getElementById("nav").replaceChildren(...wanted.map(({ id, name }) => h("a", { href: `#${id}` }, name)));
+  for (const { id } of wanted) {
+    if (id === "answer" || id === "table") paint(id);
+    else watch.observe(nodes.get(id).querySelector(".body"));
+  }
+  return undefined;
+}
+
+/** The button that turns day into night; the choice is kept where the browser lets a file keep one. */
+function theme() {
+  const [root, button] = [document.documentElement, document.getElementById("theme")];
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const keep = (value) => { try { localStorage.setItem("blockyard-theme", value); } catch { /* a file may not */ } };
+  const kept = () => { try { return localStorage.getItem("blockyard-theme"); } catch { return null; } };
+  const dark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
+  const label = () => {
+    button.textContent = dark() ? "Light" : "Dark";
+    button.setAttribute("aria-label", `Switch to ${dark() ? "light" : "dark"} colours`);
+  };
+  if (["light", "dark"].includes(kept())) root.dataset.theme = kept();
+  button.addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; keep(root.dataset.theme); label(); });
+  system.addEventListener("change", label);
+  label();
+}
+
+/** On paper everything is drawn and open. */
+function printing(on) {
+  state.printing = on;
+  if (on) for (const { id } of SECTIONS) if (!drawn.has(id)) paint(id);
+  redraw("table");
+}
+
+theme();
+begin();
+build();
+let width = document.getElementById("main").clientWidth;
+new ResizeObserver(() => {
+  const now = document.getElementById("main").clientWidth;
+  if (now !== width) requestAnimationFrame(() => redraw("arms"));
+  width = now;
+}).observe(document.getElementById("main"));
+addEventListener("beforeprint", () => printing(true));
+addEventListener("afterprint", () => printing(false));
+addEventListener("scroll", untip, { passive: true });
+followBoard();

@@ -1,0 +1,47 @@
+// Colour, dash and marker of each arm: never colour alone. The colours themselves are in style.css.
+
+const COLOURS = 7;
+const DASHES = [null, "7 3", "2 3", "9 3 2 3", "13 4"];
+const MARKERS = ["circle", "square", "triangle", "diamond", "cross", "down"];
+
+/** How an arm is drawn: {stroke, dash, marker, width}. The baseline is ink, solid and round. */
+function look(name) {
+  if (name === data.baseline) return { stroke: "var(--baseline)", dash: null, marker: "circle", width: 2.5 };
+  const others = data.arms.map((arm) => arm.name).filter((other) => other !== data.baseline);
+  const place = Math.max(0, others.indexOf(name));
+  return {
+    stroke: `var(--arm-${place % COLOURS})`,
+    dash: DASHES[(place + Math.floor(place / COLOURS)) % DASHES.length],
+    marker: MARKERS[(place + 1) % MARKERS.length],
+    width: 2,
+  };
+}
+
+/** The path of a marker around a point. */
+function shape(kind, x, y, r) {
+  const at = (dx, dy) => `${(x + dx * r).toFixed(1)},${(y + dy * r).toFixed(1)}`;
+  switch (kind) {
+    case "square": return `M${at(-0.9, -0.9)}L${at(0.9, -0.9)}L${at(0.9, 0.9)}L${at(-0.9, 0.9)}Z`;
+    case "triangle": return `M${at(0, -1.15)}L${at(1.1, 0.85)}L${at(-1.1, 0.85)}Z`;
+    case "down": return `M${at(0, 1.15)}L${at(1.1, -0.85)}L${at(-1.1, -0.85)}Z`;
+    case "diamond": return `M${at(0, -1.25)}L${at(1.25, 0)}L${at(0, 1.25)}L${at(-1.25, 0)}Z`;
+    case "cross": return `M${at(-0.4, -1.1)}L${at(0.4, -1.1)}L${at(0.4, -0.4)}L${at(1.1, -0.4)}L${at(1.1, 0.4)}L${at(0.4, 0.4)}` +
+      `L${at(0.4, 1.1)}L${at(-0.4, 1.1)}L${at(-0.4, 0.4)}L${at(-1.1, 0.4)}L${at(-1.1, -0.4)}L${at(-0.4, -0.4)}Z`;
+    default: return `M${at(-1, 0)}a${r},${r} 0 1,0 ${2 * r},0a${r},${r} 0 1,0 ${-2 * r},0Z`;
+  }
+}
+
+/** A marker in an arm's colour, ringed with the page's ground so that neighbours stay apart. */
+function marker(name, x, y, r, hollow) {
+  const { stroke, marker: kind } = look(name);
+  const paint = hollow ? { fill: "var(--ground)", stroke } : { fill: stroke, stroke: "var(--ground)" };
+  return s("path", { d: shape(kind, x, y, r), style: { ...paint, "stroke-width": hollow ? "1.8" : "1" } });
+}
+
+/** The little line and marker before an arm's name. */
+function swatch(name) {
+  const { stroke, dash, width } = look(name);
+  return s("svg", { class: "swatch", width: 30, height: 12, viewBox: "0 0 30 12", "aria-hidden": "true", focusable: "false" },
+    s("line", { x1: 1, x2: 29, y1: 6, y2: 6, "stroke-dasharray": dash, style: { stroke, "stroke-width": String(width) } }),
+    marker(name, 15, 6, 4));
+}

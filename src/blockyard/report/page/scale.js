@@ -1,0 +1,59 @@
+// Scales and ticks.
+
+/** The smallest range that holds all values, with some room; null where there are none. */
+function extent(values, room = 0.04, logarithm = false) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of values) {
+    if (!known(value) || (logarithm && value <= 0)) continue;
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  if (low > high) return null;
+  if (logarithm) {
+    const factor = (high / low) ** room || 1;
+    return low === high ? [low / 1.5, high * 1.5] : [low / factor, high * factor];
+  }
+  const margin = (high - low) * room || Math.abs(high) * 0.05 || 1;
+  return [low - margin, high + margin];
+}
+
+/** A function from values to pixels; `.ticks(n)` are round values inside. */
+function scale(domain, pixels, logarithm = false) {
+  const turn = logarithm ? Math.log10 : (x) => x;
+  const [low, high] = domain.map(turn);
+  const map = (x) => pixels[0] + ((turn(x) - low) / (high - low || 1)) * (pixels[1] - pixels[0]);
+  map.back = (pixel) => {
+    const value = low + ((pixel - pixels[0]) / (pixels[1] - pixels[0] || 1)) * (high - low);
+    return logarithm ? 10 ** value : value;
+  };
+  map.ticks = (n) => (logarithm ? powers(domain, n) : rounds(domain, n));
+  map.domain = domain;
+  return map;
+}
+
+/** Round values about (high - low) / n apart. */
+function rounds([low, high], n) {
+  const rough = (high - low) / Math.max(n, 1);
+  const size = 10 ** Math.floor(Math.log10(rough));
+  const step = size * ([1, 2, 2.5, 5].find((factor) => size * factor >= rough * 0.999) || 10);
+  const found = [];
+  for (let k = Math.ceil(low / step - 1e-9); k * step <= high * (1 + 1e-12) + step * 1e-9; k += 1) {
+    found.push(Number((k * step).toPrecision(12)));
+  }
+  return found;
+}
+
+/** 1, 2, 5, 10 ... inside the range, or only powers of ten where these would be many. */
+function powers([low, high], n) {
+  for (const factors of [[1, 1.5, 2, 3, 5, 7], [1, 2, 5], [1, 3], [1]]) {
+    const found = [];
+    for (let k = Math.floor(Math.log10(low)); k <= Math.ceil(Math.log10(high)); k += 1) {
+      for (const factor of factors) {
+        const value = Number((factor * 10 ** k).toPrecision(12));
+        if (value >= low && value <= high) found.push(value);
+      }
+    }
+    if (found.length <= n + 2) return found.length > 1 ? found : rounds([low, high], n);
+  }
+  return [];
+}

@@ -1,0 +1,94 @@
+// Quality against cost, with the Pareto line: arms that no other arm beats in both.
+
+/** Controls, chart, caption, data. */
+function drawScatter(body) {
+  const costs = Object.keys(COSTS).filter((key) => data.arms.some((arm) => known((arm.cost || {})[key])));
+  const qualities = [data.metric, ...Object.keys(Object.assign({}, ...data.arms.map((arm) => arm.other || {})))];
+  const pick = (key) => (value) => { state[key] = value; redraw("cost"); };
+  const dots = shown().map(dot).filter((one) => known(one.x) && known(one.y));
+  const missing = shown().length - dots.length;
+  const best = front(dots);
+  const controls = [
+    choice("cost:cost", "Cost", costs.map((key) => [key, COSTS[key].name]), state.cost, pick("cost")),
+    choice("cost:quality", "Quality", [...new Set(qualities)].map((name) => [name, name]), state.quality, pick("quality")),
+  ];
+  const cost = COSTS[state.cost];
+  body.append(figure("cost", {
+    controls,
+    chart: dots.length ? scatterChart(body, dots, best) : h("p", { class: "empty" }, "No arm shown has both."),
+    caption: `${state.quality} (${wish(state.quality)}) against ${cost.name.toLowerCase()} (${cost.more ? "more" : "less"} is better). ` +
+      "The line joins the arms that no other arm beats in both; whiskers are 95 % intervals." +
+      `${missing > 0 ? ` ${plural(missing, "arm")} without a value left out.` : ""}`,
+    table: () => grid(`${state.quality} and ${cost.name}`, ["arm", state.quality, cost.name, "on the Pareto line"],
+      dots.map((one) => [one.name, short(one.y), cost.format(one.x), best.includes(one) ? "yes" : "no"]), [1, 2]),
+  }));
+}
+
+/** An arm's place: {name, x, y, interval}. */
+function dot(arm) {
+  const chosen = state.quality === data.metric ? arm : (arm.other || {})[state.quality] || {};
+  return { name: arm.name, x: (arm.cost || {})[state.cost], y: chosen.mean, interval: chosen.interval || null };
+}
+
+/** The dots that no other dot beats in both, from the cheapest. */
+function front(dots) {
+  const up = direction(state.quality) === "max" ? 1 : -1;
+  const cheap = COSTS[state.cost] && COSTS[state.cost].more ? -1 : 1;
+  const sorted = [...dots].sort((a, b) => cheap * (a.x - b.x) || up * (b.y - a.y));
+  let best = -Infinity;
+  return sorted.filter((one) => {
+    const better = up * one.y > best;
+    if (better) best = up * one.y;
+    return better;
+  });
+}
+
+/** The chart. */
+function scatterChart(body, dots, best) {
+  const width = Math.max(280, body.clientWidth);
+  const cost = COSTS[state.cost];
+  const values = dots.map((one) => one.x);
+  const logarithm = Math.min(...values) > 0 && Math.max(...values) / Math.min(...values) > 8;
+  const chart = frame({ width, height: Math.max(260, Math.min(400, width * 0.62)),
+    title: `${state.quality} against ${cost.name.toLowerCase()}`,
+    desc: `${plural(dots.length, "arm")}. On the Pareto line: ${best.map((one) => one.name).join(", ")}.`,
+    x: { domain: extent(values, 0.12, logarithm), label: `${cost.name}${cost.unit ? ` (${cost.unit})` : ""}`, format: cost.format, logarithm },
+    y: { domain: extent(dots.flatMap((one) => [one.y, ...(one.interval || [])]), 0.08) } });
+  const at = (one) => [chart.x(one.x), chart.y(one.y)];
+  // Between two of its arms the line keeps the quality that the cheaper one gives.
+  const steps = best.flatMap((one, k) => (k ? [[at(one)[0], at(best[k - 1])[1]], at(one)] : [at(one)]));
+  chart.plot.append(s("path", { class: "pareto", d: path(steps) }));
+  for (const one of dots) {
+    const [x] = at(one);
+    if (one.interval) {
+      chart.plot.append(s("line", { class: "reach", x1: x, x2: x, y1: chart.y(one.interval[0]), y2: chart.y(one.interval[1]), style: { stroke: look(one.name).stroke } }));
+    }
+  }
+  for (const one of dots) chart.plot.append(marker(one.name, ...at(one), best.includes(one) ? 7 : 5.5));
+  name(chart, dots, at);
+  listen(chart, (event, x, y) => {
+    const near = dots.reduce((a, b) => (Math.hypot(at(a)[0] - x, at(a)[1] - y) <= Math.hypot(at(b)[0] - x, at(b)[1] - y) ? a : b));
+    if (Math.hypot(at(near)[0] - x, at(near)[1] - y) > 40) return untip();
+    return tip(event, near.name, [[near.name, `${short(near.y)} ${state.quality}`], [null, `${cost.format(near.x)} ${cost.name.toLowerCase()}`]]);
+  }, () => {});
+  return chart.root;
+}
+
+/** Names beside the dots, on whichever side is free; one that fits nowhere is left to the tip. */
+function name(chart, dots, at) {
+  const taken = dots.map((one) => { const [x, y] = at(one); return [x - 7, y - 7, x + 7, y + 7]; });
+  for (const one of dots) {
+    const text = cut(one.name, 24);
+    const [[x, y], wide] = [at(one), text.length * 6.6];
+    const spots = [[10, 4, "start"], [-10, 4, "end"], [0, -13, "middle"], [0, 21, "middle"], [9, -9, "start"], [9, 16, "start"], [-9, -9, "end"], [-9, 16, "end"]];
+    for (const [dx, dy, anchor] of spots) {
+      const from = x + dx - (anchor === "end" ? wide : anchor === "middle" ? wide / 2 : 0);
+      const box = [from, y + dy - 10, from + wide, y + dy + 3];
+      if (box[0] < chart.left || box[2] > chart.right + 12 || box[1] < 0 || box[3] > chart.bottom) continue;
+      if (taken.some((other) => box[0] < other[2] && other[0] < box[2] && box[1] < other[3] && other[1] < box[3])) continue;
+      taken.push(box);
+      chart.plot.append(s("text", { class: "direct", x: x + dx, y: y + dy, "text-anchor": anchor }, text));
+      break;
+    }
+  }
+}

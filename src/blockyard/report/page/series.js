@@ -1,0 +1,58 @@
+// Curves over seeds: a mean line, a band, and how many seeds stand behind each point.
+
+const POINTS = 160;
+// The 97.5 % point of Student's t for 1 to 30 degrees of freedom.
+const T = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16, 2.145, 2.131, 2.12, 2.11,
+  2.101, 2.093, 2.086, 2.08, 2.074, 2.069, 2.064, 2.06, 2.056, 2.052, 2.048, 2.045, 2.042];
+const student = (df) => T[df - 1] || 1.96 + 2.372 / df + 2.82 / df ** 2;
+
+/** The points of one run that have both the metric and the axis, in order. */
+function points(curve, metric, axis) {
+  const [across, values] = [curve[axis] || [], curve.metrics[metric] || []];
+  const found = [];
+  for (let k = 0; k < values.length; k += 1) if (known(values[k]) && known(across[k])) found.push([across[k], values[k]]);
+  return found.sort((a, b) => a[0] - b[0]);
+}
+
+/** Mean and band of an arm: {name, seeds, x, mean, low, high, n}; null where no run has the metric. */
+function series(name, metric, axis, band) {
+  const seeds = data.curves.filter((curve) => curve.arm === name).map((curve) => points(curve, metric, axis)).filter((run) => run.length);
+  if (!seeds.length) return null;
+  const made = { name, seeds, x: places(seeds), mean: [], low: [], high: [], n: [] };
+  const at = made.x.map(() => []);
+  for (const run of seeds) {
+    let k = 0;
+    made.x.forEach((x, place) => {
+      if (x < run[0][0] || x > run[run.length - 1][0]) return;
+      while (k < run.length - 1 && run[k + 1][0] <= x) k += 1;
+      const [[x0, y0], [x1, y1]] = [run[k], run[Math.min(k + 1, run.length - 1)]];
+      at[place].push(x1 === x0 ? y0 : y0 + ((x - x0) / (x1 - x0)) * (y1 - y0));
+    });
+  }
+  for (const values of at) {
+    const n = values.length;
+    const mean = values.reduce((sum, value) => sum + value, 0) / n;
+    let [low, high] = [Math.min(...values), Math.max(...values)];
+    if (band === "interval") {
+      const spread = Math.sqrt(values.reduce((sum, value) => sum + (value - mean) ** 2, 0) / Math.max(n - 1, 1));
+      const half = n > 1 ? (student(n - 1) * spread) / Math.sqrt(n) : 0;
+      [low, high] = [mean - half, mean + half];
+    }
+    made.mean.push(mean); made.low.push(low); made.high.push(high); made.n.push(n);
+  }
+  return made;
+}
+
+/** Where the mean is taken: the runs' own places where all agree, else evenly spread ones. */
+function places(seeds) {
+  const first = seeds.reduce((a, b) => (a.length >= b.length ? a : b)).map(([x]) => x);
+  const agree = seeds.every((run) => run.every(([x], k) => x === first[k]));
+  if (agree) return first;
+  const low = Math.min(...seeds.map((run) => run[0][0]));
+  const high = Math.max(...seeds.map((run) => run[run.length - 1][0]));
+  const most = Math.min(POINTS, Math.max(2, ...seeds.map((run) => run.length)));
+  // The ends of the runs are places too, so that the mean reaches as far as they all do.
+  const ends = seeds.map((run) => run[run.length - 1][0]);
+  const even = Array.from({ length: most }, (_, k) => low + ((high - low) * k) / (most - 1));
+  return [...new Set([...even, ...ends])].filter((x) => x <= high).sort((a, b) => a - b);
+}

@@ -1,0 +1,75 @@
+// What the reader has chosen. It outlives every redraw, so a live page keeps it.
+
+let data = JSON.parse(document.getElementById("data").textContent);
+
+const state = {
+  hidden: new Set(),
+  open: new Set(),
+  sort: { column: null, down: false },
+  metric: null,
+  axis: "step",
+  band: "range",
+  logarithm: false,
+  quality: null,
+  cost: null,
+};
+
+const SHOWN = 12; // arms drawn at first; more lines than that cannot be told apart
+
+const COSTS = {
+  parameters: { name: "Parameters", format: count },
+  flops_per_sample: { name: "FLOPs per sample", format: count },
+  step_seconds: { name: "Step time", format: time },
+  samples_per_second: { name: "Throughput", unit: "samples/s", format: count, more: true },
+  peak_memory: { name: "Peak memory", format: bytes },
+  cache_bytes_per_token: { name: "Cache per token", format: bytes },
+  seconds: { name: "Training time", format: time },
+};
+
+const AXES = {
+  step: { name: "Step", format: count },
+  samples: { name: "Samples seen", format: count },
+  flops: { name: "Training FLOPs", format: count },
+  seconds: { name: "Wall time", format: time },
+};
+
+/** The arms that are switched on. */
+const shown = () => data.arms.filter((arm) => !state.hidden.has(arm.name));
+
+/** "max" or "min". */
+const direction = (metric) => (metric === data.metric ? data.direction : (data.directions || {})[metric] || "min");
+
+/** "higher is better" or "lower is better". */
+const wish = (metric) => `${direction(metric) === "max" ? "higher" : "lower"} is better`;
+
+/** Arms sorted from the best mean; those without one last. */
+function ranked(arms) {
+  const turn = data.direction === "max" ? -1 : 1;
+  return [...arms].sort((a, b) => (known(a.mean) ? turn * a.mean : Infinity) - (known(b.mean) ? turn * b.mean : Infinity));
+}
+
+/** The baseline and the best others, as many as can be told apart. */
+function leaders() {
+  const best = ranked(data.arms.filter((arm) => arm.name !== data.baseline)).slice(0, SHOWN - (data.baseline ? 1 : 0));
+  return new Set([data.baseline, ...best.map((arm) => arm.name)]);
+}
+
+/** The choices that a fresh page opens with. */
+function begin() {
+  const names = curveMetrics();
+  const twin = String(data.metric).replace(/^test\//, "val/");
+  state.metric = [twin, data.metric, "val/loss", names[0]].find((name) => names.includes(name)) || null;
+  state.quality = data.metric;
+  const costs = Object.keys(COSTS).filter((key) => data.arms.some((arm) => known((arm.cost || {})[key])));
+  state.cost = costs.find((key) => key.startsWith(String(data.cost_axis))) || costs[0] || null;
+  if (data.arms.length > SHOWN) {
+    const keep = leaders();
+    state.hidden = new Set(data.arms.map((arm) => arm.name).filter((name) => !keep.has(name)));
+  }
+}
+
+/** The metrics that any curve has, in the comparison's order. */
+function curveMetrics() {
+  const found = new Set(data.curves.flatMap((curve) => Object.keys(curve.metrics)));
+  return [...data.metrics.filter((name) => found.has(name)), ...[...found].filter((name) => !data.metrics.includes(name))];
+}

@@ -1,0 +1,142 @@
+// The table: one row an arm, sortable, each row opening into what the arm changes.
+
+const SIGNS = { better: "▲", worse: "▼", baseline: "●", "no difference shown": "≈", "too few seeds": "…" };
+
+/** A verdict as a small badge; the sign says it without colour. */
+function chip(verdict) {
+  const kind = { better: "good", worse: "bad", baseline: "base" }[verdict] || "even";
+  return h("span", { class: `chip ${kind}` }, h("span", { "aria-hidden": "true" }, SIGNS[verdict] || "·"), verdict || NONE);
+}
+
+/** Mean and interval as text, the interval smaller. */
+const estimate = (text, pair, places) => [h("span", { class: "main" }, text), h("small", {}, interval(pair, places))];
+
+/** The columns: key, name, group, what is sorted by, what a cell shows. */
+function columns() {
+  const means = decimals(data.arms.flatMap((arm) => [arm.mean, ...(arm.interval || [])]));
+  const gaps = data.arms.map((arm) => arm.difference).filter(Boolean);
+  const places = decimals([0, ...gaps.flatMap((gap) => [gap.mean, ...(gap.interval || [])])]);
+  const domain = extent([0, ...gaps.flatMap((gap) => gap.interval || [gap.mean])], 0.06);
+  const p = (key, name, help) => ({ key, name, help, group: "Against the baseline", value: (arm) => (arm.difference || {})[key],
+    cell: (arm) => (arm.difference ? chance(arm.difference[key]) : "") });
+  const against = !gaps.length ? [] : [
+    { key: "difference", name: "Difference", help: "to the baseline, paired by seed, with its 95 % interval",
+      group: "Against the baseline", value: (arm) => (arm.difference || {}).mean,
+      cell: (arm) => (arm.difference ? [...estimate(change(arm.difference.mean, places), arm.difference.interval, places),
+        whisker(arm, domain)] : "") },
+    p("t_p", "p (t)", "paired t-test"), p("permutation_p", "p (perm.)", "exact permutation test over the signs of the pairs"),
+    p("holm_p", "p (Holm)", "the t-test's p, corrected for the number of arms"),
+    { key: "effect", name: "Effect", help: (gaps.find((gap) => gap.effect_kind) || {}).effect_kind, group: "Against the baseline",
+      value: (arm) => (arm.difference || {}).effect, cell: (arm) => (arm.difference ? change(arm.difference.effect, 2) : "") }];
+  const costs = Object.entries(COSTS).filter(([key]) => data.arms.some((arm) => known((arm.cost || {})[key])));
+  return [
+    { key: "verdict", name: "Verdict", group: "Quality", value: (arm) => arm.verdict, cell: (arm) => chip(arm.verdict), words: true },
+    { key: "n", name: "n", help: "seeds with a result", group: "Quality", value: (arm) => arm.n,
+      cell: (arm) => (arm.planned && arm.planned !== arm.n ? `${arm.n}/${arm.planned}` : String(arm.n)) },
+    { key: "mean", name: data.metric, help: "mean over seeds with its 95 % interval", group: "Quality",
+      value: (arm) => arm.mean, cell: (arm) => estimate(fixed(arm.mean, means), arm.interval, means) },
+    ...against,
+    ...costs.map(([key, { name, unit, format }]) => ({ key, name, help: unit, group: "Cost", value: (arm) => (arm.cost || {})[key],
+      cell: (arm) => [h("span", { class: "main" }, format((arm.cost || {})[key])),
+        h("small", {}, arm.name === data.baseline ? "" : ratio((arm.cost_ratio || {})[key]))] })),
+  ];
+}
+
+/** The difference and its interval drawn on the scale of all arms, zero marked. */
+function whisker(arm, domain) {
+  const { mean, interval: pair } = arm.difference;
+  if (!known(mean)) return null;
+  const across = scale(domain, [3, 117]);
+  return s("svg", { class: `whisker ${{ better: "good", worse: "bad" }[arm.verdict] || "even"}`, width: 120, height: 16,
+    viewBox: "0 0 120 16", "aria-hidden": "true", focusable: "false" },
+    s("line", { class: "zero", x1: across(0), x2: across(0), y1: 0, y2: 16 }),
+    pair ? s("line", { class: "reach", x1: across(pair[0]), x2: across(pair[1]), y1: 8, y2: 8 }) : null,
+    s("circle", { cx: across(mean), cy: 8, r: 3.5 }));
+}
+
+/** Arms in the order chosen; what has no value comes last either way. */
+function ordered(all) {
+  const column = all.find((one) => one.key === state.sort.column) ||
+    (state.sort.column === "name" ? { value: (arm) => arm.name } : null);
+  if (!column) return data.arms;
+  const turn = state.sort.down ? -1 : 1;
+  const blank = (x) => x === null || x === undefined;
+  return [...data.arms].sort((a, b) => {
+    const [x, y] = [column.value(a), column.value(b)];
+    if (blank(x) || blank(y)) return Number(blank(x)) - Number(blank(y));
+    return turn * (typeof x === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true }));
+  });
+}
+
+/** A head cell with its button. First click: best or largest first where numbers, A to Z where words. */
+function head(column, first) {
+  const on = state.sort.column === column.key;
+  const press = () => {
+    const lower = column.words || column.key.endsWith("_p") || (column.key === "mean" && data.direction === "min");
+    state.sort = !on ? { column: column.key, down: !lower } : { column: column.key, down: !state.sort.down };
+    redraw("table");
+  };
+  return h("th", { scope: "col", class: first ? "arm" : column.words ? null : "number", "data-column": column.key,
+    "aria-sort": on ? (state.sort.down ? "descending" : "ascending") : "none" },
+    h("button", { type: "button", class: "sort", "data-key": `sort:${column.key}`, onclick: press, title: column.help },
+      column.name, h("span", { class: "arrow", "aria-hidden": "true" }, on ? (state.sort.down ? "↓" : "↑") : "↕")));
+}
+
+/** The whole table in its scrolling box, and what its figures mean. */
+function drawTable(body) {
+  const all = columns();
+  const groups = [...new Set(all.map((column) => column.group))];
+  const rows = ordered(all).flatMap((arm) => row(arm, all));
+  body.append(
+    h("div", { class: "scroll arms", tabindex: 0, role: "region", "aria-label": "Table of arms" },
+      h("table", { id: "arms-table", class: "arms" },
+        h("caption", {}, `Every arm: ${data.metric} (${wish(data.metric)}), the difference to the baseline, and what it costs`),
+        h("thead", {},
+          h("tr", { class: "groups" }, h("td", { class: "arm" }), groups.map((group) =>
+            h("th", { scope: "colgroup", colspan: all.filter((column) => column.group === group).length }, group))),
+          h("tr", {}, head({ key: "name", name: "Arm", words: true }, true), all.map((column) => head(column, false)))),
+        h("tbody", {}, rows))),
+    h("p", { class: "note" }, smallest()),
+    disclosure("how", "How to read this table", reading));
+}
+
+/** An arm's row and, where it is open, the row below it. */
+function row(arm, all) {
+  const place = data.arms.indexOf(arm);
+  const key = `arm:${arm.name}`;
+  const open = state.open.has(key) || state.printing;
+  const press = () => {
+    state.open[open ? "delete" : "add"](key);
+    redraw("table");
+  };
+  const line = h("tr", { class: arm.name === data.baseline ? "baseline" : null, "data-arm": place },
+    h("th", { scope: "row", class: "arm" },
+      h("button", { type: "button", class: "expand", "aria-expanded": String(open), "aria-controls": `detail-${place}`,
+        "data-key": `expand:${place}`, onclick: press, title: arm.name },
+      h("span", { class: "turn", "aria-hidden": "true" }, open ? "▾" : "▸"), swatch(arm.name), h("span", { class: "name" }, arm.name))),
+    all.map((column) => h("td", { class: column.words ? null : "number", "data-column": column.key }, column.cell(arm))));
+  if (!open) return [line];
+  return [line, h("tr", { class: "detail", id: `detail-${place}` }, h("td", { colspan: all.length + 1 }, detail(arm)))];
+}
+
+/** What the smallest permutation p can be, in words. */
+function smallest() {
+  const gaps = data.arms.map((arm) => arm.difference).filter((gap) => gap && known(gap.smallest_p));
+  if (!gaps.length) return null;
+  const fewest = gaps.reduce((a, b) => (a.smallest_p >= b.smallest_p ? a : b));
+  const limit = short(fewest.smallest_p);
+  return `With ${plural(fewest.n, "pair")} of seeds the exact permutation test cannot give a p below ${limit}` +
+    `${fewest.smallest_p > 0.05 ? ", so it cannot fall under 0.05 however large the difference" : ""}.`;
+}
+
+/** The legend of the table's words. */
+function reading() {
+  const kinds = [...new Set(data.arms.filter((arm) => arm.interval).map((arm) => arm.interval_kind))];
+  const named = { t: "Student's t", bca: "the BCa bootstrap" };
+  return h("ul", { class: "note" },
+    h("li", {}, `Intervals are 95 %${kinds.length ? `, by ${kinds.map((kind) => named[kind] || kind).join(" and ")}` : ""}.`),
+    h("li", {}, "Differences are paired: arm minus baseline within each seed, then averaged."),
+    h("li", {}, "The verdict rests on the Holm-corrected p; fewer than three seeds give none."),
+    h("li", {}, "× is the ratio to the baseline. A dash is a value that was not measured or does not exist."),
+    h("li", {}, "A row opens into what the arm changes in config, modules and parameters."));
+}

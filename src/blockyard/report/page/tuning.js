@@ -1,0 +1,49 @@
+// What was tried for each arm before it was compared, and what was chosen.
+
+/** A chart for every tuned key: the best validation value that each of its values reached. */
+function drawTuning(body) {
+  const tried = data.tuning.filter((one) => !state.hidden.has(one.arm));
+  const keys = [...new Set(data.tuning.flatMap((one) => Object.keys(one.setting)))];
+  const varied = keys.filter((key) => new Set(data.tuning.map((one) => word(one.setting[key]))).size > 1);
+  const metric = String(data.metric).replace(/^test\//, "val/");
+  const width = varied.length > 1 && body.clientWidth > 760 ? (body.clientWidth - 24) / 2 : body.clientWidth;
+  const best = (a, b) => (data.direction === "max" ? b.mean - a.mean : a.mean - b.mean);
+  body.append(figure("tuning", {
+    chart: tried.some((one) => known(one.mean)) ? h("div", { class: "panels" }, varied.map((key) => tuningChart(key, tried, metric, Math.max(270, width), best)))
+      : h("p", { class: "empty" }, "No setting has a value yet."),
+    caption: `Mean ${metric} of every setting tried (faint), the line through the best at each value; the ring is the setting chosen. ` +
+      "Settings are chosen on validation, never on test.",
+    table: () => grid("Settings tried", ["arm", "setting", `mean ${metric}`, "seeds", "chosen"],
+      tried.map((one) => [one.arm, h("code", {}, setting(one.setting)), short(one.mean), String(Object.keys(one.values || {}).length), one.chosen ? "yes" : "no"]), [2, 3]),
+  }));
+}
+
+/** One key across, the metric up; numbers on their own scale, words side by side. */
+function tuningChart(key, tried, metric, width, best) {
+  const good = tried.filter((one) => known(one.mean) && key in one.setting);
+  const values = [...new Set(good.map((one) => one.setting[key]))];
+  const numeric = values.every(known);
+  if (numeric) values.sort((a, b) => a - b);
+  const logarithm = numeric && values[0] > 0 && values[values.length - 1] / values[0] > 8;
+  const place = (one) => (numeric ? one.setting[key] : values.indexOf(one.setting[key]));
+  const ticks = numeric && values.length > 8 ? undefined : values.map((value, k) => [numeric ? value : k, numeric ? short(value) : cut(word(value), 14)]);
+  const chart = frame({ width, height: Math.max(240, Math.min(320, width * 0.5)), title: `${metric} by ${key}`,
+    desc: `${plural(good.length, "setting")} of ${plural(new Set(good.map((one) => one.arm)).size, "arm")}; the chosen ones: ` +
+      `${good.filter((one) => one.chosen).map((one) => `${one.arm} ${word(one.setting[key])}`).join(", ")}.`,
+    x: { domain: extent(good.map(place), 0.06, logarithm), label: key, ticks, logarithm },
+    y: { domain: extent(good.map((one) => one.mean), 0.1) } });
+  const at = (one) => [chart.x(place(one)), chart.y(one.mean)];
+  for (const arm of new Set(good.map((one) => one.arm))) {
+    const own = good.filter((one) => one.arm === arm);
+    const top = values.map((value) => own.filter((one) => one.setting[key] === value).sort(best)[0]).filter(Boolean);
+    const { stroke, dash } = look(arm);
+    chart.plot.append(s("path", { class: "line", d: path(top.map(at)), "stroke-dasharray": dash, style: { stroke } }));
+    for (const one of own) {
+      const dot = marker(arm, ...at(one), 4.5);
+      if (!top.includes(one)) dot.classList.add("faint");
+      chart.plot.append(dot);
+      if (one.chosen) chart.plot.append(s("circle", { class: "ring", cx: at(one)[0], cy: at(one)[1], r: 9, style: { stroke } }));
+    }
+  }
+  return chart.root;
+}

@@ -1,0 +1,47 @@
+// The claim, the answer and what to beware of: the first screen.
+
+const JUDGED = { supported: ["✓", "Supported"], contradicted: ["✗", "Contradicted"], undecided: ["?", "Undecided"] };
+
+/** Claim, answer, expectation, the run of things in figures, warnings. */
+function drawAnswer(body) {
+  const heading = data.claim || data.title || "Comparison";
+  body.append(
+    h("p", { class: "eyebrow" }, heading === data.title ? "comparison" : data.title, data.source ? [" · ", data.source] : null),
+    h("h1", {}, heading),
+    data.answer ? h("p", { class: "answer" }, data.answer) : null,
+    data.expect ? expectation(data.expect) : null,
+    h("dl", { class: "facts" }, facts().map(([name, value, note]) =>
+      h("div", {}, h("dt", {}, name), h("dd", {}, value, note ? h("small", {}, note) : null)))),
+    warnings());
+}
+
+/** What the file expected and how it came out. */
+function expectation({ text, verdict, reason }) {
+  const [sign, name] = JUDGED[verdict] || ["?", verdict];
+  return h("div", { class: `expect ${JUDGED[verdict] ? verdict : "undecided"}` },
+    h("p", { class: "judged" }, h("span", { "aria-hidden": "true" }, sign), name),
+    h("div", {}, h("p", {}, "Expected: ", h("code", {}, text)), reason ? h("p", { class: "note" }, reason) : null));
+}
+
+/** [name, value, note] of the comparison at a glance. */
+function facts() {
+  const done = data.cells.filter((cell) => cell.state === "done").length;
+  const open = ["running", "queued", "failed", "interrupted", "missing", "refused"]
+    .map((name) => [data.cells.filter((cell) => cell.state === name).length, name])
+    .filter(([n]) => n).map(([n, name]) => `${n} ${name}`).join(", ");
+  return [
+    ["Metric", data.metric, wish(data.metric)],
+    ["Arms", String(data.arms.length), data.baseline ? `baseline ${data.baseline}` : "no baseline"],
+    ["Seeds", String(data.seeds.length), data.seeds.length && data.seeds.length <= 8 ? data.seeds.join(", ") : null],
+    data.cells.length ? ["Cells done", `${done} of ${data.cells.length}`, open || null] : null,
+  ].filter(Boolean);
+}
+
+/** Everything that limits the answer, one line each. */
+function warnings() {
+  const lines = [...(data.board && data.board.error ? [data.board.error] : []), ...data.warnings];
+  if (!lines.length) return null;
+  return h("aside", { class: "warnings", "aria-label": "Warnings" },
+    h("h2", {}, plural(lines.length, "thing to know", "things to know")),
+    h("ul", {}, lines.map((line) => h("li", {}, line))));
+}
