@@ -1,0 +1,90 @@
+"""The rows of a comparison: one for each arm, one for each cell."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from blockyard.report import cost
+from blockyard.report.changes import MOST_ARMS, changes
+from blockyard.report.gathered import Gathered, Group
+from blockyard.report.intervals import mean_of
+from blockyard.report.paired import EFFECT, Difference
+from blockyard.report.record import Record
+from blockyard.report.statistics import Judged
+
+
+def rows(
+    found: Gathered,
+    judged: dict[str, Judged],
+    baseline: str | None,
+    metric: str,
+    metrics: list[str],
+    direction: str,
+    axis: str,
+) -> list[dict[str, Any]]:
+    """Every arm, in the order of the question. axis: the cost that quality is weighed against."""
+    costs = {group.name: cost.over_runs(run.cost for run in group.done) for group in found.groups}
+    points = {name: (judged[name].mean.mean, costs[name].get(axis)) for name in costs}
+    front = cost.pareto(points, direction, cost.KEYS[axis][0])
+    reference = found.named(baseline) if baseline else None
+    sketch = len(found.groups) <= MOST_ARMS
+    made = []
+    for group in found.groups:
+        one = judged[group.name]
+        counts = (costs[baseline]["parameters"] if baseline else None, costs[group.name]["parameters"])
+        refused = group.refused and not group.runs
+        made.append(
+            {
+                "name": group.name,
+                "n": one.mean.n,
+                "planned": group.planned,
+                "values": {str(seed): value for seed, value in sorted(group.values(metric).items())},
+                "mean": one.mean.mean,
+                "interval": one.mean.interval,
+                "interval_kind": one.mean.kind,
+                "difference": difference(one.difference),
+                "verdict": one.verdict,
+                "words": f"It was refused: {'; '.join(group.refused)}." if refused else one.words,
+                "overrides": list(group.overrides),
+                "levels": dict(group.levels),
+                "changes": changes(group, reference, counts, modules=sketch),
+                "cost": costs[group.name],
+                "cost_ratio": cost.ratios(costs[group.name], costs[baseline] if baseline else None),
+                "pareto": group.name in front,
+                "budget": {"settings": group.tried, "chosen": group.chosen} if group.tried is not None else None,
+                "other": {name: _other(group, name) for name in metrics},
+            }
+        )
+    return made
+
+
+def difference(found: Difference | None) -> dict[str, Any] | None:
+    """A difference as a comparison holds it; None where there is no common seed."""
+    if found is None or not found.n:
+        return None
+    made = {key: value for key, value in asdict(found).items() if key != "deviation"}
+    return made | {"effect_kind": EFFECT}
+
+
+def cell(record: Record) -> dict[str, Any]:
+    """A run, or a cell that has none."""
+    return {
+        "arm": record.arm,
+        "seed": record.seed,
+        "setting": record.setting,
+        "state": record.state,
+        "reason": record.reason,
+        "run": record.run if record.state not in ("missing", "refused") else None,
+        "metrics": record.metrics,
+    }
+
+
+def flops(group: Group) -> float | None:
+    """FLOPs per sample of an arm, for the curves of its runs that are not done."""
+    return cost.over_runs(run.cost for run in group.done)["flops_per_sample"]
+
+
+def _other(group: Group, metric: str) -> dict[str, Any]:
+    found = mean_of(list(group.values(metric).values()))
+    return {"mean": found.mean, "interval": found.interval, "n": found.n}

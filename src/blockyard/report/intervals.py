@@ -1,0 +1,84 @@
+"""The mean of an arm over its seeds, and how well it is known.
+
+Source: Student 1908, The Probable Error of a Mean; Efron 1987, Better Bootstrap Confidence Intervals (BCa).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
+
+LEVEL = 0.95
+BOOTSTRAP_FROM = 20  # values; a bootstrap of fewer covers too little
+RESAMPLES = 9_999
+ROUNDING = 1e-6  # metrics are computed in single precision: what is closer than this is equal
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean of n values. interval: 95 %, or None where the values cannot say (one, or all equal)."""
+
+    n: int
+    mean: float | None
+    interval: Interval | None
+    kind: Literal["t", "bca"]
+
+
+def mean_of(values: Sequence[float]) -> Mean:
+    """The mean with its 95 % interval: Student's t for few values, BCa from twenty.
+
+    values: finite. Equal values have no interval: their spread is unknown, not zero.
+    """
+    import numpy as np
+
+    data = np.asarray(values, dtype=float)
+    kind: Literal["t", "bca"] = "bca" if len(data) >= BOOTSTRAP_FROM else "t"
+    if not len(data):
+        return Mean(0, None, None, kind)
+    mean = float(data.mean())
+    if len(data) < 2 or flat(data, float(np.abs(data).max())):
+        return Mean(len(data), mean, None, kind)
+    if kind == "bca":
+        return Mean(len(data), mean, bca_interval(data), kind)
+    low, high = t_interval(data)
+    return Mean(len(data), mean, (float(low), float(high)), kind)
+
+
+def t_interval(values: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
+    """The ends of Student's interval of the mean over the last axis: (..., n) -> 2 x (...)."""
+    import numpy as np
+    from scipy import stats
+
+    n = values.shape[-1]
+    error = values.std(axis=-1, ddof=1) / np.sqrt(n)
+    half = stats.t.ppf((1 + level) / 2, n - 1) * error
+    mean = values.mean(axis=-1)
+    return mean - half, mean + half  # 2 x (...)
+
+
+def bca_interval(values: np.ndarray, level: float = LEVEL) -> Interval | None:
+    """The BCa bootstrap interval of the mean of values (n,); the same for the same values in any order."""
+    import numpy as np
+    from scipy import stats
+
+    found = stats.bootstrap(
+        (np.sort(values),),
+        np.mean,
+        confidence_level=level,
+        n_resamples=RESAMPLES,
+        method="BCa",
+        random_state=np.random.default_rng(0),
+    ).confidence_interval
+    low, high = float(found.low), float(found.high)
+    return (low, high) if np.isfinite([low, high]).all() else None
+
+
+def flat(values: np.ndarray, scale: float) -> bool:
+    """Whether values (n,) differ by no more than rounding, for figures as large as `scale`."""
+    return float(values.max() - values.min()) <= ROUNDING * scale

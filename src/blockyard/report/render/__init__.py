@@ -1,0 +1,1 @@
+"""One comparison, several ways to read it. One file each."""
