@@ -170,6 +170,7 @@ def run(
     say = say or (lambda text: sys.stdout.write(f"{text}\n") and None)
     with _Signals() as signals, Screen(plan, say, live) as screen:
         loop = _Loop(plan, executor, retry, screen, signals)
+        executor.home = plan.folder
         loop.survey()
         if loop.waits:
             with contextlib.suppress(KeyboardInterrupt), executor:

@@ -139,6 +139,14 @@ class Server:
             os.kill(pid, signal.SIGKILL)
 
 
+def use_threads(count: int) -> None:
+    """So many CPU threads for this process and those it starts."""
+    import torch
+
+    os.environ["OMP_NUM_THREADS"] = str(count)
+    torch.set_num_threads(count)  # the variable was read when torch was imported
+
+
 def _noted(_signum: int, _frame: Any) -> None:
     """A cell has ended: Python writes to `wake` only for a signal that is handled."""
 
@@ -149,14 +157,11 @@ def _cell(order: Order, write: int, server: int) -> int:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         if os.getppid() != server:
             return 143
-    os.environ.update(order.environment or {})
-    if order.threads is not None:
-        import torch
-
-        os.environ["OMP_NUM_THREADS"] = str(order.threads)
-        torch.set_num_threads(order.threads)  # the variable was read when torch was imported
     from blockyard.sweep.cell import execute
 
+    os.environ.update(order.environment or {})
+    if order.threads is not None:
+        use_threads(order.threads)
     outcome = execute(order.task)
     with contextlib.suppress(OSError):
         os.write(write, pickle.dumps(outcome))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 BUSY = 75  # another process has the run; `EX_TEMPFAIL` of sysexits.h
@@ -37,9 +38,13 @@ class Outcome:
 
 
 class Executor(ABC):
-    """Runs tasks. Used as a context; leaving it stops what still runs, saved and resumable."""
+    """Runs tasks. Used as a context, again after it was left; leaving it stops what still runs, saved and resumable.
+
+    home: the sweep's folder, for files of the executor's own; set by who uses it, before entering
+    """
 
     incidental: ClassVar[frozenset[str]] = frozenset({"*"})
+    home: Path | None = None
 
     @abstractmethod
     def __enter__(self) -> Executor: ...

@@ -18,13 +18,13 @@ from multiprocessing.connection import Connection
 from typing import Literal
 
 from blockyard.contracts import Count
+from blockyard.sweep.executor._deaths import silent
 from blockyard.sweep.executor._places import Places, cores, visible_gpus
 from blockyard.sweep.executor._warm import Ended, Order
 from blockyard.sweep.executor.base import Executor, Outcome, Task
 
 _PATIENCE = 60.0  # seconds a cell may take to save when it is told to stop
 _MAIN = "import sys; sys.path[:] = {path!r}; from blockyard.sweep.executor._warm import main; main()"
-_CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGTRAP}
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class LocalExecutor(Executor):
     def _end(self, ended: Ended) -> None:
         running = self._running.pop(ended.number)
         self._places.give(running.taken)
-        self._ended.append(ended.outcome or _dead(running.task, ended.code))
+        self._ended.append(ended.outcome or silent(running.task, ended.code))
 
     def _lost(self) -> None:
         """The server is gone; the kernel has told the cells to save and stop. The next one gets a new server."""
@@ -195,17 +195,3 @@ def _named(gpus: list[int]) -> list[str]:
             there = f"there are {len(found)}, numbered from 0" if found else "there is none"
             raise ValueError(f"executor.gpus={gpus}: no GPU {number}; {there}")
     return [found[number] for number in dict.fromkeys(gpus)]
-
-
-def _dead(task: Task, code: int) -> Outcome:
-    """The outcome of a process that ended without one, written into its run's status too."""
-    from blockyard.sweep.cell import given_up
-
-    if code < 0:
-        name = signal.Signals(-code).name
-        reason = f"killed by {name}" + (" (out of memory?)" if -code == signal.SIGKILL else "")
-        crashed = -code in _CRASHES
-    else:
-        reason, crashed = f"its process ended with exit code {code} and without a word", True
-    given_up(task, reason, failed=crashed)
-    return Outcome(task.key, code or 1, reason)
