@@ -154,9 +154,14 @@ _BOUNDS = {
 
 def _adapter(annotation: Any) -> TypeAdapter[Any] | None:
     try:
-        return TypeAdapter(annotation)
+        return _made(annotation)
     except (PydanticUserError, TypeError):
         return None  # a type that no config value can have, such as a module
+
+
+@cache
+def _made(annotation: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(annotation)
 
 
 def _explain(error: ValidationError, annotation: Any) -> str:

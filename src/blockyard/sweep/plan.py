@@ -12,12 +12,16 @@ A cell is a run folder: its address is the hash of its config and its seed, so a
 
 from __future__ import annotations
 
+import copy
+import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from blockyard.errors import UserError
-from blockyard.runs.files import read_json, write_json
+from blockyard.runs.files import read_json, write_text
+from blockyard.runs.redact import redact
+from blockyard.sweep import packed
 
 FILE = "plan.json"
 FOLDER = "sweeps"
@@ -41,7 +45,8 @@ class Variant:
     """An arm under one setting of what is tuned: everything of a config but the seed.
 
     setting: tuned key -> value; empty where nothing is tuned
-    config: complete and plain; its `seed` counts for nothing
+    config: complete and plain; its `seed` counts for nothing. Variants share equal parts, so write into
+        a copy, or take `SweepPlan.config`
     choices: the YAML of each family
     """
 
@@ -74,8 +79,11 @@ class Refused:
 class SweepPlan:
     """A frozen plan.
 
-    question: the sweep file's content as plain data, complete
+    question: the sweep file's content as plain data, complete; `base` with the command line's words
     outputs: the folder that holds all runs; the sweep's own is `folder`
+    cells: every one that could be asked for; of a tuned sweep `tune.due` says which are
+    facts: command, versions, git, host, time (`provenance`); overrides and config_dirs of the command line;
+        metric {name, validation, direction}; notes: what was decided for the user, in words; match
     """
 
     name: str
@@ -85,7 +93,7 @@ class SweepPlan:
     variants: dict[str, Variant]
     cells: tuple[Cell, ...]
     refused: tuple[Refused, ...] = ()
-    facts: dict[str, Any] = field(default_factory=dict)  # command, versions, git, time, notes of matching
+    facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
@@ -93,36 +101,50 @@ class SweepPlan:
         return Path(self.outputs) / FOLDER / self.name
 
     def config(self, cell: Cell) -> dict[str, Any]:
-        """The complete config of a cell."""
-        return self.variants[cell.variant].config | {"seed": cell.seed, "outputs": self.outputs}
+        """The complete config of a cell, the caller's own copy; a logger lists it as arm and seed."""
+        config = copy.deepcopy(self.variants[cell.variant].config) | {"seed": cell.seed, "outputs": self.outputs}
+        logger = config.get("logger")
+        if isinstance(logger, dict) and "name" in logger and logger["name"] is None:
+            logger["name"] = f"{cell.variant}/s{cell.seed}"
+        return config
 
     def path(self, cell: Cell) -> Path:
         """The cell's run folder."""
         return Path(self.outputs) / cell.run
 
     def save(self) -> Path:
-        """Write plan.json, whole or not at all. Raises OSError."""
+        """Write plan.json without secrets, whole or not at all. Raises OSError."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.folder / FILE, asdict(self))
+        plain = {
+            "name": self.name,
+            "outputs": self.outputs,
+            "question": redact(self.question),
+            "arms": redact([asdict(arm) for arm in self.arms]),
+            "refused": redact([asdict(each) for each in self.refused]),
+            "facts": redact(self.facts),
+            **packed.pack(self.variants.values(), self.cells),
+        }
+        plain["nodes"] = redact(plain["nodes"])
+        write_text(self.folder / FILE, json.dumps(plain, separators=(",", ":")) + "\n")
         return self.folder / FILE
 
     @classmethod
-    def load(cls, folder: Path) -> SweepPlan:
-        """The plan of a sweep's folder. Raises UserError where there is none or it is damaged."""
+    def load(cls, folder: Path, file: str = FILE) -> SweepPlan:
+        """The plan of a sweep's folder, or an older one kept there. Raises UserError where it is not or is damaged."""
         try:
-            data = read_json(folder / FILE)
+            data = read_json(folder / file)
             return cls(
                 name=data["name"],
                 question=data["question"],
                 # The folder may have been moved with its runs.
                 outputs=str(folder.absolute().parents[1]),
                 arms=tuple(Arm(a["name"], tuple(a["overrides"]), a["levels"]) for a in data["arms"]),
-                variants={key: Variant(**value) for key, value in data["variants"].items()},
-                cells=tuple(Cell(**cell) for cell in data["cells"]),
+                variants={each["key"]: Variant(**each) for each in packed.variants(data)},
+                cells=tuple(Cell(*cell) for cell in packed.cells(data)),
                 refused=tuple(Refused(r["arm"], r["setting"], tuple(r["reasons"])) for r in data["refused"]),
                 facts=data["facts"],
             )
         except FileNotFoundError as error:
-            raise UserError(f"{folder} is no sweep: it has no {FILE}") from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{folder / FILE} is damaged ({error}); run the sweep's command again") from error
+            raise UserError(f"{folder} is no sweep: it has no {file}") from error
+        except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+            raise UserError(f"{folder / file} is damaged ({error}); run the sweep's command again") from error

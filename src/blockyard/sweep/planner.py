@@ -1,0 +1,174 @@
+"""From a sweep file to a frozen plan: every cell composed and judged before the first one starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from blockyard.check import check
+from blockyard.compose import Composed
+from blockyard.errors import UserError
+from blockyard.runs.identity import identity, run_name
+from blockyard.runs.provenance import provenance
+from blockyard.sweep import budget, match, pins, studies, words
+from blockyard.sweep.composer import Composer
+from blockyard.sweep.count import Scales
+from blockyard.sweep.packed import Nodes
+from blockyard.sweep.plan import Arm, Cell, Refused, SweepPlan, Variant
+from blockyard.sweep.question import BadQuestion, Question, read
+
+_SHOWN = 10  # problems of one kind that are told in full
+
+
+def make(
+    path: Path,
+    *,
+    outputs: str = "outputs",
+    config_dirs: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    command: Sequence[str] | None = None,
+) -> SweepPlan:
+    """The plan of a sweep file; nothing is written.
+
+    outputs: the folder that holds all runs; overrides: words added to the file's base
+    Raises BadQuestion with every problem of the file, of its base or its baseline, or where two arms are one.
+    """
+    question = read(Path(path))
+    planner = _Planner(question, [*question.base, *overrides], Composer(tuple(config_dirs)))
+    planner.judge_base(overrides)
+    planner.fill()
+    where = Path(outputs).expanduser().absolute()
+    facts = provenance(command) | {
+        "overrides": list(overrides),
+        "config_dirs": [str(Path(folder).expanduser().absolute()) for folder in config_dirs],
+        "metric": planner.metric,
+        "notes": planner.notes(),
+    }
+    return SweepPlan(
+        name=question.name,
+        question=question.as_dict() | {"base": planner.base},
+        outputs=str(where),
+        arms=question.arms,
+        variants=planner.variants,
+        cells=() if question.search else tuple(planner.cells()),
+        refused=tuple(planner.refused),
+        facts=facts | ({"match": planner.matched} if planner.matched else {}),
+    )
+
+
+@dataclass
+class _Planner:
+    question: Question
+    base: list[str]
+    composer: Composer
+    scales: Scales = field(default_factory=Scales)
+    nodes: Nodes = field(default_factory=Nodes)
+    variants: dict[str, Variant] = field(default_factory=dict)
+    refused: list[Refused] = field(default_factory=list)
+    metric: dict[str, str] = field(default_factory=dict)
+    matched: dict[str, Any] = field(default_factory=dict)
+    pinned: set[str | int] = field(default_factory=set)
+
+    def judge_base(self, overrides: Sequence[str]) -> None:
+        """What all arms share must be sound by itself. Raises BadQuestion."""
+        problems = [p for word in overrides if not word.startswith("allow=") and (p := words.problem(word, "base"))]
+        if problems:
+            raise BadQuestion(problems)
+        composed, reasons = self._judged(self.base)
+        if reasons:
+            raise BadQuestion([f"base: {reason}" for reason in reasons])
+        try:
+            allow = list(composed.config.get("allow") or [])
+            validation, direction = studies.target(self.question.metric, composed.config["objective"], allow)
+        except UserError as error:
+            raise BadQuestion([str(error)]) from error
+        name = self.question.metric or f"test/{validation.partition('/')[2]}"
+        self.metric = {"name": name, "validation": validation, "direction": direction}
+
+    def fill(self) -> None:
+        """Every variant, or why it is refused. Raises BadQuestion where the comparison would not stand."""
+        settings = budget.settings(self.question.tune)
+        widths = self._widths()
+        for arm in self.question.arms:
+            width = [f"model.dim={widths[arm.name]}"] if arm.name in widths else []
+            for number, setting in enumerate(settings):
+                key = f"{arm.name}#{number}" if self.question.tune else arm.name
+                tuned = [words.word(name, value) for name, value in setting.items()]
+                self._add(key, arm, setting, [*self.base, *arm.overrides, *width, *tuned])
+        standing = {variant.arm for variant in self.variants.values()}
+        if self.question.baseline not in standing:
+            reasons = [
+                f"baseline {r.arm}: {text}"
+                for r in self.refused
+                if r.arm == self.question.baseline
+                for text in r.reasons
+            ]
+            raise BadQuestion(list(dict.fromkeys(reasons)))
+        twins = list(self._twins())
+        if twins:
+            more = [f"and {len(twins) - _SHOWN} more pairs of this kind"] if len(twins) > _SHOWN else []
+            raise BadQuestion([*twins[:_SHOWN], *more])
+
+    def cells(self) -> Iterator[Cell]:
+        """All that may be asked for, variant by variant."""
+        for variant in self.variants.values():
+            folder = run_name(variant.config)
+            for seed in self.question.seeds:
+                yield Cell(variant.key, seed, f"{folder}/s{seed}")
+
+    def notes(self) -> list[str]:
+        """What was decided for the user."""
+        return [*pins.note(self.pinned), *match.notes(self.matched)]
+
+    def _judged(self, line: Sequence[str]) -> tuple[Composed, list[str]]:
+        composed = self.composer.compose(line)
+        return composed, [str(issue) for issue in check(composed, weigh=self.scales.judge)]
+
+    def _add(self, key: str, arm: Arm, setting: dict[str, Any], line: list[str]) -> None:
+        composed, reasons = self._judged(line)
+        if self.question.match and arm.name not in self.matched.get("arms", {}) and not reasons:
+            reasons = [
+                "match: no width (model.dim) of this arm gives a model that can be weighed against the baseline's"
+            ]
+        if reasons:
+            self.refused.append(Refused(arm.name, setting, tuple(reasons)))
+            return
+        config = composed.config
+        precision = pins.precision(config, line)
+        if precision is not None:
+            self.pinned.add(precision)
+            config["trainer"]["precision"] = precision
+        config = self.nodes.config(pins.named(config, self.question.name, arm.name))
+        choices = self.nodes.shared(composed.choices)
+        self.variants[key] = Variant(key, arm.name, config, choices, setting)
+
+    def _widths(self) -> dict[str, int]:
+        """The solved width of each arm; empty where nothing is matched."""
+        if not self.question.match:
+            return {}
+        lines = {arm.name: [*self.base, *arm.overrides] for arm in self.question.arms}
+        found, self.matched = match.solve(
+            self.question.match, str(self.question.baseline), lines, self.composer.compose, self.scales
+        )
+        return found
+
+    def _twins(self) -> Iterator[str]:
+        """Two arms, or two settings of one, that are the same run."""
+        seen: dict[str, Variant] = {}
+        for variant in self.variants.values():
+            other = seen.setdefault(identity(variant.config), variant)
+            if other is variant:
+                continue
+            if other.arm != variant.arm:
+                yield (
+                    f"arms {other.arm} and {variant.arm} build the same model: nothing in them differs that changes "
+                    f"what is computed ({_said(self.question, other.arm)} and {_said(self.question, variant.arm)})"
+                )
+            else:
+                yield f"tune: in the arm {variant.arm} the settings {other.setting} and {variant.setting} are the same run"
+
+
+def _said(question: Question, name: str) -> str:
+    return " ".join(next(arm.overrides for arm in question.arms if arm.name == name)) or "no overrides"

@@ -1,0 +1,259 @@
+"""A sweep file as a validated object: what is claimed, what is compared, on how many seeds.
+
+    claim: Pre-norm trains without warm-up where post-norm does not
+    base: [experiment=vit_digits, schedule.warmup=0]
+    baseline: post_norm
+    arms:
+      post_norm: [block=post_norm]
+      pre_norm: [block=pre_norm]
+    seeds: 5
+    expect: pre_norm > post_norm
+
+Every problem of a file is told at once: key, value, what would be legal. `catalog` of the ways to give
+arms: `arms.py`; of `seeds`, `tune` and `search`: `budget.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from blockyard.errors import UserError
+from blockyard.overrides import near
+from blockyard.sweep import budget, strict_yaml, words
+from blockyard.sweep.arms import KINDS, default_baseline, expand
+from blockyard.sweep.plan import Arm
+
+KEYS = (
+    "claim",
+    "source",
+    "base",
+    "baseline",
+    *KINDS,
+    "seeds",
+    "tune",
+    "tune_seeds",
+    "search",
+    "match",
+    "metric",
+    "expect",
+)
+MATCHES = ("params", "flops")
+SEEDS = 3  # where a file says nothing: the fewest that allow a verdict
+MOST_CELLS = 200_000
+_METRIC = re.compile(r"(test|val)/[A-Za-z_][\w./@-]*")
+_EXPECT = re.compile(r"\s*(>=|<=|>|<|~)\s*")
+
+
+class BadQuestion(UserError):
+    """A sweep file, or the plan made of it, with its problems."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = list(problems)
+        super().__init__("\n  - ".join(self.problems))
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a sweep file asks.
+
+    kind: which of `arms.KINDS` gave the arms; header: the comments that open the file
+    baseline: None only where there is nothing to compare; metric: None is the objective's own
+    """
+
+    name: str
+    path: str
+    header: str
+    claim: str
+    source: str | None
+    base: tuple[str, ...]
+    kind: str
+    body: dict[str, Any]
+    arms: tuple[Arm, ...]
+    baseline: str | None
+    seeds: tuple[int, ...]
+    tune: dict[str, list[Any]]
+    tune_seeds: int | None
+    search: dict[str, Any] | None
+    match: str | None
+    metric: str | None
+    expect: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The file's content as plain data, complete, with the file's own keys."""
+        own = {key: getattr(self, key) for key in ("name", "path", "header", *KEYS) if key not in KINDS}
+        return own | {"base": list(self.base), "seeds": list(self.seeds), "kind": self.kind, self.kind: self.body}
+
+
+def read(path: Path) -> Question:
+    """The question in a file. Raises BadQuestion with every problem."""
+    try:
+        content, header = strict_yaml.read(path), strict_yaml.header(path)
+    except strict_yaml.Unreadable as error:
+        raise BadQuestion([f"{path}: {error}"]) from error
+    return parse(content, name=path.stem, path=str(path), header=header)
+
+
+def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "") -> Question:
+    """The question of a file's content. Raises BadQuestion with every problem."""
+    problems = [_unknown(key) for key in content if key not in KEYS]
+    if not re.fullmatch(r"[A-Za-z0-9_][\w.-]{0,79}", name):
+        problems.append(f"{name!r}: the file's name names the sweep and its folder; take letters, digits and _ . -")
+    claim = _text(content, "claim", problems) or ""
+    if "claim" not in content:
+        problems.append("claim: is missing; one sentence that the sweep could prove wrong")
+    kind, arms = _arms(content, problems)
+    names = [arm.name for arm in arms]
+    seeds = budget.seeds(content.get("seeds", SEEDS), problems)
+    tuned = budget.tune(content.get("tune"), problems)
+    search = budget.search(content.get("search"), problems)
+    _no_other_owner(arms, [*tuned, *((search or {}).get("space") or {})], content, problems)
+    if content.get("tune") is not None and content.get("search") is not None:
+        problems.append("search: tune: is given too; both choose settings, so one of them")
+    _size(arms, seeds, tuned, problems)
+    tune_seeds = budget.tune_seeds(
+        content.get("tune_seeds"), bool(content.get("tune") or content.get("search")), len(seeds), problems
+    )
+    question = Question(
+        name=name,
+        path=path,
+        header=header,
+        claim=claim,
+        source=_text(content, "source", problems),
+        base=_base(content.get("base"), problems),
+        kind=kind,
+        body=dict(content[kind]) if isinstance(content.get(kind), dict) else {},
+        arms=tuple(arms),
+        baseline=_baseline(content, names, problems) or default_baseline(arms),
+        seeds=seeds,
+        tune=tuned,
+        tune_seeds=tune_seeds,
+        search=search,
+        match=_one_of(content, "match", MATCHES, problems),
+        metric=_metric(content, bool(tuned or search), problems),
+        expect=_expect(content, names, problems),
+    )
+    if problems:
+        raise BadQuestion([f"{path}: {problem}" if path else problem for problem in problems])
+    return question
+
+
+def _unknown(key: Any) -> str:
+    nearest = near(str(key), KEYS)
+    hint = f"; nearest: {nearest[0]}" if nearest else ""
+    return f"{key}: nothing reads this key{hint} (keys: {', '.join(KEYS)})"
+
+
+def _arms(content: dict[str, Any], problems: list[str]) -> tuple[str, list[Arm]]:
+    kinds = [kind for kind in KINDS if kind in content]
+    if len(kinds) != 1:
+        given = f"{' and '.join(kinds)} are given" if kinds else "none is given"
+        problems.append(f"arms: exactly one of {', '.join(KINDS)} says what is compared; {given}")
+    found = [expand(kind, content[kind], problems) for kind in kinds]
+    return (kinds[0], found[0]) if kinds else ("arms", [])
+
+
+def _text(content: dict[str, Any], key: str, problems: list[str]) -> str | None:
+    value = content.get(key)
+    if value is None and key != "claim":
+        return None
+    if key in content and not (isinstance(value, str) and value.strip()):
+        problems.append(f"{key}: {words.shown(value)} is no text")
+        return None
+    return value.strip() if isinstance(value, str) else None
+
+
+def _base(value: Any, problems: list[str]) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        problems.append(f"base: {words.shown(value)} is no list of overrides; write [experiment=vit_digits, ...]")
+        return ()
+    found = [problem for item in value if (problem := words.problem(item, "base"))]
+    problems += found
+    return () if found else tuple(value)
+
+
+def _baseline(content: dict[str, Any], names: list[str], problems: list[str]) -> str | None:
+    value = content.get("baseline")
+    if value is None:
+        return None
+    if not names or value in names:
+        return str(value)
+    problems.append(f"baseline: {_no_arm(value, names)}")
+    return None
+
+
+def _no_arm(value: Any, names: list[str]) -> str:
+    nearest = near(str(value), names)
+    hint = f"; nearest: {nearest[0]}" if nearest else ""
+    listed = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+    return f"there is no arm {words.shown(value)}{hint} (arms: {listed})"
+
+
+def _one_of(content: dict[str, Any], key: str, legal: Sequence[str], problems: list[str]) -> str | None:
+    value = content.get(key)
+    if value is None or value in legal:
+        return value
+    hint = "".join(f"; nearest: {word}" for word in near(str(value), legal)[:1])
+    problems.append(f"{key}: {words.shown(value)} is none of {', '.join(legal)}{hint}")
+    return None
+
+
+def _metric(content: dict[str, Any], tuned: bool, problems: list[str]) -> str | None:
+    value = content.get("metric")
+    if value is None:
+        return None
+    if not isinstance(value, str) or not _METRIC.fullmatch(value):
+        problems.append(
+            f"metric: {words.shown(value)} names no metric; write test/NAME, such as test/accuracy or test/loss"
+        )
+        return None
+    if tuned and value.startswith("val/"):
+        problems.append(f"metric: {value} chooses the settings, so it cannot judge them too; report test/{value[4:]}")
+    return value
+
+
+def _expect(content: dict[str, Any], names: list[str], problems: list[str]) -> str | None:
+    value = content.get("expect")
+    if value is None:
+        return None
+    form = 'write "a > b", "a >= b" or "a ~ b" (no difference), joined by `and`'
+    if not isinstance(value, str) or not value.strip():
+        problems.append(f"expect: {words.shown(value)} is no expectation; {form}")
+        return None
+    for part in re.split(r"\s+and\s+", value.strip()):
+        terms = _EXPECT.split(part)
+        arms = [term.strip() for term in terms[::2]]
+        if len(arms) < 2 or not all(arms):
+            problems.append(f"expect: {words.shown(part)} compares nothing; {form}")
+        elif names:
+            problems += [f"expect: {_no_arm(arm, names)}" for arm in dict.fromkeys(arms) if arm not in names]
+    return value.strip()
+
+
+def _no_other_owner(arms: list[Arm], keys: list[str], content: dict[str, Any], problems: list[str]) -> None:
+    """What is tuned or matched is not an arm's to set."""
+    for arm in arms:
+        own = {words.key_of(word) for word in arm.overrides}
+        which = "search" if content.get("search") is not None else "tune"
+        problems += [
+            f"{which}: {key} is set by the arm {arm.name} too; every arm tries the same settings, so leave it out of one"
+            for key in keys
+            if key in own
+        ]
+        if content.get("match") and "model.dim" in own:
+            problems.append(
+                f"match: the arm {arm.name} sets model.dim, which match solves for; leave it out of the arm"
+            )
+    if content.get("match") and "model.dim" in keys:
+        problems.append("match: model.dim is tuned or searched, and match solves for it; leave it out of one")
+
+
+def _size(arms: list[Arm], seeds: tuple[int, ...], tuned: dict[str, list[Any]], problems: list[str]) -> None:
+    cells = len(arms) * len(seeds) * len(budget.settings(tuned))
+    if cells > MOST_CELLS:
+        problems.append(f"seeds: {cells:,} cells in all; at most {MOST_CELLS:,} are planned")
