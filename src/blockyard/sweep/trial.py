@@ -7,24 +7,30 @@ later goes on with it to the end, bit by bit as if it had never been left.
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any, ClassVar
 
 from blockyard.engine.callbacks.watcher import Live, Watcher
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.metrics import FILE as METRICS
 from blockyard.runs.table import read_metrics
+from blockyard.sweep.executor.base import Task
 
 log = logging.getLogger("blockyard")
 
 NAME = "trial"  # of the watcher and of what run.json says of it
 
 
-def watchers(folder: RunFolder, trial: dict[str, Any] | None) -> dict[str, Watcher]:
-    """What `engine.fit.train` is given beside the config's callbacks for a task's `trial`; nothing without one."""
-    if trial is None:
+def watchers(task: Task) -> dict[str, Watcher]:
+    """What `engine.fit.train` is given beside the config's callbacks where the task is a trial; else nothing.
+
+    Called by who holds the run's lock: the trial is written into run.json.
+    """
+    if task.trial is None:
         return {}
-    folder.add_facts({NAME: {"study": trial["study"], "number": trial["number"], "storage": trial["storage"]}})
-    return {NAME: Reporter(folder, trial)}
+    folder = RunFolder.open(Path(str(task.config["outputs"])) / task.key)
+    folder.add_facts({NAME: {key: task.trial[key] for key in ("storage", "study", "number")}})
+    return {NAME: Reporter(folder, task.trial)}
 
 
 class Reporter(Watcher):
@@ -69,12 +75,12 @@ class Reporter(Watcher):
     def _open(self) -> None:
         import optuna
 
-        from blockyard.sweep.studies import QUESTION, make_pruner, storage
+        from blockyard.sweep.studies import QUESTION, make_pruner, make_sampler, storage
 
         study = optuna.load_study(study_name=self._where["study"], storage=storage(self._where["storage"]))
         asked = study.user_attrs[QUESTION]
         self._metric, self._pruner = asked["metric"], asked["pruner"]
-        study.pruner = make_pruner(self._pruner)
+        study.pruner, study.sampler = make_pruner(self._pruner), make_sampler("random", 0)
         frozen = study.get_trials(deepcopy=False)[self._where["number"]]
         # Elsewhere told already: only what `blockyard sweep` reads counts then.
         self._trial = None if frozen.state.is_finished() else optuna.trial.Trial(study, frozen._trial_id)

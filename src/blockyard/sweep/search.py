@@ -1,0 +1,242 @@
+"""Searching each arm's best setting on validation, the same number of trials for every arm.
+
+A trial is a run like any other, in a folder of its own; Optuna's record beside the runs says which
+settings were tried, and every process that searches works from it: the same command goes on after
+a kill, a second one helps, and neither makes a trial too many. A trial that its process left behind
+is taken over with its setting, and its run goes on where it stood.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blockyard.errors import UserError
+from blockyard.runs.folder import RunFolder
+from blockyard.runs.identity import identity, run_name
+from blockyard.runs.lock import RunLock, held
+from blockyard.sweep import studies
+from blockyard.sweep.executor.base import BUSY, Executor, Outcome, Task
+from blockyard.sweep.plan import Cell, Refused, SweepPlan, Variant
+from blockyard.sweep.space import Compose, Template, template
+from blockyard.sweep.trials import Trials
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+_KILLS = 2  # of its process, after which a trial has failed
+_PAUSE = 1.0  # seconds between two looks where there is nothing to do but wait for others
+
+
+def run(
+    plan: SweepPlan,
+    executor: Executor,
+    *,
+    say: Callable[[str], None] = lambda _: None,
+    stopped: Callable[[], bool] = lambda: False,
+    compose: Compose | None = None,
+) -> SweepPlan:
+    """Search every arm; gives the plan with the best setting of each, over all seeds, as its cells, and saves it.
+
+    executor: entered by the caller, whose leaving it stops what still runs
+    stopped: whether to give up, asked once a second; the plan then comes back as it was
+    compose: how a family is composed anew, where the space names one
+    Raises UserError where the metric is not measured on validation or the space does not fit Optuna.
+    """
+    if not plan.question.get("search"):
+        return plan
+    search = _Search(plan, executor, say, compose or _compose)
+    with search.owned():
+        search.work(stopped)
+    if stopped():
+        return plan
+    found = search.result()
+    found.save()
+    return found
+
+
+class _Search:
+    def __init__(self, plan: SweepPlan, executor: Executor, say: Callable[[str], None], compose: Compose) -> None:
+        self.plan, self.executor, self.say = plan, executor, say
+        self.asked: dict[str, Any] = plan.question["search"]
+        seeds = plan.question["seeds"]
+        self.seeds: list[int] = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+        self.owner = f"search-{os.getpid()}-{secrets.token_hex(4)}"
+        self.flying: dict[str, tuple[Trials, int]] = {}  # by run
+        self.later: dict[str, float] = {}  # runs that somebody else had a moment ago
+        self.metric, self.direction = "", ""
+        templates = [found for arm in plan.arms if (found := template(plan, arm.name, compose)) is not None]
+        if templates:
+            config = templates[0].variant.config
+            allow = list(config.get("allow") or [])
+            self.metric, self.direction = studies.target(plan.question.get("metric"), config["objective"], allow)
+        with studies.alone(plan.folder):
+            self.arms = [self._trials(found) for found in templates]
+
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """Hold a lock that dies with this process: it tells others whose trials are left behind."""
+        lock = RunLock(self.plan.folder / self.owner).acquire()
+        try:
+            yield
+        finally:
+            lock.path.unlink(missing_ok=True)
+            lock.release()
+
+    def work(self, stopped: Callable[[], bool]) -> None:
+        """Until no trial of any arm is left to make or to wait for, or until told to stop."""
+        while not stopped():
+            with studies.alone(self.plan.folder):
+                self._fill()
+            if not self.flying and all(arm.ended() >= arm.budget for arm in self.arms):
+                return
+            if not self.flying:
+                time.sleep(_PAUSE)
+                continue
+            for outcome in self.executor.poll(_PAUSE):
+                if outcome.key in self.flying:
+                    self._ended(*self.flying.pop(outcome.key), outcome)
+
+    def result(self) -> SweepPlan:
+        """The plan of the chosen settings, and what the search cost."""
+        variants, cells, refused, record = {}, [], list(self.plan.refused), {}
+        for arm in self.arms:
+            best, trials, key = arm.best(), arm.record(), None
+            if best is None:
+                why = dict.fromkeys(str(trial["reason"] or trial["state"]) for trial in trials)
+                refused.append(Refused(arm.arm, {}, (f"none of {len(trials)} trials was run to its end", *why)))
+            else:
+                key, setting, first = f"{arm.arm}#{best.number}", arm.setting(best), arm.template.variant.config
+                config, choices, _ = arm.template.config(setting, self.seeds[0])
+                config |= {name: first[name] for name in ("seed", "outputs") if name in first}
+                variants[key] = Variant(key, arm.arm, config, choices, setting)
+                cells += [Cell(key, seed, f"{run_name(config)}/s{seed}") for seed in self.seeds]
+            record[arm.arm] = {"chosen": key, "trials": trials}
+        facts = {name: self.asked.get(name) for name in ("trials", "sampler", "pruner")} | {
+            "metric": self.metric,
+            "direction": self.direction,
+            "seed": self.seeds[0],
+            "arms": record,
+        }
+        return replace(
+            self.plan,
+            variants=variants,
+            cells=tuple(cells),
+            refused=tuple(refused),
+            facts=self.plan.facts | {"search": facts},
+        )
+
+    # -- what to start ----------------------------------------------------------------------------------
+
+    def _fill(self) -> None:
+        """Start what there is a place for: trials left behind first, then new ones, the arms in turn."""
+        for arm in self.arms:
+            for trial in arm.open():
+                if self._mine(trial) and len(self.flying) < self.executor.places:
+                    self._start(arm, trial)
+        while len(self.flying) < self.executor.places:
+            waiting = [arm for arm in self.arms if len(arm.all()) < arm.budget]
+            if not waiting:
+                return
+            arm = min(waiting, key=lambda arm: len(arm.all()))
+            self._start(arm, arm.ask())
+
+    def _mine(self, trial: FrozenTrial) -> bool:
+        owner = str(trial.user_attrs.get("owner"))
+        return owner == self.owner or not held(self.plan.folder / owner)
+
+    def _start(self, arm: Trials, trial: FrozenTrial) -> None:
+        number, setting = trial.number, arm.setting(trial)
+        config, choices, problems = arm.template.config(setting, self.seeds[0])
+        key = None if problems else f"{run_name(config)}/s{self.seeds[0]}"
+        arm.note(number, owner=self.owner, setting=setting, run=key)
+        if key is None:
+            arm.lost(number, f"refused: {'; '.join(problems)}")
+            self._told(arm, number)
+            return
+        twin = arm.twin(trial, key)
+        if twin is not None:
+            if twin.state.is_finished():
+                arm.copy(number, twin)
+                self._told(arm, number)
+            return
+        if key in self.flying or held(Path(self.plan.outputs) / key) or self.later.get(key, 0.0) > time.monotonic():
+            return
+        self.flying[key] = (arm, number)
+        self.executor.submit(
+            Task(
+                key,
+                _named(config, arm.arm, self.seeds[0], number),
+                choices,
+                command=("blockyard", "sweep", self.plan.name),
+                retry=bool(arm[number].user_attrs.get("kills")),
+                trial={"storage": studies.address(self.plan.folder), "study": arm.arm, "number": number},
+            )
+        )
+
+    def _ended(self, arm: Trials, number: int, outcome: Outcome) -> None:
+        """What an executor says of a run, told to the study; a run that another process has is waited for."""
+        from blockyard.engine.interrupt import LEFT
+
+        reason = outcome.reason or f"exit code {outcome.code}"
+        kills = int(arm[number].user_attrs.get("kills", 0)) + 1
+        if outcome.code == BUSY:
+            self.later[outcome.key] = time.monotonic() + _PAUSE
+            return
+        if outcome.code == 0:
+            summary = RunFolder.open(Path(self.plan.outputs) / outcome.key).summary()
+            value = studies.number_or_none(summary.get("metrics", {}).get(self.metric))
+            if value is None:
+                arm.lost(number, f"its {self.metric} is no number")
+            else:
+                arm.done(number, value)
+        elif (outcome.code < 0 or outcome.code in (130, 143)) and kills < _KILLS:
+            arm.note(number, kills=kills)
+            self.say(f"{arm.arm} trial {number}: {reason}; once more")
+            return
+        else:
+            arm.lost(number, reason, pruned=outcome.code == LEFT)
+        self._told(arm, number)
+
+    def _told(self, arm: Trials, number: int) -> None:
+        trial = arm[number]
+        words = " ".join(f"{key}={value}" for key, value in arm.setting(trial).items())
+        value = f"{self.metric} {trial.values[0]:.4g}" if trial.state.name == "COMPLETE" else trial.state.name.lower()
+        reason = "".join(f" ({text})" for text in [trial.user_attrs.get("reason")] if text)
+        self.say(f"{arm.arm} trial {number}, {arm.ended()} of {arm.budget} ended: {words}: {value}{reason}")
+
+    def _trials(self, found: Template) -> Trials:
+        asked = {
+            "metric": self.metric,
+            "pruner": self.asked.get("pruner") or "none",
+            "space": self.asked["space"],
+            "seed": self.seeds[0],
+            "identity": identity(found.variant.config),
+        }
+        arm = found.variant.arm
+        try:
+            space = studies.distributions(self.asked["space"])
+        except (ValueError, KeyError) as error:
+            raise UserError(f"search.space: {error}") from error
+        study = studies.study_of(self.plan.folder, arm, asked, self.direction)
+        return Trials(arm, study, found, self.asked, space, int(self.asked["trials"]), self.direction)
+
+
+def _compose(words: list[str]) -> Any:
+    from blockyard.compose import compose
+
+    return compose(words)
+
+
+def _named(config: dict[str, Any], arm: str, seed: int, number: int) -> dict[str, Any]:
+    """The config of a trial's run, told apart from the arm's own where a logger lists it."""
+    logger = config.get("logger")
+    if isinstance(logger, dict) and "name" in logger:
+        config["logger"] = logger | {"name": f"{arm}/s{seed}/trial {number}"}
+    return config

@@ -1,0 +1,116 @@
+"""The trials of one arm: what was tried, by whom, and what came of it. Optuna's record is the only memory.
+
+Beside Optuna's own, a trial carries: owner (whose lock says whether it is alive), setting, run (the
+folder under `outputs`), kills (of its process) and reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from blockyard.sweep import studies
+from blockyard.sweep.space import Template
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.trial import FrozenTrial
+
+
+@dataclass
+class Trials:
+    """An arm's study and what all its trials share. Asking and telling is for who is `alone`.
+
+    search: the sweep file's; budget: trials that count; direction: "max" or "min"
+    """
+
+    arm: str
+    study: Study
+    template: Template
+    search: dict[str, Any]
+    space: dict[str, Any]
+    budget: int
+    direction: str
+
+    def all(self) -> list[FrozenTrial]:
+        """Those that count, by number."""
+        return self.study.get_trials(deepcopy=False)[: self.budget]
+
+    def open(self) -> list[FrozenTrial]:
+        """Those that have not ended."""
+        return [trial for trial in self.all() if not trial.state.is_finished()]
+
+    def ended(self) -> int:
+        """How many have ended."""
+        return sum(trial.state.is_finished() for trial in self.all())
+
+    def ask(self) -> FrozenTrial:
+        """A new trial."""
+        number = len(self.study.get_trials(deepcopy=False))
+        self.study.sampler = studies.make_sampler(self.search.get("sampler") or "tpe", number)
+        return self[self.study.ask(fixed_distributions=self.space).number]
+
+    def __getitem__(self, number: int) -> FrozenTrial:
+        return self.study.get_trials(deepcopy=False)[number]
+
+    def note(self, number: int, **facts: Any) -> None:
+        """Write down facts of a trial."""
+        trial = self[number]
+        for name, value in facts.items():
+            if name not in trial.user_attrs or trial.user_attrs[name] != value:
+                # Optuna's `Trial` would ask the sampler anew.
+                self.study._storage.set_trial_user_attr(trial._trial_id, name, value)
+
+    def setting(self, trial: FrozenTrial) -> dict[str, Any]:
+        """The values that a trial tries."""
+        return trial.user_attrs.get("setting") or studies.setting_of(trial.params, self.search["space"])
+
+    def twin(self, trial: FrozenTrial, run: str) -> FrozenTrial | None:
+        """An earlier trial of the same run."""
+        return next((t for t in self.all()[: trial.number] if t.user_attrs.get("run") == run), None)
+
+    def done(self, number: int, value: float) -> None:
+        """The run was made to its end."""
+        from optuna.trial import TrialState
+
+        self.study.tell(number, value, state=TrialState.COMPLETE, skip_if_finished=True)
+
+    def lost(self, number: int, reason: str, *, pruned: bool = False) -> None:
+        """The run failed, was refused, or was pruned."""
+        from optuna.trial import TrialState
+
+        if not self[number].state.is_finished():
+            self.note(number, reason=reason)
+        state = TrialState.PRUNED if pruned else TrialState.FAIL
+        self.study.tell(number, state=state, skip_if_finished=True)
+
+    def copy(self, number: int, twin: FrozenTrial) -> None:
+        """The same setting again gives the same run again: it counts, and is not made twice."""
+        reason = f"the setting of trial {twin.number}"
+        if twin.state.name == "COMPLETE":
+            self.note(number, reason=reason)
+            self.done(number, twin.values[0])
+        else:
+            why = f"{reason}: {twin.user_attrs.get('reason')}"
+            self.lost(number, why, pruned=twin.state.name == "PRUNED")
+
+    def best(self) -> FrozenTrial | None:
+        """The best one that was run to its end; of equals the first."""
+        sign = 1.0 if self.direction == "min" else -1.0
+        complete = [trial for trial in self.all() if trial.state.name == "COMPLETE"]
+        return min(complete, key=lambda trial: (sign * trial.values[0], trial.number), default=None)
+
+    def record(self) -> list[dict[str, Any]]:
+        """All trials as plain data."""
+        return [
+            {
+                "number": trial.number,
+                "state": trial.state.name.lower(),
+                "setting": self.setting(trial),
+                "value": trial.values[0] if trial.state.name == "COMPLETE" else None,
+                "run": trial.user_attrs.get("run"),
+                "reason": trial.user_attrs.get("reason"),
+                "curve": [studies.number_or_none(value) for _, value in sorted(trial.intermediate_values.items())],
+            }
+            for trial in self.all()
+        ]
