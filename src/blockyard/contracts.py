@@ -319,6 +319,16 @@ class Objective(ABC):
     def best(self) -> tuple[str, str]:
         """The validation metric that chooses a checkpoint, and "min" or "max"."""
 
+    def directions(self, split: Split | None = None) -> dict[str, str]:
+        """The better direction of each metric, "min" or "max", as its class declares `higher_is_better`.
+
+        A metric that declares none is left out; the one that chooses is always there.
+        """
+        declared = {name: metric.higher_is_better for name, metric in self.metrics(split).items()}
+        found = {name: "max" if better else "min" for name, better in declared.items() if better is not None}
+        name, mode = self.best()
+        return {**found, name: mode}
+
 
 class Parts(NamedTuple):
     """The checked factories a model is built from. All but `embedder` take a Context."""

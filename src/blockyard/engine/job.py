@@ -123,6 +123,8 @@ class Job:
         speed = cost.speed(self.rhythm.windows, live.batch_size, live.tokens)
         return {
             "metrics": metrics,
+            "directions": self._directions(),
+            "monitor": list(live.monitor),
             "weights": name,
             "final": {"step": live.step, **self.rhythm.last_values},
             "best": {"step": chosen.best_step, **chosen.best_metrics},
@@ -136,6 +138,7 @@ class Job:
             "parameters": cost.parameters(model),
             "flops_per_sample": cost.flops_per_sample(model, self.plan.objective, sample),
             **speed,
+            "cache_bytes_per_token": cost.cache_bytes_per_token(model, self.plan.objective, sample),
             "peak_memory": cost.peak_memory(self.device),
             "kernels": self.kernels or self._kernels(model),
             "precision": self.precision,
@@ -144,6 +147,13 @@ class Job:
             "threads": torch.get_num_threads(),
             "data": {"fingerprint": self.plan.data.fingerprint(), **sizes(self.splits)},
         }
+
+    def _directions(self) -> dict[str, str]:
+        """Which way each metric is better, under its full name."""
+        found = {"train/loss": "min"}
+        for prefix, split in (("val", self.splits.validation), ("test", self.splits.test)):
+            found |= {f"{prefix}/{name}": way for name, way in self.plan.objective.directions(split).items()}
+        return found
 
     def _validation(self, model: nn.Module, step: int) -> dict[str, float]:
         """The validation metrics of the weights of `step`; those of the best were measured when they were found."""

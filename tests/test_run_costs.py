@@ -1,0 +1,67 @@
+"""What a run says of itself for comparisons: which way its metrics are better, and bytes of cache per token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from blockyard import assemble
+from blockyard.compose import compose
+from blockyard.contracts import Batch
+from blockyard.engine import cost
+from blockyard.objective.classify import Classify
+from blockyard.objective.next_token import NextToken
+from tests.engine_runs import run
+from tests.report_runs import DIRECTIONS
+from tests.text_runs import TEXT
+
+
+def text_plan(*words: str) -> assemble.Plan:
+    return assemble.plan(compose([*TEXT, "tokenizer=byte", *words]).config)
+
+
+@pytest.mark.parametrize("objective", [Classify(), NextToken()])
+def test_every_metric_says_which_way_is_better(objective: Classify | NextToken) -> None:
+    split = SimpleNamespace(bytes_per_token=2.0)
+    found = objective.directions(split)
+    assert found.keys() == objective.metrics(split).keys()
+    name, mode = objective.best()
+    assert found[name] == mode
+    assert found["loss"] == "min"
+    assert found["accuracy"] == "max"
+
+
+def test_a_metric_that_declares_nothing_is_left_out_unless_it_chooses() -> None:
+    class Odd(Classify):
+        def metrics(self, split: object = None) -> dict[str, object]:
+            return {"loss": SimpleNamespace(higher_is_better=None), "accuracy": SimpleNamespace(higher_is_better=None)}
+
+    assert Odd().directions() == {"accuracy": "max"}
+
+
+def test_a_run_records_directions_and_what_chose_it(tmp_path: Path) -> None:
+    summary = run(tmp_path, "trainer.max_steps=2").summary()
+    assert summary["directions"] == DIRECTIONS | {"train/loss": "min"}
+    assert set(summary["metrics"]) <= set(summary["directions"])
+    assert summary["monitor"] == ["accuracy", "max"]
+    assert summary["cache_bytes_per_token"] is None
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+def test_bytes_of_cache_are_those_of_keys_and_values(kv_heads: int) -> None:
+    plan = text_plan(f"token_mixer.num_kv_heads={kv_heads}", "model.dim=32", "model.heads=4", "model.depth=3")
+    model = plan.model(0)
+    batch = Batch(torch.zeros(1, model.ctx.tokens.max_len + 1, dtype=torch.int64))
+    # 3 layers, keys and values, 4 bytes a number
+    assert cost.cache_bytes_per_token(model, plan.objective, batch) == 3 * 2 * kv_heads * 8 * 4
+    assert model.training
+
+
+def test_a_decoder_whose_mixer_has_no_cache_has_no_figure() -> None:
+    plan = text_plan("token_mixer=pool", "position=none")
+    model = plan.model(0)
+    batch = Batch(torch.zeros(1, model.ctx.tokens.max_len + 1, dtype=torch.int64))
+    assert cost.cache_bytes_per_token(model, plan.objective, batch) is None
