@@ -187,7 +187,7 @@ def _break(made: dict[str, Any]) -> None:
         arm = made["arms"][place - 1]
         arm["n"] -= 1
         arm["values"].pop(str(cell["seed"]))
-    refused = {"arm": "fourier_rope", "seed": None, "setting": {}, "state": "refused", "run": None, "metrics": {}}
+    refused = {"arm": "fourier_rope", "seed": 0, "setting": {}, "state": "refused", "run": None, "metrics": {}}
     reason = "position=rope acts on queries_and_keys, which token_mixer=fourier does not have"
     made["cells"].append({**refused, "reason": reason})
     last = made["arms"][-1]

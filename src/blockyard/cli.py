@@ -11,6 +11,7 @@ VERBS = {
     "train": "train a run:            blockyard train experiment=vit_digits block=post_norm seed=1",
     "eval": "test a run again:       blockyard eval run=last",
     "generate": "stream text from a run: blockyard generate run=last prompt='def ' max_tokens=200",
+    "board": "watch in a browser:    blockyard board quickstart",
     "check": "judge, build nothing:   blockyard check block=parallel token_mixer=fourier",
     "explain": "one choice in full:     blockyard explain token_mixer=attention",
     "list": "what there is:          blockyard list position",

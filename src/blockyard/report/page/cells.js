@@ -18,7 +18,7 @@ function drawCells(body) {
   }
   body.append(grid("Cells without a result", ["arm", "seed", "state", "reason", "run"],
     open.slice(0, ROWS).map((cell) => [
-      [cell.arm, Object.keys(cell.setting || {}).length ? h("small", {}, ` ${setting(cell.setting)}`) : null], cell.seed === null ? "all" : String(cell.seed),
+      [cell.arm, Object.keys(cell.setting || {}).length ? h("small", {}, ` ${setting(cell.setting)}`) : null], cell.state === "refused" ? "all" : String(cell.seed),
       h("span", { class: "state" }, h("span", { class: `cell ${cell.state}`, "aria-hidden": "true" }, STATES[cell.state] || "?"), cell.state),
       h("span", { class: "reason" }, cell.reason || NONE), cell.run ? h("code", {}, cell.run) : NONE])),
   open.length > ROWS ? h("p", { class: "note" }, `and ${open.length - ROWS} more`) : null || "");
@@ -27,13 +27,15 @@ function drawCells(body) {
 /** Arms down, seeds across; a cell that stands for several settings shows the worst of them. */
 function map() {
   const found = new Map();
+  const refused = new Map(); // of every seed, whichever one says so
   for (const cell of data.cells) {
+    if (cell.state === "refused") refused.set(cell.arm, [cell]);
     const key = JSON.stringify([cell.arm, cell.seed]);
     found.set(key, [...(found.get(key) || []), cell]);
   }
   const names = [...new Set([...data.arms.map((arm) => arm.name), ...data.cells.map((cell) => cell.arm)])];
   const square = (arm, seed) => {
-    const cells = found.get(JSON.stringify([arm, seed])) || found.get(JSON.stringify([arm, null])) || [];
+    const cells = found.get(JSON.stringify([arm, seed])) || refused.get(arm) || [];
     if (!cells.length) return h("td", {}, NONE);
     const worst = WORST.find((name) => cells.some((cell) => cell.state === name)) || "missing";
     const done = cells.filter((cell) => cell.state === "done").length;

@@ -14,7 +14,7 @@ function frame({ width, height, title, desc, x, y, margin = {} }) {
   const root = s("svg", { class: "chart", role: "img", "aria-labelledby": `${name} ${words}`, viewBox: `0 0 ${width} ${height}`,
     width, height }, s("title", { id: name }, title), s("desc", { id: words }, desc));
   const lines = s("g", { class: "axes", "aria-hidden": "true" });
-  const upward = y.ticks || labels(up, Math.max(3, Math.round((bottom - top) / 60)), y);
+  const upward = y.ticks || labels(up, Math.max(3, Math.round((bottom - top) / 48)), y);
   for (const [value, text] of upward) {
     const at = up(value);
     lines.append(s("line", { class: "grid", x1: left, x2: right, y1: at, y2: at }),
@@ -27,6 +27,7 @@ function frame({ width, height, title, desc, x, y, margin = {} }) {
       s("text", { x: at, y: bottom + 19, "text-anchor": "middle" }, text));
   }
   lines.append(s("line", { class: "base", x1: left, x2: right, y1: bottom, y2: bottom }));
+  if (y.label) lines.append(s("text", { class: "label", x: 2, y: 12 }, y.label));
   if (x.label) lines.append(s("text", { class: "label", x: (left + right) / 2, y: height - 6, "text-anchor": "middle" }, x.label));
   root.append(lines, plot);
   return { root, plot, x: across, y: up, left, right, top, bottom };

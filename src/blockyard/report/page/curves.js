@@ -1,18 +1,20 @@
 // Learning curves: mean over seeds, a band, any metric against any axis.
 
+const PARTS = { all: ["the whole run", 0], half: ["the last half", 0.5], tenth: ["the last tenth", 0.9] };
 const BANDS = { range: "lowest to highest seed", interval: "95 % interval of the mean (Student's t)", seeds: "every seed" };
 
 /** Controls, chart, caption, data. */
 function drawCurves(body) {
   const metrics = curveMetrics();
-  const axes = Object.keys(AXES).filter((axis) => data.curves.some((curve) => (curve[axis] || []).length));
+  const axes = Object.keys(AXES).filter((axis) => data.curves.some((curve) => (curve[axis] || []).some(known)));
   if (!axes.includes(state.axis)) state.axis = axes[0];
   const pick = (key) => (value) => { state[key] = value; redraw("curves"); };
-  const made = shown().map((arm) => series(arm.name, state.metric, state.axis, state.band)).filter(Boolean);
+  const made = late(shown().map((arm) => series(arm.name, state.metric, state.axis, state.band)).filter(Boolean));
   const controls = [
     choice("curves:metric", "Metric", metrics.map((name) => [name, name]), state.metric, pick("metric")),
     choice("curves:axis", "Against", axes.map((axis) => [axis, AXES[axis].name]), state.axis, pick("axis")),
     choice("curves:band", "Band", Object.entries(BANDS), state.band, pick("band")),
+    choice("curves:part", "Part", Object.entries(PARTS).map(([key, [name]]) => [key, name]), state.part, pick("part")),
     tick("curves:log", "log scale", state.logarithm, pick("logarithm")),
   ];
   const ragged = made.some((one) => one.n.some((n) => n < one.seeds.length));
@@ -23,6 +25,15 @@ function drawCurves(body) {
       `${ragged ? " Where a line is faint, some of its seeds have no value." : ""}${drawn.cutoff || ""}` }));
 }
 
+/** Only the part of the runs that is looked at: what comes after a share of the longest one. */
+function late(made) {
+  const start = PARTS[state.part][1] * Math.max(0, ...made.flatMap((one) => one.x));
+  const keep = (one) => (values) => values.filter((_, k) => one.x[k] >= start);
+  return made.map((one) => ({ ...one, seeds: one.seeds.map((run) => run.filter(([x]) => x >= start)).filter((run) => run.length),
+    x: keep(one)(one.x), mean: keep(one)(one.mean), low: keep(one)(one.low), high: keep(one)(one.high), n: keep(one)(one.n) }))
+    .filter((one) => one.x.length);
+}
+
 /** The chart itself, and what to say where extreme values are cut off. */
 function curveChart(body, made) {
   const width = Math.max(280, body.clientWidth);
@@ -30,11 +41,11 @@ function curveChart(body, made) {
   const all = state.band === "seeds" ? made.flatMap((one) => one.seeds.flatMap((run) => run.map(([, y]) => y)))
     : made.flatMap((one) => [...one.low, ...one.high]);
   const { domain, cutoff } = reach(all);
-  const chart = frame({ width, height: Math.max(260, Math.min(420, width * 0.62)), margin: { right: direct ? 150 : 16 },
+  const chart = frame({ width, height: Math.max(260, Math.min(420, width * 0.62)), margin: { right: direct ? 150 : 16, top: 30 },
     title: `${state.metric} against ${AXES[state.axis].name.toLowerCase()}`,
     desc: `${plural(made.length, "arm")}; a line is the mean over seeds. ${made.map(ending).join(" ")}`,
-    x: { domain: extent(made.flatMap((one) => one.x), 0), label: AXES[state.axis].name, format: AXES[state.axis].format },
-    y: { domain, logarithm: state.logarithm } });
+    x: { domain: extent([...(state.part === "all" ? [0] : []), ...made.flatMap((one) => one.x)], 0), label: AXES[state.axis].name, format: AXES[state.axis].format },
+    y: { domain, logarithm: state.logarithm, label: state.metric } });
   const clip = fresh("clip");
   chart.root.prepend(s("clipPath", { id: clip }, s("rect", { x: chart.left, y: chart.top - 4, width: chart.right - chart.left + 4,
     height: chart.bottom - chart.top + 4 })));
@@ -46,7 +57,7 @@ function curveChart(body, made) {
   if (direct) {
     const tags = made.map((one) => ({ one, y: Math.max(chart.top, Math.min(chart.bottom, at(0, one.mean[one.mean.length - 1])[1])) }));
     for (const { one, y } of apart(tags, 15, chart.top + 4, chart.bottom)) {
-      chart.plot.append(marker(one.name, chart.right + 10, y, 4), s("text", { class: "direct", x: chart.right + 19, y: y + 4 }, cut(one.name, 20)));
+      chart.plot.append(marker(one.name, chart.right + 10, y, 4), s("text", { class: "direct", ...tag(one.name), x: chart.right + 19, y: y + 4 }, cut(one.name, 20)));
     }
   }
   follow(chart, made, at);
@@ -69,12 +80,12 @@ function reach(values) {
 function bandOf(one, at) {
   const { stroke } = look(one.name);
   if (state.band === "seeds") {
-    return one.seeds.map((run) => s("path", { class: "seed", d: path(run.map(([x, y]) => at(x, y))), style: { stroke } }));
+    return one.seeds.map((run) => s("path", { class: "seed", ...tag(one.name), d: path(run.map(([x, y]) => at(x, y))), style: { stroke } }));
   }
   if (one.seeds.length < 2) return [];
   const upper = one.x.map((x, k) => at(x, one.high[k]));
   const lower = one.x.map((x, k) => at(x, one.low[k])).reverse();
-  return [s("path", { class: "band", d: `${path([...upper, ...lower])}Z`, style: { fill: stroke } })];
+  return [s("path", { class: "band", ...tag(one.name), d: `${path([...upper, ...lower])}Z`, style: { fill: stroke } })];
 }
 
 /** The mean line: full where all seeds have a value, faint where some have none. */
@@ -82,7 +93,7 @@ function lineOf(one, at) {
   const { stroke, dash, width } = look(one.name);
   const most = Math.max(...one.n);
   const whole = one.n.lastIndexOf(most);
-  const draw = (from, to, faint) => s("path", { class: faint ? "line faint" : "line", "data-arm": data.arms.findIndex((arm) => arm.name === one.name),
+  const draw = (from, to, faint) => s("path", { class: faint ? "line faint" : "line", ...tag(one.name),
     d: path(one.x.slice(from, to).map((x, k) => at(x, one.mean[from + k]))), "stroke-dasharray": dash,
     style: { stroke, "stroke-width": String(width) } });
   return [draw(0, whole + 1, false), whole < one.x.length - 1 ? draw(whole, one.x.length, true) : null].filter(Boolean);

@@ -73,7 +73,7 @@ function bySeed(arm) {
 /** The other metrics of an arm. */
 function others(arm) {
   const rows = Object.entries(arm.other || {}).map(([name, { mean, interval: pair, n }]) => {
-    const places = decimals([mean, ...(pair || [])]);
+    const places = decimals(data.arms.map((other) => ((other.other || {})[name] || {}).mean));
     return [name, fixed(mean, places), interval(pair, places) || NONE, String(n)];
   });
   return rows.length ? part("Other metrics", grid(`Other metrics of ${arm.name}`, ["metric", "mean", "95 % interval", "n"], rows, [1, 2, 3])) : null;

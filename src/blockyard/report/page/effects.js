@@ -12,7 +12,7 @@ function drawEffects(body) {
   }
   if (interactions.length) {
     const sorted = [...interactions].sort((a, b) => (a.holm_p ?? 2) - (b.holm_p ?? 2));
-    const width = Math.max(260, Math.min(400, body.clientWidth < 760 ? body.clientWidth - 4 : (body.clientWidth - 48) / (body.clientWidth > 1000 ? 3 : 2)));
+    const width = Math.max(260, Math.min(400, body.clientWidth < 760 ? body.clientWidth - 4 : Math.floor((body.clientWidth - 52) / (body.clientWidth > 1000 ? 3 : 2))));
     body.append(h("h3", {}, "Interactions"),
       h("p", { class: "note" }, "Parallel lines: the two factors act independently. Crossing or spreading lines: what one does depends on the other."),
       h("div", { class: "panels" }, sorted.map((one, place) => interaction(one, width, place))));

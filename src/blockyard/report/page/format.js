@@ -30,7 +30,7 @@ const chance = (p) => (!known(p) ? NONE : p < 0.001 ? "< 0.001" : p.toFixed(3));
 /** Three significant digits: 0.0123, 45.6, 1,230. */
 function short(x) {
   if (!known(x)) return NONE;
-  if (x !== 0 && (Math.abs(x) < 1e-3 || Math.abs(x) >= 1e6)) return signed(x.toExponential(1).replace("e+", "e"));
+  if (x !== 0 && (Math.abs(x) < 1e-3 || Math.abs(x) >= 1e6)) return signed(x.toExponential(1).replace("e+", "e").replace(".0e", "e"));
   return signed(Number(x.toPrecision(3)).toLocaleString("en", { maximumSignificantDigits: 3 }));
 }
 

@@ -9,10 +9,16 @@ function legend() {
   };
   const quick = (key, text, names) =>
     h("button", { type: "button", class: "quiet", "data-key": `legend:${key}`, onclick: () => set(names()) }, text);
+  const single = (place) => {
+    for (const mark of document.querySelectorAll(".charts .chart [data-arm]")) {
+      mark.classList.toggle("dim", place !== null && mark.dataset.arm !== String(place));
+    }
+  };
   return h("div", { class: "legend", role: "group", "aria-label": "Arms shown in the charts" },
     h("div", { class: "switches" }, data.arms.map((arm, place) => h("button", {
       type: "button", class: "switch", "data-key": `legend-arm:${place}`, "data-arm": place,
       "aria-pressed": String(!state.hidden.has(arm.name)), title: arm.name,
+      onpointerenter: () => single(place), onpointerleave: () => single(null), onfocus: () => single(place), onblur: () => single(null),
       onclick: () => {
         state.hidden[state.hidden.has(arm.name) ? "delete" : "add"](arm.name);
         redraw("arms");

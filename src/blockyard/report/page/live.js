@@ -7,7 +7,7 @@ function followBoard() {
   const address = document.documentElement.dataset.live;
   if (!address) return;
   const sign = document.getElementById("live");
-  let [mark, wait] = [null, EVERY];
+  let [mark, wait] = [document.documentElement.dataset.etag || null, EVERY];
   const say = (kind, text) => {
     sign.className = `live ${kind}`;
     if (sign.textContent !== text) sign.textContent = text;
@@ -17,10 +17,9 @@ function followBoard() {
       try {
         const answer = await fetch(address, { cache: "no-store", headers: mark ? { "If-None-Match": mark } : {} });
         if (answer.status === 200) {
-          const first = mark === null;
-          mark = answer.headers.get("ETag");
           const fresher = await answer.json();
-          if (!first || JSON.stringify(fresher) !== JSON.stringify(data)) update(fresher);
+          mark = answer.headers.get("ETag");
+          update(fresher);
         } else if (answer.status !== 304) throw new Error(`status ${answer.status}`);
         const busy = data.cells.filter((cell) => cell.state === "running").length;
         say("on", busy ? `live · ${busy} running` : "live");

@@ -1,6 +1,6 @@
 // Seed by seed: each arm beside the baseline, the same seed joined by a line.
 
-const PANEL = { width: 132, height: 190 };
+const PANEL = { width: 150, height: 190 };
 
 /** One panel an arm; where there is no baseline, the seeds of every arm as points. */
 function drawPairs(body) {

@@ -17,6 +17,9 @@ function look(name) {
   };
 }
 
+/** What lets the legend single out an arm's marks in every chart. */
+const tag = (name) => ({ "data-arm": data.arms.findIndex((arm) => arm.name === name) });
+
 /** The path of a marker around a point. */
 function shape(kind, x, y, r) {
   const at = (dx, dy) => `${(x + dx * r).toFixed(1)},${(y + dy * r).toFixed(1)}`;
@@ -35,7 +38,7 @@ function shape(kind, x, y, r) {
 function marker(name, x, y, r, hollow) {
   const { stroke, marker: kind } = look(name);
   const paint = hollow ? { fill: "var(--ground)", stroke } : { fill: stroke, stroke: "var(--ground)" };
-  return s("path", { d: shape(kind, x, y, r), style: { ...paint, "stroke-width": hollow ? "1.8" : "1" } });
+  return s("path", { ...tag(name), d: shape(kind, x, y, r), style: { ...paint, "stroke-width": hollow ? "1.8" : "1" } });
 }
 
 /** The little line and marker before an arm's name. */

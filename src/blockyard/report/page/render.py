@@ -33,10 +33,11 @@ def write(comparison: dict[str, Any], path: str | os.PathLike[str]) -> Path:
     return Path(path)
 
 
-def render(comparison: dict[str, Any], *, live: str | None = None) -> str:
+def render(comparison: dict[str, Any], *, live: str | None = None, etag: str = "") -> str:
     """The page of what `Comparison.as_dict()` gives.
 
     live: where the page asks for newer data, below its own address; None for a file, which asks for nothing
+    etag: the mark of the data, for a page that asks
     """
     style, script = _style(), _script()
     title = str(comparison.get("title") or comparison.get("claim") or "comparison")
@@ -47,6 +48,7 @@ def render(comparison: dict[str, Any], *, live: str | None = None) -> str:
         script=script,
         data=encode(thin(comparison)),
         live=html.escape(live or ""),
+        etag=html.escape(etag),
         plain=_plain(comparison),
     )
 

@@ -13,7 +13,7 @@ function extent(values, room = 0.04, logarithm = false) {
     const factor = (high / low) ** room || 1;
     return low === high ? [low / 1.5, high * 1.5] : [low / factor, high * factor];
   }
-  const margin = (high - low) * room || Math.abs(high) * 0.05 || 1;
+  const margin = high > low ? (high - low) * room : Math.abs(high) * 0.05 || 1;
   return [low - margin, high + margin];
 }
 

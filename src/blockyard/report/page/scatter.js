@@ -49,11 +49,11 @@ function scatterChart(body, dots, best) {
   const cost = COSTS[state.cost];
   const values = dots.map((one) => one.x);
   const logarithm = Math.min(...values) > 0 && Math.max(...values) / Math.min(...values) > 8;
-  const chart = frame({ width, height: Math.max(260, Math.min(400, width * 0.62)),
+  const chart = frame({ width, height: Math.max(260, Math.min(400, width * 0.62)), margin: { top: 30 },
     title: `${state.quality} against ${cost.name.toLowerCase()}`,
     desc: `${plural(dots.length, "arm")}. On the Pareto line: ${best.map((one) => one.name).join(", ")}.`,
     x: { domain: extent(values, 0.12, logarithm), label: `${cost.name}${cost.unit ? ` (${cost.unit})` : ""}`, format: cost.format, logarithm },
-    y: { domain: extent(dots.flatMap((one) => [one.y, ...(one.interval || [])]), 0.08) } });
+    y: { domain: extent(dots.flatMap((one) => [one.y, ...(one.interval || [])]), 0.08), label: state.quality } });
   const at = (one) => [chart.x(one.x), chart.y(one.y)];
   // Between two of its arms the line keeps the quality that the cheaper one gives.
   const steps = best.flatMap((one, k) => (k ? [[at(one)[0], at(best[k - 1])[1]], at(one)] : [at(one)]));
@@ -61,11 +61,11 @@ function scatterChart(body, dots, best) {
   for (const one of dots) {
     const [x] = at(one);
     if (one.interval) {
-      chart.plot.append(s("line", { class: "reach", x1: x, x2: x, y1: chart.y(one.interval[0]), y2: chart.y(one.interval[1]), style: { stroke: look(one.name).stroke } }));
+      chart.plot.append(s("line", { class: "reach", ...tag(one.name), x1: x, x2: x, y1: chart.y(one.interval[0]), y2: chart.y(one.interval[1]), style: { stroke: look(one.name).stroke } }));
     }
   }
   for (const one of dots) chart.plot.append(marker(one.name, ...at(one), best.includes(one) ? 7 : 5.5));
-  name(chart, dots, at);
+  names(chart, dots, at, best);
   listen(chart, (event, x, y) => {
     const near = dots.reduce((a, b) => (Math.hypot(at(a)[0] - x, at(a)[1] - y) <= Math.hypot(at(b)[0] - x, at(b)[1] - y) ? a : b));
     if (Math.hypot(at(near)[0] - x, at(near)[1] - y) > 40) return untip();
@@ -75,19 +75,21 @@ function scatterChart(body, dots, best) {
 }
 
 /** Names beside the dots, on whichever side is free; one that fits nowhere is left to the tip. */
-function name(chart, dots, at) {
+function names(chart, dots, at, best) {
   const taken = dots.map((one) => { const [x, y] = at(one); return [x - 7, y - 7, x + 7, y + 7]; });
   for (const one of dots) {
     const text = cut(one.name, 24);
     const [[x, y], wide] = [at(one), text.length * 6.6];
-    const spots = [[10, 4, "start"], [-10, 4, "end"], [0, -13, "middle"], [0, 21, "middle"], [9, -9, "start"], [9, 16, "start"], [-9, -9, "end"], [-9, 16, "end"]];
+    // The Pareto line runs to the right of its dots and to the next one's far side: their names keep off it.
+    const clear = direction(state.quality) === "max" ? [9, -9, "start"] : [9, 17, "start"];
+    const spots = [...(best.includes(one) ? [clear] : []), [10, 4, "start"], [-10, 4, "end"], [0, -13, "middle"], [0, 21, "middle"], [9, -9, "start"], [9, 16, "start"], [-9, -9, "end"], [-9, 16, "end"]];
     for (const [dx, dy, anchor] of spots) {
       const from = x + dx - (anchor === "end" ? wide : anchor === "middle" ? wide / 2 : 0);
       const box = [from, y + dy - 10, from + wide, y + dy + 3];
       if (box[0] < chart.left || box[2] > chart.right + 12 || box[1] < 0 || box[3] > chart.bottom) continue;
       if (taken.some((other) => box[0] < other[2] && other[0] < box[2] && box[1] < other[3] && other[1] < box[3])) continue;
       taken.push(box);
-      chart.plot.append(s("text", { class: "direct", x: x + dx, y: y + dy, "text-anchor": anchor }, text));
+      chart.plot.append(s("text", { class: "direct", ...tag(one.name), x: x + dx, y: y + dy, "text-anchor": anchor }, text));
       break;
     }
   }

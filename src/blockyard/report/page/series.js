@@ -14,9 +14,16 @@ function points(curve, metric, axis) {
   return found.sort((a, b) => a[0] - b[0]);
 }
 
+/** The curves of an arm: where settings were tried, those of the one chosen. */
+function runs(name) {
+  const { budget } = data.arms.find((arm) => arm.name === name) || {};
+  const same = (curve) => Object.entries(budget.chosen).every(([key, value]) => word((curve.setting || {})[key]) === word(value));
+  return data.curves.filter((curve) => curve.arm === name && (!budget || !budget.chosen || !curve.setting || same(curve)));
+}
+
 /** Mean and band of an arm: {name, seeds, x, mean, low, high, n}; null where no run has the metric. */
 function series(name, metric, axis, band) {
-  const seeds = data.curves.filter((curve) => curve.arm === name).map((curve) => points(curve, metric, axis)).filter((run) => run.length);
+  const seeds = runs(name).map((curve) => points(curve, metric, axis)).filter((run) => run.length);
   if (!seeds.length) return null;
   const made = { name, seeds, x: places(seeds), mean: [], low: [], high: [], n: [] };
   const at = made.x.map(() => []);

@@ -9,6 +9,7 @@ const state = {
   metric: null,
   axis: "step",
   band: "range",
+  part: "all",
   logarithm: false,
   quality: null,
   cost: null,

@@ -22,8 +22,8 @@ function columns() {
   const against = !gaps.length ? [] : [
     { key: "difference", name: "Difference", help: "to the baseline, paired by seed, with its 95 % interval",
       group: "Against the baseline", value: (arm) => (arm.difference || {}).mean,
-      cell: (arm) => (arm.difference ? [...estimate(change(arm.difference.mean, places), arm.difference.interval, places),
-        whisker(arm, domain)] : "") },
+      cell: (arm) => (arm.difference ? h("div", { class: "difference" }, whisker(arm, domain),
+        h("div", {}, estimate(change(arm.difference.mean, places), arm.difference.interval, places))) : "") },
     p("t_p", "p (t)", "paired t-test"), p("permutation_p", "p (perm.)", "exact permutation test over the signs of the pairs"),
     p("holm_p", "p (Holm)", "the t-test's p, corrected for the number of arms"),
     { key: "effect", name: "Effect", help: (gaps.find((gap) => gap.effect_kind) || {}).effect_kind, group: "Against the baseline",
@@ -46,12 +46,12 @@ function columns() {
 function whisker(arm, domain) {
   const { mean, interval: pair } = arm.difference;
   if (!known(mean)) return null;
-  const across = scale(domain, [3, 117]);
-  return s("svg", { class: `whisker ${{ better: "good", worse: "bad" }[arm.verdict] || "even"}`, width: 120, height: 16,
-    viewBox: "0 0 120 16", "aria-hidden": "true", focusable: "false" },
-    s("line", { class: "zero", x1: across(0), x2: across(0), y1: 0, y2: 16 }),
-    pair ? s("line", { class: "reach", x1: across(pair[0]), x2: across(pair[1]), y1: 8, y2: 8 }) : null,
-    s("circle", { cx: across(mean), cy: 8, r: 3.5 }));
+  const across = scale(domain, [4, 92]);
+  return s("svg", { class: `whisker ${{ better: "good", worse: "bad" }[arm.verdict] || "even"}`, width: 96, height: 20,
+    viewBox: "0 0 96 20", "aria-hidden": "true", focusable: "false" },
+    s("line", { class: "zero", x1: across(0), x2: across(0), y1: 0, y2: 20 }),
+    pair ? s("line", { class: "reach", x1: across(pair[0]), x2: across(pair[1]), y1: 10, y2: 10 }) : null,
+    s("circle", { cx: across(mean), cy: 10, r: 3.5 }));
 }
 
 /** Arms in the order chosen; what has no value comes last either way. */
