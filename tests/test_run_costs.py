@@ -12,6 +12,7 @@ from blockyard import assemble
 from blockyard.compose import compose
 from blockyard.contracts import Batch
 from blockyard.engine import cost
+from blockyard.engine.decode_speed import decode_tokens_per_second
 from blockyard.objective.classify import Classify
 from blockyard.objective.next_token import NextToken
 from tests.engine_runs import run
@@ -65,3 +66,16 @@ def test_a_decoder_whose_mixer_has_no_cache_has_no_figure() -> None:
     model = plan.model(0)
     batch = Batch(torch.zeros(1, model.ctx.tokens.max_len + 1, dtype=torch.int64))
     assert cost.cache_bytes_per_token(model, plan.objective, batch) is None
+
+
+def test_only_what_decodes_from_a_cache_has_a_decoding_speed() -> None:
+    plan = text_plan("model.dim=32", "model.heads=4", "model.depth=1")
+    model = plan.model(0).train()
+    rate = decode_tokens_per_second(model, plan.objective)
+    assert rate is not None
+    assert rate > 0
+    assert model.training
+    pool = text_plan("token_mixer=pool", "position=none")
+    assert decode_tokens_per_second(pool.model(0), pool.objective) is None
+    image = assemble.plan(compose(["experiment=vit_digits"]).config)
+    assert decode_tokens_per_second(image.model(0), image.objective) is None

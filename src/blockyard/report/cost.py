@@ -14,6 +14,7 @@ KEYS = {  # name -> the better direction, and the unit
     "samples_per_second": ("max", "1/s"),
     "peak_memory": ("min", "bytes"),
     "cache_bytes_per_token": ("min", "bytes"),
+    "decode_tokens_per_second": ("max", "1/s"),
     "seconds": ("min", "s"),
 }
 AXES = {"flops": "flops_per_sample"} | {key: key for key in KEYS}  # words for an axis -> the figure
