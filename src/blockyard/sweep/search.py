@@ -22,6 +22,7 @@ from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import identity, run_name
 from blockyard.runs.lock import RunLock, held
 from blockyard.sweep import studies
+from blockyard.sweep.composer import Composer
 from blockyard.sweep.executor.base import BUSY, Executor, Outcome, Task
 from blockyard.sweep.plan import Cell, Refused, SweepPlan, Variant
 from blockyard.sweep.space import Compose, Template, template
@@ -51,7 +52,8 @@ def run(
     """
     if not plan.question.get("search"):
         return plan
-    search = _Search(plan, executor, say, compose or _compose)
+    # A family that the space names is composed beside the user's own folders, as the planner did.
+    search = _Search(plan, executor, say, compose or Composer(plan.facts.get("config_dirs") or ()).compose)
     with search.owned():
         search.work(stopped)
     if stopped():
@@ -226,12 +228,6 @@ class _Search:
             raise UserError(f"search.space: {error}") from error
         study = studies.study_of(self.plan.folder, arm, asked, self.direction)
         return Trials(arm, study, found, self.asked, space, int(self.asked["trials"]), self.direction)
-
-
-def _compose(words: list[str]) -> Any:
-    from blockyard.compose import compose
-
-    return compose(words)
 
 
 def _named(config: dict[str, Any], arm: str, seed: int, number: int) -> dict[str, Any]:

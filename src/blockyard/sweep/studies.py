@@ -80,7 +80,8 @@ def distributions(space: dict[str, Any]) -> dict[str, optuna.distributions.BaseD
             found[key] = IntDistribution(of["low"], of["high"], log=bool(of.get("log")), step=of.get("step") or 1)
         else:
             low, high = float(of["low"]), float(of["high"])
-            found[key] = FloatDistribution(low, high, log=bool(of.get("log")), step=of.get("step"))
+            log = bool(of.get("log"))
+            found[key] = FloatDistribution(low, high, log=log, step=None if log else of.get("step"))
     return found
 
 
