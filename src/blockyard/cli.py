@@ -10,8 +10,11 @@ from collections.abc import Sequence
 VERBS = {
     "train": "train a run:            blockyard train experiment=vit_digits block=post_norm seed=1",
     "eval": "test a run again:       blockyard eval run=last",
+    "compare": "judge arms, seed by seed: blockyard compare outputs --by block",
     "generate": "stream text from a run: blockyard generate run=last prompt='def ' max_tokens=200",
-    "board": "watch in a browser:    blockyard board quickstart",
+    "sweep": "answer a question:      blockyard sweep quickstart",
+    "compare": "judge any runs:         blockyard compare quickstart",
+    "board": "watch in a browser:     blockyard board quickstart",
     "check": "judge, build nothing:   blockyard check block=parallel token_mixer=fourier",
     "explain": "one choice in full:     blockyard explain token_mixer=attention",
     "list": "what there is:          blockyard list position",
@@ -19,7 +22,7 @@ VERBS = {
 }
 HIDDEN = {"_cell": "cell", "_complete": "completion"}
 
-READERS = ("list", "explain", "check", "completion", "_complete")
+READERS = ("list", "explain", "check", "compare", "completion", "_complete")
 
 HELP = """blockyard composes, trains and compares transformer blocks.
 

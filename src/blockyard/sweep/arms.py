@@ -30,10 +30,11 @@ NAMES = "letters, digits and _ . + -, at most 100 of them"
 
 @dataclass(frozen=True)
 class Factor:
-    """What is varied. levels: label -> the overrides that make it."""
+    """What is varied. levels: label -> the overrides that make it; named: whether the file gave the labels."""
 
     name: str
     levels: dict[str, tuple[str, ...]]
+    named: bool
 
 
 def expand(kind: str, body: Any, problems: list[str]) -> list[Arm]:
@@ -97,7 +98,7 @@ def _factor(name: str, value: Any, kind: str, problems: list[str]) -> Factor | N
             if level in levels:
                 problems.append(f"{where}: {words.shown(item)} stands there twice")
             levels[level] = (words.word(name, item),)
-    return Factor(name, levels) if len(problems) == before else None
+    return Factor(name, levels, isinstance(value, dict)) if len(problems) == before else None
 
 
 def _disjoint(factors: list[Factor], kind: str, problems: list[str]) -> None:
@@ -128,7 +129,7 @@ def _zip(factors: list[Factor], problems: list[str]) -> list[Arm]:
     return _named(factors, zip(*(factor.levels for factor in factors), strict=True))
 
 
-def _one_at_a_time(factors: list[Factor], problems: list[str]) -> list[Arm]:
+def _one_at_a_time(factors: list[Factor], _: list[str]) -> list[Arm]:
     first = {factor.name: next(iter(factor.levels)) for factor in factors}
     labels = _labels(factors)
     arms = [_arm(REFERENCE, factors, first)]
@@ -174,7 +175,8 @@ def _labels(factors: list[Factor]) -> dict[tuple[str, str], str]:
     for factor in factors:
         short = words.label(factor.name.rsplit(".", 1)[-1])
         for level in factor.levels:
-            speaks = level[0].isalpha() and level not in ("true", "false", "null", "none") and counts[level] == 1
+            speaks = factor.named or (level[0].isalpha() and level not in ("true", "false", "null", "none"))
+            speaks = speaks and counts[level] == 1
             found[factor.name, level] = (
                 level if speaks else f"{short}_{level}" if level[0].isalpha() else f"{short}{level}"
             )

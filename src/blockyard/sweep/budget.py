@@ -102,7 +102,8 @@ def search(value: Any, problems: list[str]) -> dict[str, Any] | None:
     space = found["space"]
     if not isinstance(space, dict) or not space:
         problems.append(
-            f"search.space: {words.shown(space)} holds no key; such as {{optimizer.lr: {{low: 1e-4, high: 1e-2, log: true}}}}"
+            f"search.space: {words.shown(space)} holds no key, such as "
+            "{optimizer.lr: {low: 1e-4, high: 1e-2, log: true}}"
         )
         return None
     for key, of in space.items():

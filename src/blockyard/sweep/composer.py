@@ -24,7 +24,7 @@ EVERYWHERE = ("experiment", "debug")  # their YAMLs set values of any family
 
 
 class _Odd(Exception):  # noqa: N818 - no error: a value or a YAML that only Hydra can judge
-    """This command line is for `compose`."""
+    """A command line that is for `compose`."""
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,14 @@ def pack(variants: Iterable[Any], cells: Iterable[Any]) -> dict[str, Any]:
     """Variants and cells as plain data, nodes apart."""
     nodes = Nodes()
     rows = [
-        [v.key, v.arm, v.setting, nodes.number(v.choices), nodes.number(list(v.config))]
-        + [[nodes.number(node) for node in v.config.values()]]
+        [
+            v.key,
+            v.arm,
+            v.setting,
+            nodes.number(v.choices),
+            nodes.number(list(v.config)),
+            [nodes.number(node) for node in v.config.values()],
+        ]
         for v in variants
     ]
     return {"format": FORMAT, "nodes": nodes.values, "variants": rows, "cells": _grouped(cells)}

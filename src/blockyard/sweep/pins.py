@@ -20,7 +20,7 @@ def precision(config: dict[str, Any], said: list[str]) -> str | int | None:
     return "bf16-mixed" if _device(trainer) == "cuda" else 32
 
 
-def note(pinned: set[str | int], slurm: bool = False) -> list[str]:
+def note(pinned: set[str | int]) -> list[str]:
     """What to tell the user of it."""
     return [
         f"trainer.precision is {value} in every cell (auto would be timed anew in each); base: [trainer.precision=...] "
@@ -30,8 +30,10 @@ def note(pinned: set[str | int], slurm: bool = False) -> list[str]:
 
 
 def named(config: dict[str, Any], sweep: str, arm: str) -> dict[str, Any]:
-    """The config with its logger told the sweep and the arm: group, job type, tags. They are no part of a run's
-    identity; what the user has set stays."""
+    """The config with its logger told the sweep and the arm: group, job type, tags.
+
+    They are no part of a run's identity; what the user has set stays.
+    """
     logger = config.get("logger")
     if not isinstance(logger, dict) or "group" not in logger:
         return config

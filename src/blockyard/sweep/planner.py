@@ -167,7 +167,7 @@ class _Planner:
                     f"what is computed ({_said(self.question, other.arm)} and {_said(self.question, variant.arm)})"
                 )
             else:
-                yield f"tune: in the arm {variant.arm} the settings {other.setting} and {variant.setting} are the same run"
+                yield f"tune: of the arm {variant.arm} the settings {other.setting} and {variant.setting} are one run"
 
 
 def _said(question: Question, name: str) -> str:

@@ -48,7 +48,7 @@ _METRIC = re.compile(r"(test|val)/[A-Za-z_][\w./@-]*")
 _EXPECT = re.compile(r"\s*(>=|<=|>|<|~)\s*")
 
 
-class BadQuestion(UserError):
+class BadQuestion(UserError):  # noqa: N818 - what it is, for who catches it
     """A sweep file, or the plan made of it, with its problems."""
 
     def __init__(self, problems: Sequence[str]) -> None:
@@ -236,21 +236,18 @@ def _expect(content: dict[str, Any], names: list[str], problems: list[str]) -> s
 
 
 def _no_other_owner(arms: list[Arm], keys: list[str], content: dict[str, Any], problems: list[str]) -> None:
-    """What is tuned or matched is not an arm's to set."""
-    for arm in arms:
-        own = {words.key_of(word) for word in arm.overrides}
-        which = "search" if content.get("search") is not None else "tune"
-        problems += [
-            f"{which}: {key} is set by the arm {arm.name} too; every arm tries the same settings, so leave it out of one"
-            for key in keys
-            if key in own
-        ]
-        if content.get("match") and "model.dim" in own:
-            problems.append(
-                f"match: the arm {arm.name} sets model.dim, which match solves for; leave it out of the arm"
-            )
-    if content.get("match") and "model.dim" in keys:
-        problems.append("match: model.dim is tuned or searched, and match solves for it; leave it out of one")
+    """What is tuned, searched or matched is not an arm's to set."""
+    which = "search" if content.get("search") is not None else "tune"
+    owned = dict.fromkeys(keys, f"{which}: every arm tries the same settings")
+    if content.get("match"):
+        owned["model.dim"] = "match: the width is solved for"
+        if "model.dim" in keys:
+            problems.append(f"match: the width is solved for, so model.dim cannot be in {which} too")
+    for key, why in owned.items():
+        setting = [arm.name for arm in arms if key in map(words.key_of, arm.overrides)]
+        if setting:
+            more = f" and {len(setting) - 3} more" if len(setting) > 3 else ""
+            problems.append(f"{why}, so no arm may set {key}; {', '.join(setting[:3])}{more} does")
 
 
 def _size(arms: list[Arm], seeds: tuple[int, ...], tuned: dict[str, list[Any]], problems: list[str]) -> None:

@@ -16,7 +16,7 @@ LARGEST = 1_000_000  # bytes
 DEEPEST = 12  # levels of nesting
 
 
-class Unreadable(ValueError):
+class Unreadable(ValueError):  # noqa: N818 - what it is, for who catches it
     """The file is no YAML that is read here; the message says where and why."""
 
 
@@ -88,7 +88,8 @@ class _Loader(yaml.SafeLoader):
             if key.value in seen:
                 raise yaml.MarkedYAMLError(problem=f"{key.value!r} stands here twice", problem_mark=key.start_mark)
             seen.add(key.value)
-        return super().construct_mapping(node, deep)
+        # A key is what is written: an arm or a level may be called 5e-4.
+        return {key.value: self.construct_object(value, deep=True) for key, value in node.value}
 
 
 _Loader.yaml_implicit_resolvers = {}
@@ -99,8 +100,8 @@ for _tag, _pattern, _first in (
     ("float", r"[-+]?(?:\.[0-9]+|[0-9]+\.?[0-9]*)(?:[eE][-+]?[0-9]{1,4})?|[-+]?\.(?:inf|nan)", "-+0123456789."),
 ):
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first))
-_Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(node.value))
-_Loader.add_constructor("tag:yaml.org,2002:float", lambda loader, node: float(_spelled(node.value)))
+_Loader.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))
+_Loader.add_constructor("tag:yaml.org,2002:float", lambda _, node: float(_spelled(node.value)))
 
 
 def _spelled(text: str) -> str:

@@ -1,0 +1,204 @@
+"""blockyard sweep FILE [--dry-run] [--retry] [--executor NAME] [--workers N] [key=value ...]
+
+Answer a question: plan every cell (arm x setting x seed) of a sweep file, run those that are missing,
+compare, and write the page. FILE is a path, or the name of a file in sweeps/. The same command later,
+after a crash, a kill, an added seed or arm, fills only the holes.
+
+  --dry-run        show the grid, what is refused and why, and the cost; write nothing
+  --retry          also start the cells again that have failed
+  --executor NAME  local (default), ray or slurm; options as executor.KEY=VALUE
+  --workers N      cells at once
+  --no-compare     run only
+  --to-wandb       write the question as a W&B sweep file into sweeps/wandb/, and run nothing
+  --config-dir DIR a folder of your own choices, beside the shipped ones
+  outputs=DIR      where runs and the sweep's own folder (sweeps/NAME below it) lie
+  key=value        added to the base of the file, for all arms
+
+exit codes: 0 every cell is done, 1 some failed, 2 bad input (nothing was started), 130 Ctrl-C, 143 SIGTERM
+
+Examples:
+  blockyard sweep quickstart --dry-run
+  blockyard sweep quickstart --workers 2
+  blockyard sweep sweeps/norm_placement.yaml trainer.max_epochs=5 outputs=short
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blockyard.errors import UserError
+from blockyard.verbs._words import read
+
+if TYPE_CHECKING:
+    from blockyard.sweep.executor.base import Executor
+    from blockyard.sweep.plan import Cell, SweepPlan
+
+FLAGS = {"--dry-run": 0, "--retry": 0, "--executor": 1, "--workers": 1, "--to-wandb": 0, "--no-compare": 0}
+
+
+@dataclass
+class Asked:
+    """The command line, sorted."""
+
+    file: Path
+    base: list[str]
+    config_dirs: list[str]
+    outputs: str
+    executor: str
+    executor_options: dict[str, Any]
+    workers: int | None
+    flags: set[str] = field(default_factory=set)
+
+    def build(self) -> Executor:
+        """The executor; each use wants a fresh one. Raises UserError."""
+        from blockyard.sweep.executor import build
+
+        return build(self.executor, self.executor_options, self.workers)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Plan, then show, run and compare."""
+    from blockyard.cli import refuse
+    from blockyard.sweep.question import BadQuestion
+
+    asked = parse(arguments)
+    executor = asked.build()
+    from blockyard.sweep.planner import make
+
+    try:
+        plan = make(
+            asked.file,
+            outputs=asked.outputs,
+            config_dirs=asked.config_dirs,
+            overrides=asked.base,
+            command=["blockyard", "sweep", *arguments],
+        )
+    except BadQuestion as bad:
+        return refuse(bad.problems)
+    if "--to-wandb" in asked.flags:
+        from blockyard.sweep.wandb_file import write
+
+        sys.stdout.write(f"{write(plan)}\n")
+        return 0
+    _show(plan, executor.places, "--retry" in asked.flags)
+    return 0 if "--dry-run" in asked.flags else _work(plan, asked)
+
+
+def parse(arguments: Sequence[str]) -> Asked:
+    """The words of a command line. Raises UserError."""
+    from blockyard.sweep.find import find
+
+    words = read(arguments, FLAGS)
+    given = _flags(words.flags)
+    names = [word for word in words.overrides if "=" not in word]
+    words.overrides = [word for word in words.overrides if "=" in word]
+    if len(names) != 1:
+        what = f"{' and '.join(names)} are {len(names)}" if names else "none is named"
+        raise UserError(f"sweep takes one sweep file, {what}; such as `blockyard sweep quickstart`")
+    workers = given.get("--workers")
+    if workers is not None and not (workers.isdecimal() and int(workers) >= 1):
+        raise UserError(f"--workers: {workers!r} is no number of workers; 1 or more")
+    outputs = words.take("outputs", "outputs") or "outputs"
+    executor = given.get("--executor") or words.take("executor") or "local"
+    options = {w.partition("=")[0].partition(".")[2]: w for w in words.overrides if w.startswith("executor.")}
+    return Asked(
+        file=find(names[0]),
+        base=[word for word in words.overrides if not word.startswith("executor.")],
+        config_dirs=words.config_dirs,
+        outputs=outputs,
+        executor=executor,
+        executor_options={key: _value(word) for key, word in options.items()},
+        workers=int(workers) if workers is not None else None,
+        flags={flag for flag in given if given[flag] is None},
+    )
+
+
+def _flags(words: list[str]) -> dict[str, str | None]:
+    """Flags and their words, `--flag word` or `--flag=word`."""
+    found: dict[str, str | None] = {}
+    rest = list(words)
+    while rest:
+        name, sign, joined = rest.pop(0).partition("=")
+        if FLAGS[name]:
+            found[name] = joined if sign else rest.pop(0)
+        elif sign:
+            raise UserError(f"{name}: takes no value")
+        else:
+            found[name] = None
+    return found
+
+
+def _value(word: str) -> Any:
+    """The value of `key=value`, read as everywhere on the command line."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        return OverridesParser.create().parse_override(word).value()
+    except HydraException as error:
+        raise UserError(f"{word!r} cannot be read ({str(error).splitlines()[0]})") from error
+
+
+def _show(plan: SweepPlan, places: int, retry: bool) -> None:
+    from blockyard.sweep.estimate import estimate
+    from blockyard.sweep.show import Stand, show
+
+    stand = Stand.of(plan)
+    show(stand, retry=retry)
+    cells, most = (stand.left(retry=retry), "") if not plan.question.get("search") else (_trials(plan), "at most ")
+    sys.stdout.write(f"{most}{estimate(plan, cells, places=places)}\n")
+
+
+def _trials(plan: SweepPlan) -> list[Cell]:
+    """As many runs as a search may make, each like its arm."""
+    from blockyard.sweep.plan import Cell
+
+    runs = int(plan.question["search"]["trials"]) + len(plan.question["seeds"])
+    return [Cell(key, number, f"trial/{key}-{number}") for key in plan.variants for number in range(runs)]
+
+
+def _work(plan: SweepPlan, asked: Asked) -> int:
+    from blockyard.sweep import history
+    from blockyard.sweep.runner import run as run_plan
+
+    for line in history.store(plan):
+        _say(line)
+    plan = _searched(plan, asked)
+    code = run_plan(plan, asked.build(), retry="--retry" in asked.flags, say=_say)
+    if code in (130, 143) or "--no-compare" in asked.flags:
+        return code
+    _compare(plan, _say)
+    return code
+
+
+def _searched(plan: SweepPlan, asked: Asked) -> SweepPlan:
+    """The plan with the best setting of each arm, where the file searches."""
+    if not plan.question.get("search"):
+        return plan
+    from blockyard.sweep import search
+    from blockyard.sweep.composer import Composer
+
+    with asked.build() as executor:
+        return search.run(plan, executor, say=_say, compose=Composer(asked.config_dirs).compose)
+
+
+def _compare(plan: SweepPlan, say: Callable[[str], None]) -> None:
+    """The answer: on the screen, as data, and as a page."""
+    from blockyard.report.comparison import compare
+    from blockyard.report.page import write
+    from blockyard.report.render.terminal import terminal
+    from blockyard.runs.files import write_json
+
+    found = compare(plan).as_dict()
+    write_json(plan.folder / "comparison.json", found)
+    terminal(found)
+    say(f"page: {write(found, plan.folder / 'report.html')}")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
