@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from blockyard.check import check
 from blockyard.compose import compose
+from blockyard.runs.files import read_json
 from blockyard.runs.identity import run_name
+from blockyard.runs.lock import held, holder
+from blockyard.runs.table import read_metrics
 from blockyard.sweep.plan import Arm, Cell, SweepPlan, Variant
 
 TINY = (
@@ -58,3 +65,47 @@ def plan(
         cells=tuple(cells),
         facts={"command": ["blockyard", "sweep", "tiny.yaml"]},
     )
+
+
+# What `blockyard sweep` does with a frozen plan, as a process of its own.
+PLANNER = (
+    "import sys; from pathlib import Path; from blockyard.sweep.executor import build; "
+    "from blockyard.sweep.plan import SweepPlan; from blockyard.sweep.runner import run; "
+    "sys.exit(run(SweepPlan.load(Path(sys.argv[1])), build('local', {'gpus': None, 'threads': 1, 'workers': 2})))"
+)
+
+
+def planner(made: SweepPlan) -> subprocess.Popen[str]:
+    """Start one on a plan that was saved. It leads a process group, as in a terminal."""
+    return subprocess.Popen(
+        [sys.executable, "-c", PLANNER, str(made.folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def at_work(made: SweepPlan) -> list[int]:
+    """The processes that train cells now."""
+    paths = {made.path(cell) for cell in made.cells}
+    return [int(holder(path)["pid"]) for path in paths if held(path) and (path / "config.yaml").is_file()]
+
+
+def wait_for(what: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """Its first true value."""
+    until = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.02)
+    return found
+
+
+def figures(made: SweepPlan) -> dict[str, Any]:
+    """What every run of a plan found, without the clock: rows of metrics and the summary's figures."""
+    found = {}
+    for cell in made.cells:
+        path = made.path(cell)
+        rows = [{k: v for k, v in row.items() if k != "seconds"} for row in read_metrics(path / "metrics.csv")]
+        found[cell.variant, cell.seed] = rows, read_json(path / "summary.json")["metrics"]
+    return found

@@ -22,6 +22,9 @@ _STYLES = {"done": "green", "failed": "red", "interrupted": "yellow", "running":
 class Live(Protocol):
     """What the runner tells while it works."""
 
+    total: int  # runs, so far as they are known
+    count: int  # of them that have ended
+
     def show(self, runs: dict[str, Run], places: int, *, last: bool = False) -> None:
         """How everything stands."""
 
@@ -35,13 +38,15 @@ class Screen:
     def __init__(self, plan: SweepPlan, say: Callable[[str], None], live: bool) -> None:
         self.plan = plan
         self.say = say
-        self.metric = str(plan.question.get("metric") or "")
+        metric = plan.facts.get("metric") or {}
+        self.metric = str(metric.get("name") or plan.question.get("metric") or "test/accuracy")
+        self._twin = str(metric.get("validation") or "val/" + self.metric.partition("/")[2])
         self._live = live
         self._display: Any = None
         self._drawn = 0.0
         self._began = time.monotonic()
-        self._count = 0
-        self._total = len({cell.run for cell in plan.cells})
+        self.count = 0
+        self.total = 0
 
     def __enter__(self) -> Screen:
         from rich.console import Console
@@ -70,16 +75,16 @@ class Screen:
 
     def ended(self, run: Run) -> None:
         """Say a failure at once, and where there is no table every ending."""
-        self._count += 1
+        self.count += 1
         name = f"{self.plan.variants[run.cells[0].variant].key}/s{run.cells[0].seed}"
         took = f" in {_time(run.seconds)}" if run.seconds is not None else ""
         if run.now.state == "done":
             if self._display is None:
                 name_, value = self._value(run.now.metrics)
                 found = f" {name_} {value:.4g}" if value is not None else ""
-                self.say(f"[{self._count}/{self._total}] {name} done{found}{took}")
+                self.say(f"[{self.count}/{self.total}] {name} done{found}{took}")
         else:
-            self.say(f"[{self._count}/{self._total}] {name} {run.now.state}{took}: {run.now.reason}")
+            self.say(f"[{self.count}/{self.total}] {name} {run.now.state}{took}: {run.now.reason}")
 
     def stopped(self, signum: int) -> None:
         """Say that the sweep was asked to stop."""
@@ -133,8 +138,7 @@ class Screen:
             return Text("")
         state = "running" if run.ours else run.now.state
         if state == "running":
-            twin = "val/" + self.metric.partition("/")[2] if self.metric else "val/accuracy"
-            at = progress(run.path, run.config, twin)
+            at = progress(run.path, run.config, self._twin)
             words = [f"{100 * at.part:.0f}%" if at.part is not None else "starting" if run.ours else "running"]
             words += [f"{at.value:.4g}"] if at.value is not None else []
             words += [_time(at.left)] if at.left is not None else []

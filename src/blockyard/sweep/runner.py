@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -61,17 +61,22 @@ class _Loop:
     elsewhere: set[str] = field(default_factory=set)
 
     def survey(self) -> None:
-        """Take in the cells that are due now and were not before."""
-        for cell in ordered(self.plan, due(self.plan, self._metrics())):
-            known = self.runs.get(cell.run)
-            if known is not None:
+        """Take in the cells that are due and were not before; what is done already may make others due."""
+        new: dict[str, Run] = {}
+        while True:
+            before = len(self.runs)
+            for cell in ordered(self.plan, due(self.plan, self.runs)):
+                if cell.run not in self.runs:
+                    path = self.plan.path(cell)
+                    new[cell.run] = self.runs[cell.run] = Run([], path, self.plan.config(cell), standing(path))
+                known = self.runs[cell.run]
                 if cell not in known.cells:
                     known.cells.append(cell)
-                continue
-            path = self.plan.path(cell)
-            run = Run([cell], path, self.plan.config(cell), standing(path))
-            self.runs[cell.run] = run
-            self._sort(cell.run, run)
+            if len(self.runs) == before:
+                break
+        self.screen.total = len(self.runs)
+        for key, run in new.items():
+            self._sort(key, run)
 
     def _sort(self, key: str, run: Run) -> None:
         if run.now.state == "running":
@@ -79,7 +84,9 @@ class _Loop:
         elif run.now.state == "failed" and not self.retry:
             run.tried = True
             self.screen.ended(run)
-        elif run.now.state != "done":
+        elif run.now.state == "done":
+            self.screen.count += 1
+        else:
             self.ready.append(key)
 
     @property
@@ -92,10 +99,11 @@ class _Loop:
         while self.waits and self.signals.signum is None:
             self._hand_out()
             self.screen.show(self.runs, self.executor.places)
-            for outcome in self.executor.poll(_BEAT):
+            ended = self.executor.poll(_BEAT)
+            for outcome in ended:
                 self._heard(outcome)
             self._look_elsewhere()
-            if not self.waits:
+            if not self.waits or (ended and self.plan.question.get("tune_seeds")):
                 self.survey()
         self.screen.show(self.runs, self.executor.places, last=True)
 
@@ -122,16 +130,13 @@ class _Loop:
         if outcome.code == BUSY:
             self.elsewhere.add(outcome.key)
             return
-        run.seconds = time.monotonic() - (run.began or time.monotonic())
-        self._settle(run, outcome.reason, outcome.code)
-
-    def _settle(self, run: Run, reason: str | None, code: int) -> None:
-        run.tried = True
-        run.now = standing(run.path)
-        if run.now.state != "done" or code:
+        run.tried, run.now = True, standing(run.path)
+        run.seconds = run.now.seconds
+        if run.now.state != "done" or outcome.code:
             # Bad input leaves a run queued, with the reason; for this command it has failed.
-            stopped = code in _CODES.values() or run.now.state == "interrupted"
-            run.now = Standing("interrupted" if stopped else "failed", reason or run.now.reason, step=run.now.step)
+            stopped = outcome.code in _CODES.values() or run.now.state == "interrupted"
+            reason = outcome.reason or run.now.reason
+            run.now = Standing("interrupted" if stopped else "failed", reason, step=run.now.step)
         self.screen.ended(run)
 
     def _look_elsewhere(self) -> None:
@@ -148,9 +153,6 @@ class _Loop:
                 self.screen.ended(run)
             else:
                 self.ready.appendleft(key)
-
-    def _metrics(self) -> dict[str, dict[str, float]]:
-        return {key: run.now.metrics for key, run in self.runs.items() if run.now.state == "done"}
 
 
 def run(
@@ -184,16 +186,15 @@ def run(
     return 0 if all(each.now.state == "done" for each in loop.runs.values()) else 1
 
 
-def due(plan: SweepPlan, metrics: dict[str, dict[str, float]]) -> Sequence[Cell]:
-    """The cells that are due: all, or of a tuned sweep those whose turn has come.
-
-    metrics: of the finished runs, by their folders under `outputs`
-    """
+def due(plan: SweepPlan, runs: Mapping[str, Run]) -> Sequence[Cell]:
+    """The cells that are due: all, or of a tuned sweep those whose turn has come by the runs so far."""
     if not plan.question.get("tune"):
         return plan.cells
     from blockyard.sweep import tune
 
-    return tune.due(plan, metrics)
+    values = {key: run.now.metrics for key, run in runs.items() if run.now.state == "done"}
+    # One that was killed may still get its value, and a choice without it would not be the same again.
+    return tune.due(plan, values, [key for key, run in runs.items() if run.tried and run.now.state == "failed"])
 
 
 def ordered(plan: SweepPlan, cells: Sequence[Cell]) -> list[Cell]:
@@ -230,8 +231,3 @@ class _Signals:
         if self.signum is not None:
             raise KeyboardInterrupt
         self.signum = signum
-
-
-def waiting(runs: dict[str, Run]) -> Iterator[Run]:
-    """The runs of which something is still to come."""
-    return (run for run in runs.values() if run.open)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,19 +11,20 @@ from blockyard.runs.files import read_json
 from blockyard.runs.folder import CONFIG, SUMMARY
 from blockyard.runs.lock import held
 from blockyard.runs.metrics import FILE as METRICS
-from blockyard.runs.status import read_status
+from blockyard.runs.status import Status, read_status
 
 State = Literal["missing", "queued", "running", "done", "failed", "interrupted"]
 
 
 @dataclass(frozen=True)
 class Standing:
-    """One run. metrics: of a finished one, from its summary."""
+    """One run. metrics: of a finished one, from its summary; seconds: of its last turn."""
 
     state: State
     reason: str | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     step: int | None = None
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ def standing(path: Path) -> Standing:
     if status.state == "queued" and held(path):
         return Standing("running")
     metrics = finished(path) if status.state == "done" else {}
-    return Standing(status.state, status.reason, metrics, status.step)
+    return Standing(status.state, status.reason, metrics, status.step, _took(status))
 
 
 def finished(path: Path) -> dict[str, float]:
@@ -74,6 +76,13 @@ def progress(path: Path, config: dict[str, Any], metric: str) -> Progress:
         return Progress(value=value)
     left = None if seconds is None else max(0.0, seconds / step * (total - step))
     return Progress(min(1.0, step / total), left, value)
+
+
+def _took(status: Status) -> float | None:
+    try:
+        return (datetime.fromisoformat(str(status.ended)) - datetime.fromisoformat(str(status.started))).total_seconds()
+    except ValueError:
+        return None
 
 
 def _total(trainer: dict[str, Any], step: float | None, epoch: float | None) -> float | None:
