@@ -110,7 +110,7 @@ def sweep(
     """A saved plan with its runs. values: arm -> seed -> test/accuracy or state; summaries, facts: by arm."""
     seeds = sorted({seed for figures in values.values() for seed in figures})
     asked = {"claim": "Pre-norm is better", "baseline": next(iter(arms)), "arms": {k: list(v) for k, v in arms.items()}}
-    asked |= {"seeds": seeds, "metric": "test/accuracy", "base": [], "expect": None, "source": None}
+    asked |= {"kind": "arms", "seeds": seeds, "metric": "test/accuracy", "base": [], "expect": None, "source": None}
     variants, cells = {}, []
     for arm, words in arms.items():
         made, choices = config(*words)
@@ -127,7 +127,11 @@ def sweep(
         variants=variants,
         cells=tuple(cells),
         refused=tuple(refused),
-        facts={"command": ["blockyard", "sweep", f"sweeps/{name}.yaml"], "time": TIME},
+        facts={
+            "command": ["blockyard", "sweep", f"sweeps/{name}.yaml"],
+            "time": TIME,
+            "metric": {"name": "test/accuracy", "validation": "val/accuracy", "direction": "max"},
+        },
     )
     plan.save()
     return plan

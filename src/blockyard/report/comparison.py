@@ -89,11 +89,12 @@ def compare(
         raise UserError(f"cost_axis={cost_axis}: takes one of {', '.join(AXES)}")
     if direction not in (None, "min", "max"):
         raise UserError(f"direction={direction}: takes max or min")
-    found = gather(asked, outputs=outputs, metric=metric, direction=direction, by=by)
+    found = gather(asked, outputs=outputs, by=by)
     ways = directions(found.records)
     metrics = _metrics(found)
     metric = _metric(metric or found.metric, metrics, found)
-    way = direction_of(metric, ways, direction)
+    own = found.direction if metric == found.metric else None
+    way = direction_of(metric, ways, direction or ways.get(metric) or own)
     ways[metric] = way
     base = _baseline(baseline, found)
     values = {group.name: group.values(metric) for group in found.groups}
@@ -170,9 +171,9 @@ def _baseline(asked: str | None, found: Gathered) -> str | None:
             return near[0]
         raise UserError(f"baseline={wanted}: there is no such arm; there are {', '.join(names)}")
     if wanted is None and len(names) > 1:
-        first = names[0]
-        how = "the first one" if found.question else "which was run first"
-        found.warnings.append(f"no baseline was named: it is {first}, {how}; --baseline ARM takes another")
+        # The one with the most runs allows the most comparisons; of equals the first.
+        first = max(found.groups, key=lambda group: len(group.done)).name
+        found.warnings.append(f"no baseline was named: it is {first}; --baseline ARM takes another")
         return first
     return wanted
 

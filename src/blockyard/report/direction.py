@@ -51,11 +51,6 @@ def default_metric(records: Iterable[Record]) -> str | None:
     return next(iter(tested), None)
 
 
-def twin(metric: str) -> str:
-    """The validation metric that stands for a test metric when something is chosen."""
-    return f"val/{metric.removeprefix('test/')}" if metric.startswith("test/") else metric
-
-
 def direction_of(metric: str, known: dict[str, str], said: str | None = None) -> str:
     """The better direction of a metric. Raises UserError where nobody says it."""
     found = said or known.get(metric) or by_name(metric)

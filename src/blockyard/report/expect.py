@@ -18,7 +18,7 @@ from typing import Literal
 from blockyard.errors import UserError
 from blockyard.report.paired import Difference
 from blockyard.report.statistics import between, finite
-from blockyard.report.verdict import ALPHA, FEWEST, corrected, said_p
+from blockyard.report.verdict import ALPHA, FEWEST, corrected, p_is
 
 MARGIN = 0.01  # of the second arm's mean: closer than this counts as the same, unless the caller says what does
 
@@ -148,7 +148,7 @@ def _figures(pair: str, found: Difference) -> str:
         spread = "on every seed"
     else:
         spread = f"(95 % interval {found.interval[0]:.3g} to {found.interval[1]:.3g})"
-    return f"{pair}: {found.mean:+.3g} {spread}, p = {said_p(found.holm_p)}, {found.n} seeds"
+    return f"{pair}: {found.mean:+.3g} {spread}, {p_is(found.holm_p)}, {found.n} seeds"
 
 
 def _one_sided(found: Difference, direction: str) -> tuple[float, float]:

@@ -20,8 +20,6 @@ def gather(
     asked: Asked,
     *,
     outputs: str | os.PathLike[str] = "outputs",
-    metric: str | None = None,
-    direction: str | None = None,
     by: str | None = None,
 ) -> Gathered:
     """A sweep as it was planned, or any runs as arms that are found from their configs.
@@ -37,11 +35,11 @@ def gather(
         meant = named(words, outputs)
         plans, paths = [SweepPlan.load(folder) for folder in meant.sweeps], meant.runs
     if len(plans) == 1 and not paths and not by:
-        return from_plan(plans[0], metric, direction)
+        return from_plan(plans[0])
     every: dict[Path, None] = dict.fromkeys(paths)
     lacking = 0
     for plan in plans:
-        found = from_plan(plan, metric, direction)
+        found = from_plan(plan)
         runs = [run for group in found.groups for run in group.runs]
         lacking += sum(run.state == "missing" for run in runs)
         every |= dict.fromkeys(run.path.absolute() for run in runs if run.state != "missing")

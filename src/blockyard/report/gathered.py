@@ -49,6 +49,7 @@ class Gathered:
 
     records: every cell, of all settings; groups: the arms, in order
     folder: the sweep's own; kind: how the arms were made: arms, grid, zip, one_at_a_time, leave_one_out, found
+    metric, direction: the sweep's own; notes: what the planner decided for the user
     """
 
     title: str
@@ -58,10 +59,12 @@ class Gathered:
     question: dict[str, Any] | None = None
     baseline: str | None = None
     metric: str | None = None
+    direction: str | None = None
     folder: Path | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     tuning: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def named(self, name: str) -> Group | None:
         """The arm of that name."""

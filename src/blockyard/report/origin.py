@@ -10,7 +10,10 @@ from blockyard.runs.status import now
 
 
 def provenance(found: Gathered) -> dict[str, Any]:
-    """Time, code, versions, machine, command and data; of runs that differ, what most of them have."""
+    """Time, code, versions, machine, command, data, and what the planner decided.
+
+    Of runs that differ, what most of them have.
+    """
     facts = [run.facts for run in found.records if run.facts]
     git = _most([fact.get("git") for fact in facts])
     data = [run.data for run in found.records if run.data.get("fingerprint")]
@@ -22,6 +25,7 @@ def provenance(found: Gathered) -> dict[str, Any]:
         "host": host,
         "command": found.facts.get("command") or _most([fact.get("command") for fact in facts]),
         "data": _most(data),
+        "notes": list(found.notes),
     }
 
 

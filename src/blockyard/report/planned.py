@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from blockyard.errors import UserError
-from blockyard.report.direction import default_metric, direction_of, directions, twin
+from blockyard.report.direction import default_metric
 from blockyard.report.gathered import Gathered, Group
 from blockyard.report.record import Record, read
-from blockyard.sweep.plan import SweepPlan, Variant
+from blockyard.sweep import tune
+from blockyard.sweep.plan import SweepPlan
 
-KINDS = ("arms", "grid", "zip", "one_at_a_time", "leave_one_out")
 
+def from_plan(plan: SweepPlan) -> Gathered:
+    """Everything of a sweep, as far as it has come. Raises UserError where two arms share a run.
 
-def from_plan(plan: SweepPlan, metric: str | None = None, direction: str | None = None) -> Gathered:
-    """Everything of a sweep, as far as it has come.
-
-    metric: instead of the question's; it also says by which validation metric settings are chosen
-    Raises UserError where two arms share a run.
+    Settings are chosen by the validation twin of the sweep's own metric, whatever metric is reported.
     """
-    records = [
+    every = [
         read(
             plan.path(cell),
             arm=plan.variants[cell.variant].arm,
@@ -30,27 +27,29 @@ def from_plan(plan: SweepPlan, metric: str | None = None, direction: str | None 
         )
         for cell in plan.cells
     ]
-    refuse_shared(records)
+    refuse_shared(every)
+    values = {run.run: run.metrics for run in every if run.done}
+    ended = {run.run for run in every if run.state == "failed"}
+    chosen = tune.choose(plan, values, ended)
+    asked = {(cell.variant, cell.seed) for cell in tune.due(plan, values, ended)}
+    records = [run for run in every if run.state != "missing" or (run.variant, run.seed) in asked]
     question = plan.question
-    metric = metric or question.get("metric") or default_metric(records)
-    chosen = choose(plan, records, metric, direction)
-    groups = [_group(plan, arm.name, records, chosen.get(arm.name)) for arm in plan.arms]
-    for group, arm in zip(groups, plan.arms, strict=True):
-        group.overrides, group.levels = tuple(arm.overrides), dict(arm.levels)
     refused = [
         Record(r.arm, 0, plan.folder, "refused", "; ".join(r.reasons), setting=dict(r.setting)) for r in plan.refused
     ]
     return Gathered(
         title=plan.name,
-        groups=groups,
+        groups=[_group(plan, number, records, chosen) for number in range(len(plan.arms))],
         records=[*records, *refused],
-        kind=next((kind for kind in KINDS if question.get(kind)), "arms"),
+        kind=str(question.get("kind") or "arms"),
         question=dict(question),
         baseline=question.get("baseline"),
-        metric=metric,
+        metric=question.get("metric") or (plan.facts.get("metric") or {}).get("name") or default_metric(records),
+        direction=(plan.facts.get("metric") or {}).get("direction"),
         folder=plan.folder,
         facts=dict(plan.facts),
-        tuning=tuning(plan, records, metric, chosen),
+        tuning=_searched(plan) if question.get("search") else _tuned(plan, values, ended),
+        notes=[str(note) for note in plan.facts.get("notes") or ()],
     )
 
 
@@ -67,107 +66,65 @@ def refuse_shared(records: list[Record]) -> None:
             )
 
 
-def choose(
-    plan: SweepPlan, records: list[Record], metric: str | None, direction: str | None = None
-) -> dict[str, str | None]:
-    """The variant of each arm that counts: the best mean on the validation twin of the metric.
-
-    Where several settings were tried, over the seeds that all tried settings of the arm have, so that
-    no setting wins by its seeds. None where none can be told yet.
-    """
-    variants: dict[str, list[Variant]] = {}
-    for variant in plan.variants.values():
-        variants.setdefault(variant.arm, []).append(variant)
-    by_variant: dict[str, list[Record]] = {}
-    for record in records:
-        by_variant.setdefault(record.variant, []).append(record)
-    chosen: dict[str, str | None] = {}
-    for arm, settings in variants.items():
-        if len(settings) == 1:
-            chosen[arm] = settings[0].key
-            continue
-        means = {v.key: mean_on(by_variant.get(v.key, []), metric) for v in settings}
-        known = {key: value for key, value in means.items() if value is not None}
-        if not known or metric is None:
-            chosen[arm] = None
-            continue
-        way = direction_of(twin(metric), directions(records), direction)
-        chosen[arm] = (max if way == "max" else min)(known, key=known.__getitem__)
-    return chosen
+def _tuned(plan: SweepPlan, values: tune.Values, ended: set[str]) -> list[dict[str, Any]]:
+    """Every setting that was tried, with its mean on validation."""
+    if not plan.question.get("tune"):
+        return []
+    return [
+        {
+            "arm": row.arm,
+            "setting": dict(row.setting),
+            "mean": row.mean,
+            "values": {str(seed): value for seed, value in row.values.items()},
+            "chosen": row.chosen,
+        }
+        for row in tune.table(plan, values, ended)
+    ]
 
 
-def mean_on(runs: list[Record], metric: str | None) -> float | None:
-    """The mean of the validation twin over a setting's finished runs; None while one of them is not."""
-    if metric is None or not runs or not all(run.done for run in runs):
-        return None
-    values = [run.figure(twin(metric)) for run in runs]
-    if any(value is None for value in values):
-        return None
-    return math.fsum(values) / len(values)  # type: ignore[arg-type]
+def _searched(plan: SweepPlan) -> list[dict[str, Any]]:
+    """Every trial of a search, with its figure on validation."""
+    search = plan.facts.get("search") or {}
+    seed = str(search.get("seed", 0))
+    return [
+        {
+            "arm": arm,
+            "setting": trial.get("setting") or {},
+            "mean": trial.get("value"),
+            "values": {seed: trial.get("value")} if trial.get("value") is not None else {},
+            "chosen": found.get("chosen") == f"{arm}#{trial.get('number')}",
+            "state": trial.get("state"),
+        }
+        for arm, found in (search.get("arms") or {}).items()
+        for trial in found.get("trials") or []
+    ]
 
 
-def tuning(
-    plan: SweepPlan, records: list[Record], metric: str | None, chosen: dict[str, str | None]
-) -> list[dict[str, Any]]:
-    """Every setting that was tried, with its mean on validation; a search's trials where there was one."""
-    search = plan.facts.get("search")
-    if isinstance(search, dict):
-        return [
-            {
-                "arm": arm,
-                "setting": trial.get("setting") or {},
-                "mean": trial.get("value"),
-                "values": {str(search.get("seed", 0)): trial.get("value")},
-                "chosen": found.get("chosen") == f"{arm}#{trial.get('number')}",
-                "state": trial.get("state"),
-            }
-            for arm, found in (search.get("arms") or {}).items()
-            for trial in found.get("trials") or []
-        ]
-    made = []
-    for variant in plan.variants.values():
-        if not variant.setting:
-            continue
-        runs = [record for record in records if record.variant == variant.key]
-        values = {str(r.seed): r.figure(twin(metric)) if metric else None for r in runs}
-        known = [value for value in values.values() if value is not None]
-        made.append(
-            {
-                "arm": variant.arm,
-                "setting": dict(variant.setting),
-                "mean": math.fsum(known) / len(known) if known else None,
-                "values": values,
-                "chosen": chosen.get(variant.arm) == variant.key,
-            }
-        )
-    return made
-
-
-def _group(plan: SweepPlan, arm: str, records: list[Record], chosen: str | None) -> Group:
-    variants = [variant for variant in plan.variants.values() if variant.arm == arm]
-    picked = plan.variants.get(chosen) if chosen else (variants[0] if variants else None)
-    runs = [record for record in records if record.arm == arm and record.variant == chosen]
-    tuned = any(variant.setting for variant in variants)
-    search = (plan.facts.get("search") or {}).get("arms") or {}
-    tried = len({r.variant for r in records if r.arm == arm and r.done}) if tuned else None
-    if arm in search:
-        tried = sum(t.get("state") in ("complete", "pruned") for t in search[arm].get("trials") or [])
+def _group(plan: SweepPlan, number: int, records: list[Record], chosen: dict[str, str]) -> Group:
+    arm = plan.arms[number]
+    variants = [variant for variant in plan.variants.values() if variant.arm == arm.name]
+    picked = plan.variants.get(chosen.get(arm.name, ""))
+    shown = picked or (variants[0] if variants else None)
+    runs = [run for run in records if picked is not None and run.variant == picked.key]
     return Group(
-        name=arm,
-        config=dict(picked.config) if picked else {},
-        choices=dict(picked.choices) if picked else {},
+        name=arm.name,
+        config=dict(shown.config) if shown else {},
+        choices=dict(shown.choices) if shown else {},
+        overrides=tuple(arm.overrides),
+        levels=dict(arm.levels),
         runs=runs,
-        planned=planned_seeds(plan),
-        chosen=dict(picked.setting) if picked and (tuned or arm in search) and chosen else None,
-        tried=tried,
-        identity=runs[0].path.parent.name if runs else None,
-        refused=tuple(reason for r in plan.refused if r.arm == arm for reason in r.reasons),
+        planned=len({cell.seed for cell in plan.cells}) or len(plan.question.get("seeds") or ()),
+        chosen=dict(picked.setting) if picked and picked.setting else None,
+        tried=_tried(plan, arm.name, records),
+        refused=tuple(reason for r in plan.refused if r.arm == arm.name for reason in r.reasons),
     )
 
 
-def planned_seeds(plan: SweepPlan) -> int:
-    """How many seeds each arm should have."""
-    seeds = plan.question.get("seeds")
-    if isinstance(seeds, int):
-        return seeds
-    return len(seeds) if isinstance(seeds, list) else len({cell.seed for cell in plan.cells})
+def _tried(plan: SweepPlan, arm: str, records: list[Record]) -> int | None:
+    """How many settings of an arm gave a figure or were given up early; None where nothing is tuned."""
+    if plan.question.get("search"):
+        trials = ((plan.facts.get("search") or {}).get("arms") or {}).get(arm, {}).get("trials") or []
+        return sum(trial.get("state") in ("complete", "pruned") for trial in trials)
+    if plan.question.get("tune"):
+        return len({run.variant for run in records if run.arm == arm and run.done})
+    return None

@@ -15,6 +15,7 @@ from blockyard.report.paired import Difference
 ALPHA = 0.05
 POWER = 0.80
 FEWEST = 3  # common seeds; no verdict from fewer
+_LONG = 24  # characters of a name that is said again in every sentence
 MOST = 1_000  # seeds; what needs more is called out of reach
 
 BASELINE, BETTER, WORSE, NONE, FEW = "baseline", "better", "worse", "no difference shown", "too few seeds"
@@ -47,6 +48,7 @@ def words(found: Difference, direction: str, other: str, compared: int, interest
     compared: how many arms are; interesting: the smallest difference worth knowing, in the metric's unit
     """
     kind = verdict(found, direction)
+    other = other if len(other) <= _LONG else "the baseline"
     if kind == FEW:
         return too_few(found.n, compared)
     gap = said_gap(found)
@@ -60,11 +62,11 @@ def words(found: Difference, direction: str, other: str, compared: int, interest
         )
         return (
             f"{head}: all {found.n} differences are equal ({found.mean:+.3g}), which leaves no t test; the exact test "
-            f"gives p = {said_p(found.permutation_p)}, corrected {said_p(found.holm_p)}.{more}"
+            f"gives {p_is(found.permutation_p)}, corrected {said_p(found.holm_p)}.{more}"
         )
     if kind in (BETTER, WORSE):
-        return f"{kind.capitalize()} than {other}: {gap}, corrected p = {said_p(found.holm_p)}, {found.n} seeds."
-    return f"No difference shown to {other}: {gap}, corrected p = {said_p(found.holm_p)}. " + _more(
+        return f"{kind.capitalize()} than {other}: {gap}, corrected {p_is(found.holm_p)}, {found.n} seeds."
+    return f"No difference shown to {other}: {gap}, corrected {p_is(found.holm_p)}. " + _more(
         found, compared, interesting
     )
 
@@ -106,10 +108,13 @@ def said_gap(found: Difference) -> str:
 
 
 def said_p(p: float | None) -> str:
-    """A p for people."""
-    if p is None:
-        return "none"
-    return "< 0.0001" if p < 1e-4 else f"{p:.2g}" if p < 0.01 else f"{p:.3f}".rstrip("0").rstrip(".") if p < 1 else "1"
+    """A p for a table."""
+    return "none" if p is None else "< 0.0001" if p < 1e-4 else f"{p:.2g}"
+
+
+def p_is(p: float | None) -> str:
+    """A p for a sentence: "p = 0.03", "p < 0.0001"."""
+    return f"p {said_p(p)}" if p is not None and p < 1e-4 else f"p = {said_p(p)}"
 
 
 def exact_from(compared: int, alpha: float = ALPHA) -> int:

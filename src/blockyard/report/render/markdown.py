@@ -1,0 +1,35 @@
+"""A comparison as Markdown: tables of GitHub's kind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from blockyard.report.render import columns
+
+_LEFT = ("arm", "verdict", "Pareto")
+
+
+def markdown(data: dict[str, Any]) -> str:
+    """What `Comparison.as_dict()` gives, as text that ends in a line end."""
+    way = "more" if data["direction"] == "max" else "less"
+    parts = [f"## {escape(data['title'])}: {escape(data['metric'])}, {way} is better"]
+    parts += ["  \n".join(escape(line) for line in columns.head_lines(data))]
+    parts += [_table(*columns.quality(data)), "  \n".join(escape(note) for note in columns.notes(data))]
+    parts += [_table(*columns.costs(data))]
+    for title, lines in (("Effects", columns.effect_lines(data)), ("Be careful", data["warnings"])):
+        if lines:
+            parts += [f"### {title}", "\n".join(f"- {escape(line)}" for line in lines)]
+    return "\n\n".join(parts) + "\n"
+
+
+def escape(text: str) -> str:
+    """Text that no renderer takes for markup; on one line."""
+    return re.sub(r"([\\`*_{}\[\]<>#|~$])", r"\\\1", " ".join(str(text).split()))
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [[escape(cell) for cell in row] for row in (heads, *rows)]
+    rule = [":--" if head in _LEFT else "--:" for head in heads]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (lines[0], rule, *lines[1:]))
