@@ -25,3 +25,16 @@ def shared_data() -> Path:
     if not SHARED.is_dir():
         pytest.skip("no shared data sets beside this checkout")
     return SHARED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One plain line where the browser tests were left out for want of a browser."""
+    from tests.browser import LEFT_OUT
+
+    left_out = [report for report in terminalreporter.stats.get("skipped", ()) if LEFT_OUT in str(report.longrepr)]
+    if left_out:
+        terminalreporter.write_line(
+            f"{len(left_out)} BROWSER TESTS WERE LEFT OUT: {LEFT_OUT}; on Debian: apt-get install chromium",
+            yellow=True,
+            bold=True,
+        )

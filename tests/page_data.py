@@ -36,6 +36,7 @@ def comparison(
     labels = [names[i] if i < len(names) else f"{names[i % len(names)]}_{i // len(names)}" for i in range(arms)]
     level = [0.90 + 0.05 * math.sin(1.3 * i) for i in range(arms)]
     values = [[level[i] + draw.gauss(0, 0.006) for _ in range(seeds)] for i in range(arms)]
+    other = labels[-1] if arms < 2 else labels[1]
     made = {
         "title": "norm_placement",
         "claim": "Pre-norm trains without warm-up where post-norm does not",
@@ -46,9 +47,9 @@ def comparison(
         "metrics": list(METRICS),
         "directions": METRICS,
         "baseline": labels[0],
-        "answer": f"{labels[1]} is better than {labels[0]} by 0.046 [0.038, 0.055] in test/accuracy over {seeds} seeds.",
+        "answer": f"{other} is better than {labels[0]} by 0.046 [0.038, 0.055] in test/accuracy over {seeds} seeds.",
         "expect": {
-            "text": f"{labels[1]} > {labels[0]}",
+            "text": f"{other} > {labels[0]}",
             "verdict": "supported",
             "reason": f"the difference is 0.046 [0.038, 0.055], Holm-corrected p = 0.0004, n = {seeds}",
         },
@@ -96,7 +97,7 @@ def _arm(labels: list[str], i: int, values: list[list[float]], tuned: bool) -> d
         "cache_bytes_per_token": None if i % 3 == 2 else 1536.0 / (1 + i % 2),
         "seconds": 41.0 + 2 * i,
     }
-    first = {key: value for key, value in cost.items()}
+    first = dict(cost)
     if i:
         first = _arm(labels, 0, values, False)["cost"]
     arm = {
@@ -200,8 +201,8 @@ def _break(made: dict[str, Any]) -> None:
 def _grid(made: dict[str, Any]) -> None:
     factors = {"block": ["post_norm", "pre_norm"], "warmup": ["0", "100"], "lr": ["3e-4", "1e-3", "3e-3"]}
     main = [
-        {"factor": f, "level": level, "reference": levels[0], "effect": 0.01 * k, "interval": [0.01 * k - 0.004, 0.01 * k + 0.004],
-         "p": 0.002, "holm_p": 0.006}
+        {"factor": f, "level": level, "reference": levels[0], "effect": 0.01 * k, "p": 0.002, "holm_p": 0.006,
+         "interval": [0.01 * k - 0.004, 0.01 * k + 0.004]}
         for f, levels in factors.items() for k, level in enumerate(levels) if k
     ]  # fmt: skip
     names, made_pairs = list(factors), []

@@ -55,7 +55,7 @@ function curveChart(body, made) {
   for (const one of made) lines.append(...bandOf(one, at));
   for (const one of made) lines.append(...lineOf(one, at));
   if (direct) {
-    const tags = made.map((one) => ({ one, y: Math.max(chart.top, Math.min(chart.bottom, at(0, one.mean[one.mean.length - 1])[1])) }));
+    const tags = made.map((one) => ({ one, y: Math.max(chart.top, Math.min(chart.bottom, at(0, one.mean[whole(one)])[1])) }));
     for (const { one, y } of apart(tags, 15, chart.top + 4, chart.bottom)) {
       chart.plot.append(marker(one.name, chart.right + 10, y, 4), s("text", { class: "direct", ...tag(one.name), x: chart.right + 19, y: y + 4 }, cut(one.name, 20)));
     }
@@ -83,20 +83,20 @@ function bandOf(one, at) {
     return one.seeds.map((run) => s("path", { class: "seed", ...tag(one.name), d: path(run.map(([x, y]) => at(x, y))), style: { stroke } }));
   }
   if (one.seeds.length < 2) return [];
-  const upper = one.x.map((x, k) => at(x, one.high[k]));
-  const lower = one.x.map((x, k) => at(x, one.low[k])).reverse();
+  const inside = one.x.slice(0, whole(one) + 1);
+  const upper = inside.map((x, k) => at(x, one.high[k]));
+  const lower = inside.map((x, k) => at(x, one.low[k])).reverse();
   return [s("path", { class: "band", ...tag(one.name), d: `${path([...upper, ...lower])}Z`, style: { fill: stroke } })];
 }
 
 /** The mean line: full where all seeds have a value, faint where some have none. */
 function lineOf(one, at) {
   const { stroke, dash, width } = look(one.name);
-  const most = Math.max(...one.n);
-  const whole = one.n.lastIndexOf(most);
+  const last = whole(one);
   const draw = (from, to, faint) => s("path", { class: faint ? "line faint" : "line", ...tag(one.name),
     d: path(one.x.slice(from, to).map((x, k) => at(x, one.mean[from + k]))), "stroke-dasharray": dash,
     style: { stroke, "stroke-width": String(width) } });
-  return [draw(0, whole + 1, false), whole < one.x.length - 1 ? draw(whole, one.x.length, true) : null].filter(Boolean);
+  return [draw(0, last + 1, false), last < one.x.length - 1 ? draw(last, one.x.length, true) : null].filter(Boolean);
 }
 
 /** A line under the pointer and the values there. */
@@ -114,14 +114,14 @@ function follow(chart, made, at) {
 }
 
 /** "pre_norm ends at 0.95." */
-const ending = (one) => `${one.name} ends at ${short(one.mean[one.mean.length - 1])}.`;
+const ending = (one) => `${one.name} ends at ${short(one.mean[whole(one)])}.`;
 
 /** The means at quarters of the way, for who does not see the chart. */
 function curveTable(made) {
   const places = decimals(made.flatMap((one) => one.mean));
   const parts = [0.25, 0.5, 0.75, 1];
   const rows = made.map((one) => {
-    const last = one.x.length - 1;
+    const last = whole(one);
     const cells = parts.map((part) => Math.round(part * last)).map((k) =>
       `${fixed(one.mean[k], places)} ${one.seeds.length > 1 ? interval([one.low[k], one.high[k]], places) : ""}`);
     return [one.name, String(one.seeds.length), AXES[state.axis].format(one.x[last]), ...cells];

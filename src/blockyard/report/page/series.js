@@ -50,6 +50,9 @@ function series(name, metric, axis, band) {
   return made;
 }
 
+/** The last place where as many seeds as anywhere have a value: what a mean at the end may rest on. */
+const whole = (one) => one.n.lastIndexOf(Math.max(...one.n));
+
 /** Where the mean is taken: the runs' own places where all agree, else evenly spread ones. */
 function places(seeds) {
   const first = seeds.reduce((a, b) => (a.length >= b.length ? a : b)).map(([x]) => x);

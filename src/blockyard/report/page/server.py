@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from blockyard.errors import UserError
-from blockyard.report.page.render import policy
+from blockyard.report.page.document import policy
 from blockyard.report.page.watch import ADDRESS, Watched
 
 PORT = 8321

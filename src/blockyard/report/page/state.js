@@ -24,6 +24,7 @@ const COSTS = {
   samples_per_second: { name: "Throughput", unit: "samples/s", format: count, more: true },
   peak_memory: { name: "Peak memory", format: bytes },
   cache_bytes_per_token: { name: "Cache per token", format: bytes },
+  decode_tokens_per_second: { name: "Decoding", unit: "tokens/s", format: count, more: true },
   seconds: { name: "Training time", format: time },
 };
 

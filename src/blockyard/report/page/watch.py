@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.errors import UserError
-from blockyard.report.page.render import encode, render
+from blockyard.report.page.document import encode, render
 from blockyard.report.page.thin import thin
 
 ADDRESS = "comparison.json"  # where the page asks for newer data
