@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from blockyard.report.statistics import Judged, Values, finite
+from blockyard.report.verdict import holm
 
 if TYPE_CHECKING:
     import numpy as np
@@ -201,9 +202,6 @@ def _means(rows: Sequence[tuple[Mapping[str, str], int, float]]) -> dict[tuple[s
 
 
 def _holm(made: list[dict[str, Any]]) -> None:
-    from statsmodels.stats.multitest import multipletests
-
     known = [one for one in made if one["p"] is not None and math.isfinite(one["p"])]
-    if known:
-        for one, p in zip(known, multipletests([one["p"] for one in known], method="holm")[1], strict=True):
-            one["holm_p"] = float(p)
+    for one, p in zip(known, holm([one["p"] for one in known]), strict=True):
+        one["holm_p"] = p

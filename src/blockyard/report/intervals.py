@@ -63,7 +63,10 @@ def t_interval(values: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np
 
 
 def bca_interval(values: np.ndarray, level: float = LEVEL) -> Interval | None:
-    """The BCa bootstrap interval of the mean of values (n,); the same for the same values in any order."""
+    """The BCa bootstrap interval of the mean of values (n,); the same for the same values in any order.
+
+    Of twenty to thirty normal values it covers 92 to 93 %, a little less than it says.
+    """
     import numpy as np
     from scipy import stats
 
