@@ -175,8 +175,8 @@ def test_ctrl_c_ends_it(plan):
         assert line.startswith("http://127.0.0.1:")
         port = int(line.split(":")[2].split("/")[0])
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        connection.request("GET", "/")
-        assert connection.getresponse().status == 200
+        connection.request("GET", "/nothing")
+        assert connection.getresponse().status == 404
         it.send_signal(signal.SIGINT)
         assert it.wait(timeout=20) == 0
         assert it.stderr.read() == ""

@@ -181,12 +181,13 @@ def test_metric_axis_and_band(opened):
     assert shown == pytest.approx([mean, mean - half, mean + half], abs=1e-3)
     page.locator("[data-key='curves:metric']").select_option("train/loss")
     assert table()[0].startswith("train/loss")
-    for axis, words in {"samples": "38.4", "flops": "622", "seconds": "7.92"}.items():
+    for axis, words in {"samples": "38.4", "flops": "622", "seconds": "7.2"}.items():
         page.locator("[data-key='curves:axis']").select_option(axis)
         assert words in table()[1][1][2], table()[1][1]
     page.locator("[data-key='curves:band']").select_option("seeds")
     assert page.locator("#curves path.seed").count() == 12
     page.locator("[data-key='curves:log']").check()
+    page.locator("[data-key='curves:part']").focus()
     page.locator("[data-key='curves:part']").select_option("half")
     assert page.locator("#curves path.line").count() >= 3
     assert page.evaluate("document.activeElement.dataset.key") == "curves:part"
@@ -208,6 +209,23 @@ def test_the_choice_of_cost_and_the_pareto_line(opened):
         if not any(m >= mean and s >= speed and (m, s) != (mean, speed) for m, s in points.values())
     }
     assert {row[0] for row in rows if row[3] == "yes"} == front
+
+
+def test_long_names_of_a_grid_stay_apart(opened):
+    factors = ("post_norm", "pre_norm"), ("0.0001", "0.0003")
+    levels = [{"block": a, "optimizer.lr": b} for a in factors[0] for b in factors[1]]
+    long = tuple(",".join(f"{key}={value}" for key, value in level.items()) for level in levels)
+    made = comparison(arms=4, names=long)
+    for arm, level in zip(made["arms"], levels, strict=True):
+        arm["levels"] = level
+    page = opened(made)
+    scroll(page)
+    assert names(page) == list(long)
+    shown = page.locator(".switch .name").all_text_contents()
+    assert shown == ["post_norm · 0.0001", "post_norm · 0.0003", "pre_norm · 0.0001", "pre_norm · 0.0003"]
+    made = comparison(arms=2, names=("a" * 40 + "_one", "a" * 40 + "_two"))
+    shown = opened(made).locator(".switch .name").all_text_contents()
+    assert len(set(shown)) == 2
 
 
 def test_settings_not_chosen_do_not_enter_the_curves(opened):

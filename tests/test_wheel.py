@@ -60,6 +60,13 @@ def test_it_holds_every_config(installed):
     } == shipped
 
 
+def test_it_holds_the_page(installed):
+    folder = Path("blockyard/report/page")
+    ours = {p.name for p in (ROOT / "src" / folder).iterdir() if p.suffix in (".html", ".css", ".js")}
+    assert {p.name for p in (installed / folder).iterdir() if p.suffix in (".html", ".css", ".js")} == ours
+    assert "style.css" in ours
+
+
 def test_it_trains_from_an_empty_folder(installed, tmp_path):
     done = run(installed, tmp_path, "train", "debug=fast", "logger=none")
     assert done.returncode == 0, done.stderr

@@ -42,7 +42,6 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.write(f"{board.url} shows {', '.join(words.overrides)} and follows it; Ctrl-C ends\n")
         sys.stdout.flush()
         try:
-            board.watched.snapshot()
             board.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
             sys.stdout.write("\n")

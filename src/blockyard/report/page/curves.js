@@ -38,10 +38,11 @@ function late(made) {
 function curveChart(body, made) {
   const width = Math.max(280, body.clientWidth);
   const direct = width > 720 && made.length <= 8;
+  const room = 34 + 6.8 * Math.max(0, ...made.map((one) => label(one.name).length));
   const all = state.band === "seeds" ? made.flatMap((one) => one.seeds.flatMap((run) => run.map(([, y]) => y)))
     : made.flatMap((one) => [...one.low, ...one.high]);
   const { domain, cutoff } = reach(all);
-  const chart = frame({ width, height: Math.max(260, Math.min(420, width * 0.62)), margin: { right: direct ? 150 : 16, top: 30 },
+  const chart = frame({ width, height: Math.max(260, Math.min(420, width * 0.62)), margin: { right: direct ? room : 16, top: 30 },
     title: `${state.metric} against ${AXES[state.axis].name.toLowerCase()}`,
     desc: `${plural(made.length, "arm")}; a line is the mean over seeds. ${made.map(ending).join(" ")}`,
     x: { domain: extent([...(state.part === "all" ? [0] : []), ...made.flatMap((one) => one.x)], 0), label: AXES[state.axis].name, format: AXES[state.axis].format },
@@ -57,7 +58,7 @@ function curveChart(body, made) {
   if (direct) {
     const tags = made.map((one) => ({ one, y: Math.max(chart.top, Math.min(chart.bottom, at(0, one.mean[whole(one)])[1])) }));
     for (const { one, y } of apart(tags, 15, chart.top + 4, chart.bottom)) {
-      chart.plot.append(marker(one.name, chart.right + 10, y, 4), s("text", { class: "direct", ...tag(one.name), x: chart.right + 19, y: y + 4 }, cut(one.name, 20)));
+      chart.plot.append(marker(one.name, chart.right + 10, y, 4), s("text", { class: "direct", ...tag(one.name), x: chart.right + 19, y: y + 4 }, label(one.name)));
     }
   }
   follow(chart, made, at);
@@ -109,7 +110,7 @@ function follow(chart, made, at) {
     rule.setAttribute("x1", x); rule.setAttribute("x2", x); rule.setAttribute("visibility", "visible");
     const near = made.map((one) => [one, one.x.reduce((best, at_, k) => (Math.abs(at_ - value) < Math.abs(one.x[best] - value) ? k : best), 0)])
       .sort(([a, i], [b, j]) => b.mean[j] - a.mean[i]).slice(0, 14);
-    tip(event, `${AXES[state.axis].name} ${AXES[state.axis].format(value)}`, near.map(([one, k]) => [one.name, `${fixed(one.mean[k], places)}  ${cut(one.name, 28)}`]));
+    tip(event, `${AXES[state.axis].name} ${AXES[state.axis].format(value)}`, near.map(([one, k]) => [one.name, `${fixed(one.mean[k], places)}  ${label(one.name)}`]));
   }, () => rule.setAttribute("visibility", "hidden"));
 }
 

@@ -72,7 +72,7 @@ function bySeed(arm) {
 
 /** The other metrics of an arm. */
 function others(arm) {
-  const rows = Object.entries(arm.other || {}).map(([name, { mean, interval: pair, n }]) => {
+  const rows = Object.entries(arm.other || {}).filter(([name]) => name !== data.metric).map(([name, { mean, interval: pair, n }]) => {
     const places = decimals(data.arms.map((other) => ((other.other || {})[name] || {}).mean));
     return [name, fixed(mean, places), interval(pair, places) || NONE, String(n)];
   });

@@ -74,5 +74,9 @@ const setting = (values) => Object.entries(values || {}).map(([key, value]) => `
 /** "1 seed", "3 seeds". */
 const plural = (n, one, many) => `${n.toLocaleString("en")} ${n === 1 ? one : many || `${one}s`}`;
 
-/** A name cut to so many characters. */
-const cut = (text, most) => (text.length > most ? `${text.slice(0, Math.max(1, most - 1))}…` : text);
+/** A name cut to so many characters, in the middle: names of arms differ at their ends as often as at their heads. */
+function cut(text, most) {
+  if (text.length <= most) return text;
+  const tail = Math.max(1, Math.floor((most - 1) / 2));
+  return `${text.slice(0, Math.max(1, most - 1 - tail))}…${text.slice(-tail)}`;
+}

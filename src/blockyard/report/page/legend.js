@@ -23,7 +23,7 @@ function legend() {
         state.hidden[state.hidden.has(arm.name) ? "delete" : "add"](arm.name);
         redraw("arms");
       },
-    }, swatch(arm.name), h("span", { class: "name" }, arm.name)))),
+    }, swatch(arm.name), h("span", { class: "name" }, label(arm.name))))),
     h("div", { class: "quick" },
       quick("all", "All", () => new Set(data.arms.map((arm) => arm.name))),
       quick("none", "None", () => new Set()),

@@ -24,7 +24,7 @@ function drawPairs(body) {
 function panel(arm, domain, ticks, desc) {
   const chart = frame({ width: PANEL.width, height: PANEL.height, margin: { left: 44, right: 8, bottom: 24, top: 10 },
     title: `${data.metric} of ${arm.name} by seed`, desc, x: { domain: [0, 1], ticks }, y: { domain } });
-  const box = h("div", { class: "panel" }, h("p", { class: "name", title: arm.name }, swatch(arm.name), arm.name), chart.root);
+  const box = h("div", { class: "panel" }, h("p", { class: "name", title: arm.name }, label(arm.name, 20)), chart.root);
   return { chart, box };
 }
 

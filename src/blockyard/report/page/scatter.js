@@ -78,7 +78,7 @@ function scatterChart(body, dots, best) {
 function names(chart, dots, at, best) {
   const taken = dots.map((one) => { const [x, y] = at(one); return [x - 7, y - 7, x + 7, y + 7]; });
   for (const one of dots) {
-    const text = cut(one.name, 24);
+    const text = label(one.name);
     const [[x, y], wide] = [at(one), text.length * 6.6];
     // The Pareto line runs to the right of its dots and to the next one's far side: their names keep off it.
     const clear = direction(state.quality) === "max" ? [9, -9, "start"] : [9, 17, "start"];

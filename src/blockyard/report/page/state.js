@@ -38,6 +38,15 @@ const AXES = {
 /** The arms that are switched on. */
 const shown = () => data.arms.filter((arm) => !state.hidden.has(arm.name));
 
+/** An arm's name where room is scarce: of a grid's arm its levels, without the factors' names. */
+function label(name, most = 28) {
+  const brief = (arm) => Object.values(arm.levels || {}).join(" · ");
+  const arm = data.arms.find((one) => one.name === name);
+  const plainly = !arm || name.length <= most || Object.keys(arm.levels || {}).length < 2;
+  if (plainly || data.arms.filter((one) => brief(one) === brief(arm)).length > 1) return cut(name, most);
+  return cut(brief(arm), most);
+}
+
 /** "max" or "min". */
 const direction = (metric) => (metric === data.metric ? data.direction : (data.directions || {})[metric] || "min");
 
@@ -63,7 +72,10 @@ function begin() {
   state.metric = [twin, data.metric, "val/loss", names[0]].find((name) => names.includes(name)) || null;
   state.quality = data.metric;
   const costs = Object.keys(COSTS).filter((key) => data.arms.some((arm) => known((arm.cost || {})[key])));
-  state.cost = costs.find((key) => key.startsWith(String(data.cost_axis))) || costs[0] || null;
+  // A cost in which no arm differs says nothing; then one in which some do.
+  const differs = (key) => new Set(data.arms.map((arm) => (arm.cost || {})[key]).filter(known)).size > 1;
+  const asked = costs.find((key) => key.startsWith(String(data.cost_axis)));
+  state.cost = [asked, ...costs].find((key) => key && differs(key)) || asked || costs[0] || null;
   if (data.arms.length > SHOWN) {
     const keep = leaders();
     state.hidden = new Set(data.arms.map((arm) => arm.name).filter((name) => !keep.has(name)));

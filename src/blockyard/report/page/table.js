@@ -1,5 +1,6 @@
 // The table: one row an arm, sortable, each row opening into what the arm changes.
 
+const PRINTED = 24; // arms; more of them are printed as rows only
 const SIGNS = { better: "▲", worse: "▼", baseline: "●", "no difference shown": "≈", "too few seeds": "…" };
 
 /** A verdict as a small badge; the sign says it without colour. */
@@ -104,7 +105,7 @@ function drawTable(body) {
 function row(arm, all) {
   const place = data.arms.indexOf(arm);
   const key = `arm:${arm.name}`;
-  const open = state.open.has(key) || state.printing;
+  const open = state.open.has(key) || (state.printing && data.arms.length <= PRINTED);
   const press = () => {
     state.open[open ? "delete" : "add"](key);
     redraw("table");
@@ -113,20 +114,24 @@ function row(arm, all) {
     h("th", { scope: "row", class: "arm" },
       h("button", { type: "button", class: "expand", "aria-expanded": String(open), "aria-controls": `detail-${place}`,
         "data-key": `expand:${place}`, onclick: press, title: arm.name },
-      h("span", { class: "turn", "aria-hidden": "true" }, open ? "▾" : "▸"), swatch(arm.name), h("span", { class: "name" }, arm.name))),
+      h("span", { class: "turn", "aria-hidden": "true" }, open ? "▾" : "▸"), swatch(arm.name), h("span", { class: "name" }, breakable(arm.name)))),
     all.map((column) => h("td", { class: column.words ? null : "number", "data-column": column.key }, column.cell(arm))));
   if (!open) return [line];
   return [line, h("tr", { class: "detail", id: `detail-${place}` }, h("td", { colspan: all.length + 1 }, detail(arm)))];
 }
 
+/** A name that may be broken after its commas: a grid's arm is block=pre_norm,optimizer.lr=0.001. */
+const breakable = (name) => name.split(/(?<=,)/).flatMap((part, k) => (k ? [h("wbr"), part] : [part]));
+
 /** What the smallest permutation p can be, in words. */
 function smallest() {
   const gaps = data.arms.map((arm) => arm.difference).filter((gap) => gap && known(gap.smallest_p));
   if (!gaps.length) return null;
-  const fewest = gaps.reduce((a, b) => (a.smallest_p >= b.smallest_p ? a : b));
-  const limit = short(fewest.smallest_p);
-  return `With ${plural(fewest.n, "pair")} of seeds the exact permutation test cannot give a p below ${limit}` +
-    `${fewest.smallest_p > 0.05 ? ", so it cannot fall under 0.05 however large the difference" : ""}.`;
+  const limits = [...new Map(gaps.map((gap) => [gap.n, gap.smallest_p]))].sort((a, b) => b[0] - a[0]);
+  const words = limits.map(([n, p], k) => `${short(p)} with ${k ? n : plural(n, "pair of seeds", "pairs of seeds")}`);
+  const never = limits.filter(([, p]) => p > 0.05).length;
+  const so = !never ? "" : `; ${never < limits.length ? "where that is over 0.05, it" : "it"} cannot fall under 0.05 however large the difference`;
+  return `The exact permutation test cannot give a p below ${words.join(", or ")}${so}.`;
 }
 
 /** The legend of the table's words. */

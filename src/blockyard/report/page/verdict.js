@@ -8,11 +8,18 @@ function drawAnswer(body) {
   body.append(
     h("p", { class: "eyebrow" }, heading === data.title ? "comparison" : data.title, data.source ? [" · ", data.source] : null),
     h("h1", {}, heading),
-    data.answer ? h("p", { class: "answer" }, data.answer) : null,
     data.expect ? expectation(data.expect) : null,
+    rest() ? h("p", { class: rest().length > 260 ? "answer long" : "answer" }, rest()) : null,
     h("dl", { class: "facts" }, facts().map(([name, value, note]) =>
       h("div", {}, h("dt", {}, name), h("dd", {}, value, note ? h("small", {}, note) : null)))),
     warnings());
+}
+
+/** The answer, without the expectation's reason where that has just been read. */
+function rest() {
+  const said = data.expect && data.expect.reason ? `${data.expect.reason}. ` : null;
+  const place = said ? data.answer.indexOf(said) : -1;
+  return place < 0 ? data.answer : data.answer.slice(place + said.length);
 }
 
 /** What the file expected and how it came out. */
