@@ -7,7 +7,7 @@ constructed on the meta device, where a constructor can object but nothing is al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,8 @@ from blockyard.schema import OURS, REQUIRED, RESERVED, Root, allowed, locate, op
 from blockyard.shapes import shapes, weights
 
 
-def check(composed: Composed, *, weigh: Callable[[dict[str, Any]], Iterable[Issue]] = weights) -> list[Issue]:
-    """Every problem of a composed config, those of composing it included.
-
-    weigh: the last look, at the whole model; for who remembers its answer
-    """
+def check(composed: Composed) -> list[Issue]:
+    """Every problem of a composed config, those of composing it included."""
     config = composed.config
     issues = list(composed.issues)
     if not config:
@@ -43,7 +40,7 @@ def check(composed: Composed, *, weigh: Callable[[dict[str, Any]], Iterable[Issu
     # A component that a rule refused would only say the same again in its constructor.
     refused = {family for rule, _ in combinations for family in rule.pair}
     issues += shapes(config, facts, refused)
-    issues += [] if issues else weigh(config)
+    issues += [] if issues else weights(config)
     return list({str(issue): issue for issue in issues}.values())
 
 

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 VERBS = {
     "train": "train a run:            blockyard train experiment=vit_digits block=post_norm seed=1",
     "eval": "test a run again:       blockyard eval run=last",
-    "compare": "judge arms, seed by seed: blockyard compare outputs --by block",
     "generate": "stream text from a run: blockyard generate run=last prompt='def ' max_tokens=200",
     "sweep": "answer a question:      blockyard sweep quickstart",
-    "compare": "judge any runs:         blockyard compare quickstart",
+    "compare": "judge any runs:         blockyard compare outputs --by block",
     "board": "watch in a browser:     blockyard board quickstart",
     "check": "judge, build nothing:   blockyard check block=parallel token_mixer=fourier",
     "explain": "one choice in full:     blockyard explain token_mixer=attention",

@@ -46,7 +46,9 @@ class Composer:
     config_dirs: Sequence[str] = ()
     _words: dict[str, _Word] = field(default_factory=dict)
     _parts: dict[tuple[tuple[str, str], ...], tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=dict)
+    _bases: dict[tuple[tuple[str, str], ...], tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=dict)
     _plain: dict[tuple[str, str], bool] = field(default_factory=dict)
+    _inside: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.folders, self._problems = own.folders(self.config_dirs, ())
@@ -63,7 +65,10 @@ class Composer:
 
     def _quickly(self, words: list[_Word]) -> Composed:
         issues = [issue for word in words for issue in word.issues]
-        base, choices = self._base(dict(word.group for word in words if word.group))
+        groups = tuple(dict(word.group for word in words if word.group).items())
+        if groups not in self._bases:
+            self._bases[groups] = self._base(dict(groups))
+        base, choices = self._bases[groups]
         if base.get("allow"):
             raise _Odd
         allow = allow_of([(word.key, word.text) for word in words if word.key])
@@ -138,6 +143,12 @@ class Composer:
 
     def _reaches_in_only(self, family: str, choice: str) -> bool:
         """Whether a YAML with a defaults list only picks plain choices, and refers to no value."""
+        key = (family, choice)
+        if key not in self._inside:
+            self._inside[key] = self._picks_only(family, choice)
+        return self._inside[key]
+
+    def _picks_only(self, family: str, choice: str) -> bool:
         import yaml
 
         text = self._text(family, choice)

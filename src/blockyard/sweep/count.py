@@ -6,16 +6,13 @@ Source: FLOPs as `engine.cost` counts them, two per multiply-add of every matmul
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from blockyard.assemble import CONTRACTS, Plan
-from blockyard.contracts import Issue
 from blockyard.engine.cost import counter
-from blockyard.shapes import weights
 
 # What a model is made of; the optimizer and its schedule have no say.
 OF_MODEL = tuple(family for family in CONTRACTS if family not in ("optimizer", "schedule"))
@@ -25,15 +22,7 @@ OF_MODEL = tuple(family for family in CONTRACTS if family not in ("optimizer", "
 class Scales:
     """Weighs configs and remembers what it weighed."""
 
-    _sound: dict[str, tuple[Issue, ...]] = field(default_factory=dict)
     _weights: dict[tuple[str, str], int | None] = field(default_factory=dict)
-
-    def judge(self, config: dict[str, Any]) -> Iterable[Issue]:
-        """What `shapes.weights` says of a config's model; for `check`."""
-        key = model_key(config)
-        if key not in self._sound:
-            self._sound[key] = tuple(weights(config))
-        return self._sound[key]
 
     def weigh(self, config: dict[str, Any], what: str) -> int | None:
         """`params`: the numbers that are learned; `flops`: of one forward pass of a full sample.

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from blockyard.runs.redact import is_secret_key, redact, redact_command, redact_text
+
 FORMAT = 1
 
 
@@ -48,6 +50,25 @@ def pack(variants: Iterable[Any], cells: Iterable[Any]) -> dict[str, Any]:
         for v in variants
     ]
     return {"format": FORMAT, "nodes": nodes.values, "variants": rows, "cells": _grouped(cells)}
+
+
+def clean(value: Any) -> Any:
+    """A copy without secrets, those in overrides (`key=value`) included. Each text is looked at once."""
+    known: dict[str, str] = {}
+
+    def text(word: str) -> str:
+        if word not in known:
+            known[word] = redact_command([word])[0] if "=" in word else redact_text(word)
+        return known[word]
+
+    def copied(item: Any) -> Any:
+        if isinstance(item, dict):
+            return {k: redact({k: v})[k] if is_secret_key(str(k)) else copied(v) for k, v in item.items()}
+        if isinstance(item, list | tuple):
+            return [copied(each) for each in item]
+        return text(item) if isinstance(item, str) else item
+
+    return copied(value)
 
 
 def variants(packed: dict[str, Any]) -> list[dict[str, Any]]:

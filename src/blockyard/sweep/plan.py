@@ -20,7 +20,6 @@ from typing import Any
 
 from blockyard.errors import UserError
 from blockyard.runs.files import read_json, write_text
-from blockyard.runs.redact import redact
 from blockyard.sweep import packed
 
 FILE = "plan.json"
@@ -118,14 +117,13 @@ class SweepPlan:
         plain = {
             "name": self.name,
             "outputs": self.outputs,
-            "question": redact(self.question),
-            "arms": redact([asdict(arm) for arm in self.arms]),
-            "refused": redact([asdict(each) for each in self.refused]),
-            "facts": redact(self.facts),
+            "question": self.question,
+            "arms": [{"name": arm.name, "overrides": arm.overrides, "levels": arm.levels} for arm in self.arms],
+            "refused": [asdict(each) for each in self.refused],
+            "facts": self.facts,
             **packed.pack(self.variants.values(), self.cells),
         }
-        plain["nodes"] = redact(plain["nodes"])
-        write_text(self.folder / FILE, json.dumps(plain, separators=(",", ":")) + "\n")
+        write_text(self.folder / FILE, json.dumps(packed.clean(plain), separators=(",", ":")) + "\n")
         return self.folder / FILE
 
     @classmethod

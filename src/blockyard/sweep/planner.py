@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blockyard.check import check
 from blockyard.compose import Composed
 from blockyard.errors import UserError
-from blockyard.runs.identity import identity, run_name
+from blockyard.runs.identity import run_name
 from blockyard.runs.provenance import provenance
 from blockyard.sweep import budget, match, pins, studies, words
 from blockyard.sweep.composer import Composer
 from blockyard.sweep.count import Scales
+from blockyard.sweep.judge import Judge
 from blockyard.sweep.packed import Nodes
 from blockyard.sweep.plan import Arm, Cell, Refused, SweepPlan, Variant
 from blockyard.sweep.question import BadQuestion, Question, read
@@ -63,6 +63,7 @@ class _Planner:
     question: Question
     base: list[str]
     composer: Composer
+    judge: Judge = field(default_factory=Judge)
     scales: Scales = field(default_factory=Scales)
     nodes: Nodes = field(default_factory=Nodes)
     variants: dict[str, Variant] = field(default_factory=dict)
@@ -70,6 +71,7 @@ class _Planner:
     metric: dict[str, str] = field(default_factory=dict)
     matched: dict[str, Any] = field(default_factory=dict)
     pinned: set[str | int] = field(default_factory=set)
+    _folders: dict[str, str] = field(default_factory=dict)
 
     def judge_base(self, overrides: Sequence[str]) -> None:
         """What all arms share must be sound by itself. Raises BadQuestion."""
@@ -114,9 +116,15 @@ class _Planner:
     def cells(self) -> Iterator[Cell]:
         """All that may be asked for, variant by variant."""
         for variant in self.variants.values():
-            folder = run_name(variant.config)
+            folder = self.folder(variant)
             for seed in self.question.seeds:
                 yield Cell(variant.key, seed, f"{folder}/s{seed}")
+
+    def folder(self, variant: Variant) -> str:
+        """The folder of a variant's runs; it ends in the identity."""
+        if variant.key not in self._folders:
+            self._folders[variant.key] = run_name(variant.config)
+        return self._folders[variant.key]
 
     def notes(self) -> list[str]:
         """What was decided for the user."""
@@ -124,7 +132,7 @@ class _Planner:
 
     def _judged(self, line: Sequence[str]) -> tuple[Composed, list[str]]:
         composed = self.composer.compose(line)
-        return composed, [str(issue) for issue in check(composed, weigh=self.scales.judge)]
+        return composed, self.judge.reasons(composed)
 
     def _add(self, key: str, arm: Arm, setting: dict[str, Any], line: list[str]) -> None:
         composed, reasons = self._judged(line)
@@ -158,7 +166,7 @@ class _Planner:
         """Two arms, or two settings of one, that are the same run."""
         seen: dict[str, Variant] = {}
         for variant in self.variants.values():
-            other = seen.setdefault(identity(variant.config), variant)
+            other = seen.setdefault(self.folder(variant).rpartition("-")[2], variant)
             if other is variant:
                 continue
             if other.arm != variant.arm:

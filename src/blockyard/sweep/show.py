@@ -18,11 +18,15 @@ _WORDS = {"missing": "to run", "queued": "to run", "interrupted": "to go on", "r
 
 @dataclass
 class Stand:
-    """How the cells of a plan stand. due: those that should have run, or run now; the rest may come later."""
+    """How the cells of a plan stand. due: those that should have run, or run now; the rest may come later.
+
+    chosen: the setting of each arm that has one
+    """
 
     plan: SweepPlan
     states: dict[str, Standing]
     due: list[Cell]
+    chosen: dict[str, str]
 
     @classmethod
     def of(cls, plan: SweepPlan) -> Stand:
@@ -30,7 +34,7 @@ class Stand:
         states = {run: standing(plan.path(cell)) for run, cell in {cell.run: cell for cell in plan.cells}.items()}
         values = {run: now.metrics for run, now in states.items() if now.state == "done"}
         failed = [run for run, now in states.items() if now.state == "failed"]
-        return cls(plan, states, tune.due(plan, values, failed))
+        return cls(plan, states, tune.due(plan, values, failed), tune.choose(plan, values, failed))
 
     def left(self, *, retry: bool = False) -> list[Cell]:
         """The cells that a run of the sweep would run, one for each run folder."""
@@ -106,7 +110,7 @@ def _grid(stand: Stand, retry: bool) -> object:
 
 def _state(stand: Stand, cell: Cell, due: set[Cell], retry: bool) -> str:
     if cell not in due:
-        return "if chosen"
+        return "not chosen" if stand.plan.variants[cell.variant].arm in stand.chosen else "if chosen"
     return stand.word(cell, retry)
 
 

@@ -9,6 +9,8 @@ after a crash, a kill, an added seed or arm, fills only the holes.
   --executor NAME  local (default), ray or slurm; options as executor.KEY=VALUE
   --workers N      cells at once
   --no-compare     run only
+  --one arm=ARM seed=N [key=value ...]
+                   train one cell in this process; what an agent of W&B starts
   --to-wandb       write the question as a W&B sweep file into sweeps/wandb/, and run nothing
   --config-dir DIR a folder of your own choices, beside the shipped ones
   outputs=DIR      where runs and the sweep's own folder (sweeps/NAME below it) lie
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from blockyard.sweep.executor.base import Executor
     from blockyard.sweep.plan import Cell, SweepPlan
 
-FLAGS = {"--dry-run": 0, "--retry": 0, "--executor": 1, "--workers": 1, "--to-wandb": 0, "--no-compare": 0}
+FLAGS = {"--dry-run": 0, "--retry": 0, "--executor": 1, "--workers": 1, "--one": 0, "--to-wandb": 0, "--no-compare": 0}
 
 
 @dataclass
@@ -66,6 +68,8 @@ def run(arguments: Sequence[str]) -> int:
     from blockyard.sweep.question import BadQuestion
 
     asked = parse(arguments)
+    if "--one" in asked.flags:
+        return _one(asked, ["blockyard", "sweep", *arguments])
     executor = asked.build()
     from blockyard.sweep.planner import make
 
@@ -86,6 +90,18 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     _show(plan, executor.places, "--retry" in asked.flags)
     return 0 if "--dry-run" in asked.flags else _work(plan, asked)
+
+
+def _one(asked: Asked, command: list[str]) -> int:
+    """One cell, named by the words."""
+    from blockyard.cli import refuse
+    from blockyard.sweep.one import run as run_one
+    from blockyard.sweep.question import BadQuestion
+
+    try:
+        return run_one(asked.file, asked.base, outputs=asked.outputs, config_dirs=asked.config_dirs, command=command)
+    except BadQuestion as bad:
+        return refuse(bad.problems)
 
 
 def parse(arguments: Sequence[str]) -> Asked:
@@ -182,7 +198,9 @@ def _searched(plan: SweepPlan, asked: Asked) -> SweepPlan:
     from blockyard.sweep import search
     from blockyard.sweep.composer import Composer
 
-    with asked.build() as executor:
+    executor = asked.build()
+    executor.home = plan.folder
+    with executor:
         return search.run(plan, executor, say=_say, compose=Composer(asked.config_dirs).compose)
 
 
@@ -190,12 +208,12 @@ def _compare(plan: SweepPlan, say: Callable[[str], None]) -> None:
     """The answer: on the screen, as data, and as a page."""
     from blockyard.report.comparison import compare
     from blockyard.report.page import write
-    from blockyard.report.render.terminal import terminal
+    from blockyard.report.render.terminal import show
     from blockyard.runs.files import write_json
 
     found = compare(plan).as_dict()
     write_json(plan.folder / "comparison.json", found)
-    terminal(found)
+    show(found)
     say(f"page: {write(found, plan.folder / 'report.html')}")
 
 

@@ -1,0 +1,79 @@
+"""How long it takes, and how much memory, to plan a sweep of 10,000 cells.
+
+    python benchmarks/plan_10000.py [wide|tall|both]
+
+wide: 1,000 arms (a grid over four families of choices and learning rates) on 10 seeds
+tall: 10,000 arms (a grid over learning rates, weight decays and depths) on 1 seed
+Each is planned in a process of its own: composed, checked, saved and read again.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+WIDE = """
+claim: Something among a thousand arms matters
+base: [experiment=vit_digits]
+grid:
+  block: [pre_norm, post_norm]
+  position: [none, learned, sinusoidal, rope, alibi]
+  norm: [layer, rms]
+  channel_mixer: [mlp, glu]
+  optimizer.lr: [1e-4, 2e-4, 3e-4, 5e-4, 7e-4]
+  model.depth: [1, 2, 3, 4, 5]
+seeds: 10
+"""
+TALL = """
+claim: Something among ten thousand arms matters
+base: [experiment=vit_digits]
+grid:
+  optimizer.lr: [{rates}]
+  optimizer.weight_decay: [{decays}]
+  model.depth: [{depths}]
+seeds: 1
+"""
+
+
+def text(case: str) -> str:
+    """The sweep file of a case."""
+    if case == "wide":
+        return WIDE
+    numbers = [", ".join(f"{n * scale:.3g}" for n in range(1, 26)) for scale in (1e-4, 1e-2)]
+    return TALL.format(rates=numbers[0], decays=numbers[1], depths=", ".join(map(str, range(1, 17))))
+
+
+def plan(case: str) -> None:
+    """Plan a case in this process and print what it took."""
+    from blockyard.sweep.plan import SweepPlan
+    from blockyard.sweep.planner import make
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / f"{case}.yaml"
+        file.write_text(text(case))
+        started = time.perf_counter()
+        made = make(file, outputs=folder)
+        planned = time.perf_counter()
+        size = made.save().stat().st_size
+        again = SweepPlan.load(made.folder)
+        read = time.perf_counter()
+    assert len(made.cells) == 10_000, len(made.cells)
+    assert again.cells == made.cells
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(
+        f"{case}: {len(made.arms):,} arms, {len(made.cells):,} cells, planned in {planned - started:.1f} s, saved and "
+        f"read in {read - planned:.1f} s, plan.json {size / 1e6:.1f} MB, peak memory {peak:,.0f} MiB"
+    )
+
+
+if __name__ == "__main__":
+    asked = sys.argv[1] if len(sys.argv) > 1 else "both"
+    if asked == "both":
+        for each in ("wide", "tall"):
+            subprocess.run([sys.executable, __file__, each], check=True)
+    else:
+        plan(asked)
