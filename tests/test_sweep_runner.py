@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
 import time
 from collections import deque
 from dataclasses import replace
@@ -16,6 +17,7 @@ from blockyard.runs.files import read_json
 from blockyard.runs.folder import AlreadyDone, FailedBefore, RunFolder
 from blockyard.runs.lock import InUse, RunLock, held
 from blockyard.sweep.executor.base import BUSY, Executor, Outcome
+from blockyard.sweep.executor.local import LocalExecutor
 from blockyard.sweep.plan import Cell, SweepPlan
 from blockyard.sweep.runner import run
 from blockyard.sweep.states import progress, standing
@@ -189,14 +191,24 @@ def test_progress_of_a_running_run(tmp_path):
 LONG = ("trainer.max_steps=60", "trainer.eval_every=15", "trainer.log_every=5", "token_mixer.dropout=0.1")
 
 
+class Kept(LocalExecutor):
+    """Stays warm from one sweep to the next."""
+
+    def __exit__(self, *error):
+        assert not self._running
+
+
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
+def kept():
+    executor = Kept(workers=2, gpus=None, threads=1)
+    yield executor
+    LocalExecutor.__exit__(executor)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, kept):
     found = plan(tmp_path_factory.mktemp("undisturbed"), *LONG)
-    found.save()
-    process = planner(found)
-    said = process.communicate(timeout=100)[0]
-    assert process.returncode == 0, said
-    assert "[4/4]" in said
+    assert run(found, kept, say=str, live=False) == 0
     return figures(found)
 
 
@@ -262,16 +274,37 @@ def test_twenty_kills_of_planner_and_workers_change_nothing(tmp_path):
     assert_done_once(made, figures(calm))
 
 
-def test_two_planners_at_once_and_a_stop_in_the_middle(tmp_path, undisturbed):
+def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path, undisturbed, kept):
+    made, said = plan(tmp_path, *LONG), []
+
+    def strike():
+        wait_for(lambda: at_work(made))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=strike)
+    thread.start()
+    assert run(made, LocalExecutor(workers=2, gpus=None, threads=1), say=said.append, live=False) == 130
+    thread.join()
+    assert signal.getsignal(signal.SIGINT) is before
+    assert "stopped by SIGINT" in said[-1]
+    assert not at_work(made)
+    states = [standing(made.path(cell)) for cell in made.cells]
+    assert any(found.state == "interrupted" and "SIGTERM" in found.reason for found in states)
+    assert run(made, kept, say=str, live=False) == 0
+    assert_done_once(made, undisturbed)
+
+
+@pytest.mark.full
+def test_two_planners_at_once_and_the_end_of_one(tmp_path, undisturbed):
     made = plan(tmp_path, *LONG)
     made.save()
     first, second = planner(made), planner(made)
     wait_for(lambda: at_work(made))
     time.sleep(0.2)
-    first.send_signal(signal.SIGINT)
+    first.send_signal(signal.SIGTERM)
     said = first.communicate(timeout=60)[0]
-    assert first.returncode == 130, said
-    assert "stopped by SIGINT" in said
+    assert first.returncode == 143, said
     said = second.communicate(timeout=100)[0]
     assert second.returncode == 0, said
     assert_done_once(made, undisturbed)

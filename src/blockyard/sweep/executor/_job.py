@@ -14,16 +14,20 @@ _STOPPED = 143
 
 
 class Job:
-    """Runs a cell. Told that its time is over, it first saves as on SIGTERM, then goes back into the queue."""
+    """Runs a cell. Told that its time is over, it first saves as on SIGTERM, then goes back into the queue.
 
-    def __init__(self, threads: int) -> None:
+    threads: CPU threads; None leaves them, where this process is the planner's own
+    """
+
+    def __init__(self, threads: int | None) -> None:
         self.threads = threads
 
     def __call__(self, task: Task) -> Outcome:
         """The cell's outcome; no return where the job goes back into the queue."""
         from blockyard.sweep.cell import execute
 
-        use_threads(self.threads)
+        if self.threads is not None:
+            use_threads(self.threads)
         number, requeue, asked = self._signal(), None, []
 
         def save(signum: int, frame: FrameType | None) -> None:

@@ -200,7 +200,7 @@ class SlurmExecutor(Executor):
                     self._array(executor, group[start : start + _ARRAY])
 
     def _array(self, executor: Any, tasks: Sequence[Task]) -> None:
-        threads = self._cpus if self._cluster == "slurm" else max(1, min(self._cpus, cores() // self.places))
+        threads = {"slurm": self._cpus, "local": max(1, min(self._cpus, cores() // self.places))}.get(self._cluster)
         jobs = executor.map_array(Job(threads), tasks)
         for task, job in zip(tasks, jobs, strict=True):
             self._running[task.key] = (task, job)
