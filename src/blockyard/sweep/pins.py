@@ -39,11 +39,19 @@ def named(config: dict[str, Any], sweep: str, arm: str) -> dict[str, Any]:
         return config
     fresh = dict(logger)
     fresh["group"] = logger["group"] or sweep
-    if logger.get("job_type") in (None, "train"):
+    if logger.get("job_type", arm) in (None, "train"):
         fresh["job_type"] = arm
     if "tags" in logger:
         fresh["tags"] = list(dict.fromkeys([*(logger["tags"] or ()), sweep, arm]))
     return config | {"logger": fresh}
+
+
+def called(config: dict[str, Any], name: str) -> dict[str, Any]:
+    """The config with its logger told what the run is called, where it takes a name and the user gave none."""
+    logger = config.get("logger")
+    if not isinstance(logger, dict) or "name" not in logger or logger["name"]:
+        return config
+    return config | {"logger": logger | {"name": name}}
 
 
 def _device(trainer: dict[str, Any]) -> str:

@@ -24,6 +24,7 @@ from blockyard.runs.lock import RunLock, held
 from blockyard.sweep import studies
 from blockyard.sweep.composer import Composer
 from blockyard.sweep.executor.base import BUSY, Executor, Outcome, Task
+from blockyard.sweep.pins import called
 from blockyard.sweep.plan import Cell, Refused, SweepPlan, Variant
 from blockyard.sweep.space import Compose, Template, template
 from blockyard.sweep.trials import Trials
@@ -174,7 +175,7 @@ class _Search:
         self.executor.submit(
             Task(
                 key,
-                _named(config, arm.arm, self.seeds[0], number),
+                called(config, f"{arm.arm}#{number}/s{self.seeds[0]}"),
                 choices,
                 command=("blockyard", "sweep", self.plan.name),
                 retry=bool(arm[number].user_attrs.get("kills")),
@@ -228,11 +229,3 @@ class _Search:
             raise UserError(f"search.space: {error}") from error
         study = studies.study_of(self.plan.folder, arm, asked, self.direction)
         return Trials(arm, study, found, self.asked, space, int(self.asked["trials"]), self.direction)
-
-
-def _named(config: dict[str, Any], arm: str, seed: int, number: int) -> dict[str, Any]:
-    """The config of a trial's run, told apart from the arm's own where a logger lists it."""
-    logger = config.get("logger")
-    if isinstance(logger, dict) and "name" in logger:
-        config["logger"] = logger | {"name": f"{arm}/s{seed}/trial {number}"}
-    return config

@@ -97,7 +97,9 @@ class Wandb(RunLogger):
     def prepare(self, folder: RunFolder) -> None:
         """Choose the id, or find it, and save it in run.json."""
         known = folder.facts().get("wandb") or {}
-        self._id = known.get("id") or secrets.token_hex(4)
+        # An agent of a W&B sweep waits for the run that it has named.
+        asked = os.environ.get("WANDB_RUN_ID") if os.environ.get("WANDB_SWEEP_ID") else None
+        self._id = asked or known.get("id") or secrets.token_hex(4)
         folder.add_facts({"wandb": {"id": self._id, "project": self.project, "entity": self.entity}})
 
     def start(self, folder: RunFolder, config: dict[str, Any]) -> None:

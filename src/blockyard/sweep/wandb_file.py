@@ -1,0 +1,160 @@
+"""A sweep file as W&B sweep files: `wandb sweep FILE`, then `wandb agent ID` on any number of machines.
+
+Source: W&B's sweep schema (github.com/wandb/sweeps, config/schema.json)
+
+What an agent starts is `blockyard sweep NAME --one key=value ...`, one cell, which reads the sweep file
+itself: so a cell is the same run, in the same folder, whoever starts it. The agent writes `key=value` by
+Python's `str`: numbers come through, all else is written here as the word that the command line wants
+(null, true, [0.9,0.95]), and no key is nested. An arm may set many keys, so a parameter carries its
+name; of a grid each factor is a parameter. A search gets a file for each arm: in one file W&B would
+spend the trials on the arm that looks best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from blockyard.errors import UserError
+from blockyard.runs.files import write_text
+from blockyard.sweep import words
+from blockyard.sweep.find import names
+from blockyard.sweep.plan import SweepPlan
+
+FOLDER = "wandb"
+ARM, SEED = "arm", "seed"
+_METHODS = {"random": "random", "tpe": "bayes"}
+
+
+def write(plan: SweepPlan, out: Path | None = None) -> str:
+    """Write the sweep's files and say where they lie. Raises UserError, OSError.
+
+    out: a folder; None is wandb/ beside the sweep file
+    """
+    folder = out or Path(plan.question.get("path") or "sweeps/x").parent / FOLDER
+    paths = []
+    for name, content in files(plan).items():
+        paths.append(folder / name)
+        write_text(folder / name, content)
+    return "\n".join(map(str, paths))
+
+
+def files(plan: SweepPlan) -> dict[str, str]:
+    """The content of each file by its name. The same on every machine."""
+    arms = [arm.name for arm in plan.arms if any(v.arm == arm.name for v in plan.variants.values())]
+    if not arms:
+        raise UserError(f"{plan.name}: every arm is refused; there is nothing for W&B to run")
+    if plan.question.get("search"):
+        return {f"{plan.name}.{arm}.yaml": _text(plan, f"{plan.name}.{arm}", _searched(plan, arm)) for arm in arms}
+    return {f"{plan.name}.yaml": _text(plan, plan.name, _grid(plan, arms))}
+
+
+def _grid(plan: SweepPlan, arms: list[str]) -> dict[str, Any]:
+    seeds = list(plan.question["seeds"])
+    tried = seeds[: plan.question.get("tune_seeds") or len(seeds)] if plan.question.get("tune") else seeds
+    tuned = {key: _values(values) for key, values in (plan.question.get("tune") or {}).items()}
+    parameters = _factors(plan, arms) or {ARM: {"values": arms}}
+    return {"method": "grid", "parameters": {**parameters, **tuned, SEED: {"values": tried}}}
+
+
+def _searched(plan: SweepPlan, arm: str) -> dict[str, Any]:
+    search = plan.question["search"]
+    content: dict[str, Any] = {"method": _METHODS[search["sampler"]], "run_cap": search["trials"]}
+    if search["pruner"] == "halving":
+        content["early_terminate"] = {"type": "hyperband", "min_iter": 1, "eta": 2}
+    space = {key: _dimension(of) for key, of in search["space"].items()}
+    fixed = {ARM: {"value": arm}, SEED: {"value": plan.question["seeds"][0]}}
+    return content | {"parameters": {**fixed, **space}}
+
+
+def _factors(plan: SweepPlan, arms: list[str]) -> dict[str, Any]:
+    """Each factor of a grid as a parameter; nothing where they do not say which arm is meant, or one is refused."""
+    if plan.question.get("kind") != "grid" or len(arms) < len(plan.arms):
+        return {}
+    body = plan.question["grid"]
+    if {ARM, SEED, *(plan.question.get("tune") or {})} & set(body):
+        return {}
+    return {
+        name: {"values": list(map(str, levels))} if isinstance(levels, dict) else _values(levels)
+        for name, levels in body.items()
+    }
+
+
+def _dimension(of: Any) -> dict[str, Any]:
+    if not isinstance(of, dict):
+        return _values(of)
+    low, high, step, log = of["low"], of["high"], of.get("step"), bool(of.get("log"))
+    if of.get("int"):
+        if log or step not in (None, 1):
+            kind = "q_log_uniform_values" if log else "q_uniform"
+            return {"distribution": kind, "min": low, "max": high, "q": step or 1}
+        return {"distribution": "int_uniform", "min": low, "max": high}
+    bounds = {"min": float(low), "max": float(high)}
+    if step is not None and not log:
+        return {"distribution": "q_uniform", **bounds, "q": float(step)}
+    return {"distribution": "log_uniform_values" if log else "uniform", **bounds}
+
+
+def _values(values: list[Any]) -> dict[str, Any]:
+    return {"values": [_value(value) for value in values]}
+
+
+def _value(value: Any) -> Any:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else words.text(value)
+
+
+def _text(plan: SweepPlan, name: str, content: dict[str, Any]) -> str:
+    metric = plan.facts["metric"]
+    whole = {
+        "program": "blockyard",
+        "project": _project(plan),
+        "name": name,
+        "description": str(plan.question.get("claim") or plan.name),
+        "method": content.pop("method"),
+        "metric": {
+            "name": metric["validation"],
+            "goal": {"max": "maximize", "min": "minimize"}[metric["direction"]],
+        },
+        **content,
+        "command": ["${env}", "blockyard", "sweep", _named(plan), "--one", *_given(plan), "${args_no_hyphens}"],
+    }
+    body = yaml.safe_dump(whole, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
+    return "".join(f"# {line}".rstrip() + "\n" for line in _header(plan, name)) + body
+
+
+def _header(plan: SweepPlan, name: str) -> Iterator[str]:
+    yield f"Written by `blockyard sweep {plan.name} --to-wandb`: change the sweep file, not this one."
+    yield ""
+    first, last = f"wandb sweep sweeps/{FOLDER}/{name}.yaml", f"blockyard sweep {_named(plan)}"
+    wide = max(map(len, (first, last))) + 2
+    yield f"{first:<{wide}}prints the id"
+    yield f"{'wandb agent ID':<{wide}}runs cells until none is left; on as many machines as you like"
+    yield f"{last:<{wide}}where the runs lie: makes what is missing, and compares"
+    search = plan.question.get("search") or {}
+    if search.get("pruner") == "median":
+        yield ""
+        yield "W&B has no median pruning: every trial runs to its end."
+    if plan.question.get("tune_seeds"):
+        yield ""
+        yield "Settings are tried on the first seeds only; the last command runs the chosen ones on the others."
+
+
+def _named(plan: SweepPlan) -> str:
+    """How the agent's command line calls the sweep file."""
+    path = Path(plan.question.get("path") or plan.name)
+    known = names().get(plan.name)
+    return plan.name if known is not None and path.is_file() and known.samefile(path) else str(path)
+
+
+def _given(plan: SweepPlan) -> list[str]:
+    """What was added on the command line, and is in force in every cell."""
+    folders = [word for folder in plan.facts.get("config_dirs") or () for word in ("--config-dir", folder)]
+    return [*folders, *(plan.facts.get("overrides") or ())]
+
+
+def _project(plan: SweepPlan) -> str:
+    logger = next(iter(plan.variants.values())).config.get("logger")
+    return str((logger or {}).get("project") or "blockyard")
