@@ -28,6 +28,7 @@ HEAVY = (
     "torch",
     "pytorch_lightning",
     "torchmetrics",
+    "omegaconf",  # Lightning, when it saves
     "sklearn.datasets",
     "blockyard.engine.prepare",
     "blockyard.engine.fit",
