@@ -195,6 +195,32 @@ def test_wandb_offline_holds_the_whole_run_and_no_secret(tmp_path: Path, monkeyp
     assert again.facts()["wandb"]["id"] == known
 
 
+@pytest.mark.usefixtures("nobody")
+def test_wandb_is_told_which_way_metrics_are_better_and_keeps_the_final_figures(tmp_path: Path) -> None:
+    folder = _folder(tmp_path, objective={"_target_": "blockyard.objective.classify.Classify"})
+    log = RunLog(folder, Wandb(name="post/s0", group="sweep", job_type="post"))
+    log.start()
+    for step, accuracy in enumerate([0.1, 0.9, 0.5], 1):
+        log.log(step, {"train/loss": 1 / step})
+        log.log(step, {"val/accuracy": accuracy, "val/loss": 1 - accuracy})
+    log.finish("done", {"metrics": {"val/accuracy": 0.9, "test/accuracy": 0.8}, "parameters": 7})
+    folder.release()
+    records = _records(folder)
+    ways = {r["metric"]["name"]: r["metric"]["summary"] for r in records if r["type"] == "metric"}
+    assert ways["val/accuracy"] == ways["test/accuracy"] == {"max": True}
+    assert ways["val/loss"] == ways["train/loss"] == {"min": True}
+    summary: dict[str, Any] = {}
+    for record in records:
+        summary |= (record.get("summary") or {}).get("update") or {}
+    assert summary["val/loss"] == {"min": pytest.approx(0.1)}
+    # What `metric: val/accuracy` of a W&B sweep reads: a number, and that of the weights that were kept.
+    assert (summary["val/accuracy"], summary["test/accuracy"], summary["parameters"]) == (0.9, 0.8, 7)
+    history = [record["history"]["item"] for record in records if record["type"] == "history"]
+    assert [row["val/accuracy"] for row in history if "val/accuracy" in row] == [0.1, 0.9, 0.5]
+    run = next(record["run"] for record in records if record["type"] == "run")
+    assert (run["display_name"], run["run_group"], run["job_type"]) == ("post/s0", "sweep", "post")
+
+
 SCRIPT = """
 import sys, time
 from pathlib import Path
@@ -273,19 +299,34 @@ def test_tensorboard_holds_config_and_metrics(tmp_path: Path) -> None:
     assert SECRET not in text
 
 
+def test_tensorboard_shows_a_sweep_by_arm_and_seed(tmp_path: Path) -> None:
+    multiplexer = pytest.importorskip("tensorboard.backend.event_processing.plugin_event_multiplexer")
+    for seed in (0, 1):
+        for _ in range(2):  # a run that is taken up takes its place again
+            _record(_folder(tmp_path, seed=seed, force=True), TensorBoard(group="sweep", name=f"post/s{seed}"))
+    _record(_folder(tmp_path, model={"dim": 8}), TensorBoard(group="../up", name="../s0"))
+    found = multiplexer.EventMultiplexer().AddRunsFromDirectory(str(tmp_path / "tensorboard")).Reload()
+    runs = sorted(found.Runs())
+    assert runs[:2] == ["sweep/post/s0", "sweep/post/s1"]
+    assert [event.step for event in found.Scalars("sweep/post/s0", "train/loss")] == list(STEPS)
+    assert not list(tmp_path.parent.glob("up*"))
+
+
 def test_trackio_holds_a_flat_config(tmp_path: Path) -> None:
     pytest.importorskip("trackio")
     code = (
         "import sys; from pathlib import Path\n"
         "from tests.test_loggers import _folder, _record, Trackio\n"
         "out = Path(sys.argv[1])\n"
-        "_record(_folder(out), Trackio(project='yard', directory=str(out / 'board')))\n"
+        "_record(_folder(out), Trackio(project='yard', directory=str(out / 'board'), group='sweep', name='post/s0'))\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "the run goes on" not in done.stderr
     database = next((tmp_path / "board").glob("*.db"))
-    assert b"model.dim" in b"".join(path.read_bytes() for path in database.parent.glob("*.db*"))
+    content = b"".join(path.read_bytes() for path in database.parent.glob("*.db*"))
+    assert b"model.dim" in content
+    assert b"sweep/post/s0" in content
     assert Trackio().package == "trackio"
 
 

@@ -17,14 +17,25 @@ class Trackio(RunLogger):
     Options:
         project: where the run is listed
         directory: where the database lies; None is Trackio's own place, or TRACKIO_DIR
+        group: what runs are gathered under; None is the arm, the same for all its seeds
+        name: how the run is called in its group; None is the run's folder
     """
 
     package = "trackio"
     extra = "trackio"
 
-    def __init__(self, *, project: str = "blockyard", directory: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        project: str = "blockyard",
+        directory: str | None = None,
+        group: str | None = None,
+        name: str | None = None,
+    ) -> None:
         self.project = project
         self.directory = directory
+        self.group = group
+        self.name = name
         self._run: Any = None
 
     def start(self, folder: RunFolder, config: dict[str, Any]) -> None:
@@ -36,14 +47,18 @@ class Trackio(RunLogger):
 
         self._run = trackio.init(
             project=self.project,
-            name=folder.name.replace("/", "-"),
-            group=folder.path.parent.name,
+            name=self._called(folder),
+            group=self.group or folder.path.parent.name,
             config=json.loads(json.dumps(flatten(config), default=str)),
             resume="allow" if folder.resumes else "never",
             embed=False,
             auto_log_gpu=False,
             auto_log_cpu=False,
         )
+
+    def _called(self, folder: RunFolder) -> str:
+        # Trackio finds a run that is taken up by its name alone, so it must be the only one of that name.
+        return "/".join(filter(None, (self.group, self.name))) if self.name else folder.name
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """One row at this step."""

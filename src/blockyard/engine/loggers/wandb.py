@@ -10,33 +10,16 @@ and run.json has them redacted.
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 import secrets
-import threading
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from blockyard.engine.loggers._wandb import (
-    Mode,
-    base_url,
-    connection,
-    kill,
-    logged_in,
-    resolve,
-    tear_down,
-    unreachable,
-)
+from blockyard.engine.loggers._wandb import Mode, logged_in, resolve, tear_down
+from blockyard.engine.loggers._wandb_run import Place, close_run, conclude, define, directions, open_run
 from blockyard.engine.loggers.base import RunLogger
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
-
-log = logging.getLogger("blockyard")
-
-_INIT_SECONDS = 6.0
-_FINISH_SECONDS = 6.0
-_TEARDOWN_SECONDS = 2.0
 
 
 class Wandb(RunLogger):
@@ -107,18 +90,21 @@ class Wandb(RunLogger):
         mode = self.mode
         if mode == "disabled":
             return
-        (folder.path / "wandb").mkdir(exist_ok=True)
-        if mode == "online":
-            why = unreachable(base_url())
-            if why is None:
-                try:
-                    self._run = self._init(folder, config, "online")
-                    return
-                except Exception as error:  # W&B's own errors, and those of what it is built on
-                    why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-                    tear_down()
-            log.warning("W&B cannot be reached (%s); this run is recorded offline, in %s/wandb", why, folder.path)
-        self._run = self._init(folder, config, "offline")
+        tags = dict.fromkeys([*(config.get("tags") or ()), *self.tags])
+        arm = folder.path.parent.name
+        place = Place(
+            folder=folder.path,
+            id=self._id or secrets.token_hex(4),
+            project=self.project,
+            entity=self.entity,
+            group=self.group or arm,
+            job_type=self.job_type,
+            name=self.name or f"{config.get('name') or arm}/{folder.path.name}",
+            tags=list(tags),
+            system_metrics=self.system_metrics,
+        )
+        self._run = open_run(place, config, mode)
+        define(self._run, directions(config))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """One row at this step."""
@@ -126,57 +112,14 @@ class Wandb(RunLogger):
             self._run.log(dict(values), step=step)
 
     def finish(self, state: str, summary: Mapping[str, Any]) -> None:
-        """Put the summary in and close the record, failed where the run is."""
-        import wandb
-
+        """Put the summary in, its metrics under their own names, and close the record, failed where the run is."""
         if self._run is None:
             return
-        for key, value in summary.items():
-            self._run.summary[key] = value
-        self._run.summary["state"] = state
-        self._run.finish(exit_code=0 if state == "done" else 1)
-        self._run = None
-        # The helper would be waited for at the end of the process, for as long as it likes.
-        helper = connection()
-        closing = threading.Thread(target=wandb.teardown, name="wandb-teardown", daemon=True)
-        closing.start()
-        closing.join(_TEARDOWN_SECONDS)
-        if closing.is_alive():
-            kill(helper)
+        figures = {key: value for key, value in summary.items() if key != "metrics"}
+        conclude(self._run, {**figures, **(summary.get("metrics") or {}), "state": state})
+        run, self._run = self._run, None
+        close_run(run, failed=state != "done")
 
     def abandon(self) -> None:
         """Kill W&B's helper and its hook at the end of the process, which would wait for it."""
         tear_down()
-
-    def _init(self, folder: RunFolder, config: dict[str, Any], mode: Mode) -> Any:
-        import wandb
-
-        wished = {
-            "init_timeout": _INIT_SECONDS,
-            "finish_timeout": _FINISH_SECONDS,
-            "console": "off",
-            "silent": True,
-            "disable_git": True,
-            "disable_code": True,
-            "save_code": False,
-            "program": "blockyard",
-            "x_disable_meta": True,  # it would hold the command line
-            "x_disable_stats": not self.system_metrics,
-            "x_save_requirements": False,
-        }
-        known = type(wandb.Settings()).model_fields
-        tags = list(dict.fromkeys([*(config.get("tags") or ()), *self.tags]))
-        return wandb.init(
-            project=self.project,
-            entity=self.entity,
-            id=self._id,
-            resume="allow" if mode == "online" else None,
-            mode=mode,
-            dir=str(folder.path),
-            config=json.loads(json.dumps(config, default=str)),
-            group=self.group or folder.path.parent.name,
-            job_type=self.job_type,
-            name=self.name or f"{config.get('name') or folder.path.parent.name}/{folder.path.name}",
-            tags=[str(tag)[:64] for tag in tags] or None,
-            settings=wandb.Settings(**{key: value for key, value in wished.items() if key in known}),
-        )
