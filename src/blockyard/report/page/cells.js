@@ -8,7 +8,7 @@ const ROWS = 200;
 function drawCells(body) {
   const open = data.cells.filter((cell) => cell.state !== "done");
   const present = WORST.filter((name) => data.cells.some((cell) => cell.state === name)).reverse();
-  if (data.seeds.length) {
+  if (allSeeds().length) {
     body.append(map(), h("p", { class: "keys" }, present.map((name) =>
       h("span", {}, h("span", { class: `cell ${name}`, "aria-hidden": "true" }, STATES[name]), name))));
   }
@@ -44,6 +44,6 @@ function map() {
   };
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Map of cells" },
     h("table", { class: "map" }, h("caption", {}, "State of every cell"),
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "arm"), data.seeds.map((seed) => h("th", { scope: "col" }, `s${seed}`)))),
-      h("tbody", {}, names.map((name) => h("tr", {}, h("th", { scope: "row" }, name), data.seeds.map((seed) => square(name, seed)))))));
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "arm"), allSeeds().map((seed) => h("th", { scope: "col" }, `s${seed}`)))),
+      h("tbody", {}, names.map((name) => h("tr", {}, h("th", { scope: "row" }, name), allSeeds().map((seed) => square(name, seed)))))));
 }

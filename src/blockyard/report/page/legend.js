@@ -15,7 +15,7 @@ function legend() {
     }
   };
   return h("div", { class: "legend", role: "group", "aria-label": "Arms shown in the charts" },
-    h("div", { class: "switches" }, data.arms.map((arm, place) => h("button", {
+    h("div", { class: "switches" }, drawable().map((arm) => [arm, data.arms.indexOf(arm)]).map(([arm, place]) => h("button", {
       type: "button", class: "switch", "data-key": `legend-arm:${place}`, "data-arm": place,
       "aria-pressed": String(!state.hidden.has(arm.name)), title: arm.name,
       onpointerenter: () => single(place), onpointerleave: () => single(null), onfocus: () => single(place), onblur: () => single(null),
@@ -28,5 +28,5 @@ function legend() {
       quick("all", "All", () => new Set(data.arms.map((arm) => arm.name))),
       quick("none", "None", () => new Set()),
       many ? quick("leading", `Leading ${SHOWN}`, leaders) : null,
-      h("span", { class: "note" }, `${shown().length} of ${data.arms.length} shown`)));
+      h("span", { class: "note" }, `${shown().length} of ${drawable().length} shown`)));
 }

@@ -5,18 +5,20 @@ function drawProvenance(body) {
   const { command, ...facts } = data.provenance || {};
   const text = Array.isArray(command) ? command.join(" ") : command;
   if (text) body.append(h("h3", {}, "Reproduce"), reproduce(String(text)));
-  const rows = Object.entries(facts).flatMap(([key, value]) => flat(key, value)).filter(([, value]) => value !== "none");
-  body.append(h("dl", { class: "pairs" }, rows.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])));
+  const rows = Object.entries(facts).map(([key, value]) => [key, flat(value)]).filter(([, items]) => items.length);
+  body.append(h("dl", { class: "pairs" }, rows.map(([name, items]) => [h("dt", {}, name), h("dd", {}, items.map(([inner, value]) =>
+    h("span", { class: "fact" }, inner ? [h("small", {}, inner), " "] : null, value)))])));
   if (data.question) {
     body.append(disclosure("question", "The question as it was asked", () => h("pre", { tabindex: 0 }, JSON.stringify(data.question, null, 2))));
   }
 }
 
-/** Nested facts as "versions.torch" lines. */
-function flat(key, value) {
-  if (value === null || typeof value !== "object") return [[key, word(value)]];
-  if (Array.isArray(value)) return [[key, value.map(word).join(", ")]];
-  return Object.entries(value).flatMap(([inner, item]) => flat(`${key}.${inner}`, item));
+/** Nested facts as [name, text]; what is not there or empty is left out. */
+function flat(value, name = "") {
+  if (value === null || value === undefined || value === "" || (Array.isArray(value) && !value.length)) return [];
+  if (Array.isArray(value)) return [[name, value.map(word).join("; ")]];
+  if (typeof value !== "object") return [[name, word(value)]];
+  return Object.entries(value).flatMap(([inner, item]) => flat(item, name ? `${name}.${inner}` : inner));
 }
 
 /** A command with a button that copies it. */

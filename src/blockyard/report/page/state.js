@@ -35,8 +35,15 @@ const AXES = {
   seconds: { name: "Wall time", format: time },
 };
 
+/** The arms of which there is anything to draw: a refused one has no figure and no curve. */
+const drawable = () => data.arms.filter((arm) => known(arm.mean) || data.curves.some((curve) => curve.arm === arm.name));
+
 /** The arms that are switched on. */
-const shown = () => data.arms.filter((arm) => !state.hidden.has(arm.name));
+const shown = () => drawable().filter((arm) => !state.hidden.has(arm.name));
+
+/** The seeds, also those of which no arm has a result yet. */
+const allSeeds = () => [...new Set([...data.seeds, ...data.cells.filter((cell) => cell.state !== "refused").map((cell) => cell.seed)])]
+  .sort((a, b) => a - b);
 
 /** An arm's name where room is scarce: of a grid's arm its levels, without the factors' names. */
 function label(name, most = 28) {

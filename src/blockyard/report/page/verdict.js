@@ -32,15 +32,17 @@ function expectation({ text, verdict, reason }) {
 
 /** [name, value, note] of the comparison at a glance. */
 function facts() {
-  const done = data.cells.filter((cell) => cell.state === "done").length;
+  const wanted = data.cells.filter((cell) => cell.state !== "refused");
+  const done = wanted.filter((cell) => cell.state === "done").length;
+  const seeds = allSeeds();
   const open = ["running", "queued", "failed", "interrupted", "missing", "refused"]
     .map((name) => [data.cells.filter((cell) => cell.state === name).length, name])
     .filter(([n]) => n).map(([n, name]) => `${n} ${name}`).join(", ");
   return [
     ["Metric", data.metric, wish(data.metric)],
     ["Arms", String(data.arms.length), data.baseline ? `baseline ${data.baseline}` : "no baseline"],
-    ["Seeds", String(data.seeds.length), data.seeds.length && data.seeds.length <= 8 ? data.seeds.join(", ") : null],
-    data.cells.length ? ["Cells done", `${done} of ${data.cells.length}`, open || null] : null,
+    ["Seeds", String(seeds.length), seeds.length && seeds.length <= 8 ? seeds.join(", ") : null],
+    data.cells.length ? ["Cells done", `${done} of ${wanted.length}`, open || null] : null,
   ].filter(Boolean);
 }
 

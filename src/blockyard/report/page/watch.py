@@ -19,7 +19,8 @@ from blockyard.report.page.thin import thin
 ADDRESS = "comparison.json"  # where the page asks for newer data
 FILES = ("config.yaml", "status.json", "metrics.csv", "summary.json", "run.json")
 _REST = 2.0  # seconds at least between two comparisons
-_SHARE = 4.0  # and this many times what the last one took
+_SHARE = 4.0  # and this many times what the last one took,
+_MOST = 30.0  # but no longer
 
 
 @dataclass(frozen=True)
@@ -75,11 +76,12 @@ class Watched:
         if self._snapshot is not None and now == self._print:
             self._next = time.monotonic() + _REST / 4
             return
-        started = time.monotonic()
+        started, first = time.monotonic(), self._snapshot is None
         self._snapshot = _snapshot(self._compared())
         self._print = now
-        took = time.monotonic() - started
-        self._next = time.monotonic() + max(_REST, _SHARE * took)
+        # The first one also imports what the statistics need; that says nothing about the next.
+        took = 0.0 if first else time.monotonic() - started
+        self._next = time.monotonic() + min(_MOST, max(_REST, _SHARE * took))
 
     def _compared(self) -> dict[str, Any]:
         """The comparison; where there is none now, the last one or an empty one, and why."""
