@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,10 +94,10 @@ def _factor(name: str, value: Any, kind: str, problems: list[str]) -> Factor | N
     else:
         problems += [problem] if (problem := words.key_problem(name, where)) else []
         for item in value:
-            level = words.label(item)
-            if level in levels:
+            override = (words.word(name, item),)
+            if override in levels.values():
                 problems.append(f"{where}: {words.shown(item)} stands there twice")
-            levels[level] = (words.word(name, item),)
+            levels[_free(words.label(item), levels)] = override
     return Factor(name, levels, isinstance(value, dict)) if len(problems) == before else None
 
 
@@ -185,11 +185,14 @@ def _labels(factors: list[Factor]) -> dict[tuple[str, str], str]:
 
 def _unique(arms: list[Arm]) -> list[Arm]:
     """Names cut to length, and with a number where two are the same (two factors that end in one word)."""
-    taken: set[str] = set()
-    found = []
+    found: dict[str, Arm] = {}
     for arm in arms:
-        short = arm.name[:90].strip("-.")
-        name = next(n for n in itertools.chain([short], (f"{short}.{i}" for i in itertools.count(2))) if n not in taken)
-        taken.add(name)
-        found.append(Arm(name, arm.overrides, arm.levels))
-    return found
+        name = _free(arm.name[:90].strip("-."), found)
+        found[name] = Arm(name, arm.overrides, arm.levels)
+    return list(found.values())
+
+
+def _free(name: str, taken: Container[str]) -> str:
+    if name not in taken:
+        return name
+    return next(f"{name}.{number}" for number in itertools.count(2) if f"{name}.{number}" not in taken)

@@ -6,6 +6,7 @@ import os
 import re
 
 from blockyard.errors import UserError
+from blockyard.sweep.packed import clean
 from blockyard.sweep.plan import FILE, SweepPlan
 
 _SAID = ("claim", "source", "header", "path")  # what changes no run and no judgement
@@ -33,7 +34,9 @@ def asked(plan: SweepPlan) -> object:
     The cells of a search are found by searching, so there the question and the arms' configs say it all.
     """
     question = {key: value for key, value in plan.question.items() if key not in _SAID}
-    return question, plan.arms, None if question.get("search") else plan.cells, _refusals(plan)
+    arms = [[arm.name, arm.overrides, arm.levels] for arm in plan.arms]
+    # As on the disk, so that a secret makes no difference.
+    return clean([question, arms]), None if question.get("search") else (plan.cells, _refusals(plan))
 
 
 def difference(old: SweepPlan, new: SweepPlan) -> str:
@@ -56,7 +59,7 @@ def difference(old: SweepPlan, new: SweepPlan) -> str:
 
 
 def _refusals(plan: SweepPlan) -> object:
-    return None if plan.question.get("search") else [(r.arm, r.setting) for r in plan.refused]
+    return [(refused.arm, refused.setting) for refused in plan.refused]
 
 
 def _keep(plan: SweepPlan, word: str) -> str:

@@ -18,7 +18,7 @@ ELSEWHERE = {
     "executor": "it is given on the command line, --executor NAME",
     "hydra": "keys of Hydra itself are no part of an experiment",
 }
-_PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 _KEYWORDS = {"null", "true", "false", "inf", "nan"}
 _LABEL = re.compile(r"[^A-Za-z0-9_.-]+")
 
@@ -64,8 +64,8 @@ def text(value: Any) -> str:
         return "{" + ",".join(f"{key}:{text(item)}" for key, item in value.items()) + "}"
     if _PLAIN.fullmatch(value) and value.lower() not in _KEYWORDS:
         return value
-    quoted = value.replace("\\", "\\\\").replace("'", "\\'") if "'" in value else value
-    return f"'{quoted}'"
+    # In Hydra's quotes a backslash stands for itself, except before a quote and at the end.
+    return "'" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), value) + "'"
 
 
 def label(value: Any) -> str:
