@@ -40,14 +40,18 @@ def named(words: Sequence[str | os.PathLike[str]], outputs: str | os.PathLike[st
 
 def _meant(word: str, outputs: Path) -> Named:
     path = Path(word).expanduser()
-    try:
-        if word and path.exists():
-            return _at(path.absolute(), word, outputs)
-    except (OSError, ValueError):  # too long, or with a zero byte: no path
-        pass
-    if word and "/" not in word and (outputs / SWEEPS / word / PLAN).is_file():
+    if word and _exists(path):
+        return _at(path.absolute(), word, outputs)
+    if word and "/" not in word and _exists(outputs / SWEEPS / word / PLAN):
         return Named((), ((outputs / SWEEPS / word).absolute(),))
     return Named(tuple(_called(word, outputs)), ())
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long, or with a zero byte: no path
+        return False
 
 
 def _at(path: Path, word: str, outputs: Path) -> Named:
@@ -76,12 +80,16 @@ def _below(path: Path) -> list[Path]:
 
 
 def _called(word: str, outputs: Path) -> list[Path]:
-    """The runs of a name or id: an arm's name means all its seeds."""
+    """The runs of a name or id: an arm's name means all its seeds, NAME/s3 one of them."""
     entries = runs(outputs)
     if word == "last" or not entries:
         return [find(word, outputs).path]
-    for fits in (lambda known: known == word, lambda known: bool(word) and known.startswith(word)):
-        found = [entry for entry in entries if any(map(fits, _words(entry)))]
+    head, _, seed = word.rpartition("/")
+    if not (head and seed[:1] == "s" and seed[1:].isdigit()):
+        head, seed = word, ""
+    asked = [entry for entry in entries if not seed or entry.path.name == seed]
+    for fits in (lambda known: known == head, lambda known: bool(head) and known.startswith(head)):
+        found = [entry for entry in asked if any(map(fits, _words(entry)))]
         if found:
             return sorted(entry.path for entry in found)
     known = sorted({name for entry in entries for name in (entry.name, entry.path.parent.name)})

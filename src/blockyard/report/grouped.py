@@ -124,7 +124,7 @@ def _by(by: str, kinds: dict[str, naming.Kind], together: dict[str, list[Record]
     if left:
         warnings.append(f"{left} settings that not every arm has are left out")
     groups = []
-    for text, keys in made.items():
+    for text, keys in sorted(made.items(), key=lambda item: _order(item[0])):
         name, kept = f"{by}={text}", [key for key in keys if rest[key] in shared]
         if len({rest[key] for key in kept}) < len(kept):
             raise UserError(f"--by {by}: several kinds of runs have {name} and are otherwise alike; name fewer runs")
@@ -161,6 +161,14 @@ def value_of(kind: naming.Kind, key: str) -> Any:
     for part in key.split("."):
         node = node.get(part) if isinstance(node, dict) else None
     return naming.choice(kind, key) if isinstance(node, dict) and "_target_" in node else node
+
+
+def _order(text: str) -> tuple[float, str]:
+    """Numbers by size, words in the order of the alphabet after them."""
+    try:
+        return float(text), text
+    except ValueError:
+        return math.inf, text
 
 
 def _inside(key: str, by: str) -> bool:

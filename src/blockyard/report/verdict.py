@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from blockyard.report.paired import Difference
 
@@ -149,6 +150,7 @@ def seeds_needed(effect: float, alpha: float, power: float = POWER) -> int | Non
     return low
 
 
+@lru_cache(maxsize=1024)
 def detectable(n: int, alpha: float, power: float = POWER) -> float | None:
     """The effect (d_z) that n seeds find with this power."""
     from statsmodels.stats.power import TTestPower
