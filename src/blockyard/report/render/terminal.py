@@ -51,7 +51,7 @@ def _table(heads: list[str], rows: list[list[str]], screen: Console) -> Table:
             # Names wrap on a terminal; anywhere else a row stays one line.
             made.add_column(head, overflow="fold", max_width=_ARM if screen.is_terminal else None, style="cyan")
         else:
-            made.add_column(head, justify="left" if head in ("verdict", "Pareto") else "right")
+            made.add_column(head, justify="left" if head in ("verdict", "Pareto") else "right", overflow="fold")
     for row in rows:
         made.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
     return made
