@@ -89,7 +89,8 @@ def planner(made: SweepPlan) -> subprocess.Popen[str]:
 def at_work(made: SweepPlan) -> list[int]:
     """The processes that train cells now."""
     paths = {made.path(cell) for cell in made.cells}
-    return [int(holder(path)["pid"]) for path in paths if held(path) and (path / "config.yaml").is_file()]
+    notes = [holder(path) for path in paths if held(path) and (path / "config.yaml").is_file()]
+    return [int(str(note["pid"])) for note in notes if note]  # one that took its lock this moment has no note yet
 
 
 def wait_for(what: Callable[[], Any], seconds: float = 60.0) -> Any:

@@ -44,3 +44,14 @@ def test_the_overhead_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     mine, theirs = overhead.compare(words, 60, 1)
     assert 0 < theirs < mine * 2
     assert mine < theirs * 4
+
+
+@pytest.mark.full
+def test_warm_workers_are_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import warm_workers
+
+    assert warm_workers.main(["--dry"]) == 0
+    said = capsys.readouterr().out
+    assert "| warm workers |" in said
+    assert float(said.split("ratio")[1]) > 0

@@ -109,7 +109,7 @@ def config(devices=1, accelerator="auto", nodes=1):
 
 
 def test_gpus_go_to_the_least_loaded_and_to_so_many_cells_each():
-    places = Places(4, ["0", "1"], per_gpu=2)
+    places = Places(6, ["0", "1"], per_gpu=2)
     taken = [places.take(config()) for _ in range(4)]
     assert [gpus for _, gpus in taken] == [["0"], ["1"], ["0"], ["1"]]
     assert places.take(config()) is None
@@ -199,6 +199,19 @@ def test_a_cell_of_two_processes(pool, tmp_path):
     pool.submit(task_of(made))
     assert until_ended(pool, 1)[made.cells[0].run] == Outcome(made.cells[0].run, 0)
     assert read_json(made.path(made.cells[0]) / "summary.json")["processes"] == 2
+
+
+@pytest.mark.full
+def test_cells_of_a_planner_that_is_gone_save_and_stop(tmp_path):
+    made = plan(tmp_path, *SLOW)
+    path = made.path(made.cells[0])
+    executor = LocalExecutor(workers=1, gpus=None)
+    executor.submit(task_of(made))
+    wait_for(lambda: (path / "checkpoints" / "last.ckpt").exists())
+    executor._socket.close()  # as the kernel does it
+    assert executor._server.wait(60) == 0
+    assert not held(path)
+    assert "SIGTERM" in read_status(path).reason
 
 
 @pytest.mark.full
