@@ -308,7 +308,7 @@ def test_tensorboard_shows_a_sweep_by_arm_and_seed(tmp_path: Path) -> None:
     found = multiplexer.EventMultiplexer().AddRunsFromDirectory(str(tmp_path / "tensorboard")).Reload()
     runs = sorted(found.Runs())
     assert runs[:2] == ["sweep/post/s0", "sweep/post/s1"]
-    assert [event.step for event in found.Scalars("sweep/post/s0", "train/loss")] == list(STEPS)
+    assert [event.step for event in found.Tensors("sweep/post/s0", "train/loss")] == list(STEPS)
     assert not list(tmp_path.parent.glob("up*"))
 
 

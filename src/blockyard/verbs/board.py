@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from blockyard.errors import UserError
@@ -53,7 +54,10 @@ def _workspace(paths: Sequence[str], options: dict[str, Any]) -> int:
     from blockyard.report.comparison import compare
     from blockyard.report.wandb import workspace
 
-    sys.stdout.write(f"{workspace(compare(list(paths), **options).as_dict())}\n")
+    # A sweep's folder lies in its own outputs, whatever the command line says.
+    folders = [Path(path).absolute() for path in paths if (Path(path) / "plan.json").is_file()]
+    outputs = str(folders[0].parents[1]) if folders else options["outputs"]
+    sys.stdout.write(f"{workspace(compare(list(paths), **options).as_dict(), outputs=outputs)}\n")
     return 0
 
 

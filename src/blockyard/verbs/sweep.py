@@ -209,12 +209,15 @@ def _compare(plan: SweepPlan, say: Callable[[str], None]) -> None:
     from blockyard.report.comparison import compare
     from blockyard.report.page import write
     from blockyard.report.render.terminal import show
+    from blockyard.report.wandb import mirror
     from blockyard.runs.files import write_json
 
     found = compare(plan).as_dict()
     write_json(plan.folder / "comparison.json", found)
     show(found)
     say(f"page: {write(found, plan.folder / 'report.html')}")
+    if said := mirror(found, plan):
+        say(said)
 
 
 def _say(text: str) -> None:

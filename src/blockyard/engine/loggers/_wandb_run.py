@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -61,6 +61,24 @@ def close_run(run: Any, *, failed: bool = False) -> None:
     closing.join(TEARDOWN_SECONDS)
     if closing.is_alive():
         kill(helper)
+
+
+def bounded(call: Callable[[], None], seconds: float) -> str | None:
+    """Run `call` in a thread, and wait so long at most: None where it came back, else what became of it."""
+    said = [f"it did not finish within {seconds:.0f} s"]
+
+    def guarded() -> None:
+        try:
+            call()
+            said.clear()
+        except (Exception, SystemExit) as error:  # whatever W&B raises, its caller goes on
+            lines = str(error).strip().splitlines()
+            said[:] = [f"{type(error).__name__}: {lines[0] if lines else ''}"]
+
+    thread = threading.Thread(target=guarded, name="wandb-bounded", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return next(iter(said), None)
 
 
 def directions(config: Mapping[str, Any]) -> dict[str, str]:
