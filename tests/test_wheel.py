@@ -67,6 +67,14 @@ def test_it_holds_the_page(installed):
     assert "style.css" in ours
 
 
+def test_it_holds_every_sweep(installed, tmp_path):
+    shipped = {path.stem for path in (ROOT / "sweeps").glob("*.yaml")}
+    assert {path.stem for path in (installed / "blockyard/sweeps").glob("*.yaml")} == shipped
+    done = run(installed, tmp_path, "sweep", "quickstart", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "9 to run" in done.stdout
+
+
 def test_it_trains_from_an_empty_folder(installed, tmp_path):
     done = run(installed, tmp_path, "train", "debug=fast", "logger=none")
     assert done.returncode == 0, done.stderr

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 
 from blockyard.catalog import PACKAGE
 from blockyard.errors import UserError
-from blockyard.overrides import near
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -37,6 +37,6 @@ def find(word: str) -> Path:
         return known[word]
     if path.is_dir():
         raise UserError(f"{word} is a folder; name a sweep file in it")
-    nearest = near(path.stem, known)
+    nearest = difflib.get_close_matches(path.stem, known, n=1)
     hint = f"; nearest: {nearest[0]}" if nearest else ""
     raise UserError(f"{word}: there is no such sweep file{hint} (names: {', '.join(known) or 'none'})")

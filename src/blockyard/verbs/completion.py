@@ -53,6 +53,8 @@ def complete(line: str) -> list[str]:
         found = list(VERBS) if words else []
     elif words[1] == "list":
         found = list(catalog.groups())
+    elif words[1] in ("sweep", "compare", "board"):
+        found = _sweep(words[1:], typed)
     elif words[1] in ("train", "check", "explain"):
         found = _override(typed, words[1])
     elif words[1] == "sweep":
@@ -68,6 +70,19 @@ def _runs(key: str) -> list[str]:
     """The run folders below outputs/, newest first."""
     folders = sorted(Path("outputs").glob("*/s[0-9]*/status.json"), key=lambda path: -path.stat().st_mtime)
     return [f"{key}last", *(f"{key}{path.parent}" for path in folders)]
+
+
+def _sweep(words: list[str], typed: str) -> list[str]:
+    """A sweep's name first; then, to run it, flags and overrides."""
+    from blockyard.sweep.find import names
+    from blockyard.verbs.sweep import FLAGS
+
+    if words[-1] == "--executor":
+        return list(catalog.choices("executor"))
+    if typed.startswith("-"):
+        return list(FLAGS) if words[0] == "sweep" else []
+    named = any(not word.startswith("-") for word in words[1:])
+    return _override(typed, "train") if named and words[0] == "sweep" else list(names())
 
 
 def _override(typed: str, verb: str) -> list[str]:
