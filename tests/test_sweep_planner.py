@@ -191,6 +191,32 @@ def test_a_changed_file_keeps_the_old_plan(tmp_path):
     assert len(list(first.folder.glob("plan-*.json"))) == 3
 
 
+def test_gpus_may_be_elsewhere(tmp_path, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    text = f"claim: x\n{BASE}\narms: {{a: [], b: [norm=rms]}}"
+    words = ["trainer=gpu", "trainer.devices=4"]
+    assert "this machine has 0 GPUs" in refused(tmp_path, text, *words)[0]
+    made = planner.make(tmp_path / "x.yaml", overrides=words, elsewhere=True)
+    assert {v.config["trainer"]["accelerator"] for v in made.variants.values()} == {"gpu"}
+    assert {v.config["trainer"]["precision"] for v in made.variants.values()} == {"bf16-mixed"}
+
+
+def test_a_search_leaves_its_cells_open(tmp_path):
+    text = (
+        f"claim: x\n{BASE}\narms: {{a: [], b: [norm=rms]}}\nsearch: {{trials: 2, space: {{optimizer.lr: [1e-3, 0.1]}}}}"
+    )
+    made = plan(tmp_path, text)
+    assert (made.cells, list(made.variants)) == ((), ["a", "b"])
+    assert made.question["search"]["sampler"] == "tpe"
+    found = refused(tmp_path, text.replace("[1e-3, 0.1]", "{low: -1, high: 1}, optimizer.lrr: [3]"))
+    assert [problem.partition(": ")[0] for problem in found] == [
+        "search.space.optimizer.lr",
+        "search.space.optimizer.lrr",
+    ]
+
+
 def test_a_judge_says_what_check_says():
     """Configs that share parts with sound ones, and are not sound themselves."""
     judge, base = Judge(), ["experiment=vit_digits", "model.dim=16", "model.heads=2", "model.depth=1", "trainer=cpu"]

@@ -8,6 +8,7 @@ config made of parts that were all seen in sound ones is sound. Any other is giv
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from blockyard.assemble import CONTRACTS
@@ -25,9 +26,13 @@ _BESIDE = ("data", "objective")  # what the other parts are held against
 
 
 class Judge:
-    """Says why a config cannot run, in the words of `check`."""
+    """Says why a config cannot run, in the words of `check`.
 
-    def __init__(self) -> None:
+    elsewhere: whether it is to run on another machine, whose GPUs are not known here
+    """
+
+    def __init__(self, elsewhere: bool = False) -> None:
+        self._elsewhere = elsewhere
         self._sound: set[str] = set()
 
     def reasons(self, composed: Composed) -> list[str]:
@@ -35,10 +40,17 @@ class Judge:
         keys = [] if composed.issues else list(_keys(composed.config))
         if keys and self._sound.issuperset(keys):
             return []
-        reasons = [str(issue) for issue in check(composed)]
+        reasons = [str(issue) for issue in check(_moved(composed) if self._elsewhere else composed)]
         if not reasons:
             self._sound.update(keys)
         return reasons
+
+
+def _moved(composed: Composed) -> Composed:
+    trainer = composed.config.get("trainer")
+    if not isinstance(trainer, dict) or trainer.get("accelerator") != "gpu":
+        return composed
+    return replace(composed, config=composed.config | {"trainer": trainer | {"accelerator": "auto"}})
 
 
 def _keys(config: dict[str, Any]) -> list[str]:

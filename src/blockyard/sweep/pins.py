@@ -55,8 +55,8 @@ def called(config: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _device(trainer: dict[str, Any]) -> str:
-    if trainer.get("accelerator") == "cpu":
-        return "cpu"
+    if trainer.get("accelerator") in ("cpu", "gpu"):
+        return "cpu" if trainer["accelerator"] == "cpu" else "cuda"
     import torch
 
     return "cuda" if torch.cuda.is_available() and torch.cuda.device_count() else "cpu"

@@ -29,14 +29,16 @@ def make(
     config_dirs: Sequence[str] = (),
     overrides: Sequence[str] = (),
     command: Sequence[str] | None = None,
+    elsewhere: bool = False,
 ) -> SweepPlan:
     """The plan of a sweep file; nothing is written.
 
     outputs: the folder that holds all runs; overrides: words added to the file's base
+    elsewhere: whether cells run on other machines, so that GPUs missing here are no reason against them
     Raises BadQuestion with every problem of the file, of its base or its baseline, or where two arms are one.
     """
     question = read(Path(path))
-    planner = _Planner(question, [*question.base, *overrides], Composer(tuple(config_dirs)))
+    planner = _Planner(question, [*question.base, *overrides], Composer(tuple(config_dirs)), Judge(elsewhere))
     planner.judge_base(overrides)
     planner.fill()
     where = Path(outputs).expanduser().absolute()
@@ -63,7 +65,7 @@ class _Planner:
     question: Question
     base: list[str]
     composer: Composer
-    judge: Judge = field(default_factory=Judge)
+    judge: Judge
     scales: Scales = field(default_factory=Scales)
     nodes: Nodes = field(default_factory=Nodes)
     variants: dict[str, Variant] = field(default_factory=dict)
@@ -108,6 +110,7 @@ class _Planner:
                 for text in r.reasons
             ]
             raise BadQuestion(list(dict.fromkeys(reasons)))
+        self._judge_space(widths)
         twins = list(self._twins())
         if twins:
             more = [f"and {len(twins) - _SHOWN} more pairs of this kind"] if len(twins) > _SHOWN else []
@@ -151,6 +154,18 @@ class _Planner:
         config = self.nodes.config(pins.named(config, self.question.name, arm.name))
         choices = self.nodes.shared(composed.choices)
         self.variants[key] = Variant(key, arm.name, config, choices, setting)
+
+    def _judge_space(self, widths: dict[str, int]) -> None:
+        """Raise BadQuestion where the baseline cannot have one of the values that are searched."""
+        baseline = next(arm for arm in self.question.arms if arm.name == self.question.baseline)
+        width = [f"model.dim={widths[baseline.name]}"] if baseline.name in widths else []
+        problems = []
+        for key, of in ((self.question.search or {}).get("space") or {}).items():
+            for value in of if isinstance(of, list) else (of["low"], of["high"]):
+                line = [*self.base, *baseline.overrides, *width, words.word(key, value)]
+                problems += [f"search.space.{key}: {words.text(value)}: {text}" for text in self._judged(line)[1]]
+        if problems:
+            raise BadQuestion(problems)
 
     def _widths(self) -> dict[str, int]:
         """The solved width of each arm; empty where nothing is matched."""

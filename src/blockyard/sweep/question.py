@@ -9,8 +9,8 @@
     seeds: 5
     expect: pre_norm > post_norm
 
-Every problem of a file is told at once: key, value, what would be legal. `catalog` of the ways to give
-arms: `arms.py`; of `seeds`, `tune` and `search`: `budget.py`.
+Every problem of a file is told at once: key, value, what would be legal. The ways to give arms stand in
+`arms.py`; `seeds`, `tune` and `search` in `budget.py`; the other keys in `fields.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 from blockyard.errors import UserError
 from blockyard.overrides import near
-from blockyard.sweep import budget, strict_yaml, words
+from blockyard.sweep import budget, fields, strict_yaml, words
 from blockyard.sweep.arms import KINDS, default_baseline, expand
 from blockyard.sweep.plan import Arm
 
@@ -44,8 +44,6 @@ KEYS = (
 MATCHES = ("params", "flops")
 SEEDS = 3  # where a file says nothing: the fewest that allow a verdict
 MOST_CELLS = 200_000
-_METRIC = re.compile(r"(test|val)/[A-Za-z_][\w./@-]*")
-_EXPECT = re.compile(r"\s*(>=|<=|>|<|~)\s*")
 
 
 class BadQuestion(UserError):  # noqa: N818 - what it is, for who catches it
@@ -102,7 +100,7 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
     problems = [_unknown(key) for key in content if key not in KEYS]
     if not re.fullmatch(r"[A-Za-z0-9_][\w.-]{0,79}", name):
         problems.append(f"{name!r}: the file's name names the sweep and its folder; take letters, digits and _ . -")
-    claim = _text(content, "claim", problems) or ""
+    claim = fields.text(content, "claim", problems) or ""
     if "claim" not in content:
         problems.append("claim: is missing; one sentence that the sweep could prove wrong")
     kind, arms = _arms(content, problems)
@@ -122,19 +120,19 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
         path=path,
         header=header,
         claim=claim,
-        source=_text(content, "source", problems),
-        base=_base(content.get("base"), problems),
+        source=fields.text(content, "source", problems),
+        base=fields.base(content.get("base"), problems),
         kind=kind,
         body=dict(content[kind]) if isinstance(content.get(kind), dict) else {},
         arms=tuple(arms),
-        baseline=_baseline(content, names, problems) or default_baseline(arms),
+        baseline=fields.baseline(content, names, problems) or default_baseline(arms),
         seeds=seeds,
         tune=tuned,
         tune_seeds=tune_seeds,
         search=search,
-        match=_one_of(content, "match", MATCHES, problems),
-        metric=_metric(content, bool(tuned or search), problems),
-        expect=_expect(content, names, problems),
+        match=fields.one_of(content, "match", MATCHES, problems),
+        metric=fields.metric(content, bool(tuned or search), problems),
+        expect=fields.expect(content, names, problems),
     )
     if problems:
         raise BadQuestion([f"{path}: {problem}" if path else problem for problem in problems])
@@ -154,85 +152,6 @@ def _arms(content: dict[str, Any], problems: list[str]) -> tuple[str, list[Arm]]
         problems.append(f"arms: exactly one of {', '.join(KINDS)} says what is compared; {given}")
     found = [expand(kind, content[kind], problems) for kind in kinds]
     return (kinds[0], found[0]) if kinds else ("arms", [])
-
-
-def _text(content: dict[str, Any], key: str, problems: list[str]) -> str | None:
-    value = content.get(key)
-    if value is None and key != "claim":
-        return None
-    if key in content and not (isinstance(value, str) and value.strip()):
-        problems.append(f"{key}: {words.shown(value)} is no text")
-        return None
-    return value.strip() if isinstance(value, str) else None
-
-
-def _base(value: Any, problems: list[str]) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, list):
-        problems.append(f"base: {words.shown(value)} is no list of overrides; write [experiment=vit_digits, ...]")
-        return ()
-    found = [problem for item in value if (problem := words.problem(item, "base"))]
-    problems += found
-    return () if found else tuple(value)
-
-
-def _baseline(content: dict[str, Any], names: list[str], problems: list[str]) -> str | None:
-    value = content.get("baseline")
-    if value is None:
-        return None
-    if not names or value in names:
-        return str(value)
-    problems.append(f"baseline: {_no_arm(value, names)}")
-    return None
-
-
-def _no_arm(value: Any, names: list[str]) -> str:
-    nearest = near(str(value), names)
-    hint = f"; nearest: {nearest[0]}" if nearest else ""
-    listed = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
-    return f"there is no arm {words.shown(value)}{hint} (arms: {listed})"
-
-
-def _one_of(content: dict[str, Any], key: str, legal: Sequence[str], problems: list[str]) -> str | None:
-    value = content.get(key)
-    if value is None or value in legal:
-        return value
-    hint = "".join(f"; nearest: {word}" for word in near(str(value), legal)[:1])
-    problems.append(f"{key}: {words.shown(value)} is none of {', '.join(legal)}{hint}")
-    return None
-
-
-def _metric(content: dict[str, Any], tuned: bool, problems: list[str]) -> str | None:
-    value = content.get("metric")
-    if value is None:
-        return None
-    if not isinstance(value, str) or not _METRIC.fullmatch(value):
-        problems.append(
-            f"metric: {words.shown(value)} names no metric; write test/NAME, such as test/accuracy or test/loss"
-        )
-        return None
-    if tuned and value.startswith("val/"):
-        problems.append(f"metric: {value} chooses the settings, so it cannot judge them too; report test/{value[4:]}")
-    return value
-
-
-def _expect(content: dict[str, Any], names: list[str], problems: list[str]) -> str | None:
-    value = content.get("expect")
-    if value is None:
-        return None
-    form = 'write "a > b", "a >= b" or "a ~ b" (no difference), joined by `and`'
-    if not isinstance(value, str) or not value.strip():
-        problems.append(f"expect: {words.shown(value)} is no expectation; {form}")
-        return None
-    for part in re.split(r"\s+and\s+", value.strip()):
-        terms = _EXPECT.split(part)
-        arms = [term.strip() for term in terms[::2]]
-        if len(arms) < 2 or not all(arms):
-            problems.append(f"expect: {words.shown(part)} compares nothing; {form}")
-        elif names:
-            problems += [f"expect: {_no_arm(arm, names)}" for arm in dict.fromkeys(arms) if arm not in names]
-    return value.strip()
 
 
 def _no_other_owner(arms: list[Arm], keys: list[str], content: dict[str, Any], problems: list[str]) -> None:

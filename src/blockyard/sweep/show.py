@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from blockyard.sweep import tune
@@ -136,8 +136,3 @@ def _failed(stand: Stand, retry: bool) -> Iterator[str]:
         yield f"failed: {cell.variant}/s{cell.seed}: {stand.states[cell.run].reason or 'no reason recorded'}"
     if failed and not retry:
         yield f"--retry tries the {len(failed)} failed again"
-
-
-def counts(cells: Sequence[Cell]) -> str:
-    """How many cells, in words."""
-    return "1 cell" if len(cells) == 1 else f"{len(cells):,} cells"

@@ -75,7 +75,7 @@ def _runs(key: str) -> list[str]:
 def _sweep(words: list[str], typed: str) -> list[str]:
     """A sweep's name first; then, to run it, flags and overrides."""
     from blockyard.sweep.find import names
-    from blockyard.verbs.sweep import FLAGS
+    from blockyard.verbs._sweep import FLAGS
 
     if words[-1] == "--executor":
         return list(catalog.choices("executor"))
