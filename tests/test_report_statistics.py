@@ -84,27 +84,32 @@ def test_the_exact_p_counts_every_flip_of_signs(n: int) -> None:
     gaps = np.subtract(*_pair(n))
     flips = np.array(list(itertools.product([1, -1], repeat=n)))
     wanted = np.mean(np.abs(flips @ gaps) >= abs(gaps.sum()) - 1e-9)
-    assert permutation_p(gaps) == (pytest.approx(wanted), False)
+    assert permutation_p(gaps, 1.0) == (pytest.approx(wanted), False)
+    arm, other = _pair(n)
+    scipys = stats.permutation_test((arm, other), lambda x, y: np.mean(x - y), permutation_type="samples")
+    assert difference(arm, other).permutation_p == pytest.approx(scipys.pvalue)
     all_up = np.abs(gaps)
-    assert permutation_p(all_up)[0] == pytest.approx(smallest_p(n)) == pytest.approx(2 / 2**n)
+    assert permutation_p(all_up, 1.0)[0] == pytest.approx(smallest_p(n)) == pytest.approx(2 / 2**n)
 
 
 def test_flips_are_sampled_where_there_are_too_many() -> None:
     gaps = np.subtract(*_pair(20))
-    p, sampled = permutation_p(gaps)
+    p, sampled = permutation_p(gaps, 1.0)
     assert sampled
     flips = np.array(list(itertools.product([1, -1], repeat=20)), dtype=np.int8)
     exact = np.mean(np.abs(flips @ gaps) >= abs(gaps.sum()) - 1e-9)
     assert p == pytest.approx(exact, abs=0.005)
-    assert permutation_p(gaps) == (p, True)
+    assert permutation_p(gaps, 1.0) == (p, True)
 
 
 def test_equal_sums_count_as_equal_in_single_precision() -> None:
-    images = 360
-    arm = np.float32(np.array([340, 342, 341]) / images).astype(float)
-    other = np.float32(np.array([339, 343, 339]) / images).astype(float)
-    # of +1, -1, +2 six of eight flips are as far from 0
-    assert permutation_p(arm - other)[0] == pytest.approx(6 / 8)
+    draw = np.random.default_rng(0)
+    flips = np.array(list(itertools.product([1, -1], repeat=5)))
+    for _ in range(60):
+        right = draw.integers(330, 350, (2, 5))  # of 360 images
+        whole = right[0] - right[1]
+        wanted = np.mean(np.abs(flips @ whole) >= abs(whole.sum()))
+        assert difference(*np.float32(right / 360).astype(float)).permutation_p == pytest.approx(wanted)
 
 
 def test_the_effect_is_d_z_with_hedges_correction() -> None:
@@ -124,7 +129,7 @@ def test_the_effect_is_not_biased() -> None:
 
 
 def test_only_common_seeds_are_compared() -> None:
-    found = between({0: 1.0, 1: 2.0, 2: 3.5, 7: 9.0}, {2: 3.0, 0: 0.0, 1: 1.5, 9: 0.0})
+    found = between({0: 9.0, 1: 2.0, 2: 3.5, 7: 1.0}, {2: 3.0, 7: 0.0, 1: 1.5, 9: 0.0})
     assert found.n == 3
     assert found.mean == pytest.approx((1.0 + 0.5 + 0.5) / 3)
     assert between({0: 1.0}, {1: 2.0}) == Difference(0)

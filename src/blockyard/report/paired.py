@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from blockyard.report.intervals import Interval, flat, t_interval
+from blockyard.report.intervals import ROUNDING, Interval, flat, t_interval
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,9 +65,9 @@ def difference(arm: Sequence[float], other: Sequence[float]) -> Difference:
     gaps = ours - theirs
     scale = float(np.abs([ours, theirs]).max())
     mean = float(gaps.mean())
-    if float(np.abs(gaps).max()) <= 1e-6 * scale:  # the same figures
+    if float(np.abs(gaps).max()) <= ROUNDING * scale:  # the same figures
         gaps, mean = np.zeros(n), 0.0
-    p, sampled = permutation_p(gaps)
+    p, sampled = permutation_p(gaps, scale)
     shared = {"permutation_p": p, "smallest_p": smallest_p(n), "sampled": sampled}
     if n < 2 or flat(gaps, scale):
         return Difference(n, mean, **shared)
@@ -91,20 +91,21 @@ def t_p(arm: np.ndarray, other: np.ndarray) -> np.ndarray:
     return stats.ttest_rel(arm, other, axis=-1).pvalue  # (...)
 
 
-def permutation_p(gaps: np.ndarray) -> tuple[float, bool]:
-    """p of the mean of paired differences (n,) when their signs are flipped; whether flips were sampled."""
+def permutation_p(gaps: np.ndarray, scale: float) -> tuple[float, bool]:
+    """p of the mean of paired differences (n,) when their signs are flipped; whether flips were sampled.
+
+    scale: of the figures. Means that differ by their rounding count as equal: accuracies of few samples,
+    in single precision, have many such.
+    """
     import numpy as np
     from scipy import stats
 
-    largest = float(np.abs(gaps).max())
-    if largest == 0 or len(gaps) < 2:
+    if float(np.abs(gaps).max()) == 0 or len(gaps) < 2:
         return 1.0, False
     n = len(gaps)
-    # Of two samples that differ by `gaps`, each pair is swapped or not. Rounded, so that sums that are
-    # equal on paper count as equal: accuracies of few samples, in single precision, have many such.
-    halves = np.round(gaps / largest, 3) / 2
+    # Of two samples that differ by `gaps`, each pair is swapped or not.
     found = stats.permutation_test(
-        (halves, -halves),
+        (gaps / 2, -gaps / 2),
         _mean_gap,
         permutation_type="samples",
         vectorized=True,
@@ -112,13 +113,14 @@ def permutation_p(gaps: np.ndarray) -> tuple[float, bool]:
         batch=4096,
         random_state=np.random.default_rng(0),
     )
-    return float(found.pvalue), n > EXACT_UP_TO
+    as_far = int((np.abs(found.null_distribution) >= abs(found.statistic) - ROUNDING * scale).sum())
+    if n <= EXACT_UP_TO:
+        return as_far / len(found.null_distribution), False
+    return (as_far + 1) / (SAMPLED + 1), True  # the signs as they are count as one of the flips
 
 
 def _mean_gap(first: np.ndarray, second: np.ndarray, axis: int) -> np.ndarray:
-    import numpy as np
-
-    return np.round((first - second).mean(axis=axis), 9)
+    return (first - second).mean(axis=axis)
 
 
 def smallest_p(n: int) -> float:
