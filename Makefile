@@ -8,8 +8,8 @@ WORKERS ?= 2
 
 .PHONY: run test test-all lint format bench clean
 
-run: $(VENV)/run.done  ## train the default experiment, test it, say where it lies
-	$(BIN)/blockyard train experiment=vit_digits
+run: $(VENV)/run.done  ## ask the first question: nine runs, a verdict, a page
+	$(BIN)/blockyard sweep quickstart
 
 test: $(VENV)/dev.done lint  ## the default suite
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
