@@ -101,6 +101,7 @@ def prepare(
         modality=plan.data.spec.modality,
         monitor=plan.objective.best(),
         main=rank == 0,
+        validation=splits.validation,
     )
     beats = Beats(
         seed=folder.seed,

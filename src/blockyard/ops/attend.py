@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Seq
-from blockyard.ops import kernel, mask
+from blockyard.ops import kernel, maps, mask
 from blockyard.ops.flex import block_mask, flex, refusal
 
 
@@ -37,6 +37,8 @@ def attend(
     """
     # A norm on queries and keys may have left autocast's type; values tell which one is in force.
     q, k = q.to(v.dtype), k.to(v.dtype)
+    if maps.listening():
+        maps.note(q, k, v, seq, k_seq, causal, scale)
     why = mask.reasons(seq, k_seq, causal)
     if not why:
         return _sdpa(q, k, v, None, causal and k_seq is seq, dropout, scale, why)

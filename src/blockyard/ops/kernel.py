@@ -119,25 +119,40 @@ def expected(
 
 
 @contextmanager
-def _listen(model: nn.Module) -> Iterator[list[Record]]:
-    """Collect what `attend` notes while mixers of `model` run, each under its path."""
+def named_layers(model: nn.Module) -> Iterator[None]:
+    """While mixers of `model` run, `layer` says the path of the one that does."""
     handles = []
     for path, module in model.named_modules():
         if isinstance(module, (Block, TokenMixer)):
             # A fused block runs its mixer's parts without calling the mixer, so that the block speaks for it.
-            layer = f"{path}.token_mixer" if isinstance(module, Block) else path
+            name = f"{path}.token_mixer" if isinstance(module, Block) else path
 
-            def enter(_module: nn.Module, _args: Any, layer: str = layer) -> None:
-                _State.layer = layer
+            def enter(_module: nn.Module, _args: Any, name: str = name) -> None:
+                _State.layer = name
 
             handles.append(module.register_forward_pre_hook(enter))
-    _State.records = []
     try:
-        yield _State.records
+        yield
     finally:
-        _State.records, _State.layer = None, ""
+        _State.layer = ""
         for handle in handles:
             handle.remove()
+
+
+def layer() -> str:
+    """The path of the token mixer that runs; empty outside `named_layers`."""
+    return _State.layer
+
+
+@contextmanager
+def _listen(model: nn.Module) -> Iterator[list[Record]]:
+    """Collect what `attend` notes while mixers of `model` run, each under its path."""
+    _State.records = []
+    try:
+        with named_layers(model):
+            yield _State.records
+    finally:
+        _State.records = None
 
 
 def record(model: nn.Module, *inputs: Any) -> list[Record]:

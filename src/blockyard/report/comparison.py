@@ -14,7 +14,7 @@ from typing import Any
 
 from blockyard.errors import UserError
 from blockyard.report import arms as arm_rows
-from blockyard.report import curves, effects, expect, fairness, origin, statistics
+from blockyard.report import attention, curves, effects, expect, fairness, origin, statistics
 from blockyard.report.answer import answer
 from blockyard.report.cost import AXES, KEYS
 from blockyard.report.direction import default_metric, direction_of, directions
@@ -120,6 +120,7 @@ def compare(
         cells=[arm_rows.cell(record) for record in found.records],
         curves=curves.curves(found.records, {group.name: arm_rows.flops(group) for group in found.groups}),
         tuning=found.tuning,
+        attention=attention.maps(found.records),
         cost_axis=cost_axis,
         provenance=origin.provenance(found),
     )

@@ -59,9 +59,9 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_bytes(text.encode("utf-8", errors="replace"))
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
     """Write plain data as JSON; tensors and numpy numbers are not plain data and raise TypeError."""
-    write_text(path, json.dumps(value, indent=2, default=_plain) + "\n")
+    write_text(path, json.dumps(value, indent=indent, default=_plain) + "\n")
 
 
 def read_json(path: Path) -> Any:

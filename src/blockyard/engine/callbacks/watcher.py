@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
+    from blockyard.contracts import Split
     from blockyard.engine.module import Learner
 
 
@@ -17,7 +18,7 @@ class Live:
     step: updates done; total: updates planned; steps_per_epoch: updates in an epoch
     batch_size: samples an update sees, over all processes; tokens: of one sample
     modality: of the data; monitor: the validation metric that chooses, and "min" or "max"
-    main: whether this process is the one that writes
+    main: whether this process is the one that writes; validation: the part itself, to look at samples
     stop: why training should end early; set it to end the run after this step
     leave: why to leave the run here, saved and not done, for somebody to go on with; not part of its state
     seconds: spent training so far, evaluation and saving left out
@@ -33,6 +34,7 @@ class Live:
     modality: str
     monitor: tuple[str, str]
     main: bool = True
+    validation: Split | None = None
     step: int = 0
     start_step: int = 0
     seconds: float = 0.0
