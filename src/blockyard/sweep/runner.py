@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -23,6 +23,7 @@ from blockyard.sweep.executor.base import BUSY, Executor, Outcome, Task
 from blockyard.sweep.live import Live, Screen
 from blockyard.sweep.plan import Cell, SweepPlan
 from blockyard.sweep.states import Standing, standing
+from blockyard.sweep.turns import due, ordered
 
 _BEAT = 0.5  # seconds between two looks at everything
 _LOOK = 2.0  # seconds between two looks at a run that another process has
@@ -184,31 +185,6 @@ def run(
             return _CODES[signal.Signals(signals.signum)]
     screen.summary(loop.runs)
     return 0 if all(each.now.state == "done" for each in loop.runs.values()) else 1
-
-
-def due(plan: SweepPlan, runs: Mapping[str, Run]) -> Sequence[Cell]:
-    """The cells that are due: all, or of a tuned sweep those whose turn has come by the runs so far."""
-    if not plan.question.get("tune"):
-        return plan.cells
-    from blockyard.sweep import tune
-
-    values = {key: run.now.metrics for key, run in runs.items() if run.now.state == "done"}
-    # One that was killed may still get its value, and a choice without it would not be the same again.
-    return tune.due(plan, values, [key for key, run in runs.items() if run.tried and run.now.state == "failed"])
-
-
-def ordered(plan: SweepPlan, cells: Sequence[Cell]) -> list[Cell]:
-    """First seeds first and the baseline before the other arms: early comparisons are between equals."""
-    baseline = plan.question.get("baseline")
-    arms = {arm.name: (arm.name != baseline, place) for place, arm in enumerate(plan.arms)}
-    seeds = {seed: place for place, seed in enumerate(dict.fromkeys(cell.seed for cell in plan.cells))}
-    places = {key: place for place, key in enumerate(plan.variants)}
-
-    def place(cell: Cell) -> tuple[Any, ...]:
-        arm = plan.variants[cell.variant].arm
-        return seeds.get(cell.seed, len(seeds)), arms.get(arm, (True, len(arms))), places[cell.variant]
-
-    return sorted(cells, key=place)
 
 
 class _Signals:

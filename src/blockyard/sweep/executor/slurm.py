@@ -20,13 +20,12 @@ from typing import Any, Literal
 
 from blockyard.contracts import Count, CountOrZero, Positive
 from blockyard.errors import UserError
-from blockyard.runs.files import read_json, write_json
 from blockyard.sweep.executor._deaths import lost
 from blockyard.sweep.executor._job import Job
+from blockyard.sweep.executor._ledger import known, pair, remember, said
 from blockyard.sweep.executor._places import cores, wanted
 from blockyard.sweep.executor.base import Executor, Outcome, Task
 
-JOBS = "jobs.json"  # run -> job, for a planner that comes after this one
 _ARRAY = 1000  # jobs; SLURM's own limit is 1001 unless set otherwise
 _ALIVE = ("PENDING", "RUNNING", "REQUEUED", "CONFIGURING", "SUSPENDED", "RESIZING", "COMPLETING")
 _PATIENCE = 60.0
@@ -105,7 +104,7 @@ class SlurmExecutor(Executor):
         if setup:
             self._slurm["slurm_setup"] = list(setup)
         if sbatch:
-            self._slurm["slurm_additional_parameters"] = dict(_pair(word) for word in sbatch)
+            self._slurm["slurm_additional_parameters"] = dict(pair(word) for word in sbatch)
         self._new: list[Task] = []
         self._running: dict[str, tuple[Task, Any]] = {}
         self._ended: list[Outcome] = []
@@ -116,7 +115,7 @@ class SlurmExecutor(Executor):
         return self._workers if self._workers and self._cluster != "slurm" else 10_000
 
     def __enter__(self) -> SlurmExecutor:
-        with _said("executor.cluster"):
+        with said("executor.cluster"):
             self._executor()
         return self
 
@@ -186,7 +185,7 @@ class SlurmExecutor(Executor):
             shapes.setdefault(self._shape(task), []).append(task)
         for (nodes, tasks, gpus), group in shapes.items():
             devices = 1 if nodes > 1 else wanted(group[0].config)[0]
-            with _said("executor"):
+            with said("executor"):
                 executor = self._executor()
                 executor.update_parameters(
                     nodes=nodes,
@@ -205,8 +204,7 @@ class SlurmExecutor(Executor):
         for task, job in zip(tasks, jobs, strict=True):
             self._running[task.key] = (task, job)
         if self._cluster == "slurm":
-            known = self._known() | {task.key: job.job_id for task, job in zip(tasks, jobs, strict=True)}
-            write_json(self.folder / JOBS, known)
+            remember(self.folder, {task.key: job.job_id for task, job in zip(tasks, jobs, strict=True)})
 
     def _shape(self, task: Task) -> tuple[int, int, int]:
         """Nodes, processes on each that SLURM starts, and GPUs of each."""
@@ -217,18 +215,12 @@ class SlurmExecutor(Executor):
 
     def _left(self, task: Task) -> Any:
         """The job that an earlier planner left in the queue for a task, or None."""
-        name = self._known().get(task.key) if self._cluster == "slurm" else None
+        name = known(self.folder).get(task.key) if self._cluster == "slurm" else None
         if name is None:
             return None
         nodes, tasks, _ = self._shape(task)
         job = self._submitit.SlurmJob(self.folder, name, list(range(nodes * tasks)))
         return job if not job.done(force_check=True) and str(job.state).upper() in _ALIVE else None
-
-    def _known(self) -> dict[str, str]:
-        try:
-            return dict(read_json(self.folder / JOBS))
-        except (OSError, ValueError, TypeError):
-            return {}
 
     def _outcome(self, task: Task, job: Any) -> Outcome:
         errors = self._submitit.core.utils
@@ -239,20 +231,3 @@ class SlurmExecutor(Executor):
             words = str(error).strip().splitlines() or [type(error).__name__]
             state = str(job.state)
             return lost(task, 1, f"job {job.job_id} ended as {state}: {words[0][:200]}{log}", failed=False)
-
-
-def _pair(word: str) -> tuple[str, Any]:
-    key, sign, value = word.removeprefix("--").partition("=")
-    return key, value if sign else True
-
-
-@contextlib.contextmanager
-def _said(key: str) -> Any:
-    """What submitit refuses, as a message for the user."""
-    try:
-        yield
-    except UserError:
-        raise
-    except (RuntimeError, ValueError, OSError) as error:
-        hint = "; executor.cluster=local runs the same jobs here" if "srun" in str(error) else ""
-        raise UserError(f"{key}: submitit refuses: {' '.join(str(error).split())[:300]}{hint}") from error
