@@ -67,6 +67,12 @@ def test_what_differs_between_arms_is_said(
     assert len(found.warnings) == 1
 
 
+def test_what_an_old_run_does_not_say_is_no_difference(tmp_path: Path) -> None:
+    silent = {"threads": None, "device": None, "precision": None, "data": {}}
+    found = compare(_sweep(tmp_path, summaries={"pre": silent}, facts={"pre": {"git": None, "versions": {}}}))
+    assert found.warnings == []
+
+
 def test_what_differs_within_an_arm_is_said_so(tmp_path: Path) -> None:
     for seed in range(3):
         run(tmp_path, "block=pre_norm", seed=seed, summary={"threads": 1 + seed % 2})
@@ -134,6 +140,10 @@ def test_curves_have_every_axis_and_few_points(tmp_path: Path) -> None:
     rows = [{"step": step, "train/loss": 1.0} for step in range(1000)]
     assert [row["step"] for row in thin(rows, 5)][-1] == 999
     assert thin(rows, 5000) is rows
+    judged_first = [row | {"val/loss": 1.0} for row in rows[:-1]] + rows[-1:]
+    kept = [row["step"] for row in thin(judged_first, 10)]
+    assert len(kept) == 10
+    assert kept[-1] == 999
     assert curve(read(tmp_path / "nothing"))["step"] == []
 
 

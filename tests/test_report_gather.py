@@ -300,6 +300,15 @@ def test_by_a_key_the_rest_is_averaged_seed_by_seed(tmp_path: Path) -> None:
         compare(tmp_path, by="blok")
 
 
+def test_a_seed_that_one_setting_lacks_is_averaged_over_for_none(tmp_path: Path) -> None:
+    for block in ("pre_norm", "post_norm"):
+        for seed in range(3):
+            run(tmp_path, f"block={block}", "optimizer.lr=0.001", seed=seed, figure=0.8)
+            run(tmp_path, f"block={block}", "optimizer.lr=0.01", seed=seed, figure="failed" if seed == 1 else 0.9)
+    found = compare(tmp_path, by="block")
+    assert found.arm("block=pre_norm")["values"] == pytest.approx({"0": 0.85, "2": 0.85})
+
+
 def test_by_works_on_a_sweep_too(tmp_path: Path) -> None:
     arms, levels = grid({"block": ["pre_norm", "post_norm"], "optimizer.lr": ["0.001", "0.01"]})
     values = {arm: {s: 0.8 + 0.01 * s + 0.1 * ("pre" in arm) for s in range(3)} for arm in arms}
