@@ -223,6 +223,19 @@ def test_an_interesting_size_and_a_direction_are_heard(plan: SweepPlan, capsys: 
     assert "less seconds" not in _said(capsys, "same", "--cost", "seconds")
 
 
+def test_budgets_notes_and_what_memory_means_are_told(plan: SweepPlan) -> None:
+    data = compare(plan).as_dict()
+    data["arms"][1]["budget"] = {"settings": 3, "chosen": {"optimizer.lr": 0.01}}
+    data["arms"][2]["budget"] = {"settings": 1, "chosen": None}
+    data["provenance"]["notes"] = ["widths were solved"]
+    text = "\n".join(_wide(data, 120))
+    assert "pre: optimizer.lr=0.01, of 3 settings tried" in text
+    assert "few: none chosen yet, of 1 setting tried" in text
+    assert "widths were solved" in text
+    assert "the whole process held" in text
+    assert "pre: optimizer.lr=0.01, of 3 settings tried" in markdown(data)
+
+
 def test_runs_of_no_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     for seed in range(3):
@@ -247,10 +260,10 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
     assert "--baseline ARM" in done.stdout
 
 
-def test_comparing_does_not_read_data_nor_train() -> None:
+def test_the_tables_of_a_sweep_need_no_torch(plan: SweepPlan) -> None:
     code = (
-        "import sys; import blockyard.report.comparison; "
-        "heavy = {'torch', 'scipy', 'statsmodels', 'pandas', 'pytorch_lightning'} & set(sys.modules); "
+        "import sys; from blockyard.cli import main; assert main(['compare', 'norms']) == 0; "
+        "heavy = {'torch', 'pandas', 'pytorch_lightning', 'hydra'} & set(sys.modules); "
         "assert not heavy, heavy"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

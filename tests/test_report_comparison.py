@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from blockyard.engine.callbacks import attention_maps
+from blockyard.report import attention
 from blockyard.report.changes import changes
 from blockyard.report.comparison import Comparison, compare
 from blockyard.report.curves import curve, thin
@@ -162,6 +164,19 @@ def test_a_grid_has_effects_and_one_factor_at_a_time_simple_ones(tmp_path: Path)
     assert one.effects["interactions"] == []
     assert compare(sweep(tmp_path / "c", arms, values, levels=levels, question={"kind": "zip"})).effects is None
     assert compare(tmp_path / "a").effects is not None, "found runs that make a grid"
+
+
+def test_what_an_arm_changes_can_be_left_out(tmp_path: Path) -> None:
+    plan = _sweep(tmp_path)
+    with_, without = compare(plan).as_dict(), compare(plan, changes=False).as_dict()
+    assert without["arms"][1]["changes"]["config"] == {}
+    for arm in (*with_["arms"], *without["arms"]):
+        arm.pop("changes")
+    assert with_["arms"] == without["arms"]
+
+
+def test_maps_are_looked_for_where_the_callback_leaves_them() -> None:
+    assert attention.FILE == attention_maps.FILE
 
 
 def test_where_it_comes_from_is_kept(tmp_path: Path) -> None:

@@ -22,12 +22,17 @@ def rows(
     metrics: list[str],
     direction: str,
     axis: str,
+    *,
+    told: bool = True,
 ) -> list[dict[str, Any]]:
-    """Every arm, in the order of the question. axis: the cost that quality is weighed against."""
+    """Every arm, in the order of the question.
+
+    axis: the cost that quality is weighed against; told: whether what an arm changes is worked out
+    """
     costs = {group.name: cost.over_runs(run.cost for run in group.done) for group in found.groups}
     points = {name: (judged[name].mean.mean, costs[name].get(axis)) for name in costs}
     front = cost.pareto(points, direction, cost.KEYS[axis][0])
-    reference = found.named(baseline) if baseline else None
+    reference = found.named(baseline) if baseline and told else None
     sketch = len(found.groups) <= MOST_ARMS
     made = []
     for group in found.groups:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from blockyard.engine.callbacks.attention_maps import FILE
 from blockyard.report.record import Record
 from blockyard.runs.files import read_json
 
+FILE = "attention.json"  # as callbacks.attention_maps names it; importing that imports torch
 MOST = 60  # maps in all; an arm shows its first so many layers and heads
 
 

@@ -73,6 +73,7 @@ def compare(
     interesting: float | None = None,
     cost_axis: str = "flops",
     outputs: str | os.PathLike[str] = "outputs",
+    changes: bool = True,
 ) -> Comparison:
     """Judge the arms of a sweep, or of any runs.
 
@@ -82,6 +83,7 @@ def compare(
     by: a config key whose values are the arms; direction: max or min, where the metric does not say
     interesting: the smallest difference that matters, in the metric's unit
     cost_axis: what quality is weighed against: flops, parameters, step_seconds, ...
+    changes: whether to work out what each arm changes in config and model; takes a few seconds
 
     Raises UserError for what is not there, and where two arms built the same model.
     """
@@ -99,7 +101,7 @@ def compare(
     base = _baseline(baseline, found)
     values = {group.name: group.values(metric) for group in found.groups}
     judged = statistics.judge(values, base, way, interesting=interesting)
-    rows = arm_rows.rows(found, judged, base, metric, metrics, way, AXES[cost_axis])
+    rows = arm_rows.rows(found, judged, base, metric, metrics, way, AXES[cost_axis], told=changes)
     question = found.question or {}
     text = question.get("expect")
     made = Comparison(

@@ -10,7 +10,7 @@ from blockyard.runs.status import now
 
 
 def provenance(found: Gathered) -> dict[str, Any]:
-    """Time, code, versions, machine, command, data, and what the planner decided.
+    """Time, code, versions, machine, command, data, what the planner decided, what memory means.
 
     Of runs that differ, what most of them have.
     """
@@ -26,6 +26,7 @@ def provenance(found: Gathered) -> dict[str, Any]:
         "command": found.facts.get("command") or _most([fact.get("command") for fact in facts]),
         "data": _most(data),
         "notes": list(found.notes),
+        "memory": _most([(run.summary.get("peak_memory") or {}).get("kind") for run in found.records]),
     }
 
 

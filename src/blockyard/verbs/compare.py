@@ -65,6 +65,7 @@ def run(arguments: Sequence[str]) -> int:
         interesting=_number(values.get("--interesting")),
         cost_axis=values.get("--cost", "flops"),
         outputs=asked.outputs,
+        changes="--html" in asked.files,  # nothing else shows them
     )
     data = comparison.as_dict()
     for name, where in asked.files.items():

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from blockyard.report.naming import show
 from blockyard.report.verdict import p_is, said_p
 
 SHORT = {"no difference shown": "no difference", "too few seeds": "too few seeds"}
@@ -128,6 +129,31 @@ def notes(data: dict[str, Any]) -> list[str]:
 
 def _kind(data: dict[str, Any], kind: str) -> bool:
     return any(arm["interval_kind"] == kind and arm["interval"] for arm in data["arms"])
+
+
+def cost_notes(data: dict[str, Any]) -> list[str]:
+    """What the columns of the costs mean."""
+    said = [f"(x): times the cost of {data['baseline']}"] if data["baseline"] else []
+    if data["provenance"].get("memory") == "process resident":
+        said.append("memory: the most that the whole process held, libraries included")
+    return [*said, f"Pareto: no arm is better for the same or less {axis(data)}"]
+
+
+def axis(data: dict[str, Any]) -> str:
+    """The cost that quality is weighed against, in words."""
+    words = {"flops": "FLOPs per sample", "step_seconds": "time per step", "seconds": "training time"}
+    return words.get(data["cost_axis"], data["cost_axis"].replace("_", " "))
+
+
+def tuning_lines(data: dict[str, Any]) -> list[str]:
+    """How many settings each tuned arm tried, and the one that validation chose."""
+    lines = []
+    for arm in data["arms"]:
+        if arm["budget"]:
+            chosen = " ".join(f"{key}={show(value)}" for key, value in (arm["budget"]["chosen"] or {}).items())
+            tried = arm["budget"]["settings"]
+            lines.append(f"{arm['name']}: {chosen or 'none chosen yet'}, of {tried} setting{'s' * (tried != 1)} tried")
+    return lines
 
 
 def effect_lines(data: dict[str, Any]) -> list[str]:

@@ -17,8 +17,13 @@ def markdown(data: dict[str, Any]) -> str:
     parts = [f"## {escape(data['title'])}: {escape(data['metric'])}, {way} is better"]
     parts += ["  \n".join(escape(line) for line in columns.head_lines(data))]
     parts += [_table(*columns.quality(data)), "  \n".join(escape(note) for note in columns.notes(data))]
-    parts += [_table(*columns.costs(data))]
-    for title, lines in (("Effects", columns.effect_lines(data)), ("Be careful", data["warnings"])):
+    parts += [_table(*columns.costs(data)), "  \n".join(escape(note) for note in columns.cost_notes(data))]
+    sections = {
+        "Tuned on validation": columns.tuning_lines(data),
+        "Effects": columns.effect_lines(data),
+        "Be careful": data["warnings"],
+    }
+    for title, lines in sections.items():
         if lines:
             parts += [f"### {title}", "\n".join(f"- {escape(line)}" for line in lines)]
     return "\n\n".join(parts) + "\n"

@@ -33,9 +33,12 @@ def show(data: dict[str, Any], console: Console | None = None) -> None:
     if len(heads) > 2:
         screen.print()
         screen.print(_table(heads, rows, screen))
-        screen.print(f"Pareto: no arm is better for the same or less {_axis(data)}", style="dim")
+        for note in columns.cost_notes(data):
+            screen.print(note, style="dim")
+    _list(screen, "tuned on validation", columns.tuning_lines(data))
     _list(screen, "effects", columns.effect_lines(data))
     _list(screen, "verdicts", _words(data))
+    _list(screen, "notes", data["provenance"].get("notes") or [])
     _list(screen, "be careful", data["warnings"])
     screen.print()
     screen.print(data["answer"], style="bold")
@@ -77,8 +80,3 @@ def _indented(line: str, screen: Console) -> str:
     if not screen.is_terminal:
         return f"  {line}"
     return textwrap.fill(line, screen.width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
-
-
-def _axis(data: dict[str, Any]) -> str:
-    words = {"flops": "FLOPs per sample", "step_seconds": "time per step", "seconds": "training time"}
-    return words.get(data["cost_axis"], data["cost_axis"].replace("_", " "))
