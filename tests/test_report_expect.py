@@ -9,6 +9,7 @@ from statsmodels.stats.weightstats import ttost_paired
 
 from blockyard.errors import UserError
 from blockyard.report.expect import MARGIN, Claim, judge, parse
+from blockyard.sweep import fields
 
 ARMS = ["a", "b", "c", "pre_norm-8e-3", "block=post_norm optimizer.lr=0.1"]
 
@@ -55,6 +56,33 @@ def test_comparisons_are_read(text: str, claims: list[Claim]) -> None:
 def test_what_cannot_be_judged_is_refused_with_what_works(text: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         parse(text, ARMS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a > b",
+        "a>=b",
+        "a < b and b ~ c",
+        "a > b > c",
+        "a",
+        "a >",
+        "a => b",
+        "a == b",
+        "a > d",
+        "a > a",
+        "a > b and",
+        "x",
+    ],
+)
+def test_a_sweep_file_may_expect_what_can_be_judged(text: str) -> None:
+    problems: list[str] = []
+    fields.expect({"expect": text}, ARMS, problems)
+    if problems:
+        with pytest.raises(UserError):
+            parse(text, ARMS)
+    else:
+        assert parse(text, ARMS)
 
 
 @pytest.mark.parametrize("direction", ["max", "min"])

@@ -127,6 +127,14 @@ def test_a_sweep_that_has_just_begun_has_no_figures_but_a_table(tmp_path: Path) 
     json.dumps(found.as_dict(), allow_nan=False)
 
 
+def test_an_expectation_that_cannot_be_judged_does_not_hide_the_figures(tmp_path: Path) -> None:
+    found = compare(_sweep(tmp_path, question={"expect": "pre > nobody"}))
+    assert found.expect is not None
+    assert found.expect["verdict"] == "undecided"
+    assert "there is no arm 'nobody'" in found.expect["reason"]
+    assert found.arm("pre")["verdict"] == "better"
+
+
 def test_damaged_files_of_a_run_take_only_that_run(tmp_path: Path) -> None:
     plan = _sweep(tmp_path)
     first, second, third = (plan.path(cell) for cell in plan.cells if cell.variant == "pre" and cell.seed < 3)

@@ -114,7 +114,7 @@ def compare(
         metrics=metrics,
         directions={name: ways[name] for name in {*metrics, *ways} if name in ways},
         baseline=base,
-        expect=expect.judge(text, values, way, interesting=interesting).as_dict() if text else None,
+        expect=_expected(text, values, way, interesting),
         warnings=fairness.warnings(found, metric),
         seeds=sorted({run.seed for group in found.groups for run in group.runs}),
         arms=rows,
@@ -128,6 +128,17 @@ def compare(
     )
     made.answer = answer(made)
     return made
+
+
+def _expected(
+    text: str | None, values: statistics.Values, direction: str, interesting: float | None
+) -> dict[str, str] | None:
+    if not text:
+        return None
+    try:
+        return expect.judge(text, values, direction, interesting=interesting).as_dict()
+    except UserError as error:  # a sweep's file says so before; the figures of a frozen plan stand all the same
+        return expect.Judgement(text, "undecided", str(error).removeprefix("expect: ")).as_dict()
 
 
 def plain(value: Any) -> Any:

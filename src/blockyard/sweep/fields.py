@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -96,4 +97,6 @@ def expect(content: dict[str, Any], names: list[str], problems: list[str]) -> st
             problems.append(f"expect: {words.shown(part)} compares nothing; {form}")
         elif names:
             problems += [f"expect: {no_arm(arm, names)}" for arm in dict.fromkeys(arms) if arm not in names]
+        if any(left and left == right for left, right in itertools.pairwise(arms)):
+            problems.append(f"expect: {words.shown(part)} compares an arm with itself; {form}")
     return value.strip()
