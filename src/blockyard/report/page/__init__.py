@@ -3,7 +3,7 @@
 document.py  a comparison -> the page's text; what keeps names text is here
 thin.py      as many points of each curve as a screen can show
 page.html    the frame
-style.css    the look, light and dark, on a phone and on paper
+*.css        the look, light and dark, on a phone and on paper, joined in the order of STYLES
 *.js         the charts and the table, joined in the order of SCRIPTS; no library
 watch.py     a comparison that is made again when its runs change
 server.py    the page at this machine's own address, for `blockyard board`

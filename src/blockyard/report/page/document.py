@@ -19,6 +19,7 @@ from typing import Any
 
 from blockyard.report.page.thin import thin
 
+STYLES = ("style", "tables", "charts")
 SCRIPTS = (
     "dom", "format", "state", "palette", "scale", "chart", "legend", "verdict", "table", "detail", "series", "curves",
     "scatter", "pairs", "effects", "tuning", "cells", "attention", "provenance", "live", "main",
@@ -99,7 +100,7 @@ def _read(name: str) -> str:
 
 
 def _style() -> str:
-    return _read("style.css")
+    return "\n".join(_read(f"{name}.css") for name in STYLES)
 
 
 def _script() -> str:
