@@ -69,6 +69,14 @@ def test_what_differs_between_arms_is_said(
     assert len(found.warnings) == 1
 
 
+@pytest.mark.parametrize(("load", "said"), [(2.4, False), (6.0, True)])
+def test_times_of_an_unequally_busy_machine_are_not_trusted(tmp_path: Path, load: float, said: bool) -> None:
+    for seed in range(3):
+        run(tmp_path, "block=pre_norm", seed=seed, summary={"load": 2.0})
+        run(tmp_path, "block=post_norm", seed=seed, summary={"load": load})
+    assert _warned(compare(tmp_path), "not equally busy", "2.0 to 6.0") == said
+
+
 def test_what_an_old_run_does_not_say_is_no_difference(tmp_path: Path) -> None:
     silent = {"threads": None, "device": None, "precision": None, "data": {}}
     found = compare(_sweep(tmp_path, summaries={"pre": silent}, facts={"pre": {"git": None, "versions": {}}}))

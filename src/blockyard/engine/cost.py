@@ -6,6 +6,7 @@ convolution and attention; elementwise work is not counted, and a causal row cou
 
 from __future__ import annotations
 
+import os
 import resource
 import statistics
 import sys
@@ -131,3 +132,11 @@ def peak_memory(device: torch.device) -> dict[str, Any]:
         return {"bytes": torch.cuda.max_memory_allocated(device), "kind": "cuda allocated"}
     scale = 1 if sys.platform == "darwin" else 1024
     return {"bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale, "kind": "process resident"}
+
+
+def load() -> float | None:
+    """Processes that wanted a core of this machine over the last minute, this run's own among them."""
+    try:
+        return round(os.getloadavg()[0], 2)
+    except (AttributeError, OSError):  # not every system counts them
+        return None

@@ -147,6 +147,7 @@ class Job:
             "device": str(self.device) if self.device.type == "cpu" else torch.cuda.get_device_name(self.device),
             "processes": self.layout.world,
             "threads": torch.get_num_threads(),
+            "load": cost.load(),
             "data": {"fingerprint": self.plan.data.fingerprint(), **sizes(self.splits)},
         }
 

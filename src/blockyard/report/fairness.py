@@ -18,7 +18,7 @@ def warnings(gathered: Gathered, metric: str | None) -> list[str]:
     found += [*_budgets(groups), *_weights(groups)]
     for what, of in FACTS:
         found += _differ(what, groups, of)
-    found += _code(groups)
+    found += [*_code(groups), *_load(groups)]
     return list(dict.fromkeys(found))
 
 
@@ -72,6 +72,16 @@ def _code(groups: list[Group]) -> Iterator[str]:
     changes = {_git(run).get("diff_hash") for group in groups for run in group.done}
     if dirty and len(changes) == 1:
         yield "the code had changes that were not committed; they were the same for all runs"
+
+
+def _load(groups: list[Group]) -> Iterator[str]:
+    """Times of runs that shared the machine with more or fewer others say little of the arms."""
+    loads = [load for group in groups for run in group.done if isinstance(load := run.summary.get("load"), int | float)]
+    if loads and max(loads) > 1.0 + 1.5 * min(loads):
+        yield (
+            f"the machine was not equally busy for all runs (load {min(loads):.1f} to {max(loads):.1f}): "
+            "step times, throughput and seconds say little of the arms"
+        )
 
 
 def _git(run: Record) -> dict[str, Any]:
