@@ -186,7 +186,7 @@ def test_a_tuned_sweep_tries_its_settings_on_the_first_seeds(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("once")
-@pytest.mark.parametrize("kind", ["random", "tpe"])
+@pytest.mark.parametrize("kind", ["tpe", pytest.param("random", marks=pytest.mark.full)])
 def test_a_search_is_a_file_for_each_arm_with_its_own_budget(tmp_path: Path, kind: str) -> None:
     plan = make(question(tmp_path, kind), outputs=str(tmp_path / "outputs"))
     written = files(plan)

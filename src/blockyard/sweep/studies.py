@@ -58,14 +58,16 @@ def make_pruner(kind: str) -> optuna.pruners.BasePruner:
 
 def make_sampler(kind: str, number: int) -> optuna.samplers.BaseSampler:
     """The sampler of trial `number`."""
+    import numpy
     import optuna
 
+    seed = int(numpy.random.SeedSequence(number).generate_state(1)[0])  # first draws of small seeds are alike
     if kind == "random":
-        return optuna.samplers.RandomSampler(seed=number)
+        return optuna.samplers.RandomSampler(seed=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of options that Optuna calls experimental
         # Trials that other processes are at count as bad ones, so that nobody repeats them.
-        return optuna.samplers.TPESampler(seed=number, constant_liar=True)
+        return optuna.samplers.TPESampler(seed=seed, constant_liar=True)
 
 
 def distributions(space: dict[str, Any]) -> dict[str, optuna.distributions.BaseDistribution]:
