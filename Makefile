@@ -42,4 +42,6 @@ $(VENV)/run.done: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/dev.done: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable '.[dev]'
+# W&B's schema of sweep files; the package's code is not run, and what it requires (an old numpy) not wanted.
+	$(PIP) --no-deps sweeps
 	@touch $@ $(VENV)/run.done

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,11 +52,33 @@ def test_contributing_own_package(tmp_path):
     assert "allow=[mypackage]" in refused.stderr
 
 
+def trains(line: str) -> bool:
+    """Whether a command trains runs, which are then cut to a few steps."""
+    return line.startswith(("blockyard train", "blockyard sweep")) and not re.search(r"resume=|--cfg", line)
+
+
+def board_opens(line: str, folder: Path) -> None:
+    """The board of a command serves its page, and ends well with Ctrl-C."""
+    command = [sys.executable, "-m", *shlex.split(line), "--port", "0"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as board:
+        said = []
+        while not (address := re.search(r"http://127\.0\.0\.1:\d+\S*", "".join(said))):
+            said.append(board.stdout.readline())
+            assert said[-1], "".join(said)
+        page = urllib.request.urlopen(address[0], timeout=60).read().decode()
+        board.send_signal(signal.SIGINT)
+        assert board.wait(30) == 0
+    assert "<title>" in page
+
+
 def test_readme_commands(tmp_path):
-    """README's commands, in its order, in one folder; trainings cut to a few steps."""
+    """README's commands, in its order, in one folder."""
     lines = commands("README.md", "bash smoke")
-    assert len(lines) >= 15
+    assert len(lines) >= 20
     for line in lines:
-        trains = line.startswith("blockyard train") and not any(word in line for word in ("resume=", "--cfg"))
-        done = typed(f"{line} debug=fast" if trains else line, tmp_path)
+        if line.startswith("blockyard board"):
+            board_opens(line, tmp_path)
+            continue
+        done = typed(f"{line} debug=fast" if trains(line) else line, tmp_path)
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+    assert (tmp_path / "outputs/sweeps/quickstart/report.html").is_file()
