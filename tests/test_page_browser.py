@@ -58,6 +58,19 @@ def ground(page: Any, selector: str = "#answer") -> str:
     return page.locator(selector).evaluate("node => getComputedStyle(node).backgroundColor")
 
 
+@pytest.mark.parametrize("warned", [True, False])
+def test_nothing_that_is_not_there_is_written_out(opened, warned):
+    """A value that is absent leaves no "null" behind, in any section, with and without warnings."""
+    made = comparison(arms=4, grid=True)
+    made["warnings"] = ["careful"] if warned else []
+    page = opened(made)
+    scroll(page)
+    said = page.locator("main").inner_text().split()
+    assert len(said) > 100
+    assert not {"null", "undefined", "NaN", "[object"} & set(said)
+    assert "p = <" not in page.locator("main").inner_text()
+
+
 def test_every_section_is_drawn(opened):
     made = comparison(arms=6, grid=True, tuned=True, failed=True, attention=True)
     page = opened(made)

@@ -43,7 +43,7 @@ function interaction({ factors, F, p, holm_p: holm, cells, levels }, width, plac
       s("path", { d: shape(styles[k].kind, 12, 6, 4), style: { fill: styles[k].stroke } })), word(line))));
   return h("figure", { class: "figure panel" },
     h("h4", {}, `${factors[0]} × ${factors[1]}`), keys, chart.root,
-    h("figcaption", {}, `F = ${short(F)}, p = ${chance(p)}, Holm-corrected ${chance(holm)}`),
+    h("figcaption", {}, `F = ${short(F)}, p ${equal(p)}, Holm-corrected ${equal(holm)}`),
     disclosure(`data:effects:${place}`, "Show data", () => grid(`Mean ${data.metric}`, [`${factors[0]} \\ ${factors[1]}`, ...lines.map(word)],
       across.map((level, i) => [word(level), ...lines.map((_, k) => short(cells[i][k]))]), lines.map((_, k) => k + 1))));
 }

@@ -27,6 +27,9 @@ const interval = (pair, places) => (pair ? `[${fixed(pair[0], places)}, ${fixed(
 /** A p-value. */
 const chance = (p) => (!known(p) ? NONE : p < 0.001 ? "< 0.001" : p.toFixed(3));
 
+/** The same inside a sentence: "= 0.012", "< 0.001". */
+const equal = (p) => (known(p) && p < 0.001 ? chance(p) : `= ${chance(p)}`);
+
 /** Three significant digits: 0.0123, 45.6, 1,230. */
 function short(x) {
   if (!known(x)) return NONE;

@@ -5,14 +5,15 @@ const JUDGED = { supported: ["✓", "Supported"], contradicted: ["✗", "Contrad
 /** Claim, answer, expectation, the run of things in figures, warnings. */
 function drawAnswer(body) {
   const heading = data.claim || data.title || "Comparison";
-  body.append(
+  fill(body, {}, [
     h("p", { class: "eyebrow" }, heading === data.title ? "comparison" : data.title, data.source ? [" · ", data.source] : null),
     h("h1", {}, heading),
     data.expect ? expectation(data.expect) : null,
     rest() ? h("p", { class: rest().length > 260 ? "answer long" : "answer" }, rest()) : null,
     h("dl", { class: "facts" }, facts().map(([name, value, note]) =>
       h("div", {}, h("dt", {}, name), h("dd", {}, value, note ? h("small", {}, note) : null)))),
-    warnings());
+    warnings(),
+  ]);
 }
 
 /** The answer, without the expectation's reason where that has just been read. */
