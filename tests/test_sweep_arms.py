@@ -69,10 +69,15 @@ def test_equal_words_are_told_apart():
 
 
 def test_names_are_fit_for_files():
-    body = {"x.y": ["a/b", "c d", "", "ü", [1, 2], {"k": 1}, None, -1, 1e-9, "../.."], "z.z": ["A" * 300]}
+    odd = [[], {}, {"../../a/b": 1}]
+    body = {"x.y": ["a/b", "c d", "", "ü", [1, 2], {"k": 1}, None, -1, 1e-9, "../..", *odd], "z.z": ["A" * 300]}
     for name in arms("grid", body):
         assert re.fullmatch(r"[A-Za-z0-9_.+-]{1,100}", name), name
         assert name not in (".", "..")
+
+
+def test_a_sign_is_part_of_a_name():
+    assert list(arms("grid", {"a.shift": [1, -1, 1.2, -0.5]})) == ["shift1", "shift-1", "shift1.2", "shift-0.5"]
 
 
 VALUES = [1, -1, 1.5, 1e-05, 3e20, True, False, None, "rope", "a b", "a,b", "it's", 'say "x"', "true", "12", "1e5"]

@@ -74,3 +74,13 @@ def test_the_width_is_not_an_arm_s_to_set(tmp_path):
 def test_a_far_match_is_said(tmp_path):
     made = plan(tmp_path, f"{BASE}arms: {{plain: [], coarse: [model.heads=32, model.depth=2]}}\nmatch: params")
     assert any("some are far: coarse" in note for note in made.facts["notes"])
+
+
+@pytest.mark.parametrize(
+    "chosen", ["tune: {model.depth: [1, 2]}", "search: {trials: 2, space: {model.depth: {low: 1, high: 2, int: true}}}"]
+)
+def test_what_is_chosen_must_not_undo_the_match(tmp_path, chosen):
+    arms = "arms: {plain: [], glu: [channel_mixer=glu]}\nmatch: params\n"
+    (problem,) = refused(tmp_path, f"{BASE}{arms}{chosen}")
+    assert "it changes the parameters of plain" in problem
+    assert len(plan(tmp_path, f"{BASE}{arms}tune: {{optimizer.lr: [1e-3, 3e-3]}}").variants) == 4

@@ -16,7 +16,7 @@ from blockyard.sweep.count import Scales
 WIDEST = 65_536
 _GAP = 8  # multiples of the heads that are tried to find one that a model can be built with
 _FAR = 0.05  # of the target: a mismatch that is said aloud
-_WORDS = {"params": "parameters", "flops": "FLOPs per sample"}
+WORDS = {"params": "parameters", "flops": "FLOPs per sample"}
 
 
 def solve(
@@ -54,7 +54,7 @@ def notes(record: dict[str, Any]) -> list[str]:
         return []
     arms = record["arms"]
     worst = max(arms, key=lambda name: abs(arms[name]["off"]))
-    said = f"arms are matched in {_WORDS[record['by']]} to {record['target']:,} by model.dim"
+    said = f"arms are matched in {WORDS[record['by']]} to {record['target']:,} by model.dim"
     far = {name: arm["off"] for name, arm in arms.items() if abs(arm["off"]) > _FAR}
     if far:
         listed = ", ".join(f"{name} {off:+.1%}" for name, off in far.items())

@@ -111,6 +111,7 @@ class _Planner:
             ]
             raise BadQuestion(list(dict.fromkeys(reasons)))
         self._judge_space(widths)
+        self._judge_tuned()
         twins = list(self._twins())
         if twins:
             more = [f"and {len(twins) - _SHOWN} more pairs of this kind"] if len(twins) > _SHOWN else []
@@ -162,10 +163,25 @@ class _Planner:
         problems = []
         for key, of in ((self.question.search or {}).get("space") or {}).items():
             for value in of if isinstance(of, list) else (of["low"], of["high"]):
-                line = [*self.base, *baseline.overrides, *width, words.word(key, value)]
-                problems += [f"search.space.{key}: {words.text(value)}: {text}" for text in self._judged(line)[1]]
+                composed, reasons = self._judged([*self.base, *baseline.overrides, *width, words.word(key, value)])
+                reasons = reasons or self._weighty(baseline.name, composed.config)
+                problems += [f"search.space.{key}: {words.text(value)}: {text}" for text in reasons]
         if problems:
             raise BadQuestion(problems)
+
+    def _judge_tuned(self) -> None:
+        """Raise BadQuestion where a setting that is tuned changes what the widths were solved for."""
+        for variant in self.variants.values() if self.question.tune else ():
+            said = " ".join(words.word(*item) for item in variant.setting.items())
+            if reasons := self._weighty(variant.arm, variant.config):
+                raise BadQuestion([f"tune: {said}: {text}" for text in reasons])
+
+    def _weighty(self, arm: str, config: dict[str, Any]) -> list[str]:
+        """Why a setting would undo the match, where the file asks for one."""
+        by = self.question.match
+        if not by or self.scales.weigh(config, by) == self.matched["arms"][arm]["value"]:
+            return []
+        return [f"it changes the {match.WORDS[by]} of {arm}, so that the arms would not be matched; leave it out"]
 
     def _widths(self) -> dict[str, int]:
         """The solved width of each arm; empty where nothing is matched."""

@@ -72,10 +72,14 @@ class _Loader(yaml.SafeLoader):
             raise yaml.MarkedYAMLError(
                 problem=f"*{event.anchor}: aliases are not read; write it out", problem_mark=event.start_mark
             )
+        event = self.peek_event()
+        if event.tag is not None:
+            raise yaml.MarkedYAMLError(
+                problem=f"{event.tag}: tags are not read; write the value alone", problem_mark=event.start_mark
+            )
         self.depth += 1
         if self.depth > DEEPEST:
-            mark = self.peek_event().start_mark
-            raise yaml.MarkedYAMLError(problem=f"nested more than {DEEPEST} levels deep", problem_mark=mark)
+            raise yaml.MarkedYAMLError(problem=f"nested more than {DEEPEST} levels deep", problem_mark=event.start_mark)
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node

@@ -72,10 +72,12 @@ def label(value: Any) -> str:
     """A value as part of an arm's name: short, and fit for a file name."""
     if isinstance(value, float) and math.isfinite(value):
         return f"{value:g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)  # with its sign
     if isinstance(value, dict):
-        return "-".join(f"{key}{label(item)}" for key, item in value.items())
+        return "-".join(f"{label(str(key))}{label(item)}" for key, item in value.items()) or "empty"
     if isinstance(value, list):
-        return "-".join(map(label, value))
+        return "-".join(map(label, value)) or "empty"
     return _LABEL.sub("-", value if isinstance(value, str) else text(value)).strip("-.") or "empty"
 
 
