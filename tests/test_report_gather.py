@@ -150,6 +150,33 @@ def test_damaged_files_of_a_run_take_only_that_run(tmp_path: Path) -> None:
     assert _warned(found, "pre: 1 of 4 cells interrupted")
 
 
+def test_odd_values_in_a_run_s_files_hide_no_figure(tmp_path: Path) -> None:
+    plan = _sweep(tmp_path)
+    path = plan.path(plan.cells[0])
+    summary, facts = (json.loads((path / name).read_text()) for name in ("summary.json", "run.json"))
+    summary |= {"peak_memory": 12345, "directions": ["x"], "device": ["cpu"], "precision": [32]}
+    (path / "summary.json").write_text(json.dumps(summary))
+    (path / "run.json").write_text(json.dumps(facts | {"versions": ["x"], "choices": ["x"], "git": "x"}))
+    planned = compare(plan)
+    assert planned.arm("pre")["n"] == 4
+    assert _warned(planned, "the runs differ in device")
+    assert len(compare([tmp_path]).arms) == len(planned.arms)
+
+
+def test_runs_whose_config_is_damaged_are_left_out_aloud(tmp_path: Path) -> None:
+    plan = _sweep(tmp_path)
+    for cell in plan.cells:
+        if cell.variant == "pre":
+            (plan.path(cell) / "config.yaml").write_text("a: [b")
+    found = compare([tmp_path])
+    assert len(found.arms) == len(plan.arms) - 1
+    assert _warned(found, "left out: 4 runs of ", "no config can be read")
+    for cell in plan.cells:
+        (plan.path(cell) / "config.yaml").write_text("- 1")
+    with pytest.raises(UserError, match="can be read"):
+        compare([tmp_path])
+
+
 def test_arms_that_share_a_run_are_an_error(tmp_path: Path) -> None:
     plan = _sweep(tmp_path)
     cells = [Cell("pre", c.seed, c.run) if c.variant == "post" else c for c in plan.cells if c.variant != "pre"]

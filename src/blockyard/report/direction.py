@@ -25,7 +25,8 @@ def directions(records: Iterable[Record]) -> dict[str, str]:
     said: dict[str, str] = {}
     names: dict[str, None] = {}
     for record in records:
-        for name, way in (record.summary.get("directions") or {}).items():
+        ways = record.summary.get("directions")
+        for name, way in ways.items() if isinstance(ways, dict) else ():
             if way in ("min", "max"):
                 said.setdefault(str(name), way)
         names |= dict.fromkeys(record.metrics)

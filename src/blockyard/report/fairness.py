@@ -55,7 +55,8 @@ def _differ(what: str, groups: list[Group], of: Callable[[Record], Hashable]) ->
     by_value: dict[Hashable, dict[str, None]] = {}
     for group in groups:
         for run in group.done:
-            by_value.setdefault(of(run), {})[group.name] = None
+            value = of(run)
+            by_value.setdefault(value if isinstance(value, Hashable) else repr(value), {})[group.name] = None
     by_value.pop(None, None)
     if len(by_value) > 1:
         parts = [f"{value} ({_listed(list(names))})" for value, names in by_value.items()]
@@ -97,7 +98,11 @@ def _commit(run: Record) -> Hashable:
 
 
 def _version(package: str) -> Callable[[Record], Hashable]:
-    return lambda run: (run.facts.get("versions") or {}).get(package)
+    def of(run: Record) -> Hashable:
+        versions = run.facts.get("versions")
+        return versions.get(package) if isinstance(versions, dict) else None
+
+    return of
 
 
 def _cells(groups: list[Group]) -> Iterator[str]:

@@ -22,7 +22,7 @@ def from_runs(paths: Sequence[Path], *, by: str | None = None, title: str = "run
     Raises UserError where there is nothing to compare, or two arms built the same model.
     """
     records, warnings = _records(paths)
-    kinds, together = _kinds(records)
+    kinds, together = _kinds(records, warnings)
     refuse_same(kinds, together)
     if by:
         groups = _by(by, kinds, together, warnings)
@@ -59,18 +59,40 @@ def _records(paths: Iterable[Path]) -> tuple[list[Record], list[str]]:
     return sorted(records, key=lambda run: (str(run.facts.get("time") or ""), run.seed)), warnings
 
 
-def _kinds(records: list[Record]) -> tuple[dict[str, naming.Kind], dict[str, list[Record]]]:
+def _kinds(records: list[Record], warnings: list[str]) -> tuple[dict[str, naming.Kind], dict[str, list[Record]]]:
     """The runs of one identity together, the arm that was started first in front."""
-    together: dict[str, list[Record]] = {}
+    every: dict[str, list[Record]] = {}
     for record in records:
-        key = str(record.facts.get("identity") or "") or RunFolder.open(record.path).identity
-        together.setdefault(key, []).append(record)
-    kinds = {}
-    for key, runs in together.items():
-        config = read_yaml(runs[0].path / CONFIG)
-        kinds[key] = naming.Kind(config, runs[0].facts.get("choices") or {})
-        together[key] = _once(runs)
+        try:
+            key = str(record.facts.get("identity") or "") or RunFolder.open(record.path).identity
+        except UserError as error:
+            warnings.append(f"left out: {error}")
+            continue
+        every.setdefault(key, []).append(record)
+    kinds, together = {}, {}
+    for key, runs in every.items():
+        found = _config(runs, warnings)
+        if found is not None:
+            choices = runs[0].facts.get("choices")
+            kinds[key] = naming.Kind(found, choices if isinstance(choices, dict) else {})
+            together[key] = _once(runs)
+    if not kinds:
+        raise UserError(f"none of the {len(records)} runs can be read: {'; '.join(warnings[:3])}")
     return kinds, together
+
+
+def _config(runs: list[Record], warnings: list[str]) -> dict[str, Any] | None:
+    """The config that runs of one identity share, from the first that can be read."""
+    problem = None
+    for run in runs:
+        try:
+            return read_yaml(run.path / CONFIG)
+        except (OSError, ValueError) as error:
+            problem = " ".join(str(error).split())
+    warnings.append(
+        f"left out: {len(runs)} runs of {runs[0].path.parent.name}, of which no config can be read ({problem})"
+    )
+    return None
 
 
 def _once(runs: list[Record]) -> list[Record]:

@@ -17,6 +17,7 @@ def provenance(found: Gathered) -> dict[str, Any]:
     facts = [run.facts for run in found.records if run.facts]
     git = _most([fact.get("git") for fact in facts])
     data = [run.data for run in found.records if run.data.get("fingerprint")]
+    memories = [run.summary.get("peak_memory") for run in found.records]
     host = _most([fact.get("host") for fact in facts])
     return {
         "time": now(),
@@ -26,7 +27,7 @@ def provenance(found: Gathered) -> dict[str, Any]:
         "command": found.facts.get("command") or _most([fact.get("command") for fact in facts]),
         "data": _most(data),
         "notes": list(found.notes),
-        "memory": _most([(run.summary.get("peak_memory") or {}).get("kind") for run in found.records]),
+        "memory": _most([memory.get("kind") for memory in memories if isinstance(memory, dict)]),
     }
 
 
