@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -183,6 +184,43 @@ def test_a_run_ends_in_an_answer_and_fills_only_holes(here, capsys):
     plan = SweepPlan.load(folder)
     assert plan.facts["overrides"] == ["trainer.max_steps=2"]
     assert "trainer.max_steps=2" in plan.question["base"]
+
+
+SEARCH = FILE.replace("  bad: [token_mixer=fourier, position=rope]\n", "") + (
+    "search: {trials: 2, sampler: random, space: {optimizer.lr: {low: 1e-4, high: 1e-2, log: true}}}\n"
+)
+
+
+def test_an_arm_that_a_search_finds_no_setting_for_has_failed(here, monkeypatch):
+    from dataclasses import replace
+
+    from blockyard.sweep import runner, search
+
+    (here / "sweeps" / "mine.yaml").write_text(SEARCH)
+    arms = {"plain": {"chosen": "plain#0", "trials": []}, "rms": {"chosen": None, "trials": []}}
+    monkeypatch.setattr(
+        search, "run", lambda plan, *_, **__: replace(plan, facts=plan.facts | {"search": {"arms": arms}})
+    )
+    monkeypatch.setattr(runner, "run", lambda *_, **__: 0)
+    assert main(["sweep", "mine", "--no-compare"]) == 1
+    arms["rms"]["chosen"] = "rms#1"
+    assert main(["sweep", "mine", "--no-compare"]) == 0
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_search_is_stopped_like_any_sweep(here, monkeypatch, number, code):
+    from blockyard.sweep import runner, search
+
+    def stop(plan, *_, stopped, **__):
+        assert not stopped()
+        os.kill(os.getpid(), number)
+        assert stopped()
+        return plan
+
+    (here / "sweeps" / "mine.yaml").write_text(SEARCH)
+    monkeypatch.setattr(search, "run", stop)
+    monkeypatch.setattr(runner, "run", lambda *_, **__: pytest.fail("cells are run after a stop"))
+    assert main(["sweep", "mine"]) == code
 
 
 def test_shipped_sweeps_are_found_by_name(tmp_path, monkeypatch):

@@ -56,7 +56,7 @@ class _Loop:
     executor: Executor
     retry: bool
     screen: Live
-    signals: _Signals
+    signals: Signals
     runs: dict[str, Run] = field(default_factory=dict)
     ready: deque[str] = field(default_factory=deque)
     elsewhere: set[str] = field(default_factory=set)
@@ -171,7 +171,7 @@ def run(
     live: keep a table on the terminal, where standard error is one
     """
     say = say or (lambda text: sys.stdout.write(f"{text}\n") and None)
-    with _Signals() as signals, Screen(plan, say, live) as screen:
+    with Signals() as signals, Screen(plan, say, live) as screen:
         loop = _Loop(plan, executor, retry, screen, signals)
         executor.home = plan.folder
         loop.survey()
@@ -182,19 +182,24 @@ def run(
             screen.show(loop.runs, 1, last=True)
         if signals.signum is not None:
             screen.stopped(signals.signum)
-            return _CODES[signal.Signals(signals.signum)]
+            return signals.code
     screen.summary(loop.runs)
     return 0 if all(each.now.state == "done" for each in loop.runs.values()) else 1
 
 
-class _Signals:
+class Signals:
     """The first Ctrl-C or SIGTERM is noted for the loop to see; from the second on they interrupt."""
 
     def __init__(self) -> None:
         self.signum: int | None = None
         self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> _Signals:
+    @property
+    def code(self) -> int:
+        """The exit code that shells expect; 0 where none came."""
+        return 0 if self.signum is None else _CODES[signal.Signals(self.signum)]
+
+    def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._handle) for number in _CODES}
         return self

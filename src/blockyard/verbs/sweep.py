@@ -103,25 +103,41 @@ def _work(plan: SweepPlan, asked: Asked) -> int:
 
     for line in history.store(plan):
         _say(line)
-    plan = _searched(plan, asked)
+    plan, code = _searched(plan, asked)
+    if code:
+        return code
     code = run_plan(plan, asked.build(), retry="--retry" in asked.flags, say=_say)
+    if code == 0 and _without_setting(plan):
+        code = 1
     if code in (130, 143) or "--no-compare" in asked.flags:
         return code
     _compare(plan, _say)
     return code
 
 
-def _searched(plan: SweepPlan, asked: Asked) -> SweepPlan:
-    """The plan with the best setting of each arm, where the file searches."""
+def _searched(plan: SweepPlan, asked: Asked) -> tuple[SweepPlan, int]:
+    """The plan with the best setting of each arm, where the file searches; 130 or 143 where it was told to stop."""
     if not plan.question.get("search"):
-        return plan
+        return plan, 0
     from blockyard.sweep import search
     from blockyard.sweep.composer import Composer
+    from blockyard.sweep.runner import Signals
 
     executor = asked.build()
     executor.home = plan.folder
-    with executor:
-        return search.run(plan, executor, say=_say, compose=Composer(asked.config_dirs).compose)
+    with Signals() as signals:
+        with executor:
+            compose = Composer(asked.config_dirs).compose
+            found = search.run(plan, executor, say=_say, stopped=lambda: signals.signum is not None, compose=compose)
+        if signals.code:
+            _say("stopped; what ran is saved, the same command goes on")
+        return found, signals.code
+
+
+def _without_setting(plan: SweepPlan) -> bool:
+    """Whether a search found no setting for an arm, because all its trials failed."""
+    arms = (plan.facts.get("search") or {}).get("arms") or {}
+    return any(found["chosen"] is None for found in arms.values())
 
 
 def _compare(plan: SweepPlan, say: Callable[[str], None]) -> None:
