@@ -102,6 +102,18 @@ def test_every_section_is_drawn(opened):
     assert page.locator("figure.figure:not(.panel) > details.more").count() == 4
 
 
+def test_only_what_was_fitted_is_called_least_squares(opened):
+    made = comparison(arms=4, grid=True)
+    page = opened(made)
+    scroll(page)
+    assert "Ordinary least squares: value ~ C(seed)" in page.locator("#effects").text_content()
+    made["effects"] |= {"interactions": [], "formula": "each level against the reference, paired by seed"}
+    page = opened(made)
+    scroll(page)
+    assert "Effects: each level against the reference, paired by seed." in page.locator("#effects").text_content()
+    assert "least squares" not in page.locator("#effects").text_content()
+
+
 def test_sorting_with_the_mouse(opened):
     made = comparison(arms=6)
     page = opened(made)

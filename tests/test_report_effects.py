@@ -14,6 +14,7 @@ from statsmodels.stats.multitest import multipletests
 
 from blockyard.report.cost import costs, over_runs, pareto, ratios
 from blockyard.report.effects import factors_of, is_grid, of_grid, simple
+from blockyard.report.render.columns import effect_lines
 from blockyard.report.statistics import judge
 from tests.report_runs import grid
 
@@ -134,6 +135,7 @@ def test_a_missing_seed_is_borne_a_missing_pair_of_levels_said() -> None:
     assert found is not None
     assert found["interactions"] == []
     assert "interactions left out: cells are missing" in found["formula"]
+    assert found["formula"] in effect_lines({"effects": found}), "a table says what it leaves out"
     fit = ols("y ~ C(seed, Sum) + C(block, Sum) + C(rate, Sum) + C(heads, Sum)", _frame(values, levels).dropna()).fit()
     post, parallel = fit.params["C(block, Sum)[S.post]"], fit.params["C(block, Sum)[S.parallel]"]
     assert found["main"][0]["effect"] == pytest.approx(2 * post + parallel), "pre is minus the sum of the others"

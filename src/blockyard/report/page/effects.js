@@ -17,7 +17,7 @@ function drawEffects(body) {
       h("p", { class: "note" }, "Parallel lines: the two factors act independently. Crossing or spreading lines: what one does depends on the other."),
       h("div", { class: "panels" }, sorted.map((one, place) => interaction(one, width, place))));
   }
-  if (formula) body.append(h("p", { class: "note" }, "Ordinary least squares: ", h("code", {}, formula)));
+  if (formula) body.append(h("p", { class: "note" }, formula.includes(" ~ ") ? ["Ordinary least squares: ", h("code", {}, formula)] : `Effects: ${formula}.`));
 }
 
 /** Cell means: levels of one factor across, a line for each level of the other. */

@@ -170,6 +170,8 @@ def effect_lines(data: dict[str, Any]) -> list[str]:
     for one in found["interactions"]:
         p = f"F = {one['F']:.3g}, corrected {p_is(one['holm_p'])}" if one["F"] is not None else "not judged"
         lines.append(f"{' x '.join(one['factors'])}: {p}")
+    if "(" in found["formula"]:  # what was left out, and why
+        lines.append(found["formula"])
     return lines
 
 
