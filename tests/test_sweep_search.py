@@ -15,8 +15,10 @@ import optuna
 import pytest
 
 from blockyard.errors import UserError
+from blockyard.runs.files import write_yaml
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.lock import RunLock
+from blockyard.runs.status import Status, write_status
 from blockyard.sweep import search, studies
 from blockyard.sweep.executor.base import BUSY, Outcome, Task
 from blockyard.sweep.plan import Arm, SweepPlan
@@ -100,6 +102,22 @@ def test_a_run_that_fails_is_a_failed_trial_and_the_search_goes_on(tmp_path: Pat
     killed = isinstance(said, tuple) and said[0] < 0
     assert len(executor.tasks) == 6 + (len(failed) if killed else 0)  # a killed process gets a second chance
     assert sum(task.retry for task in executor.tasks) == (len(failed) if killed else 0)
+
+
+def test_a_run_that_the_executor_lost_is_made_once_more(tmp_path: Path) -> None:
+    class Losing(Fake):
+        def end(self, task: Task) -> Outcome:
+            path = Path(task.config["outputs"]) / task.key
+            if path.exists():
+                return super().end(task)
+            write_status(path, Status("interrupted", "Ray lost it"))
+            write_yaml(path / "config.yaml", task.config)
+            return Outcome(task.key, 1, "Ray lost it")
+
+    executor = Losing()
+    found = search.run(plan(tmp_path, sampler="random", trials=3, arms=ARMS[:1]), executor)
+    assert states(found, "pre") == ["COMPLETE"] * 3
+    assert len(executor.tasks) == 6
 
 
 def test_an_arm_of_which_every_trial_fails_is_refused_with_the_reasons(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from blockyard.sweep.executor.base import BUSY, Executor, Outcome, Task
 from blockyard.sweep.pins import called
 from blockyard.sweep.plan import Cell, Refused, SweepPlan, Variant
 from blockyard.sweep.space import Compose, Template, template
+from blockyard.sweep.states import standing
 from blockyard.sweep.trials import Trials
 
 if TYPE_CHECKING:
@@ -199,13 +200,19 @@ class _Search:
                 arm.lost(number, f"its {self.metric} is no number")
             else:
                 arm.done(number, value)
-        elif (outcome.code < 0 or outcome.code in (130, 143)) and kills < _KILLS:
+        elif outcome.code != LEFT and kills < _KILLS and self._killed(outcome):
             arm.note(number, kills=kills)
             self.say(f"{arm.arm} trial {number}: {reason}; once more")
             return
         else:
             arm.lost(number, reason, pruned=outcome.code == LEFT)
         self._told(arm, number)
+
+    def _killed(self, outcome: Outcome) -> bool:
+        """Whether a run was cut off; of one that Ray or SLURM lost, its own status says so."""
+        if outcome.code < 0 or outcome.code in (130, 143):
+            return True
+        return standing(Path(self.plan.outputs) / outcome.key).state == "interrupted"
 
     def _told(self, arm: Trials, number: int) -> None:
         trial = arm[number]
