@@ -121,6 +121,14 @@ def test_a_failing_cell_is_recorded_and_the_others_go_on(made):
     assert [(task.key, task.retry) for task in retried.seen] == [(bad, True)]
 
 
+def test_a_run_whose_process_dies_after_its_end_is_done(made):
+    class Dying(Scripted):
+        def _run(self, task):
+            return Outcome(super()._run(task).key, -9, "killed by SIGKILL (out of memory?)")
+
+    assert run(made, Dying(), say=str) == 0
+
+
 def test_a_run_in_the_plan_twice_is_run_once(made):
     twice = replace(made, cells=(*made.cells, Cell("post_norm", 0, made.cells[0].run)))
     executor = Scripted()

@@ -133,7 +133,7 @@ class _Loop:
             return
         run.tried, run.now = True, standing(run.path)
         run.seconds = run.now.seconds
-        if run.now.state != "done" or outcome.code:
+        if run.now.state != "done":  # however its process went away afterwards
             # Bad input leaves a run queued, with the reason; for this command it has failed.
             stopped = outcome.code in _CODES.values() or run.now.state == "interrupted"
             reason = outcome.reason or run.now.reason
