@@ -168,15 +168,22 @@ def test_a_folder_of_runs_and_single_runs(plan):
         assert len(found["arms"]) == 2, found["board"]
 
 
-def test_ctrl_c_ends_it(plan):
+@pytest.mark.parametrize("ignored", [False, True], ids=["front", "background"])
+def test_ctrl_c_ends_it(plan, ignored):
     command = [sys.executable, "-m", "blockyard", "board", str(plan.folder), "--port", "0", f"outputs={plan.outputs}"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ}) as it:
-        line = it.stdout.readline()
-        assert line.startswith("http://127.0.0.1:")
-        port = int(line.split(":")[2].split("/")[0])
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        connection.request("GET", "/nothing")
-        assert connection.getresponse().status == 404
-        it.send_signal(signal.SIGINT)
-        assert it.wait(timeout=20) == 0
-        assert it.stderr.read() == ""
+    deaf = (lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if ignored else None
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ}, preexec_fn=deaf
+    ) as it:
+        try:
+            line = it.stdout.readline()
+            assert line.startswith("http://127.0.0.1:")
+            port = int(line.split(":")[2].split("/")[0])
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            connection.request("GET", "/nothing")
+            assert connection.getresponse().status == 404
+            it.send_signal(signal.SIGINT)
+            assert it.wait(timeout=20) == 0
+            assert it.stderr.read() == ""
+        finally:
+            it.kill()

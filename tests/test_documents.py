@@ -61,13 +61,16 @@ def board_opens(line: str, folder: Path) -> None:
     """The board of a command serves its page, and ends well with Ctrl-C."""
     command = [sys.executable, "-m", *shlex.split(line), "--port", "0"]
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as board:
-        said = []
-        while not (address := re.search(r"http://127\.0\.0\.1:\d+\S*", "".join(said))):
-            said.append(board.stdout.readline())
-            assert said[-1], "".join(said)
-        page = urllib.request.urlopen(address[0], timeout=60).read().decode()
-        board.send_signal(signal.SIGINT)
-        assert board.wait(30) == 0
+        try:
+            said = []
+            while not (address := re.search(r"http://127\.0\.0\.1:\d+\S*", "".join(said))):
+                said.append(board.stdout.readline())
+                assert said[-1], "".join(said)
+            page = urllib.request.urlopen(address[0], timeout=60).read().decode()
+            board.send_signal(signal.SIGINT)
+            assert board.wait(30) == 0
+        finally:
+            board.kill()
     assert "<title>" in page
 
 

@@ -12,6 +12,7 @@ example: blockyard board quickstart
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,6 +43,8 @@ def run(arguments: Sequence[str]) -> int:
     with start(Watched(words.overrides, options=options), host=host, port=port) as board:
         sys.stdout.write(f"{board.url} shows {', '.join(words.overrides)} and follows it; Ctrl-C ends\n")
         sys.stdout.flush()
+        # A job started in the background has it ignored, and could not be told to end.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             board.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
