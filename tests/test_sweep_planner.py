@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -172,12 +173,25 @@ def test_a_damaged_plan_is_said(tmp_path):
         SweepPlan.load(tmp_path)
 
 
+def test_planners_that_start_together_lose_no_plan(tmp_path):
+    """Each finds another question there; every old plan is kept, and the last one stands."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    made = plan(tmp_path, GRID)
+    plans = [replace(made, question=made.question | {"seeds": list(range(n))}) for n in range(2, 10)]
+    with ThreadPoolExecutor(8) as pool:
+        told = list(pool.map(history.store, plans))
+    kept = [SweepPlan.load(made.folder, path.name) for path in made.folder.glob("plan*.json")]
+    assert sorted(len(found.question["seeds"]) for found in kept) == list(range(2, 10))
+    assert sum(map(len, told)) == 7
+
+
 def test_a_changed_file_keeps_the_old_plan(tmp_path):
     arms = f"claim: x\n{BASE}\narms: {{a: [], b: [norm=rms]}}\n"
     first = plan(tmp_path, arms + "seeds: 2")
     assert history.store(first) == []
     assert history.store(plan(tmp_path, arms.replace("claim: x", "claim: y") + "seeds: 2")) == []
-    assert [path.name for path in first.folder.iterdir()] == ["plan.json"]
+    assert [path.name for path in first.folder.glob("[!.]*")] == ["plan.json"]
     (told,) = history.store(plan(tmp_path, arms.replace("b: [", "c: [block=post_norm], b: [") + "seeds: 3"))
     assert "more arms: c; 4 runs as before, 5 new; changed: seeds, arms" in told
     kept = [path.name for path in first.folder.glob("plan-*.json")]

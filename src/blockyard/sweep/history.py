@@ -8,12 +8,21 @@ import re
 from blockyard.errors import UserError
 from blockyard.sweep.packed import clean
 from blockyard.sweep.plan import FILE, SweepPlan
+from blockyard.sweep.studies import alone
 
 _SAID = ("claim", "source", "header", "path")  # what changes no run and no judgement
 
 
 def store(plan: SweepPlan) -> list[str]:
-    """Save the plan; an older one that asks for something else is kept as plan-<time>.json. What to tell of it."""
+    """Save the plan; an older one that asks for something else is kept as plan-<time>.json. What to tell of it.
+
+    One planner at a time: of two that start together each sees the other's plan, or none.
+    """
+    with alone(plan.folder):
+        return _store(plan)
+
+
+def _store(plan: SweepPlan) -> list[str]:
     told: list[str] = []
     if (plan.folder / FILE).exists():
         try:
