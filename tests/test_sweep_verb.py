@@ -257,3 +257,29 @@ def test_completion_imports_nothing_heavy(here):
     code += "print({'torch', 'hydra', 'pydantic'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[:2] == ["['mine']", "set()"]
+
+
+def test_cells_that_ended_but_cannot_be_compared_are_no_bad_input(here, capsys, monkeypatch):
+    from blockyard.errors import UserError
+    from blockyard.report import comparison
+
+    plan = make(here)
+    for cell in plan.cells:
+        done(here / "outputs", plan, cell)
+
+    def broken(*_: object, **__: object) -> None:
+        raise UserError("two arms built the same model")
+
+    monkeypatch.setattr(comparison, "compare", broken)
+    assert main(["sweep", "mine"]) == 1
+    assert "cannot be compared: two arms built the same model" in capsys.readouterr().err
+
+
+def test_a_run_of_train_with_the_pinned_precision_is_the_sweeps_own(here):
+    from blockyard.compose import compose
+    from blockyard.runs.identity import identity
+
+    plan = make(here)
+    words = ["experiment=vit_digits", "debug=fast", "model.depth=1", "model.dim=16", "model.heads=2", "trainer=cpu"]
+    made = identity(compose([*words, "norm=rms", "trainer.precision=32"]).config)
+    assert made in {cell.run.partition("/")[0].rpartition("-")[2] for cell in plan.cells}

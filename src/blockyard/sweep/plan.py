@@ -6,8 +6,9 @@
       report.html       the page
       search.db         Optuna's record, where the file searches
 
-A cell is a run folder: its address is the hash of its config and its seed, so a cell that any sweep or
-`blockyard train` has run before is done already, and more seeds or arms reuse what is there.
+A cell is a run folder: its address is the hash of its config and its seed, so a cell that any sweep has run
+before is done already, and more seeds or arms reuse what is there; also a run of `blockyard train` that
+names the precision that a sweep pins.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Run what is missing of a plan: one loop that hands out cells and hears how they ended.
 
 The run folders are the only record. So the same command after a crash, a kill or a stop does what is
-left, two planners on one output folder share the work, and a run that a sweep and `blockyard train`
-both want is made once.
+left, two planners on one output folder share the work, and a run that two sweeps want is made once.
 """
 
 from __future__ import annotations

@@ -111,7 +111,11 @@ def _work(plan: SweepPlan, asked: Asked) -> int:
         code = 1
     if code in (130, 143) or "--no-compare" in asked.flags:
         return code
-    _compare(plan, _say)
+    try:
+        _compare(plan, _say)
+    except UserError as error:  # exit code 2 would say that nothing was started
+        sys.stderr.write(f"blockyard: the cells ended, but cannot be compared: {error}\n")
+        return 1
     return code
 
 
