@@ -30,6 +30,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from blockyard.errors import UserError
 from blockyard.verbs._sweep import Asked, parse
 
 if TYPE_CHECKING:
