@@ -10,9 +10,7 @@ import torch
 
 from blockyard import assemble
 from blockyard.compose import compose
-from blockyard.contracts import Batch
-from blockyard.engine import cost
-from blockyard.engine.decode_speed import decode_tokens_per_second
+from blockyard.engine.decode_speed import decoding
 from blockyard.objective.classify import Classify
 from blockyard.objective.next_token import NextToken
 from tests.engine_runs import run
@@ -54,28 +52,23 @@ def test_a_run_records_directions_and_what_chose_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 def test_bytes_of_cache_are_those_of_keys_and_values(kv_heads: int) -> None:
     plan = text_plan(f"token_mixer.num_kv_heads={kv_heads}", "model.dim=32", "model.heads=4", "model.depth=3")
-    model = plan.model(0)
-    batch = Batch(torch.zeros(1, model.ctx.tokens.max_len + 1, dtype=torch.int64))
-    # 3 layers, keys and values, 4 bytes a number
-    assert cost.cache_bytes_per_token(model, plan.objective, batch) == 3 * 2 * kv_heads * 8 * 4
-    assert model.training
-
-
-def test_a_decoder_whose_mixer_has_no_cache_has_no_figure() -> None:
-    plan = text_plan("token_mixer=pool", "position=none")
-    model = plan.model(0)
-    batch = Batch(torch.zeros(1, model.ctx.tokens.max_len + 1, dtype=torch.int64))
-    assert cost.cache_bytes_per_token(model, plan.objective, batch) is None
-
-
-def test_only_what_decodes_from_a_cache_has_a_decoding_speed() -> None:
-    plan = text_plan("model.dim=32", "model.heads=4", "model.depth=1")
     model = plan.model(0).train()
-    rate = decode_tokens_per_second(model, plan.objective)
-    assert rate is not None
-    assert rate > 0
+    found = decoding(model)
+    # 3 layers, keys and values, 4 bytes a number
+    assert found["cache_bytes_per_token"] == 3 * 2 * kv_heads * 8 * 4
+    assert found["decode_tokens_per_second"] > 0
     assert model.training
-    pool = text_plan("token_mixer=pool", "position=none")
-    assert decode_tokens_per_second(pool.model(0), pool.objective) is None
-    image = assemble.plan(compose(["experiment=vit_digits"]).config)
-    assert decode_tokens_per_second(image.model(0), image.objective) is None
+
+
+def test_only_what_decodes_from_a_cache_has_figures() -> None:
+    nothing = {"decode_tokens_per_second": None, "cache_bytes_per_token": None}
+    assert decoding(text_plan("token_mixer=pool", "position=none").model(0)) == nothing
+    assert decoding(assemble.plan(compose(["experiment=vit_digits"]).config).model(0)) == nothing
+    assert decoding(torch.nn.Linear(2, 2)) == nothing
+
+
+def test_a_broken_decoder_is_no_decoder_without_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = text_plan("model.depth=1").model(0)
+    monkeypatch.setattr(type(model), "forward", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        decoding(model)

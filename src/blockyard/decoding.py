@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +77,7 @@ class Chooser:
 def decode(
     model: Transformer,
     symbols: list[int],
-    choose: Chooser,
+    choose: Callable[[Tensor], int],
     *,
     max_tokens: int,
     cache: bool,

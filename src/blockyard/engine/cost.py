@@ -51,27 +51,6 @@ def flops_per_sample(model: nn.Module, objective: Objective, batch: Batch) -> di
     return {"forward": once // len(batch), "training": both // len(batch)}
 
 
-def cache_bytes_per_token(model: nn.Module, objective: Objective, batch: Batch) -> float | None:
-    """Bytes that decoding keeps of each token of a sample, keys and values of all layers; in the model's type.
-
-    None where the model does not decode from a cache: an encoder, a mixer without one.
-    """
-    ctx = getattr(model, "ctx", None)
-    if ctx is None or not ctx.causal or ctx.tokens.vocabulary is None:
-        return None
-    inputs = objective.prepare(batch).inputs[:1]
-    training = model.training
-    try:
-        with undisturbed(), torch.inference_mode():
-            cache = model.eval().init_cache(1)
-            model(inputs, cache=cache)
-            return cache.bytes / cache.length
-    except (ValueError, AttributeError):
-        return None
-    finally:
-        model.train(training)
-
-
 def counter() -> FlopCounterMode:
     """torch's counter, with the CPU's flash kernel, which its table lacks."""
     return FlopCounterMode(display=False, custom_mapping=_CPU_FLASH)

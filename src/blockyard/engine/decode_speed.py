@@ -1,4 +1,4 @@
-"""How fast a trained decoder writes: one row, token after token, from its cache."""
+"""What a trained decoder costs to write with: one row, token after token, from its cache."""
 
 from __future__ import annotations
 
@@ -7,37 +7,53 @@ import statistics
 import torch
 from torch import nn
 
-from blockyard.contracts import Objective
-from blockyard.decoding import Chooser, Stats, decode
+from blockyard.decoding import Stats, decode
 from blockyard.engine.randomness import undisturbed
+from blockyard.model._transformer import Transformer
 
 _TOKENS = 64
 _TIMES = 3
 
 
-def decode_tokens_per_second(model: nn.Module, objective: Objective) -> float | None:
-    """Tokens per second of greedy decoding from one symbol: the median of three rows of at most 64 tokens.
+def decoding(model: nn.Module) -> dict[str, float | None]:
+    """Tokens per second of greedy decoding from one symbol, and bytes of cache per token, by their names.
 
-    None where the model does not decode from a cache: an encoder, a mixer without one.
+    The rate is the median of three rows of at most 64 tokens. None for both where the model does not decode
+    from a cache: an encoder, a mixer without one, a model that is not blockyard's.
     """
-    ctx = getattr(model, "ctx", None)
-    if ctx is None or not ctx.causal or ctx.tokens.vocabulary is None or not objective.needs_causal:
-        return None
-    tokens = min(_TOKENS, ctx.tokens.max_len - 1)
+    rows = _rows(model) if isinstance(model, Transformer) and _has_cache(model) else []
+    return {
+        "decode_tokens_per_second": statistics.median(row.tokens_per_second for row in rows) if rows else None,
+        "cache_bytes_per_token": rows[0].cache_bytes_per_token if rows else None,
+    }
+
+
+def _has_cache(model: Transformer) -> bool:
+    if not model.ctx.causal or model.ctx.tokens.vocabulary is None or model.ctx.tokens.max_len < 2:
+        return False
+    if not all(mixer.traits.any_length for mixer in model.mixers):
+        return False
+    try:
+        model.init_cache(1)
+    except ValueError:  # how a mixer says that it has none
+        return False
+    return True
+
+
+def _rows(model: Transformer) -> list[Stats]:
+    tokens = min(_TOKENS, model.ctx.tokens.max_len - 1)
     training = model.training
     try:
         with undisturbed(), torch.inference_mode():
-            model.eval().init_cache(1)
-            rates = [_rate(model, tokens) for _ in range(_TIMES + 1)][1:]  # the first warms up
-    except (ValueError, AttributeError):
-        return None
+            model.eval()
+            return [_row(model, tokens) for _ in range(_TIMES + 1)][1:]  # the first warms up
     finally:
         model.train(training)
-    return statistics.median(rates)
 
 
-def _rate(model: nn.Module, tokens: int) -> float:
+def _row(model: Transformer, tokens: int) -> Stats:
     stats = Stats()
-    for _ in decode(model, [0], Chooser(0.0, None, 0), max_tokens=tokens, cache=True, stats=stats):
+    # Not the chooser of `generate`, which refuses scores that are no numbers: here they are only timed.
+    for _ in decode(model, [0], lambda scores: int(scores.argmax()), max_tokens=tokens, cache=True, stats=stats):
         pass
-    return stats.tokens_per_second
+    return stats

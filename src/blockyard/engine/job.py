@@ -17,7 +17,7 @@ from blockyard.contracts import Split, Splits
 from blockyard.engine import cost
 from blockyard.engine.callbacks.rhythm import Rhythm
 from blockyard.engine.callbacks.watcher import Live
-from blockyard.engine.decode_speed import decode_tokens_per_second
+from blockyard.engine.decode_speed import decoding
 from blockyard.engine.evaluation import evaluate
 from blockyard.engine.interrupt import Interrupts, Left
 from blockyard.engine.loader import Layout
@@ -139,8 +139,7 @@ class Job:
             "parameters": cost.parameters(model),
             "flops_per_sample": cost.flops_per_sample(model, self.plan.objective, sample),
             **speed,
-            "decode_tokens_per_second": decode_tokens_per_second(model, self.plan.objective),
-            "cache_bytes_per_token": cost.cache_bytes_per_token(model, self.plan.objective, sample),
+            **decoding(model),
             "peak_memory": cost.peak_memory(self.device),
             "kernels": self.kernels or self._kernels(model),
             "precision": self.precision,
