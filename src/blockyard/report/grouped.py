@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from blockyard import dotted
 from blockyard.errors import UserError
 from blockyard.report import naming
 from blockyard.report.gathered import Gathered, Group
@@ -179,9 +180,7 @@ def averaged(settings: Sequence[Sequence[Record]]) -> dict[str, dict[int, float]
 
 def value_of(kind: naming.Kind, key: str) -> Any:
     """The value of a dotted key, or the choice of a family."""
-    node: Any = kind.config
-    for part in key.split("."):
-        node = node.get(part) if isinstance(node, dict) else None
+    node = dotted.get(kind.config, key, absent=None)
     return naming.choice(kind, key) if isinstance(node, dict) and "_target_" in node else node
 
 

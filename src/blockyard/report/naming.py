@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from blockyard import dotted
 from blockyard.runs.identity import semantic
 
 LONGEST = 72  # characters of a name
@@ -61,8 +62,8 @@ def factors(kinds: Mapping[str, Kind]) -> dict[str, dict[str, Any]]:
             made[family] = dict(picks)
             inside = [key for key in inside if not key.endswith("_target_") and _splits(key, flat, picks)]
         for key in inside:
-            full = {name: _at(kind.config, key) for name, kind in kinds.items()}
-            made[key] = {name: value for name, value in full.items() if value is not _ABSENT}
+            full = {name: dotted.get(kind.config, key) for name, kind in kinds.items()}
+            made[key] = {name: value for name, value in full.items() if value is not dotted.ABSENT}
     return made
 
 
@@ -85,24 +86,12 @@ def show(value: Any) -> str:
     return _word(value)
 
 
-_ABSENT = object()
-
-
 def _splits(key: str, flat: Mapping[str, Mapping[str, Any]], picks: Mapping[str, str | None]) -> bool:
     """Whether kinds of one and the same choice differ in an option."""
     by_choice: dict[str | None, set[str]] = {}
     for name, found in flat.items():
         by_choice.setdefault(picks[name], set()).add(_word(found.get(key)))
     return any(len(values) > 1 for values in by_choice.values())
-
-
-def _at(config: Mapping[str, Any], key: str) -> Any:
-    node: Any = config
-    for part in key.split("."):
-        if not isinstance(node, Mapping) or part not in node:
-            return _ABSENT
-        node = node[part]
-    return node
 
 
 def _word(value: Any) -> str:

@@ -13,6 +13,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from blockyard import dotted
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import identity
@@ -22,7 +23,6 @@ from blockyard.runs.rank import rank_in
 from blockyard.runs.start import join, take_up
 from blockyard.runs.store import find
 
-_ABSENT = object()
 _FIXED = {"name": "the folder is named by it", "seed": "it is the run's replicate"}
 
 
@@ -97,8 +97,8 @@ def apply(
         if key in choices and isinstance(value, str):
             node, was = _choice(key, value, choices, frozen, config_dirs), f"{key}={choices[key]}"
         else:
-            node, found = value, _get(config, key)
-            if found is _ABSENT:
+            node, found = value, dotted.get(config, key)
+            if found is dotted.ABSENT:
                 refused.append(f"{key} is no setting of this run")
                 continue
             was = f"{key}={_word(found)}"
@@ -125,9 +125,9 @@ def differences(folder: RunFolder, config: dict[str, Any]) -> str | None:
     ]
     keys = [f"trainer.{name}" for name in ("accelerator", "devices", "num_nodes", "strategy", "threads", "accumulate")]
     changed += [
-        f"{key} was {_word(_get(folder.config, key))}, is {_word(_get(config, key))}"
+        f"{key} was {_word(dotted.get(folder.config, key))}, is {_word(dotted.get(config, key))}"
         for key in keys
-        if _get(folder.config, key) != _get(config, key)
+        if dotted.get(folder.config, key) != dotted.get(config, key)
     ]
     return f"not bit by bit as it would have gone: {', '.join(changed)}" if changed else None
 
@@ -165,15 +165,6 @@ def _choice(
     if wrong or family not in composed.config:
         raise UserError("; ".join(map(str, wrong)) or f"{family}={choice} is no choice")
     return composed.config[family]
-
-
-def _get(config: dict[str, Any], key: str) -> Any:
-    value: Any = config
-    for part in key.split("."):
-        if not isinstance(value, dict) or part not in value:
-            return _ABSENT
-        value = value[part]
-    return value
 
 
 def _put(config: dict[str, Any], key: str, value: Any) -> None:
