@@ -1,8 +1,9 @@
 """Our training step against a bare PyTorch loop: the same module, data, optimizer and schedule.
 
-Both sides run in one process, by turns, on a model whose step takes about 2 ms and one that takes
-20 ms or more. What we add to the bare loop: Lightning, data by number, a random stream per step,
-the NaN guard, logging, the progress line. Both sides clip gradients by norm.
+Both sides run in one process and take their steps by turns, on a model whose step takes about 2 ms and
+one that takes 20 ms or more. A round's figure is the median of its steps, the ratio the median of the rounds.
+What we add to the bare loop: Lightning, data by number, a random stream per step, the NaN guard, logging,
+the progress line. Both sides clip gradients by norm.
 
     python benchmarks/overhead.py [--rounds 5]
 
@@ -14,12 +15,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import itertools
 import statistics
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+#: steps at the start that are not counted
+WARM_UP = 20
 
 SIZES: dict[str, tuple[tuple[str, ...], int]] = {
     "2 ms": (("model.dim=32", "model.depth=1", "model.heads=2", "data.batch_size=16"), 400),
@@ -43,45 +48,21 @@ def compose_run(outputs: Path, words: tuple[str, ...], steps: int) -> Any:
     return RunFolder.create(composed.config, command=["benchmark"], choices=composed.choices)
 
 
-def ours(outputs: Path, words: tuple[str, ...], steps: int) -> float:
-    """Median seconds of a step, first to last batch of a run, evaluation and saving left out."""
-    from blockyard.engine.callbacks import rhythm
-    from blockyard.engine.fit import train
-
-    marks: list[float] = []
-    original = rhythm.Rhythm.on_train_batch_start
-
-    def mark(self: Any, *arguments: Any) -> None:
-        marks.append(time.perf_counter())
-        original(self, *arguments)
-
-    rhythm.Rhythm.on_train_batch_start = mark  # type: ignore[method-assign]
-    try:
-        with compose_run(outputs, words, steps) as folder, contextlib.redirect_stderr(io.StringIO()):
-            assert train(folder) == 0
-    finally:
-        rhythm.Rhythm.on_train_batch_start = original  # type: ignore[method-assign]
-    return _median_step(marks)
-
-
-def bare(outputs: Path, words: tuple[str, ...], steps: int) -> float:
-    """Median seconds of a step of the shortest loop that learns the same."""
+def bare_loop(config: dict[str, Any], steps: int) -> Iterator[float]:
+    """The shortest loop that learns the same: yields the seconds of each of its steps."""
     import torch
 
     from blockyard import assemble
     from blockyard.data._order import epoch_key, step_indices, steps_per_epoch
 
-    with compose_run(outputs, words, steps) as folder:
-        config = folder.config
     plan = assemble.plan(config)
     train = plan.data.load(plan.tokenizer).train
     model, objective, schedule = plan.model(0), plan.objective, plan.schedule
     optimizer = plan.optimizer.build(model)
     rates = [group["lr"] for group in optimizer.param_groups]
     each = steps_per_epoch(len(train), plan.data.batch_size)
-    marks = []
     for update in range(steps):
-        marks.append(time.perf_counter())
+        start = time.perf_counter()
         epoch, step = divmod(update, each)
         order = step_indices(0, epoch, step, num_samples=len(train), batch_size=plan.data.batch_size)
         batch = objective.prepare(train.batch(order, epoch_key(0, epoch)))
@@ -92,36 +73,52 @@ def bare(outputs: Path, words: tuple[str, ...], steps: int) -> float:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-    return _median_step(marks)
+        yield time.perf_counter() - start
 
 
-def _median_step(marks: list[float]) -> float:
-    steps = [after - before for before, after in itertools.pairwise(marks[20:])]
-    return statistics.median(steps)
+def one_run(outputs: Path, words: tuple[str, ...], steps: int) -> tuple[float, float]:
+    """Median seconds of a step of ours and of the bare loop, which takes one step before each of ours.
 
+    Step for step, because a neighbour on the machine slows either by a half for seconds at a time: taken run
+    by run, one side may get all of it.
+    """
+    from blockyard.engine.callbacks import rhythm
+    from blockyard.engine.fit import train
 
-def compare(words: tuple[str, ...], steps: int, rounds: int) -> tuple[float, float]:
-    """Medians of both sides over alternations, the first of which is thrown away."""
     found: dict[str, list[float]] = {"ours": [], "bare": []}
-    with tempfile.TemporaryDirectory() as folder:
-        for turn in range(rounds + 1):
-            pair = {"bare": bare(Path(folder), words, steps), "ours": ours(Path(folder), words, steps)}
-            for side, seconds in pair.items():
-                if turn:
-                    found[side].append(seconds)
-    return statistics.median(found["ours"]), statistics.median(found["bare"])
+    resumed: list[float] = []
+    original = rhythm.Rhythm.on_train_batch_start
+
+    def between(self: Any, *arguments: Any) -> None:
+        if resumed:
+            found["ours"].append(time.perf_counter() - resumed.pop())
+        found["bare"].append(next(theirs))
+        resumed.append(time.perf_counter())
+        original(self, *arguments)
+
+    rhythm.Rhythm.on_train_batch_start = between  # type: ignore[method-assign]
+    try:
+        with compose_run(outputs, words, steps) as folder, contextlib.redirect_stderr(io.StringIO()):
+            theirs = bare_loop(folder.config, steps)
+            assert train(folder) == 0
+    finally:
+        rhythm.Rhythm.on_train_batch_start = original  # type: ignore[method-assign]
+    return statistics.median(found["ours"][WARM_UP:]), statistics.median(found["bare"][WARM_UP:])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
-    lines = ["| step | bare loop, ms | blockyard, ms | ratio |", "|---|---|---|---|"]
+    lines = ["| step | bare loop, ms | blockyard, ms | ratio | ratio of each round |", "|---|---|---|---|---|"]
     for name, (words, steps) in SIZES.items():
-        mine, theirs = compare(words, steps, rounds)
-        lines.append(f"| {name} | {theirs * 1e3:.2f} | {mine * 1e3:.2f} | {mine / theirs:.3f} |")
-    import sys
-
+        with tempfile.TemporaryDirectory() as folder:
+            found = [one_run(Path(folder), words, steps) for _ in range(rounds)]
+        mine, theirs = (statistics.median(side) for side in zip(*found, strict=True))
+        ratios = sorted(ours / bare for ours, bare in found)
+        each = " ".join(f"{ratio:.3f}" for ratio in ratios)
+        middle = statistics.median(ratios)
+        lines.append(f"| {name} | {theirs * 1e3:.2f} | {mine * 1e3:.2f} | {middle:.3f} | {each} |")
     sys.stdout.write("\n".join(lines) + "\n")
 
 

@@ -22,7 +22,7 @@ def run_or_refuse(row: dict[str, str]) -> str:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(2):
         batch = plan.objective.prepare(products.batch_for(plan))
-        loss = plan.objective.loss(model(batch.inputs, batch.lengths, batch.segment), batch.target)
+        loss = plan.objective.loss(model(**batch.arguments()), batch.target)
         assert loss.isfinite()
         optimizer.zero_grad()
         loss.backward()

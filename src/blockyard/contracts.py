@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Protocol
 
 from annotated_types import Ge, Gt, Lt
@@ -54,8 +54,9 @@ class DataSpec:
     shape: tuple[int, ...]
     variable: bool = False
     packed: bool = False  # rows hold several documents that must not see each other
-    target: str | None = None  # "class", or None where the target is made from the input
+    target: str | None = None  # "class", "symbols", or None where the target is made from the input
     classes: int | None = None
+    source: tuple[int, ...] | None = None  # shape of the other row, that an encoder reads (translation)
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,8 @@ class Batch:
     target: classes (B,) int64, or symbols (B, N) int64 with `ignore` where nothing is asked
     lengths: (B,) int64, the valid tokens of each row; None where all are
     segment: (B, N) int64, the document each token belongs to; None where a row is one document
+    source: (B, M) int64, the row that an encoder reads where the model has one beside its decoder
+    source_lengths: (B,) int64, the valid tokens of each source; None where all are
     weight: () float, set by the engine on a part of a larger batch: the factor on the part's mean
         loss with which the mean over all parts is the mean over all that is asked. None is 1
     """
@@ -138,6 +141,8 @@ class Batch:
     target: Tensor | None = None
     lengths: Tensor | None = None
     segment: Tensor | None = None
+    source: Tensor | None = None
+    source_lengths: Tensor | None = None
     weight: Tensor | None = None
 
     ignore: ClassVar[int] = -100
@@ -148,7 +153,14 @@ class Batch:
 
     def tensors(self) -> tuple[Tensor | None, ...]:
         """All fields in order."""
-        return self.inputs, self.target, self.lengths, self.segment, self.weight
+        return tuple(getattr(self, each.name) for each in fields(self))
+
+    def arguments(self) -> dict[str, Tensor]:
+        """What a model is called with: `model(**batch.arguments())`. What a batch does not have is left out, so
+        that a model which takes no source refuses one by its signature.
+        """
+        names = ("inputs", "lengths", "segment", "source", "source_lengths")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def pin_memory(self) -> Batch:
         """For a DataLoader's pinning thread."""
@@ -346,6 +358,7 @@ class Architecture(ABC):
     """The shape of a model: how parts are stacked. Holds the sizes, makes the Context."""
 
     causal: ClassVar[bool]
+    takes_source: ClassVar[bool] = False  # an encoder reads a second row beside the one that is predicted
 
     @abstractmethod
     def context(self, data: DataSpec, tokens: TokenSpec, outputs: int) -> Context:
@@ -353,7 +366,10 @@ class Architecture(ABC):
 
     @abstractmethod
     def build(self, ctx: Context, parts: Parts) -> nn.Module:
-        """The model: forward(inputs, lengths=None, segment=None, cache=None) -> prediction."""
+        """The model: forward(inputs, lengths=None, segment=None, cache=None) -> prediction.
+
+        One with an encoder of its own takes `source` and `source_lengths` too.
+        """
 
 
 class OptimizerPlan(ABC):
@@ -503,6 +519,15 @@ class Block(nn.Module):
     """
 
     needs_final_norm: ClassVar[bool] = True
+
+    def add_cross(
+        self, ctx: Context, mixer: Callable[[Context], TokenMixer], norm: Callable[[Context], nn.Module]
+    ) -> None:
+        """A further branch, which alone reads the `memory` from now on; without it the token mixer does.
+
+        Raises ValueError where the block has no place for one.
+        """
+        raise ValueError(f"block {type(self).__name__} has no place for cross-attention; use block=pre_norm")
 
     @classmethod
     def fuses(cls, options: dict[str, Any]) -> bool:

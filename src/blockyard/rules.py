@@ -180,6 +180,16 @@ def target_of_objective(f: Facts) -> str | None:
     return None
 
 
+def source(f: Facts) -> str | None:
+    """A second row is read by an encoder, and an encoder beside a decoder has one to read."""
+    given, takes = f.data.source is not None, f["model"].target.takes_source
+    if given == takes:
+        return None
+    if given:
+        return f"{f['data']} brings a source row for an encoder, {f['model']} has no encoder beside its decoder"
+    return f"{f['model']} reads a source row with its encoder, {f['data']} has none"
+
+
 @dataclass(frozen=True)
 class Rule:
     """A reason-giver and the two families whose choices it concerns."""
@@ -205,6 +215,7 @@ RULES = (
     Rule(("model", "token_mixer"), prefix_of_mixer),
     Rule(("head", "tokenizer"), tied_head),
     Rule(("data", "objective"), target_of_objective),
+    Rule(("data", "model"), source),
 )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Block, ChannelMixer, Context, Rate, TokenMixer
+from blockyard.contracts import Block, ChannelMixer, Context, Memory, Rate, Seq, TokenMixer
 from blockyard.token_mixer._declared import check_context
 
 MixerFactory = Callable[[Context], TokenMixer]
@@ -56,3 +58,19 @@ class TwoBranches(Block):
         self.channel_norm = norm(ctx)
         self.channel_mixer = channel_mixer(ctx)
         self.branch = Branch(ctx, dropout, drop_path)
+        self.cross_norm: nn.Module | None = None
+        self.cross_mixer: TokenMixer | None = None
+
+    def add_cross(self, ctx: Context, mixer: MixerFactory, norm: NormFactory) -> None:
+        """A branch between the two that reads the memory, with a norm of its own; it has no order of time."""
+        self.cross_norm, self.cross_mixer = norm(ctx), mixer(replace(ctx, causal=False))
+
+    def mix(self, x: Tensor, seq: Seq, cache: Any, memory: Memory | None) -> Tensor:
+        """What the token mixer adds: (B, N, D). It reads the memory where no branch of its own does."""
+        return self.branch(self.token_mixer(x, seq, cache, memory if self.cross_mixer is None else None))
+
+    def cross(self, x: Tensor, seq: Seq, memory: Memory | None) -> Tensor:
+        """What the branch that reads the memory adds: (B, N, D)."""
+        assert self.cross_mixer is not None
+        assert memory is not None, "a block with cross-attention is always given a memory"
+        return self.branch(self.cross_mixer(x, seq, None, memory))

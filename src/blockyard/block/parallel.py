@@ -13,6 +13,7 @@ Cost: that of its mixers, in half as many matmuls where fused
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockyard.block._base import Branch, ChannelFactory, MixerFactory, NormFactory
-from blockyard.contracts import Block, Context, Memory, Rate, Seq
+from blockyard.contracts import Block, Context, Memory, Rate, Seq, TokenMixer
 from blockyard.token_mixer._declared import check_call, check_context
 
 
@@ -49,11 +50,16 @@ class Parallel(Block):
         self.token_mixer = token_mixer(ctx)
         check_context(self.token_mixer, ctx)
         self.channel_mixer = channel_mixer(ctx)
+        self.cross_mixer: TokenMixer | None = None
         self.branch = Branch(ctx, dropout, drop_path)
         self.fused = fused
         if fused:
             for mixer in (self.token_mixer, self.channel_mixer):
                 _check_projected(mixer)
+
+    def add_cross(self, ctx: Context, mixer: MixerFactory, norm: NormFactory) -> None:
+        """A third mixer beside the two, which reads the memory; all share one norm."""
+        self.cross_mixer = mixer(replace(ctx, causal=False))
 
     @classmethod
     def fuses(cls, options: dict[str, Any]) -> bool:
@@ -63,10 +69,15 @@ class Parallel(Block):
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
         h = self.token_norm(x)
+        mine = memory if self.cross_mixer is None else None
         # Queries and keys of a memory come from two rows, so that they share no projection.
-        if self.fused and memory is None:
-            return x + self.branch(self._fused(h, seq, cache))
-        return x + self.branch(self.token_mixer(h, seq, cache, memory) + self.channel_mixer(h))  # (B, N, D)
+        if self.fused and mine is None:
+            added = self._fused(h, seq, cache)
+        else:
+            added = self.token_mixer(h, seq, cache, mine) + self.channel_mixer(h)
+        if self.cross_mixer is not None:
+            added = added + self.cross_mixer(h, seq, None, memory)
+        return x + self.branch(added)  # (B, N, D)
 
     def _fused(self, h: Tensor, seq: Seq, cache: Any) -> Tensor:
         """Both mixers in two matmuls; their weights are joined anew, so gradients reach each: (B, N, D)."""

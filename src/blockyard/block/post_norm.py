@@ -44,5 +44,7 @@ class PostNorm(TwoBranches):
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
-        x = self.token_norm(x + self.branch(self.token_mixer(x, seq, cache, memory)))
+        x = self.token_norm(x + self.mix(x, seq, cache, memory))
+        if self.cross_norm is not None:
+            x = self.cross_norm(x + self.cross(x, seq, memory))
         return self.channel_norm(x + self.branch(self.channel_mixer(x)))  # (B, N, D)

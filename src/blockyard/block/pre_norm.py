@@ -42,5 +42,7 @@ class PreNorm(TwoBranches):
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
-        x = x + self.branch(self.token_mixer(self.token_norm(x), seq, cache, memory))
+        x = x + self.mix(self.token_norm(x), seq, cache, memory)
+        if self.cross_norm is not None:
+            x = x + self.cross(self.cross_norm(x), seq, memory)
         return x + self.branch(self.channel_mixer(self.channel_norm(x)))  # (B, N, D)

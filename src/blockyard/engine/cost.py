@@ -41,7 +41,7 @@ def flops_per_sample(model: nn.Module, objective: Objective, batch: Batch) -> di
     batch = objective.prepare(batch)
     with undisturbed():
         with counter() as forward:
-            prediction = model(batch.inputs, batch.lengths, batch.segment)
+            prediction = model(**batch.arguments())
         loss = objective.loss(prediction, batch.target)
         with counter() as backward:
             loss.backward()
@@ -82,7 +82,7 @@ def kernels(model: nn.Module, objective: Objective, split: Split, device: torch.
     """Layer by layer, the attention kernel a training step takes and why no faster one."""
     batch = objective.prepare(split.batch(torch.arange(min(2, len(split))), None).to(device))
     with undisturbed():
-        return [dict(entry) for entry in record(model, batch.inputs, batch.lengths, batch.segment)]
+        return [dict(entry) for entry in record(model, **batch.arguments())]
 
 
 def slow_layers(records: Sequence[dict[str, Any]]) -> list[str]:

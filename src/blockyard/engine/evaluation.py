@@ -52,7 +52,7 @@ def evaluate(
                     halt()
                 order = eval_indices(step, num_samples=len(split), batch_size=batch_size, rank=rank, world=world)
                 batch = objective.prepare(take(split, order, None).to(device, non_blocking=True))
-                prediction = model(batch.inputs, batch.lengths, batch.segment)
+                prediction = model(**batch.arguments())
                 for metric in metrics.values():
                     metric.update(prediction, batch.target)
         return {name: float(metric.compute()) for name, metric in metrics.items()}

@@ -99,7 +99,7 @@ class Learner(pl.LightningModule):
         """The loss of one batch, weighted where it is a part of an update with rows of different lengths."""
         weight = batch.weight
         batch = self.objective.prepare(batch)
-        prediction = self.model(batch.inputs, batch.lengths, batch.segment)
+        prediction = self.model(**batch.arguments())
         loss = self.objective.loss(prediction, batch.target)
         if weight is not None:
             # A mean over nothing is NaN; a part that asks for nothing counts for nothing.

@@ -71,7 +71,7 @@ def _in_turns(ways: dict[str, Way], model: nn.Module, objective: Objective, batc
         for name, way in ways.items():
             before = time.perf_counter()
             with way():
-                loss = objective.loss(model(batch.inputs, batch.lengths, batch.segment), batch.target)
+                loss = objective.loss(model(**batch.arguments()), batch.target)
                 loss.backward()
             times[name].append(time.perf_counter() - before)
             model.zero_grad(set_to_none=True)

@@ -12,6 +12,7 @@ Equation: -log softmax(prediction_n)[symbol_{n+1}], mean over the asked tokens
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -54,7 +55,7 @@ class NextToken(Objective):
             index = lengths.new_ones(target.shape[1]).cumsum(0)  # 1 .. N, the place of each target
             target = target.masked_fill(index >= lengths[:, None], Batch.ignore)
             lengths = (lengths - 1).clamp_min(1)
-        return Batch(batch.inputs[:, :-1], target, lengths, segment)
+        return replace(batch, inputs=batch.inputs[:, :-1], target=target, lengths=lengths, segment=segment)
 
     def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Mean over the asked tokens, nats. prediction: (B, N, V); target: (B, N)."""

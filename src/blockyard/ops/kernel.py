@@ -155,14 +155,14 @@ def _listen(model: nn.Module) -> Iterator[list[Record]]:
         _State.records = None
 
 
-def record(model: nn.Module, *inputs: Any) -> list[Record]:
+def record(model: nn.Module, *inputs: Any, **named: Any) -> list[Record]:
     """Run one forward pass and say, for every token mixer in order, which kernel it took and why.
 
     Mode (training or evaluation), autocast and whether gradients are kept are left as they are, since
     each can decide the kernel. A compiled model runs eagerly here.
     """
     with _listen(model) as records, torch.compiler.set_stance("force_eager"):
-        model(*inputs)
+        model(*inputs, **named)
         heard = {entry["layer"] for entry in records}
         for path, module in model.named_modules():
             if isinstance(module, TokenMixer) and path not in heard:

@@ -63,7 +63,7 @@ def listen(model: nn.Module) -> Iterator[list[Seen]]:
         _State.seen = None
 
 
-def attention(model: nn.Module, *inputs: Any) -> list[Seen]:
+def attention(model: nn.Module, *inputs: Any, **named: Any) -> list[Seen]:
     """What every attention layer saw in one forward pass in evaluation mode, without gradients.
 
     A compiled model runs eagerly here. The model is left in the mode it was in, and nothing is drawn.
@@ -72,7 +72,7 @@ def attention(model: nn.Module, *inputs: Any) -> list[Seen]:
     model.eval()
     try:
         with listen(model) as seen, torch.no_grad(), torch.compiler.set_stance("force_eager"):
-            model(*inputs)
+            model(*inputs, **named)
         return seen
     finally:
         model.train(training)

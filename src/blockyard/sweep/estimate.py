@@ -124,7 +124,7 @@ class _Work:
             started = time.perf_counter()
             while len(times) < 3 or (len(times) < 20 and time.perf_counter() - started < _TIMED):
                 before = time.perf_counter()
-                made.objective.loss(model(batch.inputs, batch.lengths, batch.segment), batch.target).backward()
+                made.objective.loss(model(**batch.arguments()), batch.target).backward()
                 times.append(time.perf_counter() - before)
         except Exception as error:  # what a component of the user's own may raise; it is an estimate only
             return None, f"a step could not be timed: {type(error).__name__}: {error}"

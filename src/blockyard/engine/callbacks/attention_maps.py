@@ -79,7 +79,7 @@ class AttentionMaps(Watcher):
         batch = live.validation.batch(torch.tensor([self.sample]), None).to(live.learner.device)
         batch = live.learner.objective.prepare(batch)
         maps: list[dict[str, Any]] = []
-        seen = attention(live.learner.model, batch.inputs, batch.lengths, batch.segment)
+        seen = attention(live.learner.model, **batch.arguments())
         for one in seen:
             layer = _number(one.layer)
             if self.layers is not None and layer not in self.layers:
