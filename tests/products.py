@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from dataclasses import replace
 from functools import cache
+from random import Random
 from typing import Any
 
 import torch
@@ -32,8 +34,7 @@ FAMILIES = (
     "head",
     "objective",
 )
-# Data that stands for all of its kind; the others need folders.
-DATA = ("digits", "code")
+Tuple = tuple[tuple[str, str], ...]  # choices of some families, in their order
 SMALL = {"model": {"dim": 16, "depth": 2, "heads": 2}, "data": {"context": 16}, "tokenizer": {"vocab_size": 300}}
 
 
@@ -61,44 +62,141 @@ def config(choices: dict[str, str]) -> Composed:
     return Composed(tree, dict(choices))
 
 
+@cache
 def names() -> dict[str, list[str]]:
-    """Every choice of every family, as it lies on the disk."""
+    """Every choice of every family, as it lies on the disk; of data, one for each kind that needs no folder."""
     found = {family: list(catalog.choices(family)) for family in FAMILIES}
-    return {**found, "data": [name for name in found["data"] if name in DATA]}
+    kinds: dict[Any, str] = {}
+    for name in found["data"]:
+        plan = _plan("data", name)
+        if plan is not None and plan.missing() is None:
+            spec = plan.spec
+            kind = (spec.modality, len(spec.shape), spec.variable, spec.packed, spec.target, spec.source is None)
+            kinds.setdefault(kind, name)
+    return {**found, "data": list(kinds.values())}
 
 
-def everything() -> list[dict[str, str]]:
-    """The full product."""
-    return [dict(zip(FAMILIES, row, strict=True)) for row in itertools.product(*names().values())]
+def everything() -> int:
+    """How many rows the full product has: too many to run since the yard is full."""
+    return math.prod(map(len, names().values()))
 
 
-def pairwise(accept: Any = None) -> list[dict[str, str]]:
-    """Rows in which every pair of choices of two families occurs, found greedily.
+def legal_cover(strength: int) -> list[dict[str, str]]:
+    """Legal rows in which every set of `strength` choices, of as many families, occurs that a legal row can hold."""
+    return _cover(_subsets(strength), strength, skeletons())
 
-    accept(row) -> bool limits the rows to those it accepts; pairs that no accepted row holds are left.
-    """
-    lists = names()
-    open_pairs = {((f, a), (g, b)) for f, g in itertools.combinations(FAMILIES, 2) for a in lists[f] for b in lists[g]}
-    rows = everything() if accept is None else [row for row in everything() if accept(row)]
-    generator = torch.Generator().manual_seed(0)
-    rows = [rows[i] for i in torch.randperm(len(rows), generator=generator).tolist()]
-    chosen = []
-    for threshold in (30, 20, 12, 8, 5, 3, 2, 1):  # rows that settle many pairs first
-        for row in rows:
-            items = list(row.items())
-            news = [pair for pair in itertools.combinations(items, 2) if pair in open_pairs]
-            if len(news) >= threshold:
-                chosen.append(row)
-                open_pairs -= set(news)
-    return chosen
+
+def refused_cover() -> list[dict[str, str]]:
+    """Rows in which every pair of choices occurs that no legal row can hold."""
+    held = {pair for row in legal_cover(2) for pair in itertools.combinations(row.items(), 2)}
+    return _cover([pair for pair in _subsets(2) if pair not in held], 2, None)
 
 
 def legal(row: dict[str, str]) -> bool:
     """Whether no rule refuses a row, as its YAMLs stand."""
+    return all(_judged(number, *_asked(number, row)) for number in range(len(RULES)))
+
+
+# The families that say what the others are judged by: few of their combinations are legal.
+FRAME = ("data", "tokenizer", "head", "model", "objective")
+REST = tuple(family for family in FAMILIES if family not in FRAME)
+
+
+@cache
+def skeletons() -> tuple[tuple[dict[str, str], dict[str, list[str]]], ...]:
+    """The legal combinations of the frame, each with what is legal beside it, family by family."""
+    found = []
+    for row in itertools.product(*(names()[family] for family in FRAME)):
+        frame = dict(zip(FRAME, row, strict=True))
+        if not _fits(frame):
+            continue
+        beside = {f: [name for name in names()[f] if _fits({**frame, f: name}, f)] for f in REST}
+        if all(beside.values()):
+            found.append((frame, beside))
+    return tuple(found)
+
+
+def _cover(wanted: list[Tuple], strength: int, frames: Any) -> list[dict[str, str]]:
+    """Rows found greedily; what no row can hold is left out. Without frames any row will do."""
+    random = Random(0)
+    left, rows = dict.fromkeys(wanted), []
+    order = list(wanted)
+    random.shuffle(order)
+    for those in order:
+        if those not in left:
+            continue
+        row = _complete(dict(those), left, strength, frames, random)
+        left.pop(those)
+        if row is not None:
+            rows.append(row)
+            for held in itertools.combinations(row.items(), strength):
+                left.pop(held, None)
+    return rows
+
+
+def _complete(
+    fixed: dict[str, str], left: dict[Tuple, None], strength: int, frames: Any, random: Random
+) -> dict[str, str] | None:
+    """A row that holds `fixed`, the other choices such that they settle much of what is left."""
+    if frames is None:
+        return _grow(fixed, names(), left, strength, random, legal=False)
+    fitting = [frame for frame in frames if all(frame[0].get(f, name) == name for f, name in fixed.items())]
+    random.shuffle(fitting)
+    for frame, beside in fitting:
+        row = {**frame, **{f: name for f, name in fixed.items() if f in beside}}
+        if all(row[f] in beside[f] for f in fixed if f in beside) and _fits(row):
+            grown = _grow(row, beside, left, strength, random, legal=True)
+            if grown is not None:
+                return grown
+    return None
+
+
+def _grow(
+    row: dict[str, str], lists: dict[str, list[str]], left: Any, strength: int, random: Random, *, legal: bool
+) -> dict[str, str] | None:
+    """`row` with a choice for each family that it lacks; None where no choice of one is legal."""
+    missing = [family for family in FAMILIES if family not in row]
+    if not missing:
+        return {family: row[family] for family in FAMILIES}
+    family = random.choice(missing)
+    others = list(itertools.combinations(row.items(), strength - 1))
+
+    def gain(name: str) -> int:
+        return sum(_ordered((*other, (family, name))) in left for other in others)
+
+    shuffled = random.sample(lists[family], len(lists[family]))
+    for name in sorted(shuffled, key=gain, reverse=True):
+        longer = {**row, family: name}
+        if not legal or _fits(longer, family):
+            grown = _grow(longer, lists, left, strength, random, legal=legal)
+            if grown is not None:
+                return grown
+    return None
+
+
+def _subsets(strength: int) -> list[Tuple]:
+    return [
+        tuple(zip(families, chosen, strict=True))
+        for families in itertools.combinations(FAMILIES, strength)
+        for chosen in itertools.product(*(names()[family] for family in families))
+    ]
+
+
+def _ordered(those: Tuple) -> Tuple:
+    return tuple(sorted(those, key=lambda one: FAMILIES.index(one[0])))
+
+
+def _fits(row: dict[str, str], family: str | None = None) -> bool:
+    """Whether no rule about the families of a row so far refuses it; with `family`, only the rules about it."""
     return all(
-        _judged(number, *(row[family] for family in rule.pair), row["data"], row["tokenizer"], row["head"])
+        _judged(number, *_asked(number, row))
         for number, rule in enumerate(RULES)
+        if set(rule.pair) <= set(row) and (family is None or family in rule.pair)
     )
+
+
+def _asked(number: int, row: dict[str, str]) -> tuple[str, ...]:
+    return (*(row[family] for family in RULES[number].pair), row["data"], row["tokenizer"], row["head"])
 
 
 @cache
@@ -108,12 +206,24 @@ def needs_class_token(head: str) -> bool:
 
 
 @cache
+def _pick(family: str, name: str) -> Any:
+    return default_pick(catalog.choices(family)[name])
+
+
+def _plan(family: str, name: str) -> Any:
+    """The plan as its YAML gives it; None where that needs an option of the user's."""
+    pick = _pick(family, name)
+    return None if pick is None else pick.target(**pick.options)
+
+
+@cache
 def _judged(number: int, first: str, second: str, data: str, tokenizer: str, head: str) -> bool:
     rule = RULES[number]
     asked = {"data": data, "tokenizer": tokenizer, **dict(zip(rule.pair, (first, second), strict=True))}
-    picks = {family: default_pick(catalog.choices(family)[name]) for family, name in asked.items()}
+    picks = {family: _pick(family, name) for family, name in asked.items()}
     if "model" in picks and needs_class_token(head):
-        picks["model"] = replace(picks["model"], options={"prefix": Prefix(class_token=True, registers=1)})
+        model = picks["model"]
+        picks["model"] = replace(model, options={**model.options, "prefix": Prefix(class_token=True, registers=1)})
     try:
         return rule.reason(Facts(picks)) is None
     except ValueError:
