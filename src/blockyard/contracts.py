@@ -450,12 +450,17 @@ class Position(nn.Module):
     needs: ClassVar[dict[str, str]] = {"rotate": "queries_and_keys", "bias": "scores"}
 
     def embed(self, x: Tensor, coords: Tensor) -> Tensor:
-        """x (B, N, D), coords (B|1, N, A) -> (B, N, D)."""
+        """x (B, N, D - width), coords (B|1, N, A) -> (B, N, D)."""
         return x
 
     def rotate(self, q: Tensor, k: Tensor, q_coords: Tensor, k_coords: Tensor) -> tuple[Tensor, Tensor]:
         """q (B, H, N, K), k (B, H', M, K), coordinates (B|1, N or M, A) -> q, k of the same shapes."""
         return q, k
+
+    width: channels that `embed` appends; the embedder is then built for D - width, the stream stays D wide
+    stretches: whether it reads longer rows than those of training as if they were shorter, by a fixed factor
+    stretch: that factor, set for an evaluation at longer rows; the model divides the coordinates of a bounded
+        scheme by it, any other scheme reads it itself
 
     def bias(self, head: Tensor, q_coords: tuple[Tensor, ...], k_coords: tuple[Tensor, ...]) -> Tensor:
         """What is added to the scores, elementwise over broadcast shapes.
@@ -463,9 +468,18 @@ class Position(nn.Module):
         head: int64 of any shape; q_coords, k_coords: one tensor for each of the A axes. All shapes
         broadcast against each other, and the result has the broadcast shape. Written so that the
         same lines give a whole (B|1, H, N, M) table and one entry inside a FlexAttention score
+    width: int = 0
+    stretches: bool = False
+    stretch: float = 1.0
+
         function, where every tensor is a single number: no matmul, no reduction, no reshape.
         """
         raise AssertionError("only called where acts_on names 'bias'")
+    @classmethod
+    def concatenates(cls, options: dict[str, Any]) -> bool:
+        """Whether `width` is not 0 under these options."""
+        return False
+
 
 
 class TokenMixer(nn.Module):

@@ -172,6 +172,16 @@ def tied_head(f: Facts) -> str | None:
 
 def target_of_objective(f: Facts) -> str | None:
     """The data brings the target that the objective asks for."""
+def tied_width(f: Facts) -> str | None:
+    """A tied head shares vectors as wide as the stream; a concatenated position leaves tokens narrower ones."""
+    if not f["head"].target.ties(f["head"].options) or not f["position"].target.concatenates(f["position"].options):
+        return None
+    return (
+        f"{f['head']} shares the table of symbols, whose vectors are narrower than the stream beside a concatenated "
+        f"{f['position']}: head.tied=false"
+    )
+
+
     needs, modal = f["objective"].target.target, f["objective"].target.modality
     if needs is not None and needs != f.data.target:
         return f"{f['objective']} needs a {needs} for each sample, {f['data']} has none"
@@ -216,6 +226,7 @@ RULES = (
     Rule(("head", "tokenizer"), tied_head),
     Rule(("data", "objective"), target_of_objective),
     Rule(("data", "model"), source),
+    Rule(("head", "position"), tied_width),
 )
 
 

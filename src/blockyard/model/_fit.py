@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from blockyard.contracts import Context, Head, Position, Seq, TokenMixer
+from blockyard.contracts import Context, Head, Position, TokenMixer
 from blockyard.model._prefix import Prefix
 
 
@@ -43,28 +42,3 @@ def check_call(ctx: Context, prefix: Prefix, lengths: Tensor | None, segment: Te
         )
     if cached and (lengths is not None or segment is not None):
         raise ValueError("a cache takes rows of one length and one document; leave lengths and segment out")
-
-
-def fit_coords(ctx: Context, position: Position, seq: Seq, start: int) -> Tensor:
-    """Coordinates for `position.embed`: squeezed onto the grid it knows, where the row is larger.
-
-    Row and table keep their outer edges: place c of n becomes (c + 1/2) side / n - 1/2. Raises
-    ValueError where that would be wrong, since a place then depends on what comes later in the row.
-    """
-    known, given = ctx.tokens.grid, seq.grid
-    if len(known) == 1:
-        given = (start + len(seq),)
-    # Part of a grid: only the embedder knows its extent, and coordinates are those of the full grid.
-    if not position.bounded or given is None or all(n <= side for n, side in zip(given, known, strict=True)):
-        return seq.coords
-    if ctx.causal or seq.valid is not None or seq.segment is not None:
-        raise ValueError(
-            f"position {type(position).__name__} knows {_sides(known)} places and the row has {_sides(given)}; "
-            "use shorter rows, or a position that knows no end (rope, alibi, sinusoidal)"
-        )
-    shrink = torch.tensor([min(1.0, side / n) for side, n in zip(known, given, strict=True)], device=seq.coords.device)
-    return (seq.coords + 0.5) * shrink - 0.5  # (B|1, N, A)
-
-
-def _sides(grid: tuple[int, ...]) -> str:
-    return " x ".join(map(str, grid))

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Context, Parts, Rate, Seq, TokenMixer
-from blockyard.model._fit import check_call, check_parts, fit_coords
+from blockyard.model._fit import check_call, check_parts
+from blockyard.model._place import place, placing_parts
 from blockyard.model._prefix import Prefix, PrefixTokens
 from blockyard.ops import kernel, mask
 from blockyard.ops.attend import prepare
@@ -41,8 +42,7 @@ class Transformer(nn.Module):
     def __init__(self, ctx: Context, parts: Parts, *, prefix: Prefix, dropout: Rate) -> None:
         super().__init__()
         self.ctx, self.prefix_options = ctx, prefix
-        self.embedder = parts.embedder(ctx)
-        self.position = parts.position(ctx)
+        self.embedder, self.position = placing_parts(ctx, parts)
         self.dropout = nn.Dropout(dropout)
         self.prefix = PrefixTokens(ctx, prefix) if prefix else None
         factories = (parts.token_mixer, parts.channel_mixer, parts.norm)
@@ -79,8 +79,8 @@ class Transformer(nn.Module):
     ) -> dict[str, Any]:
         """Every intermediate of a forward pass by name, so that a probe needs no hooks.
 
-        embedded and placed (B, N, D); stream, block.0, block.1, ... and normed (B, prefix + N, D);
-        seq, the facts of that row; prediction.
+        embedded (B, N, D - position.width); placed (B, N, D); stream, block.0, block.1, ... and normed
+        (B, prefix + N, D); seq, the facts of that row; prediction.
         """
         return dict(self._steps(inputs, lengths, segment, cache))
 
@@ -95,7 +95,7 @@ class Transformer(nn.Module):
             # A projection comes out in half precision; the stream that all blocks add to must not.
             x = x.float()
         yield "embedded", x
-        x = self.position.embed(x, fit_coords(self.ctx, self.position, seq, past))
+        x = place(self.ctx, self.position, x, seq, past)
         yield "placed", x
         x, seq = self._with_prefix(x, seq, past)
         yield "seq", seq
@@ -112,7 +112,6 @@ class Transformer(nn.Module):
 
     def _with_prefix(self, x: Tensor, seq: Seq, past: int) -> tuple[Tensor, Seq]:
         """The prefix goes before the first token of a stream, and shifts the index of the rest."""
-        seq.position = self.position
         if self.prefix is not None and past == 0:
             x, seq = self.prefix(x, seq)
         elif self.prefix is not None:
