@@ -113,8 +113,8 @@ class Plan:
         return {name: instantiate(part, allow) for name, part in (node or {}).items() if part is not None}
 
     def tokens(self) -> TokenSpec:
-        """What the tokenizer makes of the data."""
-        return self.tokenizer.spec(self.data.spec)
+        """What the tokenizer makes of the data, and the objective of that."""
+        return self.objective.tokens(self.tokenizer.spec(self.data.spec))
 
     def context(self) -> Context:
         """Where modules are built."""

@@ -66,13 +66,15 @@ class TokenSpec:
     `grid` is the layout of a full row of tokens: (7, 7) for patches, (64,) for text, () for a set
     whose tokens lie nowhere. Its length is the number of coordinate axes A. `count` is the largest
     N without prefix tokens; None means that the grid says it, as the product of its sides.
-    `vocabulary` is None for inputs that are not symbols.
+    `vocabulary` is None for inputs that are not symbols. `mask` is the symbol that an objective hides
+    others behind, where it added one.
     """
 
     grid: tuple[int, ...]
     variable: bool = False
     vocabulary: int | None = None
     count: int | None = None
+    mask: int | None = None
 
     def __post_init__(self) -> None:
         if self.count is not None and (self.count < 1 or (self.grid and self.count != math.prod(self.grid))):
@@ -106,6 +108,9 @@ class Context:
     layer: int = 0  # which block, from 0
     num_prefix: int = 0  # class and register tokens in front of the row
     init_std: float = 0.02  # spread of initial weights, and the size at which vectors enter the stream
+    gain: float | None = None  # a block's factor on the initial spread of what carries content through a branch
+    # (values, hidden layers, outputs); None: outputs alone start smaller, by sqrt(2 depth)
+    peer: int | None = None  # blocks of the other stack, where an encoder and a decoder stand side by side
 
     @property
     def head_dim(self) -> int:
@@ -135,6 +140,8 @@ class Batch:
     source_lengths: (B,) int64, the valid tokens of each source; None where all are
     weight: () float, set by the engine on a part of a larger batch: the factor on the part's mean
         loss with which the mean over all parts is the mean over all that is asked. None is 1
+    sample: (B,) int64, the number of each row's sample in its split, set by the engine: what an objective
+        draws for a row is a hash of it, and so the same however a batch is cut. None reads as 0, 1, ...
     """
 
     inputs: Tensor
@@ -144,6 +151,7 @@ class Batch:
     source: Tensor | None = None
     source_lengths: Tensor | None = None
     weight: Tensor | None = None
+    sample: Tensor | None = None
 
     ignore: ClassVar[int] = -100
 
@@ -312,8 +320,20 @@ class Objective(ABC):
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
         """V, the width of the head."""
 
-    def prepare(self, batch: Batch) -> Batch:
-        """The batch as the model and the loss see it."""
+    def tokens(self, tokens: TokenSpec) -> TokenSpec:
+        """The tokens as the model sees them: the tokenizer's, and what this objective adds to them.
+
+        Asked again whenever the tokenizer has learned its vocabulary, and before any `prepare`.
+        """
+        return tokens
+
+    def prepare(self, batch: Batch, key: int | None = None) -> Batch:
+        """The batch as the model and the loss see it. Whatever is drawn is a hash of (key, sample).
+
+        key: in training a number that follows from (seed, epoch, step) alone, the same in every process
+            and for every piece of an update; None takes one fixed draw for each sample, so that
+            evaluation gives the same figures whenever and however it is run
+        """
         return batch
 
     @abstractmethod
@@ -439,6 +459,11 @@ class Position(nn.Module):
     """Where tokens lie. Each hook is the identity unless overridden and named in `acts_on`.
 
     Hooks are functions of coordinates, never of lengths. They never see prefix tokens.
+
+    width: channels that `embed` appends; the embedder is then built for D - width, the stream stays D wide
+    stretches: whether it reads longer rows than those of training as if they were shorter, by a fixed factor
+    stretch: that factor, set for an evaluation at longer rows; the model divides the coordinates of a bounded
+        scheme by it, any other scheme reads it itself
     """
 
     acts_on: ClassVar[frozenset[str]] = frozenset()  # of "embed", "rotate", "bias"
@@ -446,8 +471,17 @@ class Position(nn.Module):
     relative: ClassVar[bool] = False  # moving all coordinates by one vector changes nothing
     bounded: ClassVar[bool] = False  # knows no coordinate beyond `tokens.grid`
 
+    width: int = 0
+    stretches: bool = False
+    stretch: float = 1.0
+
     # The port of the mixer that each hook needs; `embed` acts before the blocks and needs none.
     needs: ClassVar[dict[str, str]] = {"rotate": "queries_and_keys", "bias": "scores"}
+
+    @classmethod
+    def concatenates(cls, options: dict[str, Any]) -> bool:
+        """Whether `width` is not 0 under these options."""
+        return False
 
     def embed(self, x: Tensor, coords: Tensor) -> Tensor:
         """x (B, N, D - width), coords (B|1, N, A) -> (B, N, D)."""
@@ -457,33 +491,21 @@ class Position(nn.Module):
         """q (B, H, N, K), k (B, H', M, K), coordinates (B|1, N or M, A) -> q, k of the same shapes."""
         return q, k
 
-    width: channels that `embed` appends; the embedder is then built for D - width, the stream stays D wide
-    stretches: whether it reads longer rows than those of training as if they were shorter, by a fixed factor
-    stretch: that factor, set for an evaluation at longer rows; the model divides the coordinates of a bounded
-        scheme by it, any other scheme reads it itself
-
     def bias(self, head: Tensor, q_coords: tuple[Tensor, ...], k_coords: tuple[Tensor, ...]) -> Tensor:
         """What is added to the scores, elementwise over broadcast shapes.
 
         head: int64 of any shape; q_coords, k_coords: one tensor for each of the A axes. All shapes
         broadcast against each other, and the result has the broadcast shape. Written so that the
         same lines give a whole (B|1, H, N, M) table and one entry inside a FlexAttention score
-    width: int = 0
-    stretches: bool = False
-    stretch: float = 1.0
-
         function, where every tensor is a single number: no matmul, no reduction, no reshape.
         """
         raise AssertionError("only called where acts_on names 'bias'")
-    @classmethod
-    def concatenates(cls, options: dict[str, Any]) -> bool:
-        """Whether `width` is not 0 under these options."""
-        return False
-
 
 
 class TokenMixer(nn.Module):
     """Mixes tokens of one row: forward(x, seq, cache=None, memory=None) -> (B, N, D).
+
+    One that is `empty` adds nothing: a block leaves its branch out, and the norm of it.
 
     A mixer that can decode token by token has `init_cache(batch_size) -> cache`; its forward then
     appends to the cache it is given. A mixer that can share matmuls in a parallel block is
@@ -494,6 +516,7 @@ class TokenMixer(nn.Module):
     """
 
     traits: Traits = Traits()
+    empty: ClassVar[bool] = False
 
     @classmethod
     def traits_for(cls, options: dict[str, Any]) -> Traits:
@@ -506,11 +529,25 @@ class TokenMixer(nn.Module):
 
 
 class ChannelMixer(nn.Module):
-    """Mixes the channels of each token alone: forward(x) -> (B, N, D)."""
+    """Mixes the channels of each token alone: forward(x) -> (B, N, D).
+
+    One that is `empty` adds nothing: a block leaves its branch out, and the norm of it.
+    """
+
+    empty: ClassVar[bool] = False
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
         raise AssertionError("abstract")
+
+
+class Norm(nn.Module):
+    """Any module of one Context is a norm, and takes each token alone, unless it is this and declares more.
+
+    across_tokens: while training, its statistics are taken over the tokens of all rows together
+    """
+
+    across_tokens: ClassVar[bool] = False
 
 
 class Projected(Protocol):
@@ -533,6 +570,7 @@ class Block(nn.Module):
     """
 
     needs_final_norm: ClassVar[bool] = True
+    single: ClassVar[bool] = False  # has a place for a token mixer only: the channel mixer must be empty
 
     def add_cross(
         self, ctx: Context, mixer: Callable[[Context], TokenMixer], norm: Callable[[Context], nn.Module]

@@ -47,8 +47,10 @@ class Facts:
 
     @cached_property
     def tokens(self) -> TokenSpec:
-        """What the tokenizer makes of the data."""
-        return self["tokenizer"].target(**self["tokenizer"].options).spec(self.data)
+        """What the tokenizer makes of the data, and the objective of that where one is chosen."""
+        tokens = self["tokenizer"].target(**self["tokenizer"].options).spec(self.data)
+        asked = self.picks.get("objective")
+        return tokens if asked is None else asked.target(**asked.options).tokens(tokens)
 
     @property
     def traits(self) -> Traits:
@@ -170,8 +172,6 @@ def tied_head(f: Facts) -> str | None:
     return f"{f['head']} shares the table of symbols, {f['tokenizer']} has none: head.tied=false"
 
 
-def target_of_objective(f: Facts) -> str | None:
-    """The data brings the target that the objective asks for."""
 def tied_width(f: Facts) -> str | None:
     """A tied head shares vectors as wide as the stream; a concatenated position leaves tokens narrower ones."""
     if not f["head"].target.ties(f["head"].options) or not f["position"].target.concatenates(f["position"].options):
@@ -182,6 +182,8 @@ def tied_width(f: Facts) -> str | None:
     )
 
 
+def target_of_objective(f: Facts) -> str | None:
+    """The data brings the target that the objective asks for."""
     needs, modal = f["objective"].target.target, f["objective"].target.modality
     if needs is not None and needs != f.data.target:
         return f"{f['objective']} needs a {needs} for each sample, {f['data']} has none"
@@ -224,9 +226,9 @@ RULES = (
     Rule(("head", "model"), class_token_sees),
     Rule(("model", "token_mixer"), prefix_of_mixer),
     Rule(("head", "tokenizer"), tied_head),
+    Rule(("head", "position"), tied_width),
     Rule(("data", "objective"), target_of_objective),
     Rule(("data", "model"), source),
-    Rule(("head", "position"), tied_width),
 )
 
 

@@ -81,8 +81,9 @@ def _said(error: Exception) -> str:
 
 
 def _context(built: dict[str, Any]) -> Context:
-    data, tokens = built["data"].spec, built["tokenizer"].spec(built["data"].spec)
-    ctx = built["model"].context(data, tokens, built["objective"].outputs(data, tokens))
+    data, objective = built["data"].spec, built["objective"]
+    tokens = objective.tokens(built["tokenizer"].spec(data))
+    ctx = built["model"].context(data, tokens, objective.outputs(data, tokens))
     assert ctx.head_dim, "a context knows its head width"
     return ctx
 

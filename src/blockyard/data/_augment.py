@@ -29,7 +29,7 @@ def uniform(key: int, order: Tensor, count: int) -> Tensor:
 
     order: (B,) int64 numbers of samples.
     """
-    streams = torch.arange(count) + _signed((key * _GOLDEN) % (1 << 64))
+    streams = torch.arange(count, device=order.device) + _signed((key * _GOLDEN) % (1 << 64))
     z = _scramble(order * _signed(_GOLDEN) + _scramble(streams)[:, None])  # (count, B)
     return ((z >> 11) & _LOW_53).double() * 2.0**-53
 

@@ -46,6 +46,14 @@ def epoch_key(seed: int, epoch: int) -> int:
     return mix("augment", seed, epoch)
 
 
+def draw_key(seed: int, epoch: int, step: int) -> int:
+    """The key for `Objective.prepare` at this step: the same on every rank and for every piece of its batch.
+
+    What is drawn hashes it with the number of the sample, as augmentation does.
+    """
+    return mix("draw", seed, epoch, step)
+
+
 def steps_per_epoch(num_samples: int, batch_size: int) -> int:
     """How many training steps one epoch has; `batch_size` is the global one."""
     return max(1, num_samples // batch_size)
@@ -89,14 +97,15 @@ def eval_indices(step: int, *, num_samples: int, batch_size: int, rank: int = 0,
 
 
 def take(split: Split, order: Tensor, key: int | None) -> Batch:
-    """`split.batch(order, key)`, where a row numbered -1 is a stand-in that asks for nothing.
+    """`split.batch(order, key)` with the numbers of its samples; a row numbered -1 is a stand-in that asks for nothing.
 
     Such a row holds sample 0 with every target `Batch.ignore`, so that no metric counts it.
     """
     absent = order < 0
-    if not bool(absent.any()):
-        return split.batch(order, key)
     batch = split.batch(order.clamp_min(0), key)
+    batch.sample = order
+    if not bool(absent.any()):
+        return batch
     target = batch.inputs.clone() if batch.target is None else batch.target.clone()
     target[absent] = Batch.ignore
     batch.target = target

@@ -51,7 +51,8 @@ def evaluate(
                 if halt is not None:
                     halt()
                 order = eval_indices(step, num_samples=len(split), batch_size=batch_size, rank=rank, world=world)
-                batch = objective.prepare(take(split, order, None).to(device, non_blocking=True))
+                # No key: what is drawn for a sample is the same at every evaluation, and in batches of any size.
+                batch = objective.prepare(take(split, order, None).to(device, non_blocking=True), None)
                 prediction = model(**batch.arguments())
                 for metric in metrics.values():
                     metric.update(prediction, batch.target)

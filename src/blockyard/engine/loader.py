@@ -14,8 +14,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from blockyard.contracts import Batch, Split
-from blockyard.data._order import epoch_key, step_indices, steps_per_epoch, take
+from blockyard.data._order import draw_key, epoch_key, step_indices, steps_per_epoch, take
 from blockyard.errors import UserError
+
+Prepare = Callable[[Batch, int | None], Batch]  # Objective.prepare
 
 
 @dataclass(frozen=True)
@@ -60,17 +62,22 @@ class Layout:
         epoch, step = divmod(update, self.steps_per_epoch)
         return epoch, step, piece
 
+    def draw(self, update: int) -> int:
+        """The key for what the objective draws at update number `update`, in every process and piece."""
+        epoch, step = divmod(update, self.steps_per_epoch)
+        return draw_key(self.seed, 0 if self.overfit else epoch, step)
+
 
 class Numbered(Dataset[Batch]):
     """The training split as batches by number.
 
-    prepare: the objective's, where rows ask for different numbers of things. A batch that is a part of
+    prepare: of the objective, where rows ask for different numbers of things. A batch that is a part of
         an update then has the `weight` its mean loss takes there. It is worked out here, from the whole
         update's rows, because the loss of a first piece is needed before the last piece is read; no
         process has to ask another, and no device is waited for.
     """
 
-    def __init__(self, split: Split, layout: Layout, prepare: Callable[[Batch], Batch] | None = None) -> None:
+    def __init__(self, split: Split, layout: Layout, prepare: Prepare | None = None) -> None:
         self.split = split
         self.layout = layout
         self.prepare = prepare if layout.pieces * layout.world > 1 else None
@@ -80,7 +87,8 @@ class Numbered(Dataset[Batch]):
         parts = layout.pieces * layout.world
         batch = self._part(number, layout.place(number)[2] * layout.world + layout.rank, parts)
         if self.prepare is not None:
-            mine, all_ = (_asked(self.prepare(part)) for part in (batch, self._part(number, 0, 1)))
+            key = layout.draw(number // layout.pieces)
+            mine, all_ = (_asked(self.prepare(part, key)) for part in (batch, self._part(number, 0, 1)))
             batch = replace(batch, weight=torch.tensor(mine * parts / max(all_, 1), dtype=torch.float32))
         return batch
 
@@ -125,7 +133,7 @@ def training_loader(
     stop: int,
     workers: int,
     pin: bool,
-    prepare: Callable[[Batch], Batch] | None = None,
+    prepare: Prepare | None = None,
 ) -> DataLoader[Batch]:
     """Batches number `start` to `stop` of the run; the same with any number of workers.
 

@@ -55,6 +55,7 @@ class Learner(pl.LightningModule):
         self.schedule = schedule
         self.settings = settings
         self.loader: Callable[[int], Any] | None = None  # batches from an update on
+        self.key: Callable[[int], int] | None = None  # for what the objective draws at an update
         self.update = 0  # the number of the update in work, from 0
         self.guard = Guard(tolerant=settings.half)
         self.norm: Tensor | None = None  # of the last update's gradients, before clipping
@@ -98,7 +99,7 @@ class Learner(pl.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The loss of one batch, weighted where it is a part of an update with rows of different lengths."""
         weight = batch.weight
-        batch = self.objective.prepare(batch)
+        batch = self.objective.prepare(batch, None if self.key is None else self.key(self.update))
         prediction = self.model(**batch.arguments())
         loss = self.objective.loss(prediction, batch.target)
         if weight is not None:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from blockyard import assemble
-from blockyard.contracts import Batch, Splits
+from blockyard.contracts import Batch, DataSpec, Splits
 from blockyard.engine.callbacks.checkpoint import Checkpoint
 from blockyard.engine.callbacks.rhythm import Beats, Rhythm
 from blockyard.engine.callbacks.watcher import Live, Watcher
@@ -120,6 +120,7 @@ def prepare(
         tell=tell if rank == 0 else unheard,
     )
     job = Job(folder, plan, options, splits, learner, rhythm, layout, device, precision, checkpoint, interrupts)
+    learner.key = layout.draw
     learner.loader = lambda start: training_loader(
         splits.train,
         layout,
@@ -127,9 +128,14 @@ def prepare(
         stop=total * options.accumulate,
         workers=options.num_workers,
         pin=device_type == "cuda",
-        prepare=plan.objective.prepare if plan.data.spec.variable or plan.data.spec.packed else None,
+        prepare=plan.objective.prepare if _uneven(plan.data.spec) else None,
     )
     return job
+
+
+def _uneven(spec: DataSpec) -> bool:
+    """Whether rows may ask for different numbers of things."""
+    return spec.variable or spec.packed or spec.target == "symbols"
 
 
 def unheard(_step: int, _values: dict[str, float]) -> None:

@@ -40,7 +40,7 @@ class NextToken(Objective):
             raise ValueError("objective=next_token needs symbols; this tokenizer gives vectors without a vocabulary")
         return tokens.vocabulary
 
-    def prepare(self, batch: Batch) -> Batch:
+    def prepare(self, batch: Batch, key: int | None = None) -> Batch:
         """Rows of N + 1 symbols -> inputs (B, N) and the symbols after them (B, N).
 
         A target the data brought itself lies symbol by symbol on the inputs and is moved alike.
