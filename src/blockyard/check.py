@@ -17,7 +17,7 @@ from blockyard.compose import Composed
 from blockyard.contracts import Issue
 from blockyard.overrides import near, nodes
 from blockyard.rules import RULES, Facts, Pick, Rule
-from blockyard.schema import OURS, REQUIRED, RESERVED, Root, allowed, locate, options
+from blockyard.schema import OURS, REQUIRED, RESERVED, Root, allowed, factories, locate, options
 from blockyard.shapes import shapes, weights
 
 
@@ -73,13 +73,25 @@ def _target(key: str, node: dict[str, Any], config: dict[str, Any]) -> Iterator[
     except ValueError as error:
         yield Issue(f"{key}._target_", str(error))
         return
-    promised = contract(key)
+    promised, late = _promised(key, config)
     if not issubclass(found, promised):
         yield Issue(f"{key}._target_", f"{target} is no {promised.__name__}")
-    elif bool(node.get("_partial_")) != (key in LATE):
-        yield Issue(
-            f"{key}._partial_", "is true for what is built from a Context, and for nothing else", [str(key in LATE)]
-        )
+    elif bool(node.get("_partial_")) != late:
+        yield Issue(f"{key}._partial_", "is true for what is built from a Context, and for nothing else", [str(late)])
+
+
+def _promised(key: str, config: dict[str, Any]) -> tuple[type, bool]:
+    """What the class of a node must be, and whether it waits for a Context: inside a component its option says so."""
+    held, _, name = key.rpartition(".")
+    parent = dict(nodes(config)).get(held)
+    if parent is not None and allowed(str(parent["_target_"]), list(config.get("allow") or [])):
+        try:
+            made = factories(options(locate(str(parent["_target_"])))[name].annotation)
+        except (KeyError, ValueError):
+            made = None  # reported elsewhere
+        if made is not None:
+            return made, True
+    return contract(key), key in LATE
 
 
 def _values(key: str, node: dict[str, Any]) -> Iterator[Issue]:

@@ -103,7 +103,13 @@ def _default_name(choices: dict[str, str | None]) -> str:
 
 def _plain(value: Any) -> Any:
     from dataclasses import asdict, is_dataclass
+    from functools import partial
 
+    if isinstance(value, partial):  # a factory is written as the node that makes it
+        target = value.func
+        held = {name: value.keywords.get(name, option.default) for name, option in options(target).items()}
+        named = {"_target_": f"{target.__module__}.{target.__qualname__}", "_partial_": True}
+        return named | {name: _plain(each) for name, each in held.items()}
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     return list(value) if isinstance(value, tuple) else value

@@ -7,6 +7,7 @@ import inspect
 import json
 import re
 import types
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -63,6 +64,8 @@ class Option:
 
     def problem(self, value: Any) -> str | None:
         """Why `value` does not fit, or None. Nested objects, already built, are not judged."""
+        if factories(self.annotation):
+            return None if _is_factory(value) else f"expected {self.describe()}: {{_target_: ..., _partial_: true}}"
         adapter = _adapter(self.annotation)
         if adapter is None:
             return None
@@ -76,6 +79,8 @@ class Option:
 
     def convert(self, value: Any) -> Any:
         """`value` as the constructor wants it: tuples from lists, dataclasses from mappings."""
+        if factories(self.annotation):
+            return value
         adapter = _adapter(self.annotation)
         return value if adapter is None else adapter.validate_json(json.dumps(value), strict=True)
 
@@ -127,8 +132,23 @@ def options(target: type) -> dict[str, Option]:
     return found
 
 
+def factories(annotation: Any) -> type | None:
+    """What the factory that an option takes makes: TokenMixer for Callable[[Context], TokenMixer]; else None."""
+    if get_origin(annotation) is not Callable:
+        return None
+    made = get_args(annotation)[-1]
+    return made if inspect.isclass(made) else None
+
+
+def _is_factory(value: Any) -> bool:
+    return isinstance(value, dict) and "_target_" in value and value.get("_partial_") is True
+
+
 def describe(annotation: Any) -> str:
     """A type hint in words a user reads."""
+    made = factories(annotation)
+    if made is not None:
+        return f"a {made.__name__} as a node"
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         bounds = [_BOUNDS[type(b)](b) for b in args[1:] if type(b) in _BOUNDS]
