@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Seq
-from blockyard.ops.mask import scheme, visible
+from blockyard.ops.mask import everything, scheme, visible
 
 
 def refusal(device: str, dtype: torch.dtype, head_dim: int, dropout: float) -> str | None:
@@ -29,13 +29,13 @@ def refusal(device: str, dtype: torch.dtype, head_dim: int, dropout: float) -> s
     return None
 
 
-def block_mask(seq: Seq, k_seq: Seq, causal: bool, batch: int) -> Any:
+def block_mask(seq: Seq, k_seq: Seq, causal: bool, batch: int, window: int | None = None, strict: bool = False) -> Any:
     """The visibility rule as a BlockMask, or None where every query sees every key."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    if not causal and k_seq.valid is None and k_seq.segment is None:
+    if everything(k_seq, causal, window, strict):
         return None
-    q_index, k_index = seq.index, k_seq.index
+    q_index, k_index, num_prefix = seq.index, k_seq.index, seq.num_prefix
     valid, q_segment, k_segment = k_seq.valid, seq.segment, k_seq.segment
     per_row = valid is not None or k_segment is not None
 
@@ -49,6 +49,9 @@ def block_mask(seq: Seq, k_seq: Seq, causal: bool, batch: int) -> Any:
             None if valid is None else valid[b, k],
             None if q_segment is None else q_segment[b, q],
             None if k_segment is None else k_segment[b, k],
+            window,
+            strict,
+            q < num_prefix,
         )
 
     rows = batch if per_row else None
@@ -96,12 +99,14 @@ def flex(
     scale: float | None = None,
     mask: Any = None,
     compiled: bool = True,
+    window: int | None = None,
+    strict: bool = False,
 ) -> Tensor:
-    """Attention by FlexAttention: (B, H, N, K). `mask` is a BlockMask made before, for this `causal`."""
+    """Attention by FlexAttention: (B, H, N, K). `mask` is a BlockMask made before, for these very facts."""
     from torch.nn.attention.flex_attention import flex_attention
 
     if mask is None:
-        mask = block_mask(seq, k_seq, causal, q.shape[0])
+        mask = block_mask(seq, k_seq, causal, q.shape[0], window, strict)
     # Inside a compiled block the compiler meets the plain function.
     kernel = flex_attention if torch.compiler.is_compiling() or not compiled else _compiled()
     return kernel(

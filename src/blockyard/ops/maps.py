@@ -6,7 +6,8 @@ with, and `reference.weights` works them out in float32: the same scores, bias a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -30,11 +31,14 @@ class Seen:
     k_seq: Seq
     causal: bool
     scale: float | None
+    window: int | None = None
+    strict: bool = False
+    rule: Callable[..., Tensor] = reference.weights  # what makes weights of these arguments
 
     def weights(self) -> Tensor:
         """The weights (B, H, N, M) in float32: each row sums to one, or to nothing where a query sees nothing."""
         q, k = self.q.float(), self.k.float()
-        return reference.weights(q, k, self.seq, self.k_seq, self.causal, self.scale)
+        return self.rule(q, k, self.seq, self.k_seq, self.causal, self.scale, self.window, self.strict)
 
 
 class _State:
@@ -46,10 +50,10 @@ def listening() -> bool:
     return _State.seen is not None
 
 
-def note(q: Tensor, k: Tensor, v: Tensor, seq: Seq, k_seq: Seq, causal: bool, scale: float | None) -> None:
-    """Called by `attend` for each call while somebody listens."""
+def note(*call: Any, rule: Callable[..., Tensor] = reference.weights) -> None:
+    """Called by `attend` and its like for each call while somebody listens, with the fields of `Seen` from `q` on."""
     if _State.seen is not None:
-        _State.seen.append(Seen(kernel.layer(), q, k, v, seq, k_seq, causal, scale))
+        _State.seen.append(Seen(kernel.layer(), *call, rule=rule))
 
 
 @contextmanager
@@ -76,6 +80,12 @@ def attention(model: nn.Module, *inputs: Any, **named: Any) -> list[Seen]:
         return seen
     finally:
         model.train(training)
+
+
+def block_number(path: str) -> int | None:
+    """The block's number in a layer's path, such as blocks.3.token_mixer."""
+    found = re.search(r"\.(\d+)\.", f".{path}.")
+    return int(found.group(1)) if found else None
 
 
 def smaller(weights: Tensor, side: int) -> Tensor:

@@ -3,6 +3,8 @@
     see(q, k) =  index[k] <= index[q]                      where the model is causal
              and valid[k]                                  where rows are padded
              and (k is prefix or segment[q] == segment[k]) where rows are packed
+             and (|index[q] - index[k]| < window or q is prefix or k is prefix)   where there is a window
+             and index[k] != index[q]                      where it is strict
 
 The same lines make a whole table for `scaled_dot_product_attention` and one entry inside a
 FlexAttention function: they work elementwise over shapes that broadcast.
@@ -25,7 +27,7 @@ def scheme(seq: Seq, k_seq: Seq, hook: str) -> Position | None:
     return position
 
 
-def reasons(seq: Seq, k_seq: Seq, causal: bool) -> list[str]:
+def reasons(seq: Seq, k_seq: Seq, causal: bool, window: int | None = None, strict: bool = False) -> list[str]:
     """Why a kernel that knows only "everything" and "causal" is not enough; empty where it is."""
     found = []
     if scheme(seq, k_seq, "bias") is not None:
@@ -37,8 +39,17 @@ def reasons(seq: Seq, k_seq: Seq, causal: bool) -> list[str]:
     if k_seq.segment is not None:
         found.append("rows hold several segments")
     if causal and not _plain_causal(seq, k_seq):
-        found.append("several queries follow a cache")
+        found.append("other keys (a cache, trained ones) stand before the row")
+    if window is not None and not (len(seq) == 1 and k_seq.memo.get("window", window + 1) <= window):
+        found.append("attention is windowed")
+    if strict:
+        found.append("a token does not see itself")
     return found
+
+
+def shifts(seq: Seq, k_seq: Seq, causal: bool, window: int | None) -> bool:
+    """Whether leaving out the token itself comes to leaving out the last key, and a first query that sees nothing."""
+    return causal and _plain_causal(seq, k_seq) and not reasons(seq, k_seq, causal, window)
 
 
 def _plain_causal(seq: Seq, k_seq: Seq) -> bool:
@@ -55,20 +66,32 @@ def visible(
     k_valid: Tensor | None,
     q_segment: Tensor | None,
     k_segment: Tensor | None,
+    window: int | None = None,
+    strict: bool = False,
+    q_prefix: Tensor | None = None,
 ) -> Tensor:
-    """Whether a query sees a key, elementwise; `k_place` is the key's place in the row, from 0."""
+    """Whether a query sees a key, elementwise; `k_place` is the key's place in the row, from 0.
+
+    `window` counts the token itself; `q_prefix` says whether a query is a prefix token, which no window holds.
+    """
     see = (k_index <= q_index) if causal else (k_index >= k_index) & (q_index >= q_index)
     if k_valid is not None:
         see = see & k_valid
     if k_segment is not None:
         see = see & ((k_place < num_prefix) | (q_segment == k_segment))
+    if window is not None:
+        near = (q_index - k_index < window) & (k_index - q_index < window) | (k_place < num_prefix)
+        see = see & (near if q_prefix is None else near | q_prefix)
+    if strict:
+        see = see & (k_index != q_index)
     return see
 
 
-def table(seq: Seq, k_seq: Seq, causal: bool) -> Tensor | None:
+def table(seq: Seq, k_seq: Seq, causal: bool, window: int | None = None, strict: bool = False) -> Tensor | None:
     """Who sees whom: (B|1, 1, N, M) bool, or None where every query sees every key."""
-    if not causal and k_seq.valid is None and k_seq.segment is None:
+    if everything(k_seq, causal, window, strict):
         return None
+    q_place = torch.arange(len(seq), device=seq.index.device)
     k_place = torch.arange(len(k_seq), device=k_seq.index.device)
     return visible(
         causal,
@@ -79,7 +102,15 @@ def table(seq: Seq, k_seq: Seq, causal: bool) -> Tensor | None:
         None if k_seq.valid is None else k_seq.valid[:, None, None, :],
         None if seq.segment is None else seq.segment[:, None, :, None],
         None if k_seq.segment is None else k_seq.segment[:, None, None, :],
+        window,
+        strict,
+        (q_place < seq.num_prefix)[None, None, :, None],
     )  # (B|1, 1, N, M)
+
+
+def everything(k_seq: Seq, causal: bool, window: int | None, strict: bool) -> bool:
+    """Whether every query sees every key."""
+    return not (causal or strict or window is not None or k_seq.valid is not None or k_seq.segment is not None)
 
 
 def bias_table(seq: Seq, k_seq: Seq, heads: int) -> Tensor | None:
@@ -94,19 +125,21 @@ def bias_table(seq: Seq, k_seq: Seq, heads: int) -> Tensor | None:
     return F.pad(bias, (k_seq.num_prefix, 0, seq.num_prefix, 0))  # (B|1, H, N, M)
 
 
-def dense(seq: Seq, k_seq: Seq, causal: bool, heads: int) -> tuple[Tensor | None, Tensor | None]:
+def dense(
+    seq: Seq, k_seq: Seq, causal: bool, heads: int, window: int | None = None, strict: bool = False
+) -> tuple[Tensor | None, Tensor | None]:
     """One mask for `scaled_dot_product_attention`, and the queries that see nothing.
 
     The mask (B|1, H|1, N, M) is bool, or float where a bias is added. A query that sees nothing
     is let to see everything, so that no softmax runs over nothing; its output must be zeroed:
     blind (B|1, 1, N, 1) bool, or None where no query can be blind.
     """
-    see, bias = table(seq, k_seq, causal), bias_table(seq, k_seq, heads)
+    see, bias = table(seq, k_seq, causal, window, strict), bias_table(seq, k_seq, heads)
     if see is None:
         return bias, None
     blind = ~see.any(-1, keepdim=True)  # (B|1, 1, N, 1)
     see = see | blind
     # Without padding or segments, a causal row sees at least itself or what came before.
-    may_be_blind = k_seq.valid is not None or k_seq.segment is not None or k_seq is not seq
+    may_be_blind = strict or k_seq.valid is not None or k_seq.segment is not None or k_seq is not seq
     mask = see if bias is None else bias.masked_fill(~see, float("-inf"))
     return mask, blind if may_be_blind else None

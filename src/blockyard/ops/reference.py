@@ -16,7 +16,16 @@ from blockyard.contracts import Seq
 from blockyard.ops.mask import bias_table, table
 
 
-def scores(q: Tensor, k: Tensor, seq: Seq, k_seq: Seq, causal: bool, scale: float | None = None) -> Tensor:
+def scores(
+    q: Tensor,
+    k: Tensor,
+    seq: Seq,
+    k_seq: Seq,
+    causal: bool,
+    scale: float | None = None,
+    window: int | None = None,
+    strict: bool = False,
+) -> Tensor:
     """Scores before the softmax, -inf where a query does not see: (B, H, N, M).
 
     q (B, H, N, K); k (B, H', M, K) with H' dividing H: head h reads keys h // (H / H').
@@ -24,24 +33,45 @@ def scores(q: Tensor, k: Tensor, seq: Seq, k_seq: Seq, causal: bool, scale: floa
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # (B, H, M, K)
     raw = q @ k.transpose(-1, -2)  # (B, H, N, M)
     raw = raw * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
-    bias, see = bias_table(seq, k_seq, q.shape[1]), table(seq, k_seq, causal)
+    bias, see = bias_table(seq, k_seq, q.shape[1]), table(seq, k_seq, causal, window, strict)
     if bias is not None:
         raw = raw + bias
     return raw if see is None else raw.masked_fill(~see, float("-inf"))
 
 
-def weights(q: Tensor, k: Tensor, seq: Seq, k_seq: Seq, causal: bool, scale: float | None = None) -> Tensor:
+def weights(
+    q: Tensor,
+    k: Tensor,
+    seq: Seq,
+    k_seq: Seq,
+    causal: bool,
+    scale: float | None = None,
+    window: int | None = None,
+    strict: bool = False,
+) -> Tensor:
     """Attention weights (B, H, N, M); a row that sees nothing is all zero. Used for attention maps too."""
-    raw = scores(q, k, seq, k_seq, causal, scale)
+    raw = scores(q, k, seq, k_seq, causal, scale, window, strict)
     top = raw.amax(-1, keepdim=True)  # (B, H, N, 1)
     lifted = torch.exp(raw - top.masked_fill(top == float("-inf"), 0.0))
     total = lifted.sum(-1, keepdim=True)  # (B, H, N, 1)
     return lifted / total.masked_fill(total == 0, 1.0)
 
 
-def eager(q: Tensor, k: Tensor, v: Tensor, seq: Seq, k_seq: Seq, causal: bool, scale: float | None = None) -> Tensor:
+def eager(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seq: Seq,
+    k_seq: Seq,
+    causal: bool,
+    scale: float | None = None,
+    window: int | None = None,
+    strict: bool = False,
+) -> Tensor:
     """softmax(Q K^T scale + bias) V, each step a line: (B, H, N, K)."""
-    return weights(q, k, seq, k_seq, causal, scale) @ v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
+    return weights(q, k, seq, k_seq, causal, scale, window, strict) @ v.repeat_interleave(
+        q.shape[1] // v.shape[1], dim=1
+    )
 
 
 def chunked(
@@ -52,10 +82,12 @@ def chunked(
     k_seq: Seq,
     causal: bool,
     scale: float | None = None,
+    window: int | None = None,
+    strict: bool = False,
     chunk: int = 3,
 ) -> Tensor:
     """The same, over `chunk` keys at a time with a running maximum and sum: (B, H, N, K)."""
-    raw = scores(q, k, seq, k_seq, causal, scale)
+    raw = scores(q, k, seq, k_seq, causal, scale, window, strict)
     v = v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)  # (B, H, M, K)
     top = raw.new_full((*raw.shape[:3], 1), float("-inf"))
     total = raw.new_zeros(top.shape)
