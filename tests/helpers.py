@@ -124,6 +124,8 @@ def tiny(
         "block": "pre_norm",
         "head": "token",
     }
+    if node("block", picks.get("block", "pre_norm"))[0].single:
+        defaults["channel_mixer"] = "none"
     made = {
         family: factory(family, name, (options or {}).get(family)) for family, name in {**defaults, **picks}.items()
     }

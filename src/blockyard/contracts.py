@@ -66,8 +66,9 @@ class TokenSpec:
     `grid` is the layout of a full row of tokens: (7, 7) for patches, (64,) for text, () for a set
     whose tokens lie nowhere. Its length is the number of coordinate axes A. `count` is the largest
     N without prefix tokens; None means that the grid says it, as the product of its sides.
-    `vocabulary` is None for inputs that are not symbols. `mask` is the symbol that an objective hides
-    others behind, where it added one.
+    `vocabulary` is None for inputs that are not symbols. Symbols beyond the
+    tokenizer's own text: `mask`, which an objective hides others behind, where it added one; `start` and
+    `end`, which frame the row that a decoder writes, where the data has a source.
     """
 
     grid: tuple[int, ...]
@@ -75,6 +76,8 @@ class TokenSpec:
     vocabulary: int | None = None
     count: int | None = None
     mask: int | None = None
+    start: int | None = None
+    end: int | None = None
 
     def __post_init__(self) -> None:
         if self.count is not None and (self.count < 1 or (self.grid and self.count != math.prod(self.grid))):
@@ -199,7 +202,7 @@ class Seq:
     num_prefix: int = 0
     grid: tuple[int, ...] | None = None
     position: Position | None = None
-    memo: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    memo: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         return self.index.shape[0]
@@ -508,8 +511,11 @@ class TokenMixer(nn.Module):
     One that is `empty` adds nothing: a block leaves its branch out, and the norm of it.
 
     A mixer that can decode token by token has `init_cache(batch_size) -> cache`; its forward then
-    appends to the cache it is given. A mixer that can share matmuls in a parallel block is
-    `Projected`.
+    appends to the cache it is given. Every cache, of keys and values or of a state, has `bytes`, what it
+    fills now, and `reorder(order)`, after which row i of the batch is what row order[i] was; order (B',)
+    int64 may repeat rows and leave some out (a beam search does both).
+
+    A mixer that can share matmuls in a parallel block is `Projected`.
 
     Where an option changes the traits, `traits_for` says so before anything is built, and the
     constructor sets `self.traits` to the same before it checks its Context.
@@ -522,6 +528,12 @@ class TokenMixer(nn.Module):
     def traits_for(cls, options: dict[str, Any]) -> Traits:
         """The traits under these options; override where an option changes them."""
         return cls.traits
+
+    def prepare(self, x: Tensor, seq: Seq) -> None:  # noqa: B027 - most have nothing to prepare
+        """Called with a row before it enters the blocks: put into `seq.memo` what layers can share.
+
+        Not called for pieces that follow a cache. An answer may not depend on it.
+        """
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""

@@ -202,6 +202,35 @@ def source(f: Facts) -> str | None:
     return f"{f['model']} reads a source row with its encoder, {f['data']} has none"
 
 
+def norm_across_rows(f: Facts) -> str | None:
+    """A norm over all tokens of a batch wants them all real, and of one document a row."""
+    if not getattr(f["norm"].target, "across_tokens", False) or not (f.data.variable or f.data.packed):
+        return None
+    why = "pads rows of different lengths" if f.data.variable else "packs several documents into a row"
+    return f"{f['norm']} takes its statistics over all tokens of a batch, {f['data']} {why}"
+
+
+def norm_across_time(f: Facts) -> str | None:
+    """A norm over all tokens of a batch tells early ones of late ones."""
+    if not getattr(f["norm"].target, "across_tokens", False) or not f.causal:
+        return None
+    return f"{f['norm']} takes its statistics over all tokens of a batch, {f['model']} hides the future"
+
+
+def nothing_mixes(f: Facts) -> str | None:
+    """A block has at least one mixer that adds something."""
+    if not (f["token_mixer"].target.empty and f["channel_mixer"].target.empty):
+        return None
+    return f"{f['token_mixer']} and {f['channel_mixer']} both add nothing, so that a block does nothing"
+
+
+def single_block(f: Facts) -> str | None:
+    """A block of one mixer has no place for a channel mixer."""
+    if not f["block"].target.single or f["channel_mixer"].target.empty:
+        return None
+    return f"{f['block']} has one mixer, that of the tokens, and no place for {f['channel_mixer']}"
+
+
 @dataclass(frozen=True)
 class Rule:
     """A reason-giver and the two families whose choices it concerns."""
@@ -221,6 +250,10 @@ RULES = (
     Rule(("data", "token_mixer"), packing),
     Rule(("block", "token_mixer"), fusing_tokens),
     Rule(("block", "channel_mixer"), fusing_channels),
+    Rule(("block", "channel_mixer"), single_block),
+    Rule(("token_mixer", "channel_mixer"), nothing_mixes),
+    Rule(("data", "norm"), norm_across_rows),
+    Rule(("model", "norm"), norm_across_time),
     Rule(("head", "objective"), head_of_objective),
     Rule(("head", "model"), class_token),
     Rule(("head", "model"), class_token_sees),

@@ -40,7 +40,11 @@ class Branch(nn.Module):
 
 
 class TwoBranches(Block):
-    """A token mixer and a channel mixer, each with a norm of its own."""
+    """A token mixer and a channel mixer, each with a norm of its own; how a branch joins the stream is the block's.
+
+    What a mixer gives goes through `finish`, a module for each branch: what a block does there besides (a
+    second norm, a scale). A mixer that adds nothing has no branch, no norm and no such module.
+    """
 
     def __init__(
         self,
@@ -50,27 +54,55 @@ class TwoBranches(Block):
         norm: NormFactory,
         dropout: Rate,
         drop_path: Rate,
+        finish: Callable[[], nn.Module] = nn.Identity,
     ) -> None:
         super().__init__()
-        self.token_norm = norm(ctx)
+        self.finish = finish
         self.token_mixer = token_mixer(ctx)
         check_context(self.token_mixer, ctx)
-        self.channel_norm = norm(ctx)
         self.channel_mixer = channel_mixer(ctx)
+        token, channel = not self.token_mixer.empty, not self.channel_mixer.empty
+        check_mixers(self)
+        self.token_norm = norm(ctx) if token else None
+        self.token_finish = finish() if token else None
+        self.channel_norm = norm(ctx) if channel else None
+        self.channel_finish = finish() if channel else None
         self.branch = Branch(ctx, dropout, drop_path)
         self.cross_norm: nn.Module | None = None
         self.cross_mixer: TokenMixer | None = None
+        self.cross_finish: nn.Module | None = None
 
     def add_cross(self, ctx: Context, mixer: MixerFactory, norm: NormFactory) -> None:
         """A branch between the two that reads the memory, with a norm of its own; it has no order of time."""
         self.cross_norm, self.cross_mixer = norm(ctx), mixer(replace(ctx, causal=False))
+        self.cross_finish = self.finish()
 
-    def mix(self, x: Tensor, seq: Seq, cache: Any, memory: Memory | None) -> Tensor:
-        """What the token mixer adds: (B, N, D). It reads the memory where no branch of its own does."""
-        return self.branch(self.token_mixer(x, seq, cache, memory if self.cross_mixer is None else None))
+    def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
+        """x (B, N, D) -> (B, N, D). The token mixer reads the memory where no branch of its own does."""
+        if self.token_norm is not None:
+            mine = memory if self.cross_mixer is None else None
+            x = self.join(x, self.token_norm, lambda h: self.token_finish(self.token_mixer(h, seq, cache, mine)))
+        if self.cross_norm is not None:
+            assert memory is not None, "a block with cross-attention is always given a memory"
+            x = self.join(x, self.cross_norm, lambda h: self.cross_finish(self.cross_mixer(h, seq, None, memory)))
+        if self.channel_norm is not None:
+            x = self.join(x, self.channel_norm, lambda h: self.channel_finish(self.channel_mixer(h)))
+        return x  # (B, N, D)
 
-    def cross(self, x: Tensor, seq: Seq, memory: Memory | None) -> Tensor:
-        """What the branch that reads the memory adds: (B, N, D)."""
-        assert self.cross_mixer is not None
-        assert memory is not None, "a block with cross-attention is always given a memory"
-        return self.branch(self.cross_mixer(x, seq, None, memory))
+    def join(self, x: Tensor, norm: nn.Module, mixer: Callable[[Tensor], Tensor]) -> Tensor:
+        """One branch beside, or in, the stream: x (B, N, D) -> (B, N, D)."""
+        raise AssertionError("abstract")
+
+
+def check_mixers(block: Block) -> None:
+    """Raises ValueError where a block has no use for the mixers it was given."""
+    token, channel = not block.token_mixer.empty, not block.channel_mixer.empty
+    if not token and not channel:
+        raise ValueError(
+            "token_mixer and channel_mixer both add nothing, so that a block does nothing; use another of either"
+        )
+    if block.single and channel:
+        raise ValueError(
+            f"block {type(block).__name__} has one mixer, that of the tokens, for which channel_mixer "
+            f"{type(block.channel_mixer).__name__} has no place; use channel_mixer=none"
+        )

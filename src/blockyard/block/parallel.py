@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.block._base import Branch, ChannelFactory, MixerFactory, NormFactory
+from blockyard.block._base import Branch, ChannelFactory, MixerFactory, NormFactory, check_mixers
 from blockyard.contracts import Block, Context, Memory, Rate, Seq, TokenMixer
 from blockyard.token_mixer._declared import check_call, check_context
 
@@ -50,6 +50,7 @@ class Parallel(Block):
         self.token_mixer = token_mixer(ctx)
         check_context(self.token_mixer, ctx)
         self.channel_mixer = channel_mixer(ctx)
+        check_mixers(self)
         self.cross_mixer: TokenMixer | None = None
         self.branch = Branch(ctx, dropout, drop_path)
         self.fused = fused
@@ -71,13 +72,17 @@ class Parallel(Block):
         h = self.token_norm(x)
         mine = memory if self.cross_mixer is None else None
         # Queries and keys of a memory come from two rows, so that they share no projection.
-        if self.fused and mine is None:
-            added = self._fused(h, seq, cache)
-        else:
-            added = self.token_mixer(h, seq, cache, mine) + self.channel_mixer(h)
+        added = self._fused(h, seq, cache) if self.fused and mine is None else self._apart(h, seq, cache, mine)
         if self.cross_mixer is not None:
             added = added + self.cross_mixer(h, seq, None, memory)
         return x + self.branch(added)  # (B, N, D)
+
+    def _apart(self, h: Tensor, seq: Seq, cache: Any, memory: Memory | None) -> Tensor:
+        """What the mixers add, each by itself: (B, N, D). One that adds nothing is left out."""
+        if self.token_mixer.empty:
+            return self.channel_mixer(h)
+        added = self.token_mixer(h, seq, cache, memory)
+        return added if self.channel_mixer.empty else added + self.channel_mixer(h)
 
     def _fused(self, h: Tensor, seq: Seq, cache: Any) -> Tensor:
         """Both mixers in two matmuls; their weights are joined anew, so gradients reach each: (B, N, D)."""

@@ -12,9 +12,10 @@ Cost: that of its mixers
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from blockyard.block._base import ChannelFactory, MixerFactory, NormFactory, TwoBranches
 from blockyard.contracts import Context, Memory, Rate, Seq
@@ -24,6 +25,7 @@ class PostNorm(TwoBranches):
     """Its output is normalised already; deep ones want a warm-up.
 
     Options:
+        first_norm: normalise the stream before the first block too, as BERT does
         dropout: rate on what each mixer adds, while training
         drop_path: rate at which a sample skips a mixer of the last block while training; earlier ones less
     """
@@ -37,14 +39,17 @@ class PostNorm(TwoBranches):
         channel_mixer: ChannelFactory,
         norm: NormFactory,
         *,
+        first_norm: bool = False,
         dropout: Rate = 0.0,
         drop_path: Rate = 0.0,
     ) -> None:
         super().__init__(ctx, token_mixer, channel_mixer, norm, dropout, drop_path)
+        self.first_norm = norm(ctx) if first_norm and ctx.layer == 0 else nn.Identity()
+
+    def join(self, x: Tensor, norm: nn.Module, mixer: Callable[[Tensor], Tensor]) -> Tensor:
+        """x (B, N, D) -> (B, N, D)."""
+        return norm(x + self.branch(mixer(x)))
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
-        x = self.token_norm(x + self.mix(x, seq, cache, memory))
-        if self.cross_norm is not None:
-            x = self.cross_norm(x + self.cross(x, seq, memory))
-        return self.channel_norm(x + self.branch(self.channel_mixer(x)))  # (B, N, D)
+        return super().forward(self.first_norm(x), seq, cache, memory)

@@ -12,12 +12,12 @@ Cost: that of its mixers
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from blockyard.block._base import ChannelFactory, MixerFactory, NormFactory, TwoBranches
-from blockyard.contracts import Context, Memory, Rate, Seq
+from blockyard.contracts import Context, Rate
 
 
 class PreNorm(TwoBranches):
@@ -40,9 +40,6 @@ class PreNorm(TwoBranches):
     ) -> None:
         super().__init__(ctx, token_mixer, channel_mixer, norm, dropout, drop_path)
 
-    def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
+    def join(self, x: Tensor, norm: nn.Module, mixer: Callable[[Tensor], Tensor]) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
-        x = x + self.mix(self.token_norm(x), seq, cache, memory)
-        if self.cross_norm is not None:
-            x = x + self.cross(self.cross_norm(x), seq, memory)
-        return x + self.branch(self.channel_mixer(self.channel_norm(x)))  # (B, N, D)
+        return x + self.branch(mixer(norm(x)))

@@ -13,12 +13,18 @@ def _gelu_tanh(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
+def _identity(x: Tensor) -> Tensor:
+    return x
+
+
 def _relu2(x: Tensor) -> Tensor:
     return torch.square(F.relu(x))
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
+    "identity": _identity,
+    "sigmoid": torch.sigmoid,
     "gelu_tanh": _gelu_tanh,
     "relu": F.relu,
     "relu2": _relu2,

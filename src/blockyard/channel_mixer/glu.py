@@ -1,4 +1,4 @@
-"""Gated linear unit: one half of the hidden channels gates the other; SwiGLU, GEGLU, ReGLU.
+"""Gated linear unit: one half of the hidden channels gates the other; SwiGLU, GEGLU, ReGLU, GLU, Bilinear.
 
 Source: Shazeer 2020, GLU Variants Improve Transformer (arXiv 2002.05202), eq. 6
 Reference: timm layers/mlp.py, SwiGLU; transformers LlamaMLP
@@ -22,7 +22,7 @@ class GLU(ChannelMixer):
 
     Options:
         expansion: hidden width as a multiple of model.dim, rounded to the next multiple of 8
-        activation: of the gate; silu is SwiGLU, gelu GEGLU, relu ReGLU
+        activation: of the gate; silu is SwiGLU, gelu GEGLU, relu ReGLU, sigmoid the first GLU, identity Bilinear
         bias: biases on all layers
         dropout: rate on the gated channels while training
     """
@@ -32,14 +32,14 @@ class GLU(ChannelMixer):
         ctx: Context,
         *,
         expansion: Positive = 2.667,
-        activation: Literal["silu", "gelu", "relu"] = "silu",
+        activation: Literal["sigmoid", "identity", "silu", "gelu", "gelu_tanh", "relu", "relu2"] = "silu",
         bias: bool = False,
         dropout: Rate = 0.0,
     ) -> None:
         super().__init__()
         hidden = max(8, 8 * round(expansion * ctx.dim / 8))
         self.activation = ACTIVATIONS[activation]
-        self.proj_in = linear(ctx, ctx.dim, 2 * hidden, bias=bias)  # gate first, then what it gates
+        self.proj_in = linear(ctx, ctx.dim, 2 * hidden, bias=bias, content=0)  # gate first, then what it gates
         self.dropout = nn.Dropout(dropout)
         self.proj_out = residual(ctx, hidden, ctx.dim, bias=bias)
 

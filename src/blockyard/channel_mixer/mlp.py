@@ -40,7 +40,7 @@ class MLP(ChannelMixer):
         super().__init__()
         hidden = max(1, round(expansion * ctx.dim))
         self.activation = ACTIVATIONS[activation]
-        self.proj_in = linear(ctx, ctx.dim, hidden, bias=bias)
+        self.proj_in = linear(ctx, ctx.dim, hidden, bias=bias, content=0)
         self.dropout = nn.Dropout(dropout)
         self.proj_out = residual(ctx, hidden, ctx.dim, bias=bias)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import nn
 
 from blockyard.contracts import Context
@@ -15,23 +16,35 @@ from blockyard.init import Init
 
 
 class Linear(nn.Linear):
-    """A linear layer whose weights start normal with `std`, and whose bias starts at zero."""
+    """A linear layer whose weights start normal with `std`, those of outputs from `content` on with `gain` times it.
 
-    def __init__(self, d_in: int, d_out: int, *, bias: bool, std: float) -> None:
-        self.std = std
+    The bias starts at zero.
+    """
+
+    def __init__(self, d_in: int, d_out: int, *, bias: bool, std: float, content: int = 0, gain: float = 1.0) -> None:
+        self.std, self.content, self.gain = std, content, gain
         super().__init__(d_in, d_out, bias=bias)
 
     def init_weights(self, init: Init) -> None:
         """Normal weights, zero bias."""
         init.normal("weight", std=self.std)
         init.zeros("bias")
+        if self.gain != 1.0 and not self.weight.is_meta:
+            with torch.no_grad():
+                self.weight[self.content :] *= self.gain
 
 
-def linear(ctx: Context, d_in: int, d_out: int, *, bias: bool = False) -> Linear:
-    """A layer that starts with the model's own spread."""
-    return Linear(d_in, d_out, bias=bias, std=ctx.init_std)
+def linear(ctx: Context, d_in: int, d_out: int, *, bias: bool = False, content: int | None = None) -> Linear:
+    """A layer that starts with the model's own spread.
+
+    content: the first output that carries content (values, hidden channels) and does not only say where
+        to look (queries, keys); a block may start those smaller, by `ctx.gain`
+    """
+    gain = 1.0 if content is None or ctx.gain is None else ctx.gain
+    return Linear(d_in, d_out, bias=bias, std=ctx.init_std, content=content or 0, gain=gain)
 
 
 def residual(ctx: Context, d_in: int, d_out: int, *, bias: bool = False) -> Linear:
     """A layer that writes into the residual stream: two of those in each of `depth` blocks."""
-    return Linear(d_in, d_out, bias=bias, std=ctx.init_std / math.sqrt(2 * ctx.depth))
+    gain = 1 / math.sqrt(2 * ctx.depth) if ctx.gain is None else ctx.gain
+    return Linear(d_in, d_out, bias=bias, std=ctx.init_std * gain)

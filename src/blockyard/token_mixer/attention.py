@@ -9,14 +9,16 @@ Cost: O(N^2 D) time, O(N) memory with a fused kernel
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import replace
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockyard.contracts import Context, Count, Memory, Rate, Seq, TokenMixer, Traits
 from blockyard.init import Init
-from blockyard.ops.attend import attend
+from blockyard.ops.attend import attend, prepare
 from blockyard.ops.cache import KVCache
 from blockyard.ops.linear import linear, residual
 from blockyard.ops.rotate import rotate
@@ -43,12 +45,15 @@ class Attention(TokenMixer):
 
     Options:
         num_kv_heads: heads of keys and values; null means as many as queries, 1 is multi-query
+        key_dim: width of queries and keys in each head; null means model.dim / model.heads, which is what
+            positions that turn queries and keys work on
+        value_dim: width of values in each head; null means model.dim / model.heads
         qk_norm: RMS-normalise queries and keys in each head, with a learned gain, before rotation
         bias: biases in the projections
         dropout: rate on the attention weights while training
     """
 
-    traits: ClassVar[Traits] = Traits(
+    traits: Traits = Traits(
         causal=True,
         padding=True,
         packing=True,
@@ -56,17 +61,30 @@ class Attention(TokenMixer):
         equivariant=True,
         ports=frozenset({"queries_and_keys", "scores"}),
     )
+    window: int | None = None  # what `ops.attend` calls so; a subclass sets them
+    strict: bool = False
+
+    @classmethod
+    def traits_for(cls, options: dict[str, Any]) -> Traits:
+        """Positions turn heads of width D / H; of another width there is nothing they could turn."""
+        if options.get("key_dim") is None:
+            return cls.traits
+        return replace(cls.traits, ports=cls.traits.ports - {"queries_and_keys"})
 
     def __init__(
         self,
         ctx: Context,
         *,
         num_kv_heads: Count | None = None,
+        key_dim: Count | None = None,
+        value_dim: Count | None = None,
         qk_norm: bool = False,
         bias: bool = False,
         dropout: Rate = 0.0,
     ) -> None:
         super().__init__()
+        if key_dim is not None:
+            self.traits = self.traits_for({"key_dim": key_dim})
         check_context(self, ctx)
         kv_heads = ctx.heads if num_kv_heads is None else num_kv_heads
         if kv_heads < 1 or ctx.heads % kv_heads:
@@ -75,13 +93,13 @@ class Attention(TokenMixer):
                 f"token_mixer.num_kv_heads={num_kv_heads} does not divide model.heads={ctx.heads}; "
                 f"numbers that do: {fits}"
             )
-        self.causal, self.heads, self.kv_heads = ctx.causal, ctx.heads, kv_heads
-        self.head_dim, self.dropout = ctx.head_dim, dropout
-        self.q_width, self.kv_width = ctx.heads * ctx.head_dim, kv_heads * ctx.head_dim
-        self.proj_in = linear(ctx, ctx.dim, self.q_width + 2 * self.kv_width, bias=bias)
-        self.q_norm = HeadNorm(ctx.head_dim) if qk_norm else nn.Identity()
-        self.k_norm = HeadNorm(ctx.head_dim) if qk_norm else nn.Identity()
-        self.proj_out = residual(ctx, self.q_width, ctx.dim, bias=bias)
+        self.causal, self.heads, self.kv_heads, self.dropout = ctx.causal, ctx.heads, kv_heads, dropout
+        self.head_dim, self.value_dim = key_dim or ctx.head_dim, value_dim or ctx.head_dim
+        self.widths = [ctx.heads * self.head_dim, kv_heads * self.head_dim, kv_heads * self.value_dim]  # q, k, v
+        self.proj_in = linear(ctx, ctx.dim, sum(self.widths), bias=bias, content=sum(self.widths[:2]))
+        self.q_norm = HeadNorm(self.head_dim) if qk_norm else nn.Identity()
+        self.k_norm = HeadNorm(self.head_dim) if qk_norm else nn.Identity()
+        self.proj_out = residual(ctx, ctx.heads * self.value_dim, ctx.dim, bias=bias)
 
     def forward(self, x: Tensor, seq: Seq, cache: KVCache | None = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D); with `memory`, keys and values come from there and nothing is causal."""
@@ -93,36 +111,68 @@ class Attention(TokenMixer):
         return self.proj_out(self._cross(x, seq, memory))  # (B, N, D)
 
     def mix(self, h: Tensor, seq: Seq, cache: KVCache | None = None) -> Tensor:
-        """What lies between the projections: h (B, N, (H + 2 H') K) -> (B, N, H K)."""
-        q, k, v = h.split([self.q_width, self.kv_width, self.kv_width], dim=-1)
-        q, k = self.q_norm(self._heads(q)), self.k_norm(self._heads(k))  # (B, H, N, K), (B, H', N, K)
-        v = self._heads(v)  # (B, H', N, K)
-        q, k = rotate(q, k, seq, seq)
+        """What lies between the projections: h (B, N, queries + keys + values) -> (B, N, H values)."""
+        q, k, v = h.split(self.widths, dim=-1)
+        q, k = self.q_norm(self._heads(q, self.head_dim)), self.k_norm(self._heads(k, self.head_dim))
+        v = self._heads(v, self.value_dim)  # (B, H', N, values)
+        q, k = rotate(q, k, seq, seq)  # (B, H, N, K), (B, H', N, K)
         k_seq = seq
         if cache is not None:
             k, v, k_seq = cache.append(k, v, seq)  # 2 x (B, H', M, K)
-        return self._attend(q, k, v, seq, k_seq, self.causal)
+        return self._attend(q, k, v, seq, k_seq, self.causal, self.window, self.strict)
 
     def init_cache(self, batch_size: int) -> KVCache:
         """An empty cache. Raises ValueError where outputs depend on the future."""
         if not self.causal:
             raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
-        return KVCache(batch_size, self.kv_heads, self.head_dim)
+        return KVCache(batch_size, self.kv_heads, self.head_dim, self.value_dim)
+
+    def prepare(self, x: Tensor, seq: Seq) -> None:
+        """The masks of a row, where it needs any."""
+        rate, width = self.dropout if self.training else 0.0, max(self.head_dim, self.value_dim)
+        prepare(seq, self.causal, self.heads, width, x, rate, window=self.window, strict=self.strict)
 
     def _cross(self, x: Tensor, seq: Seq, memory: Memory) -> Tensor:
-        """Queries from x, keys and values from the memory: (B, N, H K)."""
-        weight, bias, cut = self.proj_in.weight, self.proj_in.bias, self.q_width
-        q = F.linear(x, weight[:cut], None if bias is None else bias[:cut])  # (B, N, H K)
-        kv = F.linear(memory.x, weight[cut:], None if bias is None else bias[cut:])  # (B, M, 2 H' K)
-        k, v = kv.chunk(2, dim=-1)
-        q, k = self.q_norm(self._heads(q)), self.k_norm(self._heads(k))  # (B, H, N, K), (B, H', M, K)
-        q, k = rotate(q, k, seq, memory.seq)
-        return self._attend(q, k, self._heads(v), seq, memory.seq, causal=False)
+        """Queries from x, keys and values from the memory: (B, N, H values)."""
+        cut = self.widths[0]
+        q = F.linear(x, self.proj_in.weight[:cut], _part(self.proj_in.bias, slice(cut)))  # (B, N, H K)
+        k, v = self._of_memory(memory)
+        q, k = rotate(self.q_norm(self._heads(q, self.head_dim)), k, seq, memory.seq)
+        return self._attend(q, k, v, seq, memory.seq, causal=False)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, seq: Seq, k_seq: Seq, causal: bool) -> Tensor:
+    def _of_memory(self, memory: Memory) -> tuple[Tensor, Tensor]:
+        """Keys (B, H', M, K) and values of the memory; without gradients worked out once, for all steps of decoding."""
+        keep = not (torch.is_grad_enabled() or self.training or torch.compiler.is_compiling())
+        kept = memory.seq.memo.get(self) if keep else None
+        if kept is not None and kept[0] is memory.x:
+            return kept[1], kept[2]
+        rest = slice(self.widths[0], None)
+        kv = F.linear(memory.x, self.proj_in.weight[rest], _part(self.proj_in.bias, rest))  # (B, M, ...)
+        k, v = kv.split(self.widths[1:], dim=-1)
+        k, v = self.k_norm(self._heads(k, self.head_dim)), self._heads(v, self.value_dim)
+        if keep:
+            memory.seq.memo[self] = (memory.x, k, v)
+        return k, v
+
+    def _attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        seq: Seq,
+        k_seq: Seq,
+        causal: bool,
+        window: int | None = None,
+        strict: bool = False,
+    ) -> Tensor:
+        """Heads joined: (B, N, H values). A memory has no window, and no token that is oneself."""
         rate = self.dropout if self.training else 0.0
-        y = attend(q, k, v, seq, k_seq, causal, dropout=rate)  # (B, H, N, K)
-        return y.transpose(1, 2).flatten(2)  # (B, N, H K)
+        y = attend(q, k, v, seq, k_seq, causal, dropout=rate, window=window, strict=strict)  # (B, H, N, values)
+        return y.transpose(1, 2).flatten(2)  # (B, N, H values)
 
-    def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, H, N, K)
+    def _heads(self, x: Tensor, width: int) -> Tensor:
+        return x.unflatten(-1, (-1, width)).transpose(1, 2)  # (B, H, N, width)
+
+
+def _part(bias: Tensor | None, rows: slice) -> Tensor | None:
+    return None if bias is None else bias[rows]

@@ -1,0 +1,79 @@
+"""DeepNorm: post-norm that weighs the stream more and starts what is added smaller, both by depth.
+
+Source: Wang et al. 2022, DeepNet: Scaling Transformers to 1,000 Layers (arXiv 2203.00555), figure 2
+Reference: none in torch, timm or transformers (microsoft/torchscale has the authors')
+Equation: norm(alpha x + token(x)), then norm(alpha x + channel(x))
+Cost: that of its mixers
+
+    x --+--> token mixer --(+)--> norm --+--> channel mixer --(+)--> norm --> x
+        |                   |            |                     |
+        +------> alpha -----+            +------> alpha -------+
+
+    blocks                        alpha                  beta
+    encoder alone, N              (2 N)^(1/4)            (8 N)^(-1/4)
+    decoder alone, M              (2 M)^(1/4)            (8 M)^(-1/4)
+    encoder beside a decoder      0.81 (N^4 M)^(1/16)    0.87 (N^4 M)^(-1/16)
+    decoder beside an encoder     (3 M)^(1/4)            (12 M)^(-1/4)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from blockyard.block._base import ChannelFactory, MixerFactory, NormFactory, TwoBranches
+from blockyard.contracts import Context, Rate
+
+
+def constants(ctx: Context) -> tuple[float, float]:
+    """alpha, the weight of the stream, and beta, the factor on initial weights: figure 2 of the paper."""
+    if ctx.peer is None:
+        return (2 * ctx.depth) ** 0.25, (8 * ctx.depth) ** -0.25
+    if ctx.causal:
+        return (3 * ctx.depth) ** 0.25, (12 * ctx.depth) ** -0.25
+    both = ctx.depth**4 * ctx.peer
+    return 0.81 * both ** (1 / 16), 0.87 * both ** (-1 / 16)
+
+
+class DeepNorm(TwoBranches):
+    """beta is on values, hidden layers and outputs, not on queries and keys, instead of the 1 / sqrt(2 depth)
+    with which outputs start in other blocks. A mixer that does not say which of its weights carry content
+    (`ops.linear`) has it on its outputs alone.
+
+    Options:
+        dropout: rate on what each mixer adds, while training
+        drop_path: rate at which a sample skips a mixer of the last block while training; earlier ones less
+    """
+
+    needs_final_norm: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        ctx: Context,
+        token_mixer: MixerFactory,
+        channel_mixer: ChannelFactory,
+        norm: NormFactory,
+        *,
+        dropout: Rate = 0.0,
+        drop_path: Rate = 0.0,
+    ) -> None:
+        alpha, beta = constants(ctx)
+        super().__init__(replace(ctx, gain=beta), token_mixer, channel_mixer, norm, dropout, drop_path)
+        self.alpha, self.beta = alpha, beta
+        self.expects_cross = ctx.peer is not None and ctx.causal
+
+    def add_cross(self, ctx: Context, mixer: MixerFactory, norm: NormFactory) -> None:
+        """See `TwoBranches`. Raises ValueError where no constants are known: outside a decoder beside an encoder."""
+        if not self.expects_cross:
+            raise ValueError(
+                "block DeepNorm has constants for cross-attention in a decoder beside an encoder only; "
+                "use block=pre_norm or model=encoder_decoder"
+            )
+        super().add_cross(replace(ctx, gain=self.beta), mixer, norm)
+
+    def join(self, x: Tensor, norm: nn.Module, mixer: Callable[[Tensor], Tensor]) -> Tensor:
+        """x (B, N, D) -> (B, N, D)."""
+        return norm(self.alpha * x + self.branch(mixer(x)))

@@ -1,0 +1,70 @@
+"""LayerScale: pre-norm whose branches join the stream through a learned factor for each channel, small at first.
+
+Source: Touvron et al. 2021, Going deeper with Image Transformers (arXiv 2103.17239), eq. 4 and section 2
+Reference: timm layers/layer_scale.py, LayerScale; timm models/vision_transformer.py, Block with init_values
+Equation: x + a * token(norm(x)), then x + b * channel(norm(x)), with a and b in R^D
+Cost: that of its mixers, and 2 D parameters
+
+    x --+--> norm --> token mixer --> * a --(+)--+--> norm --> channel mixer --> * b --(+)--> x
+        |                                    |   |                                     |
+        +------------------------------------+   +-------------------------------------+
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from blockyard.block._base import ChannelFactory, MixerFactory, NormFactory, TwoBranches
+from blockyard.contracts import Context, Positive, Rate
+from blockyard.init import Init
+
+
+class Scale(nn.Module):
+    """A factor for each channel."""
+
+    def __init__(self, dim: int, start: float) -> None:
+        super().__init__()
+        self.start = start
+        self.weight = nn.Parameter(torch.empty(dim))
+
+    def init_weights(self, init: Init) -> None:
+        """The same small number everywhere."""
+        init.constant("weight", self.start)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, N, D) -> (B, N, D)."""
+        return x * self.weight
+
+
+class LayerScale(TwoBranches):
+    """Each block starts near the identity, and channels open one by one.
+
+    Options:
+        start: of the factors; null takes the paper's by depth: 0.1 up to 18 blocks, 1e-5 up to 24, 1e-6 beyond
+        dropout: rate on what each mixer adds, while training
+        drop_path: rate at which a sample skips a mixer of the last block while training; earlier ones less
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        token_mixer: MixerFactory,
+        channel_mixer: ChannelFactory,
+        norm: NormFactory,
+        *,
+        start: Positive | None = None,
+        dropout: Rate = 0.0,
+        drop_path: Rate = 0.0,
+    ) -> None:
+        by_depth = 0.1 if ctx.depth <= 18 else 1e-5 if ctx.depth <= 24 else 1e-6
+        first = by_depth if start is None else start
+        super().__init__(
+            ctx, token_mixer, channel_mixer, norm, dropout, drop_path, finish=lambda: Scale(ctx.dim, first)
+        )
+
+    def join(self, x: Tensor, norm: nn.Module, mixer: Callable[[Tensor], Tensor]) -> Tensor:
+        """x (B, N, D) -> (B, N, D)."""
+        return x + self.branch(mixer(norm(x)))

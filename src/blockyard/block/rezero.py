@@ -1,0 +1,63 @@
+"""ReZero: branches join the stream through one learned number each, zero at first.
+
+Source: Bachlechner et al. 2020, ReZero is All You Need (arXiv 2003.04887), eq. 1
+Reference: none in torch, timm or transformers
+Equation: x + a token(norm(x)), then x + b channel(norm(x)), a and b numbers; the paper's has norm=none
+Cost: that of its mixers, and two parameters
+
+    x --+--> norm --> token mixer --> a --(+)--+--> norm --> channel mixer --> b --(+)--> x
+        |                                  |   |                                   |
+        +----------------------------------+   +-----------------------------------+
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from blockyard.block._base import ChannelFactory, MixerFactory, NormFactory, TwoBranches
+from blockyard.contracts import Context, Rate
+from blockyard.init import Init
+
+
+class Gate(nn.Module):
+    """One learned factor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(1))
+
+    def init_weights(self, init: Init) -> None:
+        """Closed."""
+        init.zeros("weight")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, N, D) -> (B, N, D)."""
+        return x * self.weight
+
+
+class ReZero(TwoBranches):
+    """The model starts as the identity; in the first update only the gates have a gradient.
+
+    Options:
+        dropout: rate on what each mixer adds, while training
+        drop_path: rate at which a sample skips a mixer of the last block while training; earlier ones less
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        token_mixer: MixerFactory,
+        channel_mixer: ChannelFactory,
+        norm: NormFactory,
+        *,
+        dropout: Rate = 0.0,
+        drop_path: Rate = 0.0,
+    ) -> None:
+        super().__init__(ctx, token_mixer, channel_mixer, norm, dropout, drop_path, finish=Gate)
+
+    def join(self, x: Tensor, norm: nn.Module, mixer: Callable[[Tensor], Tensor]) -> Tensor:
+        """x (B, N, D) -> (B, N, D)."""
+        return x + self.branch(mixer(norm(x)))

@@ -1,0 +1,49 @@
+"""Single: one norm and one mixer that does the work of both; the channel mixer is none.
+
+Source: Hua et al. 2022, Transformer Quality in Linear Time (arXiv 2202.10447), section 2.2 (gated attention unit);
+    Cheng et al. 2024, MONet (arXiv 2401.17992); with plain attention the attention-only models of Elhage et al. 2021
+Reference: none in torch, timm or transformers
+Equation: x + mixer(norm(x))
+Cost: that of its mixer
+
+    x --+--> norm --> token mixer --(+)--> x
+        |                            |
+        +----------------------------+
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from blockyard.block._base import ChannelFactory, MixerFactory, NormFactory, TwoBranches
+from blockyard.contracts import Context, Rate
+
+
+class Single(TwoBranches):
+    """A memory is read in a branch of its own, with a norm of its own.
+
+    Options:
+        dropout: rate on what the mixer adds, while training
+        drop_path: rate at which a sample skips the last block while training; earlier ones less
+    """
+
+    single: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        ctx: Context,
+        token_mixer: MixerFactory,
+        channel_mixer: ChannelFactory,
+        norm: NormFactory,
+        *,
+        dropout: Rate = 0.0,
+        drop_path: Rate = 0.0,
+    ) -> None:
+        super().__init__(ctx, token_mixer, channel_mixer, norm, dropout, drop_path)
+
+    def join(self, x: Tensor, norm: nn.Module, mixer: Callable[[Tensor], Tensor]) -> Tensor:
+        """x (B, N, D) -> (B, N, D)."""
+        return x + self.branch(mixer(norm(x)))

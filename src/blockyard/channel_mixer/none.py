@@ -1,0 +1,31 @@
+"""No channel mixing: blocks have the token mixer's branch alone, without a second norm.
+
+Source: Elhage et al. 2021, A Mathematical Framework for Transformer Circuits, whose toy models are attention only
+Reference: none in torch, timm or transformers
+Equation: 0
+Cost: nothing
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from blockyard.contracts import ChannelMixer, Context
+
+
+class NoChannels(ChannelMixer):
+    """Adds nothing.
+
+    Options:
+    """
+
+    empty: ClassVar[bool] = True
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, N, D) -> zeros (B, N, D)."""
+        return x.new_zeros(x.shape)

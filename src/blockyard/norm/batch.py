@@ -1,0 +1,89 @@
+"""Batch normalisation: zero mean and unit variance for each channel over all tokens of a batch.
+
+Source: Ioffe and Szegedy 2015, Batch Normalization (arXiv 1502.03167), algorithms 1 and 2; in transformers Shen et al.
+    2020, PowerNorm (arXiv 2003.07845)
+Reference: torch.nn.BatchNorm1d over flattened tokens; torch.nn.SyncBatchNorm over processes
+Equation: (x - mean(x)) / sqrt(var(x) + eps) * gain + bias, mean and variance over B and N
+Cost: O(N D) time, 2 D parameters, 2 D running numbers
+
+Training takes the statistics of the batch, evaluation the running ones, which lie in the checkpoint: a resumed
+run goes on with them. Over several processes the statistics are those of the whole batch, all tokens alike, so
+that two processes train what one would; they meet twice more for each norm. Where an update is cut into pieces
+(trainer.accumulate), each piece has statistics of its own, as it has anywhere else.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn import functional as F
+
+from blockyard.contracts import Context, Norm, Positive, Rate
+from blockyard.init import Init
+
+
+class Batch(Norm):
+    """Tokens of one row have a say in those of all others: no padding, no packing, no hidden future.
+
+    Options:
+        eps: added to the variance
+        momentum: weight of a new batch in the running statistics
+    """
+
+    across_tokens: ClassVar[bool] = True
+
+    def __init__(self, ctx: Context, *, eps: Positive = 1e-5, momentum: Rate = 0.1) -> None:
+        super().__init__()
+        _check(ctx)
+        self.eps, self.momentum = eps, momentum
+        self.weight = nn.Parameter(torch.empty(ctx.dim))
+        self.bias = nn.Parameter(torch.empty(ctx.dim))
+        self.running_mean: Tensor
+        self.running_var: Tensor
+        self.register_buffer("running_mean", torch.zeros(ctx.dim))
+        self.register_buffer("running_var", torch.ones(ctx.dim))
+
+    def init_weights(self, init: Init) -> None:
+        """Gain one, bias zero."""
+        init.ones("weight")
+        init.zeros("bias")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, N, D) -> (B, N, D); in training the running statistics move."""
+        if self.training and distributed.is_initialized() and distributed.get_world_size() > 1:
+            return self._together(x)
+        flat = x.flatten(0, -2)  # (B N, D)
+        running = (self.running_mean, self.running_var)
+        y = F.batch_norm(flat, *running, self.weight, self.bias, self.training, self.momentum, self.eps)
+        return y.view_as(x)  # (B, N, D)
+
+    def _together(self, x: Tensor) -> Tensor:
+        """With the statistics of all processes' tokens: (B, N, D) -> (B, N, D)."""
+        from torch.distributed.nn.functional import all_reduce
+
+        exact = x.to(torch.promote_types(x.dtype, torch.float32)).flatten(0, -2)  # (B N, D)
+        count = exact.new_full((1,), len(exact))
+        total = all_reduce(torch.cat([exact.sum(0), count]))  # (D + 1,)
+        count = total[-1].detach()
+        centred = exact - total[:-1] / count  # (B N, D)
+        var = all_reduce(centred.square().sum(0)) / count  # (D,)
+        with torch.no_grad():
+            self.running_mean.lerp_((total[:-1] / count).to(self.running_mean.dtype), self.momentum)
+            self.running_var.lerp_((var * count / (count - 1)).to(self.running_var.dtype), self.momentum)
+        y = centred * torch.rsqrt(var + self.eps) * self.weight + self.bias
+        return y.to(x.dtype).view_as(x)  # (B, N, D)
+
+
+def _check(ctx: Context) -> None:
+    """Raises ValueError where the tokens of a batch may not all meet."""
+    found = []
+    if ctx.causal:
+        found.append("in training tells every token of later ones: use model=encoder, or norm=layer")
+    if ctx.tokens.variable:
+        found.append("would count padding: use data of one length, or norm=layer")
+    if ctx.data.packed:
+        found.append("mixes the documents of a packed row: use data without packing, or norm=layer")
+    if found:
+        raise ValueError("; ".join(f"norm Batch {text}" for text in found))
