@@ -273,3 +273,23 @@ def test_real_photographs_from_a_folder(shared_data: Path, tmp_path: Path) -> No
     labels = (shared_data / "cifar10" / "test_labels.txt").read_text().split()
     counts = torch.bincount(splits.test.target).tolist()
     assert counts == [labels.count(str(number)) for number in range(len(names))]
+
+
+def test_fewer_training_images_are_a_part_of_more_and_of_every_class() -> None:
+    tokenizer = Patch(size=2)
+    whole = Digits().load(tokenizer)
+    parts = [Digits(train_size=size).load(tokenizer) for size in (50, 200)]
+    for part, size in zip(parts, (50, 200), strict=True):
+        assert len(part.train) == size
+        assert all(
+            torch.equal(getattr(part, name).target, getattr(whole, name).target) for name in ("validation", "test")
+        )
+        counts = part.train.target.bincount(minlength=10)
+        assert int(counts.max() - counts.min()) <= 2 + size // 100
+    small, large = ({image.numpy().tobytes() for image in part.train.images} for part in parts)
+    assert small < large
+
+
+def test_more_training_images_than_there_are_is_said() -> None:
+    with pytest.raises(ValueError, match=r"data\.train_size=5000: there are 1295 training"):
+        Digits(train_size=5000).load(Patch(size=2))

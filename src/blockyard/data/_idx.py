@@ -42,6 +42,7 @@ class IdxData(ImageData):
         shift: CountOrZero = 0,
         crop: Rate = 0.0,
         flip: bool = False,
+        train_size: Count | None = None,
     ) -> None:
         super().__init__(
             batch_size=batch_size,
@@ -51,6 +52,7 @@ class IdxData(ImageData):
             shift=shift,
             crop=crop,
             flip=flip,
+            train_size=train_size,
         )
         self.root, self.download = Path(root).expanduser(), download
 

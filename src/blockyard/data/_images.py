@@ -11,7 +11,7 @@ from torch import Tensor
 
 from blockyard.contracts import Batch, Count, CountOrZero, DataModule, DataSpec, Rate, Splits, Tokenizer
 from blockyard.data._augment import Augment
-from blockyard.data._split import Fraction, sha256, stratified
+from blockyard.data._split import Fraction, nested, sha256, stratified
 
 
 class Labelled(NamedTuple):
@@ -82,6 +82,8 @@ class ImageData(DataModule):
         shift: random translation of training images, in pixels, filled with zeros
         crop: random square of side 1 - crop or more, stretched back to full size
         flip: mirror half of the training images
+        train_size: training images kept, class by class as many of each as of all; null is all, and a smaller
+            number keeps a part of what a larger one does
     """
 
     incidental = frozenset({"eval_batch_size"})
@@ -98,10 +100,12 @@ class ImageData(DataModule):
         shift: CountOrZero = 0,
         crop: Rate = 0.0,
         flip: bool = False,
+        train_size: Count | None = None,
     ) -> None:
         self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
         self.validation_fraction, self.split_seed = validation_fraction, split_seed
         self.augment = Augment(shift, crop, flip)
+        self.train_size = train_size
         self._fingerprint: str | None = None
 
     @property
@@ -117,7 +121,7 @@ class ImageData(DataModule):
         """Read and split; the test part is the data set's own where it has one."""
         rest, test = self.read()
         kept, taken = stratified(rest.target, self.validation_fraction, self.split_seed)
-        train, validation = rest.pick(kept), rest.pick(taken)
+        train, validation = rest.pick(self.fewer(rest.target, kept)), rest.pick(taken)
         self._fingerprint = sha256(tensor for part in (train, validation, test) for tensor in part)
         moments = Moments.of(train.images)
         return Splits(
@@ -125,6 +129,19 @@ class ImageData(DataModule):
             ImageSplit(validation, Finish(moments, Augment())),
             ImageSplit(test, Finish(moments, Augment())),
         )
+
+    def fewer(self, target: Tensor, kept: Tensor) -> Tensor:
+        """Those of the `kept` training images that `train_size` leaves.
+
+        Raises ValueError where there are not so many.
+        """
+        if self.train_size is None:
+            return kept
+        if self.train_size > len(kept):
+            raise ValueError(
+                f"data.train_size={self.train_size}: there are {len(kept)} training images beside validation and test"
+            )
+        return kept[nested(target[kept], self.train_size, self.split_seed)]
 
     def fingerprint(self) -> str:
         """SHA-256 of pixels and classes, part by part."""

@@ -30,6 +30,22 @@ def stratified(target: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tens
     return by_class[~chosen].sort().values, by_class[chosen].sort().values
 
 
+def nested(target: Tensor, size: int, seed: int) -> Tensor:
+    """`size` of the sample numbers of target (n,) int64, ascending; a smaller size is a part of a larger one.
+
+    Samples stand in an order drawn by `seed` in which every class is spread evenly, so that its share of the
+    first few is as nearly that of all as whole numbers allow.
+    """
+    generator = torch.Generator().manual_seed(mix("nested", seed))
+    shuffled = torch.randperm(len(target), generator=generator)
+    place = torch.empty(len(target), dtype=torch.float64)
+    for one in target.unique():
+        members = shuffled[target[shuffled] == one]
+        start = torch.rand((), generator=generator, dtype=torch.float64)
+        place[members] = (torch.arange(len(members), dtype=torch.float64) + start) / len(members)
+    return place.argsort(stable=True)[:size].sort().values
+
+
 def by_size(sizes: Sequence[int], fractions: Sequence[float], seed: int) -> list[list[int]]:
     """Whole documents dealt to parts: a list of document numbers per fraction, then the rest.
 

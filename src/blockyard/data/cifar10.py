@@ -45,6 +45,7 @@ class CIFAR10(ImageData):
         shift: CountOrZero = 4,
         crop: Rate = 0.0,
         flip: bool = True,
+        train_size: Count | None = None,
     ) -> None:
         super().__init__(
             batch_size=batch_size,
@@ -54,6 +55,7 @@ class CIFAR10(ImageData):
             shift=shift,
             crop=crop,
             flip=flip,
+            train_size=train_size,
         )
         self.root, self.download = Path(root).expanduser(), download
 

@@ -39,6 +39,7 @@ class Digits(ImageData):
         shift: CountOrZero = 0,
         crop: Rate = 0.0,
         flip: bool = False,
+        train_size: Count | None = None,
     ) -> None:
         super().__init__(
             batch_size=batch_size,
@@ -48,6 +49,7 @@ class Digits(ImageData):
             shift=shift,
             crop=crop,
             flip=flip,
+            train_size=train_size,
         )
         self.test_fraction = test_fraction
 

@@ -57,6 +57,7 @@ class ImageFolder(ImageData):
         shift: CountOrZero = 0,
         crop: Rate = 0.0,
         flip: bool = False,
+        train_size: Count | None = None,
     ) -> None:
         super().__init__(
             batch_size=batch_size,
@@ -66,6 +67,7 @@ class ImageFolder(ImageData):
             shift=shift,
             crop=crop,
             flip=flip,
+            train_size=train_size,
         )
         self.root, self.shape = Path(root).expanduser(), (channels, size, size)
         self.test_fraction, self.memory_limit, self.workers = test_fraction, memory_limit, workers
@@ -94,7 +96,7 @@ class ImageFolder(ImageData):
         if pixels <= self.memory_limit * 2**20:
             return super().load(tokenizer)
         kept, taken = stratified(rest.target, self.validation_fraction, self.split_seed)
-        train, validation = rest.pick(kept), rest.pick(taken)
+        train, validation = rest.pick(self.fewer(rest.target, kept)), rest.pick(taken)
         # The bytes of all files would take as long to hash as to train on.
         parts = [[f"{f.relative_to(self.root)} {f.stat().st_size}" for f in p.files] for p in (train, validation, test)]
         self._fingerprint = sha256(name for part in parts for name in (str(len(part)), *part))
