@@ -15,10 +15,11 @@ def check_axes(position: type[Position], ctx: Context) -> None:
         )
 
 
-def check_split(name: str, width: int, what: str, axes: int) -> None:
-    """Raises ValueError where `width` channels cannot be shared out in pairs over `axes` axes."""
-    if width % (2 * axes):
+def check_split(name: str, width: int, what: str, axes: int, group: int = 2) -> None:
+    """Raises ValueError where `width` channels cannot be shared out in groups (pairs) over `axes` axes."""
+    if width % (group * axes) or not width:
+        how = "in pairs over" if group == 2 else "over"
         raise ValueError(
-            f"position {name} shares {what} out in pairs over {axes} axes, so it must be a multiple of "
-            f"{2 * axes}, not {width}; change model.dim or model.heads"
+            f"position {name} shares {what} out {how} {axes} axes, so it must be a multiple of "
+            f"{group * axes}, not {width}; change model.dim or model.heads"
         )

@@ -1,24 +1,38 @@
 """Rotary positions: queries and keys turn with their place, so scores see only differences.
 
 Source: Su et al. 2021, RoFormer (arXiv 2104.09864), eq. 34; axial 2-D form as in Heo et al. 2024, Rotary Position
-    Embedding for Vision Transformer (arXiv 2403.13298)
+    Embedding for Vision Transformer (arXiv 2403.13298); a part of the channels: Black et al. 2022, GPT-NeoX
+    (arXiv 2204.06745), section 2.1; linear: Chen et al. 2023, Position Interpolation (arXiv 2306.15595); NTK and
+    YaRN: Peng et al. 2023, YaRN (arXiv 2309.00071), definition 1 and section 3
 Reference: transformers modeling_rope_utils.py (halves layout); timm layers/pos_embed_sincos.py
 Equation: q_t -> R(coords_t) q_t, k_t -> R(coords_t) k_t, R turns channel pair i by p base^(-2i / K)
 Cost: O(N K) time for each layer, no parameters
+
+A factor s reads a row as if it were s times shorter. It is `factor`, times how much longer than in
+training the rows of an evaluation are (trainer.extrapolate):
+
+    linear   every pair turns s times slower
+    ntk      the base grows, so that the slowest pair turns s times slower and the fastest hardly at all
+    yarn     pairs that turn often within a training row stay, those that turn less than once are slowed
+             by s, those between are blended; scores grow by (0.1 ln s + 1)^2
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+import math
+from typing import Annotated, Literal
 
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
-from blockyard.contracts import Context, Position, Positive
-from blockyard.position._axes import check_axes, check_split
+from blockyard.contracts import Context, Positive
+from blockyard.position._rotary import Rotary, Share
+
+FAST, SLOW = 32, 1  # turns within a row, above and below which YaRN leaves a pair alone and slows it fully
 
 
-class Rope(Position):
+class Rope(Rotary):
     """Channels of a head are shared out over the axes; channel i turns with channel i + half.
 
     Prefix tokens do not turn. Scores between tokens see only how far they lie apart; a score with a
@@ -27,35 +41,61 @@ class Rope(Position):
     Options:
         base: the slowest pair turns once in about 2 pi base tokens; null means 10000 on a line and 100 on
             a grid, whose sides are short
+        fraction: share of a head's channels that turn, its first ones
+        scaling: how rows are read as if they were shorter; none leaves longer rows as they are
+        factor: how many times shorter, in training too
     """
 
-    acts_on: ClassVar[frozenset[str]] = frozenset({"rotate"})
-    relative: ClassVar[bool] = True
+    def __init__(
+        self,
+        ctx: Context,
+        *,
+        base: Positive | None = None,
+        fraction: Share = 1.0,
+        scaling: Literal["none", "linear", "ntk", "yarn"] = "none",
+        factor: Annotated[float, Ge(1)] = 1.0,
+    ) -> None:
+        super().__init__(ctx, name="rope", base=base, fraction=fraction)
+        if scaling == "none" and factor != 1:
+            raise ValueError(
+                f"position.factor={factor:g} with position.scaling=none is read by nothing; use position.scaling="
+                "linear, ntk or yarn, or position.factor=1"
+            )
+        if scaling == "ntk" and self.half < 2:
+            raise ValueError(
+                "position.scaling=ntk slows all pairs but the first, and a head has one pair for each axis; "
+                "use wider heads or position.scaling=linear"
+            )
+        if scaling == "yarn" and self.base <= 1:
+            raise ValueError(f"position.base={self.base:g} with position.scaling=yarn: takes a base larger than 1")
+        self.scaling, self.factor, self.stretches = scaling, factor, scaling != "none"
+        self.sides = [side / factor for side in ctx.tokens.grid]  # lengths that the plain frequencies are for
 
-    def __init__(self, ctx: Context, *, base: Positive | None = None) -> None:
-        super().__init__()
-        check_axes(type(self), ctx)
-        check_split("rope", ctx.head_dim, "the head width (model.dim / model.heads)", ctx.tokens.axes)
-        self.base = base or (10000.0 if ctx.tokens.axes == 1 else 100.0)
-        self.half = ctx.head_dim // (2 * ctx.tokens.axes)
+    def angles(self, coords: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosine and sine (B|1, 1, N, A, half); YaRN lengthens what they turn."""
+        cos, sin = super().angles(coords, like)
+        shrink = self.factor * self.stretch
+        if self.scaling != "yarn" or shrink == 1:
+            return cos, sin
+        longer = 0.1 * math.log(shrink) + 1
+        return cos * longer, sin * longer
 
-    def rotate(self, q: Tensor, k: Tensor, q_coords: Tensor, k_coords: Tensor) -> tuple[Tensor, Tensor]:
-        """q (B, H, N, K), k (B, H', M, K), coordinates (B|1, N or M, A) -> q, k turned."""
-        q_angles = self._angles(q_coords, q)
-        k_angles = q_angles if k_coords is q_coords else self._angles(k_coords, k)
-        return _turn(q, *q_angles), _turn(k, *k_angles)
+    def frequencies(self, step: Tensor) -> Tensor:
+        """Radians a place, of pairs numbered step (half,) in [0, 1): (half,) or (A, half)."""
+        shrink = self.factor * self.stretch
+        if self.scaling == "none" or shrink == 1:
+            return self.base**-step
+        if self.scaling == "ntk":
+            return (self.base * shrink ** (self.half / (self.half - 1))) ** -step
+        plain = self.base**-step
+        if self.scaling == "linear":
+            return plain / shrink
+        slowed = torch.stack([self._slowed(side, step) for side in self.sides])  # (A, half), 0 to 1
+        return plain * (1 - slowed) + plain / shrink * slowed
 
-    def _angles(self, coords: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine (B|1, 1, N, A, half), at least in float32: bfloat16 cannot count to 1000."""
-        exact = torch.promote_types(like.dtype, torch.float32)
-        step = torch.arange(self.half, device=like.device, dtype=exact) / self.half
-        angle = coords.to(exact)[:, None, :, :, None] * self.base**-step  # (B|1, 1, N, A, half)
-        return angle.cos(), angle.sin()
-
-
-def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x (B, H, N, K), angles (B|1, 1, N, A, half) -> (B, H, N, K)."""
-    pairs = x.to(cos.dtype).unflatten(-1, (cos.shape[-2], 2, cos.shape[-1]))  # (B, H, N, A, 2, half)
-    first, second = pairs.unbind(-2)
-    turned = torch.stack([first * cos - second * sin, second * cos + first * sin], dim=-2)
-    return turned.flatten(-3).to(x.dtype)  # (B, H, N, K)
+    def _slowed(self, side: float, step: Tensor) -> Tensor:
+        """How far each pair is slowed: 0 for those that turn often within `side` places, 1 for the slow."""
+        turns = [math.log(side / (count * 2 * math.pi)) / math.log(self.base) for count in (FAST, SLOW)]
+        low = max(math.floor(self.half * turns[0]), 0)
+        high = max(min(math.ceil(self.half * turns[1]), 2 * self.half - 1), low)
+        return ((step * self.half - low) / (high - low or 0.001)).clamp(0, 1)
