@@ -12,6 +12,7 @@ from torch import Tensor
 from blockyard.contracts import Batch, Count, CountOrZero, DataModule, DataSpec, Rate, Splits, Tokenizer
 from blockyard.data._augment import Augment
 from blockyard.data._split import Fraction, nested, sha256, stratified
+from blockyard.errors import UserError
 
 
 class Labelled(NamedTuple):
@@ -133,12 +134,12 @@ class ImageData(DataModule):
     def fewer(self, target: Tensor, kept: Tensor) -> Tensor:
         """Those of the `kept` training images that `train_size` leaves.
 
-        Raises ValueError where there are not so many.
+        Raises UserError where there are not so many.
         """
         if self.train_size is None:
             return kept
         if self.train_size > len(kept):
-            raise ValueError(
+            raise UserError(
                 f"data.train_size={self.train_size}: there are {len(kept)} training images beside validation and test"
             )
         return kept[nested(target[kept], self.train_size, self.split_seed)]
