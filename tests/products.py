@@ -231,11 +231,21 @@ def _judged(number: int, first: str, second: str, data: str, tokenizer: str, hea
 
 
 def batch_for(plan: Any, size: int = 2) -> Batch:
-    """Random inputs and targets of the shape that a plan's data promises. Reads nothing."""
+    """Random inputs and targets of the shapes that a plan's data promises. Reads nothing."""
     generator = torch.Generator().manual_seed(0)
-    spec = plan.data.spec
-    if spec.modality == "image":
+    spec, symbols = plan.data.spec, plan.tokens().vocabulary
+
+    def drawn(high: int, *shape: int) -> torch.Tensor:
+        return torch.randint(high, (size, *shape), generator=generator)
+
+    if spec.modality == "text":  # a symbol more than a model sees, for the objective to ask for
+        inputs = drawn(symbols, spec.shape[0] + 1)
+    elif symbols is not None:
+        inputs = drawn(symbols, *spec.shape)
+    else:
         inputs = torch.rand(size, *spec.shape, generator=generator)
-        return Batch(inputs, torch.randint(spec.classes, (size,), generator=generator))
-    length = spec.shape[0] + 1
-    return Batch(torch.randint(plan.tokens().vocabulary, (size, length), generator=generator))
+    targets = {"class": (), "symbols": spec.shape, "pixels": spec.shape[1:]}
+    target = drawn(spec.classes or symbols, *targets[spec.target]) if spec.target else None
+    lengths = torch.full((size,), inputs.shape[1]) if spec.variable else None
+    source = None if spec.source is None else drawn(symbols, *spec.source)
+    return Batch(inputs, target, lengths=lengths, source=source)

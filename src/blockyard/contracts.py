@@ -382,6 +382,9 @@ class Architecture(ABC):
 
     causal: ClassVar[bool]
     takes_source: ClassVar[bool] = False  # an encoder reads a second row beside the one that is predicted
+    crosses: ClassVar[bool] = False  # its blocks need a branch of their own that reads the other row
+    latents: ClassVar[bool] = False  # its blocks run over learned vectors that lie nowhere, not over the tokens
+    stacks: ClassVar[bool] = True  # it has blocks; one without takes `none` for every part of a block
 
     @abstractmethod
     def context(self, data: DataSpec, tokens: TokenSpec, outputs: int) -> Context:
@@ -529,7 +532,7 @@ class TokenMixer(nn.Module):
         """The traits under these options; override where an option changes them."""
         return cls.traits
 
-    def prepare(self, x: Tensor, seq: Seq) -> None:  # noqa: B027 - most have nothing to prepare
+    def prepare(self, x: Tensor, seq: Seq) -> None:
         """Called with a row before it enters the blocks: put into `seq.memo` what layers can share.
 
         Not called for pieces that follow a cache. An answer may not depend on it.
@@ -582,6 +585,7 @@ class Block(nn.Module):
     """
 
     needs_final_norm: ClassVar[bool] = True
+    empty: ClassVar[bool] = False  # it is no block: for a model that stacks none
     single: ClassVar[bool] = False  # has a place for a token mixer only: the channel mixer must be empty
 
     def add_cross(

@@ -56,6 +56,19 @@ class Accuracy(_Mean):
         self.count += (target != Batch.ignore).sum()
 
 
+class Exact(_Mean):
+    """Share of the rows that are asked anything whose every answer is right."""
+
+    higher_is_better = True
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        """prediction: (B, N, V) logits; target: (B, N) int64."""
+        asked = target != Batch.ignore
+        rows = asked.any(1)
+        self.total += (((prediction.argmax(-1) == target) | ~asked).all(1) & rows).sum()
+        self.count += rows.sum()
+
+
 class _Derived(Metric):
     """A figure that follows from a mean cross entropy: shares its sums, so that nothing is added twice.
 

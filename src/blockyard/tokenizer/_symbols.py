@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -12,10 +14,16 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what that symbol reads as
 
 
 def text_tokens(data: DataSpec, vocabulary: int) -> TokenSpec:
-    """The tokens of a text: one axis. Raises ValueError where the data is none."""
+    """The tokens of a text: one axis. Raises ValueError where the data is none.
+
+    Where it has a source, rows are written from a start to an end symbol, two more than the vocabulary.
+    """
     if data.modality != "text":
         raise ValueError(f"this tokenizer reads text, the data gives {data.modality}s")
-    return TokenSpec(data.shape, variable=data.variable, vocabulary=vocabulary)
+    tokens = TokenSpec(data.shape, variable=data.variable, vocabulary=vocabulary)
+    if data.source is None:
+        return tokens
+    return replace(tokens, vocabulary=vocabulary + 2, start=vocabulary, end=vocabulary + 1)
 
 
 class SymbolEmbedder(Embedder):
