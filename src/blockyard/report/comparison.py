@@ -36,6 +36,7 @@ class Comparison:
     directions: dict[str, str]
     baseline: str | None
     answer: str = ""
+    stale: str | None = None  # of a file that is older than a later start of its sweep: since when
     expect: dict[str, str] | None = None
     warnings: list[str] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)

@@ -20,23 +20,36 @@ OF_MODEL = tuple(family for family in CONTRACTS if family not in ("optimizer", "
 
 @dataclass
 class Scales:
-    """Weighs configs and remembers what it weighed."""
+    """Weighs configs and remembers what it weighed.
 
+    failed: (config's model, what) -> why it could not be weighed
+    """
+
+    failed: dict[tuple[str, str], str] = field(default_factory=dict)
     _weights: dict[tuple[str, str], int | None] = field(default_factory=dict)
 
     def weigh(self, config: dict[str, Any], what: str) -> int | None:
         """`params`: the numbers that are learned; `flops`: of one forward pass of a full sample.
 
         A vocabulary that is learned from the data counts as large as it may become. None where the model
-        cannot be built, or needs real tensors to run.
+        cannot be built, or needs real tensors to run; `why` then says what went wrong.
         """
         key = model_key(config), what
         if key not in self._weights:
             try:
                 self._weights[key] = {"params": _parameters, "flops": _flops}[what](Plan(config))
-            except Exception:  # a width that does not divide; a component of the user's own may fail in any way
-                self._weights[key] = None
+            except Exception as error:  # a width that does not divide; one's own component may fail in any way
+                self._weights[key], self.failed[key] = None, said(error)
         return self._weights[key]
+
+    def why(self, config: dict[str, Any], what: str) -> str | None:
+        """Why a config could not be weighed, or None."""
+        return self.failed.get((model_key(config), what))
+
+
+def said(error: Exception) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}".removesuffix(": ")
 
 
 def model_key(config: dict[str, Any]) -> str:

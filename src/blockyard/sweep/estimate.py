@@ -15,7 +15,7 @@ from typing import Any
 
 from blockyard.runs.files import read_json
 from blockyard.runs.folder import RUN, SUMMARY
-from blockyard.sweep.count import Scales
+from blockyard.sweep.count import Scales, said
 from blockyard.sweep.plan import Cell, SweepPlan
 
 _RECENT = 200  # finished runs of the store that are looked at, the newest
@@ -27,22 +27,35 @@ _READ = 30.0  # seconds of reading data, after which sizes are no longer looked 
 
 @dataclass(frozen=True)
 class Estimate:
-    """flops: of training all cells, None where unknown; seconds: with `places` cells at once; source: of the time."""
+    """What cells will cost.
+
+    flops: of training all of them, None where unknown; source: of the time, and what is not known
+    seconds: with `places` cells at once; one after another where nobody knows how many run together (None)
+    longest: of one cell
+    """
 
     cells: int
     flops: float | None
     seconds: float | None
-    places: int
+    places: int | None
     source: str
+    longest: float = 0.0
 
     def __str__(self) -> str:
         if not self.cells:
             return "nothing is left to run"
         flops = f"{self.flops:.2g} FLOPs" if self.flops is not None else "FLOPs unknown"
-        took = (
-            f"about {spoken(self.seconds)} with {self.places} at once" if self.seconds is not None else "time unknown"
+        return f"{self.cells} to run: {flops}, {self._took()} ({self.source})"
+
+    def _took(self) -> str:
+        if self.seconds is None:
+            return "time unknown"
+        if self.places is not None:
+            return f"about {spoken(self.seconds)} with {self.places} at once"
+        return (
+            f"about {spoken(self.seconds)} one after another, {spoken(self.longest)} if all run together; "
+            "how many do is for the queue to say, unless executor.workers does"
         )
-        return f"{self.cells} to run: {flops}, {took} ({self.source})"
 
 
 @dataclass
@@ -54,9 +67,10 @@ class _Past:
     seconds: float
 
 
-def estimate(plan: SweepPlan, cells: Sequence[Cell], *, places: int = 1, timed: bool = True) -> Estimate:
+def estimate(plan: SweepPlan, cells: Sequence[Cell], *, places: int | None = 1, timed: bool = True) -> Estimate:
     """The cost of `cells`, which are those still to run.
 
+    places: how many run together; None where nobody knows
     timed: whether a few training steps may be made where no finished run tells how fast this host is
     """
     if not cells:
@@ -74,18 +88,19 @@ def estimate(plan: SweepPlan, cells: Sequence[Cell], *, places: int = 1, timed: 
         rate, source = _rate(past, [f for f in known if f]), f"from {len(past)} finished runs on this host"
     elif timed and total is not None:
         rate, source = work.timed_rate(cells[0].variant)
-    seconds, sizes = 0.0, [f for f in known if f is not None]
+    source += work.unknown()
+    times, sizes = [], [f for f in known if f is not None]
     for cell, size in zip(cells, known, strict=True):
         own = same.get(cell.run.partition("/")[0].rpartition("-")[2])
         size = size if size is not None else (statistics.fmean(sizes) if sizes else None)
         if own:
-            seconds += statistics.fmean(own)
+            times.append(statistics.fmean(own))
         elif rate and size is not None:
-            seconds += size / rate + _START
+            times.append(size / rate + _START)
         else:
             return Estimate(len(cells), total, None, places, source)
-    at_once = max(1, min(places, len(cells)))
-    return Estimate(len(cells), total, seconds / at_once, at_once, source)
+    at_once = None if places is None else max(1, min(places, len(cells)))
+    return Estimate(len(cells), total, math.fsum(times) / (at_once or 1), at_once, source, max(times))
 
 
 def spoken(seconds: float) -> str:
@@ -101,6 +116,13 @@ class _Work:
     scales: Scales = field(default_factory=Scales)
     _sizes: dict[str, int | None] = field(default_factory=dict)
     _spent: float = 0.0
+    _failed: dict[str, None] = field(default_factory=dict)
+
+    def unknown(self) -> str:
+        """Why a size is not known, as the end of a sentence; empty where all are."""
+        why = [*self.scales.failed.values(), *self._failed]
+        more = f" and {len(why) - 1} more of the kind" if len(why) > 1 else ""
+        return f"; a size is not known: {why[0]}{more}" if why else ""
 
     def flops(self, key: str) -> float | None:
         """Of one whole run of a variant."""
@@ -127,7 +149,7 @@ class _Work:
                 made.objective.loss(model(**batch.arguments()), batch.target).backward()
                 times.append(time.perf_counter() - before)
         except Exception as error:  # what a component of the user's own may raise; it is an estimate only
-            return None, f"a step could not be timed: {type(error).__name__}: {error}"
+            return None, f"a step could not be timed: {said(error)}"
         forward = self.scales.weigh(config, "flops")
         step = statistics.median(times[1:])
         return (3.0 * forward * size / step if forward else None), f"from {len(times)} steps timed on the CPU just now"
@@ -157,8 +179,9 @@ class _Work:
             try:
                 plan = Plan(config)
                 self._sizes[key] = len(plan.data.load(plan.tokenizer).train)
-            except Exception:  # data that is not there yet, or the user's own; then the size is not known
+            except Exception as error:  # data that is not there yet, or of the user's own; `unknown` tells it
                 self._sizes[key] = None
+                self._failed[f"the data cannot be read yet ({said(error)})"] = None
             self._spent += time.monotonic() - before
         return self._sizes.get(key)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
 from blockyard.errors import UserError
 from blockyard.sweep.packed import clean
@@ -16,20 +17,44 @@ _SAID = ("claim", "source", "header", "path")  # what changes no run and no judg
 def store(plan: SweepPlan) -> list[str]:
     """Save the plan; an older one that asks for something else is kept as plan-<time>.json. What to tell of it.
 
-    One planner at a time: of two that start together each sees the other's plan, or none.
+    One planner at a time: of two that start together each sees the other's plan, or none. A search without
+    cells yet does not take the place of a plan that has some: that one stays until the search has ended.
     """
     with alone(plan.folder):
         return _store(plan)
 
 
+def refuse_other(plan: SweepPlan) -> None:
+    """Raise UserError where another file of the same name, with another question, has the sweep's folder."""
+    try:
+        old = SweepPlan.load(plan.folder)
+    except UserError:  # none, or damaged: `store` tells it
+        return
+    mine, theirs = plan.facts.get("file"), old.facts.get("file")
+    if not mine or not theirs or asked(old) == asked(plan):
+        return
+    if Path(theirs).is_file() and not Path(theirs).samefile(mine):
+        raise UserError(
+            f"{plan.folder} belongs to {theirs}, another question of the same name; "
+            f"rename {mine}, or give it another place with outputs=DIR"
+        )
+
+
 def _store(plan: SweepPlan) -> list[str]:
     told: list[str] = []
+    searching = bool(plan.question.get("search")) and not plan.cells
     if (plan.folder / FILE).exists():
         try:
             old = SweepPlan.load(plan.folder)
         except UserError as error:
             told = [f"{error}; it is kept as {_keep(plan, 'damaged')}"]
         else:
+            if searching and old.cells:
+                changed = asked(old) != asked(plan)
+                what = (
+                    f"the question has changed: {difference(old, plan)}; the old plan stays until the search has ended"
+                )
+                return [what] if changed else []
             if asked(old) != asked(plan):
                 kept = _keep(plan, re.sub(r"[^\dTZ]", "", str(old.facts.get("time") or "before").partition(".")[0]))
                 told = [f"the question has changed: {difference(old, plan)}; the old plan is kept as {kept}"]

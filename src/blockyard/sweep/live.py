@@ -25,7 +25,7 @@ class Live(Protocol):
     total: int  # runs, so far as they are known
     count: int  # of them that have ended
 
-    def show(self, runs: dict[str, Run], places: int, *, last: bool = False) -> None:
+    def show(self, runs: dict[str, Run], places: int | None, *, last: bool = False) -> None:
         """How everything stands."""
 
     def ended(self, run: Run) -> None:
@@ -65,7 +65,7 @@ class Screen:
                 self._display.stop()
             self._display = None
 
-    def show(self, runs: dict[str, Run], places: int, *, last: bool = False) -> None:
+    def show(self, runs: dict[str, Run], places: int | None, *, last: bool = False) -> None:
         """Draw the table, at most once a second."""
         if self._display is None or (not last and time.monotonic() - self._drawn < _EVERY):
             return
@@ -102,7 +102,7 @@ class Screen:
 
     # -- the table --------------------------------------------------------------------------------------
 
-    def _table(self, runs: dict[str, Run], places: int) -> Any:
+    def _table(self, runs: dict[str, Run], places: int | None) -> Any:
         from rich.console import Group
         from rich.text import Text
 
@@ -149,12 +149,12 @@ class Screen:
             return Text("done" if value is None else f"{value:.4g}", style=_STYLES["done"])
         return Text("" if state in ("missing", "queued") else state, style=_STYLES.get(state, ""))
 
-    def _footer(self, runs: dict[str, Run], places: int) -> str:
+    def _footer(self, runs: dict[str, Run], places: int | None) -> str:
         words = ", ".join(f"{count} {state}" for state, count in _counts(runs).items())
         left = [run for run in runs.values() if run.open]
         took = [run.seconds for run in runs.values() if run.seconds is not None and run.now.state == "done"]
         ends = ""
-        if took and left:
+        if took and left and places:  # of a queue that others use too nobody knows
             mean = sum(took) / len(took)
             here = sum(min(mean, time.monotonic() - run.began) for run in left if run.ours and run.began)
             ends = f", about {_time(max(0.0, mean * len(left) - here) / max(1, min(places, len(left))))} left"

@@ -82,7 +82,7 @@ class SweepPlan:
     question: the sweep file's content as plain data, complete; `base` with the command line's words
     outputs: the folder that holds all runs; the sweep's own is `folder`
     cells: every one that could be asked for; of a tuned sweep `tune.due` says which are
-    facts: command, versions, git, host, time (`provenance`); overrides and config_dirs of the command line;
+    facts: command, versions, git, host, time (`provenance`); overrides and config_dirs of the command line; file;
         metric {name, validation, direction}; notes: what was decided for the user, in words; match
     """
 

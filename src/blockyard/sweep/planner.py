@@ -44,6 +44,7 @@ def make(
     where = Path(outputs).expanduser().absolute()
     facts = provenance(command) | {
         "overrides": list(overrides),
+        "file": str(Path(path).expanduser().absolute()),
         "config_dirs": [str(Path(folder).expanduser().absolute()) for folder in config_dirs],
         "metric": planner.metric,
         "notes": planner.notes(),
@@ -141,8 +142,10 @@ class _Planner:
     def _add(self, key: str, arm: Arm, setting: dict[str, Any], line: list[str]) -> None:
         composed, reasons = self._judged(line)
         if self.question.match and arm.name not in self.matched.get("arms", {}) and not reasons:
+            why = self.scales.why(composed.config, self.question.match)
             reasons = [
                 "match: no width (model.dim) of this arm gives a model that can be weighed against the baseline's"
+                + (f" ({why})" if why else "")
             ]
         if reasons:
             self.refused.append(Refused(arm.name, setting, tuple(reasons)))

@@ -98,14 +98,14 @@ class _Loop:
         """Until nothing is due any more, or a signal says stop."""
         while self.waits and self.signals.signum is None:
             self._hand_out()
-            self.screen.show(self.runs, self.executor.places)
+            self.screen.show(self.runs, self.executor.parallel)
             ended = self.executor.poll(_BEAT)
             for outcome in ended:
                 self._heard(outcome)
             self._look_elsewhere()
             if not self.waits or (ended and self.plan.question.get("tune_seeds")):
                 self.survey()
-        self.screen.show(self.runs, self.executor.places, last=True)
+        self.screen.show(self.runs, self.executor.parallel, last=True)
 
     def _hand_out(self) -> None:
         flying = sum(run.ours for run in self.runs.values())

@@ -3,7 +3,8 @@
 A trial is a run like any other, in a folder of its own; Optuna's record beside the runs says which
 settings were tried, and every process that searches works from it: the same command goes on after
 a kill, a second one helps, and neither makes a trial too many. A trial that its process left behind
-is taken over with its setting, and its run goes on where it stood.
+is taken over with its setting, and its run goes on where it stood; one that failed is tried again on
+request, with its setting and in its place.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,26 +21,31 @@ from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import identity, run_name
 from blockyard.runs.lock import RunLock, held
-from blockyard.sweep import studies
+from blockyard.sweep import history, studies
 from blockyard.sweep.composer import Composer
 from blockyard.sweep.executor.base import BUSY, Executor, Outcome, Task
+from blockyard.sweep.judge import Judge
 from blockyard.sweep.pins import called
-from blockyard.sweep.plan import Cell, Refused, SweepPlan, Variant
+from blockyard.sweep.plan import SweepPlan
+from blockyard.sweep.settled import settled
 from blockyard.sweep.space import Compose, Template, template
 from blockyard.sweep.states import standing
-from blockyard.sweep.trials import Trials
+from blockyard.sweep.trials import AGAIN, Trials
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 _KILLS = 2  # of its process, after which a trial has failed
 _PAUSE = 1.0  # seconds between two looks where there is nothing to do but wait for others
+UNKNOWN = 8  # trials at once where who runs them does not say how many run together
 
 
 def run(
     plan: SweepPlan,
     executor: Executor,
     *,
+    retry: bool = False,
+    elsewhere: bool = False,
     say: Callable[[str], None] = lambda _: None,
     stopped: Callable[[], bool] = lambda: False,
     compose: Compose | None = None,
@@ -48,6 +53,8 @@ def run(
     """Search every arm; gives the plan with the best setting of each, over all seeds, as its cells, and saves it.
 
     executor: entered by the caller, whose leaving it stops what still runs
+    retry: try failed trials again, each with its setting
+    elsewhere: whether trials run on other machines, so that GPUs missing here are no reason against them
     stopped: whether to give up, asked once a second; the plan then comes back as it was
     compose: how a family is composed anew, where the space names one
     Raises UserError where the metric is not measured on validation or the space does not fit Optuna.
@@ -55,27 +62,47 @@ def run(
     if not plan.question.get("search"):
         return plan
     # A family that the space names is composed beside the user's own folders, as the planner did.
-    search = _Search(plan, executor, say, compose or Composer(plan.facts.get("config_dirs") or ()).compose)
+    compose = compose or Composer(plan.facts.get("config_dirs") or ()).compose
+    search = _Search(plan, executor, say, compose, Judge(elsewhere))
     with search.owned():
+        if retry:
+            search.again()
         search.work(stopped)
     if stopped():
         return plan
-    found = search.result()
-    found.save()
+    search.told_of_failures()
+    found = settled(plan, search.arms, search.facts, search.seeds)
+    for line in history.store(found):
+        say(line)
     return found
 
 
+def at_once(executor: Executor, search: dict[str, Any]) -> int:
+    """How many trials are open at the same time.
+
+    What learns from trials that have ended, the sampler or the pruner, is not asked for all of them
+    before the first one has: so there as many as run together, and UNKNOWN where nobody can say.
+    """
+    if (search.get("sampler") or "tpe") == "random" and (search.get("pruner") or "none") == "none":
+        return executor.places
+    return min(executor.places, executor.parallel or UNKNOWN)
+
+
 class _Search:
-    def __init__(self, plan: SweepPlan, executor: Executor, say: Callable[[str], None], compose: Compose) -> None:
+    def __init__(
+        self, plan: SweepPlan, executor: Executor, say: Callable[[str], None], compose: Compose, judge: Judge
+    ) -> None:
         self.plan, self.executor, self.say = plan, executor, say
         self.asked: dict[str, Any] = plan.question["search"]
+        self.places = at_once(executor, self.asked)
         seeds = plan.question["seeds"]
         self.seeds: list[int] = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
         self.owner = f"search-{os.getpid()}-{secrets.token_hex(4)}"
         self.flying: dict[str, tuple[Trials, int]] = {}  # by run
         self.later: dict[str, float] = {}  # runs that somebody else had a moment ago
         self.metric, self.direction = "", ""
-        templates = [found for arm in plan.arms if (found := template(plan, arm.name, compose)) is not None]
+        made = (template(plan, arm.name, compose, judge) for arm in plan.arms)
+        templates = [found for found in made if found is not None]
         if templates:
             config = templates[0].variant.config
             allow = list(config.get("allow") or [])
@@ -93,6 +120,25 @@ class _Search:
             lock.path.unlink(missing_ok=True)
             lock.release()
 
+    def again(self) -> None:
+        """Open every failed trial again, once."""
+        with studies.alone(self.plan.folder):
+            for arm in self.arms:
+                for trial in arm.failed():
+                    arm.again(trial, self.owner)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What is to be known of the search beside its trials."""
+        asked = {name: self.asked.get(name) for name in ("trials", "sampler", "pruner")}
+        return asked | {"metric": self.metric, "direction": self.direction, "seed": self.seeds[0]}
+
+    def told_of_failures(self) -> None:
+        """Say which arms have failed trials, and what tries them again."""
+        for arm in self.arms:
+            if failed := len(arm.failed()):
+                self.say(f"{arm.arm}: {failed} of {arm.budget} trials failed; --retry tries them again")
+
     def work(self, stopped: Callable[[], bool]) -> None:
         """Until no trial of any arm is left to make or to wait for, or until told to stop."""
         while not stopped():
@@ -107,44 +153,15 @@ class _Search:
                 if outcome.key in self.flying:
                     self._ended(*self.flying.pop(outcome.key), outcome)
 
-    def result(self) -> SweepPlan:
-        """The plan of the chosen settings, and what the search cost."""
-        variants, cells, refused, record = {}, [], list(self.plan.refused), {}
-        for arm in self.arms:
-            best, trials, key = arm.best(), arm.record(), None
-            if best is None:
-                why = dict.fromkeys(str(trial["reason"] or trial["state"]) for trial in trials)
-                refused.append(Refused(arm.arm, {}, (f"none of {len(trials)} trials was run to its end", *why)))
-            else:
-                key, setting, first = f"{arm.arm}#{best.number}", arm.setting(best), arm.template.variant.config
-                config, choices, _ = arm.template.config(setting, self.seeds[0])
-                config |= {name: first[name] for name in ("seed", "outputs") if name in first}
-                variants[key] = Variant(key, arm.arm, config, choices, setting)
-                cells += [Cell(key, seed, f"{run_name(config)}/s{seed}") for seed in self.seeds]
-            record[arm.arm] = {"chosen": key, "trials": trials}
-        facts = {name: self.asked.get(name) for name in ("trials", "sampler", "pruner")} | {
-            "metric": self.metric,
-            "direction": self.direction,
-            "seed": self.seeds[0],
-            "arms": record,
-        }
-        return replace(
-            self.plan,
-            variants=variants,
-            cells=tuple(cells),
-            refused=tuple(refused),
-            facts=self.plan.facts | {"search": facts},
-        )
-
     # -- what to start ----------------------------------------------------------------------------------
 
     def _fill(self) -> None:
         """Start what there is a place for: trials left behind first, then new ones, the arms in turn."""
         for arm in self.arms:
             for trial in arm.open():
-                if self._mine(trial) and len(self.flying) < self.executor.places:
+                if self._mine(trial) and len(self.flying) < self.places:
                     self._start(arm, trial)
-        while len(self.flying) < self.executor.places:
+        while len(self.flying) < self.places:
             waiting = [arm for arm in self.arms if len(arm.all()) < arm.budget]
             if not waiting:
                 return
@@ -179,7 +196,7 @@ class _Search:
                 called(config, f"{arm.arm}#{number}/s{self.seeds[0]}"),
                 choices,
                 command=("blockyard", "sweep", self.plan.name),
-                retry=bool(arm[number].user_attrs.get("kills")),
+                retry=bool({"kills", AGAIN} & set(trial.user_attrs)),
                 trial={"storage": studies.address(self.plan.folder), "study": arm.arm, "number": number},
             )
         )

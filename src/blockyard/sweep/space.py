@@ -9,6 +9,7 @@ from typing import Any
 
 from blockyard.compose import Composed
 from blockyard.contracts import Issue
+from blockyard.sweep.judge import Judge
 from blockyard.sweep.plan import SweepPlan, Variant
 
 Compose = Callable[[list[str]], Composed]
@@ -19,18 +20,18 @@ class Template:
     """What all trials of an arm share.
 
     variant: of the plan; overrides: base and arm, for who must compose a family anew
+    judge: says why a config cannot run
     """
 
     variant: Variant
     overrides: list[str]
     outputs: str
     compose: Compose
+    judge: Judge = field(default_factory=Judge)
     _parts: dict[tuple[str, str], Composed] = field(default_factory=dict)
 
     def config(self, setting: dict[str, Any], seed: int) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
         """The complete config under a setting, its choices, and every reason why it cannot run."""
-        from blockyard.check import check
-
         config = copy.deepcopy(self.variant.config) | {"seed": seed, "outputs": self.outputs}
         choices = dict(self.variant.choices)
         issues: list[Issue] = []
@@ -40,7 +41,7 @@ class Template:
                 issues += _put(config, key, setting[key])
             else:
                 issues += self._choose(config, choices, key, setting[key])
-        problems = [str(issue) for issue in issues] or [str(issue) for issue in check(Composed(config, choices))]
+        problems = [str(issue) for issue in issues] or self.judge.reasons(Composed(config, choices))
         return config, choices, problems
 
     def _choose(self, config: dict[str, Any], choices: dict[str, Any], family: str, choice: Any) -> list[Issue]:
@@ -54,13 +55,16 @@ class Template:
         return []
 
 
-def template(plan: SweepPlan, arm: str, compose: Compose) -> Template | None:
-    """What the trials of an arm start from, or None where the arm itself was refused."""
+def template(plan: SweepPlan, arm: str, compose: Compose, judge: Judge | None = None) -> Template | None:
+    """What the trials of an arm start from, or None where the arm itself was refused.
+
+    judge: who knows where they will run; by default on this machine
+    """
     variant = next((found for found in plan.variants.values() if found.arm == arm), None)
     if variant is None:
         return None
     words = next(a.overrides for a in plan.arms if a.name == arm)
-    return Template(variant, [*(plan.question.get("base") or ()), *words], plan.outputs, compose)
+    return Template(variant, [*(plan.question.get("base") or ()), *words], plan.outputs, compose, judge or Judge())
 
 
 def _put(config: dict[str, Any], key: str, value: Any) -> list[Issue]:

@@ -1,7 +1,8 @@
 """The trials of one arm: what was tried, by whom, and what came of it. Optuna's record is the only memory.
 
 Beside Optuna's own, a trial carries: owner (whose lock says whether it is alive), setting, run (the
-folder under `outputs`), kills (of its process) and reason.
+folder under `outputs`), kills (of its process), reason, and `again` (the number of the failed trial
+that it takes the place of: what has ended cannot be opened again).
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from blockyard.sweep.space import Template
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.trial import FrozenTrial
+
+
+AGAIN = "again"
 
 
 @dataclass
@@ -33,8 +37,11 @@ class Trials:
     direction: str
 
     def all(self) -> list[FrozenTrial]:
-        """Those that count, by number."""
-        return self.study.get_trials(deepcopy=False)[: self.budget]
+        """Those that count, in the order of their settings; where one was tried again, the last attempt."""
+        last: dict[int, FrozenTrial] = {}
+        for trial in self.study.get_trials(deepcopy=False):
+            last[trial.user_attrs.get(AGAIN, trial.number)] = trial
+        return list(last.values())[: self.budget]
 
     def open(self) -> list[FrozenTrial]:
         """Those that have not ended."""
@@ -44,9 +51,27 @@ class Trials:
         """How many have ended."""
         return sum(trial.state.is_finished() for trial in self.all())
 
+    def failed(self) -> list[FrozenTrial]:
+        """Those that have failed; a pruned one has not."""
+        return [trial for trial in self.all() if trial.state.name == "FAIL"]
+
+    def again(self, trial: FrozenTrial, owner: str) -> None:
+        """Open another attempt at a failed trial's setting, in its place."""
+        from optuna.trial import TrialState, create_trial
+
+        first = trial.user_attrs.get(AGAIN, trial.number)
+        self.study.add_trial(
+            create_trial(
+                state=TrialState.RUNNING,
+                params=trial.params,
+                distributions=trial.distributions,
+                user_attrs={AGAIN: first, "owner": owner},
+            )
+        )
+
     def ask(self) -> FrozenTrial:
         """A new trial."""
-        number = len(self.study.get_trials(deepcopy=False))
+        number = sum(AGAIN not in trial.user_attrs for trial in self.study.get_trials(deepcopy=False))
         self.study.sampler = studies.make_sampler(self.search.get("sampler") or "tpe", number)
         return self[self.study.ask(fixed_distributions=self.space).number]
 
@@ -67,7 +92,8 @@ class Trials:
 
     def twin(self, trial: FrozenTrial, run: str) -> FrozenTrial | None:
         """An earlier trial of the same run."""
-        return next((t for t in self.all()[: trial.number] if t.user_attrs.get("run") == run), None)
+        same = (t for t in self.all() if t.number < trial.number and t.user_attrs.get("run") == run)
+        return min(same, key=lambda t: t.number, default=None)
 
     def done(self, number: int, value: float) -> None:
         """The run was made to its end."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from blockyard.catalog import PACKAGE
 from blockyard.errors import UserError
 from blockyard.runs.files import write_text
 from blockyard.sweep import words
@@ -30,16 +31,28 @@ _METHODS = {"random": "random", "tpe": "bayes"}
 
 
 def write(plan: SweepPlan, out: Path | None = None) -> str:
-    """Write the sweep's files and say where they lie. Raises UserError, OSError.
+    """Write the sweep's files and say where they lie. Raises UserError.
 
-    out: a folder; None is wandb/ beside the sweep file
+    out: a folder; None is wandb/ beside the sweep file, or sweeps/wandb/ here for one that was installed
     """
-    folder = out or Path(plan.question.get("path") or "sweeps/x").parent / FOLDER
+    folder = out or _beside(Path(plan.question.get("path") or "sweeps/x"))
     paths = []
     for name, content in files(plan).items():
         paths.append(folder / name)
-        write_text(folder / name, content)
+        try:
+            write_text(folder / name, content)
+        except OSError as error:
+            raise UserError(
+                f"{folder / name} cannot be written ({error.strerror or error}); copy the sweep file to a folder of "
+                "your own, such as sweeps/ here, and name that one"
+            ) from error
     return "\n".join(map(str, paths))
+
+
+def _beside(path: Path) -> Path:
+    """wandb/ beside a sweep file; never inside an installed package."""
+    inside = path.absolute().is_relative_to(PACKAGE)
+    return (Path("sweeps") if inside else path.parent) / FOLDER
 
 
 def files(plan: SweepPlan) -> dict[str, str]:

@@ -29,6 +29,11 @@ class Asked:
     workers: int | None
     flags: set[str] = field(default_factory=set)
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether cells may run on other machines than this one."""
+        return self.executor != "local"
+
     def build(self) -> Executor:
         """The executor; each use wants a fresh one. Raises UserError."""
         from blockyard.sweep.executor import build

@@ -5,10 +5,10 @@ compare, and write the page. FILE is a path, or the name of a file in sweeps/. T
 after a crash, a kill, an added seed or arm, fills only the holes.
 
   --dry-run        show the grid, what is refused and why, and the cost; write nothing
-  --retry          also start the cells again that have failed
+  --retry          also start the cells, or the trials of a search, again that have failed
   --executor NAME  local (default), ray or slurm; options as executor.KEY=VALUE
   --workers N      cells at once
-  --no-compare     run only
+  --no-compare     run only; a page of before is marked as of then
   --one arm=ARM seed=N [key=value ...]
                    train one cell in this process; what an agent of W&B starts
   --to-wandb       write the question as a W&B sweep file into sweeps/wandb/, and run nothing
@@ -34,6 +34,7 @@ from blockyard.errors import UserError
 from blockyard.verbs._sweep import Asked, parse
 
 if TYPE_CHECKING:
+    from blockyard.sweep.executor.base import Executor
     from blockyard.sweep.plan import Cell, SweepPlan
 
 
@@ -46,6 +47,7 @@ def run(arguments: Sequence[str]) -> int:
     if "--one" in asked.flags:
         return _one(asked, ["blockyard", "sweep", *arguments])
     executor = asked.build()
+    from blockyard.sweep.history import refuse_other
     from blockyard.sweep.planner import make
 
     try:
@@ -55,7 +57,7 @@ def run(arguments: Sequence[str]) -> int:
             config_dirs=asked.config_dirs,
             overrides=asked.base,
             command=["blockyard", "sweep", *arguments],
-            elsewhere=asked.executor != "local",
+            elsewhere=asked.elsewhere,
         )
     except BadQuestion as bad:
         return refuse(bad.problems)
@@ -64,7 +66,8 @@ def run(arguments: Sequence[str]) -> int:
 
         sys.stdout.write(f"{write(plan)}\n")
         return 0
-    _show(plan, executor.places, "--retry" in asked.flags)
+    refuse_other(plan)
+    _show(plan, executor, "--retry" in asked.flags)
     return 0 if "--dry-run" in asked.flags else _work(plan, asked)
 
 
@@ -80,14 +83,20 @@ def _one(asked: Asked, command: list[str]) -> int:
         return refuse(bad.problems)
 
 
-def _show(plan: SweepPlan, places: int, retry: bool) -> None:
+def _show(plan: SweepPlan, executor: Executor, retry: bool) -> None:
     from blockyard.sweep.estimate import estimate
+    from blockyard.sweep.search import at_once
     from blockyard.sweep.show import Stand, show
 
     stand = Stand.of(plan)
     show(stand, retry=retry)
-    cells, most = (stand.left(retry=retry), "") if not plan.question.get("search") else (_trials(plan), "at most ")
-    sys.stdout.write(f"{most}{estimate(plan, cells, places=places)}\n")
+    search = plan.question.get("search")
+    if not search:
+        sys.stdout.write(f"{estimate(plan, stand.left(retry=retry), places=executor.parallel)}\n")
+        return
+    places = at_once(executor, search)
+    told = estimate(plan, _trials(plan), places=places if executor.parallel or places < executor.places else None)
+    sys.stdout.write(f"at most {told}\n")
 
 
 def _trials(plan: SweepPlan) -> list[Cell]:
@@ -99,11 +108,13 @@ def _trials(plan: SweepPlan) -> list[Cell]:
 
 
 def _work(plan: SweepPlan, asked: Asked) -> int:
+    from blockyard.report import stale
     from blockyard.sweep import history
     from blockyard.sweep.runner import run as run_plan
 
     for line in history.store(plan):
         _say(line)
+    stale.mark(plan.folder)
     plan, code = _searched(plan, asked)
     if code:
         return code
@@ -133,7 +144,15 @@ def _searched(plan: SweepPlan, asked: Asked) -> tuple[SweepPlan, int]:
     with Signals() as signals:
         with executor:
             compose = Composer(asked.config_dirs).compose
-            found = search.run(plan, executor, say=_say, stopped=lambda: signals.signum is not None, compose=compose)
+            found = search.run(
+                plan,
+                executor,
+                retry="--retry" in asked.flags,
+                elsewhere=asked.elsewhere,
+                say=_say,
+                stopped=lambda: signals.signum is not None,
+                compose=compose,
+            )
         if signals.code:
             _say("stopped; what ran is saved, the same command goes on")
         return found, signals.code
@@ -150,13 +169,14 @@ def _compare(plan: SweepPlan, say: Callable[[str], None]) -> None:
     from blockyard.report.comparison import compare
     from blockyard.report.page import write
     from blockyard.report.render.terminal import show
+    from blockyard.report.stale import DATA, PAGE
     from blockyard.report.wandb import mirror
     from blockyard.runs.files import write_json
 
     found = compare(plan).as_dict()
-    write_json(plan.folder / "comparison.json", found)
+    write_json(plan.folder / DATA, found)
     show(found)
-    say(f"page: {write(found, plan.folder / 'report.html')}")
+    say(f"page: {write(found, plan.folder / PAGE)}")
     if said := mirror(found, plan):
         say(said)
 

@@ -78,7 +78,7 @@ def encode(value: Any) -> str:
 
 def _plain(comparison: dict[str, Any]) -> str:
     """The answer and the means without a script, for a reader who has switched scripts off."""
-    lines = [str(comparison.get("claim") or ""), str(comparison.get("answer") or "")]
+    lines = [str(comparison.get(key) or "") for key in ("claim", "stale", "answer")]
     expect = comparison.get("expect")
     if expect:
         lines.append(f"Expected {expect['text']}: {expect['verdict']}, {expect['reason']}")

@@ -8,6 +8,7 @@ function drawAnswer(body) {
   fill(body, {}, [
     h("p", { class: "eyebrow" }, heading === data.title ? "comparison" : data.title, data.source ? [" · ", data.source] : null),
     h("h1", {}, heading),
+    data.stale ? h("p", { class: "stale", role: "note" }, data.stale, ".") : null,
     data.expect ? expectation(data.expect) : null,
     rest() ? h("p", { class: rest().length > 260 ? "answer long" : "answer" }, rest()) : null,
     h("dl", { class: "facts" }, facts().map(([name, value, note]) =>

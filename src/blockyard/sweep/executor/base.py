@@ -55,7 +55,12 @@ class Executor(ABC):
     @property
     @abstractmethod
     def places(self) -> int:
-        """How many tasks run at the same time."""
+        """How many tasks it takes before one of them has ended."""
+
+    @property
+    def parallel(self) -> int | None:
+        """How many of them run at the same time; None where a queue that others use too decides."""
+        return self.places
 
     @abstractmethod
     def submit(self, task: Task) -> None:

@@ -36,7 +36,7 @@ class SlurmExecutor(Executor):
 
     Options:
         cluster: slurm; local runs the same jobs as processes here, debug in this very process
-        workers: jobs at once; null is what SLURM gives, or as many as cores without it
+        workers: jobs at once; null is what SLURM gives (a search then asks for 8), or as many as cores without it
         partition: sbatch's word of the same name, like the next four
         account: whose allocation pays
         qos: quality of service
@@ -70,8 +70,8 @@ class SlurmExecutor(Executor):
         mem_gb: Positive | None = None,
         signal_delay_s: Count = 120,
         requeues: CountOrZero = 10,
-        setup: list[str] = (),  # type: ignore[assignment]
-        sbatch: list[str] = (),  # type: ignore[assignment]
+        setup: tuple[str, ...] = (),
+        sbatch: tuple[str, ...] = (),
         folder: str | None = None,
         cancel: bool = True,
     ) -> None:
@@ -113,6 +113,11 @@ class SlurmExecutor(Executor):
     def places(self) -> int:
         """Cells that are with SLURM at the same time, most of them waiting there."""
         return self._workers if self._workers and self._cluster != "slurm" else 10_000
+
+    @property
+    def parallel(self) -> int | None:
+        """`workers`; without it SLURM decides."""
+        return self._workers
 
     def __enter__(self) -> SlurmExecutor:
         with said("executor.cluster"):
