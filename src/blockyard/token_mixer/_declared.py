@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 from blockyard.contracts import Context, Memory, Seq, TokenMixer, Traits
 
 
@@ -43,3 +45,12 @@ def check_call(mixer: TokenMixer, traits: Traits, seq: Seq, cache: Any, memory: 
         raise ValueError(f"{name} cannot decode from a cache; run it over the whole row instead")
     if seq.num_prefix and not traits.prefix:
         raise ValueError(f"{name} leaves class and register tokens out; use a model without a prefix")
+
+
+def check_length(mixer: TokenMixer, length: int, x: Tensor) -> None:
+    """Raises ValueError where a row (B, N, C) has another number of tokens than the mixer has weights for."""
+    if x.shape[1] != length:
+        raise ValueError(
+            f"token_mixer {type(mixer).__name__} was built for {length} tokens and got {x.shape[1]}; give inputs of "
+            "the size it was trained on or use another token mixer"
+        )

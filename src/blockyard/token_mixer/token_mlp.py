@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Context, Memory, Positive, Seq, TokenMixer, Traits
 from blockyard.ops.linear import linear, residual
-from blockyard.token_mixer._declared import check_call, check_context
+from blockyard.token_mixer._declared import check_call, check_context, check_length
 
 
 class TokenMLP(TokenMixer):
@@ -39,10 +39,6 @@ class TokenMLP(TokenMixer):
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D). Raises ValueError for any other N than that of the constructor."""
         check_call(self, self.traits, seq, cache, memory)
-        if x.shape[1] != self.length:
-            raise ValueError(
-                f"token_mixer TokenMLP was built for {self.length} tokens and got {x.shape[1]}; give inputs of "
-                "the size it was trained on or use another token mixer"
-            )
+        check_length(self, self.length, x)
         hidden = F.gelu(self.expand(x.transpose(1, 2)))  # (B, D, hidden)
         return self.contract(hidden).transpose(1, 2)  # (B, N, D)

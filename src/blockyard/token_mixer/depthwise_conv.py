@@ -1,0 +1,25 @@
+"""Depthwise convolution over tokens: each channel has its own weights for the neighbours.
+
+Source: Chollet 2017, Xception (arXiv 1610.02357); as a token mixer in Liu et al. 2022, A ConvNet for the 2020s
+    (arXiv 2201.03545), and Yu et al. 2022, MetaFormer Baselines for Vision (arXiv 2210.13452)
+Reference: torch.nn.Conv1d and Conv2d with as many groups as channels; timm models/convnext.py
+Equation: y_ic = sum_s w_sc x_(i+s)c
+Cost: O(N D kernel^A) time; decoding keeps the last kernel - 1 inputs
+"""
+
+from __future__ import annotations
+
+from blockyard.contracts import Context, Count
+from blockyard.token_mixer._convolution import Convolution
+
+
+class DepthwiseConv(Convolution):
+    """Neighbours on the line or the grid; padding, other documents and the outside count as zero.
+
+    Options:
+        kernel: tokens in a row of the neighbourhood; odd, except on a causal line, where it reaches back only
+        bias: a bias for each channel
+    """
+
+    def __init__(self, ctx: Context, *, kernel: Count = 7, bias: bool = True) -> None:
+        super().__init__(ctx, kernel, bias, groups=ctx.dim)

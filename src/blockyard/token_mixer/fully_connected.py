@@ -1,0 +1,58 @@
+"""Fully connected tokens: one trained matrix from every token to every token, no activation.
+
+Source: Melas-Kyriazi 2021, Do You Even Need Attention? (arXiv 2105.02723); the linear layer of Rosenblatt 1958
+    where channels are connected too
+Reference: torch.nn.Linear over the transposed row
+Equation: y_i = sum_j W_ij x_j, W_ij a number or a D x D matrix
+Cost: O(N^2 D) time and N^2 parameters; with channels=full O(N^2 D^2) of both
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from blockyard.contracts import Context, Memory, Seq, TokenMixer, Traits
+from blockyard.init import Init
+from blockyard.token_mixer._declared import check_call, check_context, check_length
+
+
+class FullyConnected(TokenMixer):
+    """Weights belong to places, so a row always has as many tokens as were trained on.
+
+    Options:
+        channels: shared has one number for each pair of tokens, full a whole matrix between their channels
+        bias: a bias for each token, and with channels=full for each channel of it
+    """
+
+    traits: ClassVar[Traits] = Traits(causal=True, any_length=False)
+
+    def __init__(self, ctx: Context, *, channels: Literal["shared", "full"] = "shared", bias: bool = True) -> None:
+        super().__init__()
+        check_context(self, ctx)
+        self.length, self.causal = ctx.tokens.max_len + ctx.num_prefix, ctx.causal
+        width = ctx.dim if channels == "full" else 1
+        self.weight = nn.Parameter(torch.empty(self.length, width, self.length, width))  # to, from
+        self.bias = nn.Parameter(torch.empty(self.length, width)) if bias else None
+        self.std = 1 / math.sqrt(self.length * width * 2 * ctx.depth)
+
+    def init_weights(self, init: Init) -> None:
+        """Unit inputs give outputs as large as what any residual layer writes; zero bias."""
+        init.normal("weight", std=self.std)
+        init.zeros("bias")
+
+    def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
+        """x (B, N, D) -> (B, N, D). Raises ValueError for any other N than that of the constructor."""
+        check_call(self, self.traits, seq, cache, memory)
+        check_length(self, self.length, x)
+        weight = self.weight
+        if self.causal:
+            weight = weight * torch.ones_like(weight[:, 0, :, 0]).tril()[:, None, :, None]
+        if weight.shape[1] == 1:
+            out = weight[:, 0, :, 0] @ x  # (B, N, D)
+        else:
+            out = (x.flatten(1) @ weight.flatten(2).flatten(0, 1).T).view_as(x)  # (B, N, D)
+        return out if self.bias is None else out + self.bias

@@ -1,0 +1,74 @@
+"""gMLP: half of the hidden channels is mixed over the tokens by a trained matrix and gates the other half.
+
+Source: Liu et al. 2021, Pay Attention to MLPs (arXiv 2105.08050), eq. 2
+Reference: timm models/mlp_mixer.py, SpatialGatingUnit
+Equation: W2 (u * (W norm(v) + b)), [u, v] = gelu(W1 x), W along the tokens
+Cost: O(N^2 E + N D E) time with E hidden channels, N^2 parameters for the tokens
+
+Use it with block=single as the paper does: it holds its own channel mixing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from blockyard.contracts import Context, Memory, Positive, Seq, TokenMixer, Traits
+from blockyard.init import Init
+from blockyard.ops.linear import linear, residual
+from blockyard.token_mixer._declared import check_call, check_context, check_length
+
+
+class SpatialGate(nn.Module):
+    """The second half of the channels, mixed over the tokens, times the first half."""
+
+    def __init__(self, half: int, length: int, causal: bool) -> None:
+        super().__init__()
+        self.causal = causal
+        self.norm = nn.LayerNorm(half)
+        self.weight = nn.Parameter(torch.empty(length, length))
+        self.bias = nn.Parameter(torch.empty(length))
+
+    def init_weights(self, init: Init) -> None:
+        """Next to nothing is mixed and the gate is one, so that training starts as an MLP of each token."""
+        init.normal("weight", std=1e-6)
+        init.ones("bias")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, N, 2 C) -> (B, N, C)."""
+        kept, gate = x.chunk(2, dim=-1)
+        weight = self.weight.tril() if self.causal else self.weight
+        return kept * (weight @ self.norm(gate) + self.bias[:, None])
+
+
+class GMLP(TokenMixer):
+    """Weights belong to places, so a row always has as many tokens as were trained on.
+
+    Options:
+        expansion: hidden width as a multiple of model.dim, before it is halved by the gate
+        bias: biases in the projections of channels
+    """
+
+    traits: ClassVar[Traits] = Traits(causal=True, any_length=False)
+
+    def __init__(self, ctx: Context, *, expansion: Positive = 6.0, bias: bool = True) -> None:
+        super().__init__()
+        check_context(self, ctx)
+        self.length = ctx.tokens.max_len + ctx.num_prefix
+        half = max(1, round(expansion * ctx.dim / 2))
+        self.proj_in = linear(ctx, ctx.dim, 2 * half, bias=bias)
+        self.gate = SpatialGate(half, self.length, ctx.causal)
+        self.proj_out = residual(ctx, half, ctx.dim, bias=bias)
+
+    def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
+        """x (B, N, D) -> (B, N, D). Raises ValueError for any other N than that of the constructor."""
+        check_call(self, self.traits, seq, cache, memory)
+        return self.proj_out(self.mix(self.proj_in(x), seq))
+
+    def mix(self, h: Tensor, seq: Seq, cache: Any = None) -> Tensor:
+        """What lies between the projections: (B, N, E) -> (B, N, E / 2)."""
+        check_length(self, self.length, h)
+        return self.gate(F.gelu(h))
