@@ -24,7 +24,7 @@ class StateCache:
         self.parts = tuple(part.detach() for part in parts)
 
     def reorder(self, order: Tensor) -> None:
-        """Rows of the batch by number: row i becomes what row order[i] was."""
+        """Row i becomes what row order[i] was; order (B',) int64 may repeat rows, drop some, or add to them."""
         if self.parts is not None:
             self.parts = tuple(part.index_select(0, order) for part in self.parts)
 
@@ -50,3 +50,8 @@ class RowCache(StateCache):
         self.store(x[:, first:].clone(), coords[:, first:].clone())
         self.index = index[first:]
         return x, Seq(index, coords, position=seq.position)
+
+    def reorder(self, order: Tensor) -> None:
+        """As `StateCache.reorder`."""
+        self.batch_size = len(order)
+        super().reorder(order)

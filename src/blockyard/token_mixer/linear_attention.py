@@ -1,0 +1,137 @@
+"""Linear attention: weights are products of features, so a row is read through a sum of constant size.
+
+Source: Katharopoulos et al. 2020, Transformers are RNNs (arXiv 2006.16236), eq. 5 and 10; rotation of the features
+    as in Su et al. 2021, RoFormer (arXiv 2104.09864), eq. 19; polynomial features as in Tsai et al. 2019
+    (arXiv 1908.11775), table 1
+Reference: the authors' fast_transformers
+Equation: y_i = phi(q_i)^T S / phi(q_i)^T z, S = sum_j phi(k_j) v_j^T, z = sum_j phi(k_j)
+Cost: O(N D F) time with F features a head, F = K or about K^2 / 2; a decoding step takes the same time and memory
+    at any length. Packed rows of a bidirectional model cost O(N^2 D)
+
+A causal row runs in chunks: inside a chunk as a masked product, between chunks through S and z. A chunk of the
+whole row is the parallel form, a chunk of one token the recurrent form; all agree.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from blockyard.contracts import Context, Count, Memory, Seq, TokenMixer, Traits
+from blockyard.ops import mask
+from blockyard.ops.linear import linear, residual
+from blockyard.ops.rotate import rotate
+from blockyard.token_mixer._declared import check_call, check_context
+from blockyard.token_mixer._linear import chunks, everywhere, seen
+from blockyard.token_mixer._state import StateCache
+
+EPSILON = 1e-6  # a query whose weights are all zero gives zero
+
+
+class LinearAttention(TokenMixer):
+    """As attention, without softmax. Documents of a packed row are runs of tokens.
+
+    Options:
+        feature: elu is elu(x) + 1; relu is relu(x); polynomial makes the weights (1 + q k / sqrt(K))^2
+        chunk: tokens that a causal row is worked on at a time; changes speed only
+        bias: biases in the projections
+    """
+
+    traits: ClassVar[Traits] = Traits(
+        causal=True, padding=True, packing=True, cross=True, equivariant=True, ports=frozenset({"queries_and_keys"})
+    )
+    incidental: ClassVar[frozenset[str]] = frozenset({"chunk"})
+
+    def __init__(
+        self,
+        ctx: Context,
+        *,
+        feature: Literal["elu", "relu", "polynomial"] = "elu",
+        chunk: Count = 64,
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        check_context(self, ctx)
+        self.causal, self.heads, self.head_dim = ctx.causal, ctx.heads, ctx.head_dim
+        self.feature, self.chunk, self.width = feature, chunk, ctx.heads * ctx.head_dim
+        self.proj_in = linear(ctx, ctx.dim, 3 * self.width, bias=bias)
+        self.proj_out = residual(ctx, self.width, ctx.dim, bias=bias)
+
+    def forward(self, x: Tensor, seq: Seq, cache: StateCache | None = None, memory: Memory | None = None) -> Tensor:
+        """x (B, N, D) -> (B, N, D); with `memory`, keys and values come from there and nothing is causal."""
+        check_call(self, self.traits, seq, cache, memory)
+        if memory is None:
+            return self.proj_out(self.mix(self.proj_in(x), seq, cache))  # (B, N, D)
+        if cache is not None:
+            raise ValueError("attention over a memory keeps no cache; give one of cache and memory")
+        bias, cut = self.proj_in.bias, self.width
+        q = F.linear(x, self.proj_in.weight[:cut], None if bias is None else bias[:cut])  # (B, N, D)
+        kv = F.linear(memory.x, self.proj_in.weight[cut:], None if bias is None else bias[cut:])  # (B, M, 2 D)
+        return self.proj_out(self._attend(q, *kv.chunk(2, dim=-1), seq, memory.seq, None, causal=False))
+
+    def mix(self, h: Tensor, seq: Seq, cache: StateCache | None = None) -> Tensor:
+        """What lies between the projections: h (B, N, 3 H K) -> (B, N, H K)."""
+        return self._attend(*h.chunk(3, dim=-1), seq, seq, cache, self.causal)
+
+    def init_cache(self, batch_size: int) -> StateCache:
+        """An empty state. Raises ValueError where outputs depend on the future."""
+        if not self.causal:
+            raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
+        return StateCache()
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, seq: Seq, k_seq: Seq, cache: StateCache | None, causal: bool
+    ) -> Tensor:
+        """q (B, N, H K), k and v (B, M, H K) -> (B, N, H K). Sums are kept in float32 at least."""
+        dtype = v.dtype
+        exact = torch.promote_types(dtype, torch.float32)
+        q, k, v = (each.to(exact).unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in (q, k, v))
+        if self.feature == "polynomial":  # its weights depend on q k alone, so turning comes first
+            turned_q, turned_k = q, k = tuple(map(self._features, rotate(q, k, seq, k_seq)))
+        else:
+            q, k = self._features(q), self._features(k)  # (B, H, N, F), (B, H, M, F)
+            turned_q, turned_k = rotate(q, k, seq, k_seq)
+        if k_seq.valid is not None:
+            real = k_seq.valid[:, None, :, None]
+            k, turned_k = k * real, turned_k * real
+        row = (q, turned_q, k, turned_k, v)
+        if not causal:
+            top, bottom = everywhere(*row) if seq.segment is None else seen(*row, mask.table(seq, k_seq, False))
+        else:
+            top, bottom = self._in_order(row, seq, cache)
+        out = top / (bottom + EPSILON)  # (B, H, N, K)
+        return out.transpose(1, 2).flatten(2).to(dtype)  # (B, N, H K)
+
+    def _in_order(self, row: tuple[Tensor, ...], seq: Seq, cache: StateCache | None) -> tuple[Tensor, Tensor]:
+        """A causal row; what all tokens see of before (a cache, the prefix of packed rows) is `base`."""
+        base = None if cache is None or cache.parts is None else (cache.parts[0], cache.parts[1])
+        if seq.segment is None:
+            top, bottom, base = chunks(row, base, None, self.chunk)
+            if cache is not None:
+                cache.store(*base)
+            return top, bottom
+        if cache is not None:
+            raise ValueError("token_mixer LinearAttention keeps one document in its state; leave segment out")
+        tops, bottoms = [], []
+        p = seq.num_prefix
+        if p:
+            top, bottom, base = chunks(tuple(each[:, :, :p] for each in row), None, None, self.chunk)
+            tops, bottoms = [top], [bottom]
+        rest = tuple(each[:, :, p:] for each in row)
+        top, bottom, _ = chunks(rest, base, seq.segment[:, p:], self.chunk)
+        return torch.cat([*tops, top], dim=2), torch.cat([*bottoms, bottom], dim=2)
+
+    def _features(self, x: Tensor) -> Tensor:
+        """phi(x): (B, H, N, K) -> (B, H, N, F), nothing of it negative but in the polynomial map."""
+        if self.feature == "elu":
+            return F.elu(x) + 1
+        if self.feature == "relu":
+            return F.relu(x)
+        x = x / x.shape[-1] ** 0.25
+        i, j = torch.triu_indices(x.shape[-1], x.shape[-1], offset=1, device=x.device)
+        pairs = math.sqrt(2) * x[..., i] * x[..., j]  # (B, H, N, K (K - 1) / 2)
+        return torch.cat([torch.ones_like(x[..., :1]), math.sqrt(2) * x, x * x, pairs], dim=-1)
