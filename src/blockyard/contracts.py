@@ -50,13 +50,14 @@ class DataSpec:
     that by different amounts, so that batches are padded on the right.
     """
 
-    modality: str  # "image", "text"; a data module may bring its own word
+    modality: str  # "image", "text", "symbols", "views"; a data module may bring its own word
     shape: tuple[int, ...]
     variable: bool = False
     packed: bool = False  # rows hold several documents that must not see each other
-    target: str | None = None  # "class", "symbols", or None where the target is made from the input
+    target: str | None = None  # "class", "symbols", "pixels", or None where the target is made from the input
     classes: int | None = None
     source: tuple[int, ...] | None = None  # shape of the other row, that an encoder reads (translation)
+    vocabulary: int | None = None  # of data that is symbols from the start
 
 
 @dataclass(frozen=True)
@@ -135,8 +136,9 @@ class Context:
 class Batch:
     """One step's data, on one device.
 
-    inputs: images (B, C, height, width), float or uint8; text (B, N) int64
-    target: classes (B,) int64, or symbols (B, N) int64 with `ignore` where nothing is asked
+    inputs: images (B, C, height, width), float or uint8; views (B, N, C, height, width); symbols (B, N) int64
+    target: classes (B,) int64; symbols (B, N), or classes of pixels (B, height, width), int64 with `ignore`
+        where nothing is asked
     lengths: (B,) int64, the valid tokens of each row; None where all are
     segment: (B, N) int64, the document each token belongs to; None where a row is one document
     source: (B, M) int64, the row that an encoder reads where the model has one beside its decoder

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Batch, DataSpec, NonNegative, Objective, Split, TokenSpec
-from blockyard.data._augment import uniform
+from blockyard.data._hash import uniform
 from blockyard.data._split import Fraction
 
 if TYPE_CHECKING:

@@ -1,0 +1,31 @@
+"""Symbols as the data gives them, each a token.
+
+Source: Bengio et al. 2003, A Neural Probabilistic Language Model, for a table of vectors
+Reference: torch.nn.Embedding
+
+For data that is made of symbols and not of text: the probes of a model's memory. The data names the vocabulary.
+"""
+
+from __future__ import annotations
+
+from blockyard.contracts import Context, DataSpec, Tokenizer, TokenSpec
+from blockyard.tokenizer._symbols import SymbolEmbedder
+
+
+class Symbols(Tokenizer):
+    """Passes symbols through."""
+
+    modality = "symbols"
+
+    def __init__(self) -> None:
+        pass
+
+    def spec(self, data: DataSpec) -> TokenSpec:
+        """One token per symbol. Raises ValueError where the data has none."""
+        if data.vocabulary is None:
+            raise ValueError(f"tokenizer=symbols reads symbols, the data gives {data.modality}s")
+        return TokenSpec(data.shape, variable=data.variable, vocabulary=data.vocabulary)
+
+    def embedder(self, ctx: Context) -> SymbolEmbedder:
+        """A table of vectors."""
+        return SymbolEmbedder(ctx)
