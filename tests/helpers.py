@@ -20,12 +20,18 @@ from blockyard.model._prefix import NO_PREFIX, Prefix
 CONF = Path(__file__).resolve().parents[1] / "conf"
 VOCABULARY = 11
 LENGTH = 6
+SMALL = {"window": 3}  # options that would not show in so few tokens
 GRIDS: dict[int, tuple[int, ...]] = {0: (), 1: (LENGTH,), 2: (2, 3)}  # of 6 tokens each
 
 
 def choices(family: str) -> list[str]:
     """Every choice of a family, from the files on disk."""
     return sorted(path.stem for path in (CONF / family).glob("*.yaml"))
+
+
+def blocks() -> list[str]:
+    """Every choice of a block that a model can stack."""
+    return [name for name in choices("block") if not node("block", name)[0].empty]
 
 
 def node(family: str, name: str) -> tuple[type, dict[str, Any]]:
@@ -36,10 +42,17 @@ def node(family: str, name: str) -> tuple[type, dict[str, Any]]:
     return getattr(importlib.import_module(module), attribute), options
 
 
+def takes(block: str, channel: str) -> bool:
+    """Whether a block has a place for a channel mixer, and shares its matmuls where it fuses, by their declarations."""
+    wired, mixer = node("block", block)[0], node("channel_mixer", channel)[0]
+    return mixer.empty or not wired.single if not wired.fuses({}) else hasattr(mixer, "mix")
+
+
 def factory(family: str, name: str, options: dict[str, Any] | None = None) -> Callable[..., Any]:
     """The choice as the model gets it: waiting for its Context."""
     target, given = node(family, name)
-    return partial(target, **{**given, **(options or {})})
+    small = {key: value for key, value in SMALL.items() if key in given}
+    return partial(target, **{**given, **small, **(options or {})})
 
 
 def legal(mixer: str, position: str, axes: int) -> bool:

@@ -9,7 +9,7 @@ from rich.text import Text
 from torch import nn
 
 from blockyard.assemble import Plan
-from blockyard.contracts import Block, Context, TextTokenizer
+from blockyard.contracts import Block, Context, TextTokenizer, TokenMixer
 from blockyard.engine.cost import counter
 from blockyard.ops.kernel import expected
 from blockyard.verbs._screen import console, table
@@ -103,13 +103,17 @@ def _facts(plan: Plan, ctx: Context, model: nn.Module) -> dict[str, str]:
     if tokens.vocabulary:
         learned = ", at most: it is learned from the training part" if text and plan.tokenizer.state() == {} else ""
         facts["vocabulary"] = f"{tokens.vocabulary} symbols{learned}"
-    mixer = plan.parts.token_mixer
-    if "scores" in mixer.func.traits.ports:
+    attending = [m for m in model.modules() if isinstance(m, TokenMixer) and "scores" in m.traits.ports]
+    if attending:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         dtype = torch.bfloat16 if device == "cuda" else torch.float32
-        dropout = float(mixer.keywords.get("dropout", 0.0))
-        kernel, why = expected(ctx, model.position, device, dtype, dropout)
-        facts["attention"] = f"{kernel} kernel expected on {device}{f' ({why})' if why else ''}"
+        said = {}
+        for mixer in attending:
+            kernel, why = expected(ctx, model.position, device, dtype, getattr(mixer, "dropout", 0.0), mixer)
+            text = f"{kernel} kernel expected on {device}{f' ({why})' if why else ''}"
+            said[text] = said.get(text, 0) + 1
+        each = [text if len(said) == 1 else f"{count} layers: {text}" for text, count in said.items()]
+        facts["attention"] = "; ".join(each)
     return facts
 
 

@@ -82,19 +82,22 @@ def prepare(
     *,
     window: int | None = None,
     strict: bool = False,
+    k_seq: Seq | None = None,
 ) -> None:
     """Work the masks out once, for all layers of one forward pass over `seq`.
 
     `like` (B, N, D) tells batch, device and type; `head_dim` is the larger width of keys and values. Not
     needed for a right answer: `attend` makes what it does not find. A compiled block cannot keep what it made.
+    `k_seq` are the keys' facts where they are not `seq` itself but kept in its memo under their own "name".
     """
-    if not mask.reasons(seq, seq, causal, window, strict) or (strict and mask.shifts(seq, seq, causal, window)):
+    k_seq = seq if k_seq is None else k_seq
+    if not mask.reasons(seq, k_seq, causal, window, strict) or (strict and mask.shifts(seq, k_seq, causal, window)):
         return
     facts = (causal, window, strict)
     if refusal(like.device.type, like.dtype, head_dim, dropout) is None:
-        _once(("blocks", *facts), seq, seq, lambda: block_mask(seq, seq, causal, len(like), *facts[1:]))
+        _once(("blocks", *facts), seq, k_seq, lambda: block_mask(seq, k_seq, causal, len(like), *facts[1:]))
     else:
-        _once(("dense", *facts, heads), seq, seq, lambda: mask.dense(seq, seq, causal, heads, window, strict))
+        _once(("dense", *facts, heads), seq, k_seq, lambda: mask.dense(seq, k_seq, causal, heads, window, strict))
 
 
 def _once(key: tuple[Any, ...], seq: Seq, k_seq: Seq, make: Any) -> Any:

@@ -31,10 +31,10 @@ class KVCache:
     @property
     def bytes(self) -> int:
         """What the stored keys and values fill; the head room of the storage is not counted."""
-        if self._k is None or self.seq is None:
+        if self._k is None or self._v is None or self.seq is None:
             return 0
-        each = self.batch_size * self.kv_heads * len(self.seq) * self._k.element_size()
-        return each * (self.head_dim + self.value_dim)
+        each = self.head_dim * self._k.element_size() + self.value_dim * self._v.element_size()
+        return each * self.batch_size * self.kv_heads * len(self.seq)
 
     def append(self, k: Tensor, v: Tensor, seq: Seq) -> tuple[Tensor, Tensor, Seq]:
         """Store k (B, H', N, K), v (B, H', N, values' width); all keys, all values, and their facts.

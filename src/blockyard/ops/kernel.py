@@ -17,6 +17,7 @@ from torch.nn.attention import SDPBackend
 
 from blockyard.contracts import Block, Context, Position, TokenMixer
 from blockyard.ops.flex import refusal
+from blockyard.ops.mask import OTHER_KEYS, STRICT, WINDOWED
 
 NAMES = {
     SDPBackend.MATH.value: "math",
@@ -28,6 +29,7 @@ NAMES = {
 
 NO_DROPOUT = "the CPU's flash kernel has no dropout on the weights"
 NO_GRADIENT = "the CPU's flash kernel gives a learned bias no gradient"
+EAGER = "its weights are not a plain softmax, so they are made one by one"
 
 
 class Record(TypedDict):
@@ -88,24 +90,40 @@ def taken(q: Tensor, k: Tensor, v: Tensor, why: list[str], settings: dict[str, A
 
 
 def expected(
-    ctx: Context, position: type[Position] | Position, device: str, dtype: torch.dtype, dropout: float = 0.0
+    ctx: Context,
+    position: type[Position] | Position,
+    device: str,
+    dtype: torch.dtype,
+    dropout: float = 0.0,
+    mixer: TokenMixer | None = None,
 ) -> tuple[str, str]:
-    """The kernel a full forward pass is expected to take, and why none faster; known before any weight."""
-    why = []
+    """The kernel a full forward pass is expected to take, and why none faster; known before any weight.
+
+    `mixer` brings what is its own: a window, a strict order, other keys, other widths; None is plain attention.
+    """
+    if not getattr(mixer, "fused", True):
+        return "eager", EAGER
+    why, width = [], max(getattr(mixer, "head_dim", ctx.head_dim), getattr(mixer, "value_dim", ctx.head_dim))
     if "bias" in position.acts_on:
         why.append("a position bias is added to the scores")
     if ctx.tokens.variable:
         why.append("rows are padded")
     if ctx.data.packed:
         why.append("rows hold several segments")
+    if ctx.causal and getattr(mixer, "slots", 0):
+        why.append(OTHER_KEYS)
+    if getattr(mixer, "window", None) is not None:
+        why.append(WINDOWED)
+    if getattr(mixer, "strict", False) and (why or not ctx.causal):
+        why.append(STRICT)
     if why:
-        refused = refusal(device, dtype, ctx.head_dim, dropout)
+        refused = refusal(device, dtype, width, dropout)
         if refused is None:
             return "flex", "; ".join(why)
         why.append(refused)
     if device == "cuda":
         half = dtype in (torch.float16, torch.bfloat16)
-        if half and not why and ctx.head_dim <= 256:
+        if half and not why and width <= 256:
             return "flash", ""
         if not half:
             why.append(f"flash takes float16 and bfloat16, not {str(dtype).removeprefix('torch.')}")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Seq
-from blockyard.ops import kernel, reference
+from blockyard.ops import kernel, mask, reference
 
 
 @dataclass
@@ -39,6 +39,14 @@ class Seen:
         """The weights (B, H, N, M) in float32: each row sums to one, or to nothing where a query sees nothing."""
         q, k = self.q.float(), self.k.float()
         return self.rule(q, k, self.seq, self.k_seq, self.causal, self.scale, self.window, self.strict)
+
+    def visible(self) -> Tensor:
+        """Which keys each query may see: (B, H, N, M) bool."""
+        shape = (*self.q.shape[:3], self.k.shape[2])
+        see = mask.table(self.seq, self.k_seq, self.causal, self.window, self.strict)
+        if see is None:
+            return torch.ones(shape, dtype=torch.bool, device=self.q.device)
+        return see.expand(shape)
 
 
 class _State:
@@ -93,13 +101,13 @@ def smaller(weights: Tensor, side: int) -> Tensor:
 
     Neighbours are put together: queries by their mean, keys by their sum, so that a row's sum stays.
     """
-    rows = _parts(weights.shape[-2], side, weights)  # (side, N)
-    columns = _parts(weights.shape[-1], side, weights)  # (side, M)
+    rows = parts(weights.shape[-2], side, weights)  # (side, N)
+    columns = parts(weights.shape[-1], side, weights)  # (side, M)
     means = rows / rows.sum(-1, keepdim=True)  # (side, N)
     return means @ weights @ columns.T  # (..., side, side)
 
 
-def _parts(count: int, side: int, like: Tensor) -> Tensor:
+def parts(count: int, side: int, like: Tensor) -> Tensor:
     """Which of `side` parts, as even as can be, each of `count` things belongs to: (side, count), ones and zeros."""
     side = min(side, count)
     part = torch.arange(count, device=like.device) * side // count  # (count,)

@@ -18,6 +18,10 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Position, Seq
 
+OTHER_KEYS = "other keys (a cache, trained ones) stand before the row"
+WINDOWED = "attention is windowed"
+STRICT = "a token does not see itself"
+
 
 def scheme(seq: Seq, k_seq: Seq, hook: str) -> Position | None:
     """The position scheme if it acts on `hook` and both rows live in its coordinates, else None."""
@@ -39,11 +43,11 @@ def reasons(seq: Seq, k_seq: Seq, causal: bool, window: int | None = None, stric
     if k_seq.segment is not None:
         found.append("rows hold several segments")
     if causal and not _plain_causal(seq, k_seq):
-        found.append("other keys (a cache, trained ones) stand before the row")
+        found.append(OTHER_KEYS)
     if window is not None and not (len(seq) == 1 and k_seq.memo.get("window", window + 1) <= window):
-        found.append("attention is windowed")
+        found.append(WINDOWED)
     if strict:
-        found.append("a token does not see itself")
+        found.append(STRICT)
     return found
 
 

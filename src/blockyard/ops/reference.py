@@ -50,7 +50,11 @@ def weights(
     strict: bool = False,
 ) -> Tensor:
     """Attention weights (B, H, N, M); a row that sees nothing is all zero. Used for attention maps too."""
-    raw = scores(q, k, seq, k_seq, causal, scale, window, strict)
+    return normalised(scores(q, k, seq, k_seq, causal, scale, window, strict))
+
+
+def normalised(raw: Tensor) -> Tensor:
+    """Softmax of scores (B, H, N, M) over the last axis, all zero where every score is -inf."""
     top = raw.amax(-1, keepdim=True)  # (B, H, N, 1)
     lifted = torch.exp(raw - top.masked_fill(top == float("-inf"), 0.0))
     total = lifted.sum(-1, keepdim=True)  # (B, H, N, 1)

@@ -130,7 +130,8 @@ class Attention(TokenMixer):
     def prepare(self, x: Tensor, seq: Seq) -> None:
         """The masks of a row, where it needs any."""
         rate, width = self.dropout if self.training else 0.0, max(self.head_dim, self.value_dim)
-        prepare(seq, self.causal, self.heads, width, x, rate, window=self.window, strict=self.strict)
+        facts = {"window": self.window, "strict": self.strict, "k_seq": self._keys(seq)}
+        prepare(seq, self.causal, self.heads, width, x, rate, **facts)
 
     def _cross(self, x: Tensor, seq: Seq, memory: Memory) -> Tensor:
         """Queries from x, keys and values from the memory: (B, N, H values)."""
@@ -153,6 +154,10 @@ class Attention(TokenMixer):
         if keep:
             memory.seq.memo[self] = (memory.x, k, v)
         return k, v
+
+    def _keys(self, seq: Seq) -> Seq:
+        """The facts of all keys where the row's own keys have these."""
+        return seq
 
     def _attend(
         self,

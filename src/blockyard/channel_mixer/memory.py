@@ -1,0 +1,59 @@
+"""Neural memory: a token is compared with trained keys and gets trained values back.
+
+Source: Sukhbaatar et al. 2015, End-To-End Memory Networks (arXiv 1503.08895); Sukhbaatar et al. 2019, Augmenting
+    Self-attention with Persistent Memory (arXiv 1907.01470), section 4.1; Geva et al. 2021, Transformer Feed-Forward
+    Layers Are Key-Value Memories (arXiv 2012.14913)
+Reference: torch.nn.functional.scaled_dot_product_attention with trained keys and values; timm layers/mlp.py otherwise
+Equation: sqrt(E) softmax(x K^T / sqrt(D)) V, or f(x K^T) V
+Cost: O(N D E) time with E keys, 2 D E parameters
+
+    With a plain activation and nothing normalised it is an MLP: keys are the rows of its first matrix,
+    values the columns of its second.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from blockyard.channel_mixer._activation import ACTIVATIONS
+from blockyard.contracts import ChannelMixer, Context, Positive
+from blockyard.ops.linear import linear, residual
+
+
+class Memory(ChannelMixer):
+    """Attention to keys that are weights, the same for every token of every row.
+
+    Options:
+        expansion: number of keys as a multiple of model.dim
+        activation: softmax looks up as attention does, sqrt(E) times as large, so that an average over many
+            values does not vanish; another leaves the scores as they are, which makes it an MLP
+        bias: a bias on each score and on the outputs
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        *,
+        expansion: Positive = 4.0,
+        activation: Literal["softmax", "gelu", "gelu_tanh", "relu", "relu2", "silu"] = "softmax",
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        size = max(1, round(expansion * ctx.dim))
+        self.activation = ACTIVATIONS.get(activation)  # None is softmax
+        self.scale, self.gain = ctx.dim**-0.5, size**0.5
+        self.proj_in = linear(ctx, ctx.dim, size, bias=bias, content=0)  # the keys, (E, D)
+        self.proj_out = residual(ctx, size, ctx.dim, bias=bias)  # the values, (D, E)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, N, D) -> (B, N, D)."""
+        return self.proj_out(self.mix(self.proj_in(x)))
+
+    def mix(self, h: Tensor) -> Tensor:
+        """From scores to weights: (B, N, E) -> (B, N, E)."""
+        if self.activation is None:
+            return self.gain * torch.softmax(self.scale * h, dim=-1)
+        return self.activation(h)

@@ -1,0 +1,63 @@
+"""Hard attention: each query takes the value of its most similar key, as from a dictionary.
+
+Source: Xu et al. 2015, Show, Attend and Tell (arXiv 1502.03044), section 4.1, there drawn at random; the gradient from
+    Bengio et al. 2013 (arXiv 1308.3432)
+Reference: torch.nn.functional.gumbel_softmax(hard=True), without its noise
+Equation: V[argmax_j s_ij] with s = Q K^T / sqrt(K), and the gradient of softmax(s / temperature) V
+Cost: O(N^2 D) time, O(N^2) memory in each head: no fused kernel gives the gradient
+
+    Softmax attention tends to it as its temperature goes to zero.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar
+
+from torch import Tensor
+
+from blockyard.contracts import Context, Count, Positive, Seq
+from blockyard.ops.weigh import hard, weigh
+from blockyard.token_mixer.attention import Attention
+
+
+class HardAttention(Attention):
+    """Keys that tie for the highest score share the weight.
+
+    Options:
+        temperature: of the softmax whose gradient is used; what comes out does not depend on it
+        num_kv_heads: heads of keys and values; null means as many as queries, 1 is multi-query
+        qk_norm: RMS-normalise queries and keys in each head, with a learned gain, before rotation
+        bias: biases in the projections
+    """
+
+    fused: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        ctx: Context,
+        *,
+        temperature: Positive = 1.0,
+        num_kv_heads: Count | None = None,
+        qk_norm: bool = False,
+        bias: bool = False,
+    ) -> None:
+        super().__init__(ctx, num_kv_heads=num_kv_heads, qk_norm=qk_norm, bias=bias)
+        self.rule = partial(hard, temperature=temperature)
+
+    def prepare(self, x: Tensor, seq: Seq) -> None:
+        """Nothing is shared by layers."""
+
+    def _attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        seq: Seq,
+        k_seq: Seq,
+        causal: bool,
+        window: int | None = None,
+        strict: bool = False,
+    ) -> Tensor:
+        y = weigh(q, k, v, seq, k_seq, causal, rule=self.rule)  # (B, H, N, values)
+        return y.transpose(1, 2).flatten(2)  # (B, N, H values)
