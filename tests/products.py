@@ -56,7 +56,7 @@ def config(choices: dict[str, str]) -> Composed:
         **copy.deepcopy(_base()),
         **{family: copy.deepcopy(_node(family, name)) for family, name in choices.items()},
     }
-    if needs_class_token(choices["head"]):
+    if needs_class_token(choices["head"]) and "prefix" in tree["model"]:
         tree["model"]["prefix"] = {"class_token": True, "registers": 1}
     complete(tree)
     return Composed(tree, dict(choices))
@@ -196,7 +196,7 @@ def _fits(row: dict[str, str], family: str | None = None) -> bool:
 
 
 def _asked(number: int, row: dict[str, str]) -> tuple[str, ...]:
-    return (*(row[family] for family in RULES[number].pair), row["data"], row["tokenizer"], row["head"])
+    return (*(row[family] for family in RULES[number].pair), row["data"], row["tokenizer"], row["head"], row["model"])
 
 
 @cache
@@ -217,13 +217,13 @@ def _plan(family: str, name: str) -> Any:
 
 
 @cache
-def _judged(number: int, first: str, second: str, data: str, tokenizer: str, head: str) -> bool:
+def _judged(number: int, first: str, second: str, data: str, tokenizer: str, head: str, model: str) -> bool:
     rule = RULES[number]
-    asked = {"data": data, "tokenizer": tokenizer, **dict(zip(rule.pair, (first, second), strict=True))}
+    asked = {"data": data, "tokenizer": tokenizer, "model": model, **dict(zip(rule.pair, (first, second), strict=True))}
     picks = {family: _pick(family, name) for family, name in asked.items()}
-    if "model" in picks and needs_class_token(head):
-        model = picks["model"]
-        picks["model"] = replace(model, options={**model.options, "prefix": Prefix(class_token=True, registers=1)})
+    if needs_class_token(head) and "prefix" in picks["model"].options:
+        given = {**picks["model"].options, "prefix": Prefix(class_token=True, registers=1)}
+        picks["model"] = replace(picks["model"], options=given)
     try:
         return rule.reason(Facts(picks)) is None
     except ValueError:

@@ -7,20 +7,36 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from blockyard import schema
 from blockyard.contracts import Context, DataSpec, Memory, Parts, Seq, TokenSpec
 from blockyard.init import initialise
 from blockyard.model._prefix import Prefix
-from tests.helpers import TinyEmbedder, choices, factory, node, symbols, tiny
+from tests.helpers import TinyEmbedder, blocks, choices, factory, node, symbols, tiny
 
 PICKS = {"position": "learned", "token_mixer": "attention", "channel_mixer": "mlp", "norm": "layer"}
 
 
 def planned(name: str, **options: object) -> nn.Module:
-    """A model as `train` builds it, from a plan."""
-    plan = node("model", name)[0](**{"dim": 16, "depth": 2, "heads": 4, **options})
-    ctx: Context = plan.context(DataSpec("text", (6,)), TokenSpec((6,), vocabulary=11), 11)
-    made = {family: factory(family, pick) for family, pick in (PICKS | {"block": "pre_norm", "head": "token"}).items()}
+    """A model as `train` builds it, from a plan; of sizes those that it has."""
+    target = node("model", name)[0]
+    sizes = {"dim": 16, "depth": 2, "heads": 4, **options}
+    plan = target(**{key: value for key, value in sizes.items() if key in schema.options(target)})
+    data = DataSpec("text", (6,), source=(7,) if target.takes_source else None)
+    ctx: Context = plan.context(data, TokenSpec((6,), vocabulary=11), 11)
+    picks = PICKS | {"block": "pre_norm", "head": "token"}
+    made = {family: factory(family, pick) for family, pick in picks.items()}
     return initialise(plan.build(ctx, Parts(embedder=TinyEmbedder, **made)), 0)
+
+
+def called(model: nn.Module) -> torch.Tensor:
+    """What a model says of two rows, and of two sources where it reads some."""
+    source = {"source": symbols(2, 7, 1)} if model.ctx.data.source else {}
+    return model(symbols(2, 6), **source)
+
+
+def having(option: str) -> list[str]:
+    """Models with an option of this name."""
+    return [name for name in choices("model") if option in schema.options(node("model", name)[0])]
 
 
 @pytest.mark.parametrize("name", choices("model"))
@@ -28,22 +44,43 @@ def test_every_option_is_read(name: str) -> None:
     """Each option changes what is built; a decoder is causal, an encoder is not."""
     base = planned(name)
     assert base.ctx.causal == node("model", name)[0].causal
-    assert planned(name, dim=32).ctx.head_dim == 8
+    assert planned(name, dim=32).ctx.dim == 32
+    assert called(base).shape == (2, 6, 11)
+    stds = [planned(name, init_std=std).head.proj.weight.std().item() for std in (0.1, 0.2)]
+    assert stds == pytest.approx([0.1, 0.2], rel=0.2)
+
+
+@pytest.mark.parametrize("name", having("depth"))
+def test_sizes_of_blocks(name: str) -> None:
     assert len(planned(name, depth=3).blocks) == 3
     assert planned(name, heads=2).blocks[0].token_mixer.heads == 2
-    spread = [planned(name, init_std=std).blocks[0].token_mixer.proj_in.weight.std().item() for std in (0.1, 0.2)]
-    assert spread == pytest.approx([0.1, 0.2], rel=0.1)
+
+
+@pytest.mark.parametrize("name", having("prefix"))
+def test_registers(name: str) -> None:
     registers = planned(name, prefix=Prefix(registers=3))
     assert registers.ctx.num_prefix == 3
     assert registers(symbols(2, 6)).shape == (2, 6, 11)
 
 
-@pytest.mark.parametrize("name", choices("model"))
+def test_options_of_one_model() -> None:
+    assert len(planned("encoder_decoder", encoder_depth=3).encoder.blocks) == 3
+    assert not hasattr(planned("encoder_decoder").encoder, "embedder")
+    assert hasattr(planned("encoder_decoder", shared=False).encoder, "embedder")
+    assert planned("perceiver", num_latents=5).latents.vectors.shape == (5, 16)
+    for name, count in (("encoder_decoder", 2), ("perceiver", 2)):
+        cross = factory("token_mixer", "attention", {"num_kv_heads": 1})
+        mixers = [m for m in planned(name, cross=cross).modules() if getattr(m, "kv_heads", 0) == 1]
+        assert len(mixers) == count
+        with pytest.raises(ValueError, match=r"model\.cross: Fourier cannot look at a memory"):
+            planned(name, cross=factory("token_mixer", "fourier"))
+
+
+@pytest.mark.parametrize("name", having("dropout"))
 def test_dropout_on_the_tokens(name: str) -> None:
     plain, model = planned(name), planned(name, dropout=0.5)
-    inputs = symbols(2, 6)
-    assert_close(model.eval()(inputs), plain.eval()(inputs))
-    assert not torch.allclose(model.train()(inputs), plain(inputs))
+    assert_close(called(model.eval()), called(plain.eval()))
+    assert not torch.allclose(called(model.train()), called(plain))
 
 
 def test_heads_that_do_not_divide_are_named() -> None:
@@ -51,7 +88,7 @@ def test_heads_that_do_not_divide_are_named() -> None:
         planned("encoder", heads=3)
 
 
-@pytest.mark.parametrize("block", choices("block"))
+@pytest.mark.parametrize("block", blocks())
 def test_the_final_norm_is_there_where_a_block_leaves_the_stream_unnormalised(block: str) -> None:
     """What reaches the head is normalised, and not twice."""
     model = tiny(block=block, norm="layer_plain")

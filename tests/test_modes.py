@@ -13,7 +13,7 @@ from blockyard.model._prefix import Prefix
 from blockyard.model._transformer import Transformer
 from blockyard.ops.flex import flex
 from blockyard.ops.reference import eager
-from tests.helpers import TinyEmbedder, choices, combinations, context, factory, node, symbols, tiny
+from tests.helpers import TinyEmbedder, blocks, choices, combinations, context, factory, node, symbols, tiny
 from tests.test_attend import facts, qkv
 
 FAMILIES = ["token_mixer", "channel_mixer", "norm", "block", "position"]
@@ -42,7 +42,7 @@ class Projects(TinyEmbedder):
         return x @ torch.eye(x.shape[-1]), seq
 
 
-@pytest.mark.parametrize("block", choices("block"))
+@pytest.mark.parametrize("block", blocks())
 def test_the_stream_keeps_single_precision(block: str, recwarn: pytest.WarningsRecorder) -> None:
     model = tiny(block=block, norm="rms", options={"token_mixer": {"qk_norm": True}}, prefix=Prefix(True, 1)).float()
     model.embedder.__class__ = Projects
@@ -75,8 +75,10 @@ def test_meta_device(mixer: str, position: str, axes: int) -> None:
 
 
 @pytest.mark.parametrize("option", ["dropout", "drop_path"])
-@pytest.mark.parametrize("block", choices("block"))
+@pytest.mark.parametrize("block", blocks())
 def test_evaluation_is_without_chance(block: str, option: str) -> None:
+    if option not in node("block", block)[1]:
+        return
     plain = tiny(block=block)
     model = tiny(block=block, options={"block": {option: 0.5}})
     inputs = symbols(8, 6)

@@ -18,7 +18,7 @@ from blockyard.contracts import ChannelMixer, Context, Traits
 from blockyard.init import Init, initialise
 from blockyard.model._prefix import Prefix
 from blockyard.token_mixer.attention import Attention
-from tests.helpers import choices, context, factory, legal, node, stir, symbols, tiny
+from tests.helpers import blocks, choices, context, factory, legal, node, stir, symbols, tiny
 from tests.properties import channels_alone, fused_equals_unfused
 
 
@@ -123,7 +123,7 @@ class Lookback(Attention):
         return replace(cls.traits, causal=True, bidirectional=False) if options.get("backwards") else cls.traits
 
 
-@pytest.mark.parametrize("block", choices("block"))
+@pytest.mark.parametrize("block", blocks())
 def test_traits_follow_the_options(block: str) -> None:
     backwards = partial(Lookback, backwards=True)
     assert tiny(block=block, causal=True, replace={"token_mixer": backwards})(symbols(2, 6)).shape == (2, 6, 11)

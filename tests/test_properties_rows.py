@@ -10,7 +10,7 @@ from blockyard.head.mean_pool import MeanPool
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.ops import mask
 from blockyard.token_mixer.attention import Attention
-from tests.helpers import GRIDS, LENGTH, choices, combinations, context, node, tiny
+from tests.helpers import GRIDS, LENGTH, blocks, choices, combinations, context, node, takes, tiny
 from tests.properties import causality, packing, padding, padding_of_answers
 
 
@@ -84,9 +84,12 @@ def test_planted_shift_of_the_mask_is_caught() -> None:
         padding_of_answers(tiny(replace={"head": Shifted}, prefix=Prefix(registers=2)), LENGTH)
 
 
-@pytest.mark.parametrize("norm", choices("norm"))
-@pytest.mark.parametrize("channel", choices("channel_mixer"))
-@pytest.mark.parametrize("block", choices("block"))
+ALONE = [name for name in choices("norm") if not getattr(node("norm", name)[0], "across_tokens", False)]
+WIRED = [(block, channel) for block in blocks() for channel in choices("channel_mixer") if takes(block, channel)]
+
+
+@pytest.mark.parametrize("norm", ALONE)
+@pytest.mark.parametrize(("block", "channel"), WIRED)
 def test_blocks_keep_what_mixers_promise(block: str, channel: str, norm: str) -> None:
     for causal in (False, True):
         model = tiny(causal=causal, block=block, channel_mixer=channel, norm=norm, position="rope")

@@ -106,10 +106,8 @@ def _plain(value: Any) -> Any:
     from functools import partial
 
     if isinstance(value, partial):  # a factory is written as the node that makes it
-        target = value.func
-        held = {name: value.keywords.get(name, option.default) for name, option in options(target).items()}
-        named = {"_target_": f"{target.__module__}.{target.__qualname__}", "_partial_": True}
-        return named | {name: _plain(each) for name, each in held.items()}
+        named = {"_target_": f"{value.func.__module__}.{value.func.__qualname__}", "_partial_": True}
+        return named | {name: _plain(each) for name, each in value.keywords.items()}
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     return list(value) if isinstance(value, tuple) else value

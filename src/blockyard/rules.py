@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from blockyard.contracts import DataSpec, TokenSpec, Traits
+from blockyard.contracts import Block, DataSpec, TokenSpec, Traits
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,11 @@ class Facts:
         return self["model"].target.causal
 
     @property
+    def latents(self) -> bool:
+        """Whether token mixers see learned vectors, and not the tokens."""
+        return self["model"].target.latents
+
+    @property
     def prefix(self) -> Any:
         """The model's class and register tokens; None where it has none."""
         return self["model"].options.get("prefix")
@@ -83,9 +88,58 @@ def axes_of_position(f: Facts) -> str | None:
 
 def axes_of_mixer(f: Facts) -> str | None:
     """The mixer works on as many axes as tokens have."""
-    if f.tokens.axes in f.traits.axes:
+    if f.latents or f.tokens.axes in f.traits.axes:
         return None
     return f"{f['token_mixer']} works on {_words(f.traits.axes)} coordinate axes, tokens have {f.tokens.axes}"
+
+
+def mixer_of_latents(f: Facts) -> str | None:
+    """Learned vectors lie nowhere, so that a mixer over them must not ask where."""
+    if not f.latents or 0 in f.traits.axes:
+        return None
+    return f"{f['token_mixer']} works on {_words(f.traits.axes)} coordinate axes, the latents of {f['model']} have 0"
+
+
+def positions_of_model(f: Facts) -> str | None:
+    """A model whose blocks see no tokens, or that has none, leaves nothing to turn and no scores to shift."""
+    acts_on = f["position"].target.acts_on - {"embed"}
+    if not acts_on or (f["model"].target.stacks and not f.latents):
+        return None
+    return f"{f['position']} acts on what mixers make of tokens, {f['model']} has no mixers over tokens"
+
+
+def cross_of_block(f: Facts) -> str | None:
+    """A decoder that looks at another row needs blocks with a place for that."""
+    if not f["model"].target.crosses or f["block"].target.add_cross is not Block.add_cross:
+        return None
+    return f"{f['block']} has no place for the cross-attention of {f['model']}"
+
+
+def blocks_of_model(f: Facts) -> str | None:
+    """A model stacks blocks, or has none."""
+    return _unused(f, "block", refuse_empty=True)
+
+
+def norm_of_model(f: Facts) -> str | None:
+    """A model without blocks has no use for their norm."""
+    return _unused(f, "norm")
+
+
+def token_mixer_of_model(f: Facts) -> str | None:
+    """A model without blocks has no use for their token mixer."""
+    return _unused(f, "token_mixer")
+
+
+def channel_mixer_of_model(f: Facts) -> str | None:
+    """A model without blocks has no use for their channel mixer."""
+    return _unused(f, "channel_mixer")
+
+
+def direction_of_encoder(f: Facts) -> str | None:
+    """One choice mixes in the encoder, which looks both ways, and in the decoder."""
+    if not f["model"].target.takes_source or f.traits.bidirectional:
+        return None
+    return f"the encoder of {f['model']} looks both ways, {f['token_mixer']} cannot"
 
 
 def ports(f: Facts) -> str | None:
@@ -116,16 +170,23 @@ def causality_of_mixer(f: Facts) -> str | None:
 
 def variable_length(f: Facts) -> str | None:
     """Padded rows need a mixer that leaves padding out."""
-    if not f.data.variable or (f.traits.padding and f.traits.any_length):
+    if not f.data.variable or f.latents or (f.traits.padding and f.traits.any_length):
         return None
     return f"{f['data']} has rows of different lengths, {f['token_mixer']} cannot leave padding out"
 
 
 def packing(f: Facts) -> str | None:
     """Packed rows need a mixer that keeps documents apart."""
-    if not f.data.packed or f.traits.packing:
+    if not f.data.packed or f.latents or f.traits.packing:
         return None
     return f"{f['data']} packs several documents into a row, {f['token_mixer']} cannot keep them apart"
+
+
+def packing_of_model(f: Facts) -> str | None:
+    """Vectors that read a whole row carry one document into another."""
+    if not f.data.packed or not f.latents:
+        return None
+    return f"{f['data']} packs several documents into a row, the latents of {f['model']} would read them all"
 
 
 def fusing_tokens(f: Facts) -> str | None:
@@ -148,7 +209,8 @@ def class_token(f: Facts) -> str | None:
     """A head that reads the class token needs one."""
     if not f["head"].target.needs_class_token or (f.prefix is not None and f.prefix.class_token):
         return None
-    return f"{f['head']} reads the class token, the model has none: model.prefix.class_token=true"
+    way = "has no place for one" if f.prefix is None else "has none: model.prefix.class_token=true"
+    return f"{f['head']} reads the class token, {f['model']} {way}"
 
 
 def class_token_sees(f: Facts) -> str | None:
@@ -262,6 +324,15 @@ RULES = (
     Rule(("head", "position"), tied_width),
     Rule(("data", "objective"), target_of_objective),
     Rule(("data", "model"), source),
+    Rule(("data", "model"), packing_of_model),
+    Rule(("model", "token_mixer"), mixer_of_latents),
+    Rule(("model", "token_mixer"), direction_of_encoder),
+    Rule(("model", "position"), positions_of_model),
+    Rule(("model", "block"), cross_of_block),
+    Rule(("model", "block"), blocks_of_model),
+    Rule(("model", "norm"), norm_of_model),
+    Rule(("model", "token_mixer"), token_mixer_of_model),
+    Rule(("model", "channel_mixer"), channel_mixer_of_model),
 )
 
 
@@ -270,6 +341,15 @@ def _fusing(f: Facts, family: str) -> str | None:
     if not block.target.fuses(block.options) or _projected(mixer.target):
         return None
     return f"{block} fuses the matmuls of both mixers, {mixer} has none to share: block.fused=false"
+
+
+def _unused(f: Facts, family: str, refuse_empty: bool = False) -> str | None:
+    stacks, empty = f["model"].target.stacks, getattr(f[family].target, "empty", False)
+    if not stacks and not empty:
+        return f"{f['model']} has no blocks, and so no use for {f[family]}"
+    if stacks and empty and refuse_empty:
+        return f"{f['model']} stacks blocks, {f[family]} is none"
+    return None
 
 
 def _projected(target: type) -> bool:

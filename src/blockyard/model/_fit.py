@@ -33,6 +33,15 @@ def check_parts(ctx: Context, prefix: Prefix, position: Position, mixers: list[T
         )
 
 
+def check_placed(ctx: Context, position: Position, why: str) -> None:
+    """Raises ValueError where a scheme acts on anything but tokens before they are mixed."""
+    if ctx.tokens.axes not in position.axes or position.acts_on - {"embed"}:
+        raise ValueError(
+            f"position {type(position).__name__} has nothing to act on: {why}; use position=none or one that is added "
+            "to tokens"
+        )
+
+
 def check_call(ctx: Context, prefix: Prefix, lengths: Tensor | None, segment: Tensor | None, cached: bool) -> None:
     """Raises ValueError where the arguments of a forward pass contradict each other."""
     if segment is not None and prefix and not ctx.causal:

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 from torch import nn
 
-from blockyard.contracts import Architecture, Context, Count, DataSpec, Parts, Positive, Rate, TokenSpec
+from blockyard.contracts import (
+    Architecture,
+    Context,
+    Count,
+    DataSpec,
+    Parts,
+    Positive,
+    Rate,
+    TokenMixer,
+    TokenSpec,
+)
 from blockyard.model._prefix import NO_PREFIX, Prefix
+from blockyard.token_mixer.attention import Attention
+
+CROSS: Callable[[Context], TokenMixer] = partial(Attention)  # what looks at another row where nothing else is named
 
 
 class Stack(Architecture):
@@ -56,3 +73,14 @@ class Stack(Architecture):
         from blockyard.model._transformer import Transformer
 
         return Transformer(ctx, parts, prefix=self.prefix, dropout=self.dropout)
+
+
+def crossing(factory: Callable[[Context], TokenMixer]) -> Callable[[Context], TokenMixer]:
+    """The factory of a mixer that is to look at a memory. Raises ValueError where its mixer cannot."""
+    held: Any = factory
+    if not held.func.traits_for(held.keywords).cross:
+        raise ValueError(
+            f"model.cross: {held.func.__name__} cannot look at a memory; use one that declares `cross`, such as "
+            "blockyard.token_mixer.attention.Attention"
+        )
+    return factory

@@ -8,6 +8,8 @@ Cost: nothing
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import nn
 
 from blockyard.contracts import Context
@@ -18,6 +20,8 @@ class NoNorm(nn.Identity):
 
     Options:
     """
+
+    empty: ClassVar[bool] = True
 
     def __init__(self, ctx: Context) -> None:
         super().__init__()

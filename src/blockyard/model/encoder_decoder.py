@@ -1,0 +1,71 @@
+"""Encoder-decoder: blocks over a source row, and causal blocks that look at it through cross-attention.
+
+Source: Vaswani et al. 2017, Attention Is All You Need (arXiv 1706.03762), section 3.1; sharing the table of symbols
+    as in its section 3.4
+Reference: torch.nn.Transformer
+Cost: that of its blocks, and O(N M D) time a layer for cross-attention
+
+    source --> encoder blocks --> memory
+                                     |
+    target --> [causal mixer --> cross mixer --> channel mixer] x depth --> head
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import ClassVar
+
+from torch import nn
+
+from blockyard.contracts import Context, Count, Parts, Positive, Rate, TokenMixer
+from blockyard.model._plan import CROSS, Stack, crossing
+
+
+class EncoderDecoder(Stack):
+    """Learns from the true target, shifted by one (teacher forcing); writes token by token after the encoded source.
+
+    A scheme of positions acts within each row, never between the two: in cross-attention there is none.
+
+    Options:
+        depth: blocks of the decoder
+        encoder_depth: blocks of the encoder; null means as many as the decoder's
+        cross: the mixer that looks at the source, in every block of the decoder
+        shared: one embedder for source and target
+        dropout: rate on the tokens as they enter the first block of either row, while training
+    """
+
+    causal: ClassVar[bool] = True
+    takes_source: ClassVar[bool] = True
+    crosses: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        dim: Count = 64,
+        depth: Count = 2,
+        encoder_depth: Count | None = None,
+        heads: Count = 4,
+        cross: Callable[[Context], TokenMixer] = CROSS,
+        shared: bool = True,
+        init_std: Positive | None = None,
+        dropout: Rate = 0.0,
+    ) -> None:
+        super().__init__(dim=dim, depth=depth, heads=heads, init_std=init_std, dropout=dropout)
+        self.encoder_depth = encoder_depth or depth
+        self.cross, self.shared = crossing(cross), shared
+
+    def build(self, ctx: Context, parts: Parts) -> nn.Module:
+        """The model of `ctx`. Raises ValueError where parts contradict each other, or the data has no source."""
+        from blockyard.model._two_rows import TwoRows
+
+        if ctx.data.source is None:
+            raise ValueError("model=encoder_decoder reads a source row and the data brings none; use model=decoder")
+        source = replace(
+            ctx,
+            causal=False,
+            depth=self.encoder_depth,
+            tokens=replace(ctx.tokens, grid=ctx.data.source, count=None),
+            data=replace(ctx.data, shape=ctx.data.source, source=None),
+        )
+        return TwoRows(ctx, source, parts, cross=self.cross, shared=self.shared, dropout=self.dropout)

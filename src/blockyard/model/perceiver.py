@@ -1,0 +1,57 @@
+"""Perceiver: a few learned vectors read the input once, and blocks run over those alone.
+
+Source: Jaegle et al. 2021, Perceiver (arXiv 2103.03206), figure 1; Jaegle et al. 2022, Perceiver IO (arXiv 2107.14795),
+    section 3, for one reading and for answers by token
+Reference: transformers PerceiverModel
+Cost: O(N M D) time to read N tokens with M latents, then that of its blocks over M tokens, whatever N
+
+    tokens ----------+                          +--- tokens (where the head gives one answer a token)
+                     v                          v
+    latents --> cross mixer --> blocks --> [cross mixer] --> head
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from torch import nn
+
+from blockyard.contracts import Context, Count, Parts, Positive, Rate, TokenMixer
+from blockyard.model._plan import CROSS, Stack, crossing
+
+
+class Perceiver(Stack):
+    """The depth costs the same however long the input is.
+
+    Latents lie nowhere: positions are those of the input, put into its tokens before they are read.
+
+    Options:
+        depth: blocks over the latents
+        num_latents: learned vectors (M)
+        cross: the mixer with which latents read tokens, and tokens latents
+        dropout: rate on the tokens before they are read, while training
+    """
+
+    causal: ClassVar[bool] = False
+    latents: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        dim: Count = 64,
+        depth: Count = 4,
+        heads: Count = 4,
+        num_latents: Count = 16,
+        cross: Callable[[Context], TokenMixer] = CROSS,
+        init_std: Positive | None = None,
+        dropout: Rate = 0.0,
+    ) -> None:
+        super().__init__(dim=dim, depth=depth, heads=heads, init_std=init_std, dropout=dropout)
+        self.num_latents, self.cross = num_latents, crossing(cross)
+
+    def build(self, ctx: Context, parts: Parts) -> nn.Module:
+        """The model of `ctx`. Raises ValueError where parts contradict each other."""
+        from blockyard.model._latents import Perceiving
+
+        return Perceiving(ctx, parts, count=self.num_latents, cross=self.cross, dropout=self.dropout)
