@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torchmetrics import Metric
+from torchmetrics.classification import MulticlassJaccardIndex
 
 from blockyard.contracts import Batch
 
@@ -67,6 +68,17 @@ class Exact(_Mean):
         rows = asked.any(1)
         self.total += (((prediction.argmax(-1) == target) | ~asked).all(1) & rows).sum()
         self.count += rows.sum()
+
+
+class MeanIoU(MulticlassJaccardIndex):
+    """Intersection over union of each class, averaged over the classes; targets of `Batch.ignore` are left out."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__(num_classes=classes, average="macro", ignore_index=Batch.ignore)
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        """prediction: (..., V) logits; target: (...) int64."""
+        super().update(prediction.argmax(-1), target)
 
 
 class _Derived(Metric):

@@ -1,0 +1,89 @@
+"""A class for each token of an image: what its patch shows.
+
+Source: Long, Shelhamer and Darrell 2015, Fully Convolutional Networks for Semantic Segmentation (arXiv 1411.4038),
+    section 5, pixel accuracy and mean IoU; with a transformer Strudel et al. 2021, Segmenter (arXiv 2105.05633)
+Reference: torch.nn.functional.cross_entropy; torchmetrics MulticlassJaccardIndex
+Equation: mean over patches of -log softmax(prediction_n)[class of patch n]
+
+A patch shows the class that covers most of it beside the background (class 0), where all but the
+background cover a share `cover` of it or more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from blockyard.contracts import Batch, DataSpec, Objective, Split, TokenSpec
+from blockyard.data._split import Fraction
+
+if TYPE_CHECKING:
+    import torchmetrics
+
+BACKGROUND = 0
+
+
+class Segment(Objective):
+    """Classes of pixels, asked patch by patch.
+
+    Options:
+        cover: share of a patch from which it is no background
+    """
+
+    takes = "token"
+    target = "pixels"
+
+    def __init__(self, *, cover: Fraction = 0.2) -> None:
+        self.cover = cover
+        self._grid: tuple[int, ...] | None = None
+        self._classes: int | None = None
+
+    def tokens(self, tokens: TokenSpec) -> TokenSpec:
+        """Unchanged; their grid says what a patch is."""
+        self._grid = tokens.grid
+        return tokens
+
+    def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
+        """One logit per class. Raises ValueError for tokens that lie on no plane."""
+        if data.classes is None or tokens.axes != 2:
+            raise ValueError(
+                f"objective=segment needs classes and tokens on rows and columns; this {data.modality} data has "
+                f"{data.classes} classes and tokens on {tokens.axes} axes"
+            )
+        self._classes = data.classes
+        return data.classes
+
+    def prepare(self, batch: Batch, key: int | None = None) -> Batch:
+        """Classes of pixels (B, height, width) -> classes of patches (B, N), rows of the grid one after the other."""
+        assert self._grid is not None, "tokens() and outputs() come before prepare()"
+        assert self._classes is not None, "tokens() and outputs() come before prepare()"
+        assert batch.target is not None
+        rows, cols = self._grid
+        height, width = (side // count for side, count in zip(batch.target.shape[1:], self._grid, strict=True))
+        cut = batch.target[:, : rows * height, : cols * width]
+        patches = cut.reshape(-1, rows, height, cols, width).transpose(2, 3).flatten(3).flatten(1, 2)  # (B, N, pixels)
+        asked = patches != Batch.ignore
+        shares = F.one_hot(patches.clamp_min(0), self._classes).mul(asked[..., None]).float().mean(2)  # (B, N, V)
+        shown = shares[..., BACKGROUND + 1 :]
+        best = shown.argmax(-1) + BACKGROUND + 1
+        # Shares are sums of thirty-seconds and the like; a share of exactly `cover` counts.
+        target = best.where(shown.sum(-1) >= self.cover - 1e-6, BACKGROUND).where(asked.any(2), Batch.ignore)
+        return replace(batch, target=target)
+
+    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Mean over the patches, nats. prediction: (B, N, V); target: (B, N)."""
+        return F.cross_entropy(prediction.flatten(0, 1), target.flatten(), ignore_index=Batch.ignore)
+
+    def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
+        """Loss, accuracy of patches, and the mean over classes of intersection over union."""
+        from blockyard.objective._metrics import Accuracy, MeanCrossEntropy, MeanIoU
+
+        assert self._classes is not None, "outputs() comes before metrics()"
+        return {"loss": MeanCrossEntropy(), "accuracy": Accuracy(), "mean_iou": MeanIoU(self._classes)}
+
+    def best(self) -> tuple[str, str]:
+        """The highest mean IoU: accuracy is high for naming everything background."""
+        return "mean_iou", "max"
