@@ -19,7 +19,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from annotated_types import Ge, Gt, Lt
 from pydantic import AllowInfNan
@@ -230,6 +230,17 @@ class Split(Protocol):
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
         """The samples `order` (B,) int64; `key` seeds augmentation, None leaves it out."""
+
+
+@runtime_checkable
+class Lengthens(Protocol):
+    """A split whose rows are pieces of something longer: an evaluation can ask for longer rows of the same."""
+
+    def joined(self, rows: int, factor: int) -> Split:
+        """What the first `rows` rows hold, in rows `factor` times as long, asking for the same tokens.
+
+        rows: a multiple of `factor`, at most as many as there are
+        """
 
 
 class Splits(NamedTuple):

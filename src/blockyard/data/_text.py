@@ -51,6 +51,12 @@ class Windows:
     def __len__(self) -> int:
         return (len(self.stream) - 1) // self.context
 
+    def joined(self, rows: int, factor: int) -> Windows:
+        """The text of the first `rows` rows in rows `factor` times as long."""
+        stop = rows * self.context + 1
+        segment = None if self.segment is None else self.segment[:stop]
+        return Windows(self.stream[:stop], segment, self.context * factor, self.bytes_per_token)
+
     def batch(self, order: Tensor, key: int | None) -> Batch:
         """Inputs (B, context + 1); segment of that shape, counted from 0 in each row, where packed."""
         offset = 0 if key is None else key % self.context

@@ -19,6 +19,7 @@ from blockyard.engine.callbacks.rhythm import Rhythm
 from blockyard.engine.callbacks.watcher import Live
 from blockyard.engine.decode_speed import decoding
 from blockyard.engine.evaluation import evaluate
+from blockyard.engine.extrapolation import Curve, extrapolate
 from blockyard.engine.interrupt import Interrupts, Left
 from blockyard.engine.loader import Layout
 from blockyard.engine.module import Learner
@@ -119,12 +120,15 @@ class Job:
         test = self.measure(self.splits.test, model, options.limit_test, together=False)
         metrics = {f"val/{key}": value for key, value in validation.items()}
         metrics |= {f"test/{key}": value for key, value in test.items()}
+        curves = self._longer_rows(model, name)
+        metrics |= {key: value for curve in curves for key, value in curve.figures().items()}
         chosen = self.rhythm.checkpoint
         sample = self.splits.train.batch(torch.zeros(1, dtype=torch.int64), None).to(self.device)
         speed = cost.speed(self.rhythm.windows, live.batch_size, live.tokens)
         return {
             "metrics": metrics,
             "directions": self._directions(),
+            **({"refused": {k: why for curve in curves for k, why in curve.refused().items()}} if curves else {}),
             "monitor": list(live.monitor),
             "weights": name,
             "final": {"step": live.step, **self.rhythm.last_values},
@@ -154,8 +158,39 @@ class Job:
         """Which way each metric is better, under its full name."""
         found = {"train/loss": "min"}
         for prefix, split in (("val", self.splits.validation), ("test", self.splits.test)):
-            found |= {f"{prefix}/{name}": way for name, way in self.plan.objective.directions(split).items()}
+            ways = self.plan.objective.directions(split)
+            found |= {f"{prefix}/{name}": way for name, way in ways.items()}
+            longer = {1, *self.options.extrapolate} if self.options.extrapolate else ()
+            found |= {f"{prefix}/{name}@{factor}x": way for factor in longer for name, way in ways.items()}
         return found
+
+    def _longer_rows(self, model: nn.Module, weights: str) -> list[Curve]:
+        """Both parts judged in longer rows, where the config asks for it; curves go into the run's folder."""
+        if not self.options.extrapolate:
+            return []
+        from blockyard.report.lengths import write
+
+        parts = (("val", self.splits.validation, "limit_val"), ("test", self.splits.test, "limit_test"))
+        curves = [
+            extrapolate(
+                model,
+                split,
+                self.plan.objective,
+                self.options.extrapolate,
+                part=part,
+                batch_size=self.plan.data.eval_batch_size,
+                device=self.device,
+                precision=self.precision["precision"],
+                limit=getattr(self.options, limit),
+                halt=self.interrupts.check,
+            )
+            for part, split, limit in parts
+        ]
+        for curve in curves:
+            write(self.folder.path, curve.plain(), weights)
+            for length, why in curve.refused().items():
+                log.warning("%s is refused: %s", length, why)
+        return curves
 
     def _validation(self, model: nn.Module, step: int) -> dict[str, float]:
         """The validation metrics of the weights of `step`; those of the best were measured when they were found."""

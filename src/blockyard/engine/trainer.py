@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge
 
 from blockyard.contracts import Count, CountOrZero, DataModule, Objective, Positive
 from blockyard.errors import UserError
@@ -33,6 +35,8 @@ class TrainerPlan:
         limit_train: updates an epoch is cut to
         limit_val: validation batches to look at
         limit_test: test batches to look at
+        extrapolate: lengths of rows, as multiples of training's, at which the validation and test text is judged
+            once more at the end, as test/loss@2x; for decoders of running text
         overfit: train on the first so many batches again and again; 0 is off
         deterministic: refuse operations that do not give the same bits every time
         threads: CPU threads of torch; auto is one, or all where timing says they pay (with one process)
@@ -64,6 +68,7 @@ class TrainerPlan:
         limit_train: Count | None = None,
         limit_val: Count | None = None,
         limit_test: Count | None = None,
+        extrapolate: tuple[Annotated[int, Ge(2)], ...] = (),
         overfit: CountOrZero = 0,
         deterministic: bool = False,
         threads: Literal["auto"] | Count = "auto",
@@ -92,6 +97,7 @@ class TrainerPlan:
         self.limit_train = limit_train
         self.limit_val = limit_val
         self.limit_test = limit_test
+        self.extrapolate = extrapolate
         self.overfit = overfit
         self.deterministic = deterministic
         self.threads = threads
@@ -139,6 +145,12 @@ class TrainerPlan:
             found.append(
                 f"data.eval_batch_size={data.eval_batch_size} does not divide among {self.world} processes; "
                 f"take a multiple of {self.world}"
+            )
+        running = data.spec.modality == "text" and not data.spec.variable and data.spec.source is None
+        if self.extrapolate and not (running and objective.needs_causal and objective.takes == "token"):
+            found.append(
+                f"trainer.extrapolate={list(self.extrapolate)} judges a decoder at longer rows of running text; use "
+                "objective=next_token and data.sample=window, or trainer.extrapolate=[]"
             )
         return found
 

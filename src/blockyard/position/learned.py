@@ -49,7 +49,8 @@ class Learned(Absolute):
     ) -> None:
         check_axes(type(self), ctx)
         super().__init__(ctx, combine=combine, channels=code_width("learned", ctx, combine, width))
-        self.grid, self.std, self.stretches = ctx.tokens.grid, std, beyond == "interpolate"
+        self.grid, self.std = ctx.tokens.grid, std
+        self.beyond, self.stretches = beyond, beyond == "interpolate"
         self.table = nn.Parameter(torch.empty(ctx.tokens.max_len, self.channels))  # (N, channels), in grid order
 
     def init_weights(self, init: Init) -> None:
