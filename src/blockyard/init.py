@@ -10,7 +10,8 @@ A module says how its own parameters start in `init_weights(init)`, where `init`
         init.normal("weight", std=self.std)
         init.zeros("bias")
 
-A plain torch module has a rule in `RULES`, by type. A module with parameters and neither is refused.
+A plain torch module has a rule in `RULES`, by type. A network of another library, whose parts know best
+how they start, is made by `init.foreign(name, make)`. A module with parameters and none of these is refused.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Init:
         self.module, self.path, self.seed, self.std = module, path, seed, std
         self._done = done
         self.declared: set[str] = set()
+        self.foreigners: list[str] = []  # paths of what another library starts
 
     def generator(self, name: str) -> torch.Generator:
         """A CPU generator that depends on the seed and the parameter's path alone."""
@@ -65,6 +67,18 @@ class Init:
     def copy(self, name: str, value: Tensor) -> None:
         """A value worked out by the module itself; draw from `generator(name)` where it is random."""
         self._fill(name, lambda shape: value.reshape(shape))
+
+    def foreign(self, name: str, make: Callable[[], nn.Module]) -> None:
+        """The part `name` as its library makes it: `make()` draws all it needs from torch's own stream, which
+        is seeded here from the seed and the part's path, and left as it was.
+        """
+        self.foreigners.append(f"{self.path}.{name}" if self.path else name)
+        part = getattr(self.module, name)
+        if all(parameter.is_meta for parameter in part.parameters()):
+            return
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+            torch.manual_seed(self.generator(name).initial_seed())
+            part.load_state_dict(make().state_dict())
 
     def _fill(self, name: str, draw: Callable[[torch.Size], Tensor]) -> None:
         self.declared.add(name)
@@ -99,6 +113,12 @@ def _table(init: Init) -> None:
     init.normal("weight")
 
 
+def _recurrence(init: Init) -> None:
+    """As torch does it: an even spread that keeps a state's size."""
+    for name, _ in init.module.named_parameters(recurse=False):
+        init.uniform(name, 1 / math.sqrt(init.module.hidden_size))
+
+
 # By exact type: a subclass may use its parameters otherwise, so it has to say so itself.
 RULES: dict[type[nn.Module], Callable[[Init], None]] = {
     nn.Linear: _matrix,
@@ -109,6 +129,9 @@ RULES: dict[type[nn.Module], Callable[[Init], None]] = {
     nn.Conv2d: _convolution,
     nn.BatchNorm2d: _scale,
     nn.GroupNorm: _scale,
+    nn.RNN: _recurrence,
+    nn.GRU: _recurrence,
+    nn.LSTM: _recurrence,
 }
 
 
@@ -120,14 +143,18 @@ def initialise(model: nn.Module, seed: int) -> nn.Module:
     """
     std = model.ctx.init_std if hasattr(model, "ctx") else 0.02
     done: set[int] = set()
+    foreigners: list[str] = []
     for path, module in model.named_modules():
         own = [name for name, parameter in module.named_parameters(recurse=False)]
-        if not own:
+        if any(path == name or path.startswith(f"{name}.") for name in foreigners):
+            continue
+        if not own and not hasattr(module, "init_weights"):
             continue
         init = Init(module, path, seed, done, std)
         where = f"{type(module).__module__}.{type(module).__qualname__} at {path or 'the top'}"
         if hasattr(module, "init_weights"):
             module.init_weights(init)
+            foreigners += init.foreigners
         elif type(module) in RULES:
             RULES[type(module)](init)
         else:

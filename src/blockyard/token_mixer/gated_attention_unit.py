@@ -1,0 +1,95 @@
+"""Gated attention unit: one head of squared-ReLU attention between the two halves of a gated MLP.
+
+Source: Hua et al. 2022, Transformer Quality in Linear Time (arXiv 2202.10447), section 3.1 and eq. 4
+Reference: the pseudo-code in the paper's appendix; lucidrains' FLASH-pytorch, GAU
+Equation: W_o (u * A v), A_ij = relu(q_i k_j / n_i)^2 over the n_i tokens that token i sees
+Cost: O(N^2 (S + E) + N D E) time with S query and E hidden channels; O(N^2) memory
+
+Use it with block=single as the paper does: it holds its own channel mixing. Queries and keys are the same S
+channels, scaled and moved apart. The paper divides by the length of the row; counting what a token sees is the
+same without masks, and makes a padded row equal the row alone. Its trained bias of the scores is left to position
+schemes that turn queries and keys.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from blockyard.contracts import Context, Memory, Positive, Seq, TokenMixer, Traits
+from blockyard.init import Init
+from blockyard.ops import mask
+from blockyard.ops.cache import KVCache
+from blockyard.ops.linear import linear, residual
+from blockyard.ops.rotate import rotate
+from blockyard.token_mixer._declared import check_call, check_context
+
+
+class Offsets(nn.Module):
+    """Queries and keys from the same channels: each has its own gain and offset for every channel."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.empty(2, width))
+        self.offset = nn.Parameter(torch.empty(2, width))
+
+    def init_weights(self, init: Init) -> None:
+        """Gains around one so that queries and keys differ, offsets zero."""
+        drawn = torch.empty(self.gain.shape).normal_(1.0, 0.02, generator=init.generator("gain"))
+        init.copy("gain", drawn)
+        init.zeros("offset")
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x (B, N, S) -> q, k (B, 1, N, S)."""
+        both = x[:, None] * self.gain[:, None] + self.offset[:, None]  # (B, 2, N, S)
+        return both[:, :1], both[:, 1:]
+
+
+class GatedAttentionUnit(TokenMixer):
+    """S, the width of queries and keys, is that of a head: model.dim / model.heads, although there is one head.
+
+    Options:
+        expansion: hidden width E as a multiple of model.dim
+        bias: biases in the projections
+    """
+
+    traits: ClassVar[Traits] = Traits(
+        causal=True, padding=True, packing=True, equivariant=True, ports=frozenset({"queries_and_keys"})
+    )
+
+    def __init__(self, ctx: Context, *, expansion: Positive = 2.0, bias: bool = True) -> None:
+        super().__init__()
+        check_context(self, ctx)
+        self.causal, self.key_width = ctx.causal, ctx.head_dim
+        self.hidden = max(1, round(expansion * ctx.dim))
+        self.proj_in = linear(ctx, ctx.dim, 2 * self.hidden + self.key_width, bias=bias)
+        self.offsets = Offsets(self.key_width)
+        self.proj_out = residual(ctx, self.hidden, ctx.dim, bias=bias)
+
+    def forward(self, x: Tensor, seq: Seq, cache: KVCache | None = None, memory: Memory | None = None) -> Tensor:
+        """x (B, N, D) -> (B, N, D)."""
+        check_call(self, self.traits, seq, cache, memory)
+        return self.proj_out(self.mix(self.proj_in(x), seq, cache))
+
+    def mix(self, h: Tensor, seq: Seq, cache: KVCache | None = None) -> Tensor:
+        """What lies between the projections: (B, N, 2 E + S) -> (B, N, E)."""
+        gate, v, shared = F.silu(h).split([self.hidden, self.hidden, self.key_width], dim=-1)
+        q, k = rotate(*self.offsets(shared), seq, seq)  # 2 x (B, 1, N, S)
+        v, k_seq = v[:, None], seq  # (B, 1, N, E)
+        if cache is not None:
+            k, v, k_seq = cache.append(k, v, seq)
+        see = mask.table(seq, k_seq, self.causal)  # (B|1, 1, N, M) or None
+        seen = len(k_seq) if see is None else see.sum(-1, keepdim=True).clamp(min=1)  # (B|1, 1, N, 1)
+        weights = F.relu(q @ k.transpose(-1, -2) / seen).square()  # (B, 1, N, M)
+        if see is not None:
+            weights = weights * see
+        return gate * (weights.to(v.dtype) @ v)[:, 0]  # (B, N, E)
+
+    def init_cache(self, batch_size: int) -> KVCache:
+        """An empty cache. Raises ValueError where outputs depend on the future."""
+        if not self.causal:
+            raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
+        return KVCache(batch_size, 1, self.key_width, self.hidden)
