@@ -8,15 +8,25 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 
+if TYPE_CHECKING:
+    from torch import nn
+
+    from blockyard.contracts import Split
+    from blockyard.engine.extrapolation import Curve
+    from blockyard.runs.load import Loaded
+
+Found = TypeVar("Found")
+
 log = logging.getLogger("blockyard")
 
 SPLITS = ("test", "validation", "train")
-_PREFIX = {"test": "test/", "validation": "val/", "train": "train/"}
+_PART = {"test": "test", "validation": "val", "train": "train"}
 _LIMIT = {"test": "limit_test", "validation": "limit_val"}
 
 
@@ -33,12 +43,57 @@ def evaluate(
     run: a path, a name, an id or the beginning of one, or `last`; which: "best", "last" or "previous"
     Raises UserError where the run, its checkpoint or its data are not there.
     """
-    if split not in SPLITS:
-        raise UserError(f"split={split!r}: takes one of {', '.join(SPLITS)}")
     from blockyard.engine.evaluation import evaluate as measure
     from blockyard.runs.load import load
 
+    _known(split)
     loaded = load(run, which=which, outputs=outputs, allow=allow)
+
+    def figures(model: nn.Module, rows: Split, settings: dict[str, Any]) -> dict[str, float]:
+        return measure(model, rows, loaded.objective, **settings)
+
+    return {f"{_PART[split]}/{name}": value for name, value in _judged(loaded, split, figures).items()}
+
+
+def evaluate_longer(
+    run: str | os.PathLike[str] | RunFolder,
+    factors: Sequence[int],
+    *,
+    split: str = "test",
+    which: str = "best",
+    outputs: str | os.PathLike[str] = "outputs",
+    allow: tuple[str, ...] | list[str] = (),
+    position: dict[str, Any] | None = None,
+) -> tuple[Curve, Loaded]:
+    """A decoder's metrics in rows 1 and `factors` times as long as those of training, over the same text.
+
+    position: options of its position scheme to change for this evaluation, such as {"scaling": "yarn"}
+    Raises UserError as `evaluate` does, for a run that is no decoder of running text, and for options
+    that do not fit.
+    """
+    from blockyard.engine.extrapolation import extrapolate
+    from blockyard.runs.load import load
+
+    _known(split)
+    if not factors or any(factor < 2 for factor in factors):
+        raise UserError(f"extrapolate={list(factors)}: takes whole numbers from 2, such as extrapolate=[2,4,8]")
+    loaded = load(run, which=which, outputs=outputs, allow=allow, position=position or {})
+    if not loaded.model.ctx.causal or loaded.objective.takes != "token":
+        raise UserError(f"{loaded.folder.name} is no decoder; extrapolate needs model=decoder with a token objective")
+
+    def curve(model: nn.Module, rows: Split, settings: dict[str, Any]) -> Curve:
+        return extrapolate(model, rows, loaded.objective, factors, part=_PART[split], **settings)
+
+    return _judged(loaded, split, curve), loaded
+
+
+def _known(split: str) -> None:
+    if split not in SPLITS:
+        raise UserError(f"split={split!r}: takes one of {', '.join(SPLITS)}")
+
+
+def _judged(loaded: Loaded, split: str, judge: Callable[[nn.Module, Split, dict[str, Any]], Found]) -> Found:
+    """What `judge` says of the model on a split, under the conditions that the run recorded of itself."""
     missing = loaded.data.missing()
     if missing:
         raise UserError(missing)
@@ -54,18 +109,15 @@ def evaluate(
         splits = loaded.data.load(loaded.tokenizer)
         _same_data(loaded.data.fingerprint(), summary)
         device = _device(summary, options.accelerator)
-        found = measure(
-            loaded.model.to(device),
-            getattr(splits, split),
-            loaded.objective,
-            batch_size=loaded.data.eval_batch_size,
-            device=device,
-            precision=_precision(summary, options.precision),
-            limit=getattr(options, _LIMIT[split]) if split in _LIMIT else None,
-        )
+        settings = {
+            "batch_size": loaded.data.eval_batch_size,
+            "device": device,
+            "precision": _precision(summary, options.precision),
+            "limit": getattr(options, _LIMIT[split]) if split in _LIMIT else None,
+        }
+        return judge(loaded.model.to(device), getattr(splits, split), settings)
     finally:
         _use_threads(threads)
-    return {f"{_PREFIX[split]}{name}": value for name, value in found.items()}
 
 
 def _precision(summary: dict[str, Any], asked: str | int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,7 @@ def load(
     outputs: str | os.PathLike[str] = "outputs",
     device: str = "cpu",
     allow: tuple[str, ...] | list[str] = (),
+    position: Mapping[str, Any] | None = None,
 ) -> Loaded:
     """Rebuild the model of a run with its weights; no data is read.
 
@@ -56,13 +58,14 @@ def load(
     which: "best" by validation, "last", or "previous"
     allow: packages besides blockyard's own that the run's components may come from; the run's own
         word is not taken for it, because a folder may come from anywhere
+    position: options of the position scheme to read the weights with, in place of the run's own
 
     Raises UserError where there is no such run, or its checkpoint is missing, damaged or foreign.
     """
     if which not in WHICH:
         raise UserError(f"which={which!r}: takes one of {', '.join(WHICH)}")
     folder = run if isinstance(run, RunFolder) else find(run, outputs)
-    plan = plan_of(folder, allow)
+    plan = plan_of(folder, allow, position)
     path, content = _content(folder, which)
     model = plan.model(folder.seed)
     weights = {k.removeprefix(_PREFIX): v for k, v in content["state_dict"].items() if k.startswith(_PREFIX)}
@@ -80,11 +83,13 @@ def load(
     )
 
 
-def plan_of(folder: RunFolder, allow: tuple[str, ...] | list[str] = ()) -> Plan:
+def plan_of(
+    folder: RunFolder, allow: tuple[str, ...] | list[str] = (), position: Mapping[str, Any] | None = None
+) -> Plan:
     """The plan of a run, its tokenizer as it was trained. Raises UserError for what it may not name."""
     from blockyard import assemble
 
-    config = trusted(folder, allow)
+    config = trusted(folder, allow, position)
     try:
         plan = assemble.plan(config)
     except (ValueError, TypeError, KeyError, OSError) as error:
@@ -109,13 +114,20 @@ def named(folder: RunFolder, allow: tuple[str, ...] | list[str] = ()) -> None:
         )
 
 
-def trusted(folder: RunFolder, allow: tuple[str, ...] | list[str] = ()) -> dict[str, Any]:
-    """The frozen config with `allow` as the user said it. Raises UserError naming all that is wrong with it."""
+def trusted(
+    folder: RunFolder, allow: tuple[str, ...] | list[str] = (), position: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The frozen config with `allow` as the user said it, and options of `position` changed.
+
+    Raises UserError naming all that is wrong with it.
+    """
     from blockyard.check import check
     from blockyard.compose import Composed
 
     named(folder, allow)
     config = folder.config | {"allow": list(allow)}
+    if position:
+        config["position"] = {**config["position"], **position}
     choices = dict(folder.facts().get("choices") or {})
     issues = check(Composed(config, choices))
     if issues:
