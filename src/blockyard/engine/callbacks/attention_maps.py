@@ -10,7 +10,6 @@ one forward pass of one sample. The maps are of the last step's weights, which n
 from __future__ import annotations
 
 import contextlib
-import re
 from typing import Any, ClassVar, Literal
 
 from blockyard.contracts import Count, CountOrZero
@@ -73,7 +72,7 @@ class AttentionMaps(Watcher):
     def _look(self, live: Live) -> dict[str, Any]:
         import torch
 
-        from blockyard.ops.maps import attention
+        from blockyard.ops.maps import attention, block_number
 
         assert live.validation is not None
         batch = live.validation.batch(torch.tensor([self.sample]), None).to(live.learner.device)
@@ -81,7 +80,7 @@ class AttentionMaps(Watcher):
         maps: list[dict[str, Any]] = []
         seen = attention(live.learner.model, **batch.arguments())
         for one in seen:
-            layer = _number(one.layer)
+            layer = block_number(one.layer)
             if self.layers is not None and layer not in self.layers:
                 continue
             weights = one.weights()[0]  # (H, N, M)
@@ -122,9 +121,3 @@ class AttentionMaps(Watcher):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 earlier = [one for one in read_json(path)["maps"] if one["step"] < live.step]
         write_json(path, found | {"maps": [*earlier, *found["maps"]]}, indent=None)
-
-
-def _number(path: str) -> int | None:
-    """The block's number in a layer's path, such as blocks.3.token_mixer."""
-    found = re.search(r"\.(\d+)\.", f".{path}.")
-    return int(found.group(1)) if found else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 from blockyard.errors import UserError
@@ -42,6 +43,13 @@ class RunLogger(ABC):
     @abstractmethod
     def finish(self, state: str, summary: Mapping[str, Any]) -> None:
         """End the record. state: as in status.json."""
+
+    def pictures(self, folder: RunFolder, kind: str, pictures: Mapping[str, Path]) -> str | None:
+        """Put PNG files beside the record of a run that was made before; where they went, None where nowhere.
+
+        kind: what was looked at, such as attention; pictures: name to file. May raise or hang.
+        """
+        return None
 
     def abandon(self) -> None:  # noqa: B027 - most hold nothing that outlives them
         """Called where `finish` did not come back: let go of what would keep the process from ending."""

@@ -68,6 +68,19 @@ class TensorBoard(RunLogger):
         self._writer.add_text("state", state)
         self._writer.close()
 
+    def pictures(self, folder: RunFolder, kind: str, pictures: Mapping[str, Path]) -> str | None:
+        """Images beside the run's scalars, in an event file of their own."""
+        import numpy as np
+        from PIL import Image
+        from torch.utils.tensorboard import SummaryWriter
+
+        step = folder.status.step or 0
+        with SummaryWriter(log_dir=str(folder.path / "tensorboard")) as writer:
+            for name, path in pictures.items():
+                with Image.open(path) as image:
+                    writer.add_image(name, np.asarray(image.convert("RGB")), global_step=step, dataformats="HWC")
+        return f"TensorBoard: {len(pictures)} pictures in {folder.path / 'tensorboard'}"
+
 
 def _link(root: Path, group: str, name: str, target: Path) -> None:
     """Make root/GROUP/NAME a link to a run's event files, in place of an older one; never out of `root`."""

@@ -13,6 +13,8 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 from blockyard.engine.loggers._wandb import Mode, logged_in, resolve, tear_down
@@ -90,9 +92,13 @@ class Wandb(RunLogger):
         mode = self.mode
         if mode == "disabled":
             return
+        self._run = open_run(self._place(folder, config), config, mode)
+        define(self._run, directions(config))
+
+    def _place(self, folder: RunFolder, config: Mapping[str, Any]) -> Place:
         tags = dict.fromkeys([*(config.get("tags") or ()), *self.tags])
         arm = folder.path.parent.name
-        place = Place(
+        return Place(
             folder=folder.path,
             id=self._id or secrets.token_hex(4),
             project=self.project,
@@ -103,8 +109,6 @@ class Wandb(RunLogger):
             tags=list(tags),
             system_metrics=self.system_metrics,
         )
-        self._run = open_run(place, config, mode)
-        define(self._run, directions(config))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """One row at this step."""
@@ -119,6 +123,24 @@ class Wandb(RunLogger):
         conclude(self._run, {**figures, **(summary.get("metrics") or {}), "state": state})
         run, self._run = self._run, None
         close_run(run, failed=state != "done")
+
+    def pictures(self, folder: RunFolder, kind: str, pictures: Mapping[str, Path]) -> str | None:
+        """Images in a record of their own, beside the run's in its group, with job type `inspect`.
+
+        Rows that were sent to W&B once must not be sent again under the same id: that would replace them.
+        """
+        import wandb
+
+        mode = self.mode
+        if mode == "disabled":
+            return None
+        known = (folder.facts().get("wandb") or {}).get("id") or secrets.token_hex(4)
+        own = self._place(folder, folder.config)
+        place = replace(own, id=f"{known}-{kind}", job_type="inspect", name=f"{own.name}/{kind}")
+        run = open_run(place, {"run": folder.name, "wandb_run": known, "kind": kind}, mode)
+        run.log({name: wandb.Image(str(path)) for name, path in pictures.items()})
+        close_run(run)
+        return f"W&B: {place.name} in group {place.group} of project {place.project}"
 
     def abandon(self) -> None:
         """Kill W&B's helper and its hook at the end of the process, which would wait for it."""
