@@ -11,6 +11,7 @@ from xml.sax.saxutils import escape
 from blockyard.runs.files import write_json, write_text
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 560, 340, 64, 48, 44, 24
+TEST = "extrapolation-test.json"
 AVERAGED = (
     "means over the same tokens at every length, in rows that do not overlap; places: the first, second, ... "
     "stretch of a row as long as one of training"

@@ -90,6 +90,11 @@ def fit(folder: RunFolder, resume: bool) -> int:
 def _tell(folder: RunFolder) -> None:
     """The figures of a finished run, what it cost, and where it lies."""
     summary = folder.summary()
-    metrics = "  ".join(f"{name} {value:.4g}" for name, value in summary["metrics"].items())
+    metrics = "  ".join(f"{name} {value:.4g}" for name, value in summary["metrics"].items() if "@" not in name)
     sys.stdout.write(f"done in {summary['seconds']:.1f} s, {summary['steps']} steps, weights of {summary['weights']}\n")
     sys.stdout.write(f"{metrics}\n{folder.path}\n")
+    if "refused" in summary:  # judged at longer rows too
+        from blockyard.report.lengths import TEST, table
+        from blockyard.runs.files import read_json
+
+        sys.stdout.write(table(read_json(folder.path / TEST)))
