@@ -27,6 +27,7 @@ from blockyard.data._split import Fraction, sha256, stratified
 from blockyard.data.digits import Digits
 
 SIDE = 8  # pixels of a digit
+CELL = 10  # pixels of a cell, at least, so that a digit has places to lie
 INK = 5  # of 16 grey levels, from which a pixel belongs to the digit
 
 
@@ -47,7 +48,7 @@ class Canvases:
     def compose(self, order: Tensor, key: int) -> tuple[Tensor, Tensor]:
         """Grey levels uint8 (B, 1, size, size) and classes (B, size, size)."""
         least, most = self.counts
-        across = self.size // SIDE
+        across = self.size // CELL
         cells, slack = across * across, self.size // across - SIDE + 1
         draws = uniform(key, order, 1 + cells + 3 * most).T  # (B, ...)
         number = least + (draws[:, 0] * (most - least + 1)).long()  # (B,)
@@ -73,7 +74,7 @@ class DigitCanvas(DataModule):
     """Canvases of scikit-learn's digits; needs no file and no network.
 
     Options:
-        size: side of a canvas in pixels, 8 or more; there are (size // 8) ** 2 cells
+        size: side of a canvas in pixels, 10 or more; there are (size // 10) ** 2 cells
         digits: on a canvas, at most
         least_digits: on a canvas, at least
         samples: canvases in an epoch of training
@@ -101,7 +102,7 @@ class DigitCanvas(DataModule):
         batch_size: Count = 64,
         eval_batch_size: Count = 256,
     ) -> None:
-        cells = (size // SIDE) ** 2
+        cells = (size // CELL) ** 2
         if digits > cells:
             raise ValueError(f"data.digits={digits}: a canvas of data.size={size} pixels has room for {cells}")
         if least_digits > digits:
