@@ -71,6 +71,25 @@ def test_nothing_that_is_not_there_is_written_out(opened, warned):
     assert "p = <" not in page.locator("main").inner_text()
 
 
+def test_an_older_state_and_a_margin_are_told_first(opened):
+    made = comparison(arms=4)
+    assert opened(made).locator(".stale").count() == 0
+    page = opened(made | {"stale": "An <b>earlier</b> state, of today with 3 of 9 cells done", "margin": 0.0125})
+    (told,) = page.locator(".stale").all_text_contents()
+    assert told == "An <b>earlier</b> state, of today with 3 of 9 cells done."
+    assert page.locator(".stale").bounding_box()["y"] < page.locator(".expect").bounding_box()["y"]
+    assert "differences from 0.0125 on matter" in page.locator("#answer .facts").inner_text()
+
+
+@pytest.mark.parametrize("verdict", ["refused", "failed", "no figure", "not done yet"])
+def test_what_became_of_an_arm_is_a_badge_of_its_own(opened, verdict):
+    made = comparison(arms=3)
+    made["arms"][1] |= {"verdict": verdict, "mean": None, "interval": None, "difference": None, "n": 0, "values": {}}
+    page = opened(made)
+    chips = page.locator("#arms-table .chip").all_text_contents()
+    assert sum(chip.endswith(verdict) and chip != verdict for chip in chips) == 1  # a sign before the word
+
+
 def test_every_section_is_drawn(opened):
     made = comparison(arms=6, grid=True, tuned=True, failed=True, attention=True)
     page = opened(made)

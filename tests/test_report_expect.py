@@ -161,6 +161,21 @@ def test_equal_figures_are_alike_equal_differences_say_nothing() -> None:
     assert judge("a ~ b", {"a": shifted, "b": base}, "max").verdict == "undecided"
 
 
+def test_a_mean_of_nothing_gives_no_margin_and_the_sweep_can_say_one() -> None:
+    zero = dict.fromkeys(range(4), 0.0)
+    near = {0: 0.001, 1: -0.002, 2: 0.001, 3: 0.0005}
+    for text in ("a ~ b", "a >= b"):
+        found = judge(text, {"a": near, "b": zero}, "max")
+        assert found.verdict == "undecided"
+        assert "the mean of b is 0, and 1% of it no margin; `margin: D` in the sweep file says one" in found.reason
+        found = judge(text, {"a": near, "b": zero}, "max", interesting=0.01)
+        assert found.verdict == "supported"
+        assert "0.01 (the margin asked for)" in found.reason
+        assert judge(text, {"a": zero, "b": zero}, "max").verdict == "supported"
+    far = {seed: 1.0 + 0.01 * seed for seed in range(4)}
+    assert judge("a ~ b", {"a": far, "b": zero}, "max").verdict == "contradicted"
+
+
 def test_what_is_no_number_is_no_seed() -> None:
     values = _values(n=4, a=0.1, b=0.0)
     values["a"] |= {0: float("nan"), 1: None}

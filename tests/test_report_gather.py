@@ -72,7 +72,7 @@ def test_the_dictionary_is_json_with_null_for_what_is_no_number(tmp_path: Path) 
     json.dumps(found, allow_nan=False)
     assert found["arms"][1]["n"] == 0
     assert found["arms"][1]["mean"] is None
-    assert found["arms"][1]["verdict"] == "too few seeds"
+    assert found["arms"][1]["verdict"] == "no figure"
     assert found["arms"][1]["cost"]["seconds"] is None
     assert any(
         "pre: 4 finished runs give no test/accuracy (no number: test/accuracy)" in line for line in found["warnings"]

@@ -283,3 +283,74 @@ def test_a_run_of_train_with_the_pinned_precision_is_the_sweeps_own(here):
     words = ["experiment=vit_digits", "debug=fast", "model.depth=1", "model.dim=16", "model.heads=2", "trainer=cpu"]
     made = identity(compose([*words, "norm=rms", "trainer.precision=32"]).config)
     assert made in {cell.run.partition("/")[0].rpartition("-")[2] for cell in plan.cells}
+
+
+def test_a_queue_that_others_use_too_is_not_taken_for_endless_room(here, capsys):
+    pytest.importorskip("submitit")
+    assert main(["sweep", "mine", "--dry-run", "--executor", "slurm"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"about [\w ]+ one after another, [\w ]+ if all run together; how many do is for the queue", out)
+    assert main(["sweep", "mine", "--dry-run", "--executor", "slurm", "executor.workers=3"]) == 0
+    assert re.search(r"about \d+ s with 3 at once", capsys.readouterr().out)
+    (here / "sweeps" / "mine.yaml").write_text(SEARCH.replace("sampler: random", "sampler: tpe"))
+    assert main(["sweep", "mine", "--dry-run", "--executor", "slurm"]) == 0
+    assert "with 8 at once" in capsys.readouterr().out
+    (here / "sweeps" / "mine.yaml").write_text(SEARCH)
+    assert main(["sweep", "mine", "--dry-run", "--executor", "slurm"]) == 0
+    assert "one after another" in capsys.readouterr().out
+
+
+def test_an_answer_of_before_is_marked_as_such(here, capsys, monkeypatch):
+    from blockyard.report import stale
+    from blockyard.sweep import runner
+
+    plan = make(here)
+    for cell in plan.cells:
+        done(here / "outputs", plan, cell)
+
+    def found() -> dict[str, object]:
+        return json.loads((plan.folder / stale.DATA).read_text())
+
+    assert main(["sweep", "mine"]) == 0
+    assert found()["stale"] is None
+    for code, words in ((0, ["--no-compare"]), (130, []), (1, [])):
+        # 130 is Ctrl-C; where it ended with 1, the new answer takes the old one's place
+        monkeypatch.setattr(runner, "run", lambda *_, code=code, **__: code)
+        assert main(["sweep", "mine", *words]) == code
+        assert bool(found()["stale"]) == (code != 1)
+    assert (plan.folder / stale.PAGE).is_file()
+
+
+def test_two_files_of_one_name_do_not_share_a_folder(here, capsys):
+    from blockyard.sweep import history
+
+    history.store(make(here))
+    (here / "other").mkdir()
+    other = here / "other" / "mine.yaml"
+    other.write_text(FILE)
+    assert main(["sweep", str(other), "--dry-run"]) == 0  # the same question
+    other.write_text(FILE.replace("seeds: 2", "seeds: 3"))
+    before = sorted(here.rglob("*"))
+    for words in ([], ["--dry-run"]):
+        capsys.readouterr()
+        assert main(["sweep", str(other), *words]) == 2
+        said = capsys.readouterr().err
+        assert f"belongs to {here / 'sweeps' / 'mine.yaml'}, another question of the same name" in said
+        assert f"rename {other}, or give it another place with outputs=DIR" in said
+    assert sorted(here.rglob("*")) == before
+    assert main(["sweep", str(other), "--dry-run", "outputs=elsewhere"]) == 0
+    (here / "sweeps" / "mine.yaml").rename(here / "sweeps" / "moved.yaml")
+    assert main(["sweep", str(other), "--dry-run"]) == 0  # the file was moved and changed
+
+
+def test_what_could_not_be_weighed_is_said(here, monkeypatch):
+    from blockyard.sweep import count
+
+    def broken(plan: object) -> int:
+        raise RuntimeError("this part needs real tensors\nand more")
+
+    monkeypatch.setattr(count, "_flops", broken)
+    plan = make(here)
+    told = str(estimates.estimate(plan, plan.cells, timed=False))
+    assert "FLOPs unknown, time unknown" in told
+    assert "a size is not known: RuntimeError: this part needs real tensors and 1 more of the kind" in told

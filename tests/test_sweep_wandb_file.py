@@ -300,3 +300,28 @@ def test_the_committed_files_are_what_is_generated_now(monkeypatch: pytest.Monke
     assert sorted(committed) == sorted(generated)
     for name, content in generated.items():
         assert committed[name] == content, f"sweeps/wandb/{name}: run `blockyard sweep NAME --to-wandb` again"
+
+
+def test_a_file_that_was_installed_is_written_into_the_users_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from blockyard import cli
+    from blockyard.sweep import wandb_file
+
+    package = tmp_path / "site-packages" / "blockyard"
+    (package / "sweeps").mkdir(parents=True)
+    path = question(tmp_path, "arms")
+    installed = package / "sweeps" / path.name
+    installed.write_text(path.read_text())
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path / "mine")
+    monkeypatch.setattr(wandb_file, "PACKAGE", package)
+    assert cli.main(["sweep", str(installed), "--to-wandb"]) == 0
+    assert capsys.readouterr().out == "sweeps/wandb/arms.yaml\n"
+    assert sorted(child.name for child in (package / "sweeps").iterdir()) == ["arms.yaml"]
+    # Where nothing can be written that is told, and is bad input.
+    monkeypatch.setattr(wandb_file, "PACKAGE", tmp_path / "nowhere")
+    (package / "sweeps" / "wandb").write_text("no folder")
+    assert cli.main(["sweep", str(installed), "--to-wandb"]) == 2
+    assert "cannot be written (" in (said := capsys.readouterr().err)
+    assert "copy the sweep file to a folder of your own" in said

@@ -6,12 +6,14 @@ from dataclasses import asdict
 from typing import Any
 
 from blockyard.report import cost
+from blockyard.report.absent import Absent, absent
 from blockyard.report.changes import MOST_ARMS, changes
 from blockyard.report.gathered import Gathered, Group
 from blockyard.report.intervals import mean_of
 from blockyard.report.paired import EFFECT, Difference
 from blockyard.report.record import Record
 from blockyard.report.statistics import Judged
+from blockyard.report.verdict import BASELINE, FEW
 
 
 def rows(
@@ -38,19 +40,22 @@ def rows(
     for group in found.groups:
         one = judged[group.name]
         counts = (costs[baseline]["parameters"] if baseline else None, costs[group.name]["parameters"])
-        refused = group.refused and not group.runs
+        failed = sum(run.state == "failed" for run in group.runs)
+        lacking = absent(group, metric, found.records)
+        verdict, words = _judged(one, lacking, failed)
         made.append(
             {
                 "name": group.name,
                 "n": one.mean.n,
                 "planned": group.planned,
+                "failed": failed,
                 "values": {str(seed): value for seed, value in sorted(group.values(metric).items())},
                 "mean": one.mean.mean,
                 "interval": one.mean.interval,
                 "interval_kind": one.mean.kind,
                 "difference": difference(one.difference),
-                "verdict": one.verdict,
-                "words": f"It was refused: {'; '.join(group.refused)}." if refused else one.words,
+                "verdict": verdict,
+                "words": words,
                 "overrides": list(group.overrides),
                 "levels": dict(group.levels),
                 "changes": changes(group, reference, counts, modules=sketch),
@@ -62,6 +67,16 @@ def rows(
             }
         )
     return made
+
+
+def _judged(one: Judged, lacking: Absent | None, failed: int) -> tuple[str, str]:
+    """The verdict and its words; of an arm without figures what became of it."""
+    if lacking is None:
+        many = f" {failed} cell{'s' if failed > 1 else ''} failed." if failed and one.verdict == FEW else ""
+        return one.verdict, one.words + many
+    if one.verdict == BASELINE:
+        return BASELINE, f"{one.words} {lacking.words}"
+    return lacking.verdict, lacking.words
 
 
 def difference(found: Difference | None) -> dict[str, Any] | None:

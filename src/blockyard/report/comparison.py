@@ -15,6 +15,7 @@ from typing import Any
 from blockyard.errors import UserError
 from blockyard.report import arms as arm_rows
 from blockyard.report import attention, curves, effects, expect, fairness, origin, statistics
+from blockyard.report.absent import SAID, absent
 from blockyard.report.answer import answer
 from blockyard.report.cost import AXES, KEYS
 from blockyard.report.direction import default_metric, direction_of, directions
@@ -37,6 +38,7 @@ class Comparison:
     baseline: str | None
     answer: str = ""
     stale: str | None = None  # of a file that is older than a later start of its sweep: since when
+    margin: float | None = None  # the smallest difference that matters, where one was said
     expect: dict[str, str] | None = None
     warnings: list[str] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
@@ -101,10 +103,14 @@ def compare(
     ways[metric] = way
     base = _baseline(baseline, found)
     values = {group.name: group.values(metric) for group in found.groups}
+    question = found.question or {}
+    # The question's margin is in the unit of its own metric.
+    if interesting is None and metric == found.metric:
+        interesting = question.get("margin")
     judged = statistics.judge(values, base, way, interesting=interesting)
     rows = arm_rows.rows(found, judged, base, metric, metrics, way, AXES[cost_axis], told=changes)
-    question = found.question or {}
-    text = question.get("expect")
+    lacking = {group.name: absent(group, metric, found.records) for group in found.groups}
+    gone = {arm: SAID[why.verdict][0] for arm, why in lacking.items() if why is not None}
     made = Comparison(
         title=found.title,
         claim=question.get("claim"),
@@ -115,7 +121,8 @@ def compare(
         metrics=metrics,
         directions={name: ways[name] for name in {*metrics, *ways} if name in ways},
         baseline=base,
-        expect=_expected(text, values, way, interesting),
+        margin=interesting,
+        expect=_expected(question.get("expect"), values, way, interesting, gone),
         warnings=fairness.warnings(found, metric),
         seeds=sorted({run.seed for group in found.groups for run in group.runs}),
         arms=rows,
@@ -132,12 +139,12 @@ def compare(
 
 
 def _expected(
-    text: str | None, values: statistics.Values, direction: str, interesting: float | None
+    text: str | None, values: statistics.Values, direction: str, interesting: float | None, lacking: dict[str, str]
 ) -> dict[str, str] | None:
     if not text:
         return None
     try:
-        return expect.judge(text, values, direction, interesting=interesting).as_dict()
+        return expect.judge(text, values, direction, interesting=interesting, lacking=lacking).as_dict()
     except UserError as error:  # a sweep's file says so before; the figures of a frozen plan stand all the same
         return expect.Judgement(text, "undecided", str(error).removeprefix("expect: ")).as_dict()
 

@@ -88,17 +88,25 @@ def judge(
     direction: str,
     *,
     interesting: float | None = None,
+    lacking: Mapping[str, str] | None = None,
 ) -> Judgement:
     """Whether the figures bear an expectation out.
 
     values: arm -> seed -> figure; interesting: the smallest difference that matters; MARGIN where None
+    lacking: arm without a figure -> what became of it ("was refused")
     Raises UserError as `parse` does.
     """
     claims = parse(text, values)
     clean = {arm: finite(figures) for arm, figures in values.items()}
     found = {str(c): between(clean[c.arm], clean[c.other]) for c in claims}
     found = corrected(found)
-    parts = [_judge(c, found[str(c)], clean[c.other], direction, interesting) for c in claims]
+    parts = []
+    for c in claims:
+        gone = [f"{arm} {lacking[arm]}" for arm in (c.arm, c.other) if lacking and arm in lacking]
+        if gone:
+            parts.append(("undecided", f"{c.arm} against {c.other}: {' and '.join(gone)}"))
+        else:
+            parts.append(_judge(c, found[str(c)], clean[c.other], direction, interesting))
     verdicts = [verdict for verdict, _ in parts]
     whole: Verdict = (
         "contradicted"
@@ -125,12 +133,20 @@ def _judge(
         if sure:
             return ("supported" if gain > 0 else "contradicted"), figures
         return "undecided", f"{figures}: no difference shown"
+    if claim.sign == ">=" and sure and gain > 0:
+        return "supported", figures
+    if gain == 0 and found.deviation is None:
+        return "supported", f"{figures}: the same figures"
     margin = interesting or MARGIN * abs(sum(other.values()) / len(other))
-    size = f"{margin:.2g}" + ("" if interesting else f" ({MARGIN:.0%} of the mean of {claim.other})")
+    if not margin:
+        why = (
+            f"the mean of {claim.other} is 0, and {MARGIN:.0%} of it no margin; `margin: D` in the sweep file says one"
+        )
+        return ("contradicted", figures) if sure else ("undecided", f"{figures}: {why}")
+    whose = "the margin asked for" if interesting else f"{MARGIN:.0%} of the mean of {claim.other}"
+    size = f"{margin:.2g} ({whose})"
     low, high = _one_sided(found, direction)
     if claim.sign == ">=":
-        if sure and gain > 0:
-            return "supported", figures
         if low > -margin:
             return "supported", f"{figures}: not worse by as much as {size}"
         if sure:

@@ -19,10 +19,16 @@ _SHOWN = 8
 
 @dataclass(frozen=True)
 class Named:
-    """What words mean: run folders, and the folders of sweeps."""
+    """What words mean: run folders, and the folders of sweeps.
+
+    files: sweep files by which a sweep's folder was named; listed: those of the runs that nobody named one by
+    one, but a folder of many
+    """
 
     runs: tuple[Path, ...]
     sweeps: tuple[Path, ...]
+    files: tuple[Path, ...] = ()
+    listed: frozenset[Path] = frozenset()
 
 
 def named(words: Sequence[str | os.PathLike[str]], outputs: str | os.PathLike[str] = "outputs") -> Named:
@@ -31,11 +37,15 @@ def named(words: Sequence[str | os.PathLike[str]], outputs: str | os.PathLike[st
         raise UserError("names no run: give a sweep, folders of runs, names or ids (`blockyard compare outputs`)")
     found: dict[Path, None] = {}
     sweeps: dict[Path, None] = {}
+    files: dict[Path, None] = {}
+    by_itself: set[Path] = set()
     for word in words:
         one = _meant(str(word).strip(), Path(outputs).expanduser())
         found |= dict.fromkeys(one.runs)
         sweeps |= dict.fromkeys(one.sweeps)
-    return Named(tuple(found), tuple(sweeps))
+        files |= dict.fromkeys(one.files)
+        by_itself |= set(one.runs) - one.listed
+    return Named(tuple(found), tuple(sweeps), tuple(files), frozenset(found) - by_itself)
 
 
 def _meant(word: str, outputs: Path) -> Named:
@@ -59,7 +69,7 @@ def _at(path: Path, word: str, outputs: Path) -> Named:
         if path.suffix in (".yaml", ".yml") and path.name != CONFIG:
             folder = (outputs / SWEEPS / path.stem).absolute()
             if (folder / PLAN).is_file():
-                return Named((), (folder,))
+                return Named((), (folder,), (path,))
             raise UserError(f"{word} has not been run under {outputs}: blockyard sweep {word}, or outputs=FOLDER")
         if path.name in (PLAN, CONFIG):
             return _at(path.parent, word, outputs)
@@ -68,11 +78,13 @@ def _at(path: Path, word: str, outputs: Path) -> Named:
         return Named((), (path,))
     if (path / CONFIG).is_file():
         return Named((path,), ())
-    inside = [entry.path for entry in runs(path.parent) if entry.path.parent == path] or _below(path)
+    if own := [entry.path for entry in runs(path.parent) if entry.path.parent == path]:
+        return Named(tuple(sorted(own)), ())
+    inside = _below(path)
     if not inside:
         held = sorted(child.name for child in path.iterdir())[:_SHOWN]
         raise UserError(f"{word} holds no run (it has {', '.join(held) or 'nothing'}); a run has a {CONFIG}")
-    return Named(tuple(sorted(inside)), ())
+    return Named(tuple(sorted(inside)), (), listed=frozenset(inside))
 
 
 def _below(path: Path) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -79,6 +80,19 @@ def metric(content: dict[str, Any], tuned: bool, problems: list[str]) -> str | N
     if tuned and value.startswith("val/"):
         problems.append(f"metric: {value} chooses the settings, so it cannot judge them too; report test/{value[4:]}")
     return value
+
+
+def margin(content: dict[str, Any], problems: list[str]) -> float | None:
+    """The smallest difference that matters, in the metric's unit, or None."""
+    value = content.get("margin")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        problems.append(
+            f"margin: {words.shown(value)} is no difference; give a number above 0 in the metric's unit, such as 0.01"
+        )
+        return None
+    return float(value)
 
 
 def expect(content: dict[str, Any], names: list[str], problems: list[str]) -> str | None:

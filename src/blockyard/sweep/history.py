@@ -11,7 +11,7 @@ from blockyard.sweep.packed import clean
 from blockyard.sweep.plan import FILE, SweepPlan
 from blockyard.sweep.studies import alone
 
-_SAID = ("claim", "source", "header", "path")  # what changes no run and no judgement
+SAID = ("claim", "source", "header", "path")  # what changes no run and no judgement
 
 
 def store(plan: SweepPlan) -> list[str]:
@@ -67,7 +67,7 @@ def asked(plan: SweepPlan) -> object:
 
     The cells of a search are found by searching, so there the question and the arms' configs say it all.
     """
-    question = {key: value for key, value in plan.question.items() if key not in _SAID}
+    question = {key: value for key, value in plan.question.items() if key not in SAID}
     arms = [[arm.name, arm.overrides, arm.levels] for arm in plan.arms]
     # As on the disk, so that a secret makes no difference.
     return clean([question, arms]), None if question.get("search") else (plan.cells, _refusals(plan))
@@ -86,7 +86,7 @@ def difference(old: SweepPlan, new: SweepPlan) -> str:
         said.append(f"{len(now & before)} runs as before, {len(now - before)} new")
         if before - now:
             said.append(f"{len(before - now)} no longer asked for (their folders stay)")
-    keys = [k for k in new.question if k not in (*_SAID, "kind") and new.question.get(k) != old.question.get(k)]
+    keys = [k for k in new.question if k not in (*SAID, "kind") and new.question.get(k) != old.question.get(k)]
     if keys:
         said.append(f"changed: {', '.join(keys)}")
     return "; ".join(said) or "other reasons for what is refused"

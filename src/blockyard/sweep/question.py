@@ -40,6 +40,7 @@ KEYS = (
     "match",
     "metric",
     "expect",
+    "margin",
 )
 MATCHES = ("params", "flops")
 SEEDS = 3  # where a file says nothing: the fewest that allow a verdict
@@ -60,6 +61,7 @@ class Question:
 
     kind: which of `arms.KINDS` gave the arms; header: the comments that open the file
     baseline: None only where there is nothing to compare; metric: None is the objective's own
+    margin: the smallest difference that matters, in the metric's unit; what `~` and `>=` are judged by
     """
 
     name: str
@@ -79,6 +81,7 @@ class Question:
     match: str | None
     metric: str | None
     expect: str | None
+    margin: float | None
 
     def as_dict(self) -> dict[str, Any]:
         """The file's content as plain data, complete, with the file's own keys."""
@@ -133,6 +136,7 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
         match=fields.one_of(content, "match", MATCHES, problems),
         metric=fields.metric(content, bool(tuned or search), problems),
         expect=fields.expect(content, names, problems),
+        margin=fields.margin(content, problems),
     )
     if problems:
         raise BadQuestion([f"{path}: {problem}" if path else problem for problem in problems])

@@ -65,7 +65,7 @@ def show(stand: Stand, *, retry: bool = False) -> None:
 def _question(plan: SweepPlan) -> Iterator[str]:
     question = plan.question
     yield f"{plan.name}: {question['claim']}"
-    for key in ("source", "expect"):
+    for key in ("source", "expect", "margin"):
         if question.get(key):
             yield f"  {key:<9} {question[key]}"
     metric = plan.facts["metric"]

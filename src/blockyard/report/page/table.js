@@ -1,7 +1,8 @@
 // The table: one row an arm, sortable, each row opening into what the arm changes.
 
 const PRINTED = 24; // arms; more of them are printed as rows only
-const SIGNS = { better: "▲", worse: "▼", baseline: "●", "no difference shown": "≈", "too few seeds": "…" };
+const SIGNS = { better: "▲", worse: "▼", baseline: "●", "no difference shown": "≈", "too few seeds": "…",
+  "not done yet": "…", "no figure": "∅", failed: "✗", refused: "⊘" };
 
 /** A verdict as a small badge; the sign says it without colour. */
 function chip(verdict) {

@@ -41,7 +41,7 @@ function facts() {
     .map((name) => [data.cells.filter((cell) => cell.state === name).length, name])
     .filter(([n]) => n).map(([n, name]) => `${n} ${name}`).join(", ");
   return [
-    ["Metric", data.metric, wish(data.metric)],
+    ["Metric", data.metric, [wish(data.metric), data.margin ? `differences from ${short(data.margin)} on matter` : null].filter(Boolean).join(", ")],
     ["Arms", String(data.arms.length), data.baseline ? `baseline ${data.baseline}` : "no baseline"],
     ["Seeds", String(seeds.length), seeds.length && seeds.length <= 8 ? seeds.join(", ") : null],
     data.cells.length ? ["Cells done", `${done} of ${wanted.length}`, open || null] : null,

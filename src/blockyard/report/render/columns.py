@@ -181,5 +181,6 @@ def head_lines(data: dict[str, Any]) -> list[str]:
     if data["claim"]:
         lines.append(f"claim: {data['claim']}")
     if data["expect"]:
-        lines.append(f"expected: {data['expect']['text']}: {data['expect']['verdict']}")
+        margin = f" (margin {data['margin']:.3g})" if data.get("margin") else ""
+        lines.append(f"expected: {data['expect']['text']}: {data['expect']['verdict']}{margin}")
     return [*lines, f"answer: {data['answer']}"]

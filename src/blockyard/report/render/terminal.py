@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _STYLES = {"better": "green", "worse": "red", "no difference": "yellow", "too few seeds": "dim", "baseline": "bold"}
+_STYLES |= {"failed": "red", "refused": "magenta", "no figure": "magenta", "not done yet": "dim"}
 _WORDS = 12  # arms; of more, only those that differ are told in words
 _ARM = 28  # columns of a terminal for an arm's name
 
@@ -62,7 +63,8 @@ def _table(heads: list[str], rows: list[list[str]], screen: Console) -> Table:
 
 def _words(data: dict[str, Any]) -> list[str]:
     arms = [arm for arm in data["arms"] if arm["verdict"] != "baseline"]
-    told = arms if len(arms) <= _WORDS else [arm for arm in arms if arm["verdict"] in ("better", "worse")]
+    kinds = ("better", "worse", "failed", "refused", "no figure")
+    told = arms if len(arms) <= _WORDS else [arm for arm in arms if arm["verdict"] in kinds]
     lines = [f"{arm['name']}: {arm['words']}" for arm in told[: 2 * _WORDS]]
     left = len(arms) - len(lines)
     return [*lines, f"and {left} more arms"] if left else lines
