@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blockyard import catalog, own
+from blockyard import catalog, match, own
 from blockyard.contracts import Issue
 from blockyard.overrides import allow_of, known, nodes, sort
 from blockyard.schema import REQUIRED, Root, allowed, locate, options
@@ -26,6 +26,7 @@ class Composed:
     choices: dict[str, str | None]
     folders: tuple[Path, ...] = ()  # the user's own config folders
     issues: list[Issue] = field(default_factory=list)
+    matched: dict[str, Any] = field(default_factory=dict)  # the size that was solved for; see match.py
 
 
 def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multirun: bool = False) -> Composed:
@@ -50,7 +51,8 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
         return Composed({}, {}, folders, issues)
     complete(config)
     config["name"] = config.get("name") or choices.get("experiment") or _default_name(choices)
-    return Composed(config, choices, folders, issues)
+    matched = match.solve(config, {key for key, _ in sorted_.values}, issues)
+    return Composed(config, choices, folders, issues, matched)
 
 
 def complete(config: dict[str, Any]) -> None:

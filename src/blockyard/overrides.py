@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blockyard import catalog
+from blockyard import catalog, match
 from blockyard.contracts import Issue
 from blockyard.schema import RESERVED, Root, allowed, locate, options
 
@@ -118,6 +118,11 @@ def known(
         issues.append(
             Issue(key, "nothing reads this key", everywhere or near(key, [*options(Root), *catalog.families()]))
         )
+        return False
+    if path[0] == match.KEY:
+        if len(path) == 2 and path[1] in match.KEYS:
+            return True
+        issues.append(Issue(key, "nothing reads this key", [f"{match.KEY}.{name}" for name in match.KEYS]))
         return False
     family = path[0]
     if family not in catalog.families():

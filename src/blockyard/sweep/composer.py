@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blockyard import catalog, own
+from blockyard import catalog, match, own
 from blockyard.compose import Composed, _compose, _default_name, _searchpath, complete, compose
 from blockyard.contracts import Issue
 from blockyard.overrides import allow_of, known, sort
@@ -78,7 +78,8 @@ class Composer:
                 _set(config, word)
         complete(config)
         config["name"] = config.get("name") or choices.get("experiment") or _default_name(choices)
-        return Composed(config, dict(choices), self.folders, issues)
+        matched = match.solve(config, {word.key for word in words}, issues)
+        return Composed(config, dict(choices), self.folders, issues, matched)
 
     def _word(self, text: str) -> _Word:
         if text not in self._words:

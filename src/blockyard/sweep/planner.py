@@ -84,6 +84,8 @@ class _Planner:
         composed, reasons = self._judged(self.base)
         if reasons:
             raise BadQuestion([f"base: {reason}" for reason in reasons])
+        if self.question.match and composed.matched:
+            raise BadQuestion([f"match: the base has match.{composed.matched['by']} too; leave one of them out"])
         try:
             allow = list(composed.config.get("allow") or [])
             validation, direction = studies.target(self.question.metric, composed.config["objective"], allow)

@@ -9,6 +9,7 @@ example: blockyard check model.dim=100 model.heads=3 token_mixer=fourier positio
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -22,11 +23,14 @@ def run(arguments: Sequence[str]) -> int:
     """Print the problems (exit code 2), or the model (0)."""
     from blockyard.card import print_card
     from blockyard.cli import refuse
+    from blockyard.match import told
 
     composed, problems = judged(read(arguments, {}))
     if problems:
         return refuse(problems)
     print_card(composed.config, composed.choices)
+    if composed.matched:
+        sys.stdout.write(f"{'matched':<12}{told(composed.matched)}\n")
     return 0
 
 

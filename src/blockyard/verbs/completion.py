@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from blockyard import catalog
+from blockyard import catalog, match
 from blockyard.errors import UserError
 
 SCRIPTS = {
@@ -95,4 +95,4 @@ def _override(typed: str, verb: str) -> list[str]:
     family, dot, _ = typed.partition(".")
     if dot and family in families and verb != "explain":
         return sorted({f"{family}.{key}=" for c in catalog.choices(family).values() for key in catalog.keys(c)})
-    return [f"{name}=" for name in families]
+    return [*(f"{name}=" for name in families), *(f"{match.KEY}.{name}=" for name in match.KEYS)]

@@ -1,7 +1,8 @@
-"""blockyard explain FAMILY=CHOICE [--config-dir DIR] [allow=[mypackage]]
+"""blockyard explain FAMILY=CHOICE [match.params=N | match.flops=N] [--config-dir DIR] [allow=[mypackage]]
 
 One choice in full: what it is, its paper and equation, its cost law, its options with types and
-defaults, what it declares, what it combines with and what not and why, and a line to copy.
+defaults, what it declares, what it combines with and what not and why, and a line to copy. With a budget
+also the size (match.by=dim, depth or expansion) that brings it nearest to so many parameters, or FLOPs.
 
 example: blockyard explain token_mixer=attention
 """
@@ -26,6 +27,8 @@ def run(arguments: Sequence[str]) -> int:
     """Print what is known of a choice."""
     words = read(arguments, {})
     allow = [word for word in (words.take("allow") or "").strip("[]").split(",") if word]
+    budget = [word for word in words.overrides if word.startswith("match.")]
+    words.overrides = [word for word in words.overrides if word not in budget]
     if not words.overrides:
         raise UserError("explain takes family=choice, such as token_mixer=attention; `blockyard list` shows them")
     screen = console()
@@ -34,7 +37,19 @@ def run(arguments: Sequence[str]) -> int:
         choice = _find(family, name, words.folders())
         for line in _lines(choice, words.folders(), allow):
             screen.print(line)
+        if budget:
+            named = [f"allow=[{','.join(allow)}]"] if allow else []
+            screen.print(f"\n  matched    {_matched([word, *budget, *named], words.config_dirs)}")
     return 0
+
+
+def _matched(overrides: list[str], config_dirs: Sequence[str]) -> str:
+    """The size that brings a choice, with all else as it is without words, nearest to a budget."""
+    from blockyard.compose import compose
+    from blockyard.match import told
+
+    composed = compose(overrides, config_dirs)
+    return told(composed.matched) if composed.matched else "; ".join(map(str, composed.issues))
 
 
 def _find(family: str, name: str, folders: tuple[Any, ...]) -> catalog.Choice:

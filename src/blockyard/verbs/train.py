@@ -7,6 +7,7 @@ force=true. An interrupted one goes on where it stood, with the same words or wi
   resume=RUN        go on with a run: a path, an id, a unique part of its name, or `last`
   -m, --multirun    several values per key, each combination a run of its own
   --cfg job         print the composed config and stop
+  match.params=N    solve model.dim (match.by: depth, expansion) for N parameters; match.flops=N for FLOPs
   --config-dir DIR  a folder of your own choices, beside the shipped ones
 
 Examples:
@@ -44,7 +45,9 @@ def run(arguments: Sequence[str]) -> int:
 def start(words: Words, arguments: Sequence[str]) -> int:
     """A new run; or word that it is finished already, or going on where it was interrupted."""
     from blockyard.cli import refuse
+    from blockyard.match import told
     from blockyard.runs.folder import AlreadyDone, RunFolder
+    from blockyard.runs.rank import rank_in
     from blockyard.verbs.check import judged
 
     composed, problems = judged(words)
@@ -55,6 +58,9 @@ def start(words: Words, arguments: Sequence[str]) -> int:
     except AlreadyDone as done:
         sys.stdout.write(f"{done}\n")
         return 0
+    if composed.matched and not rank_in(composed.config):
+        sys.stdout.write(f"matched {told(composed.matched)}\n")
+        folder.add_facts({"match": composed.matched})
     return fit(folder, resume=folder.resumes)
 
 
@@ -92,9 +98,9 @@ def _tell(folder: RunFolder) -> None:
     summary = folder.summary()
     metrics = "  ".join(f"{name} {value:.4g}" for name, value in summary["metrics"].items() if "@" not in name)
     sys.stdout.write(f"done in {summary['seconds']:.1f} s, {summary['steps']} steps, weights of {summary['weights']}\n")
-    sys.stdout.write(f"{metrics}\n{folder.path}\n")
     if "refused" in summary:  # judged at longer rows too
         from blockyard.report.lengths import TEST, table
         from blockyard.runs.files import read_json
 
         sys.stdout.write(table(read_json(folder.path / TEST)))
+    sys.stdout.write(f"{metrics}\n{folder.path}\n")
