@@ -13,6 +13,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from blockyard.channel_mixer.glu import GLU
+from blockyard.channel_mixer.memory import Memory
 from blockyard.channel_mixer.mlp import MLP
 from blockyard.init import initialise
 from blockyard.norm.batch import Batch
@@ -168,3 +169,24 @@ def test_gates_of_shazeers_table() -> None:
 @pytest.mark.parametrize("expansion", [0.5, 3.0, 3.3, 4.0])
 def test_any_expansion(expansion: float) -> None:
     assert MLP(context(), expansion=expansion).proj_in.out_features == round(expansion * D)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "relu2", "silu"])
+def test_memory_with_a_plain_activation_is_an_mlp(activation: str, bias: bool) -> None:
+    ours = stir(Memory(context(), activation=activation, bias=bias)).double()
+    mlp = MLP(context(), activation=activation, bias=bias).double()
+    mlp.load_state_dict(ours.state_dict())
+    assert_close(ours(X), mlp(X), rtol=0, atol=0)
+    softmax = Memory(context(), bias=bias).double()
+    softmax.load_state_dict(ours.state_dict())
+    with pytest.raises(AssertionError):
+        assert_close(softmax(X), mlp(X))
+
+
+def test_memory_is_attention_to_trained_keys_and_values() -> None:
+    ours = stir(Memory(context(), expansion=1.5)).double()
+    keys, values = ours.proj_in.weight, ours.proj_out.weight.T
+    assert keys.shape == values.shape == (24, D)
+    looked_up = nn.functional.scaled_dot_product_attention(X, keys.expand(2, -1, -1), values.expand(2, -1, -1))
+    assert_close(ours(X), looked_up * 24**0.5)

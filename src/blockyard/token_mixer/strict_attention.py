@@ -6,15 +6,21 @@ Reference: the diagonal masked out of torch.nn.MultiheadAttention
 Equation: softmax(Q K^T / sqrt(K)) V over j < i; looking both ways, over j != i
 Cost: that of attention; looking back needs no mask, the same kernel runs over all queries but the first
 
-    A net predicts a token from the others when its first layer is strict and nothing goes around that
-    layer: use block=no_residual, or read the residual stream as one that carries the token along.
+    A strict token is not among what it reads; it still asks its own question. Where a net is to predict it
+    from the others, nothing of it may reach its output: asks=learned, and a block without a residual.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from blockyard.contracts import Context, Count, Rate
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from blockyard.contracts import Context, Count, Rate, Seq
+from blockyard.init import Init
+from blockyard.ops.cache import KVCache
 from blockyard.token_mixer.attention import Attention
 
 
@@ -23,6 +29,8 @@ class StrictAttention(Attention):
 
     Options:
         layers: first masks the token itself in the first block alone, all in every block
+        asks: own makes a query of each token, learned gives all tokens of a strict layer the query of one
+            trained vector, which positions still turn
         num_kv_heads: heads of keys and values; null means as many as queries, 1 is multi-query
         qk_norm: RMS-normalise queries and keys in each head, with a learned gain, before rotation
         bias: biases in the projections
@@ -34,6 +42,7 @@ class StrictAttention(Attention):
         ctx: Context,
         *,
         layers: Literal["first", "all"] = "first",
+        asks: Literal["own", "learned"] = "own",
         num_kv_heads: Count | None = None,
         qk_norm: bool = False,
         bias: bool = False,
@@ -41,3 +50,17 @@ class StrictAttention(Attention):
     ) -> None:
         super().__init__(ctx, num_kv_heads=num_kv_heads, qk_norm=qk_norm, bias=bias, dropout=dropout)
         self.strict = layers == "all" or ctx.layer == 0
+        learned = self.strict and asks == "learned"
+        self.question = nn.Parameter(torch.empty(ctx.dim)) if learned else None  # (D,)
+
+    def init_weights(self, init: Init) -> None:
+        """A normal vector, as large as a normalised token."""
+        init.normal("question", std=1.0)
+
+    def mix(self, h: Tensor, seq: Seq, cache: KVCache | None = None) -> Tensor:
+        """As `Attention.mix`; h (B, N, queries + keys + values)."""
+        if self.question is not None:
+            cut, bias = self.widths[0], self.proj_in.bias
+            query = F.linear(self.question, self.proj_in.weight[:cut], None if bias is None else bias[:cut])  # (H K,)
+            h = torch.cat([query.to(h.dtype).expand(*h.shape[:-1], -1), h[..., cut:]], dim=-1)
+        return super().mix(h, seq, cache)
