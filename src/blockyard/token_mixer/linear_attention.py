@@ -128,7 +128,7 @@ class LinearAttention(TokenMixer):
     def _features(self, x: Tensor) -> Tensor:
         """phi(x): (B, H, N, K) -> (B, H, N, F), nothing of it negative but in the polynomial map."""
         if self.feature == "elu":
-            return F.elu(x) + 1
+            return x.clamp(max=0).exp() + F.relu(x)  # elu(x) + 1; torch 2.14 miscompiles elu's gradient
         if self.feature == "relu":
             return F.relu(x)
         x = x / x.shape[-1] ** 0.25
