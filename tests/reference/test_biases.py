@@ -154,6 +154,23 @@ def test_inside_a_score_function(name: str, options: dict[str, object], axes: in
         )
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="FlexAttention has gradients on a GPU only")
+@pytest.mark.parametrize(("name", "options"), VARIANTS, ids=str)
+def test_gradients_inside_a_score_function(name: str, options: dict[str, object]) -> None:
+    """A learned table gets the same gradient from the fused kernel as from the whole table."""
+    scheme = drawn(factory("position", name, options)(context(causal=True, grid=(64,)))).float().cuda()
+    seq = row(scheme, line(64).float().cuda())
+    seq.index = seq.index.cuda()
+    grads = []
+    for path in (flex, eager):
+        tensors = [t.cuda().requires_grad_() for t in qkv(torch.float32, n=64, m=64, width=32)]
+        path(*tensors, seq, seq, True).square().sum().backward()
+        grads.append([t.grad for t in (*tensors, *scheme.parameters())])
+        scheme.zero_grad()
+    for fused, whole in zip(*grads, strict=True):
+        assert_close(fused, whole, rtol=2e-2, atol=2e-2)
+
+
 @pytest.mark.parametrize(("name", "options"), VARIANTS[len(BIASES) :], ids=str)
 def test_options_keep_every_promise(name: str, options: dict[str, object]) -> None:
     cached_decoding(tiny(causal=True, position=name, options={"position": options}), 6)
