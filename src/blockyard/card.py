@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,15 +10,31 @@ from rich.text import Text
 from torch import nn
 
 from blockyard.assemble import Plan
-from blockyard.contracts import Block, Context, TextTokenizer, TokenMixer
+from blockyard.contracts import (
+    Block,
+    ChannelMixer,
+    Context,
+    Embedder,
+    Head,
+    Position,
+    TextTokenizer,
+    TokenMixer,
+    iter_blocks,
+)
 from blockyard.engine.cost import counter
+from blockyard.model._example import example
 from blockyard.ops.kernel import expected
 from blockyard.verbs._screen import console, table
 
-# A part of the model by the first words of a weight's path; what is inside a block by the words after its number.
-ROWS = {"embedder": "tokenizer", "position": "position", "prefix": "model", "final_norm": "norm", "head": "head"}
-IN_BLOCK = {"token_mixer": "token_mixer", "channel_mixer": "channel_mixer"}
-ORDER = ("tokenizer", "position", "block", "token_mixer", "channel_mixer", "norm", "head")
+# A part of the model by what it is, wherever it lies; what is none of these is `block` inside one, else the model's.
+KINDS: tuple[tuple[type, str], ...] = (
+    (Embedder, "tokenizer"),
+    (Position, "position"),
+    (TokenMixer, "token_mixer"),
+    (ChannelMixer, "channel_mixer"),
+    (Head, "head"),
+)
+ORDER = ("tokenizer", "position", "model", "block", "token_mixer", "channel_mixer", "norm", "head")
 
 
 def print_card(config: dict[str, Any], choices: dict[str, str | None]) -> None:
@@ -32,7 +49,7 @@ def print_card(config: dict[str, Any], choices: dict[str, str | None]) -> None:
     screen, rows = console(), table(None, "component", "choice", "parameters", "FLOPs per sample")
     for column in rows.columns[2:]:
         column.justify = "right"
-    for family in ("data", *ORDER[:2], "model", *ORDER[2:], "objective"):
+    for family in ("data", *ORDER, "objective"):
         rows.add_row(family, _choice(config, choices, family), *(_count(of.get(family)) for of in (weights, flops)))
     rows.add_row(
         "sum",
@@ -59,39 +76,46 @@ def _choice(config: dict[str, Any], choices: dict[str, str | None], family: str)
 def _weights(model: nn.Module) -> dict[str, int]:
     counts: dict[str, int] = {}
     for path, weight in model.named_parameters():
-        family = _family(path, model)
+        family = _family(path.rpartition(".")[0], model)
         counts[family] = counts.get(family, 0) + weight.numel()
     return counts
 
 
 def _family(path: str, model: nn.Module) -> str:
-    first, *rest = path.split(".")
-    if first == "blocks":
-        named = next((IN_BLOCK[word] for word in rest[1:2] if word in IN_BLOCK), None)
-        owner = model.get_submodule(".".join(path.split(".")[:3])) if len(rest) > 2 else None
-        return named or ("norm" if owner is not None and not isinstance(owner, Block) else "block")
-    return ROWS.get(first, "model")
+    """The family of the part at a path: that of the outermost part around it that has one."""
+    inside = _around(path, model)
+    for module in inside:
+        named = next((family for kind, family in KINDS if isinstance(module, kind)), None)
+        if named:
+            return named
+    if any(isinstance(module, Block) for module in inside):
+        return "block" if isinstance(inside[-1], Block) else "norm"
+    return "norm" if path.rpartition(".")[2].endswith("norm") else "model"
+
+
+def _around(path: str, model: nn.Module) -> list[nn.Module]:
+    """The modules that hold the one at a path, and that one, from the outside in; the model itself is left out."""
+    words = path.split(".") if path else []
+    return [model.get_submodule(".".join(words[: n + 1])) for n in range(len(words))]
 
 
 def _flops(model: nn.Module, ctx: Context) -> dict[str, int]:
     """FLOPs of one forward pass of one full sample, by family. A fused block does its mixers' matmuls itself."""
-    length = ctx.tokens.max_len
-    with torch.device("meta"):
-        inputs = torch.zeros(1, length, dtype=torch.long) if ctx.tokens.vocabulary else torch.zeros(1, *ctx.data.shape)
     with torch.no_grad(), counter() as counted:
-        model.eval()(inputs)
-    by_module = {path: sum(ops.values()) for path, ops in counted.get_flop_counts().items()}
-    root = type(model).__name__
-    found: dict[str, int] = {}
-    for path, total in by_module.items():
-        words = path.removeprefix(f"{root}.").split(".")
-        if path.startswith(f"{root}.") and words[0] in ROWS and len(words) == 1:
-            found[ROWS[words[0]]] = found.get(ROWS[words[0]], 0) + total
-        elif words[0] == "blocks" and len(words) == 2:
-            inside = {name: by_module.get(f"{path}.{name}", 0) for name in IN_BLOCK}
-            for name, count in inside.items():
-                found[name] = found.get(name, 0) + count
-            found["block"] = found.get("block", 0) + total - sum(inside.values())
+        model.eval()(**example(replace(ctx, tokens=replace(ctx.tokens, variable=False)), "meta"))
+    root = f"{type(model).__name__}."
+    totals = {
+        path.removeprefix(root): sum(ops.values())
+        for path, ops in counted.get_flop_counts().items()
+        if path.startswith(root)
+    }
+    found = dict.fromkeys(("token_mixer", "channel_mixer", "block"), 0) if list(iter_blocks(model)) else {}
+    for path, total in totals.items():
+        inner = [held for held in totals if held.rpartition(".")[0] == path]
+        own = total - sum(totals[held] for held in inner)
+        family = _family(path, model)
+        if own or family in ("tokenizer", "head"):
+            found[family] = found.get(family, 0) + own
     return found
 
 

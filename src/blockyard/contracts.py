@@ -286,6 +286,7 @@ class Tokenizer(ABC):
     """How raw items become tokens. Names its `modality`; text tokenizers also encode and decode."""
 
     modality: ClassVar[str]
+    axes: ClassVar[int | None] = None  # of its tokens, where `spec` takes long to say it
 
     @abstractmethod
     def spec(self, data: DataSpec) -> TokenSpec:

@@ -63,6 +63,12 @@ class Facts:
         return self["model"].target.causal
 
     @property
+    def axes(self) -> int:
+        """A, the number of coordinates of a token."""
+        declared = self["tokenizer"].target.axes
+        return self.tokens.axes if declared is None else declared
+
+    @property
     def latents(self) -> bool:
         """Whether token mixers see learned vectors, and not the tokens."""
         return self["model"].target.latents
@@ -81,16 +87,16 @@ def modality(f: Facts) -> str | None:
 
 def axes_of_position(f: Facts) -> str | None:
     """The position scheme knows as many coordinates as tokens have."""
-    if f.tokens.axes in f["position"].target.axes:
+    if f.axes in f["position"].target.axes:
         return None
-    return f"{f['position']} works on {_words(f['position'].target.axes)} coordinate axes, tokens have {f.tokens.axes}"
+    return f"{f['position']} works on {_words(f['position'].target.axes)} coordinate axes, tokens have {f.axes}"
 
 
 def axes_of_mixer(f: Facts) -> str | None:
     """The mixer works on as many axes as tokens have."""
-    if f.latents or f.tokens.axes in f.traits.axes:
+    if f.latents or f.axes in f.traits.axes:
         return None
-    return f"{f['token_mixer']} works on {_words(f.traits.axes)} coordinate axes, tokens have {f.tokens.axes}"
+    return f"{f['token_mixer']} works on {_words(f.traits.axes)} coordinate axes, tokens have {f.axes}"
 
 
 def mixer_of_latents(f: Facts) -> str | None:
@@ -281,7 +287,8 @@ def norm_across_time(f: Facts) -> str | None:
 
 def nothing_mixes(f: Facts) -> str | None:
     """A block has at least one mixer that adds something."""
-    if not (f["token_mixer"].target.empty and f["channel_mixer"].target.empty):
+    empty = f["token_mixer"].target.empty and f["channel_mixer"].target.empty
+    if not empty or not f["model"].target.stacks:
         return None
     return f"{f['token_mixer']} and {f['channel_mixer']} both add nothing, so that a block does nothing"
 

@@ -38,7 +38,7 @@ class Latents(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Seq]:
         """The latents for as many rows as x (B, N, D) has: (B, M, D), and their facts: they lie nowhere."""
         index = torch.arange(len(self.vectors), device=x.device)
-        row = self.vectors.to(x.dtype).expand(x.shape[0], -1, -1)  # (B, M, D)
+        row = self.vectors.to(x.dtype).repeat(x.shape[0], 1, 1)  # (B, M, D)
         return row, Seq(index, x.new_zeros((1, len(index), 0)), grid=())
 
 

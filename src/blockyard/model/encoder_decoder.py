@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from blockyard.contracts import Context, Count, Parts, Positive, Rate, TokenMixer
+from blockyard.contracts import Context, Count, DataSpec, Parts, Positive, Rate, TokenMixer, TokenSpec
 from blockyard.model._plan import CROSS, Stack, crossing
 
 
@@ -55,6 +55,10 @@ class EncoderDecoder(Stack):
         self.encoder_depth = encoder_depth or depth
         self.cross, self.shared = crossing(cross), shared
 
+    def context(self, data: DataSpec, tokens: TokenSpec, outputs: int) -> Context:
+        """The Context of the decoder. Raises ValueError where the sizes do not divide."""
+        return replace(super().context(data, tokens, outputs), peer=self.encoder_depth)
+
     def build(self, ctx: Context, parts: Parts) -> nn.Module:
         """The model of `ctx`. Raises ValueError where parts contradict each other, or the data has no source."""
         from blockyard.model._two_rows import TwoRows
@@ -65,6 +69,7 @@ class EncoderDecoder(Stack):
             ctx,
             causal=False,
             depth=self.encoder_depth,
+            peer=ctx.depth,
             tokens=replace(ctx.tokens, grid=ctx.data.source, count=None),
             data=replace(ctx.data, shape=ctx.data.source, source=None),
         )
