@@ -86,7 +86,7 @@ def _read(family: str, path: Path) -> Choice:
     comments = [line[1:].strip() for line in text.splitlines() if line.startswith("#") and "@package" not in line]
     # Several YAMLs may share one class (trainers): a comment at the top then tells them apart.
     summary = comments[0] if comments else doc.partition("\n")[0]
-    return Choice(family, path.stem, path, dotted, summary, section(doc, "Source"))
+    return Choice(family, path.stem, path, dotted, summary, section(doc or "\n".join(comments), "Source"))
 
 
 def _module_file(module: str) -> Path | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blockyard import catalog, match, own
+from blockyard import catalog, match, own, preset
 from blockyard.contracts import Issue
 from blockyard.overrides import allow_of, known, nodes, sort
 from blockyard.schema import REQUIRED, Root, allowed, locate, options
@@ -39,18 +39,19 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
     words = [word for word in overrides if not word.startswith("hydra.searchpath=")]
     sorted_ = sort(words, folders, issues, multirun)
     hydra = [*sorted_.hydra, *_searchpath(folders)]
-    base, choices = _compose([*sorted_.groups, *hydra], issues)
+    groups, replaced = preset.expand(sorted_.groups, folders)
+    base, choices = _put_together(groups, replaced, hydra, issues)
     if not base:  # Hydra could not compose at all, and has said why
         return Composed({}, {}, folders, issues)
     if base.get("allow"):
         issues.append(Issue("allow", "is taken from the command line only, not from a file", ["allow=[mypackage]"]))
     allow = allow_of(sorted_.values)
     good = [f"++{key}={value}" for key, value in sorted_.values if known(key, value, base, allow, folders, issues)]
-    config = _compose([*sorted_.groups, *hydra, *good], issues)[0] if good else base
+    config = _put_together(groups, replaced, [*hydra, *good], issues)[0] if good else base
     if not config:
         return Composed({}, {}, folders, issues)
     complete(config)
-    config["name"] = config.get("name") or choices.get("experiment") or _default_name(choices)
+    config["name"] = config.get("name") or _default_name(choices)
     matched = match.solve(config, {key for key, _ in sorted_.values}, issues)
     return Composed(config, choices, folders, issues, matched)
 
@@ -77,6 +78,17 @@ def _searchpath(folders: tuple[Path, ...]) -> list[str]:
     return [f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in folders)}]"] if folders else []
 
 
+def _put_together(
+    groups: list[str], replaced: list[str], rest: list[str], issues: list[Issue]
+) -> tuple[dict[str, Any], dict[str, str | None]]:
+    """The tree of a command line; families that replace a preset's choice are as they are without it."""
+    tree, choices = _compose([*groups, *rest], issues)
+    if tree and replaced:
+        bare = _compose([*(word for word in groups if not word.startswith(f"{preset.FAMILY}=")), *rest], issues)[0]
+        tree |= {family: bare[family] for family in replaced if family in bare}
+    return tree, choices
+
+
 def _compose(overrides: list[str], issues: list[Issue]) -> tuple[dict[str, Any], dict[str, str | None]]:
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
@@ -100,7 +112,13 @@ def _compose(overrides: list[str], issues: list[Issue]) -> tuple[dict[str, Any],
 
 
 def _default_name(choices: dict[str, str | None]) -> str:
-    return "_".join(str(choices[key]) for key in ("model", "data") if choices.get(key)) or "run"
+    """The experiment and the preset; without an experiment the model, or the preset, and the data."""
+    keys = (
+        ("experiment", "preset")
+        if choices.get("experiment")
+        else ("preset" if choices.get("preset") else "model", "data")
+    )
+    return "_".join(str(choices[key]) for key in keys if choices.get(key)) or "run"
 
 
 def _plain(value: Any) -> Any:

@@ -85,7 +85,7 @@ def _choice(family: str, key: str, value: Any, folders: tuple[Path, ...], issues
     if key != family:
         issues.append(Issue(family, f"write it without the sign: {family}={value}"))
         return False
-    if value is None and family == "experiment":
+    if value is None and family in ("experiment", "preset"):
         return True
     if isinstance(value, str) and value in names:
         return True

@@ -23,7 +23,7 @@ from blockyard.runs.redact import redact, redact_text
 
 # What a run is called, where it is put, who watches it.
 INCIDENTAL = frozenset(
-    {"seed", "name", "tags", "outputs", "force", "allow", "logger", "executor", "experiment", "hydra"}
+    {"seed", "name", "tags", "outputs", "force", "allow", "logger", "executor", "experiment", "preset", "hydra"}
     | {"run", "resume", "group", "job_type", "notes"}
 )
 _PACKAGES = ("blockyard", "torch", "pytorch_lightning", "torchmetrics", "timm", "transformers")

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blockyard import catalog, match, own
+from blockyard import catalog, match, own, preset
 from blockyard.compose import Composed, _compose, _default_name, _searchpath, complete, compose
 from blockyard.contracts import Issue
 from blockyard.overrides import allow_of, known, sort
 
-EVERYWHERE = ("experiment", "debug")  # their YAMLs set values of any family
+EVERYWHERE = ("experiment", "preset", "debug")  # their YAMLs set values of any family
 
 
 class _Odd(Exception):  # noqa: N818 - no error: a value or a YAML that only Hydra can judge
@@ -66,6 +66,8 @@ class Composer:
     def _quickly(self, words: list[_Word]) -> Composed:
         issues = [issue for word in words for issue in word.issues]
         groups = tuple(dict(word.group for word in words if word.group).items())
+        if any(family == preset.FAMILY for family, _ in groups):
+            raise _Odd  # it gives way to choices beside it
         if groups not in self._bases:
             self._bases[groups] = self._base(dict(groups))
         base, choices = self._bases[groups]
@@ -77,7 +79,7 @@ class Composer:
             if word.key and known(word.key, word.text, base, allow, self.folders, issues):
                 _set(config, word)
         complete(config)
-        config["name"] = config.get("name") or choices.get("experiment") or _default_name(choices)
+        config["name"] = config.get("name") or _default_name(choices)
         matched = match.solve(config, {word.key for word in words}, issues)
         return Composed(config, dict(choices), self.folders, issues, matched)
 

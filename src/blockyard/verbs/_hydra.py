@@ -22,7 +22,16 @@ CONFIG_DIRS = "BLOCKYARD_MULTIRUN_CONFIG_DIRS"
 
 def show(words: Words) -> int:
     """Print what Hydra composes (`--cfg`, `--info`)."""
+    from blockyard.overrides import sort
+    from blockyard.preset import expand
+
     problems = _problems(words)
+    if not problems:  # what an experiment keeps beside a preset is named, so that Hydra sees it
+        groups = sort(words.overrides, words.folders(), []).groups
+        named, replaced = expand(groups, words.folders())
+        words.overrides += [word for word in named if word not in groups]
+        if replaced:
+            sys.stderr.write(f"the preset's options of {', '.join(replaced)} are shown, a run leaves them out\n")
     return refuse(problems) if problems else _application(words)
 
 

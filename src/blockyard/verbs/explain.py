@@ -79,7 +79,7 @@ def _lines(choice: catalog.Choice, folders: tuple[Any, ...], allow: list[str]) -
             yield f"  {heading.lower():<10} {text}"
     if choice.target and allowed(choice.target, allow):
         yield from _options(choice, allow)
-        yield from _declares(choice)
+        yield from _declares(choice, allow)
         yield from _combines(choice, folders, allow)
     elif choice.target:  # nothing of a package is run before it is named
         yield f"\n  its options and what it declares: add 'allow=[{choice.target.split('.')[0]}]'"
@@ -105,17 +105,22 @@ def _options(choice: catalog.Choice, allow: list[str]) -> Iterator[Any]:
     yield rows if known else "  no options"
 
 
-def _declares(choice: catalog.Choice) -> Iterator[str]:
-    """The class's public declarations, whatever the family calls them."""
+def _declares(choice: catalog.Choice, allow: list[str]) -> Iterator[str]:
+    """The class's public declarations, whatever the family calls them; those that options change, as they are given."""
     from blockyard.assemble import CONTRACTS
+    from blockyard.check import default_pick
+    from blockyard.contracts import TokenMixer
     from blockyard.schema import locate
 
-    target = locate(str(choice.target))
+    target, pick = locate(str(choice.target)), default_pick(choice, allow)
+    given = pick.options if pick is not None else {}
     promised = CONTRACTS.get(choice.family, object)
     names = inspect.get_annotations(promised) if promised.__module__ == "blockyard.contracts" else {}
     said = []
     for name in names:
         value = getattr(target, name, None)
+        if name == "traits":
+            value = target.traits_for(given)
         if dataclasses.is_dataclass(value):
             fields = dataclasses.asdict(value)
             said += [k for k, v in fields.items() if v is True] + [f"not {k}" for k, v in fields.items() if v is False]
@@ -124,10 +129,10 @@ def _declares(choice: catalog.Choice) -> Iterator[str]:
             said.append(name if value else f"not {name}")
         elif isinstance(value, (str, frozenset)) and name != "incidental":
             said.append(f"{name}: {_set(value)}")
-    if hasattr(target, "init_cache"):
-        said.append("cacheable")
-    if callable(getattr(target, "mix", None)):
-        said.append("projected")
+    for method, word in (("init_cache", "cacheable"), ("mix", "projected")):
+        able = target.has(method, given) if issubclass(target, TokenMixer) else callable(getattr(target, method, None))
+        if able:
+            said.append(word)
     if said:
         yield ""
         yield f"  declares   {'; '.join(said).replace('_', ' ')}"
@@ -182,10 +187,20 @@ def _copy(choice: catalog.Choice) -> str:
     word = f"{choice.family}={choice.name}"
     if choice.family == "experiment":
         return word
+    if choice.family == "preset":
+        return next((line for data in ("", " data=code", " data=translation") if _sound(line := word + data)), word)
     for experiment in catalog.choices("experiment").values():
         if re.search(rf"override /{choice.family}: *{choice.name}\s*$", experiment.path.read_text(), re.MULTILINE):
             return f"experiment={experiment.name} {word}"
     return word
+
+
+def _sound(line: str) -> bool:
+    """Whether a command line without more words is a config without problems."""
+    from blockyard.check import check
+    from blockyard.compose import compose
+
+    return not check(compose(line.split()))
 
 
 def _set(value: Any) -> str:
