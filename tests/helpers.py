@@ -103,7 +103,8 @@ class TinyEmbedder(Embedder):
             coords = torch.stack([place // self.grid[1], place % self.grid[1]], -1)
             grid = self.grid if start == 0 and len(index) == self.grid[0] * self.grid[1] else None
         x = self.table[inputs]
-        return x, Seq(index, coords.to(x.dtype) + self.shift, valid, segment, grid=grid)
+        features = torch.stack([torch.sin(inputs.to(x.dtype)), torch.cos(1.7 * inputs.to(x.dtype))], -1)  # (B, N, 2)
+        return x, Seq(index, coords.to(x.dtype) + self.shift, valid, segment, grid=grid, features=features)
 
 
 def context(*, causal: bool = False, axes: int = 1, prefix: Prefix = NO_PREFIX, **sizes: Any) -> Context:

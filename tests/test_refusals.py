@@ -59,7 +59,8 @@ def test_a_call_is_taken_where_declared_and_refused_where_not(mixer: str, trait:
     causal = trait == "cache" and node("token_mixer", mixer)[0].traits.causal
     part = stir(built(mixer, causal=causal)).double()
     x = torch.randn(2, 6, 16, dtype=torch.float64)
-    seq = Seq(torch.arange(6), torch.arange(6).double()[None, :, None], grid=(6,))
+    features = torch.rand(2, 6, 3, dtype=torch.float64)
+    seq = Seq(torch.arange(6), torch.arange(6).double()[None, :, None], grid=(6,), features=features)
     extra: dict[str, object] = {}
     if trait == "padding":
         seq.valid = torch.arange(6) < torch.tensor([[6], [3]])

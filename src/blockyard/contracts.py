@@ -193,6 +193,8 @@ class Seq:
     segment: (B, N) int64; tokens of different segments must not see each other. None: one segment
     num_prefix: class and register tokens, always the first; no position scheme touches them
     grid: the layout of the tokens after the prefix, or None where they lie on no full grid
+    features: (B, N, F) float, what the tokenizer says of each token's raw input before any weight, such as
+        the mean colour of a patch; zeros at prefix tokens. None where it says nothing
     position: the model's position scheme; None reads as "no scheme"
     memo: what `ops` worked out once from the fields above, for all layers of one forward pass
     """
@@ -204,6 +206,7 @@ class Seq:
     num_prefix: int = 0
     grid: tuple[int, ...] | None = None
     position: Position | None = None
+    features: Tensor | None = None
     memo: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -287,6 +290,7 @@ class Tokenizer(ABC):
 
     modality: ClassVar[str]
     axes: ClassVar[int | None] = None  # of its tokens, where `spec` takes long to say it
+    gives_features: ClassVar[bool] = False  # its embedder fills `Seq.features`
 
     @abstractmethod
     def spec(self, data: DataSpec) -> TokenSpec:
@@ -446,6 +450,7 @@ class Traits:
     equivariant: without positions, permuting tokens permutes outputs
     axes: the numbers of coordinate axes it can work on; 0 is a set of tokens without places
     ports: what it offers to a position scheme: "queries_and_keys", "scores"
+    reads_features: it mixes by `Seq.features`, which the tokenizer must give
     """
 
     causal: bool = False
@@ -458,6 +463,7 @@ class Traits:
     equivariant: bool = False
     axes: frozenset[int] = frozenset({0, 1, 2})
     ports: frozenset[str] = frozenset()
+    reads_features: bool = False
 
 
 class Embedder(nn.Module):
@@ -481,9 +487,8 @@ class Position(nn.Module):
     Hooks are functions of coordinates, never of lengths. They never see prefix tokens.
 
     width: channels that `embed` appends; the embedder is then built for D - width, the stream stays D wide
-    stretches: whether it reads longer rows than those of training as if they were shorter, by a fixed factor
-    stretch: that factor, set for an evaluation at longer rows; the model divides the coordinates of a bounded
-        scheme by it, any other scheme reads it itself
+    stretch: how many times longer than in training the rows of an evaluation are, set by it where the scheme
+        `stretches`; the model divides the coordinates of a bounded scheme by it, any other reads it itself
     """
 
     acts_on: ClassVar[frozenset[str]] = frozenset()  # of "embed", "rotate", "bias"
@@ -492,8 +497,12 @@ class Position(nn.Module):
     bounded: ClassVar[bool] = False  # knows no coordinate beyond `tokens.grid`
 
     width: int = 0
-    stretches: bool = False
     stretch: float = 1.0
+
+    @property
+    def stretches(self) -> bool:
+        """Whether it reads longer rows than those of training as if they were shorter, by a fixed factor."""
+        return False
 
     # The port of the mixer that each hook needs; `embed` acts before the blocks and needs none.
     needs: ClassVar[dict[str, str]] = {"rotate": "queries_and_keys", "bias": "scores"}
@@ -545,6 +554,11 @@ class TokenMixer(nn.Module):
     def traits_for(cls, options: dict[str, Any]) -> Traits:
         """The traits under these options; override where an option changes them."""
         return cls.traits
+
+    @classmethod
+    def has(cls, method: str, options: dict[str, Any]) -> bool:
+        """Whether what is built with these options has a method that not every mixer has: init_cache, mix."""
+        return callable(getattr(cls, method, None))
 
     def prepare(self, x: Tensor, seq: Seq) -> None:
         """Called with a row before it enters the blocks: put into `seq.memo` what layers can share.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from blockyard.contracts import Block, DataSpec, TokenSpec, Traits
+from blockyard.contracts import Block, DataSpec, TokenSpec, Traits, TokenMixer
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,20 @@ def mixer_of_latents(f: Facts) -> str | None:
     if not f.latents or 0 in f.traits.axes:
         return None
     return f"{f['token_mixer']} works on {_words(f.traits.axes)} coordinate axes, the latents of {f['model']} have 0"
+
+
+def features_of_mixer(f: Facts) -> str | None:
+    """A mixer that goes by what the raw input of a token was needs a tokenizer that says so."""
+    if not f.traits.reads_features or f["tokenizer"].target.gives_features:
+        return None
+    return f"{f['token_mixer']} mixes by features of each token's input, {f['tokenizer']} gives none"
+
+
+def features_of_latents(f: Facts) -> str | None:
+    """Learned vectors have no raw input."""
+    if not f.latents or not f.traits.reads_features:
+        return None
+    return f"{f['token_mixer']} mixes by features of each token's input, the latents of {f['model']} have none"
 
 
 def positions_of_model(f: Facts) -> str | None:
@@ -333,6 +347,8 @@ RULES = (
     Rule(("data", "model"), source),
     Rule(("data", "model"), packing_of_model),
     Rule(("model", "token_mixer"), mixer_of_latents),
+    Rule(("tokenizer", "token_mixer"), features_of_mixer),
+    Rule(("model", "token_mixer"), features_of_latents),
     Rule(("model", "token_mixer"), direction_of_encoder),
     Rule(("model", "position"), positions_of_model),
     Rule(("model", "block"), cross_of_block),
@@ -345,7 +361,7 @@ RULES = (
 
 def _fusing(f: Facts, family: str) -> str | None:
     block, mixer = f["block"], f[family]
-    if not block.target.fuses(block.options) or _projected(mixer.target):
+    if not block.target.fuses(block.options) or _projected(mixer):
         return None
     return f"{block} fuses the matmuls of both mixers, {mixer} has none to share: block.fused=false"
 
@@ -359,9 +375,11 @@ def _unused(f: Facts, family: str, refuse_empty: bool = False) -> str | None:
     return None
 
 
-def _projected(target: type) -> bool:
-    """Whether a mixer's class follows `contracts.Projected`."""
-    return callable(getattr(target, "mix", None))
+def _projected(mixer: Pick) -> bool:
+    """Whether a mixer follows `contracts.Projected`."""
+    if issubclass(mixer.target, TokenMixer):
+        return mixer.target.has("mix", mixer.options)
+    return callable(getattr(mixer.target, "mix", None))
 
 
 def _words(things: frozenset[Any] | set[Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,15 +11,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from blockyard.contracts import Memory, Seq, TokenMixer
+from blockyard.contracts import DataSpec, Memory, Seq, TokenMixer
 from blockyard.init import initialise
+from blockyard.model._prefix import Prefix, PrefixTokens
+from blockyard.ops import maps
 from blockyard.ops.reference import eager
 from blockyard.token_mixer.attention import Attention
+from blockyard.token_mixer.fixed_features import FixedFeatures
 from blockyard.token_mixer.hard_attention import HardAttention
 from blockyard.token_mixer.memory_attention import MemoryAttention
 from blockyard.token_mixer.non_local import NonLocal
 from blockyard.token_mixer.strict_attention import StrictAttention
 from blockyard.token_mixer.windowed_attention import WindowedAttention
+from blockyard.tokenizer.conv_patch import ConvPatch
+from blockyard.tokenizer.patch import Patch
 from tests.helpers import context, tiny
 from tests.helpers import stir as stirred
 
@@ -334,3 +340,54 @@ def test_planted_foreign_slots_are_caught() -> None:
     behind = eager(q, k, v, row(), row(N + 5), True).transpose(1, 2).flatten(2) @ ours.proj_out.weight.T
     with pytest.raises(AssertionError):
         assert_close(ours(x, row()), behind)
+
+
+@CAUSAL
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("kernel", ["gaussian", "dot"])
+def test_fixed_features(kernel: str, padded: bool, causal: bool) -> None:
+    """Nadaraya's and Watson's estimate: an average weighed by a kernel of the features."""
+    ours = stir(FixedFeatures(context(causal=causal), kernel=kernel, width=0.7)).double()
+    x, f = tokens(), torch.rand(2, N, 3, dtype=torch.float64)
+    valid = torch.arange(N) < torch.tensor([[4], [6]]) if padded else None
+    seq = row(N, valid)
+    seq.features = f
+    out = ours(x, seq)
+    for b in range(2):
+        count = 4 if padded and b == 0 else N
+        for i in range(count):
+            seen = list(range(i + 1 if causal else count))
+            if kernel == "gaussian":
+                weights = torch.exp(-(torch.cdist(f[b, i : i + 1], f[b, seen])[0] ** 2) / (2 * 0.7**2))
+            else:
+                weights = torch.exp(f[b, seen] @ f[b, i] / 0.7**2)
+            mean = (weights / weights.sum()) @ x[b, seen]
+            assert_close(out[b, i], ours.proj_out.weight @ ours.proj_in.weight @ mean)
+
+
+def test_features_are_the_mean_colours_of_patches() -> None:
+    """A picture of four flat squares: with a narrow kernel each looks at those of its own colour."""
+    data = DataSpec("image", (3, 8, 8), classes=2, target="class")
+    colours = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 1, 0], [1, 0, 0]])
+    image = colours.T.reshape(3, 2, 2).repeat_interleave(4, 1).repeat_interleave(4, 2)[None]
+    for tokenizer in (Patch(size=4), ConvPatch(size=4)):
+        ctx = context(dim=D, heads=4, axes=2)
+        ctx = replace(ctx, data=data, tokens=tokenizer.spec(data))
+        for batch in (image, (image * 255).to(torch.uint8)):
+            seq = tokenizer.embedder(ctx).eval()(batch)[1]
+            assert_close(seq.features[0], colours)
+    mixer = FixedFeatures(ctx, width=0.1)
+    with maps.listen(mixer) as seen:
+        mixer(torch.randn(1, 4, D), seq)
+    assert_close(seen[0].weights()[0, 0], (colours @ colours.T) / 2)
+    x, longer = PrefixTokens(ctx, Prefix(class_token=True))(torch.randn(1, 4, D), seq)
+    assert_close(longer.features[0], torch.cat([torch.zeros(1, 3), colours]))
+    with pytest.raises(ValueError, match="FixedFeatures mixes by features of the raw input, this row has none"):
+        mixer(x, row(5))
+
+
+def test_planted_wrong_kernel_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: the norm of the keys is forgotten, so that bright tokens draw all eyes."""
+    monkeypatch.setattr(Tensor, "square", lambda x: x * 0)
+    with pytest.raises(AssertionError):
+        test_fixed_features("gaussian", False, False)

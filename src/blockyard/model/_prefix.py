@@ -68,5 +68,6 @@ class PrefixTokens(nn.Module):
             num_prefix=self.num,
             grid=seq.grid,
             position=seq.position,
+            features=None if seq.features is None else F.pad(seq.features, (0, 0, self.num, 0)),
         )
         return x, longer

@@ -11,7 +11,12 @@ from blockyard.contracts import Context, Memory, Seq, TokenMixer, Traits
 
 def check_context(mixer: TokenMixer, ctx: Context) -> None:
     """Raises ValueError where `ctx` asks for what the mixer, with its options, does not offer."""
-    traits, name, found = mixer.traits, type(mixer).__name__, []
+    check_traits(type(mixer).__name__, mixer.traits, ctx)
+
+
+def check_traits(name: str, traits: Traits, ctx: Context) -> None:
+    """The same of a mixer known by its traits."""
+    found = []
     if ctx.causal and not traits.causal:
         found.append("cannot keep the future from past outputs: use model=encoder or a causal token mixer")
     if not ctx.causal and not traits.bidirectional:
@@ -43,6 +48,8 @@ def check_call(mixer: TokenMixer, traits: Traits, seq: Seq, cache: Any, memory: 
         raise ValueError(f"{name} cannot look at a memory; use token_mixer=attention for that")
     if cache is not None and not hasattr(mixer, "init_cache"):
         raise ValueError(f"{name} cannot decode from a cache; run it over the whole row instead")
+    if seq.features is None and traits.reads_features:
+        raise ValueError(f"{name} mixes by features of the raw input, this row has none; use tokenizer=patch")
     if seq.num_prefix and not traits.prefix:
         raise ValueError(f"{name} leaves class and register tokens out; use a model without a prefix")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from blockyard.contracts import Context, DataSpec, Embedder, Seq, TokenSpec
 
@@ -25,6 +26,7 @@ def patch_grid(data: DataSpec, size: int, name: str) -> TokenSpec:
 class GridEmbedder(Embedder):
     """An embedder of full grids: knows the facts of its rows, subclasses make the vectors.
 
+    The features of a token are the mean colour of its square, one number for each channel.
     Rows and columns are those of the images at hand, which may be larger than the model was built for.
     """
 
@@ -57,7 +59,8 @@ class GridEmbedder(Embedder):
             index, coords = (t.to(inputs.device) for t in places(grid))
             coords = coords.to(self.coords.dtype)
         images = inputs / 255 if inputs.dtype == torch.uint8 else inputs
-        return self.vectors(images), Seq(index, coords, grid=grid)
+        features = F.avg_pool2d(images, self.size).flatten(2).transpose(1, 2)  # (B, N, C), the mean colours
+        return self.vectors(images), Seq(index, coords, grid=grid, features=features)
 
     def _cut(self, shape: torch.Size) -> tuple[int, int]:
         """Rows and columns of tokens in a batch of this shape. Raises ValueError where it does not fit."""

@@ -30,6 +30,7 @@ class ConvPatch(Tokenizer):
     """
 
     modality = "image"
+    gives_features = True
 
     def __init__(self, *, size: Literal[2, 4, 8, 16, 32] = 4) -> None:
         self.size = size

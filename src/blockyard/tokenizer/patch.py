@@ -29,6 +29,7 @@ class Patch(Tokenizer):
     """
 
     modality = "image"
+    gives_features = True
 
     def __init__(self, *, size: Count = 4) -> None:
         self.size = size

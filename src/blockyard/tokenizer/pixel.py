@@ -18,6 +18,7 @@ class Pixel(Tokenizer):
     """Takes images as rows and columns of pixels; the channels of a pixel are projected to D."""
 
     modality = "image"
+    gives_features = True
 
     def __init__(self) -> None:
         pass

@@ -1,0 +1,57 @@
+"""Attention by given features: who looks at whom is not learned, it is read off the input, such as a patch's colour.
+
+Source: Nadaraya 1964, On Estimating Regression, and Watson 1964; over an image's neighbours the range filter of
+    Tomasi and Manduchi 1998, Bilateral Filtering for Gray and Color Images
+Reference: torch.nn.functional.scaled_dot_product_attention with features for queries and keys
+Equation: sum_j a_ij W x_j, a = softmax over j of -|f_i - f_j|^2 / (2 width^2), or of f_i . f_j / width^2
+Cost: O(N^2 D) time, O(N) memory with a fused kernel; 2 D^2 parameters
+
+    For teaching: the map of attention is one that can be foreseen, patches look at patches of their colour.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import Context, Memory, Positive, Seq, TokenMixer, Traits
+from blockyard.ops.attend import attend
+from blockyard.ops.linear import linear, residual
+from blockyard.token_mixer._declared import check_call, check_context
+
+
+class FixedFeatures(TokenMixer):
+    """One head whose queries and keys are `Seq.features`, the same in every layer; values are trained.
+
+    Image tokenizers give the mean colour of a patch; a tokenizer of your own may give anything. Class and
+    register tokens have features zero.
+
+    Options:
+        kernel: gaussian compares by distance, dot by the product
+        width: what counts as near, in the units of the features
+    """
+
+    traits: ClassVar[Traits] = Traits(causal=True, padding=True, packing=True, equivariant=True, reads_features=True)
+
+    def __init__(self, ctx: Context, *, kernel: Literal["gaussian", "dot"] = "gaussian", width: Positive = 0.2) -> None:
+        super().__init__()
+        check_context(self, ctx)
+        self.causal, self.kernel, self.scale = ctx.causal, kernel, width**-2
+        self.proj_in = linear(ctx, ctx.dim, ctx.dim, content=0)  # the values
+        self.proj_out = residual(ctx, ctx.dim, ctx.dim)
+
+    def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
+        """x (B, N, D) -> (B, N, D)."""
+        check_call(self, self.traits, seq, cache, memory)
+        return self.proj_out(self.mix(self.proj_in(x), seq))  # (B, N, D)
+
+    def mix(self, h: Tensor, seq: Seq, cache: Any = None) -> Tensor:
+        """What lies between the projections: values h (B, N, D) -> (B, N, D)."""
+        q = k = seq.features  # (B, N, F)
+        if self.kernel == "gaussian":
+            # -|a - b|^2 / 2 is a . b - |b|^2 / 2, but for |a|^2 / 2, which no softmax over b sees.
+            q = torch.cat([q, torch.ones_like(q[..., :1])], dim=-1)  # (B, N, F + 1)
+            k = torch.cat([k, -k.square().sum(-1, keepdim=True) / 2], dim=-1)
+        return attend(q[:, None], k[:, None], h[:, None], seq, seq, self.causal, scale=self.scale)[:, 0]
