@@ -1,10 +1,12 @@
 """ALiBi: scores fall with distance, in each head at its own rate.
 
 Source: Press et al. 2021, Train Short, Test Long (arXiv 2108.12409), section 3; two-dimensional distances as in
-    Fuller et al. 2023, CROMA (arXiv 2311.00566); trained slopes are tried in the first paper's section 3, too
+    Fuller et al. 2023, CROMA (arXiv 2311.00566)
 Reference: transformers models/bloom/modeling_bloom.py, build_alibi_tensor
 Equation: score_ij - slope_h |coords_i - coords_j|, slope_h = 2^(-8 h / H)
 Cost: nothing beyond the scores in FlexAttention; an N x N table for each head elsewhere
+
+The paper tried trained slopes too and kept fixed ones, which read longer rows better.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Bias table: a free number for each head and each pair of places, added to their score.
 
-Source: the full B(m, m) of which relative tables are a part: Ke et al. 2020, Rethinking Positional Encoding in
-    Language Pre-training (arXiv 2006.15595), section 3; Liu et al. 2021, Swin Transformer (arXiv 2103.14030), eq. 4
+Source: Ke et al. 2020, Rethinking Positional Encoding in Language Pre-training (arXiv 2006.15595): a term of two
+    places alone, here with every pair free
 Reference: none with all pairs free; position=bias_offset is the one that libraries have
 Equation: score_ij + B_h[i, j]
 Cost: nothing beyond the scores in FlexAttention; H N^2 parameters, shared by all layers

@@ -50,8 +50,13 @@ class Learned(Absolute):
         check_axes(type(self), ctx)
         super().__init__(ctx, combine=combine, channels=code_width("learned", ctx, combine, width))
         self.grid, self.std = ctx.tokens.grid, std
-        self.beyond, self.stretches = beyond, beyond == "interpolate"
+        self.beyond = beyond
         self.table = nn.Parameter(torch.empty(ctx.tokens.max_len, self.channels))  # (N, channels), in grid order
+
+    @property
+    def stretches(self) -> bool:
+        """Where `beyond` says so."""
+        return self.beyond == "interpolate"
 
     def init_weights(self, init: Init) -> None:
         """Normal vectors."""

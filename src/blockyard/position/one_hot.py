@@ -1,6 +1,6 @@
 """One-hot positions: a channel for each place of each axis, and a one in it.
 
-Source: the code that a learned table multiplies: Gehring et al. 2017 (arXiv 1705.03122), section 3.1
+Source: Gehring et al. 2017 (arXiv 1705.03122), section 3.1: what its table of vectors is multiplied with
 Reference: torch.nn.functional.one_hot
 Equation: x_t + scale e_p; on a grid, a one for the row and a one for the column
 Cost: O(N D) time, no parameters, as many channels as the sides of the grid have places

@@ -1,9 +1,7 @@
 """Rotary positions: queries and keys turn with their place, so scores see only differences.
 
 Source: Su et al. 2021, RoFormer (arXiv 2104.09864), eq. 34; axial 2-D form as in Heo et al. 2024, Rotary Position
-    Embedding for Vision Transformer (arXiv 2403.13298); a part of the channels: Black et al. 2022, GPT-NeoX
-    (arXiv 2204.06745), section 2.1; linear: Chen et al. 2023, Position Interpolation (arXiv 2306.15595); NTK and
-    YaRN: Peng et al. 2023, YaRN (arXiv 2309.00071), definition 1 and section 3
+    Embedding for Vision Transformer (arXiv 2403.13298); scaled forms as in Peng et al. 2023, YaRN (arXiv 2309.00071)
 Reference: transformers modeling_rope_utils.py (halves layout); timm layers/pos_embed_sincos.py
 Equation: q_t -> R(coords_t) q_t, k_t -> R(coords_t) k_t, R turns channel pair i by p base^(-2i / K)
 Cost: O(N K) time for each layer, no parameters
@@ -11,10 +9,12 @@ Cost: O(N K) time for each layer, no parameters
 A factor s reads a row as if it were s times shorter. It is `factor`, times how much longer than in
 training the rows of an evaluation are (trainer.extrapolate):
 
-    linear   every pair turns s times slower
+    linear   every pair turns s times slower (Chen et al. 2023, Position Interpolation, arXiv 2306.15595)
     ntk      the base grows, so that the slowest pair turns s times slower and the fastest hardly at all
     yarn     pairs that turn often within a training row stay, those that turn less than once are slowed
              by s, those between are blended; scores grow by (0.1 ln s + 1)^2
+
+A part of the channels turns in GPT-NeoX (Black et al. 2022, arXiv 2204.06745).
 """
 
 from __future__ import annotations
@@ -68,8 +68,13 @@ class Rope(Rotary):
             )
         if scaling == "yarn" and self.base <= 1:
             raise ValueError(f"position.base={self.base:g} with position.scaling=yarn: takes a base larger than 1")
-        self.scaling, self.factor, self.stretches = scaling, factor, scaling != "none"
+        self.scaling, self.factor = scaling, factor
         self.sides = [side / factor for side in ctx.tokens.grid]  # lengths that the plain frequencies are for
+
+    @property
+    def stretches(self) -> bool:
+        """Where there is a `scaling`."""
+        return self.scaling != "none"
 
     def angles(self, coords: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
         """Cosine and sine (B|1, 1, N, A, half); YaRN lengthens what they turn."""

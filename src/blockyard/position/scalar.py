@@ -1,8 +1,7 @@
 """Scalar positions: one number for each axis that grows with the place.
 
-Source: the plainest code there is; set beside the others in Kazemnejad et al. 2023 (arXiv 2305.19466), section 2, by
-    way of what its sinusoids replace (Vaswani et al. 2017, arXiv 1706.03762, section 3.5)
-Reference: coordinates as channels: Liu et al. 2018, CoordConv (arXiv 1807.03247)
+Source: coordinates as channels: Liu et al. 2018, CoordConv (arXiv 1807.03247)
+Reference: none; the plainest code there is, for comparison with waves
 Equation: x_t + step p e_a, e_a being channel a of axis a
 Cost: O(N) time, no parameters
 """
