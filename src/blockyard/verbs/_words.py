@@ -24,6 +24,12 @@ class Words:
         self.overrides = [word for word in self.overrides if word not in found]
         return found[-1].partition("=")[2] if found else default
 
+    def every(self, key: str) -> list[str]:
+        """The values of all `key=value` in order, taken out of the overrides."""
+        found = [word for word in self.overrides if word.partition("=")[0] == key]
+        self.overrides = [word for word in self.overrides if word not in found]
+        return [word.partition("=")[2] for word in found]
+
     def folders(self) -> tuple[Path, ...]:
         """The user's own config folders. Raises UserError on one that is not there or not to be trusted."""
         good, problems = own.folders(self.config_dirs, self.overrides)
