@@ -41,7 +41,9 @@ TINY = (
 
 def config(outputs: Path, *overrides: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """A complete, checked config and its choices."""
-    composed = compose([*TINY, f"outputs={outputs}", *overrides])
+    given = {word.partition("=")[0] for word in overrides}
+    words = [word for word in TINY if word != "data.shift=1" or "data" not in given]
+    composed = compose([*words, f"outputs={outputs}", *overrides])
     problems = check(composed)
     assert not problems, [str(problem) for problem in problems]
     return composed.config, composed.choices

@@ -66,9 +66,10 @@ def test_two_processes_follow_the_loss_of_one_at_the_same_global_batch(tmp_path:
 
 
 @pytest.mark.full
-def test_two_processes_follow_one_on_rows_of_different_lengths(tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", [(), ("model=encoder", "objective=masked_token")], ids=["next", "masked"])
+def test_two_processes_follow_one_on_rows_of_different_lengths(tmp_path: Path, asked: tuple[str, ...]) -> None:
     words = ("tokenizer=byte", "data.sample=line", "data.batch_size=8", "callbacks=default", "schedule=constant")
-    words = (*words, "position=rope", "trainer.log_every=1")
+    words = (*words, "position=rope", "trainer.log_every=1", *asked)
     one = text_runs.run(tmp_path / "one", *words)
     text = [word for word in text_runs.TEXT if not word.startswith("trainer=")]
     two = trained(tmp_path / "two", "ddp", *[word for word in text if word not in TINY], *words)

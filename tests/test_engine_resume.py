@@ -42,6 +42,31 @@ def test_a_run_killed_at_this_step_ends_with_the_same_bits(tmp_path: Path, undis
     assert_same_bits(run(tmp_path, *MORE), undisturbed)
 
 
+MASKED = (
+    *("data=code", "data.context=16", "data.batch_size=8", "tokenizer=byte", "position=rope", "head=token"),
+    *("objective=masked_token", "trainer.max_steps=12", "trainer.eval_every=4", *MORE),
+)
+
+
+def test_what_an_objective_draws_is_drawn_again(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", *MASKED)
+    assert killed_at(7, tmp_path / "killed", *MASKED) == -signal.SIGKILL
+    assert_same_bits(run(tmp_path / "killed", *MASKED), whole)
+
+
+def test_draws_that_follow_the_process_and_not_the_update_are_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from blockyard.engine.loader import Layout
+
+    calls = iter(range(1000))
+    monkeypatch.setattr(Layout, "draw", lambda self, update: next(calls))
+    whole = run(tmp_path / "whole", *MASKED)
+    assert killed_at(7, tmp_path / "killed", *MASKED) == -signal.SIGKILL
+    with pytest.raises(AssertionError):
+        assert_same_bits(run(tmp_path / "killed", *MASKED), whole)
+
+
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_saves_the_step_it_strikes_in_and_the_run_goes_on(
     tmp_path: Path, undisturbed: RunFolder, signum: int, code: int
