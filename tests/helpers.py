@@ -13,9 +13,12 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, DataSpec, Embedder, Parts, Seq, TokenSpec
+from blockyard.assemble import settings
+from blockyard.compose import complete
+from blockyard.contracts import Context, DataSpec, Embedder, Parts, Seq, TokenSpec, Traits
 from blockyard.init import Init, initialise
 from blockyard.model._prefix import NO_PREFIX, Prefix
+from blockyard.schema import RESERVED
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 VOCABULARY = 11
@@ -37,9 +40,24 @@ def blocks() -> list[str]:
 def node(family: str, name: str) -> tuple[type, dict[str, Any]]:
     """The class of a choice and the options its YAML gives."""
     options = yaml.safe_load((CONF / family / f"{name}.yaml").read_text())
-    module, _, attribute = options.pop("_target_").rpartition(".")
-    options.pop("_partial_", None)
-    return getattr(importlib.import_module(module), attribute), options
+    module, _, attribute = options["_target_"].rpartition(".")
+    target = getattr(importlib.import_module(module), attribute)
+    if hasattr(target, "draws"):
+        complete({family: options})
+        return target, settings(options, [])
+    return target, {key: value for key, value in options.items() if key not in RESERVED}
+
+
+def traits(mixer: str) -> Traits:
+    """What a token mixer declares as its YAML gives it."""
+    target, options = node("token_mixer", mixer)
+    return target.traits_for(options)
+
+
+def has(mixer: str, method: str) -> bool:
+    """Whether a token mixer, as its YAML gives it, has init_cache or mix."""
+    target, options = node("token_mixer", mixer)
+    return target.has(method, options)
 
 
 def takes(block: str, channel: str) -> bool:
@@ -57,17 +75,17 @@ def factory(family: str, name: str, options: dict[str, Any] | None = None) -> Ca
 
 def legal(mixer: str, position: str, axes: int) -> bool:
     """Whether two choices go together on so many axes, by their declarations."""
-    mixing, where = node("token_mixer", mixer)[0], node("position", position)[0]
+    mixing, where = traits(mixer), node("position", position)[0]
     ports = {where.needs[hook] for hook in where.acts_on if hook in where.needs}
-    return axes in mixing.traits.axes and axes in where.axes and ports <= mixing.traits.ports
+    return axes in mixing.axes and axes in where.axes and ports <= mixing.ports
 
 
-def combinations(*traits: str) -> list[Any]:
-    """(mixer, position, axes) of every legal combination whose mixer declares all of `traits`."""
+def combinations(*declared: str) -> list[Any]:
+    """(mixer, position, axes) of every legal combination whose mixer declares all of `declared`."""
     found = []
     for mixer, position, axes in product(choices("token_mixer"), choices("position"), GRIDS):
-        declared = node("token_mixer", mixer)[0].traits
-        if all(getattr(declared, trait) for trait in traits) and legal(mixer, position, axes):
+        offered = traits(mixer)
+        if all(getattr(offered, trait) for trait in declared) and legal(mixer, position, axes):
             found.append((mixer, position, axes))
     return found
 

@@ -23,7 +23,7 @@ from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import identity
 from blockyard.verbs.eval import run as eval_verb
 from tests import text_runs
-from tests.helpers import LENGTH, choices, node, symbols, tiny
+from tests.helpers import LENGTH, choices, node, symbols, tiny, traits
 from tests.properties import cached_decoding, causality
 
 
@@ -147,9 +147,9 @@ def test_what_cannot_be_longer_is_refused() -> None:
     few = curve(model, 2, 8, split=text(6 * 3 + 1))
     assert few.refused() == {"test@8x": "the test part has 3 rows of 6 tokens, too few for one of this length"}
     assert few.asked == 2 * LENGTH
-    fixed = [m for m in choices("token_mixer") if not (t := node("token_mixer", m)[0].traits).any_length and t.causal]
+    fixed = [m for m in choices("token_mixer") if not (t := traits(m)).any_length and t.causal]
     for mixer in fixed:
-        if 1 in node("token_mixer", mixer)[0].traits.axes:
+        if 1 in traits(mixer).axes:
             assert (
                 "takes rows of one length only" in curve(tiny(causal=True, token_mixer=mixer), 2).refused()["test@2x"]
             )

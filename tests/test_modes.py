@@ -13,7 +13,7 @@ from blockyard.model._prefix import Prefix
 from blockyard.model._transformer import Transformer
 from blockyard.ops.flex import flex
 from blockyard.ops.reference import eager
-from tests.helpers import TinyEmbedder, blocks, choices, combinations, context, factory, node, symbols, tiny
+from tests.helpers import TinyEmbedder, blocks, choices, combinations, context, factory, node, symbols, tiny, traits
 from tests.test_attend import facts, qkv
 
 FAMILIES = ["token_mixer", "channel_mixer", "norm", "block", "position"]
@@ -59,12 +59,12 @@ def test_meta_device(mixer: str, position: str, axes: int) -> None:
     picks = {"channel_mixer": "glu", "norm": "rms", "block": "pre_norm", "head": "token"}
     made = {family: factory(family, name) for family, name in picks.items()}
     made |= {"token_mixer": factory("token_mixer", mixer), "position": factory("position", position)}
-    prefix = Prefix(registers=int(node("token_mixer", mixer)[0].traits.prefix))
+    prefix = Prefix(registers=int(traits(mixer).prefix))
     ctx = context(axes=axes, prefix=prefix)
     with torch.device("meta"):
         sketch = Transformer(ctx, Parts(embedder=TinyEmbedder, **made), prefix=prefix, dropout=0.0)
         out = sketch(torch.zeros(2, 6, dtype=torch.long))
-        if node("token_mixer", mixer)[0].traits.padding:
+        if traits(mixer).padding:
             sketch(torch.zeros(2, 6, dtype=torch.long), lengths=torch.tensor([6, 3]))
     assert out.device.type == "meta"
     assert out.shape == (2, 6, 11)

@@ -11,7 +11,7 @@ from blockyard.contracts import Memory, Seq
 from blockyard.model._prefix import Prefix
 from blockyard.ops.cache import KVCache
 from blockyard.ops.rotate import rotate
-from tests.helpers import choices, combinations, context, factory, node, stir, symbols, tiny
+from tests.helpers import choices, combinations, context, factory, stir, symbols, tiny, traits
 from tests.properties import differs
 
 
@@ -22,7 +22,7 @@ def row(n: int, position: nn.Module | None = None) -> Seq:
 
 def crossing() -> list[str]:
     """Mixers that take a memory."""
-    return [name for name in choices("token_mixer") if node("token_mixer", name)[0].traits.cross]
+    return [name for name in choices("token_mixer") if traits(name).cross]
 
 
 GROUPED = [{"num_kv_heads": 2, "qk_norm": True}, {"num_kv_heads": 1}]
@@ -59,7 +59,7 @@ def crosses(part: nn.Module) -> None:
         assert_close(alone, out[:, t : t + 1])
 
 
-@pytest.mark.parametrize("mixer", [m for m in choices("token_mixer") if node("token_mixer", m)[0].traits.prefix])
+@pytest.mark.parametrize("mixer", [m for m in choices("token_mixer") if traits(m).prefix])
 def test_the_class_token_takes_part(mixer: str) -> None:
     """It sees every token, and every token sees it and the registers."""
     prefix = Prefix(class_token=True, registers=1)
@@ -87,7 +87,7 @@ def test_lengths(mixer: str, position: str, axes: int) -> None:
     if axes == 2:
         return
     model = tiny(token_mixer=mixer, position=position, axes=axes)
-    if node("token_mixer", mixer)[0].traits.any_length:
+    if traits(mixer).any_length:
         for n in (1, 3, 5, 9):
             assert model(symbols(2, n)).shape == (2, n, 11)
     else:

@@ -11,19 +11,19 @@ from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.ops.cache import KVCache
 from blockyard.position.rope import Rope
 from blockyard.token_mixer.attention import Attention
-from tests.helpers import GRIDS, LENGTH, blocks, choices, combinations, context, factory, node, tiny
+from tests.helpers import GRIDS, LENGTH, blocks, choices, combinations, context, factory, has, node, tiny, traits
 from tests.properties import cached_decoding, permutation, relative
 
 
 def cacheable() -> list[tuple[str, str, int]]:
     """Combinations whose mixer can decode from a cache."""
-    return [c for c in combinations("causal") if hasattr(node("token_mixer", c[0])[0], "init_cache")]
+    return [c for c in combinations("causal") if has(c[0], "init_cache")]
 
 
 @pytest.mark.parametrize("prefix", [NO_PREFIX, Prefix(registers=2)], ids=["plain", "registers"])
 @pytest.mark.parametrize(("mixer", "position", "axes"), cacheable())
 def test_cached_decoding(mixer: str, position: str, axes: int, prefix: Prefix) -> None:
-    if prefix and not node("token_mixer", mixer)[0].traits.prefix:
+    if prefix and not traits(mixer).prefix:
         return
     cached_decoding(tiny(causal=True, axes=axes, prefix=prefix, token_mixer=mixer, position=position), LENGTH)
 
@@ -43,17 +43,17 @@ def test_the_cache_grows_past_its_first_storage() -> None:
 @pytest.mark.parametrize("axes", GRIDS)
 @pytest.mark.parametrize("mixer", choices("token_mixer"))
 def test_permutation(mixer: str, axes: int) -> None:
-    traits = node("token_mixer", mixer)[0].traits
-    if axes not in traits.axes:
+    declared = traits(mixer)
+    if axes not in declared.axes:
         with pytest.raises(ValueError, match=f"coordinate axes, the tokens have {axes}"):
             tiny(token_mixer=mixer, axes=axes)
         return
-    if not traits.equivariant:
+    if not declared.equivariant:
         with pytest.raises(AssertionError):
             permutation(tiny(token_mixer=mixer, axes=axes), LENGTH)
         return
     permutation(tiny(token_mixer=mixer, axes=axes), LENGTH)
-    if traits.prefix:
+    if declared.prefix:
         permutation(tiny(token_mixer=mixer, axes=axes, prefix=Prefix(True, 1)), LENGTH)
 
 

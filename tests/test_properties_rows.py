@@ -10,7 +10,7 @@ from blockyard.head.mean_pool import MeanPool
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.ops import mask
 from blockyard.token_mixer.attention import Attention
-from tests.helpers import GRIDS, LENGTH, blocks, choices, combinations, context, node, takes, tiny
+from tests.helpers import GRIDS, LENGTH, blocks, choices, combinations, context, node, takes, tiny, traits
 from tests.properties import causality, packing, padding, padding_of_answers
 
 
@@ -21,7 +21,7 @@ def on_a_line(*traits: str) -> list[tuple[str, str, int]]:
 
 def prefixes(mixer: str, causal: bool) -> list[Prefix]:
     """The prefixes to try with a mixer."""
-    if not node("token_mixer", mixer)[0].traits.prefix:
+    if not traits(mixer).prefix:
         return [NO_PREFIX]
     return [NO_PREFIX, Prefix(class_token=not causal, registers=2)]
 
@@ -36,7 +36,7 @@ def test_causality(mixer: str, position: str, axes: int) -> None:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("mixer", "position", "axes"), combinations("padding", "any_length"))
 def test_padding(mixer: str, position: str, axes: int, causal: bool) -> None:
-    if causal and not node("token_mixer", mixer)[0].traits.causal:
+    if causal and not traits(mixer).causal:
         return
     for prefix in prefixes(mixer, causal):
         padding(tiny(causal=causal, axes=axes, prefix=prefix, token_mixer=mixer, position=position), LENGTH)
@@ -45,7 +45,7 @@ def test_padding(mixer: str, position: str, axes: int, causal: bool) -> None:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("mixer", "position", "axes"), on_a_line("packing", "any_length"))
 def test_packing(mixer: str, position: str, axes: int, causal: bool) -> None:
-    if causal and not node("token_mixer", mixer)[0].traits.causal:
+    if causal and not traits(mixer).causal:
         return
     # Registers in a bidirectional model would join the documents, and are refused.
     for prefix in prefixes(mixer, causal) if causal else [NO_PREFIX]:

@@ -9,14 +9,14 @@ from blockyard.contracts import Embedder, Memory, Seq
 from blockyard.head.mean_pool import MeanPool
 from blockyard.model._prefix import Prefix
 from blockyard.token_mixer.attention import Attention
-from tests.helpers import GRIDS, choices, context, factory, node, stir, symbols, tiny
+from tests.helpers import GRIDS, choices, context, factory, has, node, stir, symbols, tiny, traits
 
 
 def built(mixer: str, **place: object) -> torch.nn.Module:
     """A mixer in a Context that its traits allow, as far as `place` does not say otherwise."""
-    traits = node("token_mixer", mixer)[0].traits
-    axes = 1 if 1 in traits.axes else min(traits.axes)
-    return factory("token_mixer", mixer)(context(**{"causal": not traits.bidirectional, "axes": axes, **place}))
+    declared = traits(mixer)
+    axes = 1 if 1 in declared.axes else min(declared.axes)
+    return factory("token_mixer", mixer)(context(**{"causal": not declared.bidirectional, "axes": axes, **place}))
 
 
 PLACES = {
@@ -32,7 +32,7 @@ PLACES = {
 @pytest.mark.parametrize("mixer", choices("token_mixer"))
 def test_a_context_is_taken_where_declared_and_refused_where_not(mixer: str, trait: str) -> None:
     target = node("token_mixer", mixer)[0]
-    if getattr(target.traits, trait):
+    if getattr(traits(mixer), trait):
         built(mixer, **PLACES[trait])
         return
     with pytest.raises(ValueError, match=f"token_mixer {target.__name__} .*use"):
@@ -44,7 +44,7 @@ def test_a_context_is_taken_where_declared_and_refused_where_not(mixer: str, tra
 def test_axes_are_checked(family: str, axes: int) -> None:
     for name in choices(family):
         target = node(family, name)[0]
-        declared = target.axes if family == "position" else target.traits.axes
+        declared = target.axes if family == "position" else traits(name).axes
         place = context(axes=axes)
         if axes in declared:
             factory(family, name)(place)
@@ -56,7 +56,7 @@ def test_axes_are_checked(family: str, axes: int) -> None:
 @pytest.mark.parametrize("trait", ["padding", "packing", "cross", "cache"])
 @pytest.mark.parametrize("mixer", choices("token_mixer"))
 def test_a_call_is_taken_where_declared_and_refused_where_not(mixer: str, trait: str) -> None:
-    causal = trait == "cache" and node("token_mixer", mixer)[0].traits.causal
+    causal = trait == "cache" and traits(mixer).causal
     part = stir(built(mixer, causal=causal)).double()
     x = torch.randn(2, 6, 16, dtype=torch.float64)
     features = torch.rand(2, 6, 3, dtype=torch.float64)
@@ -80,11 +80,11 @@ def test_a_call_is_taken_where_declared_and_refused_where_not(mixer: str, trait:
 
 @pytest.mark.parametrize("mixer", choices("token_mixer"))
 def test_every_position_that_a_mixer_would_ignore_is_refused(mixer: str) -> None:
-    traits = node("token_mixer", mixer)[0].traits
+    declared = traits(mixer)
     for position in choices("position"):
         where = node("position", position)[0]
         ports = {where.needs[hook] for hook in where.acts_on if hook in where.needs}
-        if ports <= traits.ports:
+        if ports <= declared.ports:
             tiny(token_mixer=mixer, position=position)
         else:
             with pytest.raises(ValueError, match=f"position {where.__name__} acts on"):
@@ -94,7 +94,7 @@ def test_every_position_that_a_mixer_would_ignore_is_refused(mixer: str) -> None
 def test_a_cache_names_the_mixer_that_has_none() -> None:
     for mixer in choices("token_mixer"):
         target = node("token_mixer", mixer)[0]
-        if target.traits.causal and not hasattr(target, "init_cache"):
+        if traits(mixer).causal and not has(mixer, "init_cache"):
             with pytest.raises(ValueError, match=f"token_mixer {target.__name__} cannot decode"):
                 tiny(causal=True, token_mixer=mixer).init_cache(1)
     with pytest.raises(ValueError, match="bidirectional model cannot decode"):
@@ -123,7 +123,7 @@ def test_rope_on_a_grid_wants_multiples_of_four() -> None:
         tiny(position="rope", axes=2, sizes={"dim": 24})
 
 
-@pytest.mark.parametrize("mixer", [m for m in choices("token_mixer") if not hasattr(node("token_mixer", m)[0], "mix")])
+@pytest.mark.parametrize("mixer", [m for m in choices("token_mixer") if not has(m, "mix")])
 def test_fusing_wants_projections(mixer: str) -> None:
     with pytest.raises(ValueError, match=r"block.fused=true joins .* use block.fused=false"):
         tiny(block="parallel", token_mixer=mixer)

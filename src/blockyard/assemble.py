@@ -65,7 +65,7 @@ def settings(node: dict[str, Any], allow: list[str]) -> dict[str, Any]:
     """A node's options as its constructor wants them; nodes inside it are instantiated."""
     known = options(locate(node["_target_"]))
     return {
-        name: instantiate(value, allow) if _is_node(value) else known[name].convert(value)
+        name: _made(value, allow) if _holds_nodes(value) else known[name].convert(value)
         for name, value in node.items()
         if name not in RESERVED
     }
@@ -144,6 +144,17 @@ class Plan:
 def plan(config: dict[str, Any]) -> Plan:
     """The plan of a checked config."""
     return Plan(config)
+
+
+def _holds_nodes(value: Any) -> bool:
+    """Whether a value is a node, or nodes by name."""
+    return _is_node(value) or (isinstance(value, dict) and bool(value) and all(map(_is_node, value.values())))
+
+
+def _made(value: dict[str, Any], allow: list[str]) -> Any:
+    if _is_node(value):
+        return instantiate(value, allow)
+    return {name: instantiate(node, allow) for name, node in value.items()}
 
 
 def _is_node(value: Any) -> bool:

@@ -17,7 +17,7 @@ from blockyard.compose import Composed
 from blockyard.contracts import Issue
 from blockyard.overrides import near, nodes
 from blockyard.rules import RULES, Facts, Pick, Rule
-from blockyard.schema import OURS, REQUIRED, RESERVED, Root, allowed, factories, locate, options
+from blockyard.schema import OURS, REQUIRED, RESERVED, Root, allowed, factories, locate, named_factories, options
 from blockyard.shapes import shapes, weights
 
 
@@ -83,14 +83,17 @@ def _target(key: str, node: dict[str, Any], config: dict[str, Any]) -> Iterator[
 def _promised(key: str, config: dict[str, Any]) -> tuple[type, bool]:
     """What the class of a node must be, and whether it waits for a Context: inside a component its option says so."""
     held, _, name = key.rpartition(".")
-    parent = dict(nodes(config)).get(held)
-    if parent is not None and allowed(str(parent["_target_"]), list(config.get("allow") or [])):
-        try:
-            made = factories(options(locate(str(parent["_target_"])))[name].annotation)
-        except (KeyError, ValueError):
-            made = None  # reported elsewhere
-        if made is not None:
-            return made, True
+    above, _, group = held.rpartition(".")
+    everything = dict(nodes(config))
+    for parent, option, takes in ((held, name, factories), (above, group, named_factories)):
+        node = everything.get(parent)
+        if node is not None and allowed(str(node["_target_"]), list(config.get("allow") or [])):
+            try:
+                made = takes(options(locate(str(node["_target_"])))[option].annotation)
+            except (KeyError, ValueError):
+                made = None  # reported elsewhere
+            if made is not None:
+                return made, True
     return contract(key), key in LATE
 
 
@@ -102,6 +105,13 @@ def _values(key: str, node: dict[str, Any]) -> Iterator[Issue]:
         if name not in known:
             has = f"it has {', '.join(known)}" if known else "it has none"
             yield Issue(f"{key}.{name}", f"{node['_target_']} has no such option; {has}", near(name, known))
+            continue
+        if named_factories(known[name].annotation) and isinstance(value, dict):
+            nodes_of = [each for each in value if isinstance(value[each], dict) and "_target_" in value[each]]
+            for each in (each for each in value if each not in nodes_of):
+                yield Issue(
+                    f"{key}.{name}.{each}", "is no node, and nothing of that name is drawn", near(each, nodes_of)
+                )
             continue
         problem = known[name].problem(value)
         if problem:

@@ -14,6 +14,7 @@ from typing import Any
 
 from blockyard import catalog, match, own, preset
 from blockyard.contracts import Issue
+from blockyard.draw import draw, drawers
 from blockyard.overrides import allow_of, known, nodes, sort
 from blockyard.schema import REQUIRED, Root, allowed, locate, options
 
@@ -43,6 +44,11 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
     base, choices = _put_together(groups, replaced, hydra, issues)
     if not base:  # Hydra could not compose at all, and has said why
         return Composed({}, {}, folders, issues)
+    naming = {f"{drawer.key}.{drawer.names}" for drawer in drawers(base)}
+    early = [f"++{key}={value}" for key, value in sorted_.values if key in naming]
+    if early:  # what is drawn decides which options there are
+        base = _put_together(groups, replaced, [*hydra, *early], [])[0] or base
+    draw(base, folders)
     if base.get("allow"):
         issues.append(Issue("allow", "is taken from the command line only, not from a file", ["allow=[mypackage]"]))
     allow = allow_of(sorted_.values)
@@ -50,14 +56,15 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
     config = _put_together(groups, replaced, [*hydra, *good], issues)[0] if good else base
     if not config:
         return Composed({}, {}, folders, issues)
-    complete(config)
+    complete(config, folders)
     config["name"] = config.get("name") or _default_name(choices)
     matched = match.solve(config, {key for key, _ in sorted_.values}, issues)
     return Composed(config, choices, folders, issues, matched)
 
 
-def complete(config: dict[str, Any]) -> None:
+def complete(config: dict[str, Any], folders: tuple[Path, ...] = ()) -> None:
     """Fill in every option that a node leaves to its default, so that a frozen config says all."""
+    draw(config, folders)
     for name, option in options(Root).items():
         if option.default is not REQUIRED:
             config.setdefault(name, list(option.default) if isinstance(option.default, tuple) else option.default)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from blockyard.contracts import Block, DataSpec, TokenSpec, Traits, TokenMixer
+from blockyard.contracts import Block, DataSpec, TokenMixer, TokenSpec, Traits
 
 
 @dataclass(frozen=True)

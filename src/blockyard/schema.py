@@ -66,6 +66,9 @@ class Option:
         """Why `value` does not fit, or None. Nested objects, already built, are not judged."""
         if factories(self.annotation):
             return None if _is_factory(value) else f"expected {self.describe()}: {{_target_: ..., _partial_: true}}"
+        if named_factories(self.annotation):
+            sound = isinstance(value, dict) and all(map(_is_factory, value.values()))
+            return None if sound else f"expected {self.describe()}: {{name: {{_target_: ..., _partial_: true}}}}"
         adapter = _adapter(self.annotation)
         if adapter is None:
             return None
@@ -79,7 +82,7 @@ class Option:
 
     def convert(self, value: Any) -> Any:
         """`value` as the constructor wants it: tuples from lists, dataclasses from mappings."""
-        if factories(self.annotation):
+        if factories(self.annotation) or named_factories(self.annotation):
             return value
         adapter = _adapter(self.annotation)
         return value if adapter is None else adapter.validate_json(json.dumps(value), strict=True)
@@ -140,6 +143,11 @@ def factories(annotation: Any) -> type | None:
     return made if inspect.isclass(made) else None
 
 
+def named_factories(annotation: Any) -> type | None:
+    """What the factories make that an option takes by name: dict[str, Callable[[Context], TokenMixer]]; else None."""
+    return factories(get_args(annotation)[1]) if get_origin(annotation) is dict else None
+
+
 def _is_factory(value: Any) -> bool:
     return isinstance(value, dict) and "_target_" in value and value.get("_partial_") is True
 
@@ -149,6 +157,9 @@ def describe(annotation: Any) -> str:
     made = factories(annotation)
     if made is not None:
         return f"a {made.__name__} as a node"
+    made = named_factories(annotation)
+    if made is not None:
+        return f"{made.__name__}s as nodes, by name"
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         bounds = [_BOUNDS[type(b)](b) for b in args[1:] if type(b) in _BOUNDS]

@@ -13,14 +13,15 @@ def check_parts(ctx: Context, prefix: Prefix, position: Position, mixers: list[T
     name = type(position).__name__
     if ctx.tokens.axes not in position.axes:
         raise ValueError(f"position {name} does not work on {ctx.tokens.axes} coordinate axes; use position=none")
-    for mixer in mixers:
-        for hook in sorted(position.acts_on):
-            port = position.needs.get(hook)
-            if port is not None and port not in mixer.traits.ports:
-                raise ValueError(
-                    f"position {name} acts on {port}, which token_mixer {type(mixer).__name__} does not have; "
-                    "use position=none, a position that is added to tokens, or token_mixer=attention"
-                )
+    for hook in sorted(position.acts_on):
+        port = position.needs.get(hook)
+        # Where layers differ (token_mixer=cycle), it acts in those that can take it.
+        if port is not None and not any(port in mixer.traits.ports for mixer in mixers):
+            have = ", ".join(dict.fromkeys(type(mixer).__name__ for mixer in mixers))
+            raise ValueError(
+                f"position {name} acts on {port}, which token_mixer {have} does not have; "
+                "use position=none, a position that is added to tokens, or token_mixer=attention"
+            )
     if prefix.class_token and ctx.causal:
         raise ValueError(
             "model.prefix.class_token=true: the class token stands first, so in a causal model it sees "

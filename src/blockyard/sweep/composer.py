@@ -18,6 +18,7 @@ from typing import Any
 from blockyard import catalog, match, own, preset
 from blockyard.compose import Composed, _compose, _default_name, _searchpath, complete, compose
 from blockyard.contracts import Issue
+from blockyard.draw import drawers
 from blockyard.overrides import allow_of, known, sort
 
 EVERYWHERE = ("experiment", "preset", "debug")  # their YAMLs set values of any family
@@ -71,7 +72,7 @@ class Composer:
         if groups not in self._bases:
             self._bases[groups] = self._base(dict(groups))
         base, choices = self._bases[groups]
-        if base.get("allow"):
+        if base.get("allow") or drawers(base):
             raise _Odd
         allow = allow_of([(word.key, word.text) for word in words if word.key])
         config = _copied(base)

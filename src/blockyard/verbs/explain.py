@@ -99,6 +99,7 @@ def _options(choice: catalog.Choice, allow: list[str]) -> Iterator[Any]:
     rows = table(None, "option", "type", "default", "what it does")
     for name, option in known.items():
         default = pick.options.get(name, option.default) if pick else option.default
+        default = ", ".join(default) if isinstance(default, dict | tuple) else default  # of nodes by name, the names
         shown = "(none: give it)" if default is REQUIRED else "null" if default is None else str(default)
         rows.add_row(f"{choice.family}.{name}", option.describe(), shown, option.help)
     yield ""
