@@ -22,7 +22,8 @@ class LayerAttention:
 
     weights: (H, N, M), rows of real tokens only; heads: their numbers
     entropy: (H,) nats; share: (H,) of the most a query could have, NaN where none sees two keys
-    prefix: class and register tokens among the keys; grid: the keys' layout after them
+    prefix: class and register tokens, and trained keys, among the keys; query_prefix: among the queries
+    grid: the keys' layout after them
     """
 
     path: str
@@ -33,6 +34,7 @@ class LayerAttention:
     causal: bool
     cross: bool
     prefix: int
+    query_prefix: int
     grid: tuple[int, ...] | None
     queries: list[str]
     keys: list[str]
@@ -87,9 +89,11 @@ def _first(model: nn.Module, sample: Sample, seen: maps.Seen, heads: tuple[int, 
     picked = chosen_heads(seen.q.shape[1], heads)
     weights = _real(seen, seen.weights())[picked]  # (H, N, M)
     nothing = torch.zeros(len(picked))
-    rows = (labels(sample, model, seq, path) for seq, path in _rows(seen))
-    queries, keys = (names[:count] for names, count in zip(rows, weights.shape[1:], strict=True))
-    cross = seen.k_seq is not seen.seq
+    slots = _slots(seen)
+    cross = seen.k_seq is not seen.seq and not slots
+    own = labels(sample, model, seen.seq, seen.layer)
+    other = labels(sample, model, seen.k_seq, "encoder") if cross else [*(f"slot {i}" for i in range(slots)), *own]
+    queries, keys = (names[:count] for names, count in zip((own, other), weights.shape[1:], strict=True))
     return LayerAttention(
         path=seen.layer,
         heads=picked,
@@ -99,16 +103,17 @@ def _first(model: nn.Module, sample: Sample, seen: maps.Seen, heads: tuple[int, 
         causal=seen.causal,
         cross=cross,
         prefix=seen.k_seq.num_prefix,
-        grid=seen.k_seq.grid,
+        query_prefix=seen.seq.num_prefix,
+        grid=seen.seq.grid if slots else seen.k_seq.grid,
         queries=queries,
         keys=keys,
     )
 
 
-def _rows(seen: maps.Seen) -> tuple[tuple[maps.Seq, str], tuple[maps.Seq, str]]:
-    """Each row's facts and the path that tells whose it is: keys of another row are the encoder's."""
-    cross = seen.k_seq is not seen.seq
-    return (seen.seq, seen.layer), (seen.k_seq, "encoder" if cross else seen.layer)
+def _slots(seen: maps.Seen) -> int:
+    """Trained keys in front of the row's own, which belong to no token."""
+    more = len(seen.k_seq) - len(seen.seq)
+    return more if more > 0 and seen.k_seq.num_prefix - seen.seq.num_prefix == more else 0
 
 
 def _real(seen: maps.Seen, table: Tensor) -> Tensor:
@@ -139,10 +144,10 @@ def one_query(layer: LayerAttention, query: str | int | None) -> tuple[Tensor, s
             raise ValueError("query=class: the model has no class token; take mean, last or a number")
         place = 0
     else:
-        place = len(layer.queries) - 1 if query == "last" else layer.prefix + int(query)
+        place = len(layer.queries) - 1 if query == "last" else layer.query_prefix + int(query)
     if place >= len(layer.queries):
-        raise ValueError(f"query={query}: the row has {len(layer.queries) - layer.prefix} tokens, from 0")
+        raise ValueError(f"query={query}: the row has {len(layer.queries) - layer.query_prefix} tokens, from 0")
     name = layer.queries[place]
     if name == "class":
         return layer.weights[:, place], "the class token"
-    return layer.weights[:, place], f"token {place - layer.prefix} ({name})"
+    return layer.weights[:, place], f"token {place - layer.query_prefix} ({name})"

@@ -6,21 +6,28 @@ Equation: QK_h = W_Q^T W_K / sqrt(K), OV_h = W_O W_V; copying score = sum of eig
 
 Both are D x D and of rank K at most: spectra are worked out from K x K matrices with the same non-zero
 eigenvalues and singular values. What stands in front of a head and is linear up to one positive number a
-token is folded in: the gain of a norm, and a layer norm's taking off of the mean. Left out: those numbers,
+token is folded in, and so is what its output goes through: the gain of a norm, a layer norm's taking off of
+the mean, a scale. Left out: those numbers,
 biases, positions, and for rotations all distances but zero.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from blockyard.block.layer_scale import Scale
+from blockyard.block.rezero import Gate
 from blockyard.contracts import Batch, Block
 from blockyard.errors import UserError
+from blockyard.inspect.mixing import mixing_modules, unfused
 from blockyard.inspect.subject import chosen, chosen_heads, title
+from blockyard.norm.batch import Batch as BatchNorm
 from blockyard.token_mixer.attention import Attention, HeadNorm
+from blockyard.token_mixer.memory_attention import MemoryAttention
 
 
 @dataclass
@@ -100,71 +107,68 @@ def circuits(
 
     Raises UserError where a chosen layer, or every layer, mixes tokens by something else.
     """
-    from blockyard.inspect.mixing import _modules
-
-    mixers = _modules(model, "mixer")
+    mixers = mixing_modules(model, "mixer")
     wanted = chosen(mixers, layers)
     other = {path: type(mixers[path]).__name__ for path in wanted if not isinstance(mixers[path], Attention)}
     if other and (layers is not None or len(other) == len(wanted)):
         names = ", ".join(sorted(set(other.values())))
         raise UserError(f"circuits are of attention heads; {title(next(iter(other)))} mixes by {names}: try mixing")
     wanted = [path for path in wanted if path not in other]
-    before, after = _neighbours(model, {path: mixers[path] for path in wanted}, batch)
+    around = surroundings(model, {path: mixers[path] for path in wanted}, batch)
     found = []
     for path in wanted:
-        fold, said = folded(before.get(path))
-        said += [f"{name} after the head" for name in after.get(path, [])]
-        found += _heads(path, mixers[path], fold, said, heads, model)
+        found += _heads(path, mixers[path], around[path], heads, model)
     return found
 
 
-def folded(norm: nn.Module | None) -> tuple[Tensor | None, list[str]]:
-    """What a norm does but for one positive number a token, (D, D), and what of it is left out.
+def folded(module: nn.Module | None) -> tuple[Tensor | None, list[str]]:
+    """What a norm or a scale does but for one positive number a token, (D, D), and what of it is left out.
 
     None where there is nothing to fold.
     """
-    if norm is None or isinstance(norm, nn.Identity):
+    if module is None or isinstance(module, nn.Identity):
         return None, []
-    name = type(norm).__name__
-    if not isinstance(norm, nn.LayerNorm | nn.RMSNorm):
-        return None, [f"the norm {name}, which is not folded in"]
-    width = norm.normalized_shape[-1]
-    gain = torch.ones(width) if norm.weight is None else norm.weight.detach()
-    matrix = torch.diag(gain.double().cpu())
-    said = [f"the size that {name} divides each token by"]
-    if isinstance(norm, nn.LayerNorm):
+    name = type(module).__name__
+    weight = getattr(module, "weight", None)
+    gain = None if weight is None else weight.detach().double().cpu()
+    said = [f"the bias of {name}"] if getattr(module, "bias", None) is not None else []
+    if isinstance(module, Scale | Gate):
+        assert gain is not None
+        return torch.diag(gain) if gain.numel() > 1 else gain, said
+    if isinstance(module, BatchNorm):
+        assert gain is not None
+        return torch.diag(gain / (module.running_var.double().cpu() + module.eps).sqrt()), said
+    if not isinstance(module, nn.LayerNorm | nn.RMSNorm):
+        return None, [f"{name}, which is not folded in"]
+    matrix = torch.diag(torch.ones(module.normalized_shape[-1]).double() if gain is None else gain)
+    if isinstance(module, nn.LayerNorm):
         matrix = matrix - matrix.mean(1, keepdim=True)  # gain after the mean is taken off
-        if norm.bias is not None:
-            said.append(f"the bias of {name}")
-    return matrix, said
+    return matrix, [f"the size that {name} divides each token by", *said]
 
 
 def _heads(
-    path: str, mixer: Attention, fold: Tensor | None, said: list[str], heads: tuple[int, ...] | None, model: nn.Module
+    path: str, mixer: Attention, around: Around, heads: tuple[int, ...] | None, model: nn.Module
 ) -> list[HeadCircuits]:
-    weight = mixer.proj_in.weight.detach().double().cpu()
-    q, k, v = weight.split(mixer.widths)
+    q, k, v = mixer.proj_in.weight.detach().double().cpu().split(mixer.widths)
+    out = mixer.proj_out.weight.detach().double().cpu()  # (D, H values)
+    fold, said = folded(around.before)
     if fold is not None:
-        q, k, v = q @ fold, k @ fold, v @ fold
-    width, values = mixer.head_dim, mixer.value_dim
-    said = [*said, *_also_left_out(mixer, model)]
-    q_gain, k_gain = (_gain(norm) for norm in (mixer.q_norm, mixer.k_norm))
-    out = mixer.proj_out.weight.detach().double().cpu()  # (D, H K)
+        q = q @ fold
+        k, v = (k, v) if around.cross else (k @ fold, v @ fold)
+    if around.cross:
+        said.append("what makes the other row's vectors: keys and values read it as it is")
+    for module in around.after:
+        fold, more = folded(module)
+        said += more
+        out = out if fold is None else fold * out if fold.ndim == 1 else fold @ out
+    said += _also_left_out(mixer, model)
+    q, k = q.unflatten(0, (mixer.heads, -1)), k.unflatten(0, (mixer.kv_heads, -1))  # (H, K, D), (H', K, D)
+    v, out = v.unflatten(0, (mixer.kv_heads, -1)), out.unflatten(1, (mixer.heads, -1))
+    q, k = _gain(mixer.q_norm) * q * mixer.head_dim**-0.5, _gain(mixer.k_norm) * k
     found = []
     for head in chosen_heads(mixer.heads, heads):
         group = head // (mixer.heads // mixer.kv_heads)
-        found.append(
-            HeadCircuits(
-                path=path,
-                head=head,
-                kv_head=group,
-                q=q_gain * q[head * width : (head + 1) * width] * width**-0.5,
-                k=k_gain * k[group * width : (group + 1) * width],
-                v=v[group * values : (group + 1) * values],
-                o=out[:, head * values : (head + 1) * values],
-                left_out=said,
-            )
-        )
+        found.append(HeadCircuits(path, head, group, q[head], k[group], v[group], out[:, head], said))
     return found
 
 
@@ -175,6 +179,8 @@ def _gain(norm: nn.Module) -> Tensor | float:
 
 def _also_left_out(mixer: Attention, model: nn.Module) -> list[str]:
     said = []
+    if isinstance(mixer, MemoryAttention):
+        said.append("trained keys and values")
     if mixer.proj_in.bias is not None:
         said.append("biases of the projections")
     if isinstance(mixer.q_norm, HeadNorm):
@@ -187,52 +193,57 @@ def _also_left_out(mixer: Attention, model: nn.Module) -> list[str]:
     return said
 
 
-def _neighbours(
-    model: nn.Module, mixers: dict[str, nn.Module], batch: Batch
-) -> tuple[dict[str, nn.Module], dict[str, list[str]]]:
-    """What module made each mixer's input, and which ones but plain branches took its output, in one forward pass."""
-    from blockyard.block._base import Branch
-    from blockyard.inspect.mixing import _unfused
+@dataclass
+class Around:
+    """What stands around a mixer in its block: the norm that made its input, what a block does with its output on the
+    way to the stream, and whether keys and values are of another row.
+    """
 
-    made: dict[int, tuple[nn.Module, str]] = {}
+    before: nn.Module | None = None
+    after: list[nn.Module] = field(default_factory=list)
+    cross: bool = False
+
+
+def surroundings(model: nn.Module, mixers: dict[str, nn.Module], batch: Batch) -> dict[str, Around]:
+    """What stands around each mixer, seen in one forward pass."""
+    around = {path: Around() for path in mixers}
     paths = {module: path for path, module in model.named_modules()}
-    outputs: dict[int, str] = {}
-    before: dict[str, nn.Module] = {}
-    after: dict[str, list[str]] = {}
-    kept = []  # tensors stay alive, so that no address is used twice
     names = {module: path for path, module in mixers.items()}
+    made: dict[int, nn.Module] = {}
+    outputs: dict[int, str] = {}
+    kept = []  # tensors stay alive, so that no address is used twice
 
-    def enters(module: nn.Module, arguments: tuple[object, ...]) -> None:
-        x = next((a for a in arguments if isinstance(a, Tensor)), None)
-        if x is None:
+    def enters(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        if not given or not isinstance(given[0], Tensor):
             return
-        if module in names and id(x) in made:
-            norm, path = made[id(x)]
-            if path.startswith(names[module].rpartition(".")[0] + "."):  # what a block before made is the stream
-                before[names[module]] = norm
-        if id(x) in outputs and not isinstance(module, Branch | Block | nn.Dropout | nn.Identity):
-            after.setdefault(outputs[id(x)], []).append(type(module).__name__)
+        if module in names:
+            here = around[names[module]]
+            here.cross = (given[3] if len(given) > 3 else named.get("memory")) is not None
+            norm = made.get(id(given[0]))
+            block = names[module].rpartition(".")[0]
+            if norm is not None and paths[norm].startswith(f"{block}."):  # what an earlier block made is the stream
+                here.before = norm
+        elif id(given[0]) in outputs and paths[module].endswith("_finish"):
+            around[outputs[id(given[0])]].after.append(module)
 
-    def leaves(module: nn.Module, arguments: tuple[object, ...], y: object) -> None:
+    def leaves(module: nn.Module, _: Any, y: Any) -> None:
         if not isinstance(y, Tensor):
             return
         kept.append(y)
         if module in names:
             outputs[id(y)] = names[module]
-        elif isinstance(module, Branch | nn.Dropout) and arguments and id(arguments[0]) in outputs:
-            outputs[id(y)] = outputs[id(arguments[0])]  # handed on as it is
-        elif not isinstance(module, Block):
-            made[id(y)] = (module, paths[module])
+        if not isinstance(module, Block):
+            made[id(y)] = module
 
-    handles = [m.register_forward_pre_hook(enters) for m in model.modules()]
+    handles = [m.register_forward_pre_hook(enters, with_kwargs=True) for m in model.modules()]
     handles += [m.register_forward_hook(leaves) for m in model.modules()]
     training = model.training
     model.eval()
     try:
-        with _unfused(model), torch.no_grad():
+        with unfused(model), torch.no_grad():
             model(**batch.arguments())
     finally:
         model.train(training)
         for handle in handles:
             handle.remove()
-    return before, after
+    return around

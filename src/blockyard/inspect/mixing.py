@@ -78,7 +78,7 @@ def mixing(
     of: the token "mixer" alone, or the whole "block"; probes: 0 is exact, None is exact up to 4,096 directions
     Raises UserError where a layer is not there, or a mixer is never called by itself.
     """
-    modules = _modules(model, of)
+    modules = mixing_modules(model, of)
     wanted = chosen(modules, layers)
     found: dict[str, list[tuple[Tensor, float, int]]] = {path: [] for path in wanted}
     first: dict[str, Call] = {}
@@ -117,8 +117,8 @@ def _layer(
     )
 
 
-def _modules(model: nn.Module, of: str) -> dict[str, nn.Module]:
-    """Every block, or the outermost token mixers, by path."""
+def mixing_modules(model: nn.Module, of: str) -> dict[str, nn.Module]:
+    """Every block, or the outermost token mixers, by path. Raises UserError where there is none."""
     kind: type[nn.Module] = Block if of == "block" else TokenMixer
     found: dict[str, nn.Module] = {}
     for path, module in model.named_modules():
@@ -135,7 +135,7 @@ def repeat(batch: Batch, copies: int) -> Batch:
 
 
 @contextmanager
-def _unfused(model: nn.Module) -> Iterator[None]:
+def unfused(model: nn.Module) -> Iterator[None]:
     """A fused block never calls its mixers; unfused it computes the same."""
     fused = [block for block in model.modules() if isinstance(block, Block) and getattr(block, "fused", False)]
     for block in fused:
@@ -161,7 +161,7 @@ def call(model: nn.Module, modules: dict[str, nn.Module], batch: Batch) -> dict[
     training = model.training
     model.eval()
     try:
-        with _unfused(model), torch.no_grad():
+        with unfused(model), torch.no_grad():
             model(**batch.arguments())
     finally:
         model.train(training)

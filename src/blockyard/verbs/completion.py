@@ -61,6 +61,10 @@ def complete(line: str) -> list[str]:
         found = [*map(str, sorted(Path("sweeps").glob("*.yaml"))), *_override(typed, "sweep")]
     elif typed.startswith("run="):
         found = _runs("run=")
+    elif words[1] == "inspect":
+        from blockyard.inspect.options import KEYS, KINDS
+
+        found = [*KINDS, *(f"{key}=" for key in ("run", *KEYS, "which", "out"))]
     else:
         found = [f"{key}=" for key in ("run", "split", "which", "prompt", "max_tokens", "temperature", "top_k")]
     return [word for word in found if word.startswith(typed)]
