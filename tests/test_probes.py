@@ -10,7 +10,10 @@ import pytest
 import torch
 
 from blockyard import catalog
-from blockyard.contracts import Batch, Splits
+from blockyard.assemble import Plan
+from blockyard.check import check
+from blockyard.compose import compose
+from blockyard.contracts import Batch, DataSpec, Splits
 from blockyard.data import _probe
 from blockyard.data._probe import Probe
 from blockyard.data.associative_recall import AssociativeRecall
@@ -19,6 +22,7 @@ from blockyard.data.listops import CLOSE, DIGITS, OPERATORS, ListOps
 from blockyard.data.long_agreement import ARE, COMMA, IS, WHO, WORDS, LongAgreement
 from blockyard.data.parity import Parity
 from blockyard.data.selective_copy import SelectiveCopy
+from blockyard.objective.answer import Answer
 from blockyard.schema import locate
 from blockyard.tokenizer.symbols import Symbols
 
@@ -213,3 +217,50 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=said):
             make()
+
+
+def test_symbols_pass_through() -> None:
+    tokens = Symbols().spec(AssociativeRecall().spec)
+    assert (tokens.grid, tokens.vocabulary, tokens.variable) == ((64,), 256, False)
+    assert Symbols().spec(ListOps().spec).variable
+    with pytest.raises(ValueError, match="the data gives texts"):
+        Symbols().spec(DataSpec("text", (8,)))
+
+
+def test_only_what_is_asked_is_judged() -> None:
+    objective, prediction = Answer(), torch.randn(2, 3, 7)
+    target = torch.tensor([[-100, 4, -100], [2, -100, 6]])
+    logs = prediction.log_softmax(-1)
+    expected = -(logs[0, 1, 4] + logs[1, 0, 2] + logs[1, 2, 6]) / 3
+    torch.testing.assert_close(objective.loss(prediction, target), expected)
+    guess = torch.tensor([[0, 4, 0], [2, 0, 5]])
+    metrics = objective.metrics()
+    for metric in metrics.values():
+        metric.update(torch.nn.functional.one_hot(guess, 7).float(), target)
+    torch.testing.assert_close(metrics["accuracy"].compute(), torch.tensor(2 / 3))
+    torch.testing.assert_close(metrics["exact"].compute(), torch.tensor(0.5))
+    assert objective.best() == ("accuracy", "max")
+
+
+def refusal(*words: str) -> str:
+    return " ".join(map(str, check(compose(["logger=none", *words]))))
+
+
+def test_what_does_not_go_together_is_refused() -> None:
+    assert "objective=masked_token needs a model that sees the future" in refusal(
+        "experiment=bert_code", "model=decoder"
+    )
+    assert "tokenizer=char reads texts, data=associative_recall gives symbols " in refusal(
+        "experiment=recall", "tokenizer=char"
+    )
+    assert "objective=next_token is for texts" in refusal("experiment=recall", "objective=next_token")
+    assert "objective=answer needs a symbols for each sample" in refusal("experiment=gpt_code", "objective=answer")
+    assert "brings a source row" in refusal("experiment=translate_dates", "model=decoder")
+
+
+def test_the_mask_is_wired_through_the_plan() -> None:
+    plan = Plan(compose(["logger=none", "experiment=bert_code", "tokenizer=byte"]).config)
+    assert (plan.tokens().vocabulary, plan.tokens().mask, plan.context().outputs) == (257, 256, 257)
+    assert plan.sketch().embedder.table.shape[0] == 257
+    plain = Plan(compose(["logger=none", "experiment=gpt_code", "tokenizer=byte"]).config)
+    assert (plain.tokens().vocabulary, plain.tokens().mask) == (256, None)

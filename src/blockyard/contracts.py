@@ -60,6 +60,17 @@ class DataSpec:
     vocabulary: int | None = None  # of data that is symbols from the start
 
 
+    @property
+    def things(self) -> str:
+        """The modality in the plural: "images", "symbols"."""
+        return plural(self.modality)
+
+
+def plural(modality: str) -> str:
+    """Several of what a modality names; some names are plural already."""
+    return modality if modality.endswith("s") else f"{modality}s"
+
+
 @dataclass(frozen=True)
 class TokenSpec:
     """What a tokenizer makes of a `DataSpec`, known before any weight.

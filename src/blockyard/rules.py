@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from blockyard.contracts import Block, DataSpec, TokenMixer, TokenSpec, Traits
+from blockyard.contracts import Block, DataSpec, TokenMixer, TokenSpec, Traits, plural
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,9 @@ class Facts:
 def modality(f: Facts) -> str | None:
     """Data and tokenizer speak of the same kind of thing."""
     needed, given = f["tokenizer"].target.modality, f.data.modality
-    return None if needed == given else f"{f['tokenizer']} reads {needed}s, {f['data']} gives {given}s"
+    if needed == given:
+        return None
+    return f"{f['tokenizer']} reads {plural(needed)}, {f['data']} gives {f.data.things}"
 
 
 def axes_of_position(f: Facts) -> str | None:
@@ -270,7 +272,7 @@ def target_of_objective(f: Facts) -> str | None:
     if needs is not None and needs != f.data.target:
         return f"{f['objective']} needs a {needs} for each sample, {f['data']} has none"
     if modal is not None and modal != f.data.modality:
-        return f"{f['objective']} is for {modal}s, {f['data']} gives {f.data.modality}s"
+        return f"{f['objective']} is for {plural(modal)}, {f['data']} gives {f.data.things}"
     return None
 
 

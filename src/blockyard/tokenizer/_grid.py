@@ -12,7 +12,7 @@ from blockyard.contracts import Context, DataSpec, Embedder, Seq, TokenSpec
 def patch_grid(data: DataSpec, size: int, name: str) -> TokenSpec:
     """The tokens of images cut into squares of side `size`. Raises ValueError where they do not fit."""
     if data.modality != "image":
-        raise ValueError(f"this tokenizer reads images, the data gives {data.modality}s")
+        raise ValueError(f"this tokenizer reads images, the data gives {data.things}")
     height, width = data.shape[1:]
     if height % size or width % size:
         fits = [s for s in range(1, min(height, width) + 1) if height % s == 0 and width % s == 0]

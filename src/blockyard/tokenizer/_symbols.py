@@ -19,7 +19,7 @@ def text_tokens(data: DataSpec, vocabulary: int) -> TokenSpec:
     Where it has a source, rows are written from a start to an end symbol, two more than the vocabulary.
     """
     if data.modality != "text":
-        raise ValueError(f"this tokenizer reads text, the data gives {data.modality}s")
+        raise ValueError(f"this tokenizer reads text, the data gives {data.things}")
     tokens = TokenSpec(data.shape, variable=data.variable, vocabulary=vocabulary)
     if data.source is None:
         return tokens

@@ -11,7 +11,7 @@ from blockyard.contracts import Context, DataSpec, Embedder, Seq, TokenSpec
 def view_tokens(data: DataSpec) -> TokenSpec:
     """A set of as many tokens as there are views. Raises ValueError where the data has none."""
     if data.modality != "views":
-        raise ValueError(f"this tokenizer reads views, the data gives {data.modality}s")
+        raise ValueError(f"this tokenizer reads views, the data gives {data.things}")
     return TokenSpec((), variable=data.variable, count=data.shape[0])
 
 

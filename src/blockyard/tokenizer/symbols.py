@@ -23,7 +23,7 @@ class Symbols(Tokenizer):
     def spec(self, data: DataSpec) -> TokenSpec:
         """One token per symbol. Raises ValueError where the data has none."""
         if data.vocabulary is None:
-            raise ValueError(f"tokenizer=symbols reads symbols, the data gives {data.modality}s")
+            raise ValueError(f"tokenizer=symbols reads symbols, the data gives {data.things}")
         return TokenSpec(data.shape, variable=data.variable, vocabulary=data.vocabulary)
 
     def embedder(self, ctx: Context) -> SymbolEmbedder:

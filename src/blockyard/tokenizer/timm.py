@@ -41,7 +41,7 @@ class Timm(Tokenizer):
     def spec(self, data: DataSpec) -> TokenSpec:
         """One token for each place of the map, on a grid of two axes. Imports timm."""
         if data.modality != "image":
-            raise ValueError(f"this tokenizer reads images, the data gives {data.modality}s")
+            raise ValueError(f"this tokenizer reads images, the data gives {data.things}")
         channels, height, width = data.shape
         return TokenSpec(_timm.shape_of(self.name, channels, (height, width), self.stage)[1:])
 
