@@ -214,6 +214,14 @@ def test_eval_gives_the_same_figures(made: RunFolder, capsys: pytest.CaptureFixt
     assert "of the val part at every length" in out
 
 
+def test_curves_of_changed_positions_lie_beside_the_runs_own(made: RunFolder) -> None:
+    own = (made.path / "extrapolation-test.json").read_text()
+    assert eval_verb([f"run={made.path}", "extrapolate=[2]", "position.scaling=yarn", "position.base=500.0"]) == 0
+    content = json.loads((made.path / "extrapolation-test-base-500.0-scaling-yarn.json").read_text())
+    assert content["position"] == {"base": 500.0, "scaling": "yarn"}
+    assert (made.path / "extrapolation-test.json").read_text() == own
+
+
 def test_eval_reads_positions_otherwise(made: RunFolder) -> None:
     plain, _ = evaluate_longer(made.path, [2])
     scaled, _ = evaluate_longer(made.path, [2], position={"scaling": "linear"})

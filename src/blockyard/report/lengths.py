@@ -9,6 +9,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from blockyard.runs.files import write_json, write_text
+from blockyard.runs.identity import slug
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 560, 340, 64, 48, 44, 24
 TEST = "extrapolation-test.json"
@@ -18,10 +19,17 @@ AVERAGED = (
 )
 
 
-def write(folder: Path, curve: Mapping[str, Any], weights: str) -> list[Path]:
-    """extrapolation-PART.json and .svg in `folder`. curve: `Curve.plain()`; weights: the checkpoint judged."""
-    paths = [folder / f"extrapolation-{curve['part']}.{kind}" for kind in ("json", "svg")]
-    write_json(paths[0], {**curve, "weights": weights, "averaged": AVERAGED})
+def write(
+    folder: Path, curve: Mapping[str, Any], weights: str, position: Mapping[str, Any] | None = None
+) -> list[Path]:
+    """extrapolation-PART.json and .svg in `folder`, and the paths of both.
+
+    curve: `Curve.plain()`; weights: the checkpoint judged; position: options that were changed for this
+    evaluation, whose curve then lies beside the run's own
+    """
+    changed = "".join(f"-{slug(key)}-{slug(str(value))}" for key, value in sorted((position or {}).items()))
+    paths = [folder / f"extrapolation-{curve['part']}{changed}.{kind}" for kind in ("json", "svg")]
+    write_json(paths[0], {**curve, "weights": weights, "position": dict(position or {}), "averaged": AVERAGED})
     write_text(paths[1], picture(curve))
     return paths
 

@@ -4,7 +4,7 @@
 The figures of a run's model on one split, computed again from its checkpoint. With extrapolate, those
 of a decoder in rows so many times longer than in training, the same text at every length: a table,
 and extrapolation-SPLIT.json and .svg in the run's folder. Options of the position scheme may be
-changed for it, where the weights stay the same.
+changed for it, where the weights stay the same; that curve gets a name of its own.
 
 example: blockyard eval run=last split=validation
 example: blockyard eval run=last extrapolate=[2,4] position.scaling=yarn
@@ -52,7 +52,7 @@ def _longer(name: str, factors: list[int], position: dict[str, Any], asked: dict
     curve, loaded = evaluate_longer(name, factors, position=position, **asked)
     sys.stdout.write(table(curve.plain()))
     try:
-        paths = write(loaded.folder.path, curve.plain() | {"position": position}, loaded.checkpoint.name)
+        paths = write(loaded.folder.path, curve.plain(), loaded.checkpoint.name, position)
     except OSError as error:
         raise UserError(f"the curve cannot be written into {loaded.folder.path}: {error}") from None
     sys.stderr.write(f"{' and '.join(str(path) for path in paths)}\n")
