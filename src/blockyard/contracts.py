@@ -59,7 +59,6 @@ class DataSpec:
     source: tuple[int, ...] | None = None  # shape of the other row, that an encoder reads (translation)
     vocabulary: int | None = None  # of data that is symbols from the start
 
-
     @property
     def things(self) -> str:
         """The modality in the plural: "images", "symbols"."""
