@@ -49,7 +49,7 @@ class Stats:
     def __str__(self) -> str:
         each = self.cache_bytes_per_token
         if each is None:
-            cache = "no cache"
+            cache = "no cache: the whole row ran for each token"
         elif each:
             cache = f"{each:,.0f} cache bytes per token"
         else:
