@@ -1,0 +1,33 @@
+"""A published contrast: attention recalls, a short convolution does not (Arora et al. 2023)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from blockyard.check import check
+from blockyard.compose import compose
+from blockyard.engine.fit import train
+from blockyard.runs.folder import RunFolder
+
+
+def accuracy(outputs: Path, *words: str) -> float:
+    composed = compose(["experiment=recall", "logger=none", "callbacks=quiet", f"outputs={outputs}", *words])
+    assert not check(composed)
+    with RunFolder.create(composed.config, command=["test"], choices=composed.choices) as made:
+        assert train(made) == 0, made.status
+    return made.summary()["metrics"]["test/accuracy"]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_attention_recalls_at_length_and_width_64(tmp_path: Path) -> None:
+    assert accuracy(tmp_path) >= 0.99
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_two_convolutions_of_kernel_3_do_not(tmp_path: Path) -> None:
+    words = ("token_mixer=conv", "token_mixer.kernel=3", "model.depth=2")
+    assert accuracy(tmp_path, *words) < 0.5
