@@ -96,6 +96,15 @@ def test_the_state_is_all_that_is_kept(kind: type, options: dict[str, str]) -> N
     assert_close(mixer(x[order, 5:], row(2, 5), cache), mixer(x[order], row(N))[:, 5:])
 
 
+def test_cells_give_gradients_in_evaluation_too() -> None:
+    """On a GPU cuDNN refuses them outside training, and looking inside a model needs them."""
+    model = tiny(token_mixer="lstm").eval()
+    cells = [part for part in model.modules() if isinstance(part, nn.RNNBase)]
+    assert len(cells) == 4
+    assert all(cell.training for cell in cells)
+    assert not any(part.training for part in model.modules() if not isinstance(part, nn.RNNBase))
+
+
 @pytest.mark.parametrize("length", [1, 2, 3, 8, 13])
 def test_scan_equals_the_loop(length: int) -> None:
     a = torch.rand(2, length, 3, dtype=torch.float64, requires_grad=True)

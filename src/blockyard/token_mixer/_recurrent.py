@@ -43,6 +43,14 @@ class Recurrent(TokenMixer):
             return self.proj_out(apart(x, seq, self._states))
         return self.proj_out(self._states(x, seq.valid))
 
+    def train(self, mode: bool = True) -> Recurrent:
+        """The cells stay in training mode, which changes nothing in them: cuDNN gives no gradient in any other."""
+        super().train(mode)
+        for cell in (self.ahead, self.back):
+            if cell is not None:
+                cell.train()
+        return self
+
     def init_cache(self, batch_size: int) -> StateCache:
         """An empty state. Raises ValueError where outputs depend on the future."""
         if not self.causal:
