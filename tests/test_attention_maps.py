@@ -39,6 +39,8 @@ KINDS = {
 
 def model_and_batch(tmp_path: Path, *words: str) -> tuple[torch.nn.Module, Any]:
     base = () if "model=decoder" in words else (*TINY, "model.depth=2", "token_mixer.dropout=0")
+    if "token_mixer=hard_attention" in words:  # it has no dropout
+        base = tuple(word for word in base if not word.startswith("token_mixer.dropout"))
     composed = compose([*base, *words, f"outputs={tmp_path}"])
     problems = check(composed)
     assert not problems, [str(problem) for problem in problems]
@@ -76,6 +78,54 @@ def test_weights_times_values_are_what_attention_gave(tmp_path: Path, kind: str)
         torch.testing.assert_close(made, given[one.layer], rtol=1e-4, atol=1e-5)
         again = attend(one.q, one.k, one.v, one.seq, one.k_seq, one.causal, scale=one.scale)
         torch.testing.assert_close(weights @ v, again, rtol=1e-4, atol=1e-5)
+
+
+OTHER = {
+    "windowed": ("token_mixer=windowed_attention", "token_mixer.window=2"),
+    "windowed, class token": (
+        *("token_mixer=windowed_attention", "token_mixer.window=2", "head=class_token"),
+        "model.prefix.class_token=true",
+    ),
+    "windowed, causal": (*TEXT, "tokenizer=byte", "token_mixer=windowed_attention", "token_mixer.window=3"),
+    "strict": ("token_mixer=strict_attention", "token_mixer.layers=all"),
+    "strict, causal": (*TEXT, "tokenizer=byte", "token_mixer=strict_attention", "token_mixer.layers=all"),
+    "hard": ("token_mixer=hard_attention",),
+    "memory": (*TEXT, "tokenizer=byte", "token_mixer=memory_attention", "token_mixer.slots=3", "position=alibi"),
+    "widths": ("token_mixer.key_dim=3", "token_mixer.value_dim=7"),
+}
+
+
+@pytest.mark.parametrize("kind", OTHER)
+def test_maps_of_every_kind_of_attention(tmp_path: Path, kind: str) -> None:
+    """What the file says of itself: a band, an empty diagonal, one key, slots first. Sums are of what was given."""
+    model, batch = model_and_batch(tmp_path, *OTHER[kind])
+    outputs: list[Tensor] = []
+    for module in model.modules():
+        if isinstance(module, TokenMixer):
+            module.proj_out.register_forward_pre_hook(lambda _module, given: outputs.append(given[0]))
+    seen = maps.attention(model, batch.inputs, batch.lengths, batch.segment)
+    assert len(seen) == len(outputs) == 2
+    for one, given in zip(seen, outputs, strict=True):
+        weights = one.weights()  # (B, H, N, M)
+        torch.testing.assert_close((weights @ one.v).transpose(1, 2).flatten(2), given, rtol=1e-4, atol=1e-5)
+        sums, (n, m) = weights.sum(-1), weights.shape[-2:]
+        first = 1 if kind == "strict, causal" else 0
+        torch.testing.assert_close(sums[..., first:], torch.ones_like(sums[..., first:]))
+        assert sums[..., :first].sum() == 0
+        apart = torch.arange(n)[:, None] - torch.arange(m)
+        if kind.startswith("windowed"):
+            prefix = one.seq.num_prefix
+            far = (apart.abs() >= one.window)[prefix:, prefix:]
+            assert far.any()
+            assert weights[..., prefix:, prefix:][..., far].abs().max() == 0
+            assert prefix == 0 or weights[..., :prefix, :].min() > 0 < weights[..., :prefix].min()
+        if kind.startswith("strict"):
+            assert weights[..., apart == 0].abs().max() == 0
+        if kind == "hard":
+            assert set(weights.unique().tolist()) == {0.0, 1.0}
+        if kind == "memory":
+            assert m == n + 3
+            assert weights[..., :3].min() > 0
 
 
 def test_a_mask_that_leaks_would_be_seen(tmp_path: Path) -> None:

@@ -54,6 +54,55 @@ def test_a_cache_needs_no_mask_for_one_token(monkeypatch: pytest.MonkeyPatch) ->
     assert masks[4:] == [(False, False)] * 2
 
 
+PLAIN = [
+    ("strict_attention", {"layers": "all"}, True),
+    ("memory_attention", {}, False),
+    ("attention", {"key_dim": 3, "value_dim": 7}, True),
+    ("non_local", {}, True),
+]
+
+
+@pytest.mark.parametrize(("mixer", "options", "causal"), PLAIN, ids=str)
+def test_flash_for_more_than_attention(mixer: str, options: dict[str, object], causal: bool) -> None:
+    """Strictly causal rows, trained keys, values of another width: still without a mask."""
+    model = tiny(causal=causal, token_mixer=mixer, options={"token_mixer": options})
+    ran = operators(model, symbols(2, 6))
+    assert FLASH in ran
+    assert "aten::_scaled_dot_product_attention_math" not in ran
+    assert model.kernels(symbols(2, 6))[0] | {"layer": ""} == {"layer": "", "kernel": "flash", "reason": ""}
+
+
+@pytest.mark.parametrize("mixer", ["windowed_attention", "strict_attention", "memory_attention", "attention"])
+def test_one_token_after_a_cache_needs_no_mask(mixer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, masks = tiny(causal=True, position="rope", token_mixer=mixer), []
+    whole = torch.nn.functional.scaled_dot_product_attention
+
+    def spy(*args: object, **kwargs: object) -> torch.Tensor:
+        masks.append((kwargs["attn_mask"] is None, args[1].shape[2]))
+        return whole(*args, **kwargs)
+
+    cache = model.init_cache(2)
+    model(symbols(2, 5), cache=cache)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
+    model(symbols(2, 1), cache=cache)
+    keys = {"windowed_attention": (3, 3), "strict_attention": (5, 6), "memory_attention": (22, 22)}
+    assert masks == [(True, count) for count in keys.get(mixer, (6, 6))]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("position", ["none", "alibi"])
+@pytest.mark.parametrize(
+    "mixer", [m for m in choices("token_mixer") if "scores" in node("token_mixer", m)[0].traits.ports]
+)
+def test_each_mixer_is_expected_to_do_what_it_does(mixer: str, position: str, causal: bool) -> None:
+    if not (causal or node("token_mixer", mixer)[0].traits.bidirectional):
+        return
+    model = tiny(token_mixer=mixer, position=position, causal=causal)
+    for part, record in zip(model.mixers, model.kernels(), strict=True):
+        said = kernel.expected(model.ctx, model.position, "cpu", torch.float32, 0.0, part)
+        assert said == (record["kernel"], record["reason"])
+
+
 def test_reasons_are_given() -> None:
     model = tiny(causal=True, position="alibi")
     lengths, segment = torch.tensor([6, 3]), torch.tensor([[0, 0, 0, 1, 1, 1]] * 2)

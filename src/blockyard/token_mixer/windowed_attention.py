@@ -42,7 +42,7 @@ class WindowedAttention(Attention):
         self,
         ctx: Context,
         *,
-        window: Count = 16,
+        window: Count = 8,
         num_kv_heads: Count | None = None,
         qk_norm: bool = False,
         bias: bool = False,
