@@ -7,26 +7,24 @@ left, two planners on one output folder share the work, and a run that two sweep
 from __future__ import annotations
 
 import contextlib
-import signal
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
+from blockyard.engine.interrupt import CODES
 from blockyard.sweep.executor.base import BUSY, Executor, Outcome, Task
 from blockyard.sweep.live import Live, Screen
 from blockyard.sweep.plan import Cell, SweepPlan
+from blockyard.sweep.signals import Signals
 from blockyard.sweep.states import Standing, standing
 from blockyard.sweep.turns import due, ordered
 
 _BEAT = 0.5  # seconds between two looks at everything
 _LOOK = 2.0  # seconds between two looks at a run that another process has
-_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
 @dataclass
@@ -134,7 +132,7 @@ class _Loop:
         run.seconds = run.now.seconds
         if run.now.state != "done":  # however its process went away afterwards
             # Bad input leaves a run queued, with the reason; for this command it has failed.
-            stopped = outcome.code in _CODES.values() or run.now.state == "interrupted"
+            stopped = outcome.code in CODES.values() or run.now.state == "interrupted"
             reason = outcome.reason or run.now.reason
             run.now = Standing("interrupted" if stopped else "failed", reason, step=run.now.step)
         self.screen.ended(run)
@@ -184,30 +182,3 @@ def run(
             return signals.code
     screen.summary(loop.runs)
     return 0 if all(each.now.state == "done" for each in loop.runs.values()) else 1
-
-
-class Signals:
-    """The first Ctrl-C or SIGTERM is noted for the loop to see; from the second on they interrupt."""
-
-    def __init__(self) -> None:
-        self.signum: int | None = None
-        self._before: dict[int, Any] = {}
-
-    @property
-    def code(self) -> int:
-        """The exit code that shells expect; 0 where none came."""
-        return 0 if self.signum is None else _CODES[signal.Signals(self.signum)]
-
-    def __enter__(self) -> Signals:
-        if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._handle) for number in _CODES}
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _handle(self, signum: int, frame: FrameType | None) -> None:
-        if self.signum is not None:
-            raise KeyboardInterrupt
-        self.signum = signum

@@ -17,9 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
-from blockyard.runs.identity import identity, run_name
+from blockyard.runs.identity import run_name
 from blockyard.runs.lock import RunLock, held
 from blockyard.sweep import history, studies
 from blockyard.sweep.composer import Composer
@@ -28,7 +27,7 @@ from blockyard.sweep.judge import Judge
 from blockyard.sweep.pins import called
 from blockyard.sweep.plan import SweepPlan
 from blockyard.sweep.settled import settled
-from blockyard.sweep.space import Compose, Template, template
+from blockyard.sweep.space import Compose, template
 from blockyard.sweep.states import standing
 from blockyard.sweep.trials import AGAIN, Trials
 
@@ -108,7 +107,10 @@ class _Search:
             allow = list(config.get("allow") or [])
             self.metric, self.direction = studies.target(plan.question.get("metric"), config["objective"], allow)
         with studies.alone(plan.folder):
-            self.arms = [self._trials(found) for found in templates]
+            self.arms = [
+                Trials.of(found, plan.folder, self.asked, self.metric, self.direction, self.seeds[0])
+                for found in templates
+            ]
 
     @contextmanager
     def owned(self) -> Iterator[None]:
@@ -237,19 +239,3 @@ class _Search:
         value = f"{self.metric} {trial.values[0]:.4g}" if trial.state.name == "COMPLETE" else trial.state.name.lower()
         reason = "".join(f" ({text})" for text in [trial.user_attrs.get("reason")] if text)
         self.say(f"{arm.arm} trial {number}, {arm.ended()} of {arm.budget} ended: {words}: {value}{reason}")
-
-    def _trials(self, found: Template) -> Trials:
-        asked = {
-            "metric": self.metric,
-            "pruner": self.asked.get("pruner") or "none",
-            "space": self.asked["space"],
-            "seed": self.seeds[0],
-            "identity": identity(found.variant.config),
-        }
-        arm = found.variant.arm
-        try:
-            space = studies.distributions(self.asked["space"])
-        except (ValueError, KeyError) as error:
-            raise UserError(f"search.space: {error}") from error
-        study = studies.study_of(self.plan.folder, arm, asked, self.direction)
-        return Trials(arm, study, found, self.asked, space, int(self.asked["trials"]), self.direction)

@@ -8,8 +8,11 @@ that it takes the place of: what has ended cannot be opened again).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blockyard.errors import UserError
+from blockyard.runs.identity import identity
 from blockyard.sweep import studies
 from blockyard.sweep.space import Template
 
@@ -35,6 +38,30 @@ class Trials:
     space: dict[str, Any]
     budget: int
     direction: str
+
+    @classmethod
+    def of(
+        cls, template: Template, folder: Path, search: dict[str, Any], metric: str, direction: str, seed: int
+    ) -> Trials:
+        """The study of an arm in a sweep's folder, made where there is none. Call it inside `studies.alone`.
+
+        metric: of validation, with its direction; seed: of all trials
+        Raises UserError where the space does not fit Optuna, or while another process searches otherwise.
+        """
+        asked = {
+            "metric": metric,
+            "pruner": search.get("pruner") or "none",
+            "space": search["space"],
+            "seed": seed,
+            "identity": identity(template.variant.config),
+        }
+        try:
+            space = studies.distributions(search["space"])
+        except (ValueError, KeyError) as error:
+            raise UserError(f"search.space: {error}") from error
+        arm = template.variant.arm
+        study = studies.study_of(folder, arm, asked, direction)
+        return cls(arm, study, template, search, space, int(search["trials"]), direction)
 
     def all(self) -> list[FrozenTrial]:
         """Those that count, in the order of their settings; where one was tried again, the last attempt."""

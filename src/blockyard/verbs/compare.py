@@ -2,13 +2,14 @@
 
 Judge arms against a baseline, seed by seed. PATH is a sweep (its name, file or folder), a run, a
 folder of runs, a name or an id; several may be given. Where no sweep made the runs, the arms are
-found from what their configs differ in.
+found from what their configs differ in; of a folder, the trials of a search are one arm, the best.
 
   --baseline ARM     what the others are compared with
   --metric M         test/accuracy, val/loss, step_seconds, ...; default the sweep's or the objective's
   --by KEY           one arm for each value of a config key: --by block, --by optimizer.lr
   --direction max    or min, for a metric that does not say which way is better
-  --interesting D    the smallest difference that matters: for `a ~ b`, and for how many seeds would do
+  --interesting D    the smallest difference that matters: for `a ~ b`, and for how many seeds would do;
+                     default the sweep's margin
   --cost AXIS        what quality is weighed against: flops, parameters, step_seconds, seconds, peak_memory, ...
   --markdown [FILE]  also --latex, --csv, --runs (CSV, a row for each run); - or no FILE is the screen
   --html FILE        the page

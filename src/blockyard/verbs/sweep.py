@@ -137,7 +137,7 @@ def _searched(plan: SweepPlan, asked: Asked) -> tuple[SweepPlan, int]:
         return plan, 0
     from blockyard.sweep import search
     from blockyard.sweep.composer import Composer
-    from blockyard.sweep.runner import Signals
+    from blockyard.sweep.signals import Signals
 
     executor = asked.build()
     executor.home = plan.folder
