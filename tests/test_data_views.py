@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
@@ -13,6 +15,7 @@ from blockyard.data.cifar10_views import CIFAR10Views
 from blockyard.data.digit_canvas import INK, Canvases, DigitCanvas
 from blockyard.data.digits import Digits
 from blockyard.data.digits_views import DigitsViews
+from blockyard.data.image_folder_views import ImageFolderViews
 from blockyard.objective.segment import Segment
 from blockyard.tokenizer.patch import Patch
 
@@ -86,6 +89,18 @@ def test_views_that_cannot_be_are_refused() -> None:
         DigitsViews(views=3, least_views=4)
     assert CIFAR10Views().spec.shape == (4, 3, 16, 16)
     assert "cifar-10-batches-py" in CIFAR10Views(root="nowhere").missing()
+
+
+def test_a_folder_of_images_gives_views_too(tmp_path: Path) -> None:
+    from tests.test_experiments import write_folder_of_images
+
+    write_folder_of_images(tmp_path)
+    data = ImageFolderViews(root=str(tmp_path), views=3, size=12)
+    assert (data.spec.shape, data.spec.classes) == ((3, 3, 12, 12), 2)
+    splits = data.load(Patch())
+    assert splits.test.batch(torch.arange(4), None).inputs.shape == (4, 3, 3, 12, 12)
+    lazy = ImageFolderViews(root=str(tmp_path), views=3, size=12, memory_limit=0).load(Patch())
+    assert lazy.test.batch(torch.arange(4), None).inputs.shape == (4, 3, 3, 12, 12)
 
 
 def assert_made_of(part: Canvases, own: set[bytes], side: int) -> None:

@@ -270,7 +270,7 @@ def target_of_objective(f: Facts) -> str | None:
     """The data brings the target that the objective asks for."""
     needs, modal = f["objective"].target.target, f["objective"].target.modality
     if needs is not None and needs != f.data.target:
-        return f"{f['objective']} needs a {needs} for each sample, {f['data']} has none"
+        return f"{f['objective']} needs {_TARGETS.get(needs, needs)}, {f['data']} has none"
     if modal is not None and modal != f.data.modality:
         return f"{f['objective']} is for {plural(modal)}, {f['data']} gives {f.data.things}"
     return None
@@ -359,6 +359,14 @@ RULES = (
     Rule(("model", "token_mixer"), token_mixer_of_model),
     Rule(("model", "channel_mixer"), channel_mixer_of_model),
 )
+
+
+# What an objective asks of the data, in words.
+_TARGETS = {
+    "class": "a class for each sample",
+    "symbols": "symbols to answer with in each row",
+    "pixels": "a class for each pixel",
+}
 
 
 def _fusing(f: Facts, family: str) -> str | None:
