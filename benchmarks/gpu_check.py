@@ -179,21 +179,33 @@ def train(made: dict[str, Any], dry: bool) -> dict[str, Any]:
     return folder.summary()
 
 
+# name, heads of keys, causal, tokens, what each token may see beside that
+CASES: list[tuple[str, int, bool, int, dict[str, Any]]] = [
+    ("plain", 4, False, 197, {}),
+    ("causal", 4, True, 256, {}),
+    ("grouped", 2, True, 256, {}),
+    ("windowed", 4, True, 256, {"window": 48}),
+    ("windowed both ways", 2, False, 197, {"window": 48}),
+    ("strict", 4, True, 256, {"strict": True}),
+    ("values of 32", 4, True, 256, {}),
+]
+
+
 def parity(device: torch.device) -> dict[str, float]:
     """The largest relative error of `attend` in bf16 against the eager reference in float64, per case."""
     from blockyard.ops.attend import attend
     from blockyard.ops.reference import eager
 
     found = {}
-    for name, keys, causal, length in (("plain", 4, False, 197), ("causal", 4, True, 256), ("grouped", 2, True, 256)):
+    for name, keys, causal, length, rule in CASES:
         generator = torch.Generator().manual_seed(0)
         q = torch.randn(2, 4, length, 64, generator=generator)
         k, v = (torch.randn(2, keys, length, 64, generator=generator) for _ in "kv")
-        q, k, v = (t.to(device, torch.bfloat16) for t in (q, k, v))
+        q, k, v = (t.to(device, torch.bfloat16) for t in (q, k, v[..., : 32 if name == "values of 32" else 64]))
         index = torch.arange(length, device=device)
         seq = Seq(index=index, coords=index[None, :, None].float())
-        ours = attend(q, k, v, seq, seq, causal).double()
-        exact = eager(q.double(), k.double(), v.double(), seq, seq, causal)
+        ours = attend(q, k, v, seq, seq, causal, **rule).double()
+        exact = eager(q.double(), k.double(), v.double(), seq, seq, causal, **rule)
         found[name] = float((ours - exact).norm() / exact.norm())
     return found
 
