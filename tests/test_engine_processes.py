@@ -66,6 +66,16 @@ def test_two_processes_follow_the_loss_of_one_at_the_same_global_batch(tmp_path:
 
 
 @pytest.mark.full
+def test_two_processes_share_the_statistics_of_a_batch_norm(tmp_path: Path) -> None:
+    """Of one batch in two halves; without that each half would be normalised by itself."""
+    one = run(tmp_path / "one", *PLAIN, "norm=batch")
+    two = trained(tmp_path / "two", "ddp", "norm=batch")
+    for left, right in zip(rows(two), rows(one), strict=True):
+        losses = {key: value for key, value in right.items() if key.endswith("loss")}
+        assert {key: left[key] for key in losses} == pytest.approx(losses, rel=1e-3)
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("asked", [(), ("model=encoder", "objective=masked_token")], ids=["next", "masked"])
 def test_two_processes_follow_one_on_rows_of_different_lengths(tmp_path: Path, asked: tuple[str, ...]) -> None:
     words = ("tokenizer=byte", "data.sample=line", "data.batch_size=8", "callbacks=default", "schedule=constant")

@@ -174,3 +174,11 @@ def test_what_is_drawn_undisturbed_leaves_no_trace() -> None:
     with randomness.undisturbed():
         torch.rand(100)
     torch.testing.assert_close(torch.rand(4), expected, rtol=0, atol=0)
+
+
+def test_running_statistics_go_on_where_they_stood(tmp_path: Path) -> None:
+    """Those of a batch norm; neither looking for kernels nor validating moves them."""
+    words = (*MORE, "norm=batch", "trainer.max_steps=12")
+    whole = run(tmp_path / "whole", *words)
+    assert killed_at(7, tmp_path / "killed", *words) == -signal.SIGKILL
+    assert_same_bits(run(tmp_path / "killed", *words), whole)
