@@ -418,6 +418,10 @@ class Architecture(ABC):
     def context(self, data: DataSpec, tokens: TokenSpec, outputs: int) -> Context:
         """The Context of this architecture over `data`."""
 
+    def mixing(self, ctx: Context) -> Context:
+        """Where token mixers are built: among the tokens, unless its blocks run over something else."""
+        return ctx
+
     @abstractmethod
     def build(self, ctx: Context, parts: Parts) -> nn.Module:
         """The model: forward(inputs, lengths=None, segment=None, cache=None) -> prediction.

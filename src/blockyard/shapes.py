@@ -51,8 +51,9 @@ def shapes(config: dict[str, Any], facts: Facts, refused: set[str]) -> Iterator[
         for family in LATE:
             if family != "block" and family in facts.picks and family not in refused:
                 pick = facts[family]
+                place = built["model"].mixing(ctx) if family == "token_mixer" else ctx
                 try:
-                    pick.target(ctx, **pick.options)
+                    pick.target(place, **pick.options)
                 except Exception as error:
                     yield Issue(family, _said(error))
 

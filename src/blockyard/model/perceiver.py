@@ -13,11 +13,12 @@ Cost: O(N M D) time to read N tokens with M latents, then that of its blocks ove
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import ClassVar
 
 from torch import nn
 
-from blockyard.contracts import Context, Count, Parts, Positive, Rate, TokenMixer
+from blockyard.contracts import Context, Count, Parts, Positive, Rate, TokenMixer, TokenSpec
 from blockyard.model._plan import CROSS, Stack, crossing
 
 
@@ -49,6 +50,11 @@ class Perceiver(Stack):
     ) -> None:
         super().__init__(dim=dim, depth=depth, heads=heads, init_std=init_std, dropout=dropout)
         self.num_latents, self.cross = num_latents, crossing(cross)
+
+    def mixing(self, ctx: Context) -> Context:
+        """Among the latents: as many for every row, and they lie nowhere."""
+        data = replace(ctx.data, variable=False)
+        return replace(ctx, tokens=TokenSpec((), count=self.num_latents), data=data)
 
     def build(self, ctx: Context, parts: Parts) -> nn.Module:
         """The model of `ctx`. Raises ValueError where parts contradict each other."""
