@@ -89,7 +89,9 @@ def _family(path: str, model: nn.Module) -> str:
         if named:
             return named
     if any(isinstance(module, Block) for module in inside):
-        return "block" if isinstance(inside[-1], Block) else "norm"
+        # What a block has of its own (gates, scales) are modules of its own file; the rest are norms.
+        wired = isinstance(inside[-1], Block) or type(inside[-1]).__module__.startswith("blockyard.block.")
+        return "block" if wired else "norm"
     return "norm" if path.rpartition(".")[2].endswith("norm") else "model"
 
 
