@@ -88,7 +88,7 @@ class _Planner:
             raise BadQuestion([f"match: the base has match.{composed.matched['by']} too; leave one of them out"])
         try:
             allow = list(composed.config.get("allow") or [])
-            validation, direction = studies.target(self.question.metric, composed.config["objective"], allow)
+            validation, direction = studies.target(self.question.metric, composed.config, allow)
         except UserError as error:
             raise BadQuestion([str(error)]) from error
         name = self.question.metric or f"test/{validation.partition('/')[2]}"

@@ -105,7 +105,7 @@ class _Search:
         if templates:
             config = templates[0].variant.config
             allow = list(config.get("allow") or [])
-            self.metric, self.direction = studies.target(plan.question.get("metric"), config["objective"], allow)
+            self.metric, self.direction = studies.target(plan.question.get("metric"), config, allow)
         with studies.alone(plan.folder):
             self.arms = [
                 Trials.of(found, plan.folder, self.asked, self.metric, self.direction, self.seeds[0])

@@ -159,29 +159,35 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def target(metric: str | None, objective: dict[str, Any], allow: list[str]) -> tuple[str, str]:
-    """The validation metric that chooses, and "max" or "min".
+def target(metric: str | None, config: dict[str, Any], allow: list[str]) -> tuple[str, str]:
+    """The metric on validation that stands for a sweep's, and "max" or "min".
 
-    metric: the sweep's, which is reported on test; None is the objective's own
-    objective: its node in the config. Raises UserError where the objective has no such metric.
+    metric: the sweep's, which is reported on test, `@4x` behind it where the config judges rows of that length;
+    None is the objective's own. Raises UserError where runs of this config have no such metric.
     """
     from types import SimpleNamespace
 
     from blockyard.assemble import instantiate
 
-    made = instantiate(objective, allow)
+    made = instantiate(config["objective"], allow)
     name, mode = made.best()
     wanted = name if metric is None else metric.removeprefix("test/").removeprefix("val/")
-    if wanted == name:
-        return f"val/{name}", mode
+    plain, at, length = wanted.partition("@")
+    lengths = [f"{factor}x" for factor in sorted({1, *asked})] if (asked := _extrapolated(config)) else []
     known = made.metrics(SimpleNamespace(bytes_per_token=1.0))
-    better = getattr(known.get(wanted), "higher_is_better", None)
-    if better is None:
-        raise UserError(
-            f"metric: {metric} is not measured on validation, where a search chooses; there is "
-            + ", ".join(f"test/{word}" for word in sorted(known))
-        )
+    better = getattr(known.get(plain), "higher_is_better", None)
+    if plain == name:
+        better = mode == "max"
+    if better is None or (at and length not in lengths):
+        there = [f"test/{word}{longer}" for word in sorted(known) for longer in ("", *(f"@{x}" for x in lengths))]
+        hint = "; longer rows are judged with base: [trainer.extrapolate=[2,4]]" if at and not lengths else ""
+        raise UserError(f"metric: {metric} is not measured on validation and test; there is {', '.join(there)}{hint}")
     return f"val/{wanted}", "max" if better else "min"
+
+
+def _extrapolated(config: dict[str, Any]) -> list[int]:
+    """Lengths of rows, as multiples of training's, at which runs of a config are judged."""
+    return list((config.get("trainer") or {}).get("extrapolate") or [])
 
 
 def number_or_none(value: float | None) -> float | None:
