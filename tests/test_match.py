@@ -93,3 +93,11 @@ def test_verbs_tell_what_is_left_over(tmp_path, monkeypatch, capsys) -> None:
     assert line.split(maxsplit=1)[1] == told(json.loads(facts.read_text())["match"])
     assert main(["explain", "channel_mixer=glu", "match.params=1e5"]) == 0
     assert "matched    100,000 parameters by model.dim=" in capsys.readouterr().out
+
+
+def test_planted_search_that_stops_early_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    from blockyard.match import _Search
+
+    monkeypatch.setattr(_Search, "solve", lambda self, own: own if self.weight(own) else None)
+    with pytest.raises(AssertionError):
+        test_the_size_is_the_nearest_there_is("params", "dim", [])

@@ -270,3 +270,26 @@ def test_bert_normalises_before_the_first_block() -> None:
     first, second = tiny(block="post_norm", options={"block": {"first_norm": True}}).blocks
     assert_close(first(X, row(6)), formula("post_norm", first, first.first_norm(X), lambda h: h))
     assert not list(second.first_norm.parameters())
+
+
+class Louder(nn.Module):
+    """Planted: what a branch adds, half as much again."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 1.5 * x
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_planted_difference_is_caught(name: str) -> None:
+    block = made(name)
+    wanted = formula(name, block, X, lambda h: h)
+    block.branch = Louder()
+    with pytest.raises(AssertionError):
+        assert_close(block(X, row(6), None, MEMORY), wanted)
+
+
+def test_planted_weight_of_the_stream_is_caught() -> None:
+    block = made("deepnorm")
+    block.alpha = 1.5  # 1.565 is right
+    with pytest.raises(AssertionError):
+        assert_close(block(X, row(6), None, MEMORY), formula("deepnorm", block, X, lambda h: h))
