@@ -80,7 +80,7 @@ def at_work(made: SweepPlan) -> list[int]:
     return [int(str(note["pid"])) for note in notes if note]  # one that took its lock this moment has no note yet
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 60.0) -> Any:
+def wait_for(what: Callable[[], Any], seconds: float = 300.0) -> Any:
     """Its first true value."""
     until = time.monotonic() + seconds
     while not (found := what()):

@@ -196,6 +196,7 @@ def test_progress_of_a_running_run(tmp_path):
 
 # -- real cells in real processes ---------------------------------------------------------------------
 
+PATIENCE = 600  # seconds: a guard only; a busy machine takes minutes to import for each of twenty planners
 LONG = ("trainer.max_steps=60", "trainer.eval_every=15", "trainer.log_every=5", "token_mixer.dropout=0.1")
 
 
@@ -223,7 +224,7 @@ def undisturbed(tmp_path_factory, kept):
 def finish(made: SweepPlan) -> None:
     """The same command until it has nothing left to do: it may find a worker that still saves."""
     process = planner(made)
-    said = process.communicate(timeout=100)[0]
+    said = process.communicate(timeout=PATIENCE)[0]
     assert process.returncode == 0, said
 
 
@@ -238,7 +239,7 @@ def disturb(made: SweepPlan, kills: int, seed: int) -> list[str]:
     """SIGKILL the planner or one of its workers at random moments, the same command after each; whom it struck."""
     chance, struck, process = random.Random(seed), [], planner(made)
     while len(struck) < kills:
-        wait_for(lambda now=process: now.poll() is not None or at_work(made))
+        wait_for(lambda now=process: now.poll() is not None or at_work(made), PATIENCE)
         if process.poll() is not None:  # it ended with what was left of it
             if all(standing(made.path(cell)).state == "done" for cell in made.cells):
                 break
@@ -311,9 +312,9 @@ def test_two_planners_at_once_and_the_end_of_one(tmp_path, undisturbed):
     wait_for(lambda: at_work(made))
     time.sleep(0.2)
     first.send_signal(signal.SIGTERM)
-    said = first.communicate(timeout=60)[0]
+    said = first.communicate(timeout=PATIENCE)[0]
     assert first.returncode == 143, said
-    said = second.communicate(timeout=100)[0]
+    said = second.communicate(timeout=PATIENCE)[0]
     assert second.returncode == 0, said
     assert_done_once(made, undisturbed)
     for cell in made.cells:  # the second one took over what the first one left, where it stood
