@@ -254,7 +254,9 @@ def test_what_does_not_go_together_is_refused() -> None:
         "experiment=recall", "tokenizer=char"
     )
     assert "objective=next_token is for texts" in refusal("experiment=recall", "objective=next_token")
-    assert "objective=answer needs symbols to answer with in each row" in refusal("experiment=gpt_code", "objective=answer")
+    assert "objective=answer needs symbols to answer with in each row" in refusal(
+        "experiment=gpt_code", "objective=answer"
+    )
     assert "brings a source row" in refusal("experiment=translate_dates", "model=decoder")
 
 
