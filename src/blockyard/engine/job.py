@@ -123,7 +123,8 @@ class Job:
         curves = self._longer_rows(model, name)
         metrics |= {key: value for curve in curves for key, value in curve.figures().items()}
         chosen = self.rhythm.checkpoint
-        sample = self.splits.train.batch(torch.zeros(1, dtype=torch.int64), None).to(self.device)
+        # Twice the first: batch norm over a map of one place wants more than one.
+        sample = self.splits.train.batch(torch.zeros(2, dtype=torch.int64), None).to(self.device)
         speed = cost.speed(self.rhythm.windows, live.batch_size, live.tokens)
         return {
             "metrics": metrics,

@@ -10,13 +10,12 @@ learned latents --> block that reads -------+--> block --> ... --> final norm --
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, Memory, Parts, Rate, Seq, TokenMixer, TokenSpec
+from blockyard.contracts import Context, Memory, Parts, Rate, Seq, TokenMixer
 from blockyard.init import Init
 from blockyard.model._example import example
 from blockyard.model._fit import check_placed
@@ -27,9 +26,9 @@ from blockyard.ops import kernel
 class Latents(nn.Module):
     """Learned vectors (M, D), the same for every row."""
 
-    def __init__(self, ctx: Context, count: int) -> None:
+    def __init__(self, ctx: Context) -> None:
         super().__init__()
-        self.vectors = nn.Parameter(torch.empty(count, ctx.dim))  # (M, D)
+        self.vectors = nn.Parameter(torch.empty(ctx.tokens.max_len, ctx.dim))  # (M, D)
 
     def init_weights(self, init: Init) -> None:
         """Normal vectors."""
@@ -46,15 +45,15 @@ class Perceiving(nn.Module):
     """forward(inputs, lengths) -> (B, V), or (B, N, V) for a head of tokens."""
 
     def __init__(
-        self, ctx: Context, parts: Parts, *, count: int, cross: Callable[[Context], TokenMixer], dropout: Rate
+        self, ctx: Context, inner: Context, parts: Parts, *, cross: Callable[[Context], TokenMixer], dropout: Rate
     ) -> None:
         super().__init__()
         self.ctx = ctx
-        inner = replace(ctx, tokens=TokenSpec((), count=count), data=replace(ctx.data, variable=False))
         rest = (parts.channel_mixer, parts.norm)
         self.embedder, self.position = placing_parts(ctx, parts)
         self.dropout = nn.Dropout(dropout)
-        self.latents = Latents(inner, count)
+        self.latents = Latents(inner)
+        self.input_norm = parts.norm(ctx)  # the blocks normalise what reads, and nobody else what is read
         self.read = parts.block(inner, cross, *rest)
         self.blocks = nn.ModuleList(
             parts.block(inner.at(layer), parts.token_mixer, *rest) for layer in range(ctx.depth)
@@ -110,7 +109,7 @@ class Perceiving(nn.Module):
         yield "placed", x
         yield "seq", seq
         latents, facts = self.latents(x)
-        latents = self.read(latents, facts, None, Memory(x, seq))
+        latents = self.read(latents, facts, None, Memory(self.input_norm(x), seq))
         yield "read", latents
         for mixer in self.mixers:
             mixer.prepare(latents, facts)

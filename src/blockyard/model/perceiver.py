@@ -60,4 +60,4 @@ class Perceiver(Stack):
         """The model of `ctx`. Raises ValueError where parts contradict each other."""
         from blockyard.model._latents import Perceiving
 
-        return Perceiving(ctx, parts, count=self.num_latents, cross=self.cross, dropout=self.dropout)
+        return Perceiving(ctx, self.mixing(ctx), parts, cross=self.cross, dropout=self.dropout)
