@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from blockyard.contracts import Seq
+from blockyard.engine.cost import counter
 from blockyard.init import initialise
 from blockyard.token_mixer.long_conv import LongConv
 from tests.helpers import context, stir, tiny
@@ -96,6 +97,15 @@ def test_a_cut_off_keeps_what_is_declared(cutoff: int) -> None:
             promise(model, 6)
     for causal in (False, True) if cutoff > 1 else ():
         packing(tiny(causal=causal, token_mixer="long_conv", options=options), 6)
+
+
+def test_its_transforms_are_counted() -> None:
+    """5 / 2 n log2 n for a row of real numbers twice as long: of the weights, of two rows, and of those back."""
+    mixer, n = LongConv(context(grid=(16,))), 16
+    linear = sum(2 * 2 * n * w.in_features * w.out_features for w in mixer.modules() if isinstance(w, nn.Linear))
+    with counter() as counted:
+        initialise(mixer, 0)(torch.randn(2, n, D), row(n))
+    assert counted.get_total_flops() == linear + (1 + 2 + 2) * D * (2 * n) * 5 * 5 // 2
 
 
 class Wraps(LongConv):

@@ -1,11 +1,13 @@
 """What a run costs: parameters, FLOPs, time, memory, and the attention kernels that were used.
 
 Source: FLOPs are counted by torch.utils.flop_counter, two per multiply-add of every matmul,
-convolution and attention; elementwise work is not counted, and a causal row counts like a full one.
+convolution and attention, and 5 n log2 n for a Fourier transform of n numbers (half of it for real ones),
+as FFTW reports it; elementwise work is not counted, and a causal row counts like a full one.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import statistics
@@ -52,8 +54,8 @@ def flops_per_sample(model: nn.Module, objective: Objective, batch: Batch) -> di
 
 
 def counter() -> FlopCounterMode:
-    """torch's counter, with the CPU's flash kernel, which its table lacks."""
-    return FlopCounterMode(display=False, custom_mapping=_CPU_FLASH)
+    """torch's counter, with the CPU's flash kernel and Fourier transforms, which its table lacks."""
+    return FlopCounterMode(display=False, custom_mapping=_CPU_FLASH | _FOURIER)
 
 
 def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
@@ -72,6 +74,17 @@ def _repeated(query: Any, key: Any, value: Any) -> tuple[Any, Any]:
     return (key[0], heads, *key[2:]), (value[0], heads, *value[2:])
 
 
+def _fourier(given: Any, dims: Any, *_: Any, out_shape: Any, **__: Any) -> int:
+    # Of a real transform one side has only half of the numbers: the other one says how long it is.
+    full = max(given, out_shape, key=math.prod)
+    return round(5 * math.prod(full) * math.log2(max(2, math.prod(full[dim] for dim in dims))))
+
+
+def _real_fourier(*args: Any, **named: Any) -> int:
+    return _fourier(*args, **named) // 2
+
+
+_FOURIER = {_aten._fft_c2c: _fourier, _aten._fft_r2c: _real_fourier, _aten._fft_c2r: _real_fourier}
 _CPU_FLASH = {
     _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     _aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
