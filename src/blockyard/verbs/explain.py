@@ -100,10 +100,16 @@ def _options(choice: catalog.Choice, allow: list[str]) -> Iterator[Any]:
     for name, option in known.items():
         default = pick.options.get(name, option.default) if pick else option.default
         default = ", ".join(default) if isinstance(default, dict | tuple) else default  # of nodes by name, the names
-        shown = "(none: give it)" if default is REQUIRED else "null" if default is None else str(default)
+        shown = "(none: give it)" if default is REQUIRED else "null" if default is None else _shown(default)
         rows.add_row(f"{choice.family}.{name}", option.describe(), shown, option.help)
     yield ""
     yield rows if known else "  no options"
+
+
+def _shown(value: Any) -> str:
+    """A default in words; of a factory the name of what it makes."""
+    made = getattr(value, "func", None)
+    return str(value) if made is None else str(made.__name__)
 
 
 def _declares(choice: catalog.Choice, allow: list[str]) -> Iterator[str]:
