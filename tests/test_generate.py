@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +14,10 @@ import torch
 
 import blockyard
 from blockyard.choosing import Chooser
+from blockyard.cli import main
 from blockyard.decoding import decode, pieces
 from blockyard.errors import UserError
-from blockyard.generate import generate, stream_to_terminal
+from blockyard.generate import generate, generate_all, stream_to_terminal
 from blockyard.runs.load import Loaded
 from blockyard.stepping import Stats
 from blockyard.tokenizer.byte import Byte
@@ -182,3 +184,58 @@ def test_the_terminal_gets_text_on_one_channel_and_figures_on_the_other(
     assert said.err.strip() == str(stats)
     assert "tokens/s" in said.err
     assert "cache bytes per token" in said.err
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"beam": 4, "temperature": 0.5}, "temperature=0.5 with beam=4: a beam draws nothing"),
+        ({"beam": 4, "seed": 1}, "seed=1 with beam=4: a beam draws nothing"),
+        ({"beam": 0}, "beam=0: takes a whole number from 1"),
+        ({"length_penalty": 2.0}, "give beam=4 with it"),
+        ({"beam": 2, "length_penalty": 2.0}, "its data has no end symbol"),
+        ({"top_p": 0.0}, "top_p=0.0: takes a number above 0"),
+        ({"temperature": 0, "top_k": 3}, "top_k=3 with temperature=0: the likeliest token is taken"),
+        ({"source": "a"}, "reads no source"),
+    ],
+    ids=str,
+)
+def test_options_that_say_nothing_are_refused(loaded: dict[str, Loaded], given: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=re.escape(says)):
+        generate(loaded["rope"], "a", **given)
+
+
+def test_several_rows_are_what_each_is_alone(
+    loaded: dict[str, Loaded], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Drawn, each from its own seed; from the command line, as lines of a file."""
+    prompts, rope = ["def f(", "x", "return self"], blockyard.load(loaded["rope"].folder.path)
+    made = generate_all(rope, prompts, max_tokens=12, seed=5)
+    joined = dict.fromkeys(range(3), "")
+    for number, piece in made:
+        joined[number] += piece
+    for number, prompt in enumerate(prompts):
+        alone = "".join(generate(rope, prompt, max_tokens=12, seed=5 + number))
+        assert made.rows[number].text == alone == joined[number]
+    (tmp_path / "prompts").write_text("\n\n".join(prompts) + "\n")
+    words = ["generate", f"run={rope.folder.path}", "max_tokens=12", "seed=5"]
+    assert main([*words, f"prompts={tmp_path / 'prompts'}"]) == 0
+    from_file = capsys.readouterr().out
+    assert main([*words, *(f"prompt={prompt}" for prompt in prompts)]) == 0
+    assert capsys.readouterr().out == from_file
+    for number, row in enumerate(made.rows):
+        assert f"--- {number + 1} of 3\n{row.prompt}{row.text}\n" in from_file
+    for bad in (["prompts=nowhere"], ["prompt=a", "beam=2", "top_p=0.5"], ["prompt=a", "top_p=2"], ["source=a"]):
+        assert main([*words[:2], *bad]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_beams_of_text(loaded: dict[str, Loaded]) -> None:
+    """The whole text comes, whether from a cache or not, and is counted."""
+    texts = []
+    for cache in (True, False):
+        made = generate(loaded["rope"], "def f(", beam=3, max_tokens=10, cache=cache)
+        assert "".join(made) == made.text
+        assert len(made.symbols) == made.stats.tokens == 10
+        texts.append(made.text)
+    assert texts[0] == texts[1]
