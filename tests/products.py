@@ -36,7 +36,7 @@ FAMILIES = (
 )
 Tuple = tuple[tuple[str, str], ...]  # choices of some families, in their order
 SMALL = {
-    "model": {"dim": 16, "depth": 2, "heads": 2},
+    "model": {"dim": 48, "depth": 2, "heads": 2},
     "data": {"context": 16, "source_context": 12, "length": 12, "pairs": 2, "held": 4},
     "tokenizer": {"vocab_size": 300},
 }
