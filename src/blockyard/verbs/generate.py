@@ -66,7 +66,7 @@ def _texts(words: Words, key: str) -> list[str] | None:
         return texts or None
     if texts:
         raise UserError(f"{key}= and {key}s= are both given; give one of them")
-    from blockyard.generate import lines_of
+    from blockyard.asked import lines_of
 
     return lines_of(f"{key}s", path)
 
