@@ -14,9 +14,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from blockyard.contracts import Issue
-
 if TYPE_CHECKING:
+    from blockyard.contracts import Issue
     from blockyard.sweep.count import Scales
 
 KEY = "match"  # of the config; taken out once it is solved
@@ -83,6 +82,7 @@ def solve(config: dict[str, Any], given: Collection[str], issues: list[Issue]) -
     if problems or not budgets:
         return {}
     from blockyard.assemble import Plan
+    from blockyard.contracts import Issue
     from blockyard.sweep.count import Scales
 
     (what, target), by, scales = next(iter(budgets.items())), asked.get("by") or "dim", Scales()
@@ -113,6 +113,8 @@ def told(record: dict[str, Any]) -> str:
 
 
 def _problems(asked: dict[str, Any], budgets: dict[str, Any], given: Collection[str]) -> list[Issue]:
+    from blockyard.contracts import Issue
+
     found = []
     by = asked.get("by") or "dim"
     if by not in SIZES:
