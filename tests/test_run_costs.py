@@ -56,12 +56,14 @@ def test_bytes_of_cache_are_those_of_keys_and_values(kv_heads: int) -> None:
     found = decoding(model)
     # 3 layers, keys and values, 4 bytes a number
     assert found["cache_bytes_per_token"] == 3 * 2 * kv_heads * 8 * 4
+    tokens = min(64, plan.tokens().max_len - 1)
+    assert found["cache_bytes"] == tokens * found["cache_bytes_per_token"]
     assert found["decode_tokens_per_second"] > 0
     assert model.training
 
 
 def test_only_what_decodes_from_a_cache_has_figures() -> None:
-    nothing = {"decode_tokens_per_second": None, "cache_bytes_per_token": None}
+    nothing = dict.fromkeys(("decode_tokens_per_second", "cache_bytes_per_token", "cache_bytes"))
     assert decoding(text_plan("token_mixer=pool", "position=none").model(0)) == nothing
     assert decoding(assemble.plan(compose(["experiment=vit_digits"]).config).model(0)) == nothing
     assert decoding(torch.nn.Linear(2, 2)) == nothing
