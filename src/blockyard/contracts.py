@@ -123,7 +123,8 @@ class Context:
     num_prefix: int = 0  # class and register tokens in front of the row
     init_std: float = 0.02  # spread of initial weights, and the size at which vectors enter the stream
     gain: float | None = None  # a block's factor on the initial spread of what carries content through a branch
-    # (values, hidden layers, outputs); None: outputs alone start smaller, by sqrt(2 depth)
+    # (values, hidden layers, outputs); None: outputs alone start smaller, by sqrt(branches depth)
+    branches: int = 2  # of a block that write into the stream, by the shape of the model: 3 with cross-attention
     peer: int | None = None  # blocks of the other stack, where an encoder and a decoder stand side by side
 
     @property

@@ -39,7 +39,7 @@ def constants(ctx: Context) -> tuple[float, float]:
 
 
 class DeepNorm(TwoBranches):
-    """beta is on values, hidden layers and outputs, not on queries and keys, instead of the 1 / sqrt(2 depth)
+    """beta is on values, hidden layers and outputs, not on queries and keys, instead of the 1 / sqrt(branches depth)
     with which outputs start in other blocks. A mixer that does not say which of its weights carry content
     (`ops.linear`) has it on its outputs alone.
 

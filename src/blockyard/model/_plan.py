@@ -34,7 +34,7 @@ class Stack(Architecture):
         heads: heads of attention (H); must divide dim
         prefix: class_token, and a number of registers, learned tokens in front of every row
         init_std: spread of initial weights, null means 1 / sqrt(D); what writes into the stream starts
-            sqrt(2 depth) smaller
+            smaller, by the square root of how many branches do
         dropout: rate on the tokens as they enter the first block, while training
     """
 

@@ -57,7 +57,7 @@ class EncoderDecoder(Stack):
 
     def context(self, data: DataSpec, tokens: TokenSpec, outputs: int) -> Context:
         """The Context of the decoder. Raises ValueError where the sizes do not divide."""
-        return replace(super().context(data, tokens, outputs), peer=self.encoder_depth)
+        return replace(super().context(data, tokens, outputs), peer=self.encoder_depth, branches=3)
 
     def build(self, ctx: Context, parts: Parts) -> nn.Module:
         """The model of `ctx`. Raises ValueError where parts contradict each other, or the data has no source."""
@@ -70,6 +70,7 @@ class EncoderDecoder(Stack):
             causal=False,
             depth=self.encoder_depth,
             peer=ctx.depth,
+            branches=2,
             tokens=replace(ctx.tokens, grid=ctx.data.source, count=None),
             data=replace(ctx.data, shape=ctx.data.source, source=None),
         )

@@ -45,6 +45,14 @@ def linear(ctx: Context, d_in: int, d_out: int, *, bias: bool = False, content: 
 
 
 def residual(ctx: Context, d_in: int, d_out: int, *, bias: bool = False) -> Linear:
-    """A layer that writes into the residual stream: two of those in each of `depth` blocks."""
-    gain = 1 / math.sqrt(2 * ctx.depth) if ctx.gain is None else ctx.gain
-    return Linear(d_in, d_out, bias=bias, std=ctx.init_std * gain)
+    """A layer that writes into the residual stream."""
+    return Linear(d_in, d_out, bias=bias, std=ctx.init_std * residual_gain(ctx))
+
+
+def residual_gain(ctx: Context) -> float:
+    """The factor on the initial spread of whatever writes into the residual stream.
+
+    Branches are counted as the shape of the model has them, also where a block leaves one of them empty: what
+    a mixer starts with does not depend on what stands beside it.
+    """
+    return 1 / math.sqrt(ctx.branches * ctx.depth) if ctx.gain is None else ctx.gain

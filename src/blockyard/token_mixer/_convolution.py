@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Context, Memory, Seq, TokenMixer, Traits
 from blockyard.init import Init
+from blockyard.ops.linear import residual_gain
 from blockyard.token_mixer._declared import check_call, check_context
 from blockyard.token_mixer._neighbours import check_size, full_grid, neighbour, steps, window
 from blockyard.token_mixer._state import RowCache
@@ -31,7 +32,7 @@ class Convolution(TokenMixer):
         # On a causal grid the steps are the first of a whole square: those above, and to the left.
         self.weight = nn.Parameter(torch.empty(ctx.dim, ctx.dim // groups, len(self.steps)))
         self.bias = nn.Parameter(torch.empty(ctx.dim)) if bias else None
-        self.std = 1 / math.sqrt(self.weight[0].numel() * 2 * ctx.depth)
+        self.std = residual_gain(ctx) / math.sqrt(self.weight[0].numel())
 
     def init_weights(self, init: Init) -> None:
         """Unit inputs give outputs as large as what any residual layer writes; zero bias."""

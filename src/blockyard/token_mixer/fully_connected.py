@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from blockyard.contracts import Context, Memory, Seq, TokenMixer, Traits
 from blockyard.init import Init
+from blockyard.ops.linear import residual_gain
 from blockyard.token_mixer._declared import check_call, check_context, check_length
 
 
@@ -37,7 +38,7 @@ class FullyConnected(TokenMixer):
         width = ctx.dim if channels == "full" else 1
         self.weight = nn.Parameter(torch.empty(self.length, width, self.length, width))  # to, from
         self.bias = nn.Parameter(torch.empty(self.length, width)) if bias else None
-        self.std = 1 / math.sqrt(self.length * width * 2 * ctx.depth)
+        self.std = residual_gain(ctx) / math.sqrt(self.length * width)
 
     def init_weights(self, init: Init) -> None:
         """Unit inputs give outputs as large as what any residual layer writes; zero bias."""

@@ -59,7 +59,7 @@ class GMLP(TokenMixer):
         check_context(self, ctx)
         self.length = ctx.tokens.max_len + ctx.num_prefix
         half = max(1, round(expansion * ctx.dim / 2))
-        self.proj_in = linear(ctx, ctx.dim, 2 * half, bias=bias)
+        self.proj_in = linear(ctx, ctx.dim, 2 * half, bias=bias, content=0)
         self.gate = SpatialGate(half, self.length, ctx.causal)
         self.proj_out = residual(ctx, half, ctx.dim, bias=bias)
 

@@ -58,7 +58,7 @@ class LinearAttention(TokenMixer):
         check_context(self, ctx)
         self.causal, self.heads, self.head_dim = ctx.causal, ctx.heads, ctx.head_dim
         self.feature, self.chunk, self.width = feature, chunk, ctx.heads * ctx.head_dim
-        self.proj_in = linear(ctx, ctx.dim, 3 * self.width, bias=bias)
+        self.proj_in = linear(ctx, ctx.dim, 3 * self.width, bias=bias, content=2 * self.width)
         self.proj_out = residual(ctx, self.width, ctx.dim, bias=bias)
 
     def forward(self, x: Tensor, seq: Seq, cache: StateCache | None = None, memory: Memory | None = None) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from blockyard.contracts import Context, Count, Memory, Seq, TokenMixer, Traits
 from blockyard.ops import mask
-from blockyard.ops.linear import Linear
+from blockyard.ops.linear import Linear, residual_gain
 from blockyard.token_mixer._declared import check_call, check_context
 from blockyard.token_mixer._neighbours import full_grid
 from blockyard.token_mixer._state import RowCache
@@ -38,7 +38,8 @@ class Weights(nn.Module):
         self.enter = Linear(features, width, bias=True, std=features**-0.5)
         self.inner = Linear(width, width, bias=True, std=width**-0.5)
         # A sum over a row of unit tokens comes out as large as what any residual layer writes.
-        self.leave = Linear(width, ctx.dim, bias=False, std=(width * ctx.tokens.max_len * 2 * ctx.depth) ** -0.5)
+        std = residual_gain(ctx) * (width * ctx.tokens.max_len) ** -0.5
+        self.leave = Linear(width, ctx.dim, bias=False, std=std)
 
     def forward(self, distance: Tensor) -> Tensor:
         """distance (..., A) in tokens -> (..., D)."""

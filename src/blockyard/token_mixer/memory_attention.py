@@ -50,14 +50,14 @@ class MemoryAttention(Attention):
         super().__init__(ctx, num_kv_heads=num_kv_heads, qk_norm=qk_norm, bias=bias, dropout=dropout)
         self.slots = slots
         # As large as the keys and values that a normalised row projects to.
-        self.std = ctx.init_std * ctx.dim**0.5
+        self.std, self.gain = ctx.init_std * ctx.dim**0.5, 1.0 if ctx.gain is None else ctx.gain
         self.keys = nn.Parameter(torch.empty(self.kv_heads, slots, self.head_dim))  # (H', slots, K)
         self.values = nn.Parameter(torch.empty(self.kv_heads, slots, self.value_dim))  # (H', slots, values)
 
     def init_weights(self, init: Init) -> None:
         """Normal keys and values."""
         init.normal("keys", std=self.std)
-        init.normal("values", std=self.std)
+        init.normal("values", std=self.std * self.gain)
 
     def _keys(self, seq: Seq) -> Seq:
         return with_slots(seq, self.slots)

@@ -65,7 +65,7 @@ class Shift(TokenMixer):
         if ctx.dim < len(FROM[self.axes]):
             raise ValueError(f"model.dim={ctx.dim} has no channels for {len(FROM[self.axes])} directions; use more")
         self.window = 1 if self.axes == 1 else ctx.tokens.grid[1]
-        self.proj_in = linear(ctx, ctx.dim, ctx.dim, bias=bias)
+        self.proj_in = linear(ctx, ctx.dim, ctx.dim, bias=bias, content=0)
         self.proj_out = residual(ctx, ctx.dim, ctx.dim, bias=bias)
 
     def forward(self, x: Tensor, seq: Seq, cache: RowCache | None = None, memory: Memory | None = None) -> Tensor:

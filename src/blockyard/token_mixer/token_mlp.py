@@ -33,7 +33,7 @@ class TokenMLP(TokenMixer):
         check_context(self, ctx)
         self.length = ctx.tokens.max_len + ctx.num_prefix
         hidden = max(1, round(expansion * ctx.dim))
-        self.expand = linear(ctx, self.length, hidden, bias=bias)
+        self.expand = linear(ctx, self.length, hidden, bias=bias, content=0)
         self.contract = residual(ctx, hidden, self.length, bias=bias)
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
