@@ -273,3 +273,47 @@ def test_one_query_and_who_it_is(tmp_path: Path) -> None:
     torch.testing.assert_close(attentions.one_query(layer, "mean")[0], layer.weights.mean(1))
     with pytest.raises(ValueError, match="query=16: the row has 16 tokens"):
         attentions.one_query(layer, 16)
+
+
+class Stopped(Exception):
+    """Everything was seen."""
+
+
+def test_what_is_drawn_for_a_sample_is_what_evaluation_draws() -> None:
+    """Not what it draws for sample 0: `inspect` and the attention maps show the masks that were judged."""
+    from types import SimpleNamespace
+
+    from blockyard.contracts import Batch
+    from blockyard.engine.callbacks.attention_maps import AttentionMaps
+    from blockyard.inspect.options import Options
+    from blockyard.inspect.subject import samples
+
+    class Rows:
+        def __len__(self) -> int:
+            return 9
+
+        def batch(self, order: Tensor, key: int | None) -> Batch:
+            return Batch(order[:, None].expand(-1, 4))
+
+    seen: list[Any] = []
+
+    def prepare(batch: Batch) -> Batch:
+        seen.append(None if batch.sample is None else batch.sample.tolist())
+        return batch
+
+    objective = SimpleNamespace(prepare=prepare)
+    splits = SimpleNamespace(validation=Rows())
+    data = SimpleNamespace(missing=lambda: None, prepare=lambda: None, load=lambda _: splits)
+    loaded = SimpleNamespace(data=data, objective=objective, tokenizer=None)
+    shown = samples(loaded, Options(sample=5, samples=2))
+    assert [one.batch.inputs[0, 0].item() for one in shown] == [5, 6]
+    assert seen == [[5], [6]]
+
+    def stop(batch: Batch) -> Batch:
+        prepare(batch)
+        raise Stopped
+
+    learner = SimpleNamespace(device="cpu", objective=SimpleNamespace(prepare=stop))
+    with pytest.raises(Stopped):
+        AttentionMaps(sample=7)._look(SimpleNamespace(validation=Rows(), learner=learner))
+    assert seen[-1] == [7]

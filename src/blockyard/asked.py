@@ -74,7 +74,7 @@ def rows_to_write(loaded: Loaded, prompts: Sequence[str], sources: Sequence[str]
     """A row for each prompt and source. Raises UserError where the run cannot go on from them."""
     name, ctx = loaded.folder.name, loaded.model.ctx
     if not isinstance(loaded.tokenizer, TextTokenizer):
-        raise UserError(f"{name} is a model of {loaded.data.spec.modality}s; generate needs one of text")
+        raise UserError(f"{name} is a model of {loaded.data.spec.things}; generate needs one of text")
     if not ctx.causal or loaded.objective.takes != "token":
         raise UserError(f"{name} is no decoder; generate needs model=decoder with objective=next_token")
     reads = ctx.data.source is not None

@@ -129,5 +129,6 @@ class Translation(DataModule):
             parts[0] = parts[0][: self.samples]
         for name, part in zip(PARTS, parts, strict=True):
             if not part:
-                raise ValueError(f"{self.path} leaves no {name} pair; raise its fraction, or give more pairs")
+                where = "the dates" if self.path is None else self.path
+                raise ValueError(f"no {name} pair is left of {where}; raise its fraction, or give more pairs")
         return parts

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Batch, Seq, TextTokenizer
+from blockyard.data._order import take
 from blockyard.errors import UserError
 from blockyard.inspect.options import Options
 from blockyard.ops.maps import block_number
@@ -50,7 +51,7 @@ def samples(loaded: Loaded, options: Options) -> list[Sample]:
     if options.sample >= len(split):
         raise UserError(f"sample={options.sample}: the validation part has {len(split)} samples, from 0")
     numbers = range(options.sample, min(options.sample + options.samples, len(split)))
-    return [_sample(loaded, split.batch(torch.tensor([number]), None), number) for number in numbers]
+    return [_sample(loaded, take(split, torch.tensor([number]), None), number) for number in numbers]
 
 
 def _sample(loaded: Loaded, batch: Batch, number: int) -> Sample:
@@ -68,7 +69,7 @@ def _sample(loaded: Loaded, batch: Batch, number: int) -> Sample:
 def _prompt(loaded: Loaded, prompt: str) -> Sample:
     name, ctx = loaded.folder.name, loaded.model.ctx
     if not isinstance(loaded.tokenizer, TextTokenizer):
-        raise UserError(f"prompt: {name} is a model of {loaded.data.spec.modality}s; use sample=NUMBER")
+        raise UserError(f"prompt: {name} is a model of {loaded.data.spec.things}; use sample=NUMBER")
     if loaded.plan.architecture.takes_source:
         raise UserError(f"prompt: {name} reads two rows, a source and a target; use sample=NUMBER")
     symbols = loaded.tokenizer.encode(prompt)

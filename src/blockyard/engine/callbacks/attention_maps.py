@@ -72,10 +72,11 @@ class AttentionMaps(Watcher):
     def _look(self, live: Live) -> dict[str, Any]:
         import torch
 
+        from blockyard.data._order import take
         from blockyard.ops.maps import attention, block_number
 
         assert live.validation is not None
-        batch = live.validation.batch(torch.tensor([self.sample]), None).to(live.learner.device)
+        batch = take(live.validation, torch.tensor([self.sample]), None).to(live.learner.device)
         batch = live.learner.objective.prepare(batch)
         maps: list[dict[str, Any]] = []
         seen = attention(live.learner.model, **batch.arguments())
