@@ -157,3 +157,14 @@ def test_train_checks_first(capsys, monkeypatch, tmp_path: Path):
     assert "model.dim" in err
     assert "pre_norm" in err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", ["eval", "inspect attention", "generate prompt=a"])
+def test_a_checkpoint_that_a_message_names_can_be_asked_for(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from blockyard.runs.load import WHICH
+
+    for which in WHICH:
+        assert main([*verb.split(), "run=nothing_of_this_name", f"which={which}"]) == 2
+        assert "which=" not in capsys.readouterr().err
+    assert main([*verb.split(), "run=nothing_of_this_name", "which=newest"]) == 2
+    assert ", ".join(WHICH) in capsys.readouterr().err

@@ -9,6 +9,8 @@ from pathlib import Path
 from blockyard import own
 from blockyard.errors import UserError
 
+CHECKPOINTS = ("best", "last", "previous")  # of a run, as `which=` names them; those of `runs.load.WHICH`
+
 
 @dataclass
 class Words:

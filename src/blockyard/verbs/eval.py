@@ -1,5 +1,5 @@
-"""blockyard eval run=RUN [split=test|validation|train] [which=best|last] [outputs=FOLDER] [allow=[PACKAGE]]
-       [extrapolate=[2,4,8] [position.OPTION=VALUE ...]]
+"""blockyard eval run=RUN [split=test|validation|train] [which=best|last|previous] [outputs=FOLDER]
+       [allow=[PACKAGE]] [extrapolate=[2,4,8] [position.OPTION=VALUE ...]]
 
 The figures of a run's model on one split, computed again from its checkpoint. With extrapolate, those
 of a decoder in rows so many times longer than in training, the same text at every length: a table,
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from blockyard.errors import UserError
-from blockyard.verbs._words import Words, only, packages, read
+from blockyard.verbs._words import CHECKPOINTS, Words, only, packages, read
 
 KEYS = ("run", "split", "which", "outputs", "allow", "extrapolate")
 
@@ -32,7 +32,7 @@ def run(arguments: Sequence[str]) -> int:
     only(words, "eval", KEYS)
     if not name:
         raise UserError("eval takes run=RUN: a path, an id, part of a name, or last")
-    for key, value, legal in (("split", split, ("test", "validation", "train")), ("which", which, ("best", "last"))):
+    for key, value, legal in (("split", split, ("test", "validation", "train")), ("which", which, CHECKPOINTS)):
         if value not in legal:
             raise UserError(f"{key}={value}: takes one of {', '.join(legal)}")
     asked = {"split": split, "which": which, "outputs": outputs, "allow": allow}

@@ -5,8 +5,8 @@ prompt= and source= may be repeated, a FILE holds one a line; all rows are then 
 how   temperature=0.8 top_k=40 (0: all) top_p=0.9 seed=0, or temperature=0: the likeliest token each time, or
       beam=4 [length_penalty=1.0]: the likeliest whole row that so many hypotheses find
 cache=false runs the whole row again for each token. Speed and cache are told on standard error.
-which=last takes the last checkpoint; outputs=FOLDER is where runs lie; allow=[PACKAGE] trusts a package of your
-own that the run uses.
+which=last takes the last checkpoint, which=previous the one before it; outputs=FOLDER is where runs lie;
+allow=[PACKAGE] trusts a package of your own that the run uses.
 
 example: blockyard generate run=last prompt="def " max_tokens=200 temperature=0.8 top_k=40
 """
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from blockyard.errors import UserError
-from blockyard.verbs._words import Words, only, packages, read
+from blockyard.verbs._words import CHECKPOINTS, Words, only, packages, read
 
 
 def _truth(text: str) -> bool:
@@ -36,7 +36,7 @@ KEYS: dict[str, tuple[Callable[[str], Any], str, Callable[[Any], bool]]] = {
     "beam": (int, "a whole number from 1", lambda value: value >= 1),
     "length_penalty": (float, "a number from 0", lambda value: 0 <= value < float("inf")),
     "cache": (_truth, "true or false", lambda _: True),
-    "which": (str, "best or last", lambda value: value in ("best", "last")),
+    "which": (str, f"one of {', '.join(CHECKPOINTS)}", lambda value: value in CHECKPOINTS),
 }
 TEXTS = ("prompt", "prompts", "source", "sources")
 

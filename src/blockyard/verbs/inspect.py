@@ -10,7 +10,7 @@ layers=0,2-3     which layers (all)               heads=0,1      which heads (at
 sample=0         first validation sample          samples=4      so many go into averages
 prompt=TEXT      a text in place of samples       query=mean     whose attention: mean, class, last, a number
 of=mixer|block   what mixing looks at             probes=16      random directions a token; 0 is exact (mixing)
-vocabulary=TEXT  symbols of the token circuits    which=best     the checkpoint: best or last
+vocabulary=TEXT  symbols of the token circuits    which=best     the checkpoint: best, last or previous
 out=FOLDER       in place of RUN/inspect          log=false      leave the run's logger out
 outputs=FOLDER   where runs lie                   allow=[PACKAGE]  a package of your own that the run uses
 
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from blockyard.errors import UserError
 from blockyard.inspect.options import KEYS, KINDS, options
-from blockyard.verbs._words import only, packages, read
+from blockyard.verbs._words import CHECKPOINTS, only, packages, read
 
 OTHERS = ("run", "which", "out", "log", "outputs", "allow")
 
@@ -46,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
     only(words, "inspect", (*OTHERS, *KEYS))
     if not name:
         raise UserError("inspect takes run=RUN: a path, an id, part of a name, or last")
-    for key, value, legal in (("which", which, ("best", "last")), ("log", log, ("true", "false"))):
+    for key, value, legal in (("which", which, CHECKPOINTS), ("log", log, ("true", "false"))):
         if value not in legal:
             raise UserError(f"{key}={value}: takes one of {', '.join(legal)}")
     if out is not None and (not out or (Path(out).exists() and not Path(out).is_dir())):
