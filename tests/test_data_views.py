@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from blockyard.check import check
+from blockyard.compose import compose
 from blockyard.contracts import Batch, DataSpec, TokenSpec
 from blockyard.data._images import Labelled, Moments
 from blockyard.data._views import ViewSplit
@@ -80,6 +82,17 @@ def test_numbers_of_views_are_drawn_for_each_image() -> None:
     # The first views of many are those of few.
     few = DigitsViews(views=3).load(Patch()).test.batch(ORDER, None)
     torch.testing.assert_close(few.inputs, splits.test.batch(ORDER, None).inputs[:, :3])
+
+
+def test_other_numbers_of_views_in_evaluation_are_different_lengths() -> None:
+    """A mixer whose weights belong to places is refused by `check`, not by the first batch."""
+    assert DigitsViews(views=4, eval_views=8).spec.variable
+    assert DigitsViews(views=4, eval_views=2).spec.variable
+    assert not DigitsViews(views=4, eval_views=4).spec.variable
+    words = ["experiment=views_digits", "token_mixer=token_mlp", "logger=none"]
+    assert not check(compose(words))
+    found = [str(issue) for issue in check(compose([*words, "data.eval_views=2"]))]
+    assert any("rows of different lengths" in issue for issue in found), found
 
 
 def test_views_that_cannot_be_are_refused() -> None:

@@ -92,8 +92,8 @@ class Views(Base):
     @property
     def spec(self) -> DataSpec:
         """Rows of views of one shape, and as many classes."""
-        most = max(self.looks.most, self.eval_looks.most)
-        side, variable = self.looks.side, self.looks.least < self.looks.most
+        most, side = max(self.looks.most, self.eval_looks.most), self.looks.side
+        variable = min(self.looks.least, self.eval_looks.least) < most
         shape = (most, self.shape[0], side, side)
         return DataSpec("views", shape, variable=variable, target="class", classes=self.classes)
 
