@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 pytestmark = pytest.mark.xdist_group("train_verb")  # most tests share one run
 QUICK = ("debug=fast", "logger=none", "callbacks=quiet")
@@ -113,10 +114,12 @@ def test_multirun_ends_each_job_apart(tmp_path):
 
 
 def test_multirun_lands_in_the_same_store(tmp_path):
-    done = blockyard(tmp_path, "train", "-m", "seed=1,2", *QUICK)
+    done = blockyard(tmp_path, "train", "-m", "norm=glob(layer*)", "seed=1,2", *QUICK)
     assert done.returncode == 0, done.stderr
-    assert [path.name for path in run_folders(tmp_path)] == ["s1", "s2"]
-    assert done.stdout.count("exit 0") == 2
+    norms = [yaml.safe_load((path / "config.yaml").read_text())["norm"]["_target_"] for path in run_folders(tmp_path)]
+    assert {norm.rpartition(".")[2] for norm in norms} == {"Layer", "LayerPlain"}
+    assert sorted(path.name for path in run_folders(tmp_path)) == ["s1", "s1", "s2", "s2"]
+    assert done.stdout.count("exit 0") == 4
     assert {path.name for path in tmp_path.iterdir()} == {"outputs"}
 
 
