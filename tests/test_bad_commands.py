@@ -44,7 +44,7 @@ BAD = [
     ("inspect run=x mixing prompt=a sample=1", ["sample=1", "a prompt is looked at alone"]),
     ("inspect run=x circuits which=third", ["which=third", "best, last"]),
     ("inspect run=x circuits laiers=0", ["laiers=0", "nearest: layers"]),
-    ("generate run=x prompt=a top_p=0.9", ["top_p=0.9", "generate takes"]),
+    ("generate run=x prompt=a topp=0.9", ["topp=0.9", "generate takes", "nearest: top_p"]),
     ("train resume=nothing_of_this_name", ["nothing_of_this_name"]),
     ("train resume=", ["resume=", "names no run"]),
     # choices
