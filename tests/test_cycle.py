@@ -81,7 +81,7 @@ def test_the_frozen_config_says_all_and_names_the_arm() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["token_mixer.pattern=[convv]"], "names convv, which is no choice .* nearest: conv"),
+        (["token_mixer.pattern=[convv]"], "names convv, which is no choice .* nearest: token_mixer=conv"),
         (["token_mixer.pattern=[]"], "pattern is empty; name at least one"),
         (["token_mixer.pattern=[cycle,conv]"], "members.cycle is a cycle itself"),
         (["token_mixer.pattern=[conv,gru,rnn]", "model.depth=2"], "has 3 places, model.depth=2 reaches 2"),

@@ -229,3 +229,11 @@ def test_scores_that_are_no_numbers_are_said() -> None:
         model.head.proj.weight.mul_(math.nan)
     with pytest.raises(UserError, match="scores are NaN"):
         list(beam_search(model, [1], width=2, max_tokens=2, cache=True, stats=Stats()))
+
+
+def test_a_full_window_grows_no_more() -> None:
+    model = tiny(causal=True, token_mixer="windowed_attention", options={"token_mixer": {"window": 3}})
+    _, short = greedy(model, [[1]], cache=True, max_tokens=2)
+    _, full = greedy(model, [[1]], cache=True, max_tokens=LENGTH - 1)
+    assert short.cache_bytes_per_token > 0
+    assert full.cache_bytes_per_token == 0

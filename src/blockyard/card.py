@@ -138,7 +138,7 @@ def _facts(plan: Plan, ctx: Context, model: nn.Module) -> dict[str, str]:
             kernel, why = expected(ctx, model.position, device, dtype, getattr(mixer, "dropout", 0.0), mixer)
             text = f"{kernel} kernel expected on {device}{f' ({why})' if why else ''}"
             said[text] = said.get(text, 0) + 1
-        each = [text if len(said) == 1 else f"{count} layers: {text}" for text, count in said.items()]
+        each = [text if len(said) == 1 else f"{count} layer{'s' * (count > 1)}: {text}" for text, count in said.items()]
         facts["attention"] = "; ".join(each)
     return facts
 

@@ -141,8 +141,7 @@ def _combinations(facts: Facts, folders: tuple[Path, ...], allow: list[str]) -> 
         reason = judge(rule, facts)
         if reason:
             first, second = rule.pair
-            works = [f"{f}={name}" for f in rule.pair for name in alternatives(rule, facts, f, folders, allow)]
-            yield rule, Issue(f"{first} with {second}", reason, works)
+            yield rule, Issue(f"{first} with {second}", reason, alternatives(rule, facts, folders, allow))
 
 
 def judge(rule: Rule, facts: Facts) -> str | None:
@@ -153,21 +152,29 @@ def judge(rule: Rule, facts: Facts) -> str | None:
         return None  # reported elsewhere: an unsound node, or a shape that does not fit
 
 
-def alternatives(
-    rule: Rule, facts: Facts, family: str, folders: tuple[Path, ...] = (), allow: Sequence[str] = ()
-) -> list[str]:
-    """The choices of a family that a rule would accept beside the others."""
-    found = []
-    for choice in catalog.choices(family, folders).values():
-        pick = default_pick(choice, allow)
-        if pick is None:
-            continue
-        try:
-            if rule.reason(facts.swapped(pick)) is None:
-                found.append(choice.name)
-        except (KeyError, ValueError):
-            continue
-    return found
+def alternatives(rule: Rule, facts: Facts, folders: tuple[Path, ...] = (), allow: Sequence[str] = ()) -> list[str]:
+    """Words `family=choice` that a rule accepts in place of one of the two that it refuses.
+
+    Those that no other rule refuses as they stand, where there are any: the rest would need more words.
+    """
+    broken, found = _broken(facts), {}
+    for family in rule.pair:
+        for choice in catalog.choices(family, folders).values():
+            pick = default_pick(choice, allow) if choice.name != facts[family].name else None
+            if pick is None:
+                continue
+            swapped = facts.swapped(pick)
+            try:
+                if rule.reason(swapped) is None:
+                    found[str(pick)] = _broken(swapped) <= broken
+            except (KeyError, ValueError):
+                continue
+    return [word for word, sound in found.items() if sound] or list(found)
+
+
+def _broken(facts: Facts) -> set[str]:
+    """The rules that refuse, by name."""
+    return {rule.reason.__name__ for rule in RULES if judge(rule, facts)}
 
 
 def default_pick(choice: catalog.Choice, allow: Sequence[str] = ()) -> Pick | None:

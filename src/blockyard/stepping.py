@@ -28,8 +28,8 @@ class Stats:
 
     tokens: made, of all rows; seconds: from the first forward pass on; first_seconds: until the first token
     cache_bytes: what is kept in the end, of all rows; None without a cache
-    cache_bytes_per_token: what each token of a row adds to it: nothing where a state stays as large as it is;
-        None without a cache
+    cache_bytes_per_token: what the last token of a row added to it: nothing where a state stays as large as it is,
+        or a window is full; None without a cache
     cuts: how often the rows were cut to half a context
     """
 
@@ -80,7 +80,7 @@ class Stepper:
         self._device = next(model.parameters()).device
         self._cache = self._start() if cache else None
         self._seen = 0  # tokens of each row that the cache holds
-        self._first: tuple[int, int] | None = None  # bytes and length after the first pass of this cache
+        self._held: tuple[int, int] | None = None  # bytes and length after the last pass of this cache
         self._began: float | None = None
 
     def _start(self) -> Any:
@@ -98,7 +98,7 @@ class Stepper:
             self.rows = [row[-max(1, self.limit // 2) :] for row in self.rows]
             self.stats.cuts += 1
             self._cache = None if self._cache is None else self._start()
-            self._seen, self._first = 0, None
+            self._seen, self._held = 0, None
         if self._cache is None:
             return self._whole()
         fresh = torch.tensor([row[self._seen :] for row in self.rows], device=self._device)  # (R, new)
@@ -120,12 +120,12 @@ class Stepper:
 
     def _count(self, held: int, length: int) -> None:
         self.stats.cache_bytes = held
-        if self._first is None:
-            self._first = (held, length)
+        before, self._held = self._held, (held, length)
+        if before is None:
             self.stats.cache_bytes_per_token = held / length / len(self.rows)
-        elif length > self._first[1]:
-            grown = held - self._first[0]
-            self.stats.cache_bytes_per_token = grown / (length - self._first[1]) / len(self.rows)
+        elif length > before[1]:
+            # Of the last tokens alone: a window that is full by now grows no more.
+            self.stats.cache_bytes_per_token = (held - before[0]) / (length - before[1]) / len(self.rows)
 
     def append(self, symbols: list[int]) -> None:
         """A symbol more for each row."""
@@ -143,9 +143,9 @@ class Stepper:
         """Row r goes on from what row `order[r]` was; rows may be repeated, or left out."""
         same = len(order) == len(self.rows)
         picked = torch.tensor(order, device=self._device)
-        if self._first is not None and not same:
+        if self._held is not None and not same:
             # Bytes of more rows are no growth of a row.
-            self._first = (self._first[0] * len(order) // len(self.rows), self._first[1])
+            self._held = (self._held[0] * len(order) // len(self.rows), self._held[1])
         self.rows = [list(self.rows[number]) for number in order]
         if self.memory is not None and not same:
             self.memory = rows_of(self.memory, picked)

@@ -1,4 +1,4 @@
-"""Bare: no blocks; what the tokenizer makes goes straight to the head. With tokenizer=timm that is a plain CNN.
+"""Bare: no blocks; what the tokenizer makes goes straight to the head. With tokenizer=timm a plain CNN.
 
 Source: He et al. 2016, Deep Residual Learning (arXiv 1512.03385), for the CNN that tokenizer=timm makes of it
 Reference: timm.create_model

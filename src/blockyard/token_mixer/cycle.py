@@ -88,7 +88,7 @@ def _check(pattern: tuple[str, ...], members: Mapping[str, Any]) -> None:
     missing = [name for name in dict.fromkeys(pattern) if name not in members]
     if missing:
         nearest = near(missing[0], catalog.choices("token_mixer"))
-        hint = f"nearest: {nearest[0]}" if nearest else "`blockyard list token_mixer` shows the choices"
+        hint = f"nearest: token_mixer={nearest[0]}" if nearest else "`blockyard list token_mixer` shows the choices"
         raise ValueError(
             f"token_mixer.pattern names {', '.join(missing)}, which is no choice of token_mixer and no member; {hint}"
         )

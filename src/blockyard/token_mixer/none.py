@@ -1,4 +1,4 @@
-"""No mixing of tokens: each is read alone.
+"""No mixing of tokens: each is read alone. With a head that pools, this is deep sets.
 
 Source: Zaheer et al. 2017, Deep Sets (arXiv 1703.06114), theorem 2: what a sum over such tokens can say of a set
 Reference: timm models/metaformer.py with token_mixer Identity is its nearest neighbour

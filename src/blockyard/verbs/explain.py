@@ -143,6 +143,8 @@ def _declares(choice: catalog.Choice, allow: list[str]) -> Iterator[str]:
     if said:
         yield ""
         yield f"  declares   {'; '.join(said).replace('_', ' ')}"
+    if hasattr(target, "traits_for") and target.traits_for.__func__ is not TokenMixer.traits_for.__func__:
+        yield "             that, and what follows, with its options as given above; they change what it declares"
 
 
 def _combines(choice: catalog.Choice, folders: tuple[Any, ...], allow: list[str]) -> Iterator[str]:
@@ -153,17 +155,26 @@ def _combines(choice: catalog.Choice, folders: tuple[Any, ...], allow: list[str]
     if pick is None:
         return
     settings = [base.swapped(pick) for base in _settings()]
+    others = {rule.pair[1 - rule.pair.index(choice.family)]: None for rule in RULES if choice.family in rule.pair}
     yield ""
-    for rule in RULES:
-        if choice.family not in rule.pair:
-            continue
-        other = rule.pair[1 - rule.pair.index(choice.family)]
-        others = [(name, default_pick(each, allow)) for name, each in catalog.choices(other, folders).items()]
-        reasons = {name: _reason(rule, settings, against) for name, against in others if against}
-        refused = {name: reason for name, reason in reasons.items() if reason}
-        if refused:
-            yield f"  with {other}: {', '.join(name for name in reasons if name not in refused) or 'none as given'}"
-            yield from (f"    not {name}: {reason}" for name, reason in refused.items())
+    for other in others:
+        against = {name: default_pick(each, allow) for name, each in catalog.choices(other, folders).items()}
+        rules = [rule for rule in RULES if set(rule.pair) == {choice.family, other}]
+        reasons = {name: _reasons(rules, settings, each) for name, each in against.items() if each}
+        if any(reasons.values()):
+            yield f"  with {other}: {', '.join(name for name in reasons if not reasons[name]) or 'none as given'}"
+            yield from _refusals(other, reasons)
+
+
+def _refusals(family: str, reasons: dict[str, list[str]]) -> Iterator[str]:
+    """A line for each reason, with all the choices that it holds for."""
+    alike: dict[str, list[str]] = {}
+    for name, said in reasons.items():
+        if said:
+            alike.setdefault("; ".join(said).replace(f"{family}={name}", f"{family}=..."), []).append(name)
+    for reason, names in alike.items():
+        told = reason.replace(f"{family}=...", f"{family}={names[0]}") if len(names) == 1 else reason
+        yield f"    not {', '.join(names)}: {told}"
 
 
 def _settings() -> list[Facts]:
@@ -174,6 +185,11 @@ def _settings() -> list[Facts]:
 
     text = ["data=code", "tokenizer=char", "model=decoder", "head=token", "objective=next_token"]
     return [Facts(picks(compose(overrides), set())) for overrides in ([], text)]
+
+
+def _reasons(rules: list[Rule], settings: list[Facts], against: Pick) -> list[str]:
+    """Why a choice is refused, by each rule that does."""
+    return [reason for rule in rules if (reason := _reason(rule, settings, against))]
 
 
 def _reason(rule: Rule, settings: list[Facts], against: Pick) -> str | None:
