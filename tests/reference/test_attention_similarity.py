@@ -185,6 +185,18 @@ def test_features_are_the_mean_colours_of_patches() -> None:
         mixer(x, row(5))
 
 
+def test_distances_survive_half_precision() -> None:
+    """Colours far from the origin and near each other: their distances are not rounded to bfloat16."""
+    ours = stir(FixedFeatures(context(), width=0.2))
+    seq, random = row(N), torch.Generator().manual_seed(0)
+    seq.features = 2 + 0.2 * torch.randn(2, N, 3, generator=random)
+    x = torch.randn(2, N, D, generator=random)
+    exact = ours(x, seq)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = ours(x, seq).float()
+    assert (half - exact).norm() / exact.norm() < 0.02
+
+
 def test_planted_wrong_kernel_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the norm of the keys is forgotten, so that bright tokens draw all eyes."""
     monkeypatch.setattr(Tensor, "square", lambda x: x * 0)

@@ -48,10 +48,16 @@ class FixedFeatures(TokenMixer):
         return self.proj_out(self.mix(self.proj_in(x), seq))  # (B, N, D)
 
     def mix(self, h: Tensor, seq: Seq, cache: Any = None) -> Tensor:
-        """What lies between the projections: values h (B, N, D) -> (B, N, D)."""
-        q = k = seq.features  # (B, N, F)
+        """What lies between the projections: values h (B, N, D) -> (B, N, D).
+
+        Worked out in float32 at least: a distance is a small difference of large products.
+        """
+        exact = torch.promote_types(h.dtype, torch.float32)
+        q = k = seq.features.to(exact)  # (B, N, F)
         if self.kernel == "gaussian":
             # -|a - b|^2 / 2 is a . b - |b|^2 / 2, but for |a|^2 / 2, which no softmax over b sees.
             q = torch.cat([q, torch.ones_like(q[..., :1])], dim=-1)  # (B, N, F + 1)
             k = torch.cat([k, -k.square().sum(-1, keepdim=True) / 2], dim=-1)
-        return attend(q[:, None], k[:, None], h[:, None], seq, seq, self.causal, scale=self.scale)[:, 0]
+        with torch.autocast(h.device.type if h.device.type != "meta" else "cpu", enabled=False):
+            y = attend(q[:, None], k[:, None], h.to(exact)[:, None], seq, seq, self.causal, scale=self.scale)
+        return y[:, 0].to(h.dtype)  # (B, N, D)
