@@ -14,7 +14,7 @@ run: $(VENV)/run.done  ## ask the first question: nine runs, a verdict, a page
 test: $(VENV)/dev.done lint  ## the default suite
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-test-all: $(VENV)/dev.done lint  ## also the full product of choices and the long runs
+test-all: $(VENV)/dev.done lint  ## also every legal triple of choices and the long runs
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m ""
 
 lint: $(VENV)/dev.done  ## style, spelling

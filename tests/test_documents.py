@@ -10,6 +10,8 @@ import sys
 import urllib.request
 from pathlib import Path
 
+from blockyard import catalog
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -85,3 +87,16 @@ def test_readme_commands(tmp_path):
         done = typed(f"{line} debug=fast" if trains(line) else line, tmp_path)
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
     assert (tmp_path / "outputs/sweeps/quickstart/report.html").is_file()
+
+
+def test_readme_names_every_choice():
+    """The table of the yard holds the choices that are there, and no others."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = text.partition("## What is in the yard")[2].partition("\n\n`blockyard list`")[0]
+    named: dict[str, list[str]] = {}
+    for family, cell in re.findall(r"^\| `(\w+)`[^|]* \| (.*) \|$", table, re.M):
+        words = re.sub(r"\([^)]*\)", "", cell)  # what is in brackets tells of a choice
+        named.setdefault(family, []).extend(word for word in re.findall(r"`([^`]+)`", words) if "=" not in word)
+    assert len(named) >= 11
+    for family, names in named.items():
+        assert sorted(names) == sorted(catalog.choices(family)), family

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
+from blockyard import generate
+from blockyard.asked import Row
 from blockyard.check import check
 from blockyard.cli import main
 from blockyard.compose import compose
 from blockyard.contracts import Issue
+from blockyard.stepping import Stats
 
 
 def refusals(*words: str) -> list[Issue]:
@@ -84,3 +89,20 @@ def test_a_single_layer_is_one(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert "2 layers: " in said
     assert "1 layer: " in said
+
+
+def test_what_is_said_of_a_run_stands_before_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warning that comes with the first pass does not cut the prompt from what follows it."""
+    said: list[str] = []
+
+    class Made:
+        rows, stats = [Row("def ", [1])], Stats()
+
+        def __iter__(self) -> Iterator[tuple[int, str]]:
+            said.append("warning\n")
+            yield from ((0, "f"), (0, "("))
+
+    monkeypatch.setattr(generate, "generate_all", lambda *_, **__: Made())
+    monkeypatch.setattr("sys.stdout", SimpleNamespace(write=said.append, flush=lambda: None))
+    generate.stream_to_terminal("run", ["def "])
+    assert "".join(said) == "warning\ndef f(\n"

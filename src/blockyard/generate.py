@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -154,9 +155,11 @@ def stream_to_terminal(run: str, prompts: Sequence[str], **settings: Any) -> Sta
     """
     made = generate_all(run, prompts, **settings)
     several = len(made.rows) > 1
+    pieces = iter(made)
+    began = list(islice(pieces, 1))  # what is to be said of the run is said before the row begins
     sys.stdout.write(_title(made.rows, 0) if several else "")
     sys.stdout.write(made.rows[0].prompt)
-    for number, piece in made:
+    for number, piece in chain(began, pieces):
         if number == 0:
             sys.stdout.write(piece)
             sys.stdout.flush()
