@@ -245,6 +245,39 @@ def test_what_is_left_out_is_said(tmp_path: Path) -> None:
         assert part in said
 
 
+def test_a_trained_question_is_left_out(tmp_path: Path) -> None:
+    words = ("token_mixer=strict_attention", "token_mixer.layers=first", "token_mixer.asks=learned")
+    model, samples = built(tmp_path, *words)
+    strict, plain = (heads_of.circuits(model, samples[0].batch, layers=(n,), heads=(0,))[0] for n in (0, 1))
+    assert "the trained vector that asks" in "; ".join(strict.left_out)
+    assert "the trained vector that asks" not in "; ".join(plain.left_out)
+
+
+def test_a_vocabulary_of_a_model_without_text_is_refused() -> None:
+    from types import SimpleNamespace
+
+    from blockyard.contracts import DataSpec
+    from blockyard.inspect._tokens import vocabulary
+    from blockyard.tokenizer.symbols import Symbols
+
+    data = SimpleNamespace(spec=DataSpec("symbols", (8,), vocabulary=4))
+    loaded = SimpleNamespace(tokenizer=Symbols(), data=data, folder=SimpleNamespace(name="recall"))
+    with pytest.raises(UserError, match="recall is a model of symbols, not of text"):
+        vocabulary(loaded, [], "abc")
+
+
+def test_another_row_lies_on_no_grid_of_this_one() -> None:
+    """As many latents as patches: the picture of what they read is no window on the patches' grid."""
+    from blockyard.inspect.look import _pattern
+
+    norms = torch.eye(9)
+    norms[0, 1] = 1.0
+    one = mixings.LayerMixing("read", "Attention", norms, None, 0, 0.0, False, 0, (3, 3), [])
+    assert _pattern(one) == "window of 1 x 3"
+    one.memory = True
+    assert "window" not in _pattern(one)
+
+
 def test_entropy_is_of_what_may_be_seen(tmp_path: Path) -> None:
     model, samples = built(tmp_path, "model=decoder", "position=rope")
     with torch.no_grad():

@@ -63,7 +63,8 @@ def nearest(config: dict[str, Any], what: str, target: int, scales: Scales, alon
     """The n along an axis that weighs nearest to the target, and its weight; None where no model can be built."""
     search = _Search(lambda n: scales.weigh(along.put(config, n), what), target, LARGEST[along.by] / along.unit)
     found = search.solve(along.own)
-    return None if found is None else (found, search.known[found])  # type: ignore[return-value]
+    weight = None if found is None else search.known[found]
+    return None if found is None or weight is None else (found, weight)
 
 
 def solve(config: dict[str, Any], given: Collection[str], issues: list[Issue]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from blockyard.contracts import TextTokenizer
 from blockyard.errors import UserError
 from blockyard.inspect.circuits import HeadCircuits, Spectrum, folded, spectrum
 from blockyard.inspect.subject import Sample
@@ -68,7 +69,9 @@ def vocabulary(loaded: Loaded, samples: list[Sample], text: str | None) -> list[
     if text is None:
         counted = Counter(symbol for sample in samples for symbol in sample.batch.inputs[0].tolist())
         return sorted(symbol for symbol, _ in counted.most_common(MOST))
-    symbols = list(dict.fromkeys(loaded.tokenizer.encode(text)))  # type: ignore[attr-defined]
+    if not isinstance(loaded.tokenizer, TextTokenizer):
+        raise UserError(f"vocabulary: {loaded.folder.name} is a model of {loaded.data.spec.things}, not of text")
+    symbols = list(dict.fromkeys(loaded.tokenizer.encode(text)))
     if len(symbols) > 4 * MOST:
         raise UserError(f"vocabulary: {len(symbols)} symbols are too many to be read; give {4 * MOST} or fewer")
     return symbols

@@ -7,8 +7,7 @@ Equation: QK_h = W_Q^T W_K / sqrt(K), OV_h = W_O W_V; copying score = sum of eig
 Both are D x D and of rank K at most: spectra are worked out from K x K matrices with the same non-zero
 eigenvalues and singular values. What stands in front of a head and is linear up to one positive number a
 token is folded in, and so is what its output goes through: the gain of a norm, a layer norm's taking off of
-the mean, a scale. Left out: those numbers,
-biases, positions, and for rotations all distances but zero.
+the mean, a scale. Left out: those numbers, biases, positions, and for rotations all distances but zero.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from blockyard.inspect.subject import chosen, chosen_heads, title
 from blockyard.norm.batch import Batch as BatchNorm
 from blockyard.token_mixer.attention import Attention, HeadNorm
 from blockyard.token_mixer.memory_attention import MemoryAttention
+from blockyard.token_mixer.strict_attention import StrictAttention
 
 
 @dataclass
@@ -181,6 +181,8 @@ def _also_left_out(mixer: Attention, model: nn.Module) -> list[str]:
     said = []
     if isinstance(mixer, MemoryAttention):
         said.append("trained keys and values")
+    if isinstance(mixer, StrictAttention) and mixer.question is not None:
+        said.append("the trained vector that asks for every token: QK is that of a token that asks for itself")
     if mixer.proj_in.bias is not None:
         said.append("biases of the projections")
     if isinstance(mixer.q_norm, HeadNorm):

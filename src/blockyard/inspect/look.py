@@ -85,7 +85,7 @@ def mixing(loaded: Loaded, options: Options, folder: Path) -> Found:
         {
             "path": layer.path,
             "mixer": layer.mixer,
-            "pattern": pattern(layer.norms, layer.grid, layer.prefix),
+            "pattern": _pattern(layer),
             "differs": layer.differs,
             "probes": layer.probes,
             "standard_error": None if math.isnan(layer.error) else layer.error,
@@ -99,7 +99,7 @@ def mixing(loaded: Loaded, options: Options, folder: Path) -> Found:
         (
             layer.name,
             layer.mixer,
-            pattern(layer.norms, None if layer.memory else layer.grid, layer.prefix),
+            _pattern(layer),
             f"{float(layer.norms.square().mean(0).sum().sqrt()):.3g}",
             f"{_own_share(layer.norms):.0%}" if not layer.memory else "",
             "" if layer.differs is None else f"{layer.differs:.1%}",
@@ -196,6 +196,11 @@ def _spectrum(one: heads_of.Spectrum) -> dict[str, Any]:
         "singular": numbers(one.singular),
         "eigenvalues": [numbers(torch.view_as_real(value)) for value in one.eigenvalues],
     }
+
+
+def _pattern(layer: mixings.LayerMixing) -> str:
+    """What a layer's picture looks like; the grid is that of its own row, not of another that it reads."""
+    return pattern(layer.norms, None if layer.memory else layer.grid, layer.prefix)
 
 
 def _own_share(norms: torch.Tensor) -> float:

@@ -43,7 +43,10 @@ def _numbers(text: str) -> tuple[int, ...]:
     """Numbers such as 0,2 or [0,2] or 0-3."""
     found: list[int] = []
     for part in text.strip("[]() ").split(","):
-        low, high = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip()).groups()  # type: ignore[union-attr]
+        ends = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip())
+        if ends is None:
+            raise ValueError(text)
+        low, high = ends.groups()
         found += range(int(low), int(high or low) + 1)
     if not found:
         raise ValueError(text)
@@ -102,7 +105,7 @@ def options(kinds: tuple[str, ...], given: Mapping[str, str]) -> Options:
             raise UserError(f"{key}={text}: only inspect {' and '.join(readers)} read it, not {' and '.join(kinds)}")
         try:
             found[key] = convert(text)
-        except (ValueError, AttributeError):
+        except ValueError:
             raise UserError(f"{key}={text}: takes {legal}") from None
     for key in ("sample", "samples"):
         if "prompt" in found and key in found:
