@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from blockyard import assemble
 from blockyard.contracts import Batch
@@ -368,3 +369,20 @@ def test_what_cannot_be_shared_is_known_before_a_run(plan: assemble.Plan) -> Non
     assert EarlyStopping(monitor="val/loss", mode="min").problems(*asked) == []
     (said,) = EarlyStopping(monitor="perplexity", mode="min").problems(*asked)
     assert "there is accuracy, loss" in said
+
+
+@pytest.mark.parametrize("cell", [nn.RNN, nn.GRU, nn.LSTM])
+def test_fused_cells_are_counted_like_their_steps(cell: type[nn.RNNBase]) -> None:
+    """torch's own counter knows the steps that the meta device takes, and leaves out what CPU and cuDNN fuse."""
+    gates = {nn.RNN: 1, nn.GRU: 3, nn.LSTM: 4}[cell]
+    wanted = 2 * 2 * 5 * gates * 16 * (12 + 16)  # of 2 rows of 5 tokens
+    for device in ("meta", "cpu"):
+        layer, x = cell(12, 16, batch_first=True).to(device), torch.zeros(2, 5, 12, device=device)
+        with cost.counter() as forward:
+            states = layer(x)[0]
+        with cost.counter() as backward:
+            states.sum().backward()
+        assert forward.get_total_flops() == wanted
+        assert wanted < backward.get_total_flops() <= 2 * wanted
+    sizes = [torch.Size(size) for size in ((gates * 16, 12), (gates * 16, 16), (gates * 16,), (gates * 16,))]
+    assert cost._recurrent(torch.Size((5, 2, 12)), sizes, 4) == wanted  # as cuDNN is called

@@ -54,8 +54,10 @@ def flops_per_sample(model: nn.Module, objective: Objective, batch: Batch) -> di
 
 
 def counter() -> FlopCounterMode:
-    """torch's counter, with the CPU's flash kernel and Fourier transforms, which its table lacks."""
-    return FlopCounterMode(display=False, custom_mapping=_CPU_FLASH | _FOURIER)
+    """torch's counter, with the CPU's flash kernel, fused recurrent cells and Fourier transforms, which its table
+    lacks.
+    """
+    return FlopCounterMode(display=False, custom_mapping=_CPU_FLASH | _RECURRENT | _FOURIER)
 
 
 def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
@@ -84,6 +86,22 @@ def _real_fourier(*args: Any, **named: Any) -> int:
     return _fourier(*args, **named) // 2
 
 
+def _recurrent(given: Any, weight: Any, other: Any = None, *_: Any, **__: Any) -> int:
+    # The two matrices come one by one (CPU) or in a list with the biases (cuDNN); every token meets both.
+    matrices = (weight, other) if isinstance(weight, torch.Size) else (each for each in weight if len(each) == 2)
+    return 2 * math.prod(given[:-1]) * sum(map(math.prod, matrices))
+
+
+def _recurrent_backward(*args: Any, **named: Any) -> int:
+    return 2 * _recurrent(*args, **named)
+
+
+_RECURRENT = {
+    _aten.mkldnn_rnn_layer: _recurrent,
+    _aten.mkldnn_rnn_layer_backward: _recurrent_backward,
+    _aten._cudnn_rnn: _recurrent,
+    _aten._cudnn_rnn_backward: _recurrent_backward,
+}
 _FOURIER = {_aten._fft_c2c: _fourier, _aten._fft_r2c: _real_fourier, _aten._fft_c2r: _real_fourier}
 _CPU_FLASH = {
     _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
