@@ -106,3 +106,11 @@ def test_what_is_said_of_a_run_stands_before_its_text(monkeypatch: pytest.Monkey
     monkeypatch.setattr("sys.stdout", SimpleNamespace(write=said.append, flush=lambda: None))
     generate.stream_to_terminal("run", ["def "])
     assert "".join(said) == "warning\ndef f(\n"
+
+
+def test_piped_lines_end_where_their_words_do(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["list", "norm"], ["explain", "norm=batch"], ["check", "norm=rms"]):
+        assert main(words) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) > 40
+        assert all(line == line.rstrip() for line in lines)

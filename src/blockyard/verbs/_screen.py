@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+import sys
+from typing import IO, TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-PIPED = 400  # columns; no row of ours is wider, so `blockyard list | grep` sees whole lines
+PIPED = 1000  # columns; no row of ours is wider, so `blockyard list | grep` sees whole lines
 
 
 def console() -> Console:
     """A console for plain words: no markup, so that a `[` in a name stays a `[`."""
     from rich.console import Console
 
-    probe = Console()
-    return Console(highlight=False, markup=False, width=None if probe.is_terminal else PIPED)
+    terminal = Console().is_terminal
+    if terminal:
+        return Console(highlight=False, markup=False)
+    return Console(highlight=False, markup=False, width=PIPED, file=cast("IO[str]", Trimmed()))
+
+
+class Trimmed:
+    """Standard output without the spaces that fill a table's lines."""
+
+    def write(self, text: str) -> int:
+        """Called with whole lines."""
+        return sys.stdout.write(re.sub(r" +$", "", text, flags=re.M))
+
+    def flush(self) -> None:
+        """As standard output does."""
+        sys.stdout.flush()
 
 
 def table(title: str | None, *columns: str) -> Table:
