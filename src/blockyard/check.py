@@ -1,7 +1,7 @@
 """Every problem of a config at once, before anything is built or read.
 
 Four passes, each over what the earlier ones found sound: targets (may this be named at all),
-values (does each fit its signature), combinations (`rules.py`), and shapes (each component is
+values (does each fit its signature), combinations (`rules`), and shapes (each component is
 constructed on the meta device, where a constructor can object but nothing is allocated).
 """
 
