@@ -44,7 +44,12 @@ SHORT = (
 # Tried first: the two small ones that nearly everything fits; then all others, in order of their names.
 FIRST = ("vit_digits", "gpt_code_small")
 # What a choice needs beside it, where no experiment has it.
-BESIDE: dict[str, tuple[str, ...]] = {}
+BESIDE: dict[str, tuple[str, ...]] = {
+    "block=single": ("token_mixer=gated_attention_unit", "channel_mixer=none"),
+    "head=class_token": ("model.prefix.class_token=true",),
+    "data=listops": ("tokenizer=symbols",),
+    "data=parity": ("tokenizer=symbols",),
+}
 TARGET = Path(__file__).with_suffix(".md")
 
 
@@ -67,15 +72,16 @@ def words_for(choice: catalog.Choice, experiments: list[str]) -> tuple[str, ...]
     """The command that trains a choice: the first experiment that takes it; None where none does."""
     word = f"{choice.family}={choice.name}"
     beside = BESIDE.get(word, ())
-    for name in experiments:
-        words = (f"experiment={name}", *beside, word)
+    # Last without an experiment: what one says of the tokenizer it has suits no other.
+    for base in (*((f"experiment={name}",) for name in experiments), ()):
+        words = (*base, *beside, word)
         if not check(compose([*words, *SHORT])):
             return words
     return None
 
 
 def train_once(words: tuple[str, ...], outputs: Path) -> dict[str, Any] | None:
-    """The summary of the run of these words, which is made where it is not there."""
+    """The summary of the run of these words, which is made where it is not there; None where it fails."""
     from blockyard.engine.fit import train
 
     command = [*words, *SHORT, f"outputs={outputs}"]
