@@ -112,8 +112,12 @@ def test_pieces_without_weights_are_caught(tmp_path: Path, monkeypatch: pytest.M
 def test_a_piece_that_asks_for_nothing_counts_for_nothing(plan: assemble.Plan) -> None:
     from blockyard.objective.next_token import NextToken
 
-    model = torch.nn.Embedding(5, 5)
-    model.forward = lambda inputs, *_: torch.nn.Embedding.forward(model, inputs)  # type: ignore[method-assign]
+    class Scores(torch.nn.Embedding):
+        def forward(self, inputs: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+            assert lengths.tolist() == [1]
+            return super().forward(inputs)
+
+    model = Scores(5, 5)
     learner = Learner(model, NextToken(), plan.optimizer, plan.schedule, Settings(total=1))
     batch = Batch(torch.ones(1, 4, dtype=torch.int64), lengths=torch.tensor([1]), weight=torch.tensor(0.0))
     loss = learner.training_step(batch, 0)

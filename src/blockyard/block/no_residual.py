@@ -38,5 +38,5 @@ class NoResidual(TwoBranches):
         super().__init__(ctx, token_mixer, channel_mixer, norm, dropout, 0.0)
 
     def join(self, x: Tensor, norm: nn.Module, mixer: Callable[[Tensor], Tensor]) -> Tensor:
-        """x (B, N, D) -> (B, N, D)."""
-        return self.branch(mixer(norm(x)))
+        """x (B, N, D) -> (B, N, D), in the type of x: where others add to the stream, this replaces it."""
+        return self.branch(mixer(norm(x))).to(x.dtype)
