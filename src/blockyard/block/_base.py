@@ -81,13 +81,21 @@ class TwoBranches(Block):
         """x (B, N, D) -> (B, N, D). The token mixer reads the memory where no branch of its own does."""
         if self.token_norm is not None:
             mine = memory if self.cross_mixer is None else None
-            x = self.join(x, self.token_norm, lambda h: self.token_finish(self.token_mixer(h, seq, cache, mine)))
+            x = self.join(
+                x, self.token_norm, lambda h: self.token_finish(self.given(self.token_mixer(h, seq, cache, mine)))
+            )
         if self.cross_norm is not None:
             assert memory is not None, "a block with cross-attention is always given a memory"
-            x = self.join(x, self.cross_norm, lambda h: self.cross_finish(self.cross_mixer(h, seq, None, memory)))
+            x = self.join(
+                x, self.cross_norm, lambda h: self.cross_finish(self.given(self.cross_mixer(h, seq, None, memory)))
+            )
         if self.channel_norm is not None:
-            x = self.join(x, self.channel_norm, lambda h: self.channel_finish(self.channel_mixer(h)))
+            x = self.join(x, self.channel_norm, lambda h: self.channel_finish(self.given(self.channel_mixer(h))))
         return x  # (B, N, D)
+
+    def given(self, y: Tensor) -> Tensor:
+        """What a mixer gave, y (B, N, D), as `finish` takes it."""
+        return y
 
     def join(self, x: Tensor, norm: nn.Module, mixer: Callable[[Tensor], Tensor]) -> Tensor:
         """One branch beside, or in, the stream: x (B, N, D) -> (B, N, D)."""
