@@ -48,6 +48,7 @@ BAD = [
     ("train resume=nothing_of_this_name", ["nothing_of_this_name"]),
     ("train resume=", ["resume=", "names no run"]),
     # choices
+    ("check experiment=canvas_segment data=digits_views", ["data.size=24 is larger than the images", "8 x 8"]),
     ("check block=prenorm", ["block", "nearest: pre_norm", "post_norm"]),
     ("check position=rotary", ["position", "'rotary' is no choice"]),
     ("check token_mixer=atention", ["nearest: attention"]),

@@ -38,9 +38,9 @@ def shapes(config: dict[str, Any], facts: Facts, refused: set[str]) -> Iterator[
         if missing:  # what is not there has no shape either
             yield Issue("data", missing)
             return
-    if facts.picks.keys() >= {"data", "tokenizer"} and facts["tokenizer"].target.modality != facts.data.modality:
-        return  # a rule has said so, and there are no tokens to speak of
     try:
+        if built.keys() >= {"data", "tokenizer"} and built["tokenizer"].modality != built["data"].spec.modality:
+            return  # a rule has said so, and there are no tokens to speak of
         ctx = _context(built)
     except KeyError:
         return
