@@ -119,11 +119,12 @@ def markdown(found: list[Row]) -> str:
         "Made by `python docs/mechanisms.py`. Each line is one run of seed 0: "
         f"`blockyard train` with the words shown and `{' '.join(SHORT)}`.",
         f"{STEPS} updates of a small model say that a mechanism learns, not which one is best: that takes seeds and a "
-        "sweep. Step times are of one machine, and ratios between lines of one experiment are all they are good for.",
+        "sweep. Step times hang on what else the machine does: set them side by side only where it did nothing else; "
+        f"this page was made at loads of {_loads(found)} on 2 cores. Parameters and FLOPs hang on nothing.",
     ]
     for family in dict.fromkeys(row.choice.family for row in found):
-        lines += ["", f"## {family}", "", "| choice | what it is | words | result | parameters | step, ms |"]
-        lines += ["|---|---|---|---|---|---|"]
+        lines += ["", f"## {family}", "", "| choice | what it is | words | result | parameters | FLOPs a sample | step, ms |"]
+        lines += ["|---|---|---|---|---|---|---|"]
         lines += [_line(row) for row in found if row.choice.family == family]
     return "\n".join(lines) + "\n"
 
@@ -131,10 +132,18 @@ def markdown(found: list[Row]) -> str:
 def _line(row: Row) -> str:
     what = row.choice.summary.rstrip(".").replace("|", "\\|")
     if row.summary is None:
-        return f"| `{row.choice.name}` | {what} | {_words(row)} | not run | | |"
+        return f"| `{row.choice.name}` | {what} | {_words(row)} | not run | | | |"
     metric, value = _headline(row.summary)
     parameters, step = row.summary["parameters"]["trainable"], row.summary["step_seconds"] * 1e3
-    return f"| `{row.choice.name}` | {what} | {_words(row)} | {metric} {value:.3f} | {parameters:,} | {step:.1f} |"
+    flops = row.summary["flops_per_sample"]["training"]
+    figures = f"{metric} {value:.3f} | {parameters:,} | {flops:.3g} | {step:.1f}"
+    return f"| `{row.choice.name}` | {what} | {_words(row)} | {figures} |"
+
+
+def _loads(found: list[Row]) -> str:
+    """The least and the most that the machine had to do, as the runs recorded it."""
+    loads = [row.summary["load"] for row in found if row.summary and row.summary.get("load") is not None]
+    return f"{min(loads):.1f} to {max(loads):.1f}" if loads else "unknown size"
 
 
 def _words(row: Row) -> str:

@@ -100,3 +100,13 @@ def test_readme_names_every_choice():
     assert len(named) >= 11
     for family, names in named.items():
         assert sorted(names) == sorted(catalog.choices(family)), family
+
+
+def test_the_page_of_mechanisms_has_every_choice():
+    """What `python docs/mechanisms.py` wrote is about the yard as it stands now."""
+    text = (ROOT / "docs/mechanisms.md").read_text(encoding="utf-8")
+    sections = re.split(r"^## (\w+)$", text, flags=re.M)[1:]
+    assert len(sections) == 2 * 10
+    for family, body in zip(sections[::2], sections[1::2], strict=True):
+        named = re.findall(r"^\| `(\w+)` \|", body, re.M)
+        assert sorted(named) == sorted(catalog.choices(family)), family
