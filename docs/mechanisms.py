@@ -123,7 +123,8 @@ def markdown(found: list[Row]) -> str:
         f"this page was made at loads of {_loads(found)} on 2 cores. Parameters and FLOPs hang on nothing.",
     ]
     for family in dict.fromkeys(row.choice.family for row in found):
-        lines += ["", f"## {family}", "", "| choice | what it is | words | result | parameters | FLOPs a sample | step, ms |"]
+        lines += ["", f"## {family}", ""]
+        lines += ["| choice | what it is | words | result | parameters | FLOPs a sample | step, ms |"]
         lines += ["|---|---|---|---|---|---|---|"]
         lines += [_line(row) for row in found if row.choice.family == family]
     return "\n".join(lines) + "\n"
