@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 #: steps at the start that are not counted
 WARM_UP = 20
@@ -96,13 +97,10 @@ def one_run(outputs: Path, words: tuple[str, ...], steps: int) -> tuple[float, f
         resumed.append(time.perf_counter())
         original(self, *arguments)
 
-    rhythm.Rhythm.on_train_batch_start = between  # type: ignore[method-assign]
-    try:
-        with compose_run(outputs, words, steps) as folder, contextlib.redirect_stderr(io.StringIO()):
-            theirs = bare_loop(folder.config, steps)
-            assert train(folder) == 0
-    finally:
-        rhythm.Rhythm.on_train_batch_start = original  # type: ignore[method-assign]
+    watched = mock.patch.object(rhythm.Rhythm, "on_train_batch_start", between)
+    with watched, compose_run(outputs, words, steps) as folder, contextlib.redirect_stderr(io.StringIO()):
+        theirs = bare_loop(folder.config, steps)
+        assert train(folder) == 0
     return statistics.median(found["ours"][WARM_UP:]), statistics.median(found["bare"][WARM_UP:])
 
 
