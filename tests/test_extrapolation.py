@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+from blockyard.assemble import Plan
 from blockyard.check import check
 from blockyard.compose import compose
+from blockyard.contracts import Batch
 from blockyard.data._text import Lines, Windows
 from blockyard.engine.extrapolation import Curve, extrapolate, stretched
 from blockyard.errors import UserError
@@ -42,7 +44,7 @@ def curve(model: nn.Module, *factors: int, split: object = None, **settings: int
 @pytest.mark.parametrize("factor", [1, 2, 4, 8])
 def test_joined_rows_ask_for_the_same_symbols(factor: int, packed: bool) -> None:
     split = text(packed=packed)
-    joined = split.joined(16, factor)
+    joined = split.longer(16, factor)
     assert len(joined) == 16 // factor
     batch = NextToken().prepare(joined.batch(torch.arange(len(joined)), None))
     assert batch.inputs.shape == (16 // factor, LENGTH * factor)
@@ -143,7 +145,7 @@ def test_learned_is_interpolated_to_longer_causal_rows(factor: int) -> None:
 def test_what_cannot_be_longer_is_refused() -> None:
     lines = Lines(symbols(1, 60)[0].int(), torch.full((10,), 6), LENGTH - 1, 1.0)
     model = tiny(causal=True, position="alibi")
-    assert curve(model, 2, split=lines).refused() == {"test@2x": "the rows of this data cannot be joined"}
+    assert curve(model, 2, split=lines).refused() == {"test@2x": "this data has no longer rows"}
     few = curve(model, 2, 8, split=text(6 * 3 + 1))
     assert few.refused() == {"test@8x": "the test part has 3 rows of 6 tokens, too few for one of this length"}
     assert few.asked == 2 * LENGTH
@@ -153,6 +155,44 @@ def test_what_cannot_be_longer_is_refused() -> None:
             assert (
                 "takes rows of one length only" in curve(tiny(causal=True, token_mixer=mixer), 2).refused()["test@2x"]
             )
+
+
+PROBES = [
+    ("associative_recall", "answer", "token"),
+    ("copy", "answer", "token"),
+    ("long_agreement", "answer", "token"),
+    ("listops", "classify", "mean_pool"),
+]
+
+
+@pytest.mark.parametrize(("data", "objective", "head"), PROBES)
+def test_tasks_are_drawn_anew_at_every_length(data: str, objective: str, head: str) -> None:
+    """As many rows of the same part, with as much asked in each; at factor 1 the very rows there are."""
+    words = [f"data={data}", f"objective={objective}", f"head={head}", "tokenizer=symbols", "position=rope"]
+    sizes = ["data.length=32", "data.samples=40", "data.eval_samples=24", "model=decoder", "model.dim=16"]
+    few = ["data.pairs=4"] * (data == "associative_recall")
+    plan = Plan(compose([*words, *sizes, *few, "model.depth=1", "model.heads=2"]).config)
+    split = plan.data.load(plan.tokenizer).test
+    order = torch.arange(24)
+    first, same, long = (each.batch(order, None) for each in (split, split.longer(24, 1), split.longer(24, 4)))
+    assert_close(same.inputs, first.inputs)
+    assert_close(same.target, first.target)
+    if objective == "answer":
+        assert long.inputs.shape == (24, 128)
+        assert_close((long.target != Batch.ignore).sum(1), (first.target != Batch.ignore).sum(1))
+    else:
+        assert long.lengths.min() >= 32
+        assert long.lengths.max() <= 128
+    model = plan.model(0).eval()
+    found = extrapolate(model, split, plan.objective, (4,), part="test", batch_size=8)
+    assert (found.rows, found.redrawn, found.refused()) == (24, True, {})
+    with torch.no_grad():
+        wanted = plan.objective.loss(model(**long.arguments()), long.target).item()
+    assert found.figures()["test/loss@4x"] == pytest.approx(wanted, rel=1e-5)
+    assert "24 rows of the test part at every length, drawn anew" in table(found.plain())
+    ElementTree.fromstring(picture(found.plain()))
+    asked = [False] * 3 + [True] if data in ("copy", "long_agreement") else [True] * 4
+    assert [place is not None for place in found.lengths[1].places] == (asked if objective == "answer" else [])
 
 
 def test_planted_overlap_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +205,7 @@ def test_planted_overlap_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         made.batch = lambda order, key: Windows.batch(made, order // 2, key)
         return made
 
-    monkeypatch.setattr(Windows, "joined", overlapping)
+    monkeypatch.setattr(Windows, "longer", overlapping)
     assert curve(model, 2).lengths[1].metrics["loss"] != pytest.approx(wanted, rel=1e-5)
 
 
@@ -245,6 +285,9 @@ def test_models_that_are_no_decoders_are_refused_before_they_run() -> None:
     assert ["judges a decoder at longer rows" in str(issue) for issue in issues] == [True]
     issues = check(compose(["experiment=gpt_code", "data.sample=line", "trainer.extrapolate=[2]"]))
     assert any("data.sample=window" in str(issue) for issue in issues)
+    issues = check(compose(["experiment=recall", "model=encoder", "trainer.extrapolate=[2]"]))
+    assert any("use model=decoder" in str(issue) for issue in issues)
+    assert not check(compose(["experiment=recall", "position=rope", "trainer.extrapolate=[2]"]))
     issues = check(compose(["experiment=gpt_code", "trainer.extrapolate=[1]"]))
     assert any("expected a list of int >= 2" in str(issue) for issue in issues)
 

@@ -58,6 +58,7 @@ class DataSpec:
     classes: int | None = None
     source: tuple[int, ...] | None = None  # shape of the other row, that an encoder reads (translation)
     vocabulary: int | None = None  # of data that is symbols from the start
+    lengthens: bool = False  # its splits give longer rows where an evaluation asks for them (`Lengthens`)
 
     @property
     def things(self) -> str:
@@ -248,12 +249,18 @@ class Split(Protocol):
 
 @runtime_checkable
 class Lengthens(Protocol):
-    """A split whose rows are pieces of something longer: an evaluation can ask for longer rows of the same."""
+    """A split that an evaluation can ask for longer rows.
 
-    def joined(self, rows: int, factor: int) -> Split:
-        """What the first `rows` rows hold, in rows `factor` times as long, asking for the same tokens.
+    redrawn: False where rows are pieces of one text, which are then joined, so that the same tokens are asked
+        for at every length; True where rows follow a rule and as many are drawn anew at that length
+    """
 
-        rows: a multiple of `factor`, at most as many as there are
+    redrawn: bool
+
+    def longer(self, rows: int, factor: int) -> Split:
+        """The first `rows` rows, or as many new ones, `factor` times as long.
+
+        rows: at most as many as there are, and a multiple of `factor` where they are joined
         """
 
 
@@ -347,6 +354,7 @@ class Objective(ABC):
     takes: ClassVar[str]  # "token" or "sequence": what the head must give
     target: ClassVar[str | None] = None  # what the data must bring; None where it is made here
     modality: ClassVar[str | None] = None  # the only modality it is for, or None
+    needs_source: ClassVar[bool] = False  # it is about a row that is written from another one
 
     @abstractmethod
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:

@@ -65,10 +65,10 @@ def evaluate_longer(
     allow: tuple[str, ...] | list[str] = (),
     position: dict[str, Any] | None = None,
 ) -> tuple[Curve, Loaded]:
-    """A decoder's metrics in rows 1 and `factors` times as long as those of training, over the same text.
+    """A decoder's metrics in rows 1 and `factors` times as long as those of training.
 
     position: options of its position scheme to change for this evaluation, such as {"scaling": "yarn"}
-    Raises UserError as `evaluate` does, for a run that is no decoder of running text, and for options
+    Raises UserError as `evaluate` does, for a run that is no decoder, data without longer rows, and for options
     that do not fit.
     """
     from blockyard.engine.extrapolation import extrapolate
@@ -78,8 +78,13 @@ def evaluate_longer(
     if not factors or any(factor < 2 for factor in factors):
         raise UserError(f"extrapolate={list(factors)}: takes whole numbers from 2, such as extrapolate=[2,4,8]")
     loaded = load(run, which=which, outputs=outputs, allow=allow, position=position or {})
-    if not loaded.model.ctx.causal or loaded.objective.takes != "token":
-        raise UserError(f"{loaded.folder.name} is no decoder; extrapolate needs model=decoder with a token objective")
+    if not loaded.model.ctx.causal:
+        raise UserError(f"{loaded.folder.name} is no decoder; extrapolate needs model=decoder")
+    if not loaded.data.spec.lengthens:
+        raise UserError(
+            f"{loaded.folder.name}: {type(loaded.data).__name__} has no longer rows; extrapolate needs running text "
+            "(data.sample=window) or a task that is made"
+        )
 
     def curve(model: nn.Module, rows: Split, settings: dict[str, Any]) -> Curve:
         return extrapolate(model, rows, loaded.objective, factors, part=_PART[split], **settings)

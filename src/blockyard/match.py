@@ -23,6 +23,7 @@ BUDGETS = {"params": "parameters", "flops": "FLOPs per sample"}
 KEYS = (*BUDGETS, "by")
 SIZES = {"dim": "model.dim", "depth": "model.depth", "expansion": "channel_mixer.expansion"}
 LARGEST = {"dim": 65_536, "depth": 1_024, "expansion": 1_048_576}
+FAR = 2.0  # times a budget; a size that misses it by more has not met it
 _GAP = 8  # sizes that are tried to find one that a model can be built with
 
 
@@ -99,6 +100,10 @@ def solve(config: dict[str, Any], given: Collection[str], issues: list[Issue]) -
         issues.append(Issue(key, f"no model can be built near {along.key}={along.value(along.own)} ({why})"))
         return {}
     size, weight = along.value(found[0]), found[1]
+    if not target / FAR <= weight <= target * FAR:
+        problem = f"{target:,} {BUDGETS[what]} are out of reach by {along.key}; the nearest is {size:g}: {weight:,}"
+        issues.append(Issue(key, problem, [f"{key}={weight}"]))
+        return {}
     config.update(along.put(config, found[0]))
     record = {"by": what, "over": along.key, "target": target, "value": weight, "off": weight / target - 1}
     return record | {"size": size, "vocabulary": Plan(config).tokens().vocabulary}

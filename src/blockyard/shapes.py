@@ -69,8 +69,8 @@ def weights(config: dict[str, Any]) -> Iterator[Issue]:
 
 
 def _problems(part: Any, built: dict[str, Any]) -> list[str]:
-    """What a plan says against the data and the objective it is to run with, and a trainer against this machine."""
-    found = list(part.problems(built["data"], built["objective"])) if hasattr(part, "problems") else []
+    """What a plan says against the data, objective and model it is to run with, and a trainer against this machine."""
+    found = list(part.problems(built["data"], built["objective"], built["model"])) if hasattr(part, "problems") else []
     if hasattr(part, "device_type"):
         try:
             part.device_type()

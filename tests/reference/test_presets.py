@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 from transformers import (
     BertConfig,
-    BertModel,
+    BertForMaskedLM,
     CohereConfig,
     CohereForCausalLM,
     FNetConfig,
-    FNetModel,
+    FNetForMaskedLM,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -175,6 +175,12 @@ def test_palm_is_coheres_block() -> None:
     differ(model, partial(model, inputs), wanted)
 
 
+MASKED_HEAD = {
+    "cls.predictions.transform.dense": "head.hidden.proj",
+    "cls.predictions.transform.LayerNorm": "head.hidden.norm",
+}
+
+
 def folded(weights: dict[str, Tensor], theirs: Any, bias: Tensor) -> dict[str, Tensor]:
     """BERT's three tables as ours: that of token types is part of the symbols', which the head shares."""
     table = theirs.embeddings.word_embeddings.weight + theirs.embeddings.token_type_embeddings.weight[0]
@@ -184,13 +190,13 @@ def folded(weights: dict[str, Tensor], theirs: Any, bias: Tensor) -> dict[str, T
 
 
 def test_bert() -> None:
-    """Hidden states are equal; so is what is predicted, since what a token type adds is one number for all symbols."""
+    """What is predicted is equal but for one number: what the token type in our table adds to all symbols alike."""
     model = ours("preset=bert", *TEXT)
     size = {"vocab_size": model.ctx.tokens.vocabulary, "hidden_size": 16, "intermediate_size": 64}
     config = BertConfig(**size, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=6)
-    theirs = stir(BertModel(config, add_pooling_layer=False)).double().eval()
-    names = {
-        "embeddings.LayerNorm": "blocks.0.first_norm",
+    theirs = stir(BertForMaskedLM(config)).double().eval()
+    names = MASKED_HEAD | {
+        "bert.embeddings.LayerNorm": "blocks.0.first_norm",
         "attention.self.query": "token_mixer.q",
         "attention.self.key": "token_mixer.k",
         "attention.self.value": "token_mixer.v",
@@ -200,39 +206,39 @@ def test_bert() -> None:
         "output.dense": "channel_mixer.proj_out",
         "output.LayerNorm": "channel_norm",
     }
-    copied = translated(theirs.state_dict(), names, r"encoder\.layer\.(\d+)")
+    copied = translated(theirs.state_dict(), names, r"bert\.encoder\.layer\.(\d+)")
     joined(copied, "token_mixer.proj_in", ("token_mixer.q", "token_mixer.k", "token_mixer.v"))
-    bias = torch.randn(size["vocab_size"], dtype=torch.float64)
-    model.load_state_dict(folded(copied, theirs, bias))
+    model.load_state_dict(folded(copied, theirs.bert, theirs.cls.predictions.bias))
+    masked_like(model, theirs)
+
+
+def masked_like(model: nn.Module, theirs: nn.Module) -> None:
+    """Hidden states and predictions, as likelihoods; every weight counts in one of them."""
     inputs = symbols(model)
-    hidden = theirs(inputs).last_hidden_state
-    steps = model.steps(inputs)
-    assert_close(steps["normed"], hidden)
-    wanted = (hidden @ theirs.embeddings.word_embeddings.weight.T + bias).log_softmax(-1)
-    assert_close(steps["prediction"].log_softmax(-1), wanted)
-    differ(model, lambda: model.steps(inputs)["normed"], hidden)
+    found = theirs(inputs, output_hidden_states=True)
+    assert_close(model.steps(inputs)["normed"], found.hidden_states[-1])
+    wanted = found.logits.log_softmax(-1)
+    assert_close(model(inputs).log_softmax(-1), wanted)
+    differ(model, lambda: model(inputs).log_softmax(-1), wanted)
 
 
 def test_fnet() -> None:
     model = ours("preset=fnet", *TEXT)
     size = {"vocab_size": model.ctx.tokens.vocabulary, "hidden_size": 16, "intermediate_size": 64}
-    theirs = stir(FNetModel(FNetConfig(**size, num_hidden_layers=2, max_position_embeddings=6), False)).double().eval()
+    theirs = stir(FNetForMaskedLM(FNetConfig(**size, num_hidden_layers=2, max_position_embeddings=6))).double().eval()
     with torch.no_grad():  # its further projection, which the paper does not have
-        theirs.embeddings.projection.weight.copy_(torch.eye(16))
-        theirs.embeddings.projection.bias.zero_()
-    names = {
-        "embeddings.LayerNorm": "blocks.0.first_norm",
+        theirs.fnet.embeddings.projection.weight.copy_(torch.eye(16))
+        theirs.fnet.embeddings.projection.bias.zero_()
+    names = MASKED_HEAD | {
+        "fnet.embeddings.LayerNorm": "blocks.0.first_norm",
         "fourier.output.LayerNorm": "token_norm",
         "intermediate.dense": "channel_mixer.proj_in",
         "output.dense": "channel_mixer.proj_out",
         "output.LayerNorm": "channel_norm",
     }
-    copied = translated(theirs.state_dict(), names, r"encoder\.layer\.(\d+)")
-    model.load_state_dict(folded(copied, theirs, torch.zeros(size["vocab_size"])))
-    inputs = symbols(model)
-    wanted = theirs(inputs).last_hidden_state
-    assert_close(model.steps(inputs)["normed"], wanted)
-    differ(model, lambda: model.steps(inputs)["normed"], wanted)
+    copied = translated(theirs.state_dict(), names, r"fnet\.encoder\.layer\.(\d+)")
+    model.load_state_dict(folded(copied, theirs.fnet, theirs.cls.predictions.bias))
+    masked_like(model, theirs)
 
 
 TIMM = {

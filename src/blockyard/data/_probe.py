@@ -7,6 +7,9 @@ on every machine. The row's own symbols decide its part (a hash of them), so tha
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
+from copy import copy
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -35,10 +38,20 @@ class Made(NamedTuple):
 
 
 class Held:
-    """Rows in memory; those of different lengths are cut to the longest of a batch."""
+    """Rows in memory; those of different lengths are cut to the longest of a batch.
 
-    def __init__(self, made: Made) -> None:
+    drawn: (rows, factor) -> as many rows of the same part, `factor` times as long
+    """
+
+    redrawn = True
+
+    def __init__(self, made: Made, drawn: Callable[[int, int], Made]) -> None:
         self.rows = Made(made.inputs.int(), made.target.int(), made.lengths)
+        self.drawn = drawn
+
+    def longer(self, rows: int, factor: int) -> Held:
+        """The task at that length."""
+        return Held(self.drawn(rows, factor), self.drawn)
 
     def __len__(self) -> int:
         return len(self.rows.inputs)
@@ -87,7 +100,7 @@ class Probe(DataModule):
     @property
     def spec(self) -> DataSpec:
         """Rows of symbols, with a target where something is asked."""
-        return DataSpec("symbols", (self.length,), target="symbols", vocabulary=self.vocabulary)
+        return DataSpec("symbols", (self.length,), target="symbols", vocabulary=self.vocabulary, lengthens=True)
 
     @abstractmethod
     def make(self, draw: Draw) -> Made:
@@ -95,7 +108,23 @@ class Probe(DataModule):
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Make the parts. Raises ValueError where there are too few different rows to hold some back."""
-        wanted = (self.samples, self.eval_samples, self.eval_samples)
+        parts = self._parts((self.samples, self.eval_samples, self.eval_samples))
+        self._fingerprint = sha256(part for made in parts for part in made if part is not None)
+        return Splits(*(Held(made, partial(self._longer, number)) for number, made in enumerate(parts)))
+
+    def lengthened(self, factor: int) -> Probe:
+        """The task in rows `factor` times as long, as much asked in each."""
+        task = copy(self)
+        task.length = self.length * factor
+        return task
+
+    def _longer(self, part: int, rows: int, factor: int) -> Made:
+        """Rows of a part, drawn at another length; at factor 1 they are its first rows."""
+        (made,) = self.lengthened(factor)._parts(tuple(rows if number == part else 0 for number in range(3)))
+        return made
+
+    def _parts(self, wanted: tuple[int, ...]) -> list[Made]:
+        """As many different candidates as wanted for each part that is. Raises ValueError where there are too few."""
         found: list[list[Made]] = [[], [], []]
         counts = [0, 0, 0]
         key = mix(type(self).__name__, self.data_seed)
@@ -114,9 +143,7 @@ class Probe(DataModule):
                 f"{type(self).__name__} with these options has too few different rows to keep the parts apart "
                 f"(found {counts}, wanted {list(wanted)}); raise data.length or the number of symbols"
             )
-        parts = [_joined(pieces, count) for pieces, count in zip(found, wanted, strict=True)]
-        self._fingerprint = sha256(part for made in parts for part in made if part is not None)
-        return Splits(*(Held(made) for made in parts))
+        return [_joined(pieces, count) for pieces, count in zip(found, wanted, strict=True) if pieces]
 
     def fingerprint(self) -> str:
         """SHA-256 of the rows, part by part."""

@@ -44,6 +44,8 @@ class Windows:
     stream: (T,) int32 symbols; segment: (T,) int32 documents of a packed stream, or None
     """
 
+    redrawn = False
+
     def __init__(self, stream: Tensor, segment: Tensor | None, context: int, bytes_per_token: float) -> None:
         self.stream, self.segment, self.context = stream, segment, context
         self.bytes_per_token = bytes_per_token
@@ -51,7 +53,7 @@ class Windows:
     def __len__(self) -> int:
         return (len(self.stream) - 1) // self.context
 
-    def joined(self, rows: int, factor: int) -> Windows:
+    def longer(self, rows: int, factor: int) -> Windows:
         """The text of the first `rows` rows in rows `factor` times as long."""
         stop = rows * self.context + 1
         segment = None if self.segment is None else self.segment[:stop]
@@ -124,7 +126,7 @@ class TextData(DataModule):
     def spec(self) -> DataSpec:
         """Rows of `context` tokens; of different lengths where lines are not packed."""
         variable = self.sample == "line" and not self.packed
-        return DataSpec("text", (self.context,), variable=variable, packed=self.packed)
+        return DataSpec("text", (self.context,), variable=variable, packed=self.packed, lengthens=not variable)
 
     @abstractmethod
     def documents(self) -> Documents:

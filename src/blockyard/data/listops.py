@@ -70,8 +70,20 @@ class ListOps(Probe):
     def spec(self) -> DataSpec:
         """Rows of different lengths, of ten classes."""
         return DataSpec(
-            "symbols", (self.length,), variable=True, target="class", classes=DIGITS, vocabulary=self.vocabulary
+            "symbols",
+            (self.length,),
+            variable=True,
+            target="class",
+            classes=DIGITS,
+            vocabulary=self.vocabulary,
+            lengthens=True,
         )
+
+    def lengthened(self, factor: int) -> ListOps:
+        """Longer expressions, not only room for them."""
+        task = super().lengthened(factor)
+        task.least = self.least * factor
+        return task
 
     def make(self, draw: Draw) -> Made:
         """Rows whose outermost list closes between `least` and `length` symbols."""

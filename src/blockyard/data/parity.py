@@ -58,7 +58,7 @@ class Parity(Probe):
         """A class of two a row, or a symbol of two at each place."""
         classes = 2 if self.ask == "row" else None
         target = "class" if self.ask == "row" else "symbols"
-        return DataSpec("symbols", (self.length,), target=target, classes=classes, vocabulary=2)
+        return DataSpec("symbols", (self.length,), target=target, classes=classes, vocabulary=2, lengthens=True)
 
     def make(self, draw: Draw) -> Made:
         """Bits, and their sums modulo two."""

@@ -1,4 +1,4 @@
-"""Rows longer than those of training: the same text, judged in rows 1, 2, 4, ... times as long.
+"""Rows longer than those of training: the same text, or the same task, in rows 1, 2, 4, ... times as long.
 
 Source: Press et al. 2021, Train Short, Test Long (arXiv 2108.12409), section 2: rows that do not overlap
 
@@ -7,8 +7,8 @@ Source: Press et al. 2021, Train Short, Test Long (arXiv 2108.12409), section 2:
     rows of 4n     |a b c d e f g h i j k l m n o p|    "@4x"   length, and each figure is the mean of all
 
 Longer rows give most symbols more to look back on, so that a model that can use it does better than
-@1x; by place says where in the row it does. A length that the model cannot read is refused with the
-reason and has no figure.
+@1x; by place says where in the row it does. Rows that are made by a rule are drawn anew, as many at every
+length. A length that the model cannot read is refused with the reason and has no figure.
 """
 
 from __future__ import annotations
@@ -32,26 +32,33 @@ class Length:
 
     factor: over that of training; tokens: of a row
     metrics: means over all tokens asked for; places: the metric that chooses checkpoints, over the
-        first, second, ... stretch of a row as long as one of training
+        first, second, ... stretch of a row as long as one of training, None where nothing is asked there;
+        empty for one answer a row
     how: whether the position scheme read the row as if it were shorter; refused: why there are no figures
     """
 
     factor: int
     tokens: int
     metrics: dict[str, float] = field(default_factory=dict)
-    places: list[float] = field(default_factory=list)
+    places: list[float | None] = field(default_factory=list)
     how: str = "as in training"
     refused: str | None = None
 
 
 @dataclass(frozen=True)
 class Curve:
-    """All lengths of one part of the data. asked: tokens asked for, the same at every length."""
+    """All lengths of one part of the data.
+
+    rows: of training's length; asked: tokens in them; redrawn: whether every length has as many rows, drawn
+        anew, and not the same tokens in fewer
+    """
 
     part: str  # "test", "val", "train"
     metric: str  # the one that `places` are about
     context: int
+    rows: int
     asked: int
+    redrawn: bool
     lengths: list[Length]
 
     def figures(self) -> dict[str, float]:
@@ -89,24 +96,27 @@ def extrapolate(
     Batches hold as many tokens at every length. `limit` is in batches of training's length.
     """
     context, metric = model.ctx.tokens.max_len, objective.best()[0]
+    redrawn = isinstance(split, Lengthens) and split.redrawn
     refused = {factor: why for factor in sorted({*factors}) if (why := _refusal(model, split, factor))}
     rows = len(split) if limit is None else min(len(split), limit * batch_size)
     usable = [factor for factor in sorted({1, *factors}) if factor not in refused]
-    while math.lcm(*usable) > rows:
-        refused[usable.pop()] = f"the {part} part has {rows} rows of {context} tokens, too few for one of this length"
-    rows -= rows % math.lcm(*usable)
+    if not redrawn:
+        while math.lcm(*usable) > rows:
+            why = f"the {part} part has {rows} rows of {context} tokens, too few for one of this length"
+            refused[usable.pop()] = why
+        rows -= rows % math.lcm(*usable)
     lengths = []
     for factor in sorted({1, *factors}):
         tokens = context * factor
         if factor in refused:
             lengths.append(Length(factor, tokens, refused=refused[factor]))
             continue
-        by_place = ByPlace(objective, metric, context, factor)
+        by_place = ByPlace(objective, metric, context, factor if objective.takes == "token" else 0)
         try:
             with stretched(model, factor) as how:
                 found = evaluate(
                     model,
-                    split.joined(rows, factor) if isinstance(split, Lengthens) else split,
+                    split.longer(rows, factor) if isinstance(split, Lengthens) else split,
                     by_place,
                     batch_size=max(1, batch_size // factor),
                     device=device,
@@ -119,15 +129,15 @@ def extrapolate(
                 raise
             lengths.append(Length(factor, tokens, refused=str(error)))
             continue
-        places = [found.pop(name) for name in by_place.names]
+        places = [None if math.isnan(value := found.pop(name)) else value for name in by_place.names]
         lengths.append(Length(factor, tokens, found, places, how))
-    return Curve(part, metric, context, rows * context, lengths)
+    return Curve(part, metric, context, rows, rows * context, redrawn, lengths)
 
 
 def _refusal(model: nn.Module, split: Split, factor: int) -> str | None:
     """Why rows so many times longer are not to be had, as far as that is declared."""
     if not isinstance(split, Lengthens):
-        return "the rows of this data cannot be joined"
+        return "this data has no longer rows"
     for module in model.modules():
         name = type(module).__name__
         if isinstance(module, TokenMixer) and not module.traits.any_length:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 
-from blockyard.contracts import Count, CountOrZero, DataModule, Objective, Positive
+from blockyard.contracts import Architecture, Count, CountOrZero, DataModule, Objective, Positive
 from blockyard.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ class TrainerPlan:
         limit_train: updates an epoch is cut to
         limit_val: validation batches to look at
         limit_test: test batches to look at
-        extrapolate: lengths of rows, as multiples of training's, at which the validation and test text is judged
-            once more at the end, as test/loss@2x; for decoders of running text
+        extrapolate: lengths of rows, as multiples of training's, at which the validation and test part is judged
+            once more at the end, as test/loss@2x; for decoders of running text and of tasks that are made
         overfit: train on the first so many batches again and again; 0 is off
         deterministic: refuse operations that do not give the same bits every time
         threads: CPU threads of torch; auto is one, or all where timing says they pay (with one process)
@@ -132,8 +132,8 @@ class TrainerPlan:
         ends = [self.max_steps, None if self.max_epochs is None else self.max_epochs * steps_per_epoch]
         return min(end for end in ends if end is not None)
 
-    def problems(self, data: DataModule, objective: Objective) -> list[str]:
-        """What cannot work with this data and objective, one sentence each; known before anything is read."""
+    def problems(self, data: DataModule, objective: Objective, model: Architecture) -> list[str]:
+        """What cannot work with this data, objective and model, one sentence each; known before anything is read."""
         found = []
         parts = self.accumulate * self.world
         if data.batch_size % parts:
@@ -146,11 +146,10 @@ class TrainerPlan:
                 f"data.eval_batch_size={data.eval_batch_size} does not divide among {self.world} processes; "
                 f"take a multiple of {self.world}"
             )
-        running = data.spec.modality == "text" and not data.spec.variable and data.spec.source is None
-        if self.extrapolate and not (running and objective.needs_causal and objective.takes == "token"):
+        if self.extrapolate and not (data.spec.lengthens and model.causal):
             found.append(
-                f"trainer.extrapolate={list(self.extrapolate)} judges a decoder at longer rows of running text; use "
-                "objective=next_token and data.sample=window, or trainer.extrapolate=[]"
+                f"trainer.extrapolate={list(self.extrapolate)} judges a decoder at longer rows of running text, or of "
+                "a task that is made; use model=decoder and a text with data.sample=window, or trainer.extrapolate=[]"
             )
         return found
 

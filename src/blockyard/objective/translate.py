@@ -11,7 +11,7 @@ Equation: -log softmax(prediction_n)[symbol_{n+1}], given the source and the tru
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -29,6 +29,8 @@ class Translate(NextToken):
     Options:
         label_smoothing: share of the target that is spread over all symbols, in training only
     """
+
+    needs_source: ClassVar[bool] = True
 
     def __init__(self, *, label_smoothing: Rate = 0.0) -> None:
         self.label_smoothing = label_smoothing

@@ -13,10 +13,9 @@ from blockyard.runs.identity import slug
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 560, 340, 64, 48, 44, 24
 TEST = "extrapolation-test.json"
-AVERAGED = (
-    "means over the same tokens at every length, in rows that do not overlap; places: the first, second, ... "
-    "stretch of a row as long as one of training"
-)
+SAME = "means over the same tokens at every length, in rows that do not overlap"
+REDRAWN = "means over as many rows at every length, drawn anew by the same rule"
+PLACES = "places: the first, second, ... stretch of a row as long as one of training"
 
 
 def write(
@@ -29,7 +28,8 @@ def write(
     """
     changed = "".join(f"-{slug(key)}-{slug(str(value))}" for key, value in sorted((position or {}).items()))
     paths = [folder / f"extrapolation-{curve['part']}{changed}.{kind}" for kind in ("json", "svg")]
-    write_json(paths[0], {**curve, "weights": weights, "position": dict(position or {}), "averaged": AVERAGED})
+    averaged = f"{REDRAWN if curve['redrawn'] else SAME}; {PLACES}"
+    write_json(paths[0], {**curve, "weights": weights, "position": dict(position or {}), "averaged": averaged})
     write_text(paths[1], picture(curve))
     return paths
 
@@ -37,22 +37,29 @@ def write(
 def table(curve: Mapping[str, Any]) -> str:
     """A line for each length: the metrics, and the first and last stretch of its rows."""
     metric, names = curve["metric"], list(curve["lengths"][0]["metrics"])
-    heads = ["rows", "tokens", *names, f"{metric}, first {curve['context']}", f"{metric}, last {curve['context']}"]
+    by_place = any(each["places"] for each in curve["lengths"])
+    ends = [f"{metric}, first {curve['context']}", f"{metric}, last {curve['context']}"] if by_place else []
+    heads = ["rows", "tokens", *names, *ends]
     lines = [heads]
     for each in curve["lengths"]:
         start = [f"{each['factor']}x", str(each["tokens"])]
         if each["refused"]:
             lines.append([*start, f"refused: {each['refused']}"])
             continue
-        values = [*(each["metrics"][name] for name in names), each["places"][0], each["places"][-1]]
+        values = [*(each["metrics"][name] for name in names), *(each["places"][end] for end in (0, -1) if by_place)]
         how = [] if each["how"] == "as in training" else [each["how"]]
-        lines.append([*start, *(f"{value:.5g}" for value in values), *how])
+        lines.append([*start, *("-" if value is None else f"{value:.5g}" for value in values), *how])
     widths = [max(len(row[i]) for row in lines if len(row) > 3) for i in range(len(heads))]
     text = "\n".join(
         "  ".join(cell.ljust(widths[i] if i < len(widths) else 0) for i, cell in enumerate(row)).rstrip()
         for row in lines
     )
-    return f"{text}\nthe same {curve['asked']:,} tokens of the {curve['part']} part at every length\n"
+    same = f"the same {curve['asked']:,} tokens of the {curve['part']} part at every length"
+    return f"{text}\n{_anew(curve) if curve['redrawn'] else same}\n"
+
+
+def _anew(curve: Mapping[str, Any]) -> str:
+    return f"{curve['rows']:,} rows of the {curve['part']} part at every length, drawn anew"
 
 
 def picture(curve: Mapping[str, Any]) -> str:
@@ -60,8 +67,11 @@ def picture(curve: Mapping[str, Any]) -> str:
     metric, shown = curve["metric"], [each for each in curve["lengths"] if not each["refused"]]
     series = {
         "all tokens": [(each["factor"], each["metrics"][metric]) for each in shown],
-        "last stretch of the row": [(each["factor"], each["places"][-1]) for each in shown],
+        "last stretch of the row": [
+            (each["factor"], each["places"][-1]) for each in shown if each["places"] and each["places"][-1] is not None
+        ],
     }
+    series = {name: points for name, points in series.items() if points}
     finite = [value for points in series.values() for _, value in points if math.isfinite(value)] or [0.0]
     low, high = min(finite), max(finite)
     pad = (high - low) * 0.1 or abs(high) * 0.05 or 1.0

@@ -56,8 +56,15 @@ def source(f: Facts) -> str | None:
     if given == takes:
         return None
     if given:
-        return f"{f['data']} brings a source row for an encoder, {f['model']} has no encoder beside its decoder"
+        return f"{f['data']} brings a source row beside the one that is written, {f['model']} reads only one"
     return f"{f['model']} reads a source row with its encoder, {f['data']} has none"
+
+
+def source_of_objective(f: Facts) -> str | None:
+    """What is written from a source needs one."""
+    if not f["objective"].target.needs_source or f.data.source is not None:
+        return None
+    return f"{f['objective']} writes a row from a source row, {f['data']} has none"
 
 
 def norm_across_rows(f: Facts) -> str | None:
@@ -90,6 +97,7 @@ RULES = (
     Rule(("data", "token_mixer"), packing),
     Rule(("data", "model"), packing_of_model),
     Rule(("data", "model"), source),
+    Rule(("data", "objective"), source_of_objective),
     Rule(("data", "norm"), norm_across_rows),
     Rule(("model", "norm"), norm_across_time),
     Rule(("model", "token_mixer"), prefix_of_mixer),

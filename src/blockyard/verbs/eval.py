@@ -2,7 +2,7 @@
        [allow=[PACKAGE]] [extrapolate=[2,4,8] [position.OPTION=VALUE ...]]
 
 The figures of a run's model on one split, computed again from its checkpoint. With extrapolate, those
-of a decoder in rows so many times longer than in training, the same text at every length: a table,
+of a decoder in rows so many times longer than in training, the same text (or task) at every length: a table,
 and extrapolation-SPLIT.json and .svg in the run's folder. Options of the position scheme may be
 changed for it, where the weights stay the same; that curve gets a name of its own.
 
@@ -56,6 +56,8 @@ def _longer(name: str, factors: list[int], position: dict[str, Any], asked: dict
     except OSError as error:
         raise UserError(f"the curve cannot be written into {loaded.folder.path}: {error}") from None
     sys.stderr.write(f"{' and '.join(str(path) for path in paths)}\n")
+    if all(each.refused for each in curve.lengths[1:]):
+        raise UserError(f"extrapolate={factors}: none of these lengths can be read, for the reasons in the table")
     return 0
 
 

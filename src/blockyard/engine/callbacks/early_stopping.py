@@ -10,7 +10,7 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
-from blockyard.contracts import Count, DataModule, NonNegative, Objective
+from blockyard.contracts import Architecture, Count, DataModule, NonNegative, Objective
 from blockyard.engine.callbacks.watcher import Live, Watcher
 from blockyard.errors import UserError
 
@@ -48,9 +48,9 @@ class EarlyStopping(Watcher):
         self._best: float | None = None
         self._waited = 0
 
-    def problems(self, data: DataModule, objective: Objective) -> list[str]:
+    def problems(self, data: DataModule, objective: Objective, model: Architecture) -> list[str]:
         """What cannot work with this data and objective, one sentence each; known before anything is read."""
-        del data
+        del data, model
         if self.monitor is None:
             return []
         # The metrics over a split that knows all there is to know: whether this one does is seen later.
