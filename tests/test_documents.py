@@ -10,19 +10,22 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from blockyard import catalog
+from blockyard.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def blocks(document: str, info: str) -> list[str]:
-    """The fenced blocks of a document whose opening line matches."""
-    text = (ROOT / document).read_text(encoding="utf-8")
+def blocks(text: str, info: str) -> list[str]:
+    """The fenced blocks of a text whose opening line matches."""
     return [body for head, body in re.findall(r"^```(.*?)\n(.*?)^```", text, re.M | re.S) if re.search(info, head)]
 
 
-def commands(document: str, info: str) -> list[str]:
-    lines = (re.sub(r"\s+#.*", "", line) for body in blocks(document, info) for line in body.splitlines())
+def commands(text: str, info: str) -> list[str]:
+    """The commands of these blocks."""
+    lines = (re.sub(r"\s+#.*", "", line) for body in blocks(text, info) for line in body.splitlines())
     return [line for line in lines if line.startswith("blockyard ")]
 
 
@@ -39,7 +42,7 @@ def test_contributing_own_package(tmp_path):
         path = tmp_path / name
         path.parent.mkdir(parents=True)
         path.write_text(body, encoding="utf-8")
-    lines = commands("CONTRIBUTING.md", "example=own")
+    lines = commands(text, "example=own")
     assert len(lines) == 4
     outputs = []
     for line in lines:
@@ -76,17 +79,45 @@ def board_opens(line: str, folder: Path) -> None:
     assert "<title>" in page
 
 
-def test_readme_commands(tmp_path):
-    """README's commands, in its order, in one folder."""
-    lines = commands("README.md", "bash smoke")
-    assert len(lines) >= 20
+# Sections of README whose commands go on with the runs of the one before share a folder; a test each, side by side.
+SECTIONS = [
+    ("From a question to a page, in five commands",),
+    ("A first hour", "What is in the yard", "Writing", "Looking inside", "A run is a folder"),
+    ("What a config is",),
+]
+
+
+def sections(document: str) -> dict[str, str]:
+    """The text below each heading of the second order."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    parts = re.split(r"^## (.+)$", text, flags=re.M)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def test_readme_sections_are_all_typed() -> None:
+    with_commands = [name for name, text in sections("README.md").items() if "```bash smoke" in text]
+    assert sorted(with_commands) == sorted(name for group in SECTIONS for name in group)
+
+
+@pytest.mark.parametrize("names", SECTIONS, ids=lambda names: names[0].split(",")[0])
+def test_readme_commands(
+    names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """README's commands, in its order, in one folder; in this process, since starting one takes longer than most."""
+    monkeypatch.chdir(tmp_path)
+    lines = [line for name in names for line in commands(sections("README.md")[name], "bash smoke")]
+    assert len(lines) >= 3
     for line in lines:
         if line.startswith("blockyard board"):
             board_opens(line, tmp_path)
             continue
-        done = typed(f"{line} debug=fast" if trains(line) else line, tmp_path)
-        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
-    assert (tmp_path / "outputs/sweeps/quickstart/report.html").is_file()
+        words = shlex.split(line)[1:]
+        code = main([*words, "debug=fast"] if trains(line) else words)
+        out, err = capfd.readouterr()
+        assert code == 0, f"{line}\n{out}\n{err}"
+        assert out or err, line
+    if "sweep quickstart" in "".join(lines):
+        assert (tmp_path / "outputs/sweeps/quickstart/report.html").is_file()
 
 
 def test_readme_names_every_choice():

@@ -74,3 +74,19 @@ def test_a_broken_decoder_is_no_decoder_without_a_cache(monkeypatch: pytest.Monk
     monkeypatch.setattr(type(model), "forward", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         decoding(model)
+
+
+def test_flops_of_rows_of_different_lengths_are_those_of_a_batch(tmp_path: Path) -> None:
+    """Counted by hand at the width to which the first batch is padded; a longer task costs more."""
+    words = ("data=listops", "tokenizer=symbols", "objective=classify", "head=mean_pool")
+    small = ("data.samples=64", "data.eval_samples=8", "data.batch_size=32", "model.dim=8", "model.depth=1")
+    for length in (16, 48):
+        summary = run(tmp_path, *words, *small, f"data.length={length}", "trainer.max_steps=1").summary()
+        plan = assemble.plan(compose([*words, *small, f"data.length={length}"]).config)
+        batch = plan.data.load(plan.tokenizer).train.batch(torch.arange(32), None)
+        depth, width = plan.node("model").depth, batch.inputs.shape[1]
+        assert width > 0.7 * length
+        mlp, projections = 2 * 8 * 32, 4 * 8 * 8  # numbers; two FLOPs for each and each token
+        attention = 2 * 2 * width * 8  # a query against all keys, weights against all values
+        wanted = depth * width * (2 * (mlp + projections) + attention) + 2 * 8 * 10
+        assert summary["flops_per_sample"]["forward"] == wanted

@@ -53,6 +53,15 @@ def flops_per_sample(model: nn.Module, objective: Objective, batch: Batch) -> di
     return {"forward": once // len(batch), "training": both // len(batch)}
 
 
+def two_rows(split: Split, batch_size: int) -> Batch:
+    """What FLOPs are counted of: two rows, as wide as padding makes the first `batch_size` samples.
+
+    Two, because batch norm over a map of one place wants more than one.
+    """
+    batch = split.batch(torch.arange(max(2, batch_size)) % min(batch_size, len(split)), None)
+    return Batch(*(None if tensor is None else tensor[:2] for tensor in batch.tensors()))
+
+
 def counter() -> FlopCounterMode:
     """torch's counter, with the CPU's flash kernel, fused recurrent cells and Fourier transforms, which its table
     lacks.

@@ -123,8 +123,8 @@ class Job:
         curves = self._longer_rows(model, name)
         metrics |= {key: value for curve in curves for key, value in curve.figures().items()}
         chosen = self.rhythm.checkpoint
-        # Twice the first: batch norm over a map of one place wants more than one.
-        sample = self.splits.train.batch(torch.zeros(2, dtype=torch.int64), None).to(self.device)
+        data = self.plan.data
+        sample = cost.two_rows(self.splits.train, data.batch_size if data.spec.variable else 1).to(self.device)
         speed = cost.speed(self.rhythm.windows, live.batch_size, live.tokens)
         return {
             "metrics": metrics,

@@ -81,15 +81,16 @@ def resume(name: str, words: Words) -> int:
 
 
 def fit(folder: RunFolder, resume: bool) -> int:
-    """Train in a run folder that is this process's."""
+    """Train in a run folder that is this process's, and give it back."""
     from blockyard.engine.fit import train
     from blockyard.runs.rank import rank_in
 
     if folder.message:
         sys.stderr.write(f"{folder.message}\n")
-    code = train(folder, resume=resume)
-    if code == 0 and not rank_in(folder.config):
-        _tell(folder)
+    with folder:
+        code = train(folder, resume=resume)
+        if code == 0 and not rank_in(folder.config):
+            _tell(folder)
     return code
 
 
