@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -28,6 +30,20 @@ def made(ctx: object, **options: object) -> LongConv:
     return stir(initialise(LongConv(ctx, **options), 0)).double()
 
 
+def g(mixer: LongConv, distance: Tensor, side: int) -> Tensor:
+    """The weights of distances (..., A) within a row whose longest side is this, from the equation: (..., D)."""
+    net = mixer.weights
+    # A hundredth is left after 1.5 rows in the first channel, after 0.3 rows in the last.
+    rates = [math.log(100) * (1 / 1.5 + (1 / 0.3 - 1 / 1.5) * c / (D - 1)) for c in range(D)]
+    taps = []
+    for d in (distance / side).reshape(-1, distance.shape[-1]):
+        angles = torch.stack([math.pi * k * far for far in d for k in range(1, 9)])
+        hidden = torch.sin(net.enter.weight @ torch.cat([d, angles.sin(), angles.cos()]) + net.enter.bias)
+        value = net.leave.weight @ torch.sin(net.inner.weight @ hidden + net.inner.bias)
+        taps.append(value * torch.stack([torch.exp(-rate * d.abs().sum()) for rate in rates]))
+    return torch.stack(taps).reshape(*distance.shape[:-1], D)
+
+
 @pytest.mark.parametrize("cutoff", [1, 3, 4, None])
 @pytest.mark.parametrize("causal", [False, True])
 def test_it_is_a_convolution_cut_off_at_k(causal: bool, cutoff: int | None) -> None:
@@ -35,7 +51,7 @@ def test_it_is_a_convolution_cut_off_at_k(causal: bool, cutoff: int | None) -> N
     mixer, x = made(context(causal=causal, grid=(N,)), cutoff=cutoff), torch.randn(2, N, D, dtype=torch.float64)
     reach = N - 1 if cutoff is None else cutoff - 1
     back = torch.arange(reach, -1 if causal else -reach - 1, -1, dtype=torch.float64)  # i - j, from far behind on
-    kernel = mixer.kernel(back[:, None]).T[:, None]  # (D, 1, taps)
+    kernel = g(mixer, back[:, None], N).T[:, None]  # (D, 1, taps)
     line = F.pad(x.transpose(1, 2), (reach, 0 if causal else reach))
     assert_close(mixer(x, row(N)), F.conv1d(line, kernel, groups=D).transpose(1, 2))
 
@@ -46,7 +62,8 @@ def test_on_a_grid(cutoff: int | None) -> None:
     x = torch.randn(2, ROWS * COLUMNS, D, dtype=torch.float64)
     reach = (ROWS - 1, COLUMNS - 1) if cutoff is None else (cutoff - 1, cutoff - 1)
     far = [torch.arange(side, -side - 1, -1, dtype=torch.float64) for side in reach]
-    kernel = mixer.kernel(torch.stack(torch.meshgrid(*far, indexing="ij"), -1)).permute(2, 0, 1)[:, None]
+    between = torch.stack(torch.meshgrid(*far, indexing="ij"), -1)  # (taps, taps, 2)
+    kernel = g(mixer, between, COLUMNS).permute(2, 0, 1)[:, None]
     image = x.transpose(1, 2).unflatten(2, (ROWS, COLUMNS))
     wanted = F.conv2d(image, kernel, padding=reach, groups=D).flatten(2).transpose(1, 2)
     coords = torch.cartesian_prod(torch.arange(ROWS), torch.arange(COLUMNS)).double()[None]
@@ -68,7 +85,7 @@ def test_padding_and_documents(causal: bool) -> None:
                 for j in range(N):
                     seen = (real is None or real[b, j]) and (parts is None or parts[b, i] == parts[b, j])
                     if seen and abs(i - j) < 6 and (j <= i or not causal):
-                        wanted = wanted + mixer.weights(torch.tensor([i - j]).double()) * x[b, j]
+                        wanted = wanted + g(mixer, torch.tensor([i - j]).double(), N) * x[b, j]
                 assert_close(out[b, i], wanted)
 
 
