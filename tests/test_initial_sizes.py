@@ -16,7 +16,7 @@ from blockyard.contracts import Context, DataSpec, Parts, TokenSpec
 from blockyard.init import Init, initialise
 from blockyard.model.encoder_decoder import EncoderDecoder
 from blockyard.tokenizer._symbols import SymbolEmbedder
-from tests.helpers import choices, context, factory, node, traits
+from tests.helpers import blocks, choices, context, factory, node, traits
 
 GAIN = 0.3  # of a block that has a say, as deepnorm
 
@@ -71,6 +71,44 @@ def test_values_carry_content_and_keys_do_not(name: str) -> None:
     assert_close((q, k, v), (plain_q, plain_k, plain_v * GAIN))
     if "keys" in plain:
         assert_close((small["keys"], small["values"]), (plain["keys"], plain["values"] * GAIN))
+
+
+def test_gmlp_starts_as_an_mlp_of_each_token() -> None:
+    """Liu et al., section 2: spatial weights near zero and biases of one, so that the gate starts as one."""
+    gate = initialise(factory("token_mixer", "gmlp")(context(grid=(64,))), 0).gate
+    assert gate.weight.std().item() == pytest.approx(1e-6, rel=0.05)
+    assert_close(gate.bias.detach(), torch.ones(64))
+    x = torch.randn(2, 64, 96, generator=torch.Generator().manual_seed(0))
+    assert_close(gate(x), x[..., :48], rtol=1e-4, atol=1e-4)
+
+
+def test_monets_product_starts_as_large_as_its_linear_part() -> None:
+    assert_close(weights("token_mixer", "monet", None)["alpha"].detach(), torch.ones(1))
+
+
+def test_fixed_decays_start_between_a_half_and_nearly_one() -> None:
+    made = factory("token_mixer", "linear_recurrence", {"decay": "fixed"})(context(dim=256))
+    decays = torch.sigmoid(initialise(made, 0).rate)
+    assert 0.5 <= decays.min().item() < 0.53
+    assert 0.97 < decays.max().item() <= 0.999
+    assert decays.mean().item() == pytest.approx((0.5 + 0.999) / 2, abs=0.03)
+
+
+@pytest.mark.parametrize("name", blocks())
+def test_cross_attention_starts_as_the_mixers_beside_it(name: str) -> None:
+    """DeepNet, figure 2: a decoder's beta is on the values and outputs of both attentions."""
+    ctx = replace(context(dim=64, causal=True), peer=3, branches=3)
+    channel = "none" if node("block", name)[0].single else "mlp"
+    parts = [factory(f, n) for f, n in (("token_mixer", "attention"), ("channel_mixer", channel), ("norm", "layer"))]
+    block = factory("block", name)(ctx, *parts)
+    block.add_cross(ctx, parts[0], parts[2])
+    initialise(block, 0)
+    for mixer in (block.token_mixer, block.cross_mixer):
+        q, k, v = (part.std().item() for part in mixer.proj_in.weight.chunk(3))
+        written = mixer.proj_out.weight.std().item()
+        beta = 24**-0.25 if name == "deepnorm" else None  # 2 blocks: (12 M)^(-1/4)
+        assert (q, k, v) == pytest.approx((0.02, 0.02, 0.02 * (beta or 1)), rel=0.05)
+        assert written == pytest.approx(0.02 * (beta or 6**-0.5), rel=0.05)
 
 
 def test_a_decoder_beside_an_encoder_counts_its_third_branch() -> None:
