@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from torch.testing import assert_close
 from blockyard.contracts import DataSpec, Seq
 from blockyard.model._prefix import Prefix, PrefixTokens
 from blockyard.ops import maps
+from blockyard.ops.weigh import Rule, average, hard, weigh
 from blockyard.token_mixer.attention import Attention
 from blockyard.token_mixer.fixed_features import FixedFeatures
 from blockyard.token_mixer.hard_attention import HardAttention
@@ -120,6 +123,31 @@ def test_non_local_from_a_cache(score: str) -> None:
     steps = [ours(x[:, i : i + 1], Seq(torch.tensor([i]), torch.zeros(1, 1, 1)), cache) for i in range(N)]
     assert_close(torch.cat(steps, 1), ours(x, row()))
     assert cache.bytes == 2 * N * (ours.inner + {"gaussian": D, "concatenation": 2}.get(score, ours.inner)) * 8
+
+
+def half(n: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values (1, 2, n, width) in bfloat16."""
+    drawn = torch.randn(3, 1, 2, n, width, generator=torch.Generator().manual_seed(0))
+    return tuple(drawn.to(torch.bfloat16))
+
+
+@pytest.mark.parametrize("rule", [hard, average, partial(average, activation=F.relu)], ids=["hard", "mean", "relu"])
+def test_half_precision_keeps_scores_apart(rule: Rule) -> None:
+    """Autocast would take the product of queries and keys to bfloat16, in which scores of different keys tie."""
+    q, k, v = half(256, 16)
+    kept = []
+
+    def listening(*call: Any) -> Tensor:
+        kept.append(rule(*call))
+        return kept[-1]
+
+    with torch.autocast("cpu", torch.bfloat16):
+        out = weigh(q, k, v, row(256), row(256), False, rule=listening)
+    exact = rule(q.float(), k.float(), row(256), row(256), False)
+    assert_close(kept[0], exact, rtol=1e-6, atol=1e-9)
+    assert_close(out, exact.to(torch.bfloat16) @ v)
+    if rule is hard:
+        assert kept[0].amax(-1).eq(1).all()
 
 
 def test_planted_wrong_count_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

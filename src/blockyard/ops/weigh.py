@@ -12,6 +12,7 @@ from torch import Tensor
 
 from blockyard.contracts import Seq
 from blockyard.ops import kernel, maps, mask, reference
+from blockyard.ops.exact import full_precision
 
 Rule = Callable[..., Tensor]  # (q, k, seq, k_seq, causal, scale, window, strict) -> weights (B, H, N, M)
 
@@ -35,7 +36,9 @@ def weigh(
     if maps.listening():
         maps.note(q, k, v, seq, k_seq, causal, scale, rule=rule)
     kernel.note("eager", [kernel.EAGER])
-    weights = rule(q.to(exact), k.to(exact), seq, k_seq, causal, scale, None, False).to(v.dtype)  # (B, H, N, M)
+    with full_precision(v):
+        weights = rule(q.to(exact), k.to(exact), seq, k_seq, causal, scale, None, False)  # (B, H, N, M)
+    weights = weights.to(v.dtype)
     return weights @ v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
 
 

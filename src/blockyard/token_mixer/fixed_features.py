@@ -18,6 +18,7 @@ from torch import Tensor
 
 from blockyard.contracts import Context, Memory, Positive, Seq, TokenMixer, Traits
 from blockyard.ops.attend import attend
+from blockyard.ops.exact import full_precision
 from blockyard.ops.linear import linear, residual
 from blockyard.token_mixer._declared import check_call, check_context
 
@@ -58,6 +59,6 @@ class FixedFeatures(TokenMixer):
             # -|a - b|^2 / 2 is a . b - |b|^2 / 2, but for |a|^2 / 2, which no softmax over b sees.
             q = torch.cat([q, torch.ones_like(q[..., :1])], dim=-1)  # (B, N, F + 1)
             k = torch.cat([k, -k.square().sum(-1, keepdim=True) / 2], dim=-1)
-        with torch.autocast(h.device.type if h.device.type != "meta" else "cpu", enabled=False):
+        with full_precision(h):
             y = attend(q[:, None], k[:, None], h.to(exact)[:, None], seq, seq, self.causal, scale=self.scale)
         return y[:, 0].to(h.dtype)  # (B, N, D)

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Context, Count, Memory, Seq, TokenMixer, Traits
 from blockyard.ops import mask
+from blockyard.ops.exact import full_precision
 from blockyard.ops.linear import linear, residual
 from blockyard.ops.rotate import rotate
 from blockyard.token_mixer._declared import check_call, check_context
@@ -87,9 +88,16 @@ class LinearAttention(TokenMixer):
         self, q: Tensor, k: Tensor, v: Tensor, seq: Seq, k_seq: Seq, cache: StateCache | None, causal: bool
     ) -> Tensor:
         """q (B, N, H K), k and v (B, M, H K) -> (B, N, H K). Sums are kept in float32 at least."""
-        dtype = v.dtype
-        exact = torch.promote_types(dtype, torch.float32)
-        q, k, v = (each.to(exact).unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in (q, k, v))
+        exact = torch.promote_types(v.dtype, torch.float32)
+        rows = (each.to(exact).unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in (q, k, v))
+        with full_precision(v):
+            out = self._exactly(*rows, seq, k_seq, cache, causal)  # (B, H, N, K)
+        return out.transpose(1, 2).flatten(2).to(v.dtype)  # (B, N, H K)
+
+    def _exactly(
+        self, q: Tensor, k: Tensor, v: Tensor, seq: Seq, k_seq: Seq, cache: StateCache | None, causal: bool
+    ) -> Tensor:
+        """q (B, H, N, K), k and v (B, H, M, K) -> (B, H, N, K)."""
         if self.feature == "polynomial":  # its weights depend on q k alone, so turning comes first
             turned_q, turned_k = q, k = tuple(map(self._features, rotate(q, k, seq, k_seq)))
         else:
@@ -103,8 +111,7 @@ class LinearAttention(TokenMixer):
             top, bottom = everywhere(*row) if seq.segment is None else seen(*row, mask.table(seq, k_seq, False))
         else:
             top, bottom = self._in_order(row, seq, cache)
-        out = top / (bottom + EPSILON)  # (B, H, N, K)
-        return out.transpose(1, 2).flatten(2).to(dtype)  # (B, N, H K)
+        return top / (bottom + EPSILON)
 
     def _in_order(self, row: tuple[Tensor, ...], seq: Seq, cache: StateCache | None) -> tuple[Tensor, Tensor]:
         """A causal row; what all tokens see of before (a cache, the prefix of packed rows) is `base`."""

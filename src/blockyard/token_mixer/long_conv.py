@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from blockyard.contracts import Context, Count, Memory, Seq, TokenMixer, Traits
 from blockyard.ops import mask
+from blockyard.ops.exact import full_precision
 from blockyard.ops.linear import Linear, residual_gain
 from blockyard.token_mixer._declared import check_call, check_context
 from blockyard.token_mixer._neighbours import full_grid
@@ -73,7 +74,7 @@ class LongConv(TokenMixer):
     def forward(self, x: Tensor, seq: Seq, cache: RowCache | None = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D), worked out in float32 at least: the transform knows no less."""
         check_call(self, self.traits, seq, cache, memory)
-        with torch.autocast(x.device.type if x.device.type != "meta" else "cpu", enabled=False):
+        with full_precision(x):
             exact = x.to(torch.promote_types(x.dtype, torch.float32))
             if seq.valid is not None:
                 exact = exact.masked_fill(~seq.valid[..., None], 0.0)
