@@ -21,6 +21,8 @@ BAD = [
     ("explain", ["family=choice"]),
     ("explain position", ["position=", "choices:", "rope"]),
     ("explain position=rop", ["nearest: rope"]),
+    ("explain token_mixer=hard", ["nearest: hard_attention"]),
+    ("check token_mixer=windowed", ["nearest: windowed_attention"]),
     ("explain blocks=pre_norm", ["no such family"]),
     ("completion tcsh", ["bash, zsh, fish"]),
     ("eval", ["run=RUN"]),

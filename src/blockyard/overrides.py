@@ -14,6 +14,7 @@ from blockyard.schema import RESERVED, Root, allowed, locate, options
 
 MULTIRUN_KEYS = ("hydra.searchpath", "hydra.verbose", "hydra.sweep.", "hydra.sweeper.", "hydra.launcher.")
 MULTIRUN_GROUPS = ("hydra/launcher", "hydra/sweeper")
+PART = 3  # letters that a part of a name must have to point to it
 
 
 @dataclass
@@ -207,5 +208,8 @@ def nodes(tree: Any, prefix: str = "") -> list[tuple[str, dict[str, Any]]]:
 
 
 def near(word: str, words: Iterable[str]) -> list[str]:
-    """The nearest legal words, best first."""
-    return difflib.get_close_matches(word, list(words), n=3, cutoff=0.5)
+    """The nearest legal words, best first: those spelt alike, then those that begin with the word or hold it."""
+    words = list(words)
+    alike = difflib.get_close_matches(word, words, n=3, cutoff=0.5)
+    holding = [each for each in words if len(word) >= PART and word in each and each not in alike]
+    return (alike + sorted(holding, key=lambda each: not each.startswith(word)))[:3]
