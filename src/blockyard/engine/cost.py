@@ -2,7 +2,8 @@
 
 Source: FLOPs are counted by torch.utils.flop_counter, two per multiply-add of every matmul,
 convolution and attention, and 5 n log2 n for a Fourier transform of n numbers (half of it for real ones),
-as FFTW reports it; elementwise work is not counted, and a causal row counts like a full one.
+as FFTW reports it; elementwise work is not counted, and a causal row counts like a full one. Each gradient of a
+convolution takes as many as the convolution itself, whatever its groups.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+from torch.utils.flop_counter import FlopCounterMode, conv_flop_count, sdpa_flop_count
 
 from blockyard.contracts import Batch, Objective, Split
 from blockyard.engine.randomness import undisturbed
@@ -64,9 +65,9 @@ def two_rows(split: Split, batch_size: int) -> Batch:
 
 def counter() -> FlopCounterMode:
     """torch's counter, with the CPU's flash kernel, fused recurrent cells and Fourier transforms, which its table
-    lacks.
+    lacks, and with the gradients of grouped convolutions, which it takes for those of plain ones.
     """
-    return FlopCounterMode(display=False, custom_mapping=_CPU_FLASH | _RECURRENT | _FOURIER)
+    return FlopCounterMode(display=False, custom_mapping=_CPU_FLASH | _RECURRENT | _FOURIER | _CONVOLUTION)
 
 
 def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
@@ -83,6 +84,26 @@ def _repeated(query: Any, key: Any, value: Any) -> tuple[Any, Any]:
     # Grouped keys are read by several heads each: the work is that of as many heads as the queries'.
     heads = query[1]
     return (key[0], heads, *key[2:]), (value[0], heads, *value[2:])
+
+
+def _convolution_backward(
+    grad: Any,
+    given: Any,
+    weight: Any,
+    _bias: Any,
+    _stride: Any,
+    _padding: Any,
+    _dilation: Any,
+    transposed: bool,
+    _output_padding: Any,
+    _groups: Any,
+    wanted: Any,
+    *_: Any,
+    **__: Any,
+) -> int:
+    # Every product of an input and a weight is one of an output's gradient with either; the weight's own shape
+    # says how few channels a group reads. Which gradients are asked for: of the input, the weight, the bias.
+    return conv_flop_count(given, weight, grad, transposed=transposed) * sum(map(bool, wanted[:2]))
 
 
 def _fourier(given: Any, dims: Any, *_: Any, out_shape: Any, **__: Any) -> int:
@@ -111,6 +132,7 @@ _RECURRENT = {
     _aten._cudnn_rnn: _recurrent,
     _aten._cudnn_rnn_backward: _recurrent_backward,
 }
+_CONVOLUTION = {_aten.convolution_backward: _convolution_backward}
 _FOURIER = {_aten._fft_c2c: _fourier, _aten._fft_r2c: _real_fourier, _aten._fft_c2r: _real_fourier}
 _CPU_FLASH = {
     _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
