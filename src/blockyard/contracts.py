@@ -616,6 +616,17 @@ class Norm(nn.Module):
     across_tokens: ClassVar[bool] = False
 
 
+@runtime_checkable
+class Undecayed(Protocol):
+    """A module some of whose own parameters are no maps, although they have two dimensions or more.
+
+    undecayed: their names, such as a bias for each token; weight decay leaves them alone, and Muon too.
+        What has one dimension, and the tables of embedders and positions, need not be named
+    """
+
+    undecayed: ClassVar[frozenset[str]]
+
+
 class Projected(Protocol):
     """A mixer that is projection, something without big matmuls, projection.
 

@@ -26,6 +26,8 @@ from blockyard.ops.linear import linear, residual
 class Memory(ChannelMixer):
     """Attention to keys that are weights, the same for every token of every row.
 
+    Keys and values are two matrices, which decay, and which Muon takes, as it does those of an MLP.
+
     Options:
         expansion: number of keys as a multiple of model.dim
         activation: softmax looks up as attention does, sqrt(E) times as large, so that an average over many

@@ -10,7 +10,7 @@ learned latents --> block that reads -------+--> block --> ... --> final norm --
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,8 @@ from blockyard.ops import kernel
 
 class Latents(nn.Module):
     """Learned vectors (M, D), the same for every row."""
+
+    undecayed: ClassVar[frozenset[str]] = frozenset({"vectors"})  # as class and register tokens
 
     def __init__(self, ctx: Context) -> None:
         super().__init__()

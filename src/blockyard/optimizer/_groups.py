@@ -1,4 +1,4 @@
-"""Which parameters are matrices that decay, told by the module that owns them, never by name."""
+"""Which parameters are matrices that decay, as the module that owns them says, whatever their number of dimensions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from blockyard.contracts import Embedder, Position, iter_blocks
+from blockyard.contracts import Embedder, Position, Undecayed, iter_blocks
 from blockyard.model._prefix import PrefixTokens
 
 # What these modules own directly are tables (of symbols, of places) and learned tokens: looked up
@@ -20,12 +20,13 @@ def split_by_decay(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parame
     """The trainable parameters that decay, and those that do not.
 
     A parameter decays if it has two dimensions or more, and neither the model itself nor a module
-    that keeps tables owns it. A parameter with several owners (a tied head) decays only if all of
-    its owners say so. Biases, gains and scales have one dimension and never decay.
+    that keeps tables owns it, nor one that names it in `undecayed`. A parameter with several owners
+    (a tied head) decays only if all of its owners say so. Biases, gains and scales never decay: they have
+    one dimension, or their module says so.
     """
     owners = list(_owners(model))
-    kept = {id(p) for owner, p in owners if p.ndim < 2 or owner is model or isinstance(owner, _TABLES)}
-    unique = {id(p): p for _, p in owners if p.requires_grad}
+    kept = {id(p) for owner, name, p in owners if p.ndim < 2 or owner is model or _is_kept(owner, name)}
+    unique = {id(p): p for _, _, p in owners if p.requires_grad}
     decay = [p for key, p in unique.items() if key not in kept]
     plain = [p for key, p in unique.items() if key in kept]
     return decay, plain
@@ -50,8 +51,12 @@ def fused_available(parameters: list[nn.Parameter]) -> bool:
     return kinds in ({"cpu"}, {"cuda"}) and all(torch.is_floating_point(p) for p in parameters)
 
 
-def _owners(model: nn.Module) -> Iterator[tuple[nn.Module, nn.Parameter]]:
+def _is_kept(owner: nn.Module, name: str) -> bool:
+    return isinstance(owner, _TABLES) or (isinstance(owner, Undecayed) and name in owner.undecayed)
+
+
+def _owners(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
     for module in model.modules():
-        for parameter in module._parameters.values():
+        for name, parameter in module._parameters.items():
             if parameter is not None:
-                yield module, parameter
+                yield module, name, parameter

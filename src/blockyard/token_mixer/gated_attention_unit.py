@@ -31,6 +31,8 @@ from blockyard.token_mixer._declared import check_call, check_context
 class Offsets(nn.Module):
     """Queries and keys from the same channels: each has its own gain and offset for every channel."""
 
+    undecayed: ClassVar[frozenset[str]] = frozenset({"gain", "offset"})
+
     def __init__(self, width: int) -> None:
         super().__init__()
         self.gain = nn.Parameter(torch.empty(2, width))

@@ -25,7 +25,9 @@ from blockyard.token_mixer.attention import Attention
 class MemoryAttention(Attention):
     """The slots lie nowhere: no position scheme touches them, and every token sees all of them.
 
-    It reads no memory of another row, beside which trained keys would have no source to go by.
+    It reads no memory of another row, beside which trained keys would have no source to go by. Slots do the work
+    of a feed-forward layer's two matrices, and decay as these do. Being a small table for each head, and no single
+    matrix, they are AdamW's where Muon takes the matrices.
 
     Options:
         slots: trained keys and values for each head of keys and values
