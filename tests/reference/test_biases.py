@@ -122,6 +122,22 @@ def test_offsets_are_clipped(causal: bool) -> None:
             assert_close(got[:, i, j], ours.table[:, max(low, min(3, i - j)) - low].detach())
 
 
+@pytest.mark.parametrize("clip", [1, 2])
+def test_offsets_are_clipped_on_a_grid(clip: int) -> None:
+    """By a loop over pairs: by rows and by columns, each at the same clip, however long the side."""
+    ours = drawn(BiasOffset(context(axes=2, grid=(3, 5)), clip=clip))
+    side = 2 * clip + 1
+    assert ours.table.shape == (4, side**2)
+    numbers = ours.table.detach().unflatten(1, (side, side))
+    for rows, columns in ((3, 5), (4, 6)):
+        places = lattice(rows, columns)
+        got = table(ours, places)
+        for i, here in enumerate(places[0].long().tolist()):
+            for j, there in enumerate(places[0].long().tolist()):
+                down, along = (max(-clip, min(clip, a - b)) + clip for a, b in zip(here, there, strict=True))
+                assert_close(got[:, i, j], numbers[:, down, along])
+
+
 def test_trained_slopes_start_at_the_papers_and_learn() -> None:
     fixed, trained = tiny(position="alibi"), tiny(position="alibi", options={"position": {"slopes": "trained"}})
     initialise(trained, 0)

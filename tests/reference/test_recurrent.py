@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.testing import assert_close
 
 from blockyard.contracts import Seq
@@ -36,7 +37,8 @@ def made(mixer: nn.Module) -> nn.Module:
 
 def by_hand(mixer: nn.Module, cell: nn.RNNBase, x: Tensor) -> Tensor:
     """The states of one row x (N, D), from the equations: (N, E)."""
-    w, u, b, c = cell.weight_ih_l0, cell.weight_hh_l0, cell.bias_ih_l0, cell.bias_hh_l0
+    w, u = cell.weight_ih_l0, cell.weight_hh_l0
+    b, c = (cell.bias_ih_l0, cell.bias_hh_l0) if cell.bias else (0.0, 0.0)
     h = memory = torch.zeros(cell.hidden_size, dtype=x.dtype)
     states = []
     for token in x:
@@ -60,14 +62,16 @@ def whole(mixer: nn.Module, x: Tensor) -> Tensor:
     states = by_hand(mixer, mixer.ahead, x)
     if mixer.back is not None:
         states = torch.cat([states, by_hand(mixer, mixer.back, x.flip(0)).flip(0)], dim=-1)
-    return states @ mixer.proj_out.weight.T + mixer.proj_out.bias
+    return F.linear(states, mixer.proj_out.weight, mixer.proj_out.bias)
 
 
+@pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("kind", "options"), CELLS)
-def test_cells(kind: type, options: dict[str, str], causal: bool) -> None:
+def test_cells(kind: type, options: dict[str, str], causal: bool, bias: bool) -> None:
     """Plain rows, padded rows and packed rows."""
-    mixer, x = made(kind(context(causal=causal), **options)), torch.randn(2, N, D, dtype=torch.float64)
+    mixer, x = made(kind(context(causal=causal), bias=bias, **options)), torch.randn(2, N, D, dtype=torch.float64)
+    assert any("bias" in name for name, _ in mixer.named_parameters()) == bias
     plain = mixer(x, row(N))
     padded = mixer(x, row(N, valid=torch.arange(N) < torch.tensor([[N], [4]])))
     packed = mixer(x, row(N, segment=torch.tensor([[0, 0, 0, 1, 1, 2, 2], [5, 5, 5, 5, 5, 5, 5]])))
