@@ -175,6 +175,7 @@ CIRCUITS = {
     "parallel": ("block=parallel",),
     "post_norm": ("block=post_norm",),
     "layer_scale": ("block=layer_scale",),
+    "widths": ("token_mixer.key_dim=3", "token_mixer.value_dim=5", "token_mixer.output_dim=4"),
 }
 
 
@@ -272,7 +273,7 @@ def test_another_row_lies_on_no_grid_of_this_one() -> None:
 
     norms = torch.eye(9)
     norms[0, 1] = 1.0
-    one = mixings.LayerMixing("read", "Attention", norms, None, 0, 0.0, False, 0, (3, 3), [])
+    one = mixings.LayerMixing("read", "Attention", norms, None, 0, 0.0, False, 0, (3, 3), [], [])
     assert _pattern(one) == "window of 1 x 3"
     one.memory = True
     assert "window" not in _pattern(one)

@@ -540,8 +540,14 @@ class Position(nn.Module):
         return x
 
     def rotate(self, q: Tensor, k: Tensor, q_coords: Tensor, k_coords: Tensor) -> tuple[Tensor, Tensor]:
-        """q (B, H, N, K), k (B, H', M, K), coordinates (B|1, N or M, A) -> q, k of the same shapes."""
+        """q (B, H, N, K), k (B, H', M, K), coordinates (B|1, N or M, A) -> q, k of the same shapes.
+
+        K is the `key_width` of the mixer, which may differ from layer to layer.
+        """
         return q, k
+
+    def check_width(self, width: int) -> None:  # noqa: B027 - most schemes turn nothing
+        """Raises ValueError where queries and keys of this K cannot be rotated; asked before anything runs."""
 
     def bias(self, head: Tensor, q_coords: tuple[Tensor, ...], k_coords: tuple[Tensor, ...]) -> Tensor:
         """What is added to the scores, elementwise over broadcast shapes.
@@ -572,6 +578,8 @@ class TokenMixer(nn.Module):
 
     traits: Traits = Traits()
     empty: ClassVar[bool] = False
+    hidden_multiple: ClassVar[int] = 1  # its `expansion`, where it has one, makes hidden channels in multiples of it
+    key_width: int | None = None  # of the queries and keys that positions rotate; None: D / H
 
     @classmethod
     def traits_for(cls, options: dict[str, Any]) -> Traits:
@@ -601,6 +609,7 @@ class ChannelMixer(nn.Module):
     """
 
     empty: ClassVar[bool] = False
+    hidden_multiple: ClassVar[int] = 1  # as of a token mixer
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""

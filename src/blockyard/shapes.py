@@ -14,6 +14,7 @@ import torch
 from blockyard.assemble import CONTRACTS, LATE, instantiate, plan
 from blockyard.contracts import Context, Issue
 from blockyard.init import initialise
+from blockyard.model._place import check_turned
 from blockyard.overrides import nodes
 from blockyard.rules import Facts
 from blockyard.schema import REQUIRED, RESERVED, allowed, locate, options
@@ -49,15 +50,21 @@ def shapes(config: dict[str, Any], facts: Facts, refused: set[str]) -> Iterator[
         return
     for key, part in built.items():
         yield from (Issue(key, text) for text in _problems(part, built))
+    parts: dict[str, Any] = {}
     with torch.device("meta"):
         for family in LATE:
             if family != "block" and family in facts.picks and family not in refused:
                 pick = facts[family]
                 place = built["model"].mixing(ctx) if family == "token_mixer" else ctx
                 try:
-                    pick.target(place, **pick.options)
+                    parts[family] = pick.target(place, **pick.options)
                 except Exception as error:
                     yield Issue(family, _said(error))
+    if parts.keys() >= {"position", "token_mixer"}:
+        try:
+            check_turned(ctx, parts["position"], [parts["token_mixer"]])
+        except Exception as error:
+            yield Issue("position", _said(error))
 
 
 def weights(config: dict[str, Any]) -> Iterator[Issue]:

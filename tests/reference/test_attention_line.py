@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,13 +14,15 @@ from torch.testing import assert_close
 from blockyard.contracts import Memory, Seq, TokenMixer
 from blockyard.init import initialise
 from blockyard.ops.reference import eager
+from blockyard.position.rope import Rope
 from blockyard.token_mixer.attention import Attention
 from blockyard.token_mixer.hard_attention import HardAttention
 from blockyard.token_mixer.memory_attention import MemoryAttention
 from blockyard.token_mixer.strict_attention import StrictAttention
 from blockyard.token_mixer.windowed_attention import WindowedAttention
-from tests.helpers import context, tiny
+from tests.helpers import context, symbols, tiny
 from tests.helpers import stir as stirred
+from tests.properties import cached_decoding, relative
 
 N, D = 6, 16
 CAUSAL = pytest.mark.parametrize("causal", [False, True])
@@ -82,10 +85,79 @@ def test_distinct_widths(heads: int, kv_heads: int, key_dim: int, value_dim: int
         assert cache.bytes == 2 * kv_heads * N * (key_dim + value_dim) * 8
 
 
-def test_keys_of_their_own_width_cannot_be_turned() -> None:
-    with pytest.raises(ValueError, match="queries_and_keys, which token_mixer Attention does not have"):
-        tiny(position="rope", options={"token_mixer": {"key_dim": 6}})
-    tiny(position="alibi", options={"token_mixer": {"key_dim": 6}})
+@CAUSAL
+@pytest.mark.parametrize(("heads", "key_dim"), [(1, 6), (1, 16), (4, 10)])
+def test_keys_of_their_own_width_are_turned(heads: int, key_dim: int, causal: bool) -> None:
+    """Pairs of the key's own channels turn by p base^(-2i / key_dim), as complex numbers; decoding too."""
+    ctx = context(causal=causal, heads=heads)
+    ours = stir(Attention(ctx, key_dim=key_dim, value_dim=3)).double()
+    x, rope, half = tokens(), Rope(ctx), key_dim // 2
+    q, k, v = (x @ w.T for w in ours.proj_in.weight.split(ours.widths))
+    wave = torch.polar(torch.ones(N, half), torch.arange(N)[:, None] * 10000.0 ** (-torch.arange(half) / half))
+    out = []
+    for head in range(heads):
+        a, b = (each[..., head * key_dim : (head + 1) * key_dim] for each in (q, k))
+        a, b = (torch.complex(each[..., :half], each[..., half:]) * wave for each in (a, b))
+        score = (a @ b.mH).real / math.sqrt(key_dim)
+        score = score.masked_fill(torch.ones(N, N).triu(1).bool(), float("-inf")) if causal else score
+        out.append(F.softmax(score, -1) @ v[..., head * 3 : head * 3 + 3])
+    wanted, seq = torch.cat(out, -1) @ ours.proj_out.weight.T, replace(row(), position=rope)
+    assert_close(ours(x, seq), wanted, rtol=1e-6, atol=1e-6)
+    if causal:
+        cache, steps = ours.init_cache(2), []
+        for i in range(N):
+            place = torch.tensor([[[float(i)]]], dtype=torch.float64)
+            steps.append(ours(x[:, i : i + 1], Seq(torch.tensor([i]), place, position=rope), cache))
+        assert_close(torch.cat(steps, 1), wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_keys_of_their_own_width_turn_in_models() -> None:
+    for position in ("rope", "xpos", "alibi"):
+        picks = {"position": position, "options": {"token_mixer": {"key_dim": 6, "value_dim": 3, "output_dim": 5}}}
+        cached_decoding(tiny(causal=True, sizes={"heads": 1}, **picks), 6)
+        relative(tiny(causal=True, **picks), 6)
+    # heads 3 wide have no pairs, queries 4 wide do
+    tiny(position="rope", sizes={"dim": 12}, options={"token_mixer": {"key_dim": 4}})
+    with pytest.raises(ValueError, match=r"width of queries and keys .* multiple of 2, not 5; change token_mixer.key_"):
+        tiny(position="rope", options={"token_mixer": {"key_dim": 5}})
+    with pytest.raises(ValueError, match="multiple of 4, not 6"):
+        tiny(position="rope", axes=2, options={"token_mixer": {"key_dim": 6}})
+
+
+@CAUSAL
+@pytest.mark.parametrize(("heads", "output_dim"), [(1, 5), (4, 24)])
+def test_an_output_width(heads: int, output_dim: int, causal: bool) -> None:
+    """The heads' values go through two matrices, the first to `output_dim` channels."""
+    ctx = context(causal=causal, heads=heads)
+    options = {"key_dim": 3, "value_dim": 7, "bias": True}
+    ours = stir(Attention(ctx, output_dim=output_dim, **options)).double()
+    plain, x = Attention(ctx, **options).double(), tokens()
+    assert ours.join.weight.shape == (output_dim, heads * 7)
+    assert ours.proj_out.weight.shape == (D, output_dim)
+    plain.proj_in.load_state_dict(ours.proj_in.state_dict())
+    with torch.no_grad():
+        plain.proj_out.weight.copy_(ours.proj_out.weight @ ours.join.weight)
+        plain.proj_out.bias.copy_(ours.proj_out.bias)
+    assert_close(ours(x, row()), plain(x, row()))
+    memory = Memory(tokens(9), row(9))
+    assert_close(ours(x, row(), memory=memory), plain(x, row(), memory=memory))
+
+
+def test_an_output_width_in_counts_and_initial_weights() -> None:
+    ctx = context(dim=64, depth=8)
+
+    def count(**options: int) -> int:
+        return sum(p.numel() for p in Attention(ctx, **options).parameters())
+
+    assert count(output_dim=8) == count() - 64 * 64 + 2 * 8 * 64
+    assert count(output_dim=64) == count()
+    made = initialise(Attention(ctx, output_dim=32), 0)
+    assert made.join.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    assert made.proj_out.weight.std().item() == pytest.approx(0.02 / math.sqrt(2 * 8), rel=0.1)
+    fused = {"options": {"token_mixer": {"output_dim": 5}, "block": {"fused": True}}}
+    apart = {"options": {"token_mixer": {"output_dim": 5}, "block": {"fused": False}}}
+    rows = symbols(2, 6)
+    assert_close(tiny(block="parallel", **fused)(rows), tiny(block="parallel", **apart)(rows))
 
 
 @CAUSAL

@@ -94,9 +94,9 @@ def test_what_would_not_be_read_or_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"position\.factor=2 with position\.scaling=none is read by nothing"):
         scheme(factor=2.0)
     with pytest.raises(ValueError, match=r"0\.3 of the head width .* multiple of 2, not 9"):
-        scheme(fraction=0.3)
+        scheme(fraction=0.3).check_width(32)
     with pytest.raises(ValueError, match="one pair for each axis"):
-        Rope(context(dim=16), scaling="ntk", fraction=0.5)
+        Rope(context(dim=16), scaling="ntk", fraction=0.5).check_width(4)
 
 
 def scores(ours: Position, q: Tensor, k: Tensor, coords: Tensor) -> Tensor:
@@ -119,6 +119,15 @@ def test_xpos_by_complex_numbers(shift: float) -> None:
         fade = ((pair / 4 + 0.3) / 1.3) ** (apart / 64)
         wanted += (a[..., :, None] * b.conj()[..., None, :] * wave).real * fade
     assert_close(ours, wanted, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("width", [2, 8, 24])
+@pytest.mark.parametrize("made", [Rope, XPos])
+def test_the_width_is_that_of_the_queries(made: type[Position], width: int) -> None:
+    """A scheme built for heads 4 wide turns wider ones as one that was built for those."""
+    q, k = torch.randn(2, 1, 1, 9, width, dtype=torch.float64).unbind(0)
+    own = made(context(dim=width, heads=1))
+    assert_close(scores(made(context(dim=16)), q, k, line(9)), scores(own, q, k, line(9)))
 
 
 def test_xpos_without_fading_is_rope() -> None:

@@ -150,7 +150,9 @@ def _heads(
     path: str, mixer: Attention, around: Around, heads: tuple[int, ...] | None, model: nn.Module
 ) -> list[HeadCircuits]:
     q, k, v = mixer.proj_in.weight.detach().double().cpu().split(mixer.widths)
-    out = mixer.proj_out.weight.detach().double().cpu()  # (D, H values)
+    out = mixer.proj_out.weight.detach().double().cpu()  # (D, H values or output)
+    if isinstance(mixer.join, nn.Linear):
+        out = out @ mixer.join.weight.detach().double().cpu()  # (D, H values)
     fold, said = folded(around.before)
     if fold is not None:
         q = q @ fold

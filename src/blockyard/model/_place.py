@@ -6,12 +6,13 @@ embedder --> x (B, N, D - width) --(position.embed)--> (B, N, D)      width: wha
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Context, Embedder, Parts, Position, Seq
+from blockyard.contracts import Context, Embedder, Parts, Position, Seq, TokenMixer
 
 
 def placing_parts(ctx: Context, parts: Parts) -> tuple[Embedder, Position]:
@@ -26,6 +27,15 @@ def placing_parts(ctx: Context, parts: Parts) -> tuple[Embedder, Position]:
             "none to the tokens; use a larger model.dim or position.combine=add"
         )
     return parts.embedder(replace(ctx, dim=ctx.dim - position.width)), position
+
+
+def check_turned(ctx: Context, position: Position, mixers: Iterable[TokenMixer]) -> None:
+    """Raises ValueError where the scheme cannot rotate queries and keys as wide as some mixer's."""
+    if "rotate" not in position.acts_on:
+        return
+    turned = (mixer for mixer in mixers if "queries_and_keys" in mixer.traits.ports)
+    for width in dict.fromkeys(mixer.key_width or ctx.head_dim for mixer in turned):
+        position.check_width(width)
 
 
 def place(ctx: Context, position: Position, x: Tensor, seq: Seq, start: int = 0) -> Tensor:

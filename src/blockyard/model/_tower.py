@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from blockyard.contracts import Context, Embedder, Memory, Parts, Rate, Seq, TokenMixer
 from blockyard.model._cache import Cache
 from blockyard.model._fit import check_call
-from blockyard.model._place import place, placing_parts
+from blockyard.model._place import check_turned, place, placing_parts
 from blockyard.model._prefix import Prefix, PrefixTokens
 
 
@@ -48,6 +48,7 @@ class Tower(nn.Module):
         self.prefix = PrefixTokens(ctx, prefix) if prefix else None
         factories = (parts.token_mixer, parts.channel_mixer, parts.norm)
         self.blocks = nn.ModuleList(parts.block(ctx.at(layer), *factories) for layer in range(ctx.depth))
+        check_turned(ctx, self.position, self.mixers)
         if cross is not None:
             for layer, block in enumerate(self.blocks):
                 block.add_cross(ctx.at(layer), cross, parts.norm)

@@ -15,11 +15,13 @@ def check_axes(position: type[Position], ctx: Context) -> None:
         )
 
 
-def check_split(name: str, width: int, what: str, axes: int, group: int = 2) -> None:
+def check_split(
+    name: str, width: int, what: str, axes: int, group: int = 2, change: str = "model.dim or model.heads"
+) -> None:
     """Raises ValueError where `width` channels cannot be shared out in groups (pairs) over `axes` axes."""
     if width % (group * axes) or not width:
         how = "in pairs over" if group == 2 else "over"
         raise ValueError(
             f"position {name} shares {what} out {how} {axes} axes, so it must be a multiple of "
-            f"{group * axes}, not {width}; change model.dim or model.heads"
+            f"{group * axes}, not {width}; change {change}"
         )

@@ -15,7 +15,10 @@ Share = Annotated[float, Gt(0), Le(1)]
 
 
 class Rotary(Position):
-    """Rotated channels of a head are shared out over the axes; channel i turns with channel i + half."""
+    """Rotated channels of a head are shared out over the axes; channel i turns with channel i + half.
+
+    Heads are as wide as the queries that come; frequencies are those of that width.
+    """
 
     acts_on: ClassVar[frozenset[str]] = frozenset({"rotate"})
     relative: ClassVar[bool] = True
@@ -23,11 +26,20 @@ class Rotary(Position):
     def __init__(self, ctx: Context, *, name: str, base: float | None, fraction: float = 1.0) -> None:
         super().__init__()
         check_axes(type(self), ctx)
-        axes, self.turned = ctx.tokens.axes, int(ctx.head_dim * fraction)
-        what = "the head width (model.dim / model.heads)"
-        check_split(name, self.turned, what if fraction == 1 else f"{fraction:g} of {what}", axes)
-        self.base = base or (10000.0 if axes == 1 else 100.0)
-        self.half, self.whole = self.turned // (2 * axes), self.turned == ctx.head_dim
+        self.name, self.count, self.fraction, self.plain = name, ctx.tokens.axes, fraction, ctx.head_dim
+        self.base = base or (10000.0 if self.count == 1 else 100.0)
+
+    def turned(self, width: int) -> int:
+        """How many channels of a head `width` wide turn."""
+        return int(width * self.fraction)
+
+    def check_width(self, width: int) -> None:
+        """Raises ValueError where the channels that turn do not pair up over the axes."""
+        own = width != self.plain
+        what = "the width of queries and keys" if own else "the head width (model.dim / model.heads)"
+        what = what if self.fraction == 1 else f"{self.fraction:g} of {what}"
+        way = "token_mixer.key_dim" if own else "model.dim or model.heads"
+        check_split(self.name, self.turned(width), what, self.count, change=way)
 
     def rotate(self, q: Tensor, k: Tensor, q_coords: Tensor, k_coords: Tensor) -> tuple[Tensor, Tensor]:
         """q (B, H, N, K), k (B, H', M, K), coordinates (B|1, N or M, A) -> q, k turned."""
@@ -36,9 +48,13 @@ class Rotary(Position):
         return self.turn(q, *q_angles), self.turn(k, *k_angles)
 
     def angles(self, coords: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine (B|1, 1, N, A, half), at least in float32: bfloat16 cannot count to 1000."""
+        """Cosine and sine (B|1, 1, N, A, half) for heads as wide as those of `like` (B, H, N, K).
+
+        At least in float32: bfloat16 cannot count to 1000.
+        """
         exact = torch.promote_types(like.dtype, torch.float32)
-        step = torch.arange(self.half, device=like.device, dtype=exact) / self.half
+        half = self.turned(like.shape[-1]) // (2 * self.count)
+        step = torch.arange(half, device=like.device, dtype=exact) / half
         angle = coords.to(exact)[:, None, :, :, None] * self.frequencies(step)  # (B|1, 1, N, A, half)
         return angle.cos(), angle.sin()
 
@@ -48,9 +64,10 @@ class Rotary(Position):
 
     def turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """x (B, H, N, K), angles (B|1, 1, N, A, half) -> (B, H, N, K), its last channels untouched."""
-        if self.whole:
+        turned = self.turned(x.shape[-1])
+        if turned == x.shape[-1]:
             return turn(x, cos, sin)
-        return torch.cat([turn(x[..., : self.turned], cos, sin), x[..., self.turned :]], dim=-1)  # (B, H, N, K)
+        return torch.cat([turn(x[..., :turned], cos, sin), x[..., turned:]], dim=-1)  # (B, H, N, K)
 
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -61,15 +61,19 @@ class Rope(Rotary):
                 f"position.factor={factor:g} with position.scaling=none is read by nothing; use position.scaling="
                 "linear, ntk or yarn, or position.factor=1"
             )
-        if scaling == "ntk" and self.half < 2:
-            raise ValueError(
-                "position.scaling=ntk slows all pairs but the first, and a head has one pair for each axis; "
-                "use wider heads or position.scaling=linear"
-            )
         if scaling == "yarn" and self.base <= 1:
             raise ValueError(f"position.base={self.base:g} with position.scaling=yarn: takes a base larger than 1")
         self.scaling, self.factor = scaling, factor
         self.sides = [side / factor for side in ctx.tokens.grid]  # lengths that the plain frequencies are for
+
+    def check_width(self, width: int) -> None:
+        """Raises ValueError where channels do not pair up, and where `ntk` would have no pair to slow."""
+        super().check_width(width)
+        if self.scaling == "ntk" and self.turned(width) < 4 * self.count:
+            raise ValueError(
+                "position.scaling=ntk slows all pairs but the first, and a head has one pair for each axis; "
+                "use wider heads or position.scaling=linear"
+            )
 
     @property
     def stretches(self) -> bool:
@@ -91,7 +95,7 @@ class Rope(Rotary):
         if self.scaling == "none" or shrink == 1:
             return self.base**-step
         if self.scaling == "ntk":
-            return (self.base * shrink ** (self.half / (self.half - 1))) ** -step
+            return (self.base * shrink ** (len(step) / (len(step) - 1))) ** -step
         plain = self.base**-step
         if self.scaling == "linear":
             return plain / shrink
@@ -101,6 +105,7 @@ class Rope(Rotary):
     def _slowed(self, side: float, step: Tensor) -> Tensor:
         """How far each pair is slowed: 0 for those that turn often within `side` places, 1 for the slow."""
         turns = [math.log(side / (count * 2 * math.pi)) / math.log(self.base) for count in (FAST, SLOW)]
-        low = max(math.floor(self.half * turns[0]), 0)
-        high = max(min(math.ceil(self.half * turns[1]), 2 * self.half - 1), low)
-        return ((step * self.half - low) / (high - low or 0.001)).clamp(0, 1)
+        half = len(step)
+        low = max(math.floor(half * turns[0]), 0)
+        high = max(min(math.ceil(half * turns[1]), 2 * half - 1), low)
+        return ((step * half - low) / (high - low or 0.001)).clamp(0, 1)

@@ -42,6 +42,7 @@ class XPos(Rotary):
 
     def _size(self, coords: Tensor, like: Tensor) -> Tensor:
         """z_i^(p / span): (B|1, 1, N, A, half), axis by axis."""
-        step = torch.arange(self.half, device=like.device, dtype=like.dtype) / self.half
+        half = like.shape[-1]
+        step = torch.arange(half, device=like.device, dtype=like.dtype) / half
         fade = (step + self.gamma) / (1 + self.gamma)
         return fade ** (coords.to(like.dtype)[:, None, :, :, None] / self.span)

@@ -9,9 +9,6 @@ Cost: O(N^2 D) time, O(N) memory with a fused kernel
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -45,9 +42,10 @@ class Attention(TokenMixer):
 
     Options:
         num_kv_heads: heads of keys and values; null means as many as queries, 1 is multi-query
-        key_dim: width of queries and keys in each head; null means model.dim / model.heads, which is what
-            positions that turn queries and keys work on
+        key_dim: width of queries and keys in each head; null means model.dim / model.heads
         value_dim: width of values in each head; null means model.dim / model.heads
+        output_dim: width of what the heads are mixed into, before one more matrix brings that to model.dim: a
+            bottleneck of that rank; null means model.dim and no further matrix
         qk_norm: RMS-normalise queries and keys in each head, with a learned gain, before rotation
         bias: biases in the projections
         dropout: rate on the attention weights while training
@@ -64,13 +62,6 @@ class Attention(TokenMixer):
     window: int | None = None  # what `ops.attend` calls so; a subclass sets them
     strict: bool = False
 
-    @classmethod
-    def traits_for(cls, options: dict[str, Any]) -> Traits:
-        """Positions turn heads of width D / H; of another width there is nothing they could turn."""
-        if options.get("key_dim") is None:
-            return cls.traits
-        return replace(cls.traits, ports=cls.traits.ports - {"queries_and_keys"})
-
     def __init__(
         self,
         ctx: Context,
@@ -78,13 +69,12 @@ class Attention(TokenMixer):
         num_kv_heads: Count | None = None,
         key_dim: Count | None = None,
         value_dim: Count | None = None,
+        output_dim: Count | None = None,
         qk_norm: bool = False,
         bias: bool = False,
         dropout: Rate = 0.0,
     ) -> None:
         super().__init__()
-        if key_dim is not None:
-            self.traits = self.traits_for({"key_dim": key_dim})
         check_context(self, ctx)
         kv_heads = ctx.heads if num_kv_heads is None else num_kv_heads
         if kv_heads < 1 or ctx.heads % kv_heads:
@@ -99,7 +89,10 @@ class Attention(TokenMixer):
         self.proj_in = linear(ctx, ctx.dim, sum(self.widths), bias=bias, content=sum(self.widths[:2]))
         self.q_norm = HeadNorm(self.head_dim) if qk_norm else nn.Identity()
         self.k_norm = HeadNorm(self.head_dim) if qk_norm else nn.Identity()
-        self.proj_out = residual(ctx, ctx.heads * self.value_dim, ctx.dim, bias=bias)
+        self.key_width, joined = self.head_dim, ctx.heads * self.value_dim
+        narrow = output_dim is not None and output_dim != ctx.dim
+        self.join = linear(ctx, joined, output_dim, content=0) if narrow else nn.Identity()
+        self.proj_out = residual(ctx, output_dim if narrow else joined, ctx.dim, bias=bias)
 
     def forward(self, x: Tensor, seq: Seq, cache: KVCache | None = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D); with `memory`, keys and values come from there and nothing is causal."""
@@ -111,7 +104,7 @@ class Attention(TokenMixer):
         return self.proj_out(self._cross(x, seq, memory))  # (B, N, D)
 
     def mix(self, h: Tensor, seq: Seq, cache: KVCache | None = None) -> Tensor:
-        """What lies between the projections: h (B, N, queries + keys + values) -> (B, N, H values)."""
+        """What lies between the projections: h (B, N, queries + keys + values) -> (B, N, H values or output)."""
         q, k, v = h.split(self.widths, dim=-1)
         q, k = self.q_norm(self._heads(q, self.head_dim)), self.k_norm(self._heads(k, self.head_dim))
         v = self._heads(v, self.value_dim)  # (B, H', N, values)
@@ -119,7 +112,7 @@ class Attention(TokenMixer):
         k_seq = seq
         if cache is not None:
             k, v, k_seq = cache.append(k, v, seq)  # 2 x (B, H', M, K)
-        return self._attend(q, k, v, seq, k_seq, self.causal, self.window, self.strict)
+        return self.join(self._attend(q, k, v, seq, k_seq, self.causal, self.window, self.strict))
 
     def init_cache(self, batch_size: int) -> KVCache:
         """An empty cache. Raises ValueError where outputs depend on the future."""
@@ -134,12 +127,12 @@ class Attention(TokenMixer):
         prepare(seq, self.causal, self.heads, width, x, rate, **facts)
 
     def _cross(self, x: Tensor, seq: Seq, memory: Memory) -> Tensor:
-        """Queries from x, keys and values from the memory: (B, N, H values)."""
+        """Queries from x, keys and values from the memory: (B, N, H values or output)."""
         cut = self.widths[0]
         q = F.linear(x, self.proj_in.weight[:cut], _part(self.proj_in.bias, slice(cut)))  # (B, N, H K)
         k, v = self._of_memory(memory)
         q, k = rotate(self.q_norm(self._heads(q, self.head_dim)), k, seq, memory.seq)
-        return self._attend(q, k, v, seq, memory.seq, causal=False)
+        return self.join(self._attend(q, k, v, seq, memory.seq, causal=False))
 
     def _of_memory(self, memory: Memory) -> tuple[Tensor, Tensor]:
         """Keys (B, H', M, K) and values of the memory; without gradients worked out once, for all steps of decoding."""
