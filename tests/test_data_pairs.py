@@ -64,6 +64,34 @@ def test_other_languages_and_iso() -> None:
         Translation(source="de")
 
 
+def test_a_language_has_several_spellings(tmp_path: Path) -> None:
+    """As CLDR or as the web writes it, in any case; two spellings of one language are no two sides."""
+    wanted = Translation(source="en_GB").parts()
+    for spelling in ("en-GB", "EN-gb", "en_gb"):
+        assert Translation(source=spelling).missing() is None
+        assert Translation(source=spelling).parts() == wanted
+    assert wanted != Translation(source="en_US").parts()
+    for one, two in (("EN", "en"), ("en-GB", "en_GB"), ("ISO", "iso")):
+        with pytest.raises(ValueError, match=f"data.source={one} and data.target={two} are the same"):
+            Translation(source=one, target=two)
+    path = table(
+        tmp_path, ["EN\ten\tsplit", "a\tb\ttrain", "c\td\tval", "e\tf\ttest"]
+    )  # of a file, they are two columns
+    assert Translation(path=path, source="EN", target="en").parts()[0] == [("a", "b")]
+    with pytest.raises(ValueError, match="CLDR has no language 'nowhere'"):
+        Translation(source="nowhere").parts()
+
+
+def test_a_part_is_a_fair_draw(tmp_path: Path) -> None:
+    """`samples` takes pairs from the whole file, not its first; more of them keep those of fewer."""
+    path = table(
+        tmp_path, ["en\tde\tsplit", *(f"a {n}\tein {n}\ttrain" for n in range(400)), "b\tbe\tval", "c\tce\ttest"]
+    )
+    few, more = (Translation(path=path, samples=count).parts()[0] for count in (40, 80))
+    assert more[:40] == few
+    assert 10 < sum(int(source[2:]) >= 200 for source, _ in few) < 30
+
+
 def test_rows_have_their_ends() -> None:
     data, tokenizer = Translation(samples=50), Char()
     splits = data.load(tokenizer)
@@ -101,7 +129,7 @@ def test_a_file_with_its_split(tmp_path: Path) -> None:
     assert [len(part) for part in parts] == [18, 2, 2]
     assert_apart(parts)
     turned = Translation(path=path, source="de", target="en").parts()
-    assert turned[1] == [(target, source) for source, target in parts[1]] or len(turned[1]) == 2
+    assert turned == [[(target, source) for source, target in part] for part in parts]
     assert len(Translation(path=path, samples=7).parts()[0]) == 7
     with pytest.raises(ValueError, match="has the columns en, de, split"):
         Translation(path=path, target="fr").parts()

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from blockyard.contracts import Count, CountOrZero, DataModule, DataSpec, Splits, TextTokenizer, Tokenizer
-from blockyard.data._dates import date_pairs, unknown
+from blockyard.data._dates import date_pairs, spelled, unknown
 from blockyard.data._order import mix
 from blockyard.data._pair_file import read_pairs
 from blockyard.data._pairs import Pair, disjoint, encode
@@ -35,7 +35,7 @@ class Translation(DataModule):
 
     Options:
         path: a file of tab-separated pairs; null makes pairs of dates, which need no file
-        source: what the encoder reads: a language of the dates (or iso); a column of the file, its name or number
+        source: what the encoder reads: a language of the dates (en, en-GB) or iso; a column of the file, its name or number
         target: what the decoder writes, likewise
         samples: training pairs at most, drawn by split_seed; null is all of them
         validation_fraction: share of all pairs that is the validation part, where the file names no split
@@ -69,7 +69,7 @@ class Translation(DataModule):
                 f"data.validation_fraction={validation_fraction} and data.test_fraction={test_fraction} "
                 "leave nothing to train on; together they must stay under 1"
             )
-        if source == target:
+        if source == target or (path is None and spelled(source) == spelled(target)):
             raise ValueError(f"data.source={source} and data.target={target} are the same; name two different sides")
         self.path = None if path is None else Path(path).expanduser()
         self.source, self.target, self.samples = source, target, samples
@@ -123,7 +123,7 @@ class Translation(DataModule):
         else:
             wanted = torch.tensor(named)[order]
             cut = [order[wanted == part] for part in range(3)]
-        # Back to the order of the file; `samples` takes the first of a random order.
+        # Each part stays in the random order, so that the first `samples` are a fair draw.
         parts = disjoint([[pairs[i] for i in part.tolist()] for part in cut])
         if self.samples is not None:
             parts[0] = parts[0][: self.samples]
