@@ -91,8 +91,8 @@ def _first(model: nn.Module, sample: Sample, seen: maps.Seen, heads: tuple[int, 
     nothing = torch.zeros(len(picked))
     slots = _slots(seen)
     cross = seen.k_seq is not seen.seq and not slots
-    own = labels(sample, model, seen.seq, seen.layer)
-    other = labels(sample, model, seen.k_seq, "encoder") if cross else [*(f"slot {i}" for i in range(slots)), *own]
+    own = labels(sample.own(seen.layer), model, seen.seq)
+    other = labels(sample.other, model, seen.k_seq) if cross else [*(f"slot {i}" for i in range(slots)), *own]
     queries, keys = (names[:count] for names, count in zip((own, other), weights.shape[1:], strict=True))
     return LayerAttention(
         path=seen.layer,

@@ -91,6 +91,8 @@ def mixing(loaded: Loaded, options: Options, folder: Path) -> Found:
             "standard_error": None if math.isnan(layer.error) else layer.error,
             "prefix": layer.prefix,
             "grid": layer.grid,
+            "rows": layer.rows,
+            "columns": layer.columns,
             "norms": numbers(draw.joined(layer.norms, SIDE)),
         }
         for layer in found

@@ -36,6 +36,7 @@ class LayerMixing:
     differs: how far apart the samples' norms are: root of their variance's sum, over the mean's norm; None for one
     error: the estimate's standard error, as a share of the typical entry; 0 where exact
     memory: the columns are the tokens of another row
+    rows, columns: names of outputs (N) and inputs (M): their text for one sample, their places for several
     """
 
     path: str
@@ -47,7 +48,8 @@ class LayerMixing:
     memory: bool
     prefix: int
     grid: tuple[int, ...] | None
-    tokens: list[str]
+    rows: list[str]
+    columns: list[str]
 
     @property
     def name(self) -> str:
@@ -57,12 +59,17 @@ class LayerMixing:
 
 @dataclass
 class Call:
-    """What a module was called with: y = run(x)."""
+    """What a module was called with: y = run(x). seq: the facts of y's row; read: those of x's."""
 
     run: Callable[[Tensor], Tensor]
     x: Tensor
     seq: Seq
-    memory: bool
+    read: Seq
+
+    @property
+    def memory(self) -> bool:
+        """Whether `x` is another row than that of the outputs."""
+        return self.read is not self.seq
 
 
 def mixing(
@@ -92,16 +99,23 @@ def mixing(
                 raise UserError(f"{path} is never called by itself in this model; of=block looks at the whole block")
             first.setdefault(path, row[path])
             found[path].append(norms(many[path], probes))
-    return [_layer(model, samples[0], path, modules[path], first[path], found[path]) for path in wanted]
+    texts = samples[0] if len(samples) == 1 else None  # a mean over several is of no sample's letters
+    return [_layer(model, texts, path, modules[path], first[path], found[path]) for path in wanted]
 
 
 def _layer(
-    model: nn.Module, sample: Sample, path: str, module: nn.Module, one: Call, found: list[tuple[Tensor, float, int]]
+    model: nn.Module,
+    sample: Sample | None,
+    path: str,
+    module: nn.Module,
+    one: Call,
+    found: list[tuple[Tensor, float, int]],
 ) -> LayerMixing:
     rows, columns = (min(table.shape[axis] for table, _, _ in found) for axis in (0, 1))
     tables = torch.stack([table[:rows, :columns] for table, _, _ in found])  # (samples, N, M)
     mean = tables.mean(0)
     spread = (tables - mean).square().sum((1, 2)).mean().sqrt() / mean.norm().clamp_min(1e-30)
+    own, other = ([], []) if sample is None else (sample.own(path), sample.other)
     mixer = module if isinstance(module, TokenMixer) else next(m for m in module.modules() if isinstance(m, TokenMixer))
     return LayerMixing(
         path=path,
@@ -113,7 +127,8 @@ def _layer(
         memory=one.memory,
         prefix=one.seq.num_prefix,
         grid=one.seq.grid,
-        tokens=labels(sample, model, one.seq, path)[:rows],
+        rows=labels(own, model, one.seq)[:rows],
+        columns=labels(other if one.memory else own, model, one.read)[:columns],
     )
 
 
@@ -173,8 +188,8 @@ def call(model: nn.Module, modules: dict[str, nn.Module], batch: Batch) -> dict[
 def _call(module: nn.Module, x: Tensor, seq: Seq, _: Any = None, memory: Memory | None = None) -> Call:
     if memory is not None and isinstance(module, TokenMixer):
         # Across two rows, what is mixed are the tokens of the memory.
-        return Call(lambda m: module(x, seq, None, memory._replace(x=m)), memory.x, seq, True)
-    return Call(lambda given: module(given, seq, None, memory), x, seq, False)
+        return Call(lambda m: module(x, seq, None, memory._replace(x=m)), memory.x, seq, memory.seq)
+    return Call(lambda given: module(given, seq, None, memory), x, seq, seq)
 
 
 def norms(one: Call, probes: int | None = None) -> tuple[Tensor, float, int]:

@@ -33,6 +33,15 @@ class Sample:
     source: list[str] = field(default_factory=list)
     picture: Tensor | None = None
 
+    def own(self, path: str) -> list[str]:
+        """The text of the row that the module at `path` runs over."""
+        return self.source if "encoder" in path.split(".") else self.text
+
+    @property
+    def other(self) -> list[str]:
+        """The text of the row that cross-attention reads: the source where there is one."""
+        return self.source or self.text
+
     @property
     def name(self) -> str:
         """How it is called in titles."""
@@ -103,14 +112,16 @@ def _picture(image: Tensor) -> Tensor:
     return image[0] if len(image) == 1 else image.permute(1, 2, 0)
 
 
-def labels(sample: Sample, model: nn.Module, seq: Seq, path: str) -> list[str]:
-    """A name for each token of a layer's row: its text, its place on the grid, or its number."""
+def labels(text: list[str], model: nn.Module, seq: Seq) -> list[str]:
+    """A name for each token of a row: its text, its place on the grid, or its number.
+
+    text: what the row's tokens read as, without its padding; empty where they are no text. A row that lies on no
+        line, such as a perceiver's latents, holds none of it, however long it is
+    """
     prefix = _prefix(model, seq.num_prefix)
     count = len(seq) - len(prefix)
-    texts = (sample.source, sample.text) if "encoder" in path.split(".") else (sample.text, sample.source)
-    for text in texts:
-        if len(text) == count:
-            return [*prefix, *text]
+    if text and seq.grid is not None and len(seq.grid) == 1 and len(text) <= count:
+        return [*prefix, *text, *["pad"] * (count - len(text))]
     if seq.grid is not None and len(seq.grid) == 2 and seq.grid[0] * seq.grid[1] == count:
         return [*prefix, *(f"{i // seq.grid[1]},{i % seq.grid[1]}" for i in range(count))]
     return [*prefix, *map(str, range(count))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +43,12 @@ def draw(found: list[LayerAttention], sample: Sample, query: str | int | None, f
     if over:
         yield from _over_picture(over, sample, query, folder)
     rest = [layer for layer in found if layer not in over]
-    for _, group in groupby(rest, key=lambda layer: tuple(layer.keys)):
-        layers = list(group)
-        suffix = "" if layers[0] is rest[0] else f"_{rest.index(layers[0])}"
-        yield from _strips(layers, sample, query, folder, suffix)
+    groups: dict[Any, list[LayerAttention]] = {}  # a strip's columns, and whom its rows are of, are the same
+    for layer in rest:
+        groups.setdefault((*layer.keys, None, *layer.queries), []).append(layer)
+    number = count()
+    for layers in groups.values():
+        yield from _strips(layers, sample, query, folder, number)
     yield _entropy(found, folder)
 
 
@@ -155,11 +157,11 @@ def _overlay(panel: Any, picture: Any, layer: LayerAttention, weights: Any, plac
 
 
 def _strips(
-    found: list[LayerAttention], sample: Sample, query: str | int | None, folder: Path, suffix: str
+    found: list[LayerAttention], sample: Sample, query: str | int | None, folder: Path, pictures: Iterator[int]
 ) -> Iterator[Path]:
     rows = [(layer, place) for layer in found for place in range(len(layer.heads))]
     _, name = one_query(found[0], query)
-    for number, part in enumerate(pages(len(rows), _STRIPS)):
+    for part in pages(len(rows), _STRIPS):
         tables = torch.stack([one_query(layer, query)[0][place] for layer, place in (rows[i] for i in part)])
         keys = found[0].keys
         start = _window(tables.sum(0).abs(), _TOKENS)
@@ -180,7 +182,7 @@ def _strips(
             panel.set_xticks(range(len(here)), names, fontsize=7, rotation=turned)
             panel.tick_params(length=0, pad=2)
             _scale(figure, image, axes, "attention weight")
-            yield save(figure, folder / f"attention_tokens{suffix}{_suffix(number)}.png")
+            yield save(figure, folder / f"attention_tokens{_suffix(next(pictures))}.png")
 
 
 def _window(mass: torch.Tensor, width: int) -> int:

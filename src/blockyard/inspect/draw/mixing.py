@@ -21,11 +21,11 @@ def draw(found: list[LayerMixing], words: str, folder: Path) -> Iterator[Path]:
     title = f"|dy_i/dx_j| / sqrt(D): how strongly output i (row) depends on input j (column). {words}"
     for number, part in enumerate(pages(len(found), _PANELS)):
         layers = [found[i] for i in part]
-        yield _page(layers, title + "; grey is nothing", folder / f"mixing{_suffix(number)}.png", _whole)
+        yield _page(layers, title + "; grey is under 1e-6 of the most", folder / f"mixing{_suffix(number)}.png", _whole)
     on_grid = [layer for layer in found if layer.grid is not None and len(layer.grid) == 2 and not layer.memory]
     for number, part in enumerate(pages(len(on_grid), _PANELS) if on_grid else []):
         layers = [on_grid[i] for i in part]
-        middle = "The same for the output of the middle token (framed), on the grid of inputs; grey is nothing"
+        middle = "The same for the output of the middle token (framed), on the grid of inputs; grey is under 1e-6"
         yield _page(layers, middle, folder / f"mixing_grid{_suffix(number)}.png", _middle)
 
 
@@ -48,9 +48,9 @@ def _page(layers: list[LayerMixing], title: str, path: Path, panel_of: Any) -> P
 def _whole(panel: Any, layer: LayerMixing, side: float) -> Any:
     table = joined(layer.norms, _SIDE).numpy()
     image = _show(panel, table)
-    if max(layer.norms.shape) <= _SIDE and layer.norms.shape[0] == layer.norms.shape[1] == len(layer.tokens):
-        name_ticks(panel, layer.tokens, side, "x")
-        name_ticks(panel, layer.tokens, side, "y")
+    for axis, names in (("x", layer.columns), ("y", layer.rows)):
+        # Of neighbours that are put together there is no name.
+        name_ticks(panel, names if len(names) <= _SIDE else [], side, axis)
     return image
 
 

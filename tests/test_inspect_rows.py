@@ -1,0 +1,109 @@
+"""`blockyard inspect` on models of two rows, of latents, of sets, and of hidden symbols: what each axis is called."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from blockyard.cli import main
+from blockyard.runs.files import read_json
+from blockyard.runs.folder import RunFolder
+from tests import engine_runs
+
+SMALL = ("model.depth=2", "token_mixer.dropout=0", "trainer.max_steps=2", "data.batch_size=8")
+TRANSLATE = ("data=translation", "tokenizer=char", "model=encoder_decoder", "head=token", "objective=translate")
+PAIR = (5, 4)  # letters of source and target; the decoder's row begins with START, so both rows have five tokens
+
+
+@pytest.fixture(scope="module")
+def two_rows(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    folder = tmp_path_factory.mktemp("two_rows")
+    rows = ("".join(row) for row in itertools.permutations("abcdef", PAIR[0]))
+    lines = dict.fromkeys(f"{row}\t{row[: PAIR[1]].translate(str.maketrans('abcdef', 'uvwxyz'))}" for row in rows)
+    (folder / "pairs.tsv").write_text("\n".join(["en\tde", *lines][:120]) + "\n")
+    words = (f"data.path={folder / 'pairs.tsv'}", "data.context=8", "data.source_context=8", "position=sinusoidal")
+    return engine_runs.run(folder, *TRANSLATE, *SMALL, *words)
+
+
+@pytest.fixture(scope="module")
+def latents(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """As many latents as a row has symbols, so that lengths alone do not tell them apart."""
+    words = ("data=code", "data.context=16", "tokenizer=char", "model=perceiver", "model.num_latents=16")
+    more = ("head=token", "objective=masked_token", "position=learned")
+    return engine_runs.run(tmp_path_factory.mktemp("latents"), *words, *more, *SMALL)
+
+
+@pytest.fixture(scope="module")
+def views(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    words = ("data=digits_views", "data.views=3", "tokenizer=view_cnn", "position=none", "head=mean_pool")
+    return engine_runs.run(tmp_path_factory.mktemp("views"), *words, *SMALL)
+
+
+@pytest.fixture(scope="module")
+def hidden(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    words = ("data=code", "data.context=16", "tokenizer=char", "model=encoder", "position=learned", "head=token")
+    return engine_runs.run(tmp_path_factory.mktemp("hidden"), *words, "objective=masked_token", *SMALL)
+
+
+def looked(run: RunFolder, kind: str, *words: str) -> dict[str, Any]:
+    """What a look has left: its JSON, after every picture of it was opened."""
+    assert main(["inspect", f"run={run.path}", kind, "log=false", *words]) == 0
+    found = read_json(run.path / "inspect" / f"{kind}.json")
+    for name in found["pictures"]:
+        with Image.open(run.path / "inspect" / name) as picture:
+            picture.load()
+    return found
+
+
+def by_path(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {layer["path"]: layer for layer in found["layers"]}
+
+
+def test_each_axis_of_two_rows_is_called_by_its_own_row(two_rows: RunFolder) -> None:
+    maps, mixing = (by_path(looked(two_rows, kind, "samples=1")) for kind in ("attention", "mixing"))
+    assert maps.keys() == mixing.keys()
+    source, target = mixing["encoder.blocks.0.token_mixer"]["rows"], mixing["blocks.0.token_mixer"]["rows"]
+    assert len(source) == len(target) == PAIR[0]
+    assert set(source) <= set("abcdef")
+    assert set(target[1:]) <= set("uvwxyz")
+    for path, layer in mixing.items():
+        rows = source if path.startswith("encoder") else target
+        columns = source if path.startswith("encoder") or "cross" in path else target
+        assert (layer["rows"], layer["columns"]) == (rows, columns), path
+        assert (maps[path]["queries"], maps[path]["keys"]) == (rows, columns), path
+
+
+def test_a_mean_over_samples_has_places_and_no_letters(two_rows: RunFolder) -> None:
+    for path, layer in by_path(looked(two_rows, "mixing", "samples=2")).items():
+        assert layer["rows"] == layer["columns"] == ["0", "1", "2", "3", "4"], path
+
+
+def test_pictures_are_numbered_in_one_way(two_rows: RunFolder) -> None:
+    found = looked(two_rows, "attention", "samples=1")
+    wanted = ["attention_maps", "attention_tokens", "attention_tokens_2", "attention_tokens_3", "attention_entropy"]
+    assert found["pictures"] == [f"{name}.png" for name in wanted]
+
+
+def test_latents_bear_no_letters(latents: RunFolder) -> None:
+    text = by_path(looked(latents, "attention", "samples=1"))["write.token_mixer"]["queries"]
+    numbers = [str(number) for number in range(16)]
+    assert text != numbers
+    for kind, names in (("attention", ("queries", "keys")), ("mixing", ("rows", "columns"))):
+        layers = by_path(looked(latents, kind, "samples=1"))
+        called = {path: tuple(layer[name] for name in names) for path, layer in layers.items()}
+        assert called == {
+            "read.token_mixer": (numbers, text),
+            "blocks.0.token_mixer": (numbers, numbers),
+            "blocks.1.token_mixer": (numbers, numbers),
+            "write.token_mixer": (text, numbers),
+        }
+
+
+def test_views_are_numbered(views: RunFolder) -> None:
+    for kind, names in (("attention", ("queries", "keys")), ("mixing", ("rows", "columns"))):
+        found = looked(views, kind, "samples=1")
+        assert [layer[name] for layer in found["layers"] for name in names] == [["0", "1", "2"]] * 4
+        assert "attention_picture.png" not in found["pictures"]
