@@ -12,9 +12,12 @@ from blockyard.compose import compose
 from blockyard.match import told
 from blockyard.sweep.composer import Composer
 from blockyard.sweep.count import Scales
+from tests.helpers import choices, node
 from tests.test_sweep_planner import refused
 
 SMALL = ["model.depth=1", "logger=none"]
+GMLP = ["preset=gmlp", "logger=none"]
+WITH_EXPANSION = [name for name in choices("token_mixer") if "expansion" in node("token_mixer", name)[1]]
 
 
 @pytest.mark.parametrize("what", ["params", "flops"])
@@ -38,6 +41,46 @@ def test_the_size_is_the_nearest_there_is(what: str, by: str, words: list[str]) 
     assert abs(record["value"] - target) == best
     if what == "params":
         assert sum(p.numel() for p in Plan(composed.config).model(0).parameters()) == record["value"]
+
+
+@pytest.mark.parametrize("mixer", WITH_EXPANSION)
+def test_without_hidden_channels_those_of_the_token_mixer_are_solved(mixer: str) -> None:
+    """In whole numbers of hidden channels: the size next to the solved one is another model."""
+    words = [
+        f"token_mixer={mixer}",
+        "channel_mixer=none",
+        "block=single",
+        "position=none",
+        "model.dim=36",
+        "logger=none",
+    ]
+    weight = Scales().weigh(compose(words).config, "params")
+    composed = compose([*words, f"match.params={round(weight * 1.5)}", "match.by=expansion"])
+    assert composed.issues == []
+    record, multiple = composed.matched, node("token_mixer", mixer)[0].hidden_multiple
+    assert record["over"] == "token_mixer.expansion"
+    assert abs(record["off"]) < 0.05
+    hidden = record["size"] * 36
+    assert hidden == pytest.approx(multiple * round(hidden / multiple), abs=1e-3)
+    mixers = composed.config["token_mixer"]
+    sizes = [(hidden + step * multiple) / 36 for step in (-1, 0, 1)]
+    less, same, more = (
+        Scales().weigh(composed.config | {"token_mixer": mixers | {"expansion": e}}, "params") for e in sizes
+    )
+    assert less < same == record["value"] < more
+
+
+def test_the_hidden_channels_of_a_channel_mixer_come_first() -> None:
+    words = ["token_mixer=token_mlp", "position=none", "logger=none", "match.params=3e5", "match.by=expansion"]
+    assert compose(words).matched["over"] == "channel_mixer.expansion"
+    solved = compose(["channel_mixer=glu", *words[2:]])
+    hidden = solved.matched["size"] * solved.config["model"]["dim"]
+    assert hidden == pytest.approx(8 * round(hidden / 8), abs=1e-3)
+
+
+def test_only_sizes_that_are_there_are_named() -> None:
+    (issue,) = compose(["channel_mixer=none", "match.params=1e6", "match.by=expansion", "logger=none"]).issues
+    assert issue.legal == ["match.by=dim", "match.by=depth"]
 
 
 def test_what_is_frozen_is_the_solved_size() -> None:
@@ -69,7 +112,14 @@ def test_learned_vocabularies_count_as_large_as_they_may_be() -> None:
         (["match.params=1e6", "match.by=heads"], "match.by: 'heads' is no size to solve for (works: dim"),
         (["match.by=depth"], "has a say only beside"),
         (["match.parms=1"], "match.parms: nothing reads this key (works: match.params"),
-        (["match.params=1e6", "match.by=expansion", "channel_mixer=none"], "there is no channel_mixer.expansion"),
+        (
+            ["match.params=1e6", "match.by=expansion", "channel_mixer=none"],
+            "there is no channel_mixer.expansion or token_mixer.expansion to solve for",
+        ),
+        (
+            [*GMLP, "match.params=1e6", "match.by=expansion", "token_mixer.expansion=2"],
+            "token_mixer.expansion: is solved for by match",
+        ),
         (["match.params=1e6", "position=rope", "tokenizer.size=3"], "no model can be built near model.dim=64"),
     ],
 )

@@ -1,7 +1,8 @@
 """Solving a model's size for a budget: the width, depth or expansion that comes nearest to it.
 
     blockyard train match.params=1.2e6                 # model.dim is solved for
-    blockyard check match.flops=5e7 match.by=depth     # model.depth, or channel_mixer.expansion
+    blockyard check match.flops=5e7 match.by=depth     # model.depth; by=expansion: that of the channel mixer,
+                                                       # or of the token mixer where the other has none
 
 The solved size is what a config holds and a run freezes; what is left over, because sizes are whole, is
 recorded. Sweeps solve each arm for the weight of their baseline with the same search.
@@ -21,7 +22,12 @@ if TYPE_CHECKING:
 KEY = "match"  # of the config; taken out once it is solved
 BUDGETS = {"params": "parameters", "flops": "FLOPs per sample"}
 KEYS = (*BUDGETS, "by")
-SIZES = {"dim": "model.dim", "depth": "model.depth", "expansion": "channel_mixer.expansion"}
+# The options of each size; the first that the config has is solved for.
+SIZES = {
+    "dim": ("model.dim",),
+    "depth": ("model.depth",),
+    "expansion": ("channel_mixer.expansion", "token_mixer.expansion"),
+}
 LARGEST = {"dim": 65_536, "depth": 1_024, "expansion": 1_048_576}
 FAR = 2.0  # times a budget; a size that misses it by more has not met it
 _GAP = 8  # sizes that are tried to find one that a model can be built with
@@ -32,13 +38,9 @@ class Axis:
     """What is solved for: the option at `key`, in whole numbers n that stand for n times `unit`."""
 
     by: str
+    key: str  # dotted
     unit: float
     own: int  # the n nearest to what the config says
-
-    @property
-    def key(self) -> str:
-        """The dotted key of the option."""
-        return SIZES[self.by]
 
     def value(self, n: int) -> int | float:
         """What the option is for n."""
@@ -51,13 +53,24 @@ class Axis:
 
 
 def axis(config: dict[str, Any], by: str = "dim") -> Axis | None:
-    """Widths go in multiples of the heads, expansions in hidden channels; None where the config has no such size."""
-    family, _, name = SIZES[by].partition(".")
-    now, dim = config[family].get(name), config["model"].get("dim")
-    if isinstance(now, bool) or not isinstance(now, int | float) or not isinstance(dim, int):
-        return None
-    unit = {"dim": int(config["model"].get("heads") or 1), "depth": 1, "expansion": 1 / dim}[by]
-    return Axis(by, unit, max(1, round(now / unit)))
+    """Widths go in multiples of the heads, expansions in hidden channels, as many as the mixer takes at a time.
+
+    None where the config has no such size.
+    """
+    from blockyard.schema import locate
+
+    dim = config["model"].get("dim")
+    for key in SIZES[by] if isinstance(dim, int) else ():
+        family, _, name = key.partition(".")
+        now = config[family].get(name)
+        if isinstance(now, bool) or not isinstance(now, int | float):
+            continue
+        if by == "expansion":
+            unit = getattr(locate(config[family]["_target_"]), "hidden_multiple", 1) / dim
+        else:
+            unit = int(config["model"].get("heads") or 1) if by == "dim" else 1
+        return Axis(by, key, unit, max(1, round(now / unit)))
+    return None
 
 
 def nearest(config: dict[str, Any], what: str, target: int, scales: Scales, along: Axis) -> tuple[int, int] | None:
@@ -76,10 +89,12 @@ def solve(config: dict[str, Any], given: Collection[str], issues: list[Issue]) -
     learned from the data is counted as large as it may become.
     """
     asked = config.pop(KEY, None) or {}
-    if issues:
+    if issues or not asked:
         return {}
     budgets = {what: asked[what] for what in BUDGETS if asked.get(what) is not None}
-    problems = list(_problems(asked, budgets, given))
+    by = asked.get("by") or "dim"
+    along = axis(config, by) if by in SIZES and isinstance(config.get("model"), dict) else None
+    problems = list(_problems(asked, budgets, given, along))
     issues += problems
     if problems or not budgets:
         return {}
@@ -87,11 +102,11 @@ def solve(config: dict[str, Any], given: Collection[str], issues: list[Issue]) -
     from blockyard.contracts import Issue
     from blockyard.sweep.count import Scales
 
-    (what, target), by, scales = next(iter(budgets.items())), asked.get("by") or "dim", Scales()
+    (what, target), scales = next(iter(budgets.items())), Scales()
     key = f"{KEY}.{what}"
-    along = axis(config, by) if isinstance(config.get("model"), dict) else None
     if along is None:
-        issues.append(Issue(key, f"there is no {SIZES[by]} to solve for here", [f"match.by={b}" for b in SIZES]))
+        there = [f"{KEY}.by={each}" for each in SIZES if axis(config, each) is not None]
+        issues.append(Issue(key, f"there is no {' or '.join(SIZES[by])} to solve for here", there))
         return {}
     target = round(target)
     found = nearest(config, what, target, scales, along)
@@ -118,7 +133,9 @@ def told(record: dict[str, Any]) -> str:
     )
 
 
-def _problems(asked: dict[str, Any], budgets: dict[str, Any], given: Collection[str]) -> list[Issue]:
+def _problems(
+    asked: dict[str, Any], budgets: dict[str, Any], given: Collection[str], along: Axis | None
+) -> list[Issue]:
     from blockyard.contracts import Issue
 
     found = []
@@ -133,8 +150,8 @@ def _problems(asked: dict[str, Any], budgets: dict[str, Any], given: Collection[
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not math.isfinite(value) or value < 1:
             found.append(Issue(f"{KEY}.{what}", f"{value!r} is no number of {BUDGETS[what]}", [f"{KEY}.{what}=1.2e6"]))
-    if budgets and SIZES.get(by) in given:
-        found.append(Issue(SIZES[by], f"is solved for by {KEY}; leave one of them out"))
+    if budgets and along is not None and along.key in given:
+        found.append(Issue(along.key, f"is solved for by {KEY}; leave one of them out"))
     return found
 
 

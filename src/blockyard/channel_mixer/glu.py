@@ -8,7 +8,7 @@ Cost: O(N D E) time with E hidden channels, 3 D E parameters
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
@@ -21,11 +21,13 @@ class GLU(ChannelMixer):
     """With expansion 8/3 it has as many weights as an MLP with 4; widths are multiples of 8.
 
     Options:
-        expansion: hidden width as a multiple of model.dim, rounded to the next multiple of 8
+        expansion: hidden width as a multiple of model.dim, rounded to the nearest multiple of 8
         activation: of the gate; silu is SwiGLU, gelu GEGLU, relu ReGLU, sigmoid the first GLU, identity Bilinear
         bias: biases on all layers
         dropout: rate on the gated channels while training
     """
+
+    hidden_multiple: ClassVar[int] = 8
 
     def __init__(
         self,
@@ -37,7 +39,8 @@ class GLU(ChannelMixer):
         dropout: Rate = 0.0,
     ) -> None:
         super().__init__()
-        hidden = max(8, 8 * round(expansion * ctx.dim / 8))
+        step = self.hidden_multiple
+        hidden = max(step, step * round(expansion * ctx.dim / step))
         self.activation = ACTIVATIONS[activation]
         self.proj_in = linear(ctx, ctx.dim, 2 * hidden, bias=bias, content=0)  # gate first, then what it gates
         self.dropout = nn.Dropout(dropout)

@@ -23,6 +23,7 @@ class Recurrent(TokenMixer):
     """
 
     traits: ClassVar[Traits] = Traits(causal=True, padding=True, packing=True, axes=frozenset({1, 2}))
+    hidden_multiple: ClassVar[int] = 2  # one for each direction
 
     def __init__(self, ctx: Context, cell: Callable[..., nn.RNNBase], expansion: float, bias: bool) -> None:
         super().__init__()

@@ -53,6 +53,7 @@ class GMLP(TokenMixer):
     """
 
     traits: ClassVar[Traits] = Traits(causal=True, any_length=False)
+    hidden_multiple: ClassVar[int] = 2  # those that are mixed, and those that they gate
 
     def __init__(self, ctx: Context, *, expansion: Positive = 6.0, bias: bool = True) -> None:
         super().__init__()

@@ -1,7 +1,8 @@
 """Linear recurrence: a state that decays and takes in each token, computed for the whole row by a parallel scan.
 
-Source: Feng et al. 2024, Were RNNs All We Needed? (arXiv 2410.01201), eq. of minGRU; decay=fixed is the real form of
-    Orvieto et al. 2023, Resurrecting Recurrent Neural Networks for Long Sequences (arXiv 2303.06349), eq. 5
+Source: Feng et al. 2024, Were RNNs All We Needed? (arXiv 2410.01201), eq. of minGRU; decay=fixed is a moving average
+    with one trained rate a channel, near the LRU of Orvieto et al. 2023, Resurrecting Recurrent Neural Networks for
+    Long Sequences (arXiv 2303.06349), whose decays are complex and whose input is scaled by sqrt(1 - |a|^2)
 Reference: a loop; the scan is Blelloch's (1990)
 Equation: h_t = a_t h_(t-1) + (1 - a_t) W_v x_t, a_t = sigmoid(W_a x_t), or one trained number for each channel
 Cost: O(N D E) time, O(N E log N) for the scan of E channels; a decoding step takes the same time and memory at any
@@ -30,12 +31,13 @@ class LinearRecurrence(TokenMixer):
     Documents of a packed row are runs of tokens, and each starts from the state after the prefix.
 
     Options:
-        decay: input makes it of the token, as in minGRU; fixed is one trained number for each channel, as in LRU
+        decay: input makes it of the token, as in minGRU; fixed is one trained number for each channel
         expansion: channels of the state as a multiple of model.dim
         bias: biases in the projections
     """
 
     traits: ClassVar[Traits] = Traits(causal=True, padding=True, packing=True, axes=frozenset({1, 2}))
+    hidden_multiple: ClassVar[int] = 2  # a half for each direction
 
     def __init__(
         self,
