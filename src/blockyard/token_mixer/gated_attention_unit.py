@@ -2,13 +2,14 @@
 
 Source: Hua et al. 2022, Transformer Quality in Linear Time (arXiv 2202.10447), section 3.1 and eq. 4
 Reference: the pseudo-code in the paper's appendix; lucidrains' FLASH-pytorch, GAU
-Equation: W_o (u * A v), A_ij = relu(q_i k_j / n_i)^2 over the n_i tokens that token i sees
+Equation: W_o (u * A v), A_ij = relu(q_i k_j / n_i + b_ij)^2 over the n_i tokens that token i sees
 Cost: O(N^2 (S + E) + N D E) time with S query and E hidden channels; O(N^2) memory
 
 Use it with block=single as the paper does: it holds its own channel mixing. Queries and keys are the same S
 channels, scaled and moved apart. The paper divides by the length of the row; counting what a token sees is the
-same without masks, and makes a padded row equal the row alone. Its trained bias of the scores is left to position
-schemes that turn queries and keys.
+same without masks, and makes a padded row equal the row alone. Its trained bias b of the scores is a position scheme:
+t5_bias, bias_table or bias_offset. The unit is one head and reads the numbers of the first; with model.heads=1 and a
+key_dim of its own a scheme has no others.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Memory, Positive, Seq, TokenMixer, Traits
+from blockyard.contracts import Context, Count, Memory, Positive, Rate, Seq, TokenMixer, Traits
 from blockyard.init import Init
-from blockyard.ops import mask
+from blockyard.ops import kernel, mask
 from blockyard.ops.cache import KVCache
 from blockyard.ops.linear import linear, residual
 from blockyard.ops.rotate import rotate
@@ -51,21 +52,33 @@ class Offsets(nn.Module):
 
 
 class GatedAttentionUnit(TokenMixer):
-    """S, the width of queries and keys, is that of a head: model.dim / model.heads, although there is one head.
+    """One head, whatever model.heads says.
 
     Options:
         expansion: hidden width E as a multiple of model.dim
+        key_dim: width S of queries and keys; null means that of a head, model.dim / model.heads
         bias: biases in the projections
+        dropout: rate on the attention weights while training
     """
 
     traits: ClassVar[Traits] = Traits(
-        causal=True, padding=True, packing=True, equivariant=True, ports=frozenset({"queries_and_keys"})
+        causal=True, padding=True, packing=True, equivariant=True, ports=frozenset({"queries_and_keys", "scores"})
     )
+    fused: ClassVar[bool] = False
 
-    def __init__(self, ctx: Context, *, expansion: Positive = 2.0, bias: bool = True) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        *,
+        expansion: Positive = 2.0,
+        key_dim: Count | None = None,
+        bias: bool = True,
+        dropout: Rate = 0.0,
+    ) -> None:
         super().__init__()
         check_context(self, ctx)
-        self.causal, self.key_width = ctx.causal, ctx.head_dim
+        self.causal, self.key_width = ctx.causal, key_dim or ctx.head_dim
+        self.dropout = nn.Dropout(dropout)
         self.hidden = max(1, round(expansion * ctx.dim))
         self.proj_in = linear(ctx, ctx.dim, 2 * self.hidden + self.key_width, bias=bias)
         self.offsets = Offsets(self.key_width)
@@ -85,10 +98,12 @@ class GatedAttentionUnit(TokenMixer):
             k, v, k_seq = cache.append(k, v, seq)
         see = mask.table(seq, k_seq, self.causal)  # (B|1, 1, N, M) or None
         seen = len(k_seq) if see is None else see.sum(-1, keepdim=True).clamp(min=1)  # (B|1, 1, N, 1)
-        weights = F.relu(q @ k.transpose(-1, -2) / seen).square()  # (B, 1, N, M)
+        scores, bias = q @ k.transpose(-1, -2) / seen, mask.bias_table(seq, k_seq, heads=1)  # (B, 1, N, M)
+        weights = F.relu(scores if bias is None else scores + bias).square()
         if see is not None:
             weights = weights * see
-        return gate * (weights.to(v.dtype) @ v)[:, 0]  # (B, N, E)
+        kernel.note("eager", [kernel.EAGER])
+        return gate * (self.dropout(weights).to(v.dtype) @ v)[:, 0]  # (B, N, E)
 
     def init_cache(self, batch_size: int) -> KVCache:
         """An empty cache. Raises ValueError where outputs depend on the future."""
