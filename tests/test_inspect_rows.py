@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from PIL import Image
 
 from blockyard.cli import main
+from blockyard.contracts import DataModule, TextTokenizer, Tokenizer, TokenSpec
+from blockyard.data.associative_recall import AssociativeRecall
+from blockyard.data.copy import Copy
+from blockyard.data.listops import ListOps
+from blockyard.data.long_agreement import LongAgreement
+from blockyard.data.parity import Parity
+from blockyard.data.text_file import TextFile
+from blockyard.inspect.subject import symbol_text
 from blockyard.runs.files import read_json
 from blockyard.runs.folder import RunFolder
+from blockyard.tokenizer.symbols import Symbols
 from tests import engine_runs
 
 SMALL = ("model.depth=2", "token_mixer.dropout=0", "trainer.max_steps=2", "data.batch_size=8")
@@ -107,3 +117,54 @@ def test_views_are_numbered(views: RunFolder) -> None:
         found = looked(views, kind, "samples=1")
         assert [layer[name] for layer in found["layers"] for name in names] == [["0", "1", "2"]] * 4
         assert "attention_picture.png" not in found["pictures"]
+
+
+def test_symbols_beyond_the_text_have_names(two_rows: RunFolder, hidden: RunFolder) -> None:
+    maps = by_path(looked(two_rows, "attention", "samples=1"))
+    assert maps["blocks.0.token_mixer"]["queries"][0] == "START"
+    maps = by_path(looked(hidden, "attention", "samples=1"))
+    assert maps["blocks.0.token_mixer"]["queries"] == maps["blocks.0.token_mixer"]["keys"]
+    assert "MASK" in maps["blocks.0.token_mixer"]["queries"]
+    mixing = by_path(looked(hidden, "mixing", "samples=1"))
+    assert mixing["blocks.1.token_mixer"]["columns"] == maps["blocks.0.token_mixer"]["keys"]
+    for run, named in ((two_rows, {"START"}), (hidden, {"MASK"})):
+        names = looked(run, "circuits")["names"]
+        assert named <= set(names)
+        assert not any(name.startswith("#") and name != "#" for name in names)
+
+
+class Words(TextTokenizer):
+    """Reads the symbol 0 as a blank, 1 as nothing, and no other."""
+
+    def spec(self, data: Any) -> TokenSpec:
+        return TokenSpec((4,), vocabulary=2)
+
+    def embedder(self, ctx: Any) -> Any:
+        raise NotImplementedError
+
+    def fit(self, texts: Any) -> None:
+        raise NotImplementedError
+
+    def encode(self, text: str) -> list[int]:
+        raise NotImplementedError
+
+    def decode(self, symbols: list[int]) -> str:
+        return ["\n ", ""][symbols[0]]
+
+
+@pytest.mark.parametrize(
+    ("data", "tokenizer", "names"),
+    [
+        (ListOps(), Symbols(), {0: "0", 9: "9", 10: "[MAX", 13: "[SM", 14: "]", 15: "pad"}),
+        (LongAgreement(), Symbols(), {0: "the", 5: "is", 7: "cat", 8: "cats", 33: "sees", 34: "see"}),
+        (Copy(alphabet=3), Symbols(), {0: "0", 2: "2", 3: "_", 4: "GO"}),
+        (AssociativeRecall(pairs=2, symbols=8), Symbols(), {0: "k0", 3: "k3", 4: "v0", 7: "v3"}),
+        (Parity(), Symbols(), {0: "0", 1: "1"}),
+        (TextFile(path="text.txt"), Words(), {0: "↵␣", 1: "#1", 2: "#2", 4: "START", 5: "END", 6: "MASK"}),
+    ],
+)
+def test_what_data_and_tokenizer_call_a_symbol(data: DataModule, tokenizer: Tokenizer, names: dict[int, str]) -> None:
+    more = {"start": 4, "end": 5, "mask": 6} if isinstance(tokenizer, Words) else {}
+    ctx = SimpleNamespace(tokens=TokenSpec((4,), **more))
+    loaded: Any = SimpleNamespace(data=data, tokenizer=tokenizer, model=SimpleNamespace(ctx=ctx))
+    assert {symbol: symbol_text(loaded, symbol) for symbol in names} == names

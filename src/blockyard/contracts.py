@@ -294,6 +294,10 @@ class DataModule(ABC):
     def prepare(self) -> None:  # noqa: B027 - most data sets need nothing
         """Fetch what was asked to be fetched. Called once on a machine, before `load`."""
 
+    def symbol_name(self, symbol: int) -> str | None:
+        """What a symbol is called where tables and pictures show it; None where the tokenizer knows better."""
+        return None
+
     @abstractmethod
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Read, split and encode. A trained tokenizer is fitted here, on the training part only."""
@@ -321,6 +325,10 @@ class Tokenizer(ABC):
     def embedder(self, ctx: Context) -> Embedder:
         """The weights that turn inputs into vectors."""
 
+    def symbol_name(self, symbol: int) -> str | None:
+        """What a symbol is called where tables and pictures show it; None where nothing reads it alone."""
+        return None
+
     def state(self) -> dict[str, Any]:
         """What `fit` learned, as plain JSON; saved with the run."""
         return {}
@@ -345,6 +353,13 @@ class TextTokenizer(Tokenizer):
     @abstractmethod
     def decode(self, symbols: list[int]) -> str:
         """Text of `symbols`; the inverse of `encode` for known symbols."""
+
+    def symbol_name(self, symbol: int) -> str | None:
+        """The text of the symbol alone, where it has any."""
+        try:
+            return self.decode([symbol]) or None
+        except (ValueError, KeyError, IndexError, OverflowError):
+            return None
 
 
 class Objective(ABC):

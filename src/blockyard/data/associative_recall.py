@@ -59,6 +59,11 @@ class AssociativeRecall(Probe):
         """Keys and values."""
         return self.symbols
 
+    def symbol_name(self, symbol: int) -> str:
+        """k0, k1, ... are keys, v0, v1, ... values."""
+        half = self.symbols // 2
+        return f"k{symbol}" if symbol < half else f"v{symbol - half}"
+
     def make(self, draw: Draw) -> Made:
         """Pairs, then questions between fillers."""
         half, pairs, front = self.symbols // 2, self.pairs, 2 * self.pairs

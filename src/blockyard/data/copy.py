@@ -53,6 +53,10 @@ class Copy(Probe):
         """The alphabet, the symbol that says nothing, and GO."""
         return self.alphabet + 2
 
+    def symbol_name(self, symbol: int) -> str:
+        """Numbers, _ and GO."""
+        return {self.alphabet: "_", self.alphabet + 1: "GO"}.get(symbol, str(symbol))
+
     def make(self, draw: Draw) -> Made:
         """The symbols stand together at the front."""
         kept = draw.whole("symbols", self.held, self.alphabet)  # (n, held)

@@ -66,6 +66,10 @@ class ListOps(Probe):
         """Ten digits, four operators with their bracket, the closing one, and padding."""
         return PAD + 1
 
+    def symbol_name(self, symbol: int) -> str:
+        """Digits, [MAX and its like, ] and pad."""
+        return [*map(str, range(DIGITS)), *(f"[{name}" for name in OPERATORS), "]", "pad"][symbol]
+
     @property
     def spec(self) -> DataSpec:
         """Rows of different lengths, of ten classes."""

@@ -66,6 +66,10 @@ class LongAgreement(Probe):
         verbs = [form for verb in VERBS for form in (f"{verb}s", verb)]
         return [*WORDS, *nouns, *verbs]
 
+    def symbol_name(self, symbol: int) -> str:
+        """The word."""
+        return self.words[symbol]
+
     @property
     def vocabulary(self) -> int:
         """Singular and plural of nouns and verbs, and a few words between."""

@@ -53,6 +53,10 @@ class Parity(Probe):
         """Two bits."""
         return 2
 
+    def symbol_name(self, symbol: int) -> str:
+        """The bit."""
+        return str(symbol)
+
     @property
     def spec(self) -> DataSpec:
         """A class of two a row, or a symbol of two at each place."""

@@ -95,13 +95,16 @@ def _read(loaded: Loaded, symbols: Tensor, lengths: Tensor | None) -> list[str]:
 
 
 def symbol_text(loaded: Loaded, symbol: int) -> str:
-    """One symbol, with blanks made visible; its number where it reads as nothing alone."""
-    try:
-        text = loaded.tokenizer.decode([symbol]) if isinstance(loaded.tokenizer, TextTokenizer) else ""
-    except (ValueError, KeyError, IndexError, OverflowError):
-        text = ""
-    text = "".join(VISIBLE.get(letter, letter if letter.isprintable() else ascii(letter)[1:-1]) for letter in text)
-    return text or f"#{symbol}"
+    """What one symbol is called, with blanks made visible; its number where nobody names it.
+
+    Symbols beyond the tokenizer's own are those of the model's `TokenSpec`: START, END, MASK.
+    """
+    tokens = loaded.model.ctx.tokens
+    for name in ("start", "end", "mask"):
+        if symbol == getattr(tokens, name):
+            return name.upper()
+    text = loaded.data.symbol_name(symbol) or loaded.tokenizer.symbol_name(symbol) or f"#{symbol}"
+    return "".join(VISIBLE.get(letter, letter if letter.isprintable() else ascii(letter)[1:-1]) for letter in text)
 
 
 def _picture(image: Tensor) -> Tensor:
