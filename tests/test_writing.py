@@ -1,9 +1,8 @@
-"""Rows written from scores: the same from a cache and without for every decoder, in batches as alone, and as beams."""
+"""Rows written from scores: the same from a cache and without for every decoder, in batches as alone."""
 
 from __future__ import annotations
 
-import itertools
-import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,14 +11,14 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from blockyard.beam import beam_search
 from blockyard.choosing import Chooser, probabilities
 from blockyard.decoding import decode_rows
-from blockyard.errors import UserError
 from blockyard.model._prefix import Prefix
 from blockyard.ops.cache import KVCache
-from blockyard.stepping import Stats
-from tests.helpers import LENGTH, choices, combinations, node, symbols, tiny
+from blockyard.stepping import Stats, way_of
+from blockyard.token_mixer.none import Nothing
+from tests.helpers import LENGTH, choices, combinations, has, node, symbols, tiny, traits
+from tests.test_cycle import made
 from tests.test_shapes import crossing_blocks, two_rows
 
 MADE = 2 * LENGTH + 2  # so many that bounded rows are cut, twice
@@ -87,22 +86,57 @@ def test_planted_stale_cache_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         same_from_a_cache(tiny(causal=True, position="rope"))
 
 
-@pytest.mark.parametrize(
-    "mixer", [m for m in choices("token_mixer") if hasattr(node("token_mixer", m)[0], "init_cache")]
-)
+def keeping() -> list[str]:
+    """Mixers of decoders that keep something of the past, as their YAML gives them."""
+    return [name for name in choices("token_mixer") if traits(name).causal and has(name, "init_cache")]
+
+
+@pytest.mark.parametrize("mixer", keeping())
 def test_what_a_cache_takes(mixer: str) -> None:
-    """Keys and values grow with the row, a state does not."""
-    if not node("token_mixer", mixer)[0].traits.causal:
-        return
+    """What a row's last token added is what the whole cache grew by, and is said; nothing where a state is kept."""
     model = tiny(causal=True, token_mixer=mixer)
+    _, before = greedy(model, [[1]], cache=True, max_tokens=LENGTH - 2)
     _, short = greedy(model, [[1]], cache=True, max_tokens=LENGTH - 1)
     _, several = greedy(model, [[1], [2]], cache=True, max_tokens=LENGTH - 1)
     assert several.cache_bytes == 2 * short.cache_bytes
-    assert several.cache_bytes_per_token == short.cache_bytes_per_token
-    if short.cache_bytes_per_token == 0:
-        assert "in all, however long the row" in str(short)
-    elif short.cache_bytes_per_token * (LENGTH - 1) == short.cache_bytes:
-        assert f"{short.cache_bytes_per_token:,.0f} cache bytes per token" in str(short)
+    assert several.cache_bytes_per_token == short.cache_bytes_per_token == short.cache_bytes - before.cache_bytes
+    grows = f"{short.cache_bytes_per_token:,.0f} cache bytes per token"
+    stays = f"{short.cache_bytes:,} cache bytes in all, however long the row"
+    said, not_said = (grows, stays) if short.cache_bytes_per_token else (stays, grows)
+    assert f"{short.way}, {said}" in str(short)
+    assert not_said not in str(short)
+
+
+WAYS = {"attention": "key-value cache", "gru": "recurrent state", "conv": "cache of past inputs"}
+
+
+@pytest.mark.parametrize("pattern", [["attention"], ["gru"], ["conv"], ["gru", "attention"], ["none", "gru"]])
+def test_the_way_of_writing_is_said(pattern: list[str]) -> None:
+    """What is kept, of every kind of layer; that nothing is, and whether that was asked for."""
+    model = made(*pattern, depth=2, causal=True)
+    kept = " and ".join(WAYS[name] for name in pattern if name in WAYS)
+    assert f"tokens/s, {kept}, " in str(greedy(model, [[1]], cache=True)[1])
+    said = str(greedy(model, [[1]], cache=False)[1])
+    assert "full recomputation: the whole row ran for each token, as cache=false asks" in said
+    assert kept not in said
+
+
+def test_a_mixer_without_a_cache_is_named() -> None:
+    without = [name for name in choices("token_mixer") if traits(name).causal and not has(name, "init_cache")]
+    assert without
+    for name in without:
+        model = made("attention", name, depth=2, causal=True)
+        said = str(greedy(model, [[1]], cache=True, max_tokens=2)[1])
+        named = type(model.mixers[1]).__name__
+        assert f"full recomputation: the whole row ran for each token, since {named} has no cache" in said
+
+
+def test_a_cache_of_ones_own_needs_no_kind() -> None:
+    class Own:
+        bytes = 0
+
+    assert way_of(SimpleNamespace(layers=[Own(), KVCache(1, 1, 1)])) == "cache and key-value cache"
+    assert way_of(SimpleNamespace(layers=[Nothing()])) == "nothing kept (no token reads another)"
 
 
 def test_keys_and_values_are_counted() -> None:
@@ -120,77 +154,10 @@ def test_top_p_is_that_of_transformers(top_p: float, top_k: int | None, temperat
     assert_close(torch.stack([probabilities(row, temperature, top_k, top_p) for row in scores]), wanted)
 
 
-def best_of_all(model: nn.Module, prompt: list[int], length: int, end: int | None, alpha: float, **more: Any) -> Any:
-    """The best row by looking at every one: (score, symbols)."""
-    found = []
-    for size in range(length + 1):
-        for row in itertools.product(range(11), repeat=size):
-            closed = [*row, end] if size < length else list(row)
-            if end in row or (size < length and end is None):
-                continue
-            logs = torch.log_softmax(model(torch.tensor([[*prompt, *closed]]), **more), -1)[0, len(prompt) - 1 :]
-            total = sum(float(logs[place, symbol]) for place, symbol in enumerate(closed))
-            found.append((total / len(closed) ** alpha, list(row)))
-    return max(found)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("cache", [True, False])
-@pytest.mark.parametrize(("end", "alpha"), [(None, 1.0), (4, 0.0), (4, 1.0), (4, 2.0)])
-def test_a_wide_beam_finds_the_best_of_all_rows(end: int | None, alpha: float, cache: bool) -> None:
-    model = tiny(causal=True, position="rope")
-    for parameter in model.parameters():
-        parameter.mul_(0.6)
-    made = beam_search(
-        model, [1, 2], width=121, max_tokens=3, cache=cache, stats=Stats(), length_penalty=alpha, end=end
-    )
-    assert list(made) == best_of_all(model, [1, 2], 3, end, alpha)[1]
-
-
-@torch.no_grad()
-def test_a_narrow_beam() -> None:
-    """One hypothesis is greedy; more find rows that are no worse; the cache changes nothing, rows are cut alike."""
-    model = tiny(causal=True, position="learned")
-
-    def searched(width: int, cache: bool) -> list[int]:
-        return list(beam_search(model, [1, 2], width=width, max_tokens=MADE, cache=cache, stats=Stats()))
-
-    assert [searched(1, True)] == greedy(model, [[1, 2]], cache=True)[0]
-    assert searched(3, True) == searched(3, False)
-    model = tiny(causal=True, position="rope")
-
-    def score(row: list[int]) -> float:
-        logs = torch.log_softmax(model(torch.tensor([[1, 2, *row]])), -1)[0, 1:]
-        return sum(float(logs[place, symbol]) for place, symbol in enumerate(row))
-
-    scores = [score(searched(width, True)) for width in (1, 4, 30)]
-    assert scores == sorted(scores)
-
-
-def recurrent() -> list[str]:
-    """Mixers whose past is a state or another cache than attention's."""
-    return [
-        name
-        for name in choices("token_mixer")
-        if node("token_mixer", name)[0].traits.causal and hasattr(node("token_mixer", name)[0], "init_cache")
-    ]
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("mixer", recurrent())
-def test_beams_reorder_every_cache(mixer: str) -> None:
-    model = tiny(causal=True, token_mixer=mixer)
-    made = [
-        list(beam_search(model, [1, 2], width=3, max_tokens=LENGTH - 2, cache=cache, stats=Stats()))
-        for cache in (True, False)
-    ]
-    assert made[0] == made[1]
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("block", crossing_blocks())
 def test_rows_written_from_sources(block: str) -> None:
-    """Each from its own source, padded or not; cached or not; beams too."""
+    """Each from its own source, padded or not; cached or not."""
     model = two_rows(block=block, position="rope")
     source, lengths = symbols(3, 7, 5), torch.tensor([7, 3, 5])
     memory = model.encode(source, lengths)
@@ -200,16 +167,6 @@ def test_rows_written_from_sources(block: str) -> None:
     for row in range(3):
         alone = model.encode(source[row : row + 1, : lengths[row]])
         assert greedy(model, prompts[row : row + 1], cache=True, memory=alone)[0] == [cached[row]]
-        beams = [
-            list(beam_search(model, prompts[row], width=3, max_tokens=6, cache=c, stats=Stats(), memory=alone, end=7))
-            for c in (True, False)
-        ]
-        assert beams[0] == beams[1]
-    best = best_of_all(model, [1], 2, 7, 1.0, memory=model.encode(source[:1]))[1]
-    searched = beam_search(
-        model, [1], width=11, max_tokens=2, cache=True, stats=Stats(), memory=model.encode(source[:1]), end=7
-    )
-    assert list(searched) == best
 
 
 def test_a_row_ends_before_its_end_symbol() -> None:
@@ -220,15 +177,9 @@ def test_a_row_ends_before_its_end_symbol() -> None:
     stopped, stats = greedy(model, [[1], [4, 2]], cache=True, end=end)
     cut = [row[: row.index(end)] if end in row else row for row in rows]
     assert stopped == cut
-    assert stats.tokens == sum(map(len, cut)) + sum(end in row for row in rows)
-
-
-def test_scores_that_are_no_numbers_are_said() -> None:
-    model = tiny(causal=True)
-    with torch.no_grad():
-        model.head.proj.weight.mul_(math.nan)
-    with pytest.raises(UserError, match="scores are NaN"):
-        list(beam_search(model, [1], width=2, max_tokens=2, cache=True, stats=Stats()))
+    assert stats.tokens == sum(map(len, cut))
+    assert stats.steps == max(len(prompt) + len(row) for prompt, row in zip([[1], [4, 2]], cut, strict=True))
+    assert f"{stats.tokens} tokens in {stats.steps} steps, {stats.tokens / stats.seconds:,.1f} tokens/s" in str(stats)
 
 
 def test_a_full_window_grows_no_more() -> None:

@@ -13,7 +13,7 @@ import torch
 from blockyard.contracts import Memory, TextTokenizer
 from blockyard.errors import UserError
 from blockyard.runs.load import Loaded
-from blockyard.stepping import limit_of
+from blockyard.stepping import limit_of, places_of
 
 log = logging.getLogger("blockyard")
 
@@ -70,9 +70,26 @@ def check_options(max_tokens: int, beam: int | None, length_penalty: float | Non
         raise UserError(f"{name}={value} with temperature=0: the likeliest token is taken, none drawn; leave one out")
 
 
+def check_device(device: str) -> None:
+    """Raises UserError for a device that is not there, or not known."""
+    kind, _, number = device.partition(":")
+    if kind not in ("cpu", "cuda") or (":" in device and not number.isdecimal()):
+        raise UserError(f"device={device}: takes cpu, cuda, or one of several such as cuda:1")
+    there = torch.cuda.device_count() if kind == "cuda" else 1
+    if int(number or 0) >= there:
+        has = "no CUDA device" if kind == "cuda" and not there else f"{there} {kind} device{'s' * (there > 1)}"
+        raise UserError(f"device={device}: this machine has {has}; use device=cpu")
+
+
 def rows_to_write(loaded: Loaded, prompts: Sequence[str], sources: Sequence[str] | None) -> list[Row]:
     """A row for each prompt and source. Raises UserError where the run cannot go on from them."""
     name, ctx = loaded.folder.name, loaded.model.ctx
+    if loaded.objective.target == "symbols":
+        raise UserError(
+            f"{name} answers what is asked in a row of {loaded.data.spec.things}, it does not write one: its objective "
+            "learns the answers and not the next symbol; `blockyard eval` says how many are right. generate needs "
+            "model=decoder with objective=next_token on text"
+        )
     if not isinstance(loaded.tokenizer, TextTokenizer):
         raise UserError(f"{name} is a model of {loaded.data.spec.things}; generate needs one of text")
     if not ctx.causal or loaded.objective.takes != "token":
@@ -97,6 +114,14 @@ def rows_to_write(loaded: Loaded, prompts: Sequence[str], sources: Sequence[str]
 
 
 def _last(loaded: Loaded, symbols: list[int]) -> list[int]:
+    if loaded.model.ctx.tokens.end is not None:  # cut, it would lose its start
+        places = places_of(loaded.model)
+        if len(symbols) > places:
+            raise UserError(
+                f"the prompt has {len(symbols)} tokens with its start, and rows of {loaded.folder.name} end at "
+                f"{places}; give a shorter one"
+            )
+        return symbols
     limit = limit_of(loaded.model)
     if limit is not None and len(symbols) > limit:
         log.warning("the prompt has %d tokens, the model sees the last %d", len(symbols), limit)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from blockyard.choosing import finite
 from blockyard.contracts import Memory
-from blockyard.stepping import Stats, Stepper
+from blockyard.stepping import Stats, Stepper, room
 
 
 def beam_search(
@@ -29,50 +29,114 @@ def beam_search(
     memory: Memory | None = None,
     end: int | None = None,
 ) -> Iterator[int]:
-    """Symbols of the row with the best score, each as soon as all that may still win agree on it.
+    """What `beam_rows` finds for one prompt, symbol by symbol."""
+    settings = {"width": width, "max_tokens": max_tokens, "cache": cache, "stats": stats}
+    for step in beam_rows(model, [prompt], **settings, length_penalty=length_penalty, memory=memory, end=end):
+        yield from (symbol for _, symbol in step)
 
-    The score is the sum of log probabilities, divided by the length ** length_penalty, `end` counted; a row
-    ends before `end` or after `max_tokens`. With a `width` that leaves nothing out the best row is found.
+
+def beam_rows(
+    model: nn.Module,
+    prompts: Sequence[Sequence[int]],
+    *,
+    width: int,
+    max_tokens: int,
+    cache: bool,
+    stats: Stats,
+    length_penalty: float = 1.0,
+    memory: Memory | None = None,
+    end: int | None = None,
+) -> Iterator[list[tuple[int, int]]]:
+    """(row, symbol) of the best row for each prompt, each as soon as all that may still win agree on it.
+
+    The score is the sum of log probabilities, divided by the length ** length_penalty, `end` counted; a row ends
+    before `end`, after `max_tokens`, or, where there is an end, at the model's last place. A search is over when
+    `width` hypotheses have ended or none that goes on can beat the best, so that a width of 1 is greedy; with a
+    `width` that leaves nothing out the best row is found. All prompts take a step together, as in `decode_rows`.
     """
-    stepper = Stepper(model, [list(prompt)], cache=cache, memory=memory, stats=stats)
-    live: list[tuple[float, list[int]]] = [(0.0, [])]
-    best: tuple[float, list[int]] | None = None  # of those that ended
-    said = 0
-    for length in range(1, max_tokens + 1):
+    shortest = min(map(len, prompts))
+    starts = [list(prompt[:shortest]) for prompt in prompts]
+    stepper = Stepper(model, starts, cache=cache, memory=memory, stats=stats, end=end)
+    searches = [
+        _Search(prompt[shortest:], width, room(model, prompt, max_tokens, end), length_penalty, end)
+        for prompt in prompts
+    ]
+    while any(search.live for search in searches):
         logs = torch.log_softmax(finite(stepper.scores()), -1)  # (R, V)
-        totals = logs.double() + torch.tensor([total for total, _ in live]).double()[:, None]  # (R, V)
-        values, places = totals.flatten().topk(min(2 * width, totals.numel()))
+        order, taken, said, first = list[int](), list[int](), list[tuple[int, int]](), 0
+        for number, search in enumerate(searches):
+            if not (count := len(search.live)):
+                continue
+            for row, symbol in search.grow(logs[first : first + count]):
+                order.append(first + row)
+                taken.append(symbol)
+            first += count
+            said += [(number, symbol) for symbol in search.fresh()]
+            if search.full and search.room < max_tokens:
+                stepper.unfinished()
+        stepper.made(len(said))
+        if order:
+            stepper.reorder(order)
+            stepper.append(taken)
+        yield said
+
+
+class _Search:
+    """The hypotheses of one prompt: (log probability, symbols) of those that go on, the best of those that ended."""
+
+    def __init__(
+        self, waiting: Sequence[int], width: int, room_left: int, length_penalty: float, end: int | None
+    ) -> None:
+        self.width, self.room, self.power, self.end = width, room_left, length_penalty, end
+        self.live: list[tuple[float, list[int]]] = [(0.0, [])] if room_left else []
+        self.best: tuple[float, list[int]] | None = None
+        self.full = False  # the best row ends at the last place and has no end symbol
+        self._waiting, self._ended, self._length, self._said = list(waiting), 0, 0, 0
+
+    def grow(self, logs: Tensor) -> list[tuple[int, int]]:
+        """Let the hypotheses go on, by log probabilities (R, V): (row before, symbol) of each that is left."""
+        if self._waiting:
+            return [(0, self._waiting.pop(0))]
+        self._length += 1
+        totals = logs.double() + torch.tensor([total for total, _ in self.live]).double()[:, None]  # (R, V)
+        values, places = totals.flatten().topk(min(2 * self.width, totals.numel()))
         grown: list[tuple[float, list[int]]] = []
-        order: list[int] = []
-        for value, place in zip(values.tolist(), places.tolist(), strict=True):
+        kept: list[tuple[int, int]] = []
+        for rank, (value, place) in enumerate(zip(values.tolist(), places.tolist(), strict=True)):
             row, symbol = divmod(place, totals.shape[1])
             if value == -float("inf"):
-                continue
-            if symbol == end:
-                score = value / length**length_penalty
-                best = (score, live[row][1]) if best is None or score > best[0] else best
-            elif len(grown) < width:
-                grown.append((value, [*live[row][1], symbol]))
-                order.append(row)
-        stepper.made(1)
-        live = grown
-        if not live:
-            break
+                break
+            if symbol == self.end:
+                if rank < self.width:
+                    self._ended += 1
+                    self._offer(value, self.live[row][1])
+            elif len(grown) < self.width:
+                grown.append((value, [*self.live[row][1], symbol]))
+                kept.append((row, symbol))
+        if self._length == self.room and grown:
+            self.full = self._offer(*grown[0])
+        over = self._length == self.room or self._ended >= self.width or not grown or self._decided(grown[0][0])
+        self.live = [] if over else grown
+        return [] if over else kept
+
+    def _offer(self, total: float, symbols: list[int]) -> bool:
+        score = total / self._length**self.power
+        if self.best is not None and score <= self.best[0]:
+            return False
+        self.best = (score, symbols)
+        return True
+
+    def _decided(self, total: float) -> bool:
         # No total rises any more, so that this is the best that any of them may come to.
-        hope = max(total / (max_tokens if length_penalty > 0 else length) ** length_penalty for total, _ in live)
-        if length == max_tokens or (best is not None and best[0] >= hope):
-            break
-        stepper.reorder(order)
-        stepper.append([symbols[-1] for _, symbols in live])
-        rows = [symbols for _, symbols in live] + ([best[1]] if best else [])
-        agreed = _agreed(rows)
-        yield from rows[0][said:agreed]
-        said = max(said, agreed)
-    if live and length == max_tokens:
-        total, symbols = max(live, key=lambda one: one[0])
-        score = total / max_tokens**length_penalty
-        best = (score, symbols) if best is None or score > best[0] else best
-    yield from (best[1] if best else [])[said:]
+        hope = total / (self.room if self.power > 0 else self._length) ** self.power
+        return self.best is not None and self.best[0] >= hope
+
+    def fresh(self) -> list[int]:
+        """Symbols that are certain now and were not before."""
+        rows = [symbols for _, symbols in self.live] + ([self.best[1]] if self.best else [])
+        agreed = _agreed(rows) if self.live else len(rows[0])
+        before, self._said = self._said, max(self._said, agreed)
+        return rows[0][before:agreed]
 
 
 def _agreed(rows: list[list[int]]) -> int:

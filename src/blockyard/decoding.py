@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from torch import Tensor, nn
 
 from blockyard.contracts import Memory, TextTokenizer
-from blockyard.stepping import Stats, Stepper
+from blockyard.stepping import Stats, Stepper, room
 
 _HELD = 8  # tokens without a whole character after which one is given up; UTF-8 needs four bytes at most
 
@@ -41,15 +41,18 @@ def decode_rows(
     """What follows each prompt, all at once: (row, symbol) of every row that made one in a step.
 
     All rows take a step together: one with a longer prompt reads on in it while others write already, so
-    that every row is what it would be alone, with any mixer. Before `end`, a row stops.
+    that every row is what it would be alone, with any mixer. Before `end`, a row stops; where there is one, a row
+    without it stops at the model's last place.
     """
     shortest = min(map(len, prompts))
-    stepper = Stepper(model, [list(p[:shortest]) for p in prompts], cache=cache, memory=memory, stats=stats)
+    starts = [list(prompt[:shortest]) for prompt in prompts]
+    stepper = Stepper(model, starts, cache=cache, memory=memory, stats=stats, end=end)
     waiting = [list(prompt[shortest:]) for prompt in prompts]
-    left = [max_tokens] * len(prompts)
+    rooms = [room(model, prompt, max_tokens, end) for prompt in prompts]
+    left = list(rooms)
     while any(left):
         scores = stepper.scores()  # (R, V)
-        taken, made, ended = [], [], 0
+        taken, made = [], []
         for row, still in enumerate(left):
             if waiting[row]:
                 taken.append(waiting[row].pop(0))
@@ -58,12 +61,14 @@ def decode_rows(
             else:
                 taken.append(choose[row](scores[row]))
                 if taken[-1] == end:
-                    left[row], ended = 0, ended + 1
+                    left[row] = 0
                 else:
                     left[row] -= 1
                     made.append((row, taken[-1]))
+                    if not left[row] and rooms[row] < max_tokens:
+                        stepper.unfinished()
         stepper.append(taken)
-        stepper.made(len(made) + ended)
+        stepper.made(len(made))
         yield made
 
 

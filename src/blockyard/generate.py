@@ -12,12 +12,10 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
-import torch
-
-from blockyard.asked import Row, check_options, encoded, rows_to_write
-from blockyard.beam import beam_search
+from blockyard.asked import Row, check_device, check_options, encoded, rows_to_write
+from blockyard.beam import beam_rows
 from blockyard.choosing import Chooser
-from blockyard.contracts import Memory, TextTokenizer
+from blockyard.contracts import TextTokenizer
 from blockyard.decoding import Pieces, decode_rows
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
@@ -98,15 +96,17 @@ def generate_all(
     top_k: the choice is among so many, 0 among all; None is 40, or all where top_p is given
     top_p: the choice is among the likeliest that have this probability together
     seed: None is 0; row r draws from seed + r, so that the first row is what it would be alone
-    beam: search the likeliest whole row with so many hypotheses, one prompt after the other
+    beam: search the likeliest whole row with so many hypotheses for each prompt
     length_penalty: the power of the length that a hypothesis' log probability is divided by; None is 1
     cache: keep keys, values and states of the past where the model can
+    device: cpu, cuda or cuda:1, for a run that is not loaded yet
 
     Raises UserError where the run is no decoder of text, the prompt holds nothing to go on from, or options
     contradict each other.
     """
     drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     check_options(max_tokens, beam, length_penalty, drawn)
+    check_device(device)
     loaded = run if isinstance(run, Loaded) else load(run, which=which, outputs=outputs, device=device, allow=allow)
     rows = rows_to_write(loaded, prompts, sources)
     tokens, stats = loaded.model.ctx.tokens, Stats(prompt_tokens=sum(len(row.prompt_symbols) for row in rows))
@@ -117,8 +117,17 @@ def generate_all(
         )
     memory = None if sources is None else encoded(loaded, [row.source or "" for row in rows])
     if beam is not None:
-        steps = _beams(loaded, rows, memory, stats, width=beam, max_tokens=max_tokens, cache=cache,
-                       length_penalty=1.0 if length_penalty is None else length_penalty)  # fmt: skip
+        steps = beam_rows(
+            loaded.model,
+            [row.prompt_symbols for row in rows],
+            width=beam,
+            max_tokens=max_tokens,
+            cache=cache,
+            stats=stats,
+            length_penalty=1.0 if length_penalty is None else length_penalty,
+            memory=memory,
+            end=tokens.end,
+        )
         return Texts(loaded, rows, steps, stats)
     temperature = 0.8 if temperature is None else temperature
     top_k = (40 if top_p is None else 0) if top_k is None else top_k
@@ -134,18 +143,6 @@ def generate_all(
         end=tokens.end,
     )
     return Texts(loaded, rows, steps, stats)
-
-
-def _beams(
-    loaded: Loaded, rows: list[Row], memory: Memory | None, stats: Stats, **settings: Any
-) -> Iterator[list[tuple[int, int]]]:
-    from blockyard.model._cache import rows_of
-
-    for number, row in enumerate(rows):
-        one = None if memory is None else rows_of(memory, torch.tensor([number]))
-        end = loaded.model.ctx.tokens.end
-        for symbol in beam_search(loaded.model, row.prompt_symbols, stats=stats, memory=one, end=end, **settings):
-            yield [(number, symbol)]
 
 
 def stream_to_terminal(run: str, prompts: Sequence[str], **settings: Any) -> Stats:

@@ -1,10 +1,12 @@
 """Keys and values of the tokens so far, for decoding piece by piece.
 
 Every cache, of whatever mixer, has `bytes` (what it fills) and `reorder(order)` (rows of the batch, by
-number: what a beam search does to its rows).
+number: what a beam search does to its rows). Its `kind` says in words what it keeps.
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,6 +21,8 @@ class KVCache:
     full. It is for inference: no gradient flows through what is stored. Pieces follow each other
     without a gap. `value_dim` None means values as wide as keys.
     """
+
+    kind: ClassVar[str] = "key-value cache"
 
     def __init__(self, batch_size: int, kv_heads: int, head_dim: int, value_dim: int | None = None) -> None:
         self.batch_size, self.kv_heads, self.head_dim = batch_size, kv_heads, head_dim

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -10,6 +12,8 @@ from blockyard.contracts import Seq
 
 class StateCache:
     """Tensors with the batch first whose sizes do not grow with the row. For inference: no gradient is kept."""
+
+    kind: ClassVar[str] = "recurrent state"
 
     def __init__(self) -> None:
         self.parts: tuple[Tensor, ...] | None = None  # each (B, ...); None before the first token
@@ -31,6 +35,8 @@ class StateCache:
 
 class RowCache(StateCache):
     """The last `window` inputs of a mixer with their places; None keeps all."""
+
+    kind: ClassVar[str] = "cache of past inputs"
 
     def __init__(self, batch_size: int, window: int | None) -> None:
         super().__init__()

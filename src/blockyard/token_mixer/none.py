@@ -46,6 +46,7 @@ class Nothing:
     """A cache of nothing."""
 
     bytes = 0
+    kind = ""
 
     def reorder(self, order: Tensor) -> None:
         """Rows of nothing are all alike."""

@@ -4,7 +4,8 @@ Stream text from a run: what follows a prompt, or what is written from a source 
 prompt= and source= may be repeated, a FILE holds one a line; all rows are then made at once.
 how   temperature=0.8 top_k=40 (0: all) top_p=0.9 seed=0, or temperature=0: the likeliest token each time, or
       beam=4 [length_penalty=1.0]: the likeliest whole row that so many hypotheses find
-cache=false runs the whole row again for each token. Speed and cache are told on standard error.
+cache=false runs the whole row again for each token. What was kept, speed and bytes are told on standard error.
+device=cuda runs on a GPU; it is cpu otherwise.
 which=last takes the last checkpoint, which=previous the one before it; outputs=FOLDER is where runs lie;
 allow=[PACKAGE] trusts a package of your own that the run uses.
 
@@ -36,6 +37,7 @@ KEYS: dict[str, tuple[Callable[[str], Any], str, Callable[[Any], bool]]] = {
     "beam": (int, "a whole number from 1", lambda value: value >= 1),
     "length_penalty": (float, "a number from 0", lambda value: 0 <= value < float("inf")),
     "cache": (_truth, "true or false", lambda _: True),
+    "device": (str, "cpu, cuda, or one of several such as cuda:1", bool),
     "which": (str, f"one of {', '.join(CHECKPOINTS)}", lambda value: value in CHECKPOINTS),
 }
 TEXTS = ("prompt", "prompts", "source", "sources")
