@@ -110,6 +110,31 @@ def test_the_pattern_of_a_row_of_text(tmp_path: Path, words: str) -> None:
     assert found[0].norms.triu(1).abs().max() == 0
 
 
+LONG = {
+    "gru": ("triangle, fading: under 1e-5 beyond", ("token_mixer=gru",)),
+    "linear_recurrence": ("triangle, fading: under 1e-5 beyond", ("token_mixer=linear_recurrence",)),
+    "long_conv": ("triangle: itself and all before", ("token_mixer=long_conv",)),
+    "long_conv, cut": ("band: 4 before and itself", ("token_mixer=long_conv", "token_mixer.cutoff=5")),
+    "conv": ("band: 2 before and itself", ("token_mixer=conv", "token_mixer.kernel=3")),
+    "windowed": ("band: 3 before and itself", ("token_mixer=windowed_attention", "token_mixer.window=4")),
+}
+
+
+@pytest.mark.parametrize("case", LONG)
+def test_what_fades_is_no_band(tmp_path: Path, case: str) -> None:
+    words, options = LONG[case]
+    model, samples = built(tmp_path, "model=decoder", "data.context=48", "position=none", *options)
+    (exact,) = mixings.mixing(model, samples[:1], probes=0, layers=(0,))
+    found = pattern(exact.norms, exact.grid)
+    assert found.startswith(words)
+    if "fading" in words:  # it can be seen so far, and is there beyond
+        far = int(found.rpartition(" ")[2])
+        assert 4 < far < 47
+        assert exact.norms.diagonal(-far - 1).max() > 1e-12 * exact.norms.max()
+    (rough,) = mixings.mixing(model.float(), samples[:1], probes=0, layers=(0,))
+    assert pattern(rough.norms, rough.grid) == found
+
+
 def test_a_strict_head_reads_itself_by_its_query_alone(tmp_path: Path) -> None:
     model, samples = built(tmp_path, "model=decoder", "token_mixer=strict_attention")
     (layer, _) = mixings.mixing(model, samples[:1], probes=0)
@@ -141,6 +166,16 @@ def test_words_for_tables() -> None:
     assert pattern(near.float(), (4, 4)) == "window of 3 x 3"
     assert pattern(near.float() + 1e-7, (4, 4)) == "window of 3 x 3"
     assert pattern(near.float() + 1e-3, (4, 4)) == "all"
+    far = (places[:, None] - places).abs().sum(-1).double()
+    assert pattern(1e-3**far, (4, 4)) == "all, fading: under 1e-5 beyond 1 rows and 1 columns"
+    apart = (torch.arange(16)[:, None] - torch.arange(16)).double()
+    assert pattern(0.2 ** apart.abs()) == "all, fading: under 1e-5 beyond 7 before and 7 after"
+    assert pattern(0.2 ** apart.tril() * full.tril()) == "triangle, fading: under 1e-5 beyond 7"
+    assert pattern(0.2 ** apart.tril() * full.tril(-1)) == "strict triangle, fading: under 1e-5 beyond 8"
+    assert pattern(1e-4 ** apart.abs() * full.triu(-1).tril(1)) == "band: 1 before to 1 after"
+    holes = full.tril()
+    holes[9, 3] = 1e-7
+    assert pattern(holes) == "triangle, under 1e-5 in 1% of it"
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,8 @@ def mixing(loaded: Loaded, options: Options, folder: Path) -> Found:
     from blockyard.inspect.draw import mixing as draw
 
     rows = samples(loaded, options)
-    found = mixings.mixing(loaded.model, rows, of=options.of, layers=options.layers, probes=options.probes)
+    model, doubled = mixings.in_double(loaded.model, rows)
+    found = mixings.mixing(model, doubled, of=options.of, layers=options.layers, probes=options.probes)
     probes = found[0].probes
     error = max(layer.error for layer in found)
     how = f"estimated from {probes} random directions a token (standard error {error:.0%})" if probes else "exact"

@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -101,6 +102,15 @@ def mixing(
             found[path].append(norms(many[path], probes))
     texts = samples[0] if len(samples) == 1 else None  # a mean over several is of no sample's letters
     return [_layer(model, texts, path, modules[path], first[path], found[path]) for path in wanted]
+
+
+def in_double(model: nn.Module, samples: list[Sample]) -> tuple[nn.Module, list[Sample]]:
+    """Copies in float64, in which a zero can be told from what is only small."""
+    rows = []
+    for sample in samples:
+        tensors = (t.double() if t is not None and t.is_floating_point() else t for t in sample.batch.tensors())
+        rows.append(replace(sample, batch=Batch(*tensors)))
+    return deepcopy(model).double(), rows
 
 
 def _layer(
