@@ -39,8 +39,6 @@ KINDS = {
 
 def model_and_batch(tmp_path: Path, *words: str) -> tuple[torch.nn.Module, Any]:
     base = () if "model=decoder" in words else (*TINY, "model.depth=2", "token_mixer.dropout=0")
-    if "token_mixer=hard_attention" in words:  # it has no dropout
-        base = tuple(word for word in base if not word.startswith("token_mixer.dropout"))
     composed = compose([*base, *words, f"outputs={tmp_path}"])
     problems = check(composed)
     assert not problems, [str(problem) for problem in problems]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.testing import assert_close
 
 from blockyard.block._base import Branch
@@ -96,6 +97,49 @@ def test_dropout_inside_mixers_is_for_training(family: str) -> None:
         inputs = symbols(2, 6)
         assert_close(model(inputs), tiny(**{family: name})(inputs))
         assert not torch.allclose(model.train()(inputs), model.eval()(inputs))
+
+
+RATE = 0.3
+# Where each draws: the part of a model, and the tensor that it drops from, by shape.
+DRAWS = {
+    ("token_mixer", "hard_attention", ()): (2, 4, 6, 6),
+    ("token_mixer", "gated_attention_unit", ()): (2, 1, 6, 6),
+    ("token_mixer", "non_local", (("score", "dot_product"),)): (2, 1, 6, 6),
+    ("token_mixer", "token_mlp", ()): (2, 16, 8),
+    ("token_mixer", "gmlp", ()): (2, 6, 96),
+    ("channel_mixer", "memory", ()): (2, 6, 64),
+    ("channel_mixer", "memory", (("activation", "gelu"),)): (2, 6, 64),
+    ("channel_mixer", "mlp", ()): (2, 6, 64),
+}
+
+
+@pytest.mark.parametrize("place", DRAWS, ids=str)
+def test_dropout_is_on_what_is_said(place: tuple[str, str, tuple], monkeypatch: pytest.MonkeyPatch) -> None:
+    """At its rate, which keeps the mean, on the weights or the hidden channels, and on nothing else."""
+    family, name, options = place
+    model = tiny(options={family: {"dropout": RATE, **dict(options)}}, **{family: name}).train()
+    drop, seen = F.dropout, []
+
+    def spy(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        if p:
+            seen.append((tuple(x.shape), p, training, drop(torch.ones(4000), p, training)))
+        return drop(x, p, training, inplace)
+
+    monkeypatch.setattr(F, "dropout", spy)
+    model(symbols(2, 6))
+    assert [each[:3] for each in seen] == [(DRAWS[place], RATE, True)] * 2
+    for *_, ones in seen:
+        assert ones.mean().item() == pytest.approx(1.0, abs=0.05)
+        assert ones.eq(0).float().mean().item() == pytest.approx(RATE, abs=0.05)
+
+
+@pytest.mark.parametrize("score", ["gaussian", "embedded_gaussian", "dot_product", "concatenation"])
+def test_dropout_of_every_similarity(score: str) -> None:
+    options = {"score": score, "dropout": 0.5}
+    model = tiny(token_mixer="non_local", options={"token_mixer": options})
+    plain = tiny(token_mixer="non_local", options={"token_mixer": {"score": score}})
+    assert_close(model(symbols(2, 6)), plain(symbols(2, 6)))
+    assert not torch.allclose(model.train()(symbols(2, 6)), plain(symbols(2, 6)))
 
 
 def test_stochastic_depth_grows_and_keeps_the_mean() -> None:

@@ -164,7 +164,6 @@ def test_planted_wrong_count_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_planted_soft_choice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: hard attention that is softmax attention."""
     monkeypatch.setattr(HardAttention, "_attend", Attention._attend)
-    monkeypatch.setattr(HardAttention, "dropout", 0.0, raising=False)
     with pytest.raises(AssertionError):
         test_hard(4, False)
 

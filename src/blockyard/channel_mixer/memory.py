@@ -16,10 +16,10 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from blockyard.channel_mixer._activation import ACTIVATIONS
-from blockyard.contracts import ChannelMixer, Context, Positive
+from blockyard.contracts import ChannelMixer, Context, Positive, Rate
 from blockyard.ops.linear import linear, residual
 
 
@@ -33,6 +33,7 @@ class Memory(ChannelMixer):
         activation: softmax looks up as attention does, sqrt(E) times as large, so that an average over many
             values does not vanish; another leaves the scores as they are, which makes it an MLP
         bias: a bias on each score and on the outputs
+        dropout: rate on the weights of the values while training
     """
 
     def __init__(
@@ -42,12 +43,14 @@ class Memory(ChannelMixer):
         expansion: Positive = 4.0,
         activation: Literal["softmax", "gelu", "gelu_tanh", "relu", "relu2", "silu"] = "softmax",
         bias: bool = False,
+        dropout: Rate = 0.0,
     ) -> None:
         super().__init__()
         size = max(1, round(expansion * ctx.dim))
         self.activation = ACTIVATIONS.get(activation)  # None is softmax
         self.scale, self.gain = ctx.dim**-0.5, size**0.5
         self.proj_in = linear(ctx, ctx.dim, size, bias=bias, content=0)  # the keys, (E, D)
+        self.dropout = nn.Dropout(dropout)
         self.proj_out = residual(ctx, size, ctx.dim, bias=bias)  # the values, (D, E)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -57,5 +60,5 @@ class Memory(ChannelMixer):
     def mix(self, h: Tensor) -> Tensor:
         """From scores to weights: (B, N, E) -> (B, N, E)."""
         if self.activation is None:
-            return self.gain * torch.softmax(self.scale * h, dim=-1)
-        return self.activation(h)
+            return self.dropout(self.gain * torch.softmax(self.scale * h, dim=-1))
+        return self.dropout(self.activation(h))

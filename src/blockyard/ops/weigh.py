@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from blockyard.contracts import Seq
 from blockyard.ops import kernel, maps, mask, reference
@@ -27,8 +28,9 @@ def weigh(
     *,
     rule: Rule,
     scale: float | None = None,
+    dropout: float = 0.0,
 ) -> Tensor:
-    """Sums of values by the weights of `rule`: (B, H, N, values' width). Shapes as in `ops.attend`.
+    """Sums of values by the weights of `rule`: (B, H, N, values' width). Shapes and `dropout` as in `ops.attend`.
 
     Scores are worked out in float32 at least: half precision would tie keys that differ.
     """
@@ -39,6 +41,8 @@ def weigh(
     with full_precision(v):
         weights = rule(q.to(exact), k.to(exact), seq, k_seq, causal, scale, None, False)  # (B, H, N, M)
     weights = weights.to(v.dtype)
+    if dropout:
+        weights = F.dropout(weights, dropout)
     return weights @ v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Memory, Positive, Seq, TokenMixer, Traits
+from blockyard.contracts import Context, Memory, Positive, Rate, Seq, TokenMixer, Traits
 from blockyard.init import Init
 from blockyard.ops.linear import linear, residual
 from blockyard.token_mixer._declared import check_call, check_context, check_length
@@ -50,17 +50,19 @@ class GMLP(TokenMixer):
     Options:
         expansion: hidden width as a multiple of model.dim, before it is halved by the gate
         bias: biases in the projections of channels
+        dropout: rate on the hidden channels, before the gate, while training
     """
 
     traits: ClassVar[Traits] = Traits(causal=True, any_length=False)
     hidden_multiple: ClassVar[int] = 2  # those that are mixed, and those that they gate
 
-    def __init__(self, ctx: Context, *, expansion: Positive = 6.0, bias: bool = True) -> None:
+    def __init__(self, ctx: Context, *, expansion: Positive = 6.0, bias: bool = True, dropout: Rate = 0.0) -> None:
         super().__init__()
         check_context(self, ctx)
         self.length = ctx.tokens.max_len + ctx.num_prefix
         half = max(1, round(expansion * ctx.dim / 2))
         self.proj_in = linear(ctx, ctx.dim, 2 * half, bias=bias, content=0)
+        self.dropout = nn.Dropout(dropout)
         self.gate = SpatialGate(half, self.length, ctx.causal)
         self.proj_out = residual(ctx, half, ctx.dim, bias=bias)
 
@@ -72,4 +74,4 @@ class GMLP(TokenMixer):
     def mix(self, h: Tensor, seq: Seq, cache: Any = None) -> Tensor:
         """What lies between the projections: (B, N, E) -> (B, N, E / 2)."""
         check_length(self, self.length, h)
-        return self.gate(F.gelu(h))
+        return self.gate(self.dropout(F.gelu(h)))

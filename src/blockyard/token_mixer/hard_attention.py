@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from blockyard.contracts import Context, Count, Positive, Seq
+from blockyard.contracts import Context, Count, Positive, Rate, Seq
 from blockyard.ops.weigh import hard, weigh
 from blockyard.token_mixer.attention import Attention
 
@@ -29,6 +29,7 @@ class HardAttention(Attention):
         num_kv_heads: heads of keys and values; null means as many as queries, 1 is multi-query
         qk_norm: RMS-normalise queries and keys in each head, with a learned gain, before rotation
         bias: biases in the projections
+        dropout: rate on the attention weights while training: a query whose key is dropped gets nothing
     """
 
     fused: ClassVar[bool] = False
@@ -41,8 +42,9 @@ class HardAttention(Attention):
         num_kv_heads: Count | None = None,
         qk_norm: bool = False,
         bias: bool = False,
+        dropout: Rate = 0.0,
     ) -> None:
-        super().__init__(ctx, num_kv_heads=num_kv_heads, qk_norm=qk_norm, bias=bias)
+        super().__init__(ctx, num_kv_heads=num_kv_heads, qk_norm=qk_norm, bias=bias, dropout=dropout)
         self.rule = partial(hard, temperature=temperature)
 
     def prepare(self, x: Tensor, seq: Seq) -> None:
@@ -59,5 +61,6 @@ class HardAttention(Attention):
         window: int | None = None,
         strict: bool = False,
     ) -> Tensor:
-        y = weigh(q, k, v, seq, k_seq, causal, rule=self.rule)  # (B, H, N, values)
+        rate = self.dropout if self.training else 0.0
+        y = weigh(q, k, v, seq, k_seq, causal, rule=self.rule, dropout=rate)  # (B, H, N, values)
         return y.transpose(1, 2).flatten(2)  # (B, N, H values)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Memory, Positive, Seq, TokenMixer, Traits
+from blockyard.contracts import Context, Memory, Positive, Rate, Seq, TokenMixer, Traits
 from blockyard.ops.attend import attend
 from blockyard.ops.cache import KVCache
 from blockyard.ops.linear import linear, residual
@@ -35,6 +35,7 @@ class NonLocal(TokenMixer):
         width: channels of what is compared and averaged, as a fraction of model.dim
         scale: factor on the products; 1 is the published form, in which wide tokens see little but themselves
         bias: biases in the layers
+        dropout: rate on the weights of the average while training
     """
 
     traits: ClassVar[Traits] = Traits(causal=True, padding=True, packing=True, equivariant=True)
@@ -47,11 +48,13 @@ class NonLocal(TokenMixer):
         width: Positive = 0.5,
         scale: Positive = 1.0,
         bias: bool = False,
+        dropout: Rate = 0.0,
     ) -> None:
         super().__init__()
         check_context(self, ctx)
         inner = max(1, round(width * ctx.dim))
         self.causal, self.score, self.scale, self.inner = ctx.causal, score, scale, inner
+        self.dropout = dropout
         self.compares = 0 if score == "gaussian" else inner
         self.key_dim = {"gaussian": ctx.dim, "concatenation": 2}.get(score, inner)
         # theta and phi where there are any, then g
@@ -67,10 +70,11 @@ class NonLocal(TokenMixer):
         k_seq = seq
         if cache is not None:
             k, v, k_seq = cache.append(k, v, seq)
+        facts = {"scale": self.scale, "dropout": self.dropout if self.training else 0.0}
         if self.score in EXPONENTIAL:
-            y = attend(q, k, v, seq, k_seq, self.causal, scale=self.scale)  # (B, 1, N, inner)
+            y = attend(q, k, v, seq, k_seq, self.causal, **facts)  # (B, 1, N, inner)
         else:
-            y = weigh(q, k, v, seq, k_seq, self.causal, rule=self._rule(), scale=self.scale)
+            y = weigh(q, k, v, seq, k_seq, self.causal, rule=self._rule(), **facts)
         return self.proj_out(y[:, 0])  # (B, N, D)
 
     def init_cache(self, batch_size: int) -> KVCache:

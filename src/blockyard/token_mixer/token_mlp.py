@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Memory, Positive, Seq, TokenMixer, Traits
+from blockyard.contracts import Context, Memory, Positive, Rate, Seq, TokenMixer, Traits
 from blockyard.ops.linear import linear, residual
 from blockyard.token_mixer._declared import check_call, check_context, check_length
 
@@ -24,21 +24,23 @@ class TokenMLP(TokenMixer):
     Options:
         expansion: hidden width as a part of model.dim
         bias: biases on both layers
+        dropout: rate on the hidden tokens while training
     """
 
     traits: ClassVar[Traits] = Traits(any_length=False)
 
-    def __init__(self, ctx: Context, *, expansion: Positive = 0.5, bias: bool = True) -> None:
+    def __init__(self, ctx: Context, *, expansion: Positive = 0.5, bias: bool = True, dropout: Rate = 0.0) -> None:
         super().__init__()
         check_context(self, ctx)
         self.length = ctx.tokens.max_len + ctx.num_prefix
         hidden = max(1, round(expansion * ctx.dim))
         self.expand = linear(ctx, self.length, hidden, bias=bias, content=0)
+        self.dropout = nn.Dropout(dropout)
         self.contract = residual(ctx, hidden, self.length, bias=bias)
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D). Raises ValueError for any other N than that of the constructor."""
         check_call(self, self.traits, seq, cache, memory)
         check_length(self, self.length, x)
-        hidden = F.gelu(self.expand(x.transpose(1, 2)))  # (B, D, hidden)
+        hidden = self.dropout(F.gelu(self.expand(x.transpose(1, 2))))  # (B, D, hidden)
         return self.contract(hidden).transpose(1, 2)  # (B, N, D)
