@@ -330,6 +330,40 @@ def test_trackio_holds_a_flat_config(tmp_path: Path) -> None:
     assert Trackio().package == "trackio"
 
 
+def test_trackio_takes_pictures_into_the_record_of_the_run(tmp_path: Path) -> None:
+    pytest.importorskip("trackio")
+    code = (
+        "import sys, sqlite3; from pathlib import Path\n"
+        "from PIL import Image\n"
+        "from tests.test_loggers import _folder, _record, Trackio\n"
+        "out = Path(sys.argv[1])\n"
+        "folder = _folder(out)\n"
+        "logger = lambda: Trackio(project='yard', directory=str(out / 'board'))\n"
+        "_record(folder, logger())\n"
+        "Image.new('RGB', (4, 4), 'red').save(out / 'mixing.png')\n"
+        "assert logger().pictures(folder, 'mixing', {'inspect/mixing': out / 'mixing.png'}).startswith('Trackio: 1 ')\n"
+        "runs = sqlite3.connect(next((out / 'board').glob('*.db'))).execute('select distinct run_name from metrics')\n"
+        "assert [name for (name,) in runs] == [folder.name]\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    (picture,) = (tmp_path / "board" / "media").rglob("*.png")
+    assert picture.read_bytes() == (tmp_path / "mixing.png").read_bytes()
+    database = next((tmp_path / "board").glob("*.db"))
+    assert b"inspect/mixing" in b"".join(path.read_bytes() for path in database.parent.glob("*.db*"))
+
+
+def test_a_logger_without_a_place_for_pictures_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Silent(NoLogger):
+        pictures = RunLogger.pictures
+
+    folder = _folder(tmp_path)
+    assert NoLogger().pictures(folder, "mixing", {}) is None
+    assert not caplog.records
+    assert Silent().pictures(folder, "mixing", {}) is None
+    assert "logger Silent takes no pictures" in caplog.text
+
+
 def test_tensorboard_asks_for_the_table_in_the_run_s_own_thread(tmp_path: Path) -> None:
     import threading
 

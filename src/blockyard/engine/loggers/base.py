@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any, ClassVar
 
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
+
+log = logging.getLogger("blockyard")
 
 
 class RunLogger(ABC):
@@ -47,8 +50,10 @@ class RunLogger(ABC):
     def pictures(self, folder: RunFolder, kind: str, pictures: Mapping[str, Path]) -> str | None:
         """Put PNG files beside the record of a run that was made before; where they went, None where nowhere.
 
-        kind: what was looked at, such as attention; pictures: name to file. May raise or hang.
+        kind: what was looked at, such as attention; pictures: name to file. May raise or hang. A logger that has
+        no place for them says so.
         """
+        log.warning("logger %s takes no pictures; they are in the folder", type(self).__name__)
         return None
 
     def abandon(self) -> None:  # noqa: B027 - most hold nothing that outlives them

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from blockyard.engine.loggers.base import RunLogger
@@ -20,3 +21,7 @@ class NoLogger(RunLogger):
 
     def finish(self, state: str, summary: Mapping[str, Any]) -> None:
         """Nothing."""
+
+    def pictures(self, folder: RunFolder, kind: str, pictures: Mapping[str, Path]) -> str | None:
+        """Nothing, and no word: nobody asked for more than the folder."""
+        return None

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from blockyard.engine.loggers.base import RunLogger, flatten
 from blockyard.runs.folder import RunFolder
+from blockyard.runs.redact import redact
 
 
 class Trackio(RunLogger):
@@ -40,17 +42,20 @@ class Trackio(RunLogger):
 
     def start(self, folder: RunFolder, config: dict[str, Any]) -> None:
         """Open the record under the run's name, the same one on resume."""
+        self._run = self._open(folder, config, resume="allow" if folder.resumes else "never")
+
+    def _open(self, folder: RunFolder, config: Mapping[str, Any], *, resume: str) -> Any:
         if self.directory is not None:
             # Trackio reads it once, when it is imported.
             os.environ["TRACKIO_DIR"] = os.path.abspath(os.path.expanduser(self.directory))
         import trackio
 
-        self._run = trackio.init(
+        return trackio.init(
             project=self.project,
             name=self._called(folder),
             group=self.group or folder.path.parent.name,
             config=json.loads(json.dumps(flatten(config), default=str)),
-            resume="allow" if folder.resumes else "never",
+            resume=resume,
             embed=False,
             auto_log_gpu=False,
             auto_log_cpu=False,
@@ -67,3 +72,12 @@ class Trackio(RunLogger):
     def finish(self, state: str, summary: Mapping[str, Any]) -> None:
         """Close the record."""
         self._run.finish()
+
+    def pictures(self, folder: RunFolder, kind: str, pictures: Mapping[str, Path]) -> str | None:
+        """Images in the run's own record, at the step where it ended; of a run that has none, in a new one."""
+        run = self._open(folder, redact(folder.config), resume="allow")
+        import trackio
+
+        run.log({name: trackio.Image(path) for name, path in pictures.items()}, step=folder.status.step or 0)
+        run.finish()
+        return f"Trackio: {len(pictures)} pictures in run {run.name} of project {self.project}"
