@@ -93,10 +93,38 @@ def test_a_part_of_a_grid_turns() -> None:
 def test_what_would_not_be_read_or_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"position\.factor=2 with position\.scaling=none is read by nothing"):
         scheme(factor=2.0)
-    with pytest.raises(ValueError, match=r"0\.3 of the head width .* multiple of 2, not 9"):
+    with pytest.raises(ValueError, match=r"fraction=0\.3 of the head width .* is 9\.6, .*fraction=0\.25 or 0\.3125"):
         scheme(fraction=0.3).check_width(32)
+    with pytest.raises(ValueError, match=r"is 4\.8, no whole multiple of 2; use position\.fraction=0\.25 or 0\.375"):
+        Rope(context(dim=64), fraction=0.3).check_width(16)
+    with pytest.raises(ValueError, match=r"is 15\.84, .*use position\.fraction=0\.875 or 1$"):
+        Rope(context(dim=64), fraction=0.99).check_width(16)
     with pytest.raises(ValueError, match="one pair for each axis"):
         Rope(context(dim=16), scaling="ntk", fraction=0.5).check_width(4)
+
+
+@pytest.mark.parametrize("axes", [1, 2])
+@pytest.mark.parametrize("width", [8, 12, 24, 100, 128])
+def test_shares_turn_as_many_channels_as_they_say(axes: int, width: int) -> None:
+    """Whole numbers of pairs, however their share is rounded: 0.29 of 100 is 28.999999999999996."""
+    coords = line(5) if axes == 1 else lattice(1, 5)
+    q = torch.randn(1, 1, 5, width, dtype=torch.float64)
+    accepted = 0
+    for percent in range(1, 101):
+        ours, part = Rope(context(dim=width, heads=1, axes=axes), fraction=percent / 100), width * percent / 100
+        try:
+            ours.check_width(width)
+        except ValueError as error:
+            assert abs(part - round(part)) > 0.005 or round(part) % (2 * axes)
+            for advised in str(error).partition("use position.fraction=")[2].split(" or "):
+                Rope(context(dim=width, heads=1, axes=axes), fraction=float(advised)).check_width(width)
+            continue
+        accepted += 1
+        moved = (ours.rotate(q, q, coords, coords)[0] != q).any((0, 1, 2))
+        assert round(part) == pytest.approx(part, abs=0.02)
+        assert not moved[round(part) :].any()
+        assert ours.turned(width) == round(part)
+    assert accepted
 
 
 def scores(ours: Position, q: Tensor, k: Tensor, coords: Tensor) -> Tensor:

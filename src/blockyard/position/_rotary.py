@@ -12,6 +12,7 @@ from blockyard.contracts import Context, Position
 from blockyard.position._axes import check_axes, check_split
 
 Share = Annotated[float, Gt(0), Le(1)]
+TYPED = 0.02  # channels that a share is off its whole number by, having been typed with few digits
 
 
 class Rotary(Position):
@@ -31,15 +32,23 @@ class Rotary(Position):
 
     def turned(self, width: int) -> int:
         """How many channels of a head `width` wide turn."""
-        return int(width * self.fraction)
+        return round(width * self.fraction)
 
     def check_width(self, width: int) -> None:
-        """Raises ValueError where the channels that turn do not pair up over the axes."""
-        own = width != self.plain
+        """Raises ValueError where the channels that turn are no whole number, or do not pair up over the axes."""
+        own, group, part = width != self.plain, 2 * self.count, width * self.fraction
         what = "the width of queries and keys" if own else "the head width (model.dim / model.heads)"
-        what = what if self.fraction == 1 else f"{self.fraction:g} of {what}"
-        way = "token_mixer.key_dim" if own else "model.dim or model.heads"
-        check_split(self.name, self.turned(width), what, self.count, change=way)
+        if self.fraction == 1 or width < group:
+            way = "token_mixer.key_dim" if own else "model.dim or model.heads"
+            check_split(self.name, width, what, self.count, change=way)
+        elif abs(part - self.turned(width)) > TYPED or self.turned(width) % group or not self.turned(width):
+            below = max(1, int(part / group))
+            fit = [f"{count * group / width:.4g}" for count in (below, below + 1) if count * group <= width]
+            raise ValueError(
+                f"position {self.name} turns channels in pairs over {self.count} axes, and position.fraction="
+                f"{self.fraction:g} of {what}, {width}, is {part:.4g}, no whole multiple of {group}; use "
+                f"position.fraction={' or '.join(fit)}"
+            )
 
     def rotate(self, q: Tensor, k: Tensor, q_coords: Tensor, k_coords: Tensor) -> tuple[Tensor, Tensor]:
         """q (B, H, N, K), k (B, H', M, K), coordinates (B|1, N or M, A) -> q, k turned."""
