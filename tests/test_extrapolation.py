@@ -20,6 +20,7 @@ from blockyard.engine.extrapolation import Curve, extrapolate, stretched
 from blockyard.errors import UserError
 from blockyard.evaluate import evaluate_longer
 from blockyard.objective.next_token import NextToken
+from blockyard.position.bias_table import BiasTable
 from blockyard.report.lengths import picture, table
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import identity
@@ -207,6 +208,20 @@ def test_planted_overlap_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Windows, "longer", overlapping)
     assert curve(model, 2).lengths[1].metrics["loss"] != pytest.approx(wanted, rel=1e-5)
+
+
+def test_a_scheme_that_looks_both_ways_reads_what_it_is_to_do_beyond_its_table() -> None:
+    for beyond, refused in (("refuse", True), ("interpolate", False)):
+        model = tiny(causal=False, position="learned", options={"position": {"beyond": beyond}})
+        assert bool(curve(model, 2).refused()) == refused
+
+
+def test_a_scheme_says_itself_how_longer_rows_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    (plain,) = curve(tiny(causal=True, position="bias_table"), 2).refused().values()
+    assert plain.endswith(f"knows {LENGTH} places, the row has {2 * LENGTH}")
+    monkeypatch.setattr(BiasTable, "longer", "position.more=true helps")
+    (advised,) = curve(tiny(causal=True, position="bias_table"), 2).refused().values()
+    assert advised == f"{plain}; position.more=true helps"
 
 
 def test_pictures_and_tables_of_refused_lengths() -> None:

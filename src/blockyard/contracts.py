@@ -533,6 +533,8 @@ class Position(nn.Module):
     axes: ClassVar[frozenset[int]] = frozenset({1, 2})
     relative: ClassVar[bool] = False  # moving all coordinates by one vector changes nothing
     bounded: ClassVar[bool] = False  # knows no coordinate beyond `tokens.grid`
+    longer: ClassVar[str] = ""  # advice on the option with which a bounded one reads longer rows, where it has one
+    needs_causal: ClassVar[bool] = False  # it is for models that look back only
 
     width: int = 0
     stretch: float = 1.0

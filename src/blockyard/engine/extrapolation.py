@@ -144,7 +144,7 @@ def _refusal(model: nn.Module, split: Split, factor: int) -> str | None:
             return f"token_mixer {name} takes rows of one length only"
         if isinstance(module, Position) and module.bounded and not module.stretches:
             known = model.ctx.tokens.max_len
-            can = "; position.beyond=interpolate squeezes the row onto them" if hasattr(module, "beyond") else ""
+            can = f"; {module.longer}" if module.longer else ""
             return f"position {name} knows {known} places, the row has {factor * known}{can}"
     return None
 

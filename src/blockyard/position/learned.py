@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, Count
+from blockyard.contracts import Context, Count, NonNegative
 from blockyard.init import Init
 from blockyard.position._absolute import Absolute, Combine, code_width
 from blockyard.position._axes import check_axes
@@ -32,17 +32,18 @@ class Learned(Absolute):
         std: spread of the initial vectors; null means the model's init_std
         combine: add the vectors to all channels of a token, or give them channels of their own
         width: channels of a concatenated code; null means a quarter of model.dim
-        beyond: causal rows longer than the table, where an evaluation asks for them (trainer.extrapolate):
-            refused, or squeezed onto it by the factor of that evaluation
+        beyond: rows longer than the table, where an evaluation asks for them (trainer.extrapolate): refused, or
+            squeezed onto it by the factor of that evaluation
     """
 
     bounded: ClassVar[bool] = True
+    longer: ClassVar[str] = "position.beyond=interpolate squeezes the row onto them"
 
     def __init__(
         self,
         ctx: Context,
         *,
-        std: float | None = None,
+        std: NonNegative | None = None,
         combine: Combine = "add",
         width: Count | None = None,
         beyond: Literal["refuse", "interpolate"] = "refuse",

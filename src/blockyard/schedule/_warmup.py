@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from annotated_types import Ge
+from blockyard.contracts import CountOrZero, NonNegative
 
 # A length: an int counts updates, a float below 1 is a share of all updates.
-Length = Annotated[int, Ge(0)] | Annotated[float, Ge(0)]
+Length = CountOrZero | NonNegative
 
 
 def updates(length: int | float, total: int) -> int:
