@@ -11,6 +11,8 @@ that look back only: in one that looks both ways, what lies ahead grows by as mu
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -26,6 +28,8 @@ class XPos(Rotary):
         gamma: how much even the fastest pair is left with; larger fades less
         span: tokens over which a pair fades by its z_i
     """
+
+    needs_causal: ClassVar[bool] = True
 
     def __init__(
         self, ctx: Context, *, base: Positive | None = None, gamma: Positive = 0.4, span: Positive = 512.0

@@ -29,6 +29,15 @@ def direction_of_encoder(f: Facts) -> str | None:
     return f"the encoder of {f['model']} looks both ways, {f['token_mixer']} cannot"
 
 
+def causality_of_position(f: Facts) -> str | None:
+    """A scheme that tells what lies behind from what lies ahead may be for models that see only one of both."""
+    both_ways = not f.causal or f["model"].target.takes_source
+    if not f["position"].target.needs_causal or not both_ways:
+        return None
+    who = f"the encoder of {f['model']}" if f.causal else str(f["model"])
+    return f"{f['position']} is for models that look back only, {who} looks both ways"
+
+
 def variable_length(f: Facts) -> str | None:
     """Padded rows need a mixer that leaves padding out."""
     if not f.data.variable or f.latents or (f.traits.padding and f.traits.any_length):
@@ -93,6 +102,7 @@ RULES = (
     Rule(("objective", "model"), causality_of_objective),
     Rule(("model", "token_mixer"), causality_of_mixer),
     Rule(("model", "token_mixer"), direction_of_encoder),
+    Rule(("model", "position"), causality_of_position),
     Rule(("data", "token_mixer"), variable_length),
     Rule(("data", "token_mixer"), packing),
     Rule(("data", "model"), packing_of_model),
