@@ -97,12 +97,18 @@ KEYS: dict[str, tuple[tuple[str, ...], Callable[[str], Any], str]] = {
 
 
 def options(kinds: tuple[str, ...], given: Mapping[str, str]) -> Options:
-    """The options of these kinds. Raises UserError for what none of them reads, and for values that do not fit."""
+    """The options of these kinds. Raises UserError for what one of them does not read, and for values that do not
+    fit: an option holds for everything that is looked at.
+    """
     found: dict[str, Any] = {}
     for key, text in given.items():
         readers, convert, legal = KEYS[key]
-        if not set(readers) & set(kinds):
-            raise UserError(f"{key}={text}: only inspect {' and '.join(readers)} read it, not {' and '.join(kinds)}")
+        others = [kind for kind in kinds if kind not in readers]
+        if others:
+            apart = "; give them commands of their own" if len(others) < len(kinds) else ""
+            raise UserError(
+                f"{key}={text}: only inspect {' and '.join(readers)} read it, not {' and '.join(others)}{apart}"
+            )
         try:
             found[key] = convert(text)
         except ValueError:

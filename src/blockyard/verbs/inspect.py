@@ -7,12 +7,15 @@ Look inside a run; pictures (PNG) and numbers (JSON) go to RUN/inspect/ and the 
   circuits    QK and OV circuits of attention heads: norms, spectra, copying scores
 
 layers=0,2-3     which layers (all)               heads=0,1      which heads (attention, circuits)
-sample=0         first validation sample          samples=4      so many go into averages
-prompt=TEXT      a text in place of samples       query=mean     whose attention: mean, class, last, a number
+sample=0         first validation sample          samples=4      so many go into averages (both: attention, mixing)
+prompt=TEXT      a text in place of samples (both)  query=mean   whose attention: mean, class, last, a number
 of=mixer|block   what mixing looks at             probes=16      random directions a token; 0 is exact (mixing)
-vocabulary=TEXT  symbols of the token circuits    which=best     the checkpoint: best, last or previous
+vocabulary=TEXT  symbols of the circuits; else    which=best     the checkpoint: best, last or previous
+                 the most frequent of 64 samples
 out=FOLDER       in place of RUN/inspect          log=false      leave the run's logger out
 outputs=FOLDER   where runs lie                   allow=[PACKAGE]  a package of your own that the run uses
+
+An option holds for all that is looked at; one that a kind does not read is refused.
 
 example: blockyard inspect run=last attention layers=0-1 sample=3
 """
