@@ -235,8 +235,12 @@ def _judged(number: int, first: str, second: str, data: str, tokenizer: str, hea
         return False  # the tokenizer cannot read this data
 
 
-def batch_for(plan: Any, size: int = 2) -> Batch:
-    """Random inputs and targets of the shapes that a plan's data promises. Reads nothing."""
+def batch_for(plan: Any, size: int = 2, padding: int = 0) -> Batch:
+    """Random inputs and targets of the shapes that a plan's data promises. Reads nothing.
+
+    Where rows differ in length, so do these: the last row is short, and the first row's source. What lies behind
+    the end of a row is drawn by `padding`, all else not.
+    """
     generator = torch.Generator().manual_seed(0)
     spec, symbols = plan.data.spec, plan.tokens().vocabulary
 
@@ -251,6 +255,18 @@ def batch_for(plan: Any, size: int = 2) -> Batch:
         inputs = torch.rand(size, *spec.shape, generator=generator)
     targets = {"class": (), "symbols": spec.shape, "pixels": spec.shape[1:]}
     target = drawn(spec.classes or symbols, *targets[spec.target]) if spec.target else None
-    lengths = torch.full((size,), inputs.shape[1]) if spec.variable else None
     source = None if spec.source is None else drawn(symbols, *spec.source)
-    return Batch(inputs, target, lengths=lengths, source=source)
+    if not spec.variable:
+        return Batch(inputs, target, source=source)
+    generator.manual_seed(1 + padding)
+    longest = inputs.shape[1]
+    lengths = torch.linspace(longest, 2, size).long()  # (B,)
+    behind = torch.arange(longest) >= lengths[:, None]  # (B, N)
+    other = torch.rand(inputs.shape, generator=generator) if symbols is None else drawn(symbols, longest)
+    inputs = torch.where(behind[(...,) + (None,) * (inputs.ndim - 2)], other, inputs)
+    if source is None:
+        return Batch(inputs, target, lengths=lengths)
+    source_lengths = torch.linspace(1, spec.source[0], size).long()  # (B,)
+    behind = torch.arange(spec.source[0]) >= source_lengths[:, None]  # (B, M)
+    source = torch.where(behind, drawn(symbols, *spec.source), source)
+    return Batch(inputs, target, lengths=lengths, source=source, source_lengths=source_lengths)

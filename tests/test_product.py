@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
+from torch.testing import assert_close
 
 from blockyard.assemble import Plan
 from blockyard.check import check
+from blockyard.contracts import Batch
 from tests import products
 
 
 def run_or_refuse(row: dict[str, str]) -> str:
-    """Refused with words, or two updates with finite losses and a gradient for every weight."""
+    """Refused with words, or two updates with finite losses and a gradient for every weight, blind to padding."""
     composed = products.config(row)
     issues = check(composed)
     if issues:
@@ -29,7 +32,47 @@ def run_or_refuse(row: dict[str, str]) -> str:
         optimizer.step()
     silent = [name for name, weight in model.named_parameters() if weight.grad is None]
     assert not silent, f"no gradient reaches {silent}"
+    if plan.data.spec.variable:
+        blind_to_padding(plan, model)
     return "ran"
+
+
+@torch.no_grad()
+def blind_to_padding(plan: Plan, model: nn.Module) -> None:
+    """Other symbols behind the ends of both rows change nothing."""
+    model.eval()
+    losses = []
+    for padding in range(2):
+        batch = plan.objective.prepare(products.batch_for(plan, padding=padding))
+        losses.append(plan.objective.loss(model(**batch.arguments()), batch.target))
+    assert_close(losses[0], losses[1])
+
+
+PLAIN = {
+    "position": "none",
+    "token_mixer": "attention",
+    "channel_mixer": "mlp",
+    "norm": "layer",
+    "block": "pre_norm",
+}
+LISTOPS = {"data": "listops", "tokenizer": "symbols", "model": "encoder", "head": "mean_pool", "objective": "classify"}
+PAIRS = {
+    "data": "translation",
+    "tokenizer": "byte",
+    "model": "encoder_decoder",
+    "head": "token",
+    "objective": "translate",
+}
+
+
+@pytest.mark.parametrize(("row", "lost"), [(LISTOPS, "lengths"), (PAIRS, "source_lengths")])
+def test_a_model_that_reads_padding_is_caught(row: dict[str, str], lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted, on either row: lengths that never arrive."""
+    assert run_or_refuse(PLAIN | row) == "ran"
+    real = Batch.arguments
+    monkeypatch.setattr(Batch, "arguments", lambda batch: {k: v for k, v in real(batch).items() if k != lost})
+    with pytest.raises(AssertionError, match="not close"):
+        run_or_refuse(PLAIN | row)
 
 
 def test_pairs_that_cannot_work_are_refused():

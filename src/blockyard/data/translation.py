@@ -35,7 +35,7 @@ class Translation(DataModule):
 
     Options:
         path: a file of tab-separated pairs; null makes pairs of dates, which need no file
-        source: what the encoder reads: a language of the dates (en, en-GB) or iso; a column of the file, its name or number
+        source: what the encoder reads: a language of the dates (en, en-GB) or iso; a column of the file, name or number
         target: what the decoder writes, likewise
         samples: training pairs at most, drawn by split_seed; null is all of them
         validation_fraction: share of all pairs that is the validation part, where the file names no split
