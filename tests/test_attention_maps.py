@@ -26,6 +26,7 @@ from blockyard.runs.folder import RunFolder
 from tests.engine_runs import TINY, assert_same_bits, config, folder, killed_at, run
 from tests.text_runs import TEXT
 
+LINE = ("data=parity", "tokenizer=symbols", "objective=classify", "position=learned", "model.depth=2", "logger=none")
 KINDS = {
     "image": ("position=learned",),
     "class token": ("head=class_token", "model.prefix.class_token=true"),
@@ -38,7 +39,7 @@ KINDS = {
 
 
 def model_and_batch(tmp_path: Path, *words: str) -> tuple[torch.nn.Module, Any]:
-    base = () if "model=decoder" in words else (*TINY, "model.depth=2", "token_mixer.dropout=0")
+    base = () if words[0] in (TEXT[0], LINE[0]) else (*TINY, "model.depth=2", "token_mixer.dropout=0")
     composed = compose([*base, *words, f"outputs={tmp_path}"])
     problems = check(composed)
     assert not problems, [str(problem) for problem in problems]
@@ -79,9 +80,9 @@ def test_weights_times_values_are_what_attention_gave(tmp_path: Path, kind: str)
 
 
 OTHER = {
-    "windowed": ("token_mixer=windowed_attention", "token_mixer.window=2"),
+    "windowed": (*LINE, "token_mixer=windowed_attention", "token_mixer.window=2"),
     "windowed, class token": (
-        *("token_mixer=windowed_attention", "token_mixer.window=2", "head=class_token"),
+        *(*LINE, "token_mixer=windowed_attention", "token_mixer.window=2", "head=class_token"),
         "model.prefix.class_token=true",
     ),
     "windowed, causal": (*TEXT, "tokenizer=byte", "token_mixer=windowed_attention", "token_mixer.window=3"),

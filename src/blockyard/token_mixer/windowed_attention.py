@@ -26,7 +26,9 @@ from blockyard.token_mixer.attention import Attention
 
 
 class WindowedAttention(Attention):
-    """Class and register tokens see everything and are seen by all; a memory has no window.
+    """For rows: near means near in the order of tokens, which on a grid or in a set says nothing of it.
+
+    Class and register tokens see everything and are seen by all; a memory has no window.
 
     Options:
         window: how far a token sees, itself counted: that many tokens back, or window - 1 to each side
@@ -36,7 +38,7 @@ class WindowedAttention(Attention):
         dropout: rate on the attention weights while training
     """
 
-    traits: ClassVar[Traits] = replace(Attention.traits, equivariant=False)
+    traits: ClassVar[Traits] = replace(Attention.traits, equivariant=False, axes=frozenset({1}))
 
     def __init__(
         self,
