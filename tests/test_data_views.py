@@ -116,6 +116,13 @@ def test_a_folder_of_images_gives_views_too(tmp_path: Path) -> None:
     assert lazy.test.batch(torch.arange(4), None).inputs.shape == (4, 3, 3, 12, 12)
 
 
+def test_a_packed_folder_is_to_be_unpacked(tmp_path: Path) -> None:
+    data = ImageFolderViews(root=str(tmp_path))
+    assert "unpack" not in data.missing()
+    (tmp_path / "photographs.zip").touch()
+    assert "unpack photographs.zip and set data.root=FOLDER" in data.missing()
+
+
 def assert_made_of(part: Canvases, own: set[bytes], side: int) -> None:
     """Every digit on a canvas is an image of the part, where its class says it is."""
     canvas, target = part.compose(torch.arange(40), 5)

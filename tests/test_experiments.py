@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from blockyard import catalog
 from blockyard.cli import main
 
 SHORT = ("trainer.max_steps=2", "trainer.eval_every=2", "trainer.limit_val=1", "trainer.limit_test=1", "logger=none")
+
+PARTS = ("train", "val", "test")
 
 
 def write_mnist(root: Path) -> None:
@@ -50,6 +53,13 @@ def own_data(name: str, folder: Path) -> list[str]:
     if "override /data: cifar10" in text:
         write_folder_of_images(folder)
         return ["data=image_folder", f"data.root={folder}", "data.batch_size=16", "model.depth=2"]
+    if "override /data: image_folder_views" in text:
+        write_folder_of_images(folder)
+        return [f"data.root={folder}", "data.batch_size=16"]
+    if "path: data/pairs.tsv" in text:
+        pairs = [f"the {n}th word\tdas {n}. Wort\t{PARTS[n % 3]}\n" for n in range(60)]
+        (folder / "pairs.tsv").write_text("".join(["en\tde\tsplit\n", *pairs]))
+        return [f"data.path={folder / 'pairs.tsv'}", "data.batch_size=8"]
     if "override /data: text_file" in text:
         (folder / "input.txt").write_text("To be, or not to be, that is the question.\n" * 200)
         return [f"data.path={folder / 'input.txt'}"]
@@ -63,6 +73,32 @@ def test_two_steps(name, tmp_path, monkeypatch):
     assert main(["train", f"experiment={name}", *SHORT, *overrides]) == 0
     (summary,) = tmp_path.glob("outputs/*/s0/summary.json")
     assert json.loads(summary.read_text())["steps"] == 2
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize("name", ["translate_pairs", "views_folder"])
+def test_two_steps_on_shared_data(
+    name: str, shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if name == "views_folder":
+        with zipfile.ZipFile(shared_data / "cifar10" / "cifar10_folder.zip") as archive:
+            archive.extractall(tmp_path / "photographs")
+        where = f"data.root={tmp_path / 'photographs'}"
+    else:
+        where = f"data.path={shared_data / 'parallel' / 'en-de.tsv.gz'}"
+    assert main(["train", f"experiment={name}", *SHORT, where, "data.eval_batch_size=32"]) == 0
+    (summary,) = tmp_path.glob("outputs/*/s0/summary.json")
+    assert json.loads(summary.read_text())["steps"] == 2
+
+
+@pytest.mark.parametrize(("name", "key"), [("translate_pairs", "data.path="), ("views_folder", "data.root=")])
+def test_an_experiment_without_its_data_says_what_is_missing(
+    name: str, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", f"experiment={name}", "logger=none"]) == 2
+    assert f"set {key}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", list(catalog.choices("experiment")))

@@ -87,7 +87,10 @@ class ImageFolder(ImageData):
         """Whether there are classes to learn."""
         if self.names:
             return None
-        return f"no folder of images in {(self.root / 'train').absolute()}; set data.root=FOLDER with train/CLASS/*.png"
+        packed = sorted(self.root.glob("*.zip")) if self.root.is_dir() else []
+        unpack = f"unpack {packed[0].name} and " if packed else ""
+        where = (self.root / "train").absolute()
+        return f"no folder of images in {where}; {unpack}set data.root=FOLDER with train/CLASS/*.png"
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Hold the images where they fit `memory_limit`, else list them."""
