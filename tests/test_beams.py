@@ -105,16 +105,19 @@ def test_beams_reorder_every_cache(mixer: str) -> None:
 def test_beams_from_sources(block: str) -> None:
     """Each hypothesis looks at the source of its own prompt, however many others there are."""
     model = two_rows(block=block, position="rope")
-    source, lengths, prompts = symbols(3, 7, 5), torch.tensor([7, 3, 5]), [[1], [1, 2, 3], [1]]
+    source, lengths = symbols(3, 7, 5), torch.tensor([7, 3, 5])
     alone = [model.encode(source[row : row + 1, : lengths[row]]) for row in range(3)]
-    for end in (None, *range(11)):
-        settings = {"width": 3, "max_tokens": 4, "end": end}
-        single = [
-            searched(model, [prompt], memory=one, **settings)[0][0] for prompt, one in zip(prompts, alone, strict=True)
-        ]
-        for cache in (True, False):
-            memory = model.encode(source, lengths)
-            assert searched(model, prompts, memory=memory, cache=cache, **settings)[0] == single
+    # In the second case one prompt's rows end when those of the others double: as many rows, of other sources.
+    for prompts, width, tokens in (([[1], [1, 2, 3], [1]], 3, 4), ([[1], [1, 2], [1, 3]], 2, 2)):
+        for end in (None, *range(11)):
+            settings = {"width": width, "max_tokens": tokens, "end": end}
+            single = [
+                searched(model, [prompt], memory=one, **settings)[0][0]
+                for prompt, one in zip(prompts, alone, strict=True)
+            ]
+            for cache in (True, False):
+                memory = model.encode(source, lengths)
+                assert searched(model, prompts, memory=memory, cache=cache, **settings)[0] == single
     best = best_of_all(model, [1], 2, 7, 1.0, memory=alone[0])[1]
     assert searched(model, [[1]], memory=alone[0], width=11, max_tokens=2, end=7)[0] == [best]
 
