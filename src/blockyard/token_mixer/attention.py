@@ -1,8 +1,9 @@
 """Multi-head attention; fewer key heads give grouped and multi-query attention.
 
 Source: Vaswani et al. 2017, Attention Is All You Need (arXiv 1706.03762), eq. 1; Ainslie et al. 2023, GQA
-    (arXiv 2305.13245); Henry et al. 2020, Query-Key Normalization (arXiv 2010.04245)
-Reference: torch.nn.MultiheadAttention; timm layers/attention.py
+    (arXiv 2305.13245); qk_norm after Dehghani et al. 2023, ViT-22B (arXiv 2302.05442), a layer norm there, an RMS norm
+    of each head as in Gemma 3 (arXiv 2503.19786)
+Reference: torch.nn.MultiheadAttention; timm layers/attention.py; for qk_norm transformers Gemma3Attention
 Equation: softmax(Q K^T / sqrt(K)) V
 Cost: O(N^2 D) time, O(N) memory with a fused kernel
 """
