@@ -31,8 +31,9 @@ def direction_of_encoder(f: Facts) -> str | None:
 
 def causality_of_position(f: Facts) -> str | None:
     """A scheme that tells what lies behind from what lies ahead may be for models that see only one of both."""
-    both_ways = not f.causal or f["model"].target.takes_source
-    if not f["position"].target.needs_causal or not both_ways:
+    one_way = f.causal and not f["model"].target.takes_source
+    looks = f["model"].target.stacks and not f.latents  # a model without blocks over tokens looks nowhere
+    if not f["position"].target.needs_causal or one_way or not looks:
         return None
     who = f"the encoder of {f['model']}" if f.causal else str(f["model"])
     return f"{f['position']} is for models that look back only, {who} looks both ways"
