@@ -27,8 +27,9 @@ def small(name: str) -> list[str]:
 
 
 def composed(name: str, *words: str) -> Composed:
-    """A preset over data that its objective asks something of, without problems."""
-    data = DATA[preset.choices("preset", name)["objective"]]
+    """A preset over data that its tokenizer reads and its objective asks something of, without problems."""
+    said = preset.choices("preset", name)
+    data = "digits_views" if "view" in said["tokenizer"] else DATA[said["objective"]]
     found = compose([f"preset={name}", f"data={data}", *words])
     assert check(found) == []
     return found
@@ -77,6 +78,19 @@ def test_the_command_line_wins_and_takes_its_options_with_it() -> None:
     assert composed("gpt2", "channel_mixer=glu", "channel_mixer.bias=true").config["channel_mixer"]["bias"] is True
 
 
+def test_deep_sets_are_of_patches_or_of_views() -> None:
+    """As the header says; over views it is the baseline of multi_view, which mixes."""
+    words = ["preset=deep_sets", "data=digits_views", "tokenizer=view_cnn", *small("deep_sets")]
+    assert check(compose(words)) == []
+    models = [
+        Plan(compose([words[0], f"token_mixer={mixer}", *words[1:]]).config).model(0) for mixer in ("none", "attention")
+    ]
+    views = torch.rand(2, 6, 1, 5, 5)
+    for model, apart in zip(models, (True, False), strict=True):
+        each = torch.stack([model.eval()(views[:, [view]]) for view in range(6)]).mean(0)
+        assert torch.allclose(model(views), each, atol=1e-5) == apart
+
+
 def test_an_experiment_keeps_its_task_and_its_sizes() -> None:
     llama = compose(["experiment=vit_digits", "preset=llama"])
     assert check(llama) == []
@@ -108,5 +122,7 @@ def test_presets_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) ->
     assert "arXiv 2302.13971" in listed
     assert main(["explain", "preset=llama"]) == 0
     assert "blockyard train preset=llama data=code" in capsys.readouterr().out
+    assert main(["explain", "preset=multi_view"]) == 0
+    assert "blockyard train preset=multi_view data=digits_views" in capsys.readouterr().out
     assert main(["check", "preset=lama"]) == 2
     assert "nearest: llama" in capsys.readouterr().err

@@ -211,7 +211,8 @@ def _copy(choice: catalog.Choice) -> str:
     if choice.family == "experiment":
         return word
     if choice.family == "preset":
-        return next((line for data in ("", " data=code", " data=translation") if _sound(line := word + data)), word)
+        bases = ("", " data=code", " data=translation", " data=digits_views")
+        return next((line for data in bases if _sound(line := word + data)), word)
     for experiment in catalog.choices("experiment").values():
         if re.search(rf"override /{choice.family}: *{choice.name}\s*$", experiment.path.read_text(), re.MULTILINE):
             return f"experiment={experiment.name} {word}"
