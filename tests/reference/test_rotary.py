@@ -178,3 +178,9 @@ def test_planted_unblended_yarn_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
         assert_close(
             ours.rotate(q, q, line(200), line(200))[0], by_transformers(q, "yarn", 4.0, 1.0), rtol=1e-4, atol=1e-4
         )
+
+
+def test_planted_shares_that_are_cut_off_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Rope, "turned", lambda self, width: int(width * self.fraction))
+    with pytest.raises(ValueError, match=r"position\.fraction=0\.58 of .* 100, is 58, no whole"):
+        test_shares_turn_as_many_channels_as_they_say(1, 100)
