@@ -168,3 +168,20 @@ def test_what_data_and_tokenizer_call_a_symbol(data: DataModule, tokenizer: Toke
     ctx = SimpleNamespace(tokens=TokenSpec((4,), **more))
     loaded: Any = SimpleNamespace(data=data, tokenizer=tokenizer, model=SimpleNamespace(ctx=ctx))
     assert {symbol: symbol_text(loaded, symbol) for symbol in names} == names
+
+
+def test_circuits_of_two_rows_and_of_latents(
+    two_rows: RunFolder, latents: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = looked(two_rows, "circuits", "heads=0", "vocabulary=abu")
+    assert [path for path, _ in found["qk_heads"]] == [
+        f"{tower}blocks.{layer}.token_mixer" for tower in ("", "encoder.") for layer in (0, 1)
+    ]
+    assert [path for path, _ in found["ov_heads"]] == ["blocks.0.token_mixer", "blocks.1.token_mixer"]
+    assert (len(found["qk_tables"]), len(found["ov_tables"])) == (4, 2)
+    across = [head for head in found["heads"] if "cross" in head["path"]]
+    assert [(head["qk"]["positive"], head["token_copying"]) for head in across] == [(None, None)] * 2
+    found = looked(latents, "circuits")
+    assert (found["pictures"], "qk_tables" in found) == (["circuits.png"], False)
+    assert main(["inspect", f"run={latents.path}", "circuits", "vocabulary=ab"]) == 2
+    assert "none of these heads compares symbols" in capsys.readouterr().err

@@ -8,10 +8,14 @@ Both are D x D and of rank K at most: spectra are worked out from K x K matrices
 eigenvalues and singular values. What stands in front of a head and is linear up to one positive number a
 token is folded in, and so is what its output goes through: the gain of a norm, a layer norm's taking off of
 the mean, a scale. Left out: those numbers, biases, positions, and for rotations all distances but zero.
+
+Where norms lie in the stream itself (post-norm), a head reads it as it is, and nothing is folded in. Keys and
+values of cross-attention read another row, after the norm at its end.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +36,10 @@ from blockyard.token_mixer.strict_attention import StrictAttention
 
 @dataclass
 class HeadCircuits:
-    """One head in float64. q, k, v: (K, D) from the stream, norms folded in, q / sqrt(K); o: (D, K) into it."""
+    """One head in float64. q, k, v: (K, D) from the stream, norms folded in, q / sqrt(K); o: (D, K) into it.
+
+    cross: k and v are from another row's vectors, of a space of their own
+    """
 
     path: str
     head: int
@@ -41,6 +48,7 @@ class HeadCircuits:
     k: Tensor
     v: Tensor
     o: Tensor
+    cross: bool = False
     left_out: list[str] = field(default_factory=list)
 
     @property
@@ -61,7 +69,9 @@ class HeadCircuits:
 
 @dataclass
 class Spectrum:
-    """Of a product left @ right of rank K: singular values (K,), falling; eigenvalues (K,) complex, by size."""
+    """Of a product left @ right of rank K: singular values (K,), falling; eigenvalues (K,) complex, by size, which
+    only a map of one space into itself has.
+    """
 
     singular: Tensor
     eigenvalues: Tensor
@@ -73,7 +83,9 @@ class Spectrum:
 
     @property
     def positive(self) -> float:
-        """Sum of the eigenvalues over the sum of their sizes: 1 all positive, -1 all negative."""
+        """Sum of the eigenvalues over the sum of their sizes: 1 all positive, -1 all negative, NaN without any."""
+        if not len(self.eigenvalues):
+            return math.nan
         size = self.eigenvalues.abs().sum()
         return float(self.eigenvalues.sum().real / size) if size > 0 else 0.0
 
@@ -84,12 +96,12 @@ class Spectrum:
         return float(power.sum().square() / power.square().sum().clamp_min(1e-300))
 
 
-def spectrum(left: Tensor, right: Tensor) -> Spectrum:
-    """The spectrum of left (D, K) @ right (K, D'); eigenvalues where D = D', else none."""
+def spectrum(left: Tensor, right: Tensor, *, one_space: bool = True) -> Spectrum:
+    """The spectrum of left (D, K) @ right (K, D'); eigenvalues where both sides are of one space, else none."""
     inner = torch.linalg.qr(left, "r").R @ torch.linalg.qr(right.T, "r").R.T  # (K, K), or smaller where D < K
     singular = torch.linalg.svdvals(inner)
     values = torch.empty(0, dtype=torch.complex128)
-    if left.shape[0] == right.shape[1]:
+    if one_space and left.shape[0] == right.shape[1]:
         small = right @ left if left.shape[0] >= left.shape[1] else left @ right
         values = torch.linalg.eigvals(small)
         values = values[values.abs().argsort(descending=True)]
@@ -157,20 +169,23 @@ def _heads(
     if fold is not None:
         q = q @ fold
         k, v = (k, v) if around.cross else (k @ fold, v @ fold)
+    if around.in_stream:
+        said.append("the norms in the stream: a head reads it after them")
     if around.cross:
-        said.append("what makes the other row's vectors: keys and values read it as it is")
+        norm = "" if around.last is None else f", after {type(around.last).__name__}, which is not folded in"
+        said.append(f"what makes the other row's vectors: keys and values read it as it ends{norm}")
     for module in around.after:
         fold, more = folded(module)
         said += more
         out = out if fold is None else fold * out if fold.ndim == 1 else fold @ out
-    said += _also_left_out(mixer, model)
+    said += _also_left_out(mixer, model, cross=around.cross)
     q, k = q.unflatten(0, (mixer.heads, -1)), k.unflatten(0, (mixer.kv_heads, -1))  # (H, K, D), (H', K, D)
     v, out = v.unflatten(0, (mixer.kv_heads, -1)), out.unflatten(1, (mixer.heads, -1))
     q, k = _gain(mixer.q_norm) * q * mixer.head_dim**-0.5, _gain(mixer.k_norm) * k
     found = []
     for head in chosen_heads(mixer.heads, heads):
         group = head // (mixer.heads // mixer.kv_heads)
-        found.append(HeadCircuits(path, head, group, q[head], k[group], v[group], out[:, head], said))
+        found.append(HeadCircuits(path, head, group, q[head], k[group], v[group], out[:, head], around.cross, said))
     return found
 
 
@@ -179,7 +194,7 @@ def _gain(norm: nn.Module) -> Tensor | float:
     return norm.weight.detach().double().cpu()[:, None] if isinstance(norm, HeadNorm) else 1.0
 
 
-def _also_left_out(mixer: Attention, model: nn.Module) -> list[str]:
+def _also_left_out(mixer: Attention, model: nn.Module, *, cross: bool) -> list[str]:
     said = []
     if isinstance(mixer, MemoryAttention):
         said.append("trained keys and values")
@@ -189,7 +204,7 @@ def _also_left_out(mixer: Attention, model: nn.Module) -> list[str]:
         said.append("biases of the projections")
     if isinstance(mixer.q_norm, HeadNorm):
         said.append("the size that the q/k norm divides by (its gain is folded in)")
-    acts = getattr(getattr(model, "position", None), "acts_on", frozenset())
+    acts = frozenset() if cross else getattr(getattr(model, "position", None), "acts_on", frozenset())
     if "rotate" in acts:
         said.append("rotation: QK is that of two tokens at one place")
     if "bias" in acts:
@@ -199,13 +214,18 @@ def _also_left_out(mixer: Attention, model: nn.Module) -> list[str]:
 
 @dataclass
 class Around:
-    """What stands around a mixer in its block: the norm that made its input, what a block does with its output on the
-    way to the stream, and whether keys and values are of another row.
+    """What stands around a mixer in its block.
+
+    before: the norm that made its input from the stream; after: what its output goes through on the way there
+    in_stream: the block's norms lie in the stream, so that what made the mixer's input is part of that
+    cross: keys and values are of another row; last: the norm that made that
     """
 
     before: nn.Module | None = None
     after: list[nn.Module] = field(default_factory=list)
+    in_stream: bool = False
     cross: bool = False
+    last: nn.Module | None = None
 
 
 def surroundings(model: nn.Module, mixers: dict[str, nn.Module], batch: Batch) -> dict[str, Around]:
@@ -222,11 +242,16 @@ def surroundings(model: nn.Module, mixers: dict[str, nn.Module], batch: Batch) -
             return
         if module in names:
             here = around[names[module]]
-            here.cross = (given[3] if len(given) > 3 else named.get("memory")) is not None
+            memory = given[3] if len(given) > 3 else named.get("memory")
+            here.cross = memory is not None
+            here.last = made.get(id(memory.x)) if memory is not None else None
             norm = made.get(id(given[0]))
-            block = names[module].rpartition(".")[0]
-            if norm is not None and paths[norm].startswith(f"{block}."):  # what an earlier block made is the stream
-                here.before = norm
+            path = names[module].rpartition(".")[0]
+            block = model.get_submodule(path)
+            # A block whose output is normalised already has its norms in the stream.
+            here.in_stream = isinstance(block, Block) and not block.needs_final_norm
+            if norm is not None and paths[norm].startswith(f"{path}.") and not here.in_stream:
+                here.before = norm  # what an earlier block made is the stream
         elif id(given[0]) in outputs and paths[module].endswith("_finish"):
             around[outputs[id(given[0])]].after.append(module)
 
@@ -236,7 +261,7 @@ def surroundings(model: nn.Module, mixers: dict[str, nn.Module], batch: Batch) -
         kept.append(y)
         if module in names:
             outputs[id(y)] = names[module]
-        if not isinstance(module, Block):
+        if not isinstance(module, Block | nn.Identity):
             made[id(y)] = module
 
     handles = [m.register_forward_pre_hook(enters, with_kwargs=True) for m in model.modules()]

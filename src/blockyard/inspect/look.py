@@ -22,7 +22,12 @@ from blockyard.ops.maps import smaller
 from blockyard.runs.load import Loaded
 
 SIDE = 128  # most rows and columns of a table in the JSON; neighbours are put together beyond
+COUNTED = 64  # validation samples whose most frequent symbols are shown
 _DIGITS = 5
+_BETWEEN = {
+    "qk": "QK between symbols: how much a query (row) wants a key (column)",
+    "ov": "OV between symbols: what seeing one (column) adds to another's logit (row)",
+}
 
 
 def attention(loaded: Loaded, options: Options, folder: Path) -> Found:
@@ -122,17 +127,21 @@ def circuits(loaded: Loaded, options: Options, folder: Path) -> Found:
     """QK and OV circuits of every head, and between symbols where the model reads and writes them."""
     from blockyard.inspect.draw import circuits as draw
 
-    known = _tokens.tables(loaded.model)
-    if options.vocabulary is not None and known is None:
-        raise UserError("vocabulary: the model does not read symbols and predict the same, so it has no such circuits")
-    rows = samples(loaded, Options(samples=64 if known is not None and options.vocabulary is None else 1))
+    symbolic = getattr(getattr(loaded.model, "embedder", None), "table", None) is not None
+    if options.vocabulary is not None and not symbolic:
+        raise UserError("vocabulary: the model does not read symbols, so it has no circuits between them")
+    rows = samples(loaded, Options(samples=COUNTED if symbolic and options.vocabulary is None else 1))
     found = heads_of.circuits(loaded.model, rows[0].batch, layers=options.layers, heads=options.heads)
-    qk = [heads_of.spectrum(head.q.T, head.k) for head in found]
-    ov = [heads_of.spectrum(head.o, head.v) for head in found]
-    copies = [None if known is None else _tokens.copying(head, known).positive for head in found]
+    known = _tokens.tables(loaded.model, found)
+    symbolic = any(table.embed is not None for table in known)
+    if options.vocabulary is not None and not symbolic:
+        raise UserError("vocabulary: none of these heads compares symbols, so there are no circuits between them")
+    qk = [heads_of.spectrum(head.q.T, head.k, one_space=not head.cross) for head in found]
+    ov = [heads_of.spectrum(head.o, head.v, one_space=not head.cross) for head in found]
+    copies = [_tokens.copying(*pair) for pair in zip(found, known, strict=True)]
     layers: list[dict[str, Any]] = []
     lines = []
-    for head, q, o, copy in zip(found, qk, ov, copies, strict=True):
+    for head, table, q, o, copy in zip(found, known, qk, ov, copies, strict=True):
         layers.append(
             {
                 "path": head.path,
@@ -140,36 +149,31 @@ def circuits(loaded: Loaded, options: Options, folder: Path) -> Found:
                 "kv_head": head.kv_head,
                 "qk": _spectrum(q),
                 "ov": _spectrum(o),
-                "token_copying": copy,
-                "left_out": head.left_out,
+                "token_copying": None if copy is None else copy.positive,
+                "left_out": [*head.left_out, *table.left_out],
             }
         )
-        figures = (f"{q.norm:.3g}", f"{q.rank:.1f}", f"{q.positive:+.2f}", f"{o.norm:.3g}", f"{o.rank:.1f}")
-        more = (f"{o.positive:+.2f}", "" if copy is None else f"{copy:+.2f}")
-        lines.append((head.name, *figures, *more))
-    left_out = dict.fromkeys(word for head in found for word in head.left_out)
+        signs = [None if one is None or math.isnan(one.positive) else f"{one.positive:+.2f}" for one in (q, o, copy)]
+        sizes = [(f"{one.norm:.3g}", f"{one.rank:.1f}") for one in (q, o)]
+        lines.append((head.name, *sizes[0], signs[0] or "", *sizes[1], signs[1] or "", signs[2] or ""))
+    left_out = dict.fromkeys(word for layer in layers for word in layer["left_out"])
     extra: dict[str, Any] = {}
     pictures = [draw.draw_spectra(found, qk, ov, folder)]
-    if known is not None:
-        left_out |= dict.fromkeys(known.left_out)
+    if symbolic:
         symbols = _tokens.vocabulary(loaded, rows, options.vocabulary)
         names = [symbol_text(loaded, symbol) for symbol in symbols]
         extra = {"symbols": symbols, "names": names}
-        for which, table_of, title in (
-            (
-                "qk",
-                _tokens.qk_table,
-                "QK between symbols: how much a query (row) wants a key (column)",
-            ),
-            (
-                "ov",
-                _tokens.ov_table,
-                "OV between symbols: what seeing one (column) adds to another's logit (row)",
-            ),
-        ):
-            tables = [table_of(head, known, symbols) for head in found]
+        for which, title in _BETWEEN.items():
+            some = [
+                (h, t) for h, t in zip(found, known, strict=True) if (t.embed if which == "qk" else t.out) is not None
+            ]
+            if not some:
+                continue
+            table_of = _tokens.qk_table if which == "qk" else _tokens.ov_table
+            tables = [table_of(head, table, symbols) for head, table in some]
             extra[f"{which}_tables"] = numbers(torch.stack(tables))
-            pictures.append(draw.draw_tokens(tables, [head.name for head in found], names, which, title, folder))
+            extra[f"{which}_heads"] = [[head.path, head.head] for head, _ in some]
+            pictures.append(draw.draw_tokens(tables, [head.name for head, _ in some], names, which, title, folder))
     words = "copying: sum of eigenvalues over sum of their sizes, from -1 to 1; left out: "
     return Found(
         {"heads": layers, "left_out": list(left_out), **extra},
@@ -195,7 +199,7 @@ def _spectrum(one: heads_of.Spectrum) -> dict[str, Any]:
     return {
         "norm": one.norm,
         "effective_rank": one.rank,
-        "positive": one.positive,
+        "positive": None if math.isnan(one.positive) else one.positive,
         "singular": numbers(one.singular),
         "eigenvalues": [numbers(torch.view_as_real(value)) for value in one.eigenvalues],
     }

@@ -52,8 +52,11 @@ def _singular(panel: Any, name: str, qk: Spectrum, ov: Spectrum, top: float, *, 
 
 
 def _plane(panel: Any, ov: Spectrum) -> None:
-    panel.set_axis_on()
     values = ov.eigenvalues
+    if not len(values):
+        panel.text(0.5, 0.5, "from another row:\nno eigenvalues", ha="center", va="center", fontsize=7, color=INK)
+        return
+    panel.set_axis_on()
     reach = max(float(values.abs().max()) * 1.15, 1e-9)
     panel.axhline(0, color="#b0b0b0", linewidth=0.5)
     panel.axvline(0, color="#b0b0b0", linewidth=0.5)
