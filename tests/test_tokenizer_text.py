@@ -11,12 +11,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blockyard.contracts import Context, DataSpec, TextTokenizer
+from blockyard.contracts import Context, DataSpec, Embedder, TextTokenizer, Tokenizer
+from blockyard.init import initialise
+from blockyard.position.sinusoidal import Sinusoidal
 from blockyard.tokenizer._cache import cache_dir
 from blockyard.tokenizer._symbols import REPLACEMENT
 from blockyard.tokenizer.bpe import BPE
 from blockyard.tokenizer.byte import Byte
 from blockyard.tokenizer.char import Char
+from blockyard.tokenizer.symbols import Symbols
 from blockyard.tokenizer.word import Word
 
 TEXT = "The yard stands.\n\n    def f(x):\n        return x  # twice  \u00e4\u00f6 \u4e16\n" * 3
@@ -202,6 +205,31 @@ def test_the_embedder_gives_vectors_and_facts(name: str) -> None:
     _, later = embedder(inputs, start=10)
     torch.testing.assert_close(later.index, torch.arange(10, 16))
     torch.testing.assert_close(later.coords[0, :, 0], torch.arange(10.0, 16.0))
+
+
+SCALED: dict[str, tuple[Callable[..., Tokenizer], DataSpec]] = {
+    **{name: (maker, SPEC) for name, maker in {"byte": Byte, "char": Char, "word": Word, "bpe": BPE}.items()},
+    "symbols": (Symbols, DataSpec("symbols", (16,), vocabulary=5)),
+}
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_vectors_may_be_scaled_by_the_root_of_their_width(name: str) -> None:
+    """What enters the stream is, and the waves with it; the table that a tied head shares is not."""
+    make, data = SCALED[name]
+
+    def parts(scale: str) -> tuple[Context, Embedder]:
+        tokenizer = make(scale=scale)
+        ctx = Context(dim=16, depth=1, heads=2, causal=True, tokens=tokenizer.spec(data), data=data, outputs=5)
+        return ctx, initialise(tokenizer.embedder(ctx), 0)
+
+    (plain_ctx, plain), (scaled_ctx, scaled) = parts("one"), parts("sqrt_dim")
+    inputs = torch.randint(5, (2, 6))
+    torch.testing.assert_close(scaled.table, plain.table)
+    torch.testing.assert_close(scaled(inputs)[0], 4 * plain(inputs)[0])
+    torch.testing.assert_close(plain(inputs)[0], plain.table[inputs])
+    assert (plain.scale, scaled.scale) == (1.0, 4.0)
+    assert Sinusoidal(scaled_ctx).scale == 4 * Sinusoidal(plain_ctx).scale == 4 * plain_ctx.init_std
 
 
 def test_lengths_and_segments_become_facts() -> None:

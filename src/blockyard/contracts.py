@@ -80,7 +80,8 @@ class TokenSpec:
     N without prefix tokens; None means that the grid says it, as the product of its sides.
     `vocabulary` is None for inputs that are not symbols. Symbols beyond the
     tokenizer's own text: `mask`, which an objective hides others behind, where it added one; `start` and
-    `end`, which frame the row that a decoder writes, where the data has a source.
+    `end`, which frame the row that a decoder writes, where the data has a source. `scaled`: the vectors of
+    symbols are multiplied by sqrt(D) as they enter the stream.
     """
 
     grid: tuple[int, ...]
@@ -90,6 +91,7 @@ class TokenSpec:
     mask: int | None = None
     start: int | None = None
     end: int | None = None
+    scaled: bool = False
 
     def __post_init__(self) -> None:
         if self.count is not None and (self.count < 1 or (self.grid and self.count != math.prod(self.grid))):
@@ -138,6 +140,11 @@ class Context:
                 f"heads that do: {', '.join(map(str, fits))}"
             )
         return self.dim // self.heads
+
+    @property
+    def token_std(self) -> float:
+        """Spread of the channels of a fresh token, as it enters the stream."""
+        return self.init_std * (self.dim**0.5 if self.tokens.scaled else 1.0)
 
     def at(self, layer: int) -> Context:
         """The same place, in block number `layer`."""
@@ -508,10 +515,12 @@ class Embedder(nn.Module):
     """Inputs to vectors: forward(inputs, lengths, segment, start) -> x (B, N, D), Seq.
 
     `start` is the index of the first token, for a stream that is decoded piece by piece.
-    `table` is the (V, D) matrix of symbol vectors where there is one; a tied head shares it.
+    `table` is the (V, D) matrix of symbol vectors where there is one; a tied head shares it. `scale` is what
+    its vectors are multiplied by as they enter the stream, which the head does not share.
     """
 
     table: nn.Parameter | None
+    scale: float = 1.0
 
     def __init__(self) -> None:
         super().__init__()

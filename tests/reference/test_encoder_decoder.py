@@ -1,16 +1,19 @@
-"""Two rows with copied weights: torch's own Transformer."""
+"""Two rows with copied weights: torch's own Transformer, its blocks alone and from symbols to symbols."""
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from blockyard.contracts import DataSpec, Parts, TokenSpec
 from blockyard.init import initialise
 from blockyard.model.encoder_decoder import EncoderDecoder
 from tests.helpers import TinyEmbedder, factory, stir, symbols
+from tests.reference.test_presets import ours as preset
 
 
 def pair(norm_first: bool) -> tuple[nn.Module, nn.Transformer]:
@@ -85,3 +88,40 @@ def test_transformer(norm_first: bool) -> None:
     theirs.decoder.layers[1].multihead_attn.in_proj_bias[-3:] += 1.0
     with pytest.raises(AssertionError):
         assert_close(found["normed"], wanted())
+
+
+def original(ours: nn.Module, blocks: nn.Transformer, inputs: Tensor, source: Tensor, lengths: Tensor) -> Tensor:
+    """Section 3 of the paper around torch's blocks: one table, scaled for tokens and not for answers."""
+    table = ours.embedder.table
+    dim = table.shape[1]
+
+    def placed(row: Tensor) -> Tensor:
+        code = torch.zeros(row.shape[1], dim, dtype=torch.float64)
+        for place in range(row.shape[1]):
+            for pair in range(dim // 2):
+                angle = place / 10000 ** (2 * pair / dim)
+                code[place, 2 * pair], code[place, 2 * pair + 1] = math.sin(angle), math.cos(angle)
+        return table[row] * math.sqrt(dim) + code
+
+    hidden = torch.arange(source.shape[1]) >= lengths[:, None]
+    future = torch.ones(inputs.shape[1], inputs.shape[1], dtype=torch.bool).triu(1)
+    masks = {"src_key_padding_mask": hidden, "memory_key_padding_mask": hidden}
+    return blocks(placed(source), placed(inputs), tgt_mask=future, **masks) @ table.T
+
+
+@torch.no_grad()
+def test_the_preset_from_symbols_on() -> None:
+    ours = stir(preset("preset=original_transformer", "data=translation"))
+    theirs = nn.Transformer(16, 4, 2, 2, 64, 0.0, batch_first=True).double().eval()
+    for stack, mine in ((theirs.encoder, ours.encoder), (theirs.decoder, ours)):
+        stack.norm = None  # each layer ends in one
+        for layer, block in zip(stack.layers, mine.blocks, strict=True):
+            copy_layer(layer, block)
+    inputs, source, lengths = symbols(2, 6), symbols(2, 7, 1), torch.tensor([4, 7])
+    wanted = original(ours, theirs, inputs, source, lengths)
+    assert_close(ours(inputs, source=source, source_lengths=lengths), wanted)
+    assert {name.partition(".")[0] for name, _ in ours.named_parameters()} == {"embedder", "blocks", "encoder"}
+    plain = preset("preset=original_transformer", "data=translation", "tokenizer.scale=one")
+    plain.load_state_dict(ours.state_dict())
+    with pytest.raises(AssertionError):
+        assert_close(plain(inputs, source=source, source_lengths=lengths), wanted)

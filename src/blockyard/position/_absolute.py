@@ -74,4 +74,4 @@ def code_width(name: str, ctx: Context, combine: Combine, width: int | None, mul
 
 def token_size(ctx: Context) -> float:
     """The length of a fresh token's vector of D channels."""
-    return ctx.init_std * ctx.dim**0.5
+    return ctx.token_std * ctx.dim**0.5

@@ -28,8 +28,8 @@ class Sinusoidal(Absolute):
         waves: halves has an axis' sines first and its cosines after, interleaved has them in turn, sines has
             sines only, of twice as many frequencies
         base: the longest wave is 2 pi base tokens
-        scale: height of the waves; null means the model's init_std, the size of the vectors they are
-            added to (the paper adds waves of height 1 to vectors multiplied by sqrt(D))
+        scale: height of the waves; null means the size of the vectors they are added to, the model's init_std,
+            and sqrt(D) times as much with tokenizer.scale=sqrt_dim, the paper's
         width: channels of a concatenated code; null means a quarter of model.dim
     """
 
@@ -49,7 +49,7 @@ class Sinusoidal(Absolute):
         check_split("sinusoidal", channels, "model.dim", axes, group)
         super().__init__(ctx, combine=combine, channels=channels)
         self.waves, self.base, self.count = waves, base, channels // (group * axes)
-        self.scale = ctx.init_std if scale is None else scale
+        self.scale = ctx.token_std if scale is None else scale
 
     def code(self, coords: Tensor, like: Tensor) -> Tensor:
         """Waves of coords (B|1, N, A): (B|1, N, channels), an axis after the other."""

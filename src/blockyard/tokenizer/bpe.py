@@ -17,32 +17,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge
 
-from blockyard.contracts import Context, DataSpec, TextTokenizer, TokenSpec
+from blockyard.contracts import DataSpec, TextTokenizer, TokenSpec
 from blockyard.tokenizer._cache import cache_dir, keep
-from blockyard.tokenizer._symbols import SymbolEmbedder, text_tokens
+from blockyard.tokenizer._symbols import Scale, Tabled, text_tokens
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Trained
 
 
-class BPE(TextTokenizer):
+class BPE(Tabled, TextTokenizer):
     """Byte-level pair encoding, trained by Hugging Face's `tokenizers`.
 
     Options:
         vocab_size: the largest vocabulary, the 256 bytes included; a short text may fill less
     """
 
-    def __init__(self, *, vocab_size: Annotated[int, Ge(256)] = 1024) -> None:
-        self.vocab_size = vocab_size
+    def __init__(self, *, vocab_size: Annotated[int, Ge(256)] = 1024, scale: Scale = "one") -> None:
+        self.vocab_size, self.scale = vocab_size, scale
         self._trained: Trained | None = None
 
     def spec(self, data: DataSpec) -> TokenSpec:
         """One token per merged run of bytes."""
-        return text_tokens(data, self._trained.get_vocab_size() if self._trained else self.vocab_size)
-
-    def embedder(self, ctx: Context) -> SymbolEmbedder:
-        """A table of vectors."""
-        return SymbolEmbedder(ctx)
+        return text_tokens(data, self._trained.get_vocab_size() if self._trained else self.vocab_size, self.scale)
 
     def fit(self, texts: Iterable[str]) -> None:
         """Learn the merges, or take them from the cache."""

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from blockyard.contracts import Context, DataSpec, TextTokenizer, TokenSpec
-from blockyard.tokenizer._symbols import SymbolEmbedder, text_tokens
+from blockyard.contracts import DataSpec, TextTokenizer, TokenSpec
+from blockyard.tokenizer._symbols import Scale, Tabled, text_tokens
 
 
-class Byte(TextTokenizer):
+class Byte(Tabled, TextTokenizer):
     """UTF-8 bytes. Bytes that form no character read as U+FFFD."""
 
-    def __init__(self) -> None:
-        pass
+    def __init__(self, *, scale: Scale = "one") -> None:
+        self.scale = scale
 
     def spec(self, data: DataSpec) -> TokenSpec:
         """One token per byte."""
-        return text_tokens(data, 256)
-
-    def embedder(self, ctx: Context) -> SymbolEmbedder:
-        """A table of vectors."""
-        return SymbolEmbedder(ctx)
+        return text_tokens(data, 256, self.scale)
 
     def fit(self, texts: Iterable[str]) -> None:
         """Nothing to learn."""

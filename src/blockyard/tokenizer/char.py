@@ -14,28 +14,24 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from blockyard.contracts import Context, Count, DataSpec, TextTokenizer, TokenSpec
-from blockyard.tokenizer._symbols import REPLACEMENT, UNKNOWN, SymbolEmbedder, text_tokens
+from blockyard.contracts import Count, DataSpec, TextTokenizer, TokenSpec
+from blockyard.tokenizer._symbols import REPLACEMENT, UNKNOWN, Scale, Tabled, text_tokens
 
 
-class Char(TextTokenizer):
+class Char(Tabled, TextTokenizer):
     """Characters of the training part, sorted; all others are symbol 0, read as U+FFFD.
 
     Options:
         max_symbols: the largest vocabulary, the unknown symbol included; rarer characters fall to it
     """
 
-    def __init__(self, *, max_symbols: Count = 256) -> None:
-        self.max_symbols = max_symbols
+    def __init__(self, *, max_symbols: Count = 256, scale: Scale = "one") -> None:
+        self.max_symbols, self.scale = max_symbols, scale
         self.load_state({})
 
     def spec(self, data: DataSpec) -> TokenSpec:
         """One token per character."""
-        return text_tokens(data, len(self._text) if self._fitted else self.max_symbols)
-
-    def embedder(self, ctx: Context) -> SymbolEmbedder:
-        """A table of vectors."""
-        return SymbolEmbedder(ctx)
+        return text_tokens(data, len(self._text) if self._fitted else self.max_symbols, self.scale)
 
     def fit(self, texts: Iterable[str]) -> None:
         """Keep the most frequent characters; of equally frequent ones, the lower code points."""

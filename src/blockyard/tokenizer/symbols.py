@@ -8,24 +8,21 @@ For data that is made of symbols and not of text: the probes of a model's memory
 
 from __future__ import annotations
 
-from blockyard.contracts import Context, DataSpec, Tokenizer, TokenSpec
-from blockyard.tokenizer._symbols import SymbolEmbedder
+from blockyard.contracts import DataSpec, Tokenizer, TokenSpec
+from blockyard.tokenizer._symbols import Scale, Tabled
 
 
-class Symbols(Tokenizer):
+class Symbols(Tabled, Tokenizer):
     """Passes symbols through."""
 
     modality = "symbols"
 
-    def __init__(self) -> None:
-        pass
+    def __init__(self, *, scale: Scale = "one") -> None:
+        self.scale = scale
 
     def spec(self, data: DataSpec) -> TokenSpec:
         """One token per symbol. Raises ValueError where the data has none."""
         if data.vocabulary is None:
             raise ValueError(f"tokenizer=symbols reads symbols, the data gives {data.things}")
-        return TokenSpec(data.shape, variable=data.variable, vocabulary=data.vocabulary)
-
-    def embedder(self, ctx: Context) -> SymbolEmbedder:
-        """A table of vectors."""
-        return SymbolEmbedder(ctx)
+        scaled = self.scale == "sqrt_dim"
+        return TokenSpec(data.shape, variable=data.variable, vocabulary=data.vocabulary, scaled=scaled)

@@ -12,14 +12,14 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from blockyard.contracts import Context, Count, DataSpec, TextTokenizer, TokenSpec
-from blockyard.tokenizer._symbols import REPLACEMENT, UNKNOWN, SymbolEmbedder, text_tokens
+from blockyard.contracts import Count, DataSpec, TextTokenizer, TokenSpec
+from blockyard.tokenizer._symbols import REPLACEMENT, UNKNOWN, Scale, Tabled, text_tokens
 
 # ` ?word`, ` ?marks`, or space. The pieces of a text joined give the text: nothing is lost but what is unknown.
 PIECE = re.compile(r" ?\w+| ?[^\w\s]+|\s+(?!\S)|\s")
 
 
-class Word(TextTokenizer):
+class Word(Tabled, TextTokenizer):
     """Words of the training part; all others are symbol 0, read as U+FFFD.
 
     Bits per byte flatter it where there are unknown words: a whole word then costs one guess of
@@ -29,17 +29,13 @@ class Word(TextTokenizer):
         max_words: the largest vocabulary, the unknown symbol included; rarer words fall to it
     """
 
-    def __init__(self, *, max_words: Count = 8192) -> None:
-        self.max_words = max_words
+    def __init__(self, *, max_words: Count = 8192, scale: Scale = "one") -> None:
+        self.max_words, self.scale = max_words, scale
         self.load_state({})
 
     def spec(self, data: DataSpec) -> TokenSpec:
         """One token per piece."""
-        return text_tokens(data, len(self._text) if self._fitted else self.max_words)
-
-    def embedder(self, ctx: Context) -> SymbolEmbedder:
-        """A table of vectors."""
-        return SymbolEmbedder(ctx)
+        return text_tokens(data, len(self._text) if self._fitted else self.max_words, self.scale)
 
     def fit(self, texts: Iterable[str]) -> None:
         """Keep the most frequent pieces; of equally frequent ones, the first in sorted order."""
