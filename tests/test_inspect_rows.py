@@ -86,6 +86,20 @@ def test_each_axis_of_two_rows_is_called_by_its_own_row(two_rows: RunFolder) -> 
         assert (maps[path]["queries"], maps[path]["keys"]) == (rows, columns), path
 
 
+def test_columns_are_named_wherever_those_below_are_others(
+    two_rows: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[list[str]] = []
+    monkeypatch.setattr(
+        "blockyard.inspect.draw.attention.name_ticks",
+        lambda panel, names, side, which: drawn.append(names) if which == "x" else None,
+    )
+    layers = looked(two_rows, "attention", "samples=1", "heads=0")["layers"]
+    keys = [layer["keys"] for layer in layers]
+    assert drawn == [one for one, below in zip(keys, [*keys[1:], None], strict=True) if one != below]
+    assert len(drawn) == 5  # of the two blocks of the encoder, the second
+
+
 def test_a_mean_over_samples_has_places_and_no_letters(two_rows: RunFolder) -> None:
     for path, layer in by_path(looked(two_rows, "mixing", "samples=2")).items():
         assert layer["rows"] == layer["columns"] == ["0", "1", "2", "3", "4"], path

@@ -86,7 +86,7 @@ def mixing(loaded: Loaded, options: Options, folder: Path) -> Found:
     probes = found[0].probes
     error = max(layer.error for layer in found)
     how = f"estimated from {probes} random directions a token (standard error {error:.0%})" if probes else "exact"
-    words = f"Mean over {_words(rows)}; {how}"
+    words = f"{'Mean over' if len(rows) > 1 else 'Of'} {_words(rows)}; {how}"
     layers = [
         {
             "path": layer.path,

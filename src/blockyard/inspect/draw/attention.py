@@ -70,17 +70,18 @@ def _maps(found: list[LayerAttention], sample: Sample, folder: Path) -> Iterator
         title = f"Attention weights on {sample.name}; rows are queries, columns keys; grey is exactly nothing"
         with canvas(len(layers), len(heads), (side, side), title) as (figure, axes):
             image = None
-            for row, layer in zip(axes, layers, strict=True):
+            for row, layer, below in zip(axes, layers, [*layers[1:], None], strict=True):
+                named = below is None or below.keys != layer.keys or len(below.heads) < len(layer.heads)
                 for place, panel in zip(heads, row, strict=True):
                     if place >= len(layer.heads):
                         panel.set_axis_off()
                         continue
-                    image = _map(panel, layer, place, top, side, first=panel is row[0], last=row is axes[-1])
+                    image = _map(panel, layer, place, top, side, first=panel is row[0], named=named)
             _scale(figure, image, axes, "attention weight")
             yield save(figure, folder / f"attention_maps{_suffix(number)}.png")
 
 
-def _map(panel: Any, layer: LayerAttention, place: int, top: float, side: float, *, first: bool, last: bool) -> Any:
+def _map(panel: Any, layer: LayerAttention, place: int, top: float, side: float, *, first: bool, named: bool) -> Any:
     weights = smaller(layer.weights[place], _SIDE)
     signed = float(weights.min()) < -1e-6  # weights that are no shares
     table = weights.numpy() if signed else np.ma.masked_equal(weights.numpy(), 0.0)
@@ -90,7 +91,7 @@ def _map(panel: Any, layer: LayerAttention, place: int, top: float, side: float,
     panel.set_xticks([])
     panel.set_yticks([])
     if max(layer.weights.shape[1:]) <= _SIDE:
-        if last or layer.cross:
+        if named:
             name_ticks(panel, layer.keys, side, "x")
         if first:
             name_ticks(panel, layer.queries, side, "y")
