@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -12,6 +14,8 @@ from blockyard.contracts import DataSpec, Parts, TokenSpec
 from blockyard.init import initialise
 from blockyard.model.perceiver import Perceiver
 from tests.helpers import TinyEmbedder, factory, stir, symbols
+from tests.reference.test_presets import images
+from tests.reference.test_presets import ours as preset
 
 
 def pair() -> tuple[nn.Module, PerceiverModel]:
@@ -29,6 +33,11 @@ def pair() -> tuple[nn.Module, PerceiverModel]:
         head=factory("head", "mean_pool"),
     )
     ours = stir(initialise(plan.build(ctx, parts), 0)).double().eval()
+    return ours, copied(ours, 4)
+
+
+def copied(ours: nn.Module, widening: int) -> PerceiverModel:
+    """Theirs with our weights: 16 channels, 3 latents, 2 blocks over them, 4 heads."""
     config = PerceiverConfig(
         num_latents=3,
         d_latents=16,
@@ -37,8 +46,8 @@ def pair() -> tuple[nn.Module, PerceiverModel]:
         num_self_attends_per_block=2,
         num_self_attention_heads=4,
         num_cross_attention_heads=4,
-        cross_attention_widening_factor=4,
-        self_attention_widening_factor=4,
+        cross_attention_widening_factor=widening,
+        self_attention_widening_factor=widening,
         attention_probs_dropout_prob=0.0,
     )
     theirs = PerceiverModel(config).double().eval()
@@ -47,7 +56,7 @@ def pair() -> tuple[nn.Module, PerceiverModel]:
     copy_layer(encoder.cross_attention, ours.read, ours.input_norm)
     for layer, block in zip(encoder.self_attends, ours.blocks, strict=True):
         copy_layer(layer, block, None)
-    return ours, theirs
+    return theirs
 
 
 @torch.no_grad()
@@ -77,3 +86,25 @@ def test_perceiver() -> None:
     ours.input_norm.weight[0] += 1.0
     with pytest.raises(AssertionError):
         assert_close(ours.steps(symbols(2, 6), lengths=lengths)["block.1"], found["block.1"])
+
+
+@torch.no_grad()
+def test_the_preset_from_pixels_to_answers() -> None:
+    """Pixels and places by hand, theirs on them, then norm, mean and answer by hand."""
+    words = ["data=digits", "model.num_latents=3", "position.width=8"]
+    ours = stir(preset("preset=perceiver", *words))
+    pixels = images()
+    tokens = pixels.flatten(2).transpose(1, 2) * ours.embedder.proj.weight[:, 0] + ours.embedder.proj.bias  # (B, N, 8)
+    waves = []
+    for place in range(64):
+        angles = [(axis, axis / 100) for axis in divmod(place, 8)]  # 10000^0 and 10000^(-1/2)
+        waves.append([wave(angle) / 4 for pair in angles for wave in (math.sin, math.cos) for angle in pair])
+    code = torch.tensor(waves, dtype=torch.float64).expand(2, -1, -1)  # as high as fresh tokens, 16^(-1/2)
+    latents = copied(ours, 1)(inputs=torch.cat([tokens, code], -1)).last_hidden_state
+    scaled = (latents - latents.mean(-1, keepdim=True)) / (latents.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
+    mean = (scaled * ours.final_norm.weight + ours.final_norm.bias).mean(1)
+    wanted = mean @ ours.head.proj.weight.T + ours.head.proj.bias
+    assert_close(ours(pixels), wanted)
+    ours.latents.vectors[0, 0] += 1.0
+    with pytest.raises(AssertionError):
+        assert_close(ours(pixels), wanted)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import pytest
+import timm
 import torch
 from timm.models.metaformer import MetaFormerBlock, Pooling
 from timm.models.mlp_mixer import GatedMlp, MlpMixer, SpatialGatingBlock
@@ -39,9 +40,9 @@ SINGLE = {"rtol": 1e-4, "atol": 1e-5}  # transformers works out these models' no
 NO_END = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
 
 
-def ours(*words: str) -> nn.Module:
+def ours(*words: str, sizes: Sequence[str] = SIZES) -> nn.Module:
     """A preset's model as `train` builds it, in float64."""
-    composed = compose([*SIZES, *words])
+    composed = compose([*sizes, *words])
     assert check(composed) == []
     return Plan(composed.config).model(0).double().eval()
 
@@ -340,6 +341,32 @@ def test_poolformers_blocks() -> None:
     wanted = theirs(steps["stream"].transpose(1, 2).unflatten(2, (4, 4))).flatten(2).transpose(1, 2)
     assert_close(steps["block.1"], wanted)
     differ(model, lambda: model.steps(images())["block.1"], wanted)
+
+
+def test_cnn() -> None:
+    """The features of timm's classifier, and its answers where the projection to model.dim leaves them as they are."""
+    model = ours("preset=cnn", "data=digits", sizes=["model.dim=512", "logger=none"])
+    theirs = stir(timm.create_model("resnet10t", in_chans=1, num_classes=10)).double().eval()
+    for module in theirs.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean += 0.1
+    given = theirs.state_dict()
+    backbone = {name: value for name, value in given.items() if not name.startswith("fc.")}
+    model.embedder.network.load_state_dict(backbone)
+    pictures = torch.rand(2, 1, 64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    features = theirs.forward_features(pictures)
+    assert features.shape == (2, 512, 2, 2)
+    assert_close(model.embedder.network(pictures)[0], features)
+    with torch.no_grad():
+        model.embedder.proj.weight.copy_(torch.eye(512))
+        model.embedder.proj.bias.zero_()
+    model.head.proj.load_state_dict({"weight": given["fc.weight"], "bias": given["fc.bias"]})
+    wanted = theirs(pictures)
+    assert_close(model(pictures), wanted)
+    with torch.no_grad():
+        model.embedder.network.layer4[0].conv1.weight[::2] += 0.5
+    with pytest.raises(AssertionError):
+        assert_close(model(pictures), wanted)
 
 
 class ChannelNorm(nn.LayerNorm):
