@@ -76,6 +76,16 @@ def test_circuits_across_two_rows_are_what_the_layer_computes(tmp_path: Path, bl
     assert ("norms in the stream" in said) == (block == "post_norm")
 
 
+def test_scaled_vectors_are_read_as_they_enter_the_stream(tmp_path: Path) -> None:
+    """The answer's weights, tied to them, stay as they are."""
+    words = ("data=code", "data.context=16", "tokenizer=char", "model=decoder", "head=token", "objective=next_token")
+    model, sample = built(tmp_path, *words, "head.tied=true", "tokenizer.scale=sqrt_dim", "norm=none", "position=none")
+    known = _tokens.tables(model, heads_of.circuits(model, sample.batch))[0]
+    torch.testing.assert_close(known.embed[sample.batch.inputs], model.steps(sample.batch.inputs)["embedded"])
+    torch.testing.assert_close(known.out, model.embedder.table.detach())
+    assert model.embedder.scale > 1
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_each_head_has_the_symbols_of_its_own_stream(tmp_path: Path, shared: bool) -> None:
     model, sample = built(tmp_path, *TRANSLATE, f"model.shared={str(shared).lower()}", "block=pre_norm", "norm=rms")

@@ -59,7 +59,8 @@ def _of_head(model: nn.Module, head: HeadCircuits, made: dict[str, Tensor | None
     if replaced and number:
         said.left_out.append(f"symbols of {name}: no_residual carries nothing past a block")
         return said
-    said.embed = _kept(made, f"{owner}embed", getattr(tower, "embedder", model.embedder).table)
+    embedder = getattr(tower, "embedder", model.embedder)
+    said.embed = _kept(made, f"{owner}embed", embedder.table, embedder.scale)
     if said.embed is None or said.embed.shape[1] != head.q.shape[1]:
         said.embed = None
         said.left_out.append(f"symbols of {name}: a code beside their vectors takes part of the stream")
@@ -83,9 +84,9 @@ def _of_head(model: nn.Module, head: HeadCircuits, made: dict[str, Tensor | None
     return said
 
 
-def _kept(made: dict[str, Tensor | None], name: str, table: Tensor | None) -> Tensor | None:
+def _kept(made: dict[str, Tensor | None], name: str, table: Tensor | None, scale: float = 1.0) -> Tensor | None:
     if name not in made:
-        made[name] = None if table is None else table.detach().double().cpu()
+        made[name] = None if table is None else table.detach().double().cpu() * scale
     return made[name]
 
 
