@@ -352,7 +352,7 @@ def test_what_is_drawn_for_a_sample_is_what_evaluation_draws() -> None:
     """Not what it draws for sample 0: `inspect` and the attention maps show the masks that were judged."""
     from types import SimpleNamespace
 
-    from blockyard.contracts import Batch
+    from blockyard.contracts import Batch, TokenSpec
     from blockyard.engine.callbacks.attention_maps import AttentionMaps
     from blockyard.inspect.options import Options
     from blockyard.inspect.subject import samples
@@ -372,8 +372,10 @@ def test_what_is_drawn_for_a_sample_is_what_evaluation_draws() -> None:
 
     objective = SimpleNamespace(prepare=prepare)
     splits = SimpleNamespace(validation=Rows())
-    data = SimpleNamespace(missing=lambda: None, prepare=lambda: None, load=lambda _: splits)
-    loaded = SimpleNamespace(data=data, objective=objective, tokenizer=None)
+    called = {"symbol_name": lambda symbol: str(symbol)}
+    data = SimpleNamespace(missing=lambda: None, prepare=lambda: None, load=lambda _: splits, **called)
+    model = SimpleNamespace(ctx=SimpleNamespace(tokens=TokenSpec((4,))))
+    loaded = SimpleNamespace(data=data, objective=objective, tokenizer=SimpleNamespace(**called), model=model)
     shown = samples(loaded, Options(sample=5, samples=2))
     assert [one.batch.inputs[0, 0].item() for one in shown] == [5, 6]
     assert seen == [[5], [6]]
