@@ -63,6 +63,30 @@ def test_t5(buckets: int, far: int, causal: bool) -> None:
     assert_close(got, wanted)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("causal", [False, True])
+def test_t5_attention(causal: bool) -> None:
+    """A whole layer of transformers' own, which does not divide scores by sqrt(K): our queries are as much larger."""
+    model = tiny(causal=causal, position="t5_bias")
+    config = T5Config(d_model=16, d_kv=4, num_heads=4, attn_implementation="eager")
+    config.is_decoder = causal
+    theirs = T5Attention(config, has_relative_attention_bias=True, layer_idx=0).double().eval()
+    mixer = model.blocks[0].token_mixer
+    theirs.relative_attention_bias.weight.copy_(model.position.table[0].T)
+    generator = torch.Generator().manual_seed(0)
+    for part in (theirs.q, theirs.k, theirs.v, theirs.o):
+        nn.init.normal_(part.weight, std=0.3, generator=generator)
+    mixer.proj_in.weight.copy_(torch.cat([theirs.q.weight * 4**0.5, theirs.k.weight, theirs.v.weight]))
+    mixer.proj_out.weight.copy_(theirs.o.weight)
+    x = torch.randn(2, 40, 16, dtype=torch.float64, generator=generator)
+    ahead = torch.full((40, 40), -torch.inf, dtype=torch.float64).triu(1) if causal else None
+    wanted = theirs(x, mask=None if ahead is None else ahead[None, None])[0]
+    assert_close(mixer(x, row(model.position, line(40))), wanted)
+    model.position.table[0, 0, 0] += 1.0  # of one head, the bucket of a token itself
+    with pytest.raises(AssertionError):
+        assert_close(mixer(x, row(model.position, line(40))), wanted)
+
+
 def test_t5_on_a_grid_adds_up_its_axes() -> None:
     ours, places = drawn(T5Bias(context(axes=2))), lattice(3, 5)
     wanted = torch.zeros(4, 15, 15, dtype=torch.float64)
