@@ -1,0 +1,88 @@
+"""What flows between components, and what each family promises. Start reading here.
+
+A model is *tokenizer -> position -> blocks of (token mixer, channel mixer, norm) -> head*;
+a task is *data + objective*. Each of those words is a folder beside this one, a folder of
+`conf/`, and one class in a file of this one:
+
+    facts.py     what is known of data, tokens, a batch, a row
+    plans.py     data, tokenizer, objective, model, optimizer, schedule
+    modules.py   position, token and channel mixer, norm, block, head
+    ranges.py    the ranges of options
+
+Letters, the same in the whole project:
+    B batch   N tokens   D width   H heads   K head width   A coordinate axes   V outputs
+    M tokens of the keys, where they differ from the queries'
+
+Two kinds of member exist. A *plan* (data, tokenizer, model, objective, optimizer, schedule) is
+cheap: it is built from its options alone and holds no weights. A *module* (position, token and
+channel mixer, norm, block, head) is built late, from a `Context` first and options after.
+"""
+
+from __future__ import annotations
+
+from blockyard.contracts.facts import Batch, Context, DataSpec, Issue, Memory, Seq, TokenSpec, plural
+from blockyard.contracts.modules import (
+    Block,
+    ChannelMixer,
+    Embedder,
+    Head,
+    Norm,
+    Position,
+    Projected,
+    TokenMixer,
+    Traits,
+    Undecayed,
+    iter_blocks,
+)
+from blockyard.contracts.plans import (
+    Architecture,
+    DataModule,
+    Lengthens,
+    Objective,
+    OptimizerPlan,
+    Parts,
+    Schedule,
+    Split,
+    Splits,
+    TextTokenizer,
+    Tokenizer,
+)
+from blockyard.contracts.ranges import Count, CountOrZero, NonNegative, Positive, Rate
+
+__all__ = [
+    "Architecture",
+    "Batch",
+    "Block",
+    "ChannelMixer",
+    "Context",
+    "Count",
+    "CountOrZero",
+    "DataModule",
+    "DataSpec",
+    "Embedder",
+    "Head",
+    "Issue",
+    "Lengthens",
+    "Memory",
+    "NonNegative",
+    "Norm",
+    "Objective",
+    "OptimizerPlan",
+    "Parts",
+    "Position",
+    "Positive",
+    "Projected",
+    "Rate",
+    "Schedule",
+    "Seq",
+    "Split",
+    "Splits",
+    "TextTokenizer",
+    "TokenMixer",
+    "TokenSpec",
+    "Tokenizer",
+    "Traits",
+    "Undecayed",
+    "iter_blocks",
+    "plural",
+]
