@@ -14,6 +14,7 @@ import torch
 import yaml
 
 from blockyard import catalog
+from blockyard.assemble import Plan
 from blockyard.check import default_pick
 from blockyard.compose import Composed, complete, compose
 from blockyard.contracts import Batch
@@ -37,7 +38,15 @@ FAMILIES = (
 Tuple = tuple[tuple[str, str], ...]  # choices of some families, in their order
 SMALL = {
     "model": {"dim": 48, "depth": 2, "heads": 2},
-    "data": {"context": 16, "source_context": 12, "length": 12, "pairs": 2, "held": 4},
+    "data": {
+        "context": 20,
+        "source_context": 20,
+        "length": 12,
+        "pairs": 2,
+        "held": 4,
+        "samples": 64,
+        "eval_samples": 8,
+    },
     # An early map of timm's: the last one of so small an image is one token, which a strict mixer shows nothing.
     "tokenizer": {"vocab_size": 300, "stage": 1},
 }
@@ -233,6 +242,43 @@ def _judged(number: int, first: str, second: str, data: str, tokenizer: str, hea
         return rule.reason(Facts(picks)) is None
     except ValueError:
         return False  # the tokenizer cannot read this data
+
+
+def rows_of(row: dict[str, str], plan: Plan, padding: int | None = None) -> Batch:
+    """Two real rows of the training part of a row's data, as long and as short as they come. The plan's tokenizer
+    learns what it learned from that part.
+
+    padding: draws what lies behind the ends of both rows; None leaves it as the data has it
+    """
+    batch, learned = _two_rows(row["data"], row["tokenizer"])
+    plan.tokenizer.load_state(learned)
+    if padding is None or batch.lengths is None:
+        return batch
+    generator, symbols = torch.Generator().manual_seed(padding), plan.tokens().vocabulary
+
+    def other(rows: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        behind = torch.arange(rows.shape[1]) >= lengths[:, None]  # (B, N)
+        if symbols is None:
+            drawn = torch.rand(rows.shape, generator=generator)
+        else:
+            drawn = torch.randint(symbols, rows.shape, generator=generator)
+        return torch.where(behind[(...,) + (None,) * (rows.ndim - 2)], drawn, rows)
+
+    source = None if batch.source is None else other(batch.source, batch.source_lengths)
+    return replace(batch, inputs=other(batch.inputs, batch.lengths), source=source)
+
+
+@cache
+def _two_rows(data: str, tokenizer: str) -> tuple[Batch, dict[str, Any]]:
+    frame, beside = next(each for each in skeletons() if (each[0]["data"], each[0]["tokenizer"]) == (data, tokenizer))
+    plan = Plan(config({**frame, **{family: names[0] for family, names in beside.items()}}).config)
+    train = plan.data.load(plan.tokenizer).train
+    order = torch.arange(min(32, len(train)))
+    some = train.batch(order, None)
+    lengths = some.lengths if some.source_lengths is None else some.source_lengths
+    if lengths is not None:
+        order = torch.stack([lengths.argmax(), lengths.argmin()])
+    return train.batch(order[:2], None), plan.tokenizer.state()
 
 
 def batch_for(plan: Any, size: int = 2, padding: int = 0) -> Batch:

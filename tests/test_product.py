@@ -14,17 +14,18 @@ from tests import products
 
 
 def run_or_refuse(row: dict[str, str]) -> str:
-    """Refused with words, or two updates with finite losses and a gradient for every weight, blind to padding."""
+    """Refused with words, or two updates on real rows, losses finite, a gradient for every weight, blind to padding."""
     composed = products.config(row)
     issues = check(composed)
     if issues:
         assert all(str(issue) and issue.text for issue in issues)
         return "refused"
     plan = Plan(composed.config)
+    rows = products.rows_of(row, plan)
     model = plan.model(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(2):
-        batch = plan.objective.prepare(products.batch_for(plan))
+        batch = plan.objective.prepare(rows)
         loss = plan.objective.loss(model(**batch.arguments()), batch.target)
         assert loss.isfinite()
         optimizer.zero_grad()
@@ -33,17 +34,17 @@ def run_or_refuse(row: dict[str, str]) -> str:
     silent = [name for name, weight in model.named_parameters() if weight.grad is None]
     assert not silent, f"no gradient reaches {silent}"
     if plan.data.spec.variable:
-        blind_to_padding(plan, model)
+        blind_to_padding(row, plan, model)
     return "ran"
 
 
 @torch.no_grad()
-def blind_to_padding(plan: Plan, model: nn.Module) -> None:
+def blind_to_padding(row: dict[str, str], plan: Plan, model: nn.Module) -> None:
     """Other symbols behind the ends of both rows change nothing."""
     model.eval()
     losses = []
     for padding in range(2):
-        batch = plan.objective.prepare(products.batch_for(plan, padding=padding))
+        batch = plan.objective.prepare(products.rows_of(row, plan, padding))
         losses.append(plan.objective.loss(model(**batch.arguments()), batch.target))
     assert_close(losses[0], losses[1])
 
