@@ -363,7 +363,7 @@ def test_a_debug_setting_makes_all_its_steps(tmp_path: Path, choice: str) -> Non
 def test_what_cannot_be_shared_is_known_before_a_run(plan: assemble.Plan) -> None:
     from blockyard.engine.callbacks.early_stopping import EarlyStopping
 
-    asked = (plan.data, plan.objective)  # batches of 64
+    asked = (plan.data, plan.objective, plan.node("model"))  # batches of 64
     assert TrainerPlan(accumulate=4, devices=2).problems(*asked) == []
     (said,) = TrainerPlan(accumulate=3).problems(*asked)
     assert "data.batch_size=64" in said
