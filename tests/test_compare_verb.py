@@ -137,6 +137,14 @@ def test_tables_are_written_in_every_form(plan: SweepPlan, tmp_path: Path, capsy
     )
 
 
+def test_what_was_expected_is_judged_by_its_own_metric_alone(plan: SweepPlan) -> None:
+    asked = compare(plan)
+    assert asked.expect is not None
+    other = compare(plan, metric="test/loss" if asked.metric != "test/loss" else "test/accuracy")
+    assert other.expect is None
+    assert any(f"said of {asked.metric}: expect ({asked.expect['text']})" in line for line in other.warnings)
+
+
 def test_csv_is_tidy(plan: SweepPlan) -> None:
     data = compare(plan).as_dict()
     rows = list(csv.DictReader(io.StringIO(as_csv(data))))

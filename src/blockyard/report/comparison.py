@@ -104,8 +104,12 @@ def compare(
     base = _baseline(baseline, found)
     values = {group.name: group.values(metric) for group in found.groups}
     question = found.question or {}
-    # The question's margin is in the unit of its own metric.
-    if interesting is None and metric == found.metric:
+    # What a question expects, and its margin, is about its own metric.
+    expected, warnings = question.get("expect"), fairness.warnings(found, metric)
+    if metric != found.metric:
+        warnings += [f"not judged here, because it is said of {found.metric}: expect ({expected})"] if expected else []
+        expected = None
+    elif interesting is None:
         interesting = question.get("margin")
     judged = statistics.judge(values, base, way, interesting=interesting)
     rows = arm_rows.rows(found, judged, base, metric, metrics, way, AXES[cost_axis], told=changes)
@@ -122,8 +126,8 @@ def compare(
         directions={name: ways[name] for name in {*metrics, *ways} if name in ways},
         baseline=base,
         margin=interesting,
-        expect=_expected(question.get("expect"), values, way, interesting, gone),
-        warnings=fairness.warnings(found, metric),
+        expect=_expected(expected, values, way, interesting, gone),
+        warnings=warnings,
         seeds=sorted({run.seed for group in found.groups for run in group.runs}),
         arms=rows,
         effects=_effects(found, values, judged, base),
