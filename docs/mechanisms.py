@@ -34,6 +34,7 @@ FAMILIES = (
     "tokenizer",
     "data",
     "objective",
+    "preset",
 )
 # One size and one length for all, so that the figures of a family can be set side by side.
 STEPS = 200
@@ -50,6 +51,8 @@ BESIDE: dict[str, tuple[str, ...]] = {
     "data=listops": ("tokenizer=symbols",),
     "data=parity": ("tokenizer=symbols",),
 }
+# A preset chooses all but the data, which an experiment would choose the rest with.
+PRESET_DATA = ((), ("data=code",), ("data=translation",), ("data=digits_views",))
 TARGET = Path(__file__).with_suffix(".md")
 
 
@@ -73,7 +76,8 @@ def words_for(choice: catalog.Choice, experiments: list[str]) -> tuple[str, ...]
     word = f"{choice.family}={choice.name}"
     beside = BESIDE.get(word, ())
     # Last without an experiment: what one says of the tokenizer it has suits no other.
-    for base in (*((f"experiment={name}",) for name in experiments), ()):
+    bases = PRESET_DATA if choice.family == "preset" else (*((f"experiment={name}",) for name in experiments), ())
+    for base in bases:
         words = (*base, *beside, word)
         if not check(compose([*words, *SHORT])):
             return words
@@ -152,12 +156,9 @@ def _words(row: Row) -> str:
 
 
 def _headline(summary: dict[str, Any]) -> tuple[str, float]:
-    """Accuracy where there is one to speak of, bits per byte of a text, the loss otherwise."""
+    """Bits per byte of a text, else the metric that chooses checkpoints."""
     metrics = summary["metrics"]
-    for name in ("test/bits_per_byte", "test/accuracy", "test/loss"):
-        if name in metrics:
-            return name, metrics[name]
-    name = next(name for name in metrics if name.startswith("test/"))
+    name = "test/bits_per_byte" if "test/bits_per_byte" in metrics else f"test/{summary['monitor'][0]}"
     return name, metrics[name]
 
 
