@@ -245,7 +245,8 @@ def assert_shares(parts: Documents, shares: tuple[float, float, float]) -> None:
     """How much of the text each part has, train, validation, test."""
     sizes = [sum(map(len, part)) for part in parts]
     for size, share in zip(sizes, shares, strict=True):
-        assert size / sum(sizes) == pytest.approx(share, abs=0.03)
+        # Whole modules are dealt, the largest of them a twentieth of all.
+        assert size / sum(sizes) == pytest.approx(share, abs=0.05)
 
 
 def test_parts_of_the_library_have_their_shares() -> None:

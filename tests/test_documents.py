@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from blockyard import catalog
-from blockyard.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -85,6 +84,17 @@ SECTIONS = [
     ("A first hour", "What is in the yard", "Writing", "Looking inside", "A run is a folder"),
     ("What a config is",),
 ]
+LONG = (0, 2)  # sweeps and multiruns, whose verbs have tests of their own
+# One process for all commands of a section: starting Python takes longer than most of them.
+TYPE_ALL = """
+import sys
+from blockyard.cli import main
+for line in sys.stdin.read().splitlines():
+    words = line.split("\\t")
+    code = main(words)
+    if code:
+        sys.exit(f"{code}: {words}")
+"""
 
 
 def sections(document: str) -> dict[str, str]:
@@ -99,24 +109,33 @@ def test_readme_sections_are_all_typed() -> None:
     assert sorted(with_commands) == sorted(name for group in SECTIONS for name in group)
 
 
-@pytest.mark.parametrize("names", SECTIONS, ids=lambda names: names[0].split(",")[0])
-def test_readme_commands(
-    names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """README's commands, in its order, in one folder; in this process, since starting one takes longer than most."""
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(names, id=names[0].split(",")[0], marks=[pytest.mark.full] * (number in LONG))
+        for number, names in enumerate(SECTIONS)
+    ],
+)
+def test_readme_commands(names: tuple[str, ...], tmp_path: Path) -> None:
+    """README's commands, in its order, in one folder."""
     lines = [line for name in names for line in commands(sections("README.md")[name], "bash smoke")]
     assert len(lines) >= 3
-    for line in lines:
-        if line.startswith("blockyard board"):
-            board_opens(line, tmp_path)
-            continue
-        words = shlex.split(line)[1:]
-        code = main([*words, "debug=fast"] if trains(line) else words)
-        out, err = capfd.readouterr()
-        assert code == 0, f"{line}\n{out}\n{err}"
-        assert out or err, line
-    if "sweep quickstart" in "".join(lines):
+    boards = [line for line in lines if line.startswith("blockyard board")]
+    typed_words = [shlex.split(line)[1:] + ["debug=fast"] * trains(line) for line in lines if line not in boards]
+    typing = "\n".join("\t".join(words) for words in typed_words)
+    done = subprocess.run(
+        [sys.executable, "-c", TYPE_ALL],
+        cwd=tmp_path,
+        input=typing,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    for line in boards:
+        board_opens(line, tmp_path)
+    if boards:
         assert (tmp_path / "outputs/sweeps/quickstart/report.html").is_file()
 
 

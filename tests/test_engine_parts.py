@@ -135,6 +135,7 @@ def test_accumulated_pieces_make_the_update_of_the_whole_batch(tmp_path: Path, s
         assert left == pytest.approx(right, rel=1e-4)
 
 
+@pytest.mark.full
 def test_compiled_blocks_learn_the_same_under_the_same_names(tmp_path: Path, still: RunFolder) -> None:
     compiled = run(tmp_path, *STILL, "trainer.compile=true", "trainer.max_steps=4", "schedule=constant")
     plain = run(tmp_path / "plain", *STILL, "trainer.max_steps=4", "schedule=constant")

@@ -49,7 +49,7 @@ def wait_for_step(outputs: Path, step: int) -> None:
     raise AssertionError("the run does not get on")
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("kind", ["ddp", pytest.param("fsdp", marks=pytest.mark.full)])
 def test_two_processes_follow_the_loss_of_one_at_the_same_global_batch(tmp_path: Path, kind: str) -> None:
     one = run(tmp_path / "one", *PLAIN)
     two = trained(tmp_path / "two", kind)
@@ -138,6 +138,7 @@ def torchrun(outputs: Path, *overrides: str) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.full
 def test_torchrun_starts_one_run_and_its_ranks_go_on_together(tmp_path: Path) -> None:
     one = run(tmp_path / "one", *PLAIN)
     first = torchrun(tmp_path / "two", "callbacks.checkpoint.every=3")

@@ -250,6 +250,7 @@ def test_ray_finds_the_same(tmp_path, here):
     assert figures(made) == here
 
 
+@pytest.mark.full
 def test_a_job_of_submitit_that_is_cut_off_goes_on_and_finds_the_same(tmp_path, here):
     """Told by submitit's signal, a job saves, and its next turn goes on to the end."""
     made = plan(tmp_path, *EVEN)

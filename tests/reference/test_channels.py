@@ -137,6 +137,7 @@ def in_one_of_two(rank: int, port_file: str, found: str) -> None:
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.full
 def test_batch_norm_over_two_processes(tmp_path: Path) -> None:
     """Two processes with half the batch each give what one with the whole batch gives."""
     torch.multiprocessing.spawn(in_one_of_two, (str(tmp_path / "meet"), str(tmp_path / "found")), nprocs=2)
