@@ -3,8 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-# Workers for pytest; tiny models want one thread each.
-WORKERS ?= 2
+# Workers for pytest; tiny models want one thread each, and a third fills two cores where tests wait.
+WORKERS ?= 3
 
 .PHONY: run test test-all lint format bench clean
 

@@ -12,6 +12,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
+@pytest.mark.full
 def test_the_gpu_check_passes_its_dry_mode_without_hydra_and_wandb(tmp_path: Path) -> None:
     blocked = "import sys; sys.modules.update(dict.fromkeys(('hydra', 'omegaconf', 'wandb', 'timm')))"
     code = f"{blocked}; import gpu_check; sys.exit(gpu_check.main(['--dry', '--out', 'table.md']))"

@@ -191,7 +191,7 @@ def compiled_equals_plain(model: nn.Module) -> None:
     """Outputs and gradients, plain and where a mask is needed."""
     torch._dynamo.reset()
     inputs = symbols(2, 6)
-    for lengths in [None, torch.tensor([6, 4])][: 1 + model.mixers[0].traits.padding]:
+    for lengths in [None, torch.tensor([6, 4])][: 1 + all(mixer.traits.padding for mixer in model.mixers)]:
         grads = []
         for compiled in (False, True):
             model.zero_grad()

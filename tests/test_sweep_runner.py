@@ -261,6 +261,7 @@ def disturb(made: SweepPlan, kills: int, seed: int) -> list[str]:
     return struck
 
 
+@pytest.mark.full
 def test_kills_of_planner_and_workers_change_nothing(tmp_path, undisturbed):
     made = plan(tmp_path, *LONG)
     made.save()

@@ -123,6 +123,7 @@ def test_multirun_lands_in_the_same_store(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"outputs"}
 
 
+@pytest.mark.full
 def test_multirun_goes_on_after_a_bad_job(tmp_path):
     done = blockyard(tmp_path, "train", "-m", "model.heads=3,4", *QUICK)
     assert done.returncode == 2
