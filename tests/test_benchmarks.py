@@ -42,7 +42,7 @@ def test_the_overhead_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     import overhead
 
     words = ("model.dim=16", "model.depth=1", "model.heads=2", "data.batch_size=32")
-    mine, theirs = overhead.compare(words, 60, 1)
+    mine, theirs = overhead.one_run(tmp_path, words, 60)
     assert 0 < theirs < mine * 2
     assert mine < theirs * 4
 
