@@ -288,8 +288,45 @@ def test_a_killed_process_leaves_nothing_that_another_cannot_finish(tmp_path: Pa
     before = states(made, "pre")
     assert "COMPLETE" in before
     found = search.run(made, executor := Fake())
-    assert states(found, "pre") == ["COMPLETE"] * 4
+    # A kill between a trial and its values leaves one that is closed and does not count.
+    assert [trial.state.name for trial in trials(found, "pre") if trial.params] == ["COMPLETE"] * 4
     assert len(executor.tasks) <= 4 - before.count("COMPLETE")
+
+
+class Killed(BaseException):
+    """No `except Exception` on the way sees it: so much is left to clean up as by a kill."""
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+@pytest.mark.parametrize("values", [0, 1])
+def test_a_kill_while_a_setting_is_drawn_costs_no_trial_and_changes_no_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: int, sampler: str
+) -> None:
+    space = {"optimizer.lr": {"low": 1e-4, "high": 1e-2, "log": True}, "optimizer.weight_decay": [0.0, 0.1, 0.2]}
+    draw, left = optuna.Trial._suggest, iter(range(2 * 2 + values))  # two trials, and some of the third's values
+
+    def cut_off(self: Any, *args: Any) -> Any:
+        if next(left, None) is None:
+            raise Killed
+        return draw(self, *args)
+
+    def asked(outputs: Path) -> SweepPlan:
+        return plan(outputs, sampler=sampler, trials=4, arms=ARMS[:1], space=space)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(optuna.Trial, "_suggest", cut_off)
+        search.run(asked(tmp_path / "cut"), Fake(places=1))
+    half = trials(asked(tmp_path / "cut"), "pre")[-1]
+    assert len(half.params) == values and not half.state.is_finished()
+
+    said: list[str] = []
+    found = search.run(asked(tmp_path / "cut"), executor := Fake(places=1), say=said.append)
+    assert not any("failed" in line for line in said)
+    whole = search.run(asked(tmp_path / "whole"), Fake(places=1))
+    settings = [t.user_attrs["setting"] for t in trials(found, "pre") if t.state.name == "COMPLETE"]
+    assert settings == [t.user_attrs["setting"] for t in trials(whole, "pre")]
+    assert len(executor.tasks) == 2
+    assert states(found, "pre").count("FAIL") == 1 and "RUNNING" not in states(found, "pre")
 
 
 def test_a_run_that_another_process_has_is_waited_for(tmp_path: Path) -> None:

@@ -8,15 +8,20 @@ stops at its first error. Here every override is parsed by Hydra's own parser, s
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blockyard import catalog, match, own, preset
 from blockyard.contracts import Issue
 from blockyard.draw import draw, drawers
 from blockyard.overrides import allow_of, known, nodes, sort
 from blockyard.schema import REQUIRED, Root, allowed, locate, options
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 
 @dataclass
@@ -47,13 +52,13 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
     naming = {f"{drawer.key}.{drawer.names}" for drawer in drawers(base)}
     early = [f"++{key}={value}" for key, value in sorted_.values if key in naming]
     if early:  # what is drawn decides which options there are
-        base = _put_together(groups, replaced, [*hydra, *early], [])[0] or base
+        base = _put_together(groups, replaced, hydra, [], early)[0] or base
     draw(base, folders)
     if base.get("allow"):
         issues.append(Issue("allow", "is taken from the command line only, not from a file", ["allow=[mypackage]"]))
     allow = allow_of(sorted_.values)
     good = [f"++{key}={value}" for key, value in sorted_.values if known(key, value, base, allow, folders, issues)]
-    config = _put_together(groups, replaced, [*hydra, *good], issues)[0] if good else base
+    config = _put_together(groups, replaced, hydra, issues, good)[0] if good else base
     if not config:
         return Composed({}, {}, folders, issues)
     complete(config, folders)
@@ -86,36 +91,60 @@ def _searchpath(folders: tuple[Path, ...]) -> list[str]:
 
 
 def _put_together(
-    groups: list[str], replaced: list[str], rest: list[str], issues: list[Issue]
+    groups: list[str], replaced: list[str], rest: list[str], issues: list[Issue], values: Sequence[str] = ()
 ) -> tuple[dict[str, Any], dict[str, str | None]]:
     """The tree of a command line; families that replace a preset's choice are as they are without it."""
-    tree, choices = _compose([*groups, *rest], issues)
+    tree, choices = _compose([*groups, *rest], issues, values)
     if tree and replaced:
-        bare = _compose([*(word for word in groups if not word.startswith(f"{preset.FAMILY}=")), *rest], issues)[0]
-        tree |= {family: bare[family] for family in replaced if family in bare}
+        bare = _compose([*(word for word in groups if not word.startswith(f"{preset.FAMILY}=")), *rest], issues, values)
+        tree |= {family: bare[0][family] for family in replaced if family in bare[0]}
     return tree, choices
 
 
-def _compose(overrides: list[str], issues: list[Issue]) -> tuple[dict[str, Any], dict[str, str | None]]:
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
+def _compose(
+    overrides: Sequence[str], issues: list[Issue], values: Sequence[str] = ()
+) -> tuple[dict[str, Any], dict[str, str | None]]:
+    """Hydra's answer to choices, with values (`++key=value`) set in it as Hydra sets them."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    GlobalHydra.instance().clear()
+    # A user's files may change between two questions of one process; the package's own do not.
+    asked = _asked.__wrapped__ if any(word.startswith("hydra.searchpath=") for word in overrides) else _asked
     try:
-        with initialize_config_dir(config_dir=str(catalog.conf_dir()), version_base="1.3"):
-            composed = hydra_compose("config", overrides=overrides, return_hydra_config=True)
-        choices = {k: v for k, v in composed.hydra.runtime.choices.items() if k in catalog.families()}
-        tree = OmegaConf.to_container(
-            OmegaConf.masked_copy(composed, [k for k in composed if k != "hydra"]), resolve=True
-        )
+        found, choices = asked(tuple(overrides))
+        tree = deepcopy(found) if values else found
+        parser = OverridesParser.create()
+        for word in values:
+            override = parser.parse_override(word)
+            try:
+                OmegaConf.update(tree, override.key_or_group, override.value(), merge=True, force_add=True)
+            except OmegaConfBaseException as error:
+                issues.append(Issue(override.key_or_group, f"{word.partition('=')[2]} cannot be set ({_line(error)})"))
+        return dict(OmegaConf.to_container(tree, resolve=True)), dict(choices)  # type: ignore[arg-type]
     except (HydraException, OmegaConfBaseException) as error:
-        issues.append(Issue("config", " ".join(str(error).split())))
+        issues.append(Issue("config", _line(error)))
         return {}, {}
-    return dict(tree), dict(choices)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=256)
+def _asked(overrides: tuple[str, ...]) -> tuple[DictConfig, dict[str, str | None]]:
+    """What Hydra composes of choices, nothing resolved; a tenth of a second."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from omegaconf import OmegaConf
+
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(config_dir=str(catalog.conf_dir()), version_base="1.3"):
+        composed = hydra_compose("config", overrides=list(overrides), return_hydra_config=True)
+    choices = {k: v for k, v in composed.hydra.runtime.choices.items() if k in catalog.families()}
+    return OmegaConf.masked_copy(composed, [k for k in composed if k != "hydra"]), choices
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _default_name(choices: dict[str, str | None]) -> str:

@@ -67,8 +67,13 @@ class Trials:
         """Those that count, in the order of their settings; where one was tried again, the last attempt."""
         last: dict[int, FrozenTrial] = {}
         for trial in self.study.get_trials(deepcopy=False):
-            last[trial.user_attrs.get(AGAIN, trial.number)] = trial
+            if self._drawn(trial):
+                last[trial.user_attrs.get(AGAIN, trial.number)] = trial
         return list(last.values())[: self.budget]
+
+    def _drawn(self, trial: FrozenTrial) -> bool:
+        """Whether its setting is whole: Optuna writes a trial first, and then its values one by one."""
+        return trial.params.keys() >= self.space.keys()
 
     def open(self) -> list[FrozenTrial]:
         """Those that have not ended."""
@@ -97,8 +102,18 @@ class Trials:
         )
 
     def ask(self) -> FrozenTrial:
-        """A new trial."""
-        number = sum(AGAIN not in trial.user_attrs for trial in self.study.get_trials(deepcopy=False))
+        """A new trial, with the setting that its place in the row has.
+
+        Whoever died while a trial was drawn left half a setting: it is closed, and drawn anew as a whole,
+        so that what `random` tries stays the same for every arm.
+        """
+        from optuna.trial import TrialState
+
+        trials = self.study.get_trials(deepcopy=False)
+        for half in trials:
+            if not self._drawn(half) and not half.state.is_finished():
+                self.study.tell(half.number, state=TrialState.FAIL)
+        number = sum(self._drawn(trial) and AGAIN not in trial.user_attrs for trial in trials)
         self.study.sampler = studies.make_sampler(self.search.get("sampler") or "tpe", number)
         return self[self.study.ask(fixed_distributions=self.space).number]
 
