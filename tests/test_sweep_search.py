@@ -313,11 +313,13 @@ def test_a_kill_while_a_setting_is_drawn_costs_no_trial_and_changes_no_setting(
     def asked(outputs: Path) -> SweepPlan:
         return plan(outputs, sampler=sampler, trials=4, arms=ARMS[:1], space=space)
 
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(optuna.Trial, "_suggest", cut_off)
-        search.run(asked(tmp_path / "cut"), Fake(places=1))
+        with pytest.raises(Killed):
+            search.run(asked(tmp_path / "cut"), Fake(places=1))
     half = trials(asked(tmp_path / "cut"), "pre")[-1]
-    assert len(half.params) == values and not half.state.is_finished()
+    assert len(half.params) == values
+    assert not half.state.is_finished()
 
     said: list[str] = []
     found = search.run(asked(tmp_path / "cut"), executor := Fake(places=1), say=said.append)
@@ -326,7 +328,8 @@ def test_a_kill_while_a_setting_is_drawn_costs_no_trial_and_changes_no_setting(
     settings = [t.user_attrs["setting"] for t in trials(found, "pre") if t.state.name == "COMPLETE"]
     assert settings == [t.user_attrs["setting"] for t in trials(whole, "pre")]
     assert len(executor.tasks) == 2
-    assert states(found, "pre").count("FAIL") == 1 and "RUNNING" not in states(found, "pre")
+    assert states(found, "pre").count("FAIL") == 1
+    assert "RUNNING" not in states(found, "pre")
 
 
 def test_a_run_that_another_process_has_is_waited_for(tmp_path: Path) -> None:
