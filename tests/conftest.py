@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,16 @@ os.environ.setdefault("WANDB_MODE", "offline")
 # The same examples every time: a failure that comes and goes belongs to no change.
 settings.register_profile("blockyard", derandomize=True, deadline=None)
 settings.load_profile("blockyard")
+
+# What is collected stays to the end; the collector of garbage need not look through it again and again.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """All tests are known."""
+    gc.freeze()
+    gc.enable()
+
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import torch
 
 from blockyard.check import check
@@ -19,6 +16,7 @@ from blockyard.engine.fit import train
 from blockyard.runs.checkpoint import read
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.metrics import read_metrics
+from tests.commands import forked
 
 TINY = (
     "logger=none",
@@ -61,25 +59,6 @@ def run(outputs: Path, *overrides: str, code: int = 0) -> RunFolder:
         found = train(made, resume=made.resumes)
         assert found == code, made.status
     return made
-
-
-def forked(work: Callable[[], int]) -> int:
-    """The exit code of `work` in a process of its own; -9 after a SIGKILL.
-
-    Forked from a server that has imported everything and run nothing: this process may have started
-    autograd's threads in an earlier test, and those do not survive a fork.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.engine_runs", "pytorch_lightning"])
-    process = context.Process(target=_exit_with, args=(cloudpickle.dumps(work),))
-    process.start()
-    process.join(120)
-    assert process.exitcode is not None, "still running"
-    return process.exitcode
-
-
-def _exit_with(work: bytes) -> None:
-    os._exit(cloudpickle.loads(work)())
 
 
 def killed_at(step: int, outputs: Path, *overrides: str, signum: int = signal.SIGKILL) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from functools import partial
+from copy import deepcopy
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,12 @@ GRIDS: dict[int, tuple[int, ...]] = {0: (), 1: (LENGTH,), 2: (2, 3)}  # of 6 tok
 
 def choices(family: str) -> list[str]:
     """Every choice of a family, from the files on disk."""
-    return sorted(path.stem for path in (CONF / family).glob("*.yaml"))
+    return list(_choices(family))
+
+
+@cache
+def _choices(family: str) -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in (CONF / family).glob("*.yaml")))
 
 
 def blocks() -> list[str]:
@@ -39,6 +45,12 @@ def blocks() -> list[str]:
 
 def node(family: str, name: str) -> tuple[type, dict[str, Any]]:
     """The class of a choice and the options its YAML gives."""
+    target, options = _node(family, name)
+    return target, deepcopy(options)
+
+
+@cache  # each file is asked for hundreds of times
+def _node(family: str, name: str) -> tuple[type, dict[str, Any]]:
     options = yaml.safe_load((CONF / family / f"{name}.yaml").read_text())
     module, _, attribute = options["_target_"].rpartition(".")
     target = getattr(importlib.import_module(module), attribute)

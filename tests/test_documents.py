@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from blockyard import catalog
+from tests.commands import blockyard
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -29,8 +30,7 @@ def commands(text: str, info: str) -> list[str]:
 
 
 def typed(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", *shlex.split(line)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+    return blockyard(folder, *shlex.split(line)[1:])
 
 
 def test_contributing_own_package(tmp_path):
@@ -85,16 +85,6 @@ SECTIONS = [
     ("What a config is",),
 ]
 LONG = (0, 2)  # sweeps and multiruns, whose verbs have tests of their own
-# One process for all commands of a section: starting Python takes longer than most of them.
-TYPE_ALL = """
-import sys
-from blockyard.cli import main
-for line in sys.stdin.read().splitlines():
-    words = line.split("\\t")
-    code = main(words)
-    if code:
-        sys.exit(f"{code}: {words}")
-"""
 
 
 def sections(document: str) -> dict[str, str]:
@@ -121,18 +111,10 @@ def test_readme_commands(names: tuple[str, ...], tmp_path: Path) -> None:
     lines = [line for name in names for line in commands(sections("README.md")[name], "bash smoke")]
     assert len(lines) >= 3
     boards = [line for line in lines if line.startswith("blockyard board")]
-    typed_words = [shlex.split(line)[1:] + ["debug=fast"] * trains(line) for line in lines if line not in boards]
-    typing = "\n".join("\t".join(words) for words in typed_words)
-    done = subprocess.run(
-        [sys.executable, "-c", TYPE_ALL],
-        cwd=tmp_path,
-        input=typing,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    for line in lines:
+        if line not in boards:
+            done = typed(line + " debug=fast" * trains(line), tmp_path)
+            assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
     for line in boards:
         board_opens(line, tmp_path)
     if boards:

@@ -21,7 +21,8 @@ from blockyard.engine.module import Learner
 from blockyard.errors import UserError
 from blockyard.runs.checkpoint import newest_good
 from blockyard.runs.folder import RunFolder
-from tests.engine_runs import config, folder, forked, run, state
+from tests.commands import forked
+from tests.engine_runs import config, folder, run, state
 
 MORE = ("callbacks.checkpoint.every=3",)
 

@@ -12,6 +12,8 @@ from blockyard.engine import randomness
 from blockyard.runs.folder import RunFolder
 from tests.engine_runs import assert_same_bits, folder, killed_at, run, state
 
+pytestmark = pytest.mark.xdist_group("engine_resume")  # its runs are made once
+
 MORE = ("callbacks.checkpoint.every=3",)
 
 
@@ -88,7 +90,7 @@ def test_a_signal_during_evaluation_is_made_up_for(tmp_path: Path, undisturbed: 
 
     from blockyard.engine import job
     from blockyard.engine.fit import train
-    from tests.engine_runs import forked
+    from tests.commands import forked
 
     def work() -> int:
         evaluate = job.evaluate
@@ -114,7 +116,7 @@ def test_a_run_stopped_between_its_last_step_and_its_summary_only_needs_the_summ
 
     from blockyard.engine import job
     from blockyard.engine.fit import train
-    from tests.engine_runs import forked
+    from tests.commands import forked
 
     def work() -> int:
         summary = job.Job.summary

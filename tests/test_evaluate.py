@@ -16,6 +16,8 @@ from blockyard.runs.folder import RunFolder
 from tests import text_runs
 from tests.engine_runs import run
 
+pytestmark = pytest.mark.xdist_group("evaluate")  # its runs are made once
+
 SHORT = ("trainer.max_steps=12", "trainer.eval_every=4", "trainer.limit_val=null", "trainer.limit_test=null")
 
 

@@ -23,6 +23,8 @@ from blockyard.stepping import Stats
 from blockyard.tokenizer.byte import Byte
 from tests import engine_runs, text_runs
 
+pytestmark = pytest.mark.xdist_group("generate")  # its runs are made once
+
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Loaded]:

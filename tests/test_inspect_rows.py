@@ -23,6 +23,8 @@ from blockyard.runs.folder import RunFolder
 from blockyard.tokenizer.symbols import Symbols
 from tests import engine_runs
 
+pytestmark = pytest.mark.xdist_group("inspect_rows")  # its runs are made once
+
 SMALL = ("model.depth=2", "token_mixer.dropout=0", "trainer.max_steps=2", "data.batch_size=8")
 TRANSLATE = ("data=translation", "tokenizer=char", "model=encoder_decoder", "head=token", "objective=translate")
 PAIR = (5, 4)  # letters of source and target; the decoder's row begins with START, so both rows have five tokens

@@ -14,6 +14,8 @@ from blockyard.runs.files import read_json, write_json
 from blockyard.runs.folder import RunFolder
 from tests import engine_runs, text_runs
 
+pytestmark = pytest.mark.xdist_group("inspect_verb")  # its runs are made once
+
 
 @pytest.fixture(scope="module")
 def image_run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:

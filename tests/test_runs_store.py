@@ -19,6 +19,8 @@ from blockyard.runs.resume import reopen
 from blockyard.runs.store import find, runs
 from tests.engine_runs import config, folder, run
 
+pytestmark = pytest.mark.xdist_group("runs_store")  # its runs are made once
+
 SHORT = ("trainer.max_steps=4", "trainer.eval_every=2", "token_mixer.dropout=0.0")
 
 

@@ -10,6 +10,8 @@ from blockyard import catalog
 from blockyard.compose import compose
 from blockyard.sweep.composer import Composer
 
+pytestmark = pytest.mark.xdist_group("sweep_composer")  # its runs are made once
+
 # Lines of words, each composed at once. The first ones have values that only Hydra can set.
 ODD = [
     ["model.prefix={class_token:true}", "model.prefix.registers=2"],

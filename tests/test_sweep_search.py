@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -22,6 +21,7 @@ from blockyard.runs.status import Status, write_status
 from blockyard.sweep import search, studies
 from blockyard.sweep.executor.base import BUSY, Outcome, Task
 from blockyard.sweep.plan import Arm, SweepPlan
+from tests.commands import server
 from tests.search_runs import ARMS, PRUNED, Fake, peak, plan
 
 
@@ -241,12 +241,6 @@ def test_a_stopped_search_goes_on_with_the_trials_it_left(tmp_path: Path) -> Non
     assert not asked.tasks
 
 
-def _fork_server() -> Any:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.test_sweep_search"])
-    return context
-
-
 def _searcher(outputs: Path, trials: int, seconds: float, done: Any) -> None:
     class Slow(Fake):
         def end(self, task: Task) -> Any:
@@ -259,7 +253,7 @@ def _searcher(outputs: Path, trials: int, seconds: float, done: Any) -> None:
 
 
 def test_two_processes_share_one_budget_and_no_trial_is_made_twice(tmp_path: Path) -> None:
-    context = _fork_server()
+    context = server()
     done = context.Queue()
     both = [context.Process(target=_searcher, args=(tmp_path, 6, 0.3, done)) for _ in range(2)]
     for process in both:
@@ -275,7 +269,7 @@ def test_two_processes_share_one_budget_and_no_trial_is_made_twice(tmp_path: Pat
 
 
 def test_a_killed_process_leaves_nothing_that_another_cannot_finish(tmp_path: Path) -> None:
-    context = _fork_server()
+    context = server()
     done = context.Queue()
     process = context.Process(target=_searcher, args=(tmp_path, 4, 0.5, done))
     process.start()

@@ -10,26 +10,18 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.commands import blockyard
+
 pytestmark = pytest.mark.xdist_group("train_verb")  # most tests share one run
 QUICK = ("debug=fast", "logger=none", "callbacks=quiet")
-
-
-def blockyard(folder: Path, *words: str, limit: float = 240) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "blockyard", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=limit,
-        check=False,
-    )
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     """A folder in which one quick run is done, and what it printed."""
     folder = tmp_path_factory.mktemp("trained")
-    done = blockyard(folder, "train", *QUICK)
+    command = [sys.executable, "-m", "blockyard", "train", *QUICK]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     return folder, done
 

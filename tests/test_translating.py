@@ -16,6 +16,8 @@ from blockyard.generate import generate, generate_all
 from blockyard.runs.folder import RunFolder
 from tests import engine_runs, text_runs
 
+pytestmark = pytest.mark.xdist_group("translating")  # its runs are made once
+
 SOURCES = ["Nov 21, 2026", "January 3, 1999", "Saturday, May 5, 2018"]
 DATES = (
     *("data=translation", "data.context=32", "data.source_context=32", "data.batch_size=16", "data.samples=200"),

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("wheel")  # its runs are made once
+
 ROOT = Path(__file__).resolve().parents[1]
 
 

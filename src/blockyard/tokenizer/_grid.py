@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -81,6 +83,6 @@ class GridEmbedder(Embedder):
 
 def places(grid: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Index (N,) int64 and coordinates (1, N, A) float of a full grid, row after row."""
-    sides = [torch.arange(side) for side in grid]
-    coords = torch.stack(torch.meshgrid(*sides, indexing="ij"), -1).reshape(1, -1, len(sides))  # (1, N, A)
-    return torch.arange(coords.shape[1]), coords.float()
+    # From plain numbers: on the meta device `torch.stack` would import the compiler, a second of every check.
+    coords = torch.tensor(list(product(*map(range, grid))), dtype=torch.float32)[None]  # (1, N, A)
+    return torch.arange(coords.shape[1]), coords

@@ -1,0 +1,86 @@
+"""Commands as they are typed, each in a process of its own that need not import everything first.
+
+Importing takes a new process ten times longer than most commands take. So one server for each worker of
+tests imports what all need, runs nothing, and forks; `tests/test_wheel.py` and the first command of
+`tests/test_train_verb.py` start Python as a user's shell does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+
+import cloudpickle
+
+IMPORTED = ["tests.engine_runs", "pytorch_lightning", "blockyard.cli"]
+
+
+def server() -> ForkServerContext:
+    """What forks from a process that has imported everything."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(IMPORTED)
+    return context
+
+
+def forked(work: Callable[[], int], limit: float = 120) -> int:
+    """The exit code of `work` in a process of its own; -9 after a SIGKILL.
+
+    Forked from a server that has run nothing: this process may have started autograd's threads in an
+    earlier test, and those do not survive a fork.
+    """
+    process = server().Process(target=_exit_with, args=(cloudpickle.dumps(work),))
+    process.start()
+    process.join(limit)
+    if process.exitcode is None:
+        process.kill()
+        raise AssertionError(f"still running after {limit} s")
+    return process.exitcode
+
+
+def blockyard(folder: Path, *words: str, limit: float = 240) -> subprocess.CompletedProcess[str]:
+    """What `python -m blockyard WORDS` prints and answers in a folder, with this process's environment."""
+    environment = dict(os.environ)
+
+    with tempfile.TemporaryDirectory() as scratch:
+        streams = [f"{scratch}/stdout", f"{scratch}/stderr"]
+
+        def work() -> int:
+            return _typed(folder, words, environment, streams)
+
+        code = forked(work, limit)
+        said = [Path(stream).read_text(encoding="utf-8") for stream in streams]
+    return subprocess.CompletedProcess(["blockyard", *words], code, *said)
+
+
+def _typed(folder: Path, words: tuple[str, ...], environment: dict[str, str], streams: list[str]) -> int:
+    from blockyard.cli import entry
+
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    for number, stream in enumerate(streams, start=1):
+        os.dup2(os.open(stream, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    sys.argv = ["blockyard", *words]
+    code = 1
+    try:
+        entry()
+    except SystemExit as error:
+        code = int(error.code or 0)
+    except Exception:  # as Python ends a process
+        traceback.print_exc()
+    atexit._run_exitfuncs()  # a process of multiprocessing's leaves them out
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
+
+
+def _exit_with(work: bytes) -> None:
+    os._exit(cloudpickle.loads(work)())
