@@ -9,9 +9,11 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
+from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 PACKAGE = Path(__file__).resolve().parent
 # Groups of conf/ that are no part of a run: who runs the cells of a sweep changes nothing of them.
@@ -41,9 +43,7 @@ def conf_dir() -> Path:
 @cache
 def families() -> tuple[str, ...]:
     """The config groups, in the order of the defaults list of `config.yaml`."""
-    import yaml
-
-    defaults = yaml.safe_load((conf_dir() / "config.yaml").read_text())["defaults"]
+    defaults = content(conf_dir() / "config.yaml")["defaults"]
     return tuple(key for entry in defaults if isinstance(entry, dict) for key in entry)
 
 
@@ -64,12 +64,33 @@ def choices(family: str, extra: tuple[Path, ...] = ()) -> dict[str, Choice]:
 def docstring(target: str) -> str:
     """The module docstring of a dotted class, without importing it; "" where there is none."""
     path = _module_file(target.rpartition(".")[0])
-    if path is None:
-        return ""
+    return _docstring(path, _stamp(path)) if path is not None else ""
+
+
+@lru_cache(maxsize=1024)
+def _docstring(path: Path, _stamp: tuple[int, int]) -> str:
     try:
         return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     except (SyntaxError, ValueError):  # one broken file of a user's does not hide the others
         return ""
+
+
+def content(path: Path) -> Any:
+    """What a YAML file holds; it is read anew after it has changed only. Raises yaml.YAMLError."""
+    return deepcopy(_content(path, _stamp(path)))
+
+
+@lru_cache(maxsize=1024)
+def _content(path: Path, _stamp: tuple[int, int]) -> Any:
+    import yaml
+
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """What differs after a file has been written again."""
+    found = path.stat()
+    return found.st_mtime_ns, found.st_size
 
 
 def section(text: str, heading: str) -> str:

@@ -179,13 +179,11 @@ def _broken(facts: Facts) -> set[str]:
 
 def default_pick(choice: catalog.Choice, allow: Sequence[str] = ()) -> Pick | None:
     """A choice as its YAML gives it, or None where it cannot stand alone or is of a package not allowed."""
-    import yaml
-
     from blockyard.compose import complete
 
     if not choice.target or not allowed(choice.target, list(allow)):
         return None
-    node = yaml.safe_load(choice.path.read_text(encoding="utf-8")) or {}
+    node = catalog.content(choice.path) or {}
     try:
         complete({choice.family: node, "allow": list(allow)})
         return _pick(choice.family, choice.name, node, list(allow))

@@ -41,8 +41,6 @@ def drawers(config: dict[str, Any]) -> list[Drawer]:
 
 def draw(config: dict[str, Any], folders: tuple[Path, ...] = ()) -> None:
     """Fill in what is drawn, in place; `folders` are a user's own config folders."""
-    import yaml
-
     for _, node, option, family, names in drawers(config):
         wanted = node.get(names, options(locate(str(node["_target_"])))[names].default)
         held = node.setdefault(option, {})
@@ -52,4 +50,4 @@ def draw(config: dict[str, Any], folders: tuple[Path, ...] = ()) -> None:
         for name in map(str, wanted):
             given = held.get(name, {})
             if name in known and isinstance(given, dict) and "_target_" not in given:
-                held[name] = {**(yaml.safe_load(known[name].path.read_text(encoding="utf-8")) or {}), **given}
+                held[name] = {**(catalog.content(known[name].path) or {}), **given}

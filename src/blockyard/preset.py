@@ -41,7 +41,7 @@ def choices(group: str, name: str, folders: tuple[Path, ...] = ()) -> dict[str, 
     if choice is None:
         return found
     try:
-        entries = (yaml.safe_load(choice.path.read_text(encoding="utf-8")) or {}).get("defaults") or []
+        entries = (catalog.content(choice.path) or {}).get("defaults") or []
     except (yaml.YAMLError, AttributeError):
         return found  # Hydra says what is wrong with it
     for entry in entries:

@@ -32,7 +32,7 @@ def build(name: str, options: dict[str, Any], workers: int | None = None) -> Exe
         nearest = near(name, names)
         hint = f"; nearest: {nearest[0]}" if nearest else ""
         raise UserError(f"executor={name}: there is no such executor{hint} (executors: {', '.join(names)})")
-    node = yaml.safe_load(names[name].path.read_text(encoding="utf-8"))
+    node = catalog.content(names[name].path)
     target = locate(node["_target_"])
     known = legal(target)
     given = {key: value for key, value in node.items() if key not in RESERVED}
