@@ -20,7 +20,9 @@ from pathlib import Path
 
 import cloudpickle
 
-IMPORTED = ["tests.engine_runs", "pytorch_lightning", "blockyard.cli"]
+from blockyard.sweep.executor._warm import HEAVY
+
+IMPORTED = [*HEAVY, "wandb", "tests.engine_runs"]
 
 
 def server() -> ForkServerContext:

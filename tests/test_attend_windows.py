@@ -57,13 +57,20 @@ def test_every_path(kind: str, causal: bool, position: str, prefix: int, window:
         assert_close(attend(q, k, values, seq, seq, causal, **rule), wanted)
         single = [t.float() for t in (q, k, values)]
         assert_close(attend(*single, seq, seq, causal, **rule), wanted.float(), rtol=1e-4, atol=1e-5)
-    if kind in ("plain", "both"):
-        flexed = flex(q, k, v, seq, seq, causal, compiled=False, **rule)
-        assert_close(flexed, made @ v.repeat_interleave(2, 1), rtol=1e-6, atol=1e-6)
     fresh = facts(kind, scheme(position), prefix)
     prepare(fresh, causal, 4, 8, q, **rule)
     assert_close(attend(q, k, v, fresh, fresh, causal, **rule), made @ v.repeat_interleave(2, 1))
     assert_close(attend(q, k, v, fresh, fresh, causal), eager(q, k, v, fresh, fresh, causal))  # masks are kept apart
+
+
+@pytest.mark.parametrize(("window", "strict"), RULES)
+@pytest.mark.parametrize("kind", ["both", *(pytest.param(kind, marks=pytest.mark.full) for kind in FACTS[:-1])])
+@pytest.mark.parametrize(("causal", "position", "prefix"), [*product([False, True], ["no", "alibi"], [0, PREFIX])])
+def test_flex_attention(kind: str, causal: bool, position: str, prefix: int, window: int | None, strict: bool) -> None:
+    seq, rule = facts(kind, scheme(position), prefix), {"window": window, "strict": strict}
+    q, k, v = qkv(torch.float64, 2)
+    flexed = flex(q, k, v, seq, seq, causal, compiled=False, **rule)
+    assert_close(flexed, eager(q, k, v, seq, seq, causal, **rule), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(("window", "strict"), RULES)

@@ -31,13 +31,16 @@ def best_of_all(model: nn.Module, prompt: list[int], length: int, end: int | Non
     """The best row by looking at every one: (score, symbols)."""
     found = []
     for size in range(length + 1):
+        rows: list[tuple[list[int], list[int]]] = []
         for row in itertools.product(range(11), repeat=size):
             closed = [*row, end] if size < length else list(row)
-            if end in row or (size < length and end is None):
-                continue
-            logs = torch.log_softmax(model(torch.tensor([[*prompt, *closed]]), **more), -1)[0, len(prompt) - 1 :]
-            total = sum(float(logs[place, symbol]) for place, symbol in enumerate(closed))
-            found.append((total / len(closed) ** alpha, list(row)))
+            if end not in row and not (size < length and end is None):
+                rows.append((closed, list(row)))
+        if rows:
+            symbols = torch.tensor([[*prompt, *closed] for closed, _ in rows])
+            logs = torch.log_softmax(model(symbols, **more), -1)[:, len(prompt) - 1 : -1]
+            totals = logs.gather(2, symbols[:, len(prompt) :, None]).sum((1, 2)).tolist()
+            found += [(t / len(closed) ** alpha, row) for t, (closed, row) in zip(totals, rows, strict=True)]
     return max(found)
 
 

@@ -35,13 +35,14 @@ class Numbers(TorchDispatchMode):
 @torch.no_grad()
 def steps(model: torch.nn.Module) -> list[tuple[int, int, int]]:
     """FLOPs, numbers given out and bytes kept, of the step after each of three lengths."""
-    rows, found = symbols(1, GROWN + 1), []
+    rows, found, past = symbols(1, GROWN + 1), [], 0
     cache = model.init_cache(1)
-    for t in range(GROWN + 1):
+    for t in (EARLY, LATE, GROWN):
+        model(rows[:, past:t], cache=cache)
         with counter() as flops, Numbers() as numbers:
             model(rows[:, t : t + 1], cache=cache)
-        if t in (EARLY, LATE, GROWN):
-            found.append((flops.get_total_flops(), numbers.count, cache.bytes))
+        found.append((flops.get_total_flops(), numbers.count, cache.bytes))
+        past = t + 1
     return found
 
 

@@ -80,22 +80,27 @@ def test_a_worker_that_outlives_its_run_does_not_hold_it(tmp_path: Path) -> None
 
 def test_of_six_starts_at_once_one_runs(tmp_path: Path) -> None:
     code = (
-        "import sys, time\n"
+        "import sys\n"
         "from blockyard.runs.folder import RunFolder\n"
-        "time.sleep(max(0, float(sys.argv[2]) - time.time()))\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
         "try:\n"
         f"    run = RunFolder.create({_config(Path('OUT'))!r} | {{'outputs': sys.argv[1]}})\n"
         "except ValueError as error:\n"
         "    sys.exit('refused' if 'in use' in str(error) else str(error))\n"
-        "run.set_status('running'); time.sleep(3)\n"
+        "run.set_status('running'); sys.stdin.readline()\n"
     )
-    at = str(time.time() + 6)
-    starts = [
-        subprocess.Popen([sys.executable, "-c", code, str(tmp_path), at], stderr=subprocess.PIPE) for _ in range(6)
-    ]
-    said = [(start.communicate(timeout=60)[1], start.returncode) for start in starts]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    starts = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], **pipes) for _ in range(6)]
+    assert [start.stdout.readline() for start in starts] == ["ready\n"] * 6
+    for start in starts:
+        start.stdin.write("go\n")
+        start.stdin.flush()
+    deadline = time.monotonic() + 60
+    while sum(start.poll() is not None for start in starts) < 5 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    said = [(start.communicate("done\n", timeout=60)[1], start.returncode) for start in starts]
     assert sorted(code for _, code in said) == [0, 1, 1, 1, 1, 1], said
-    assert all(b"refused" in words for words, code in said if code)
+    assert all("refused" in words for words, code in said if code)
     assert len(list(tmp_path.glob("*/s0"))) == 1
 
 

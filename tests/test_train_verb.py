@@ -105,13 +105,15 @@ def test_multirun_ends_each_job_apart(tmp_path):
     assert done.returncode == 2
 
 
-def test_multirun_lands_in_the_same_store(tmp_path):
-    done = blockyard(tmp_path, "train", "-m", "norm=glob(layer*)", "seed=1,2", *QUICK)
+@pytest.mark.parametrize("seeds", ["1", pytest.param("1,2", marks=pytest.mark.full)])
+def test_multirun_lands_in_the_same_store(tmp_path, seeds):
+    done = blockyard(tmp_path, "train", "-m", "norm=glob(layer*)", f"seed={seeds}", *QUICK)
     assert done.returncode == 0, done.stderr
     norms = [yaml.safe_load((path / "config.yaml").read_text())["norm"]["_target_"] for path in run_folders(tmp_path)]
     assert {norm.rpartition(".")[2] for norm in norms} == {"Layer", "LayerPlain"}
-    assert sorted(path.name for path in run_folders(tmp_path)) == ["s1", "s1", "s2", "s2"]
-    assert done.stdout.count("exit 0") == 4
+    wanted = sorted(f"s{seed}" for seed in seeds.split(",") for _ in range(2))
+    assert sorted(path.name for path in run_folders(tmp_path)) == wanted
+    assert done.stdout.count("exit 0") == len(wanted)
     assert {path.name for path in tmp_path.iterdir()} == {"outputs"}
 
 

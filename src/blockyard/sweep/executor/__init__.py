@@ -20,8 +20,6 @@ def build(name: str, options: dict[str, Any], workers: int | None = None) -> Exe
     workers: how many cells at once, where the executor has such an option. Raises UserError naming
     every option that does not fit, and the package to install where one is missing.
     """
-    import yaml
-
     from blockyard import catalog
     from blockyard.overrides import near
     from blockyard.schema import RESERVED, locate
