@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-# Workers for pytest; tiny models want one thread each. Three on two cores were slower (595 s against 569 s).
+# Workers for pytest; tiny models want one thread each. Three on two cores were slower when it was tried (595 s, 569 s).
 WORKERS ?= 2
 
 .PHONY: run test test-all lint format bench clean

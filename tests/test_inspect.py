@@ -16,7 +16,9 @@ from blockyard.errors import UserError
 from blockyard.inspect import attention as attentions
 from blockyard.inspect import circuits as heads_of
 from blockyard.inspect import mixing as mixings
+from blockyard.inspect.calls import unfused
 from blockyard.inspect.pattern import pattern
+from blockyard.inspect.spectrum import spectrum
 from blockyard.inspect.subject import Sample
 from blockyard.ops import maps
 from tests.engine_runs import TINY
@@ -53,7 +55,7 @@ def plain(model: nn.Module, path: str, sample: Sample) -> Tensor:
     module = model.get_submodule(path)
     kept: list[Any] = []
     handle = module.register_forward_pre_hook(lambda _, given, named: kept.append((given, named)), with_kwargs=True)
-    with mixings.unfused(model), torch.no_grad():
+    with unfused(model), torch.no_grad():
         model(**sample.batch.arguments())
     handle.remove()
     (x, *rest), named = kept[0]
@@ -221,7 +223,7 @@ def layer_facts(model: nn.Module, sample: Sample, layer: int) -> tuple[Tensor, T
     handles = [block.register_forward_pre_hook(lambda _, given: stream.append(given[0]))]
     finish = getattr(block, "token_finish", None)
     handles.append((finish or block.token_mixer).register_forward_hook(lambda _, given, y: added.append(y)))
-    with mixings.unfused(model):
+    with unfused(model):
         seen = maps.attention(model, **sample.batch.arguments())[layer]
     for handle in handles:
         handle.remove()
@@ -256,15 +258,15 @@ def test_spectra_are_those_of_the_large_matrices(tmp_path: Path) -> None:
     model, samples = built(tmp_path, "token_mixer.num_kv_heads=1")
     for head in heads_of.circuits(model, samples[0].batch):
         for left, right, whole in ((head.q.T, head.k, head.qk), (head.o, head.v, head.ov)):
-            found, rank = heads_of.spectrum(left, right), len(right)
+            found, rank = spectrum(left, right), len(right)
             torch.testing.assert_close(found.singular, torch.linalg.svdvals(whole)[:rank])
             assert found.norm == pytest.approx(float(whole.norm()))
             values = torch.linalg.eigvals(whole)
             values = values[values.abs().argsort(descending=True)][:rank]
             assert found.positive == pytest.approx(float(values.sum().real / values.abs().sum()), abs=1e-6)
-    copy = heads_of.spectrum(torch.eye(8).double()[:, :3], torch.eye(8).double()[:3])
+    copy = spectrum(torch.eye(8).double()[:, :3], torch.eye(8).double()[:3])
     assert (copy.positive, copy.rank) == pytest.approx((1.0, 3.0))
-    assert heads_of.spectrum(-torch.eye(8).double()[:, :3], torch.eye(8).double()[:3]).positive == pytest.approx(-1)
+    assert spectrum(-torch.eye(8).double()[:, :3], torch.eye(8).double()[:3]).positive == pytest.approx(-1)
 
 
 def test_circuits_are_refused_for_other_mixers(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from blockyard.check import check
 from blockyard.compose import compose
 from blockyard.inspect import _tokens
 from blockyard.inspect import circuits as heads_of
+from blockyard.inspect.spectrum import spectrum
 from blockyard.inspect.subject import Sample
 from blockyard.ops import maps
 from tests.engine_runs import TINY
@@ -132,7 +133,7 @@ def test_what_has_no_symbols_says_why(
 
 def test_a_map_between_two_rows_has_no_eigenvalues() -> None:
     whole = torch.eye(6).double()
-    found = heads_of.spectrum(whole[:, :3], whole[:3], one_space=False)
+    found = spectrum(whole[:, :3], whole[:3], one_space=False)
     assert len(found.eigenvalues) == 0
     assert found.positive != found.positive
     torch.testing.assert_close(found.singular, torch.ones(3).double())

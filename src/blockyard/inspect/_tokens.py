@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from blockyard.block.no_residual import NoResidual
 from blockyard.contracts import TextTokenizer
 from blockyard.errors import UserError
-from blockyard.inspect.circuits import HeadCircuits, Spectrum, folded, spectrum
+from blockyard.inspect.circuits import HeadCircuits, folded
+from blockyard.inspect.spectrum import Spectrum, spectrum
 from blockyard.inspect.subject import Sample, title
 from blockyard.model._tower import Tower
 from blockyard.runs.load import Loaded

@@ -1,11 +1,10 @@
 """QK and OV circuits: what a head's attention compares, and what it moves, both read off the weights.
 
 Source: Elhage et al. 2021, A Mathematical Framework for Transformer Circuits (transformer-circuits.pub), the
-    sections on QK and OV circuits and on detecting copying behaviour by eigenvalues
-Equation: QK_h = W_Q^T W_K / sqrt(K), OV_h = W_O W_V; copying score = sum of eigenvalues / sum of their sizes
+    section on QK and OV circuits
+Equation: QK_h = W_Q^T W_K / sqrt(K), OV_h = W_O W_V
 
-Both are D x D and of rank K at most: spectra are worked out from K x K matrices with the same non-zero
-eigenvalues and singular values. What stands in front of a head and is linear up to one positive number a
+Both are D x D and of rank K at most. What stands in front of a head and is linear up to one positive number a
 token is folded in, and so is what its output goes through: the gain of a norm, a layer norm's taking off of
 the mean, a scale. Left out: those numbers, biases, positions, and for rotations all distances but zero.
 
@@ -15,19 +14,18 @@ values of cross-attention read another row, after the norm at its end.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from blockyard.block.layer_scale import Scale
 from blockyard.block.rezero import Gate
-from blockyard.contracts import Batch, Block
+from blockyard.contracts import Batch
 from blockyard.errors import UserError
-from blockyard.inspect.mixing import mixing_modules, unfused
+from blockyard.inspect.calls import mixing_modules
 from blockyard.inspect.subject import chosen, chosen_heads, title
+from blockyard.inspect.surroundings import Around, surroundings
 from blockyard.norm.batch import Batch as BatchNorm
 from blockyard.token_mixer.attention import Attention, HeadNorm
 from blockyard.token_mixer.memory_attention import MemoryAttention
@@ -65,47 +63,6 @@ class HeadCircuits:
     def ov(self) -> Tensor:
         """(D, D): from a token that is attended to, on the right, to what is added, on the left."""
         return self.o @ self.v
-
-
-@dataclass
-class Spectrum:
-    """Of a product left @ right of rank K: singular values (K,), falling; eigenvalues (K,) complex, by size, which
-    only a map of one space into itself has.
-    """
-
-    singular: Tensor
-    eigenvalues: Tensor
-
-    @property
-    def norm(self) -> float:
-        """The Frobenius norm."""
-        return float(self.singular.norm())
-
-    @property
-    def positive(self) -> float:
-        """Sum of the eigenvalues over the sum of their sizes: 1 all positive, -1 all negative, NaN without any."""
-        if not len(self.eigenvalues):
-            return math.nan
-        size = self.eigenvalues.abs().sum()
-        return float(self.eigenvalues.sum().real / size) if size > 0 else 0.0
-
-    @property
-    def rank(self) -> float:
-        """How many directions take part: (sum s^2)^2 / sum s^4 over singular values s."""
-        power = self.singular.square()
-        return float(power.sum().square() / power.square().sum().clamp_min(1e-300))
-
-
-def spectrum(left: Tensor, right: Tensor, *, one_space: bool = True) -> Spectrum:
-    """The spectrum of left (D, K) @ right (K, D'); eigenvalues where both sides are of one space, else none."""
-    inner = torch.linalg.qr(left, "r").R @ torch.linalg.qr(right.T, "r").R.T  # (K, K), or smaller where D < K
-    singular = torch.linalg.svdvals(inner)
-    values = torch.empty(0, dtype=torch.complex128)
-    if one_space and left.shape[0] == right.shape[1]:
-        small = right @ left if left.shape[0] >= left.shape[1] else left @ right
-        values = torch.linalg.eigvals(small)
-        values = values[values.abs().argsort(descending=True)]
-    return Spectrum(singular, values)
 
 
 def circuits(
@@ -210,69 +167,3 @@ def _also_left_out(mixer: Attention, model: nn.Module, *, cross: bool) -> list[s
     if "bias" in acts:
         said.append("the position bias on the scores")
     return said
-
-
-@dataclass
-class Around:
-    """What stands around a mixer in its block.
-
-    before: the norm that made its input from the stream; after: what its output goes through on the way there
-    in_stream: the block's norms lie in the stream, so that what made the mixer's input is part of that
-    cross: keys and values are of another row; last: the norm that made that
-    """
-
-    before: nn.Module | None = None
-    after: list[nn.Module] = field(default_factory=list)
-    in_stream: bool = False
-    cross: bool = False
-    last: nn.Module | None = None
-
-
-def surroundings(model: nn.Module, mixers: dict[str, nn.Module], batch: Batch) -> dict[str, Around]:
-    """What stands around each mixer, seen in one forward pass."""
-    around = {path: Around() for path in mixers}
-    paths = {module: path for path, module in model.named_modules()}
-    names = {module: path for path, module in mixers.items()}
-    made: dict[int, nn.Module] = {}
-    outputs: dict[int, str] = {}
-    kept = []  # tensors stay alive, so that no address is used twice
-
-    def enters(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        if not given or not isinstance(given[0], Tensor):
-            return
-        if module in names:
-            here = around[names[module]]
-            memory = given[3] if len(given) > 3 else named.get("memory")
-            here.cross = memory is not None
-            here.last = made.get(id(memory.x)) if memory is not None else None
-            norm = made.get(id(given[0]))
-            path = names[module].rpartition(".")[0]
-            block = model.get_submodule(path)
-            # A block whose output is normalised already has its norms in the stream.
-            here.in_stream = isinstance(block, Block) and not block.needs_final_norm
-            if norm is not None and paths[norm].startswith(f"{path}.") and not here.in_stream:
-                here.before = norm  # what an earlier block made is the stream
-        elif id(given[0]) in outputs and paths[module].endswith("_finish"):
-            around[outputs[id(given[0])]].after.append(module)
-
-    def leaves(module: nn.Module, _: Any, y: Any) -> None:
-        if not isinstance(y, Tensor):
-            return
-        kept.append(y)
-        if module in names:
-            outputs[id(y)] = names[module]
-        if not isinstance(module, Block | nn.Identity):
-            made[id(y)] = module
-
-    handles = [m.register_forward_pre_hook(enters, with_kwargs=True) for m in model.modules()]
-    handles += [m.register_forward_hook(leaves) for m in model.modules()]
-    training = model.training
-    model.eval()
-    try:
-        with unfused(model), torch.no_grad():
-            model(**batch.arguments())
-    finally:
-        model.train(training)
-        for handle in handles:
-            handle.remove()
-    return around

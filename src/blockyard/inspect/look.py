@@ -17,6 +17,7 @@ from blockyard.inspect import mixing as mixings
 from blockyard.inspect.job import Found
 from blockyard.inspect.options import Options
 from blockyard.inspect.pattern import pattern
+from blockyard.inspect.spectrum import Spectrum, spectrum
 from blockyard.inspect.subject import samples, symbol_text
 from blockyard.ops.maps import smaller
 from blockyard.runs.load import Loaded
@@ -136,8 +137,8 @@ def circuits(loaded: Loaded, options: Options, folder: Path) -> Found:
     symbolic = any(table.embed is not None for table in known)
     if options.vocabulary is not None and not symbolic:
         raise UserError("vocabulary: none of these heads compares symbols, so there are no circuits between them")
-    qk = [heads_of.spectrum(head.q.T, head.k, one_space=not head.cross) for head in found]
-    ov = [heads_of.spectrum(head.o, head.v, one_space=not head.cross) for head in found]
+    qk = [spectrum(head.q.T, head.k, one_space=not head.cross) for head in found]
+    ov = [spectrum(head.o, head.v, one_space=not head.cross) for head in found]
     copies = [_tokens.copying(*pair) for pair in zip(found, known, strict=True)]
     layers: list[dict[str, Any]] = []
     lines = []
@@ -195,7 +196,7 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
 
 
-def _spectrum(one: heads_of.Spectrum) -> dict[str, Any]:
+def _spectrum(one: Spectrum) -> dict[str, Any]:
     return {
         "norm": one.norm,
         "effective_rank": one.rank,

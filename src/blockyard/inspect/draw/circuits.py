@@ -8,8 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from blockyard.inspect.circuits import HeadCircuits, Spectrum
+from blockyard.inspect.circuits import HeadCircuits
 from blockyard.inspect.draw._figure import DIVERGING, INK, canvas, name_ticks, pages, panel_side, save, scale
+from blockyard.inspect.spectrum import Spectrum
 
 _HEADS = 24  # heads of a page
 _COLUMNS = 6
