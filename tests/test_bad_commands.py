@@ -24,6 +24,7 @@ BAD = [
     ("explain token_mixer=hard", ["nearest: hard_attention"]),
     ("check experiment=vit_digits token_mixer=windowed_attention", ["works on 1 coordinate axes, tokens have 2"]),
     ("check token_mixer=windowed", ["nearest: windowed_attention"]),
+    ("check tokenizer=timm tokenizer.stage=99", ["tokenizer.stage=99", "resnet10t has 5 feature maps, 0 to 4"]),
     ("explain blocks=pre_norm", ["no such family"]),
     ("completion tcsh", ["bash, zsh, fish"]),
     ("eval", ["run=RUN"]),

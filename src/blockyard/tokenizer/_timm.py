@@ -37,7 +37,17 @@ def make(name: str, channels: int, size: tuple[int, int], *, pretrained: bool = 
         except TypeError:  # most convolutional networks take any size
             return timm.create_model(name, **given)
     except (AssertionError, AttributeError, IndexError, RuntimeError, ValueError) as error:
+        if isinstance(error, IndexError) and "out_indices" in shape:
+            raise ValueError(_no_stage(name, *shape["out_indices"])) from error
         raise ValueError(f"tokenizer.name={name} does not work here: {error}") from error
+
+
+def _no_stage(name: str, stage: int) -> str:
+    import timm
+
+    with torch.device("meta"):
+        count = len(timm.create_model(name, features_only=True).feature_info)
+    return f"tokenizer.stage={stage}: {name} has {count} feature maps, 0 to {count - 1} or -{count} to -1"
 
 
 @cache
