@@ -9,7 +9,6 @@ Each is planned in a process of its own: composed, checked, saved and read again
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 import tempfile
@@ -49,6 +48,7 @@ def text(case: str) -> str:
 
 def plan(case: str) -> None:
     """Plan a case in this process and print what it took."""
+    from blockyard.engine.memory import resident_peak
     from blockyard.sweep.plan import SweepPlan
     from blockyard.sweep.planner import make
 
@@ -63,7 +63,7 @@ def plan(case: str) -> None:
         read = time.perf_counter()
     assert len(made.cells) == 10_000, len(made.cells)
     assert again.cells == made.cells
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = resident_peak() / 2**20
     print(
         f"{case}: {len(made.arms):,} arms, {len(made.cells):,} cells, planned in {planned - started:.1f} s, saved and "
         f"read in {read - planned:.1f} s, plan.json {size / 1e6:.1f} MB, peak memory {peak:,.0f} MiB"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -90,3 +92,17 @@ def test_flops_of_rows_of_different_lengths_are_those_of_a_batch(tmp_path: Path)
         attention = 2 * 2 * width * 8  # a query against all keys, weights against all values
         wanted = depth * width * (2 * (mlp + projections) + attention) + 2 * 8 * 10
         assert summary["flops_per_sample"]["forward"] == wanted
+
+
+def test_the_peak_is_of_this_process_and_not_of_the_one_that_started_it() -> None:
+    """Linux's getrusage hands a parent's on: here that of one with 600 MB."""
+    own = "from blockyard.engine.memory import resident_peak; print(resident_peak())"
+    large = "held = b'1' * 600_000_000"
+    held = f"import subprocess, sys; {large}; subprocess.run([sys.executable, '-c', {own!r}], check=True)"
+    said = [
+        int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+        for code in (own, held, f"{large}; del held; {own}")
+    ]
+    assert 5e6 < said[0] < 2e8
+    assert said[1] < said[0] + 1e8
+    assert said[2] > 6e8

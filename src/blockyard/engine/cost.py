@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-import resource
 import statistics
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -170,14 +168,6 @@ def speed(windows: Sequence[float], batch_size: int, tokens: int) -> dict[str, f
     median = statistics.median(kept)
     rate = batch_size / median
     return {"step_seconds": median, "samples_per_second": rate, "tokens_per_second": rate * tokens}
-
-
-def peak_memory(device: torch.device) -> dict[str, Any]:
-    """The most memory held so far, in bytes: by torch on a GPU, by the whole process on a CPU."""
-    if device.type == "cuda":
-        return {"bytes": torch.cuda.max_memory_allocated(device), "kind": "cuda allocated"}
-    scale = 1 if sys.platform == "darwin" else 1024
-    return {"bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale, "kind": "process resident"}
 
 
 def load() -> float | None:

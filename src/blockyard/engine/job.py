@@ -22,6 +22,7 @@ from blockyard.engine.evaluation import evaluate
 from blockyard.engine.extrapolation import Curve, extrapolate
 from blockyard.engine.interrupt import Interrupts, Left
 from blockyard.engine.loader import Layout
+from blockyard.engine.memory import peak_memory
 from blockyard.engine.module import Learner
 from blockyard.engine.precision import autocast
 from blockyard.engine.processes import ALLOW, part
@@ -145,7 +146,7 @@ class Job:
             "flops_per_sample": cost.flops_per_sample(model, self.plan.objective, sample),
             **speed,
             **decoding(model),
-            "peak_memory": cost.peak_memory(self.device),
+            "peak_memory": peak_memory(self.device),
             "kernels": self.kernels or self._kernels(model),
             "precision": self.precision,
             "device": str(self.device) if self.device.type == "cpu" else torch.cuda.get_device_name(self.device),
