@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable
 from multiprocessing.context import ForkServerContext
@@ -33,12 +34,12 @@ def server() -> ForkServerContext:
 
 
 def forked(work: Callable[[], int], limit: float = 120) -> int:
-    """The exit code of `work` in a process of its own; -9 after a SIGKILL.
+    """The exit code of `work` in a process of its own with this one's environment; -9 after a SIGKILL.
 
     Forked from a server that has run nothing: this process may have started autograd's threads in an
     earlier test, and those do not survive a fork.
     """
-    process = server().Process(target=_exit_with, args=(cloudpickle.dumps(work),))
+    process = server().Process(target=_exit_with, args=(cloudpickle.dumps(work), dict(os.environ)))
     process.start()
     process.join(limit)
     if process.exitcode is None:
@@ -48,26 +49,29 @@ def forked(work: Callable[[], int], limit: float = 120) -> int:
 
 
 def blockyard(folder: Path, *words: str, limit: float = 240) -> subprocess.CompletedProcess[str]:
-    """What `python -m blockyard WORDS` prints and answers in a folder, with this process's environment."""
-    environment = dict(os.environ)
-
+    """What `python -m blockyard WORDS` prints and answers in a folder."""
     with tempfile.TemporaryDirectory() as scratch:
         streams = [f"{scratch}/stdout", f"{scratch}/stderr"]
 
         def work() -> int:
-            return _typed(folder, words, environment, streams)
+            return _typed(folder, words, streams)
 
-        code = forked(work, limit)
-        said = [Path(stream).read_text(encoding="utf-8") for stream in streams]
+        try:
+            code = forked(work, limit)
+        except AssertionError as error:
+            raise AssertionError(f"{' '.join(words)}: {error}\n{''.join(_said(streams))}") from error
+        said = _said(streams)
     return subprocess.CompletedProcess(["blockyard", *words], code, *said)
 
 
-def _typed(folder: Path, words: tuple[str, ...], environment: dict[str, str], streams: list[str]) -> int:
+def _said(streams: list[str]) -> list[str]:
+    return [Path(stream).read_text(encoding="utf-8") for stream in streams if Path(stream).exists()]
+
+
+def _typed(folder: Path, words: tuple[str, ...], streams: list[str]) -> int:
     from blockyard.cli import entry
 
     os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(environment)
     for number, stream in enumerate(streams, start=1):
         os.dup2(os.open(stream, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     sys.argv = ["blockyard", *words]
@@ -78,11 +82,15 @@ def _typed(folder: Path, words: tuple[str, ...], environment: dict[str, str], st
         code = int(error.code or 0)
     except Exception:  # as Python ends a process
         traceback.print_exc()
-    atexit._run_exitfuncs()  # a process of multiprocessing's leaves them out
+    # A process of multiprocessing's leaves out what ends any other: waiting for its threads, and these functions.
+    threading._shutdown()
+    atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     return code
 
 
-def _exit_with(work: bytes) -> None:
+def _exit_with(work: bytes, environment: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
     os._exit(cloudpickle.loads(work)())

@@ -18,8 +18,10 @@ os.environ.setdefault("WANDB_MODE", "offline")
 settings.register_profile("blockyard", derandomize=True, deadline=None)
 settings.load_profile("blockyard")
 
-# What is collected stays to the end; the collector of garbage need not look through it again and again.
-gc.disable()
+
+def pytest_collectstart() -> None:
+    """What is collected stays to the end; the collector of garbage need not look through it again and again."""
+    gc.disable()
 
 
 def pytest_collection_finish() -> None:

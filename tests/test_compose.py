@@ -39,6 +39,40 @@ def test_a_value_outranks_an_experiment():
     assert compose(["model.dim=32", "experiment=gpt_code"]).config["model"]["dim"] == 32
 
 
+def test_null_takes_an_experiment_back():
+    plain = compose(["model.dim=32"]).config
+    assert compose(["experiment=null", "model.dim=32"]).config == plain
+    assert compose(["experiment=gpt_code", "experiment=null", "model.dim=32"]).config == plain
+    assert compose(["preset=null", "model.dim=32"]).config == plain
+
+
+def test_what_is_done_to_a_config_does_not_reach_the_next():
+    """Hydra's answer is kept; the resolvers in a value are asked anew."""
+    words = ["experiment=vit_digits", "tags=[a]", "name=${oc.env:BLOCKYARD_TEST_NAME}"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BLOCKYARD_TEST_NAME", "one")
+        first = compose(words)
+        first.config["model"]["dim"] = 1
+        first.config["tags"].append("b")
+        first.choices["model"] = "nothing"
+        patch.setenv("BLOCKYARD_TEST_NAME", "two")
+        second = compose(words)
+    assert second.config["model"]["dim"] != 1
+    assert (second.config["tags"], second.choices["model"], second.config["name"]) == (["a"], "encoder", "two")
+
+
+def test_a_file_of_the_users_own_is_read_again_after_a_change(own, tmp_path):
+    path = tmp_path / "channel_mixer" / "slim.yaml"
+    assert compose(["channel_mixer=slim"], [own]).config["channel_mixer"]["expansion"] == 2.0
+    path.write_text(path.read_text().replace("2.0", "3.0"))
+    assert compose(["channel_mixer=slim"], [own]).config["channel_mixer"]["expansion"] == 3.0
+
+
+def test_values_of_several_runs_keep_their_quotes():
+    for line in ("name='a=b','c'", "tags=['a,b'],[c]", "model.dim=choice(64)"):
+        assert not compose([line], multirun=True).issues
+
+
 def test_a_nested_value_arrives():
     composed = compose(["model.prefix.registers=4"])
     assert composed.config["model"]["prefix"] == {"class_token": False, "registers": 4}

@@ -283,5 +283,5 @@ def test_bad_networks_are_named() -> None:
         Timm(name="resnet18x").spec(data)
     with pytest.raises(ValueError, match="reads views, the data gives images"):
         ViewCNN().spec(data)
-    with pytest.raises(ValueError, match="does not work here"):
+    with pytest.raises(ValueError, match="resnet10t has 5 feature maps, 0 to 4 or -5 to -1"):
         Timm(stage=9).spec(data)

@@ -10,7 +10,7 @@ from blockyard import catalog
 from blockyard.compose import compose
 from blockyard.sweep.composer import Composer
 
-pytestmark = pytest.mark.xdist_group("sweep_composer")  # its runs are made once
+pytestmark = pytest.mark.xdist_group("sweep_composer")  # its composer is made once
 
 # Lines of words, each composed at once. The first ones have values that only Hydra can set.
 ODD = [

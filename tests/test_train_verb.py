@@ -98,6 +98,19 @@ def test_eval_gives_the_run_s_own_figures(trained):
     assert f"{wanted:.6g}" in done.stdout
 
 
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "words",
+    [("eval", "run=last"), ("inspect", "run=last", "mixing"), ("compare", "outputs"), ("train", "resume=last")],
+    ids=lambda words: words[0],
+)
+def test_a_verb_imports_what_it_needs(trained, words):
+    """In a Python of its own: a fork has everything already."""
+    command = [sys.executable, "-m", "blockyard", *words]
+    done = subprocess.run(command, cwd=trained[0], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_multirun_ends_each_job_apart(tmp_path):
     done = blockyard(tmp_path, "train", "-m", "block=pre_norm,nonsense", "seed=1,2", *QUICK)
     lines = [line for line in done.stdout.splitlines() if line.startswith("exit ")]
@@ -105,9 +118,11 @@ def test_multirun_ends_each_job_apart(tmp_path):
     assert done.returncode == 2
 
 
-@pytest.mark.parametrize("seeds", ["1", pytest.param("1,2", marks=pytest.mark.full)])
-def test_multirun_lands_in_the_same_store(tmp_path, seeds):
-    done = blockyard(tmp_path, "train", "-m", "norm=glob(layer*)", f"seed={seeds}", *QUICK)
+@pytest.mark.parametrize(
+    ("seeds", "norm"), [("1", "layer,layer_plain"), pytest.param("1,2", "glob(layer*)", marks=pytest.mark.full)]
+)
+def test_multirun_lands_in_the_same_store(tmp_path, seeds, norm):
+    done = blockyard(tmp_path, "train", "-m", f"norm={norm}", f"seed={seeds}", *QUICK)
     assert done.returncode == 0, done.stderr
     norms = [yaml.safe_load((path / "config.yaml").read_text())["norm"]["_target_"] for path in run_folders(tmp_path)]
     assert {norm.rpartition(".")[2] for norm in norms} == {"Layer", "LayerPlain"}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("wheel")  # its runs are made once
+pytestmark = pytest.mark.xdist_group("wheel")  # the wheel is built once
 
 ROOT = Path(__file__).resolve().parents[1]
 

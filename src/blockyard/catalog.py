@@ -68,7 +68,7 @@ def docstring(target: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _docstring(path: Path, _stamp: tuple[int, int]) -> str:
+def _docstring(path: Path, _stamp: tuple[int, ...]) -> str:
     try:
         return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     except (SyntaxError, ValueError):  # one broken file of a user's does not hide the others
@@ -81,16 +81,16 @@ def content(path: Path) -> Any:
 
 
 @lru_cache(maxsize=1024)
-def _content(path: Path, _stamp: tuple[int, int]) -> Any:
+def _content(path: Path, _stamp: tuple[int, ...]) -> Any:
     import yaml
 
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
-def _stamp(path: Path) -> tuple[int, int]:
+def _stamp(path: Path) -> tuple[int, ...]:
     """What differs after a file has been written again."""
     found = path.stat()
-    return found.st_mtime_ns, found.st_size
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
 
 def section(text: str, heading: str) -> str:

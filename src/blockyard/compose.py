@@ -7,7 +7,7 @@ stops at its first error. Here every override is parsed by Hydra's own parser, s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -105,7 +105,6 @@ def _compose(
     overrides: Sequence[str], issues: list[Issue], values: Sequence[str] = ()
 ) -> tuple[dict[str, Any], dict[str, str | None]]:
     """Hydra's answer to choices, with values (`++key=value`) set in it as Hydra sets them."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -115,17 +114,29 @@ def _compose(
     try:
         found, choices = asked(tuple(overrides))
         tree = deepcopy(found) if values else found
-        parser = OverridesParser.create()
-        for word in values:
-            override = parser.parse_override(word)
-            try:
-                OmegaConf.update(tree, override.key_or_group, override.value(), merge=True, force_add=True)
-            except OmegaConfBaseException as error:
-                issues.append(Issue(override.key_or_group, f"{word.partition('=')[2]} cannot be set ({_line(error)})"))
+        problems = [issue for word in values for issue in _set(tree, word)]
+        if problems:
+            issues += problems
+            return {}, {}
         return dict(OmegaConf.to_container(tree, resolve=True)), dict(choices)  # type: ignore[arg-type]
     except (HydraException, OmegaConfBaseException) as error:
         issues.append(Issue("config", _line(error)))
         return {}, {}
+
+
+def _set(tree: DictConfig, word: str) -> Iterator[Issue]:
+    """Set the value of `++key=value` in place, or say why it cannot be."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    key, _, value = word.partition("=")
+    try:
+        override = OverridesParser.create().parse_override(word)
+        OmegaConf.update(tree, override.key_or_group, override.value(), merge=True, force_add=True)
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        yield Issue(key.lstrip("+"), f"{value} cannot be set ({_line(error)})")
 
 
 @lru_cache(maxsize=256)

@@ -43,7 +43,8 @@ def sort(words: Sequence[str], folders: tuple[Path, ...], issues: list[Issue], m
             issues.append(Issue(name, f"{text!r} cannot be read ({reason})", legal))
             continue
         values = _values(override)
-        if len(values) != 1 and not multirun:
+        swept = override.is_sweep_override()
+        if (swept or len(values) != 1) and not multirun:
             issues.append(Issue(name, f"{value!r} names several values; one run takes one", [f"-m {text}"]))
         elif override.is_delete():
             issues.append(Issue(name, "cannot be deleted; every family has one choice and every option a value"))
@@ -52,12 +53,15 @@ def sort(words: Sequence[str], folders: tuple[Path, ...], issues: list[Issue], m
         elif name in catalog.families():
             good = [_choice(name, key, each, folders, issues) for each in values]
             if good and all(good):
-                sorted_.groups.append(f"{name}={values[0]}")
+                if values[0] is None:  # none is what there is without a word
+                    sorted_.groups = [word for word in sorted_.groups if not word.startswith(f"{name}=")]
+                else:
+                    sorted_.groups.append(f"{name}={values[0]}")
         elif "/" in name or "@" in name:
             hint = _slash_hint(name, value) or near(name.replace("@", "/").split("/")[0], catalog.families())
             issues.append(Issue(name, "is no family of choices", hint))
         elif values:
-            sorted_.values.append((name, value if len(values) == 1 else str(values[0])))
+            sorted_.values.append((name, next(override.sweep_string_iterator()) if swept else value))
     return sorted_
 
 
@@ -72,7 +76,9 @@ def _values(override: Any) -> list[Any]:
 
 
 def _sort_hydra(name: str, text: str, sorted_: Sorted, issues: list[Issue], multirun: bool) -> None:
-    if name == "hydra.searchpath":
+    if name == "hydra.searchpath" and text.startswith("+"):
+        issues.append(Issue(name, f"write it without the sign: {text.lstrip('+')}"))
+    elif name == "hydra.searchpath":
         sorted_.hydra.append(text)
     elif not name.startswith(MULTIRUN_KEYS) and name not in MULTIRUN_GROUPS:
         legal = [*MULTIRUN_GROUPS, *(key.rstrip(".") for key in MULTIRUN_KEYS)]

@@ -28,6 +28,6 @@ def resident_peak() -> int:
 
     Linux's getrusage counts what the process that started this one held too, so there its /proc is asked.
     """
-    if _STATUS.exists() and (found := re.search(r"^VmHWM:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)):
+    if _STATUS.exists() and (found := re.search(rb"^VmHWM:\s+(\d+) kB", _STATUS.read_bytes(), re.MULTILINE)):
         return int(found[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

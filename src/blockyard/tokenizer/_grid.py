@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+import math
 
 import torch
 from torch import Tensor
@@ -83,6 +83,8 @@ class GridEmbedder(Embedder):
 
 def places(grid: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Index (N,) int64 and coordinates (1, N, A) float of a full grid, row after row."""
-    # From plain numbers: on the meta device `torch.stack` would import the compiler, a second of every check.
-    coords = torch.tensor(list(product(*map(range, grid))), dtype=torch.float32)[None]  # (1, N, A)
-    return torch.arange(coords.shape[1]), coords
+    # On the meta device `torch.stack` would import the compiler, a second of every check; filling in does not.
+    coords = torch.empty(*grid, len(grid))
+    for axis, side in enumerate(grid):
+        coords[..., axis] = torch.arange(side).view([-1 if other == axis else 1 for other in range(len(grid))])
+    return torch.arange(math.prod(grid)), coords.flatten(0, -2)[None]

@@ -37,16 +37,22 @@ def make(name: str, channels: int, size: tuple[int, int], *, pretrained: bool = 
         except TypeError:  # most convolutional networks take any size
             return timm.create_model(name, **given)
     except (AssertionError, AttributeError, IndexError, RuntimeError, ValueError) as error:
-        if isinstance(error, IndexError) and "out_indices" in shape:
-            raise ValueError(_no_stage(name, *shape["out_indices"])) from error
+        if "out_indices" in shape and (problem := _no_stage(name, *shape["out_indices"])):
+            raise ValueError(problem) from error
         raise ValueError(f"tokenizer.name={name} does not work here: {error}") from error
 
 
-def _no_stage(name: str, stage: int) -> str:
+def _no_stage(name: str, stage: int) -> str | None:
+    """What to say where a network has no such stage; None where that is not the reason."""
     import timm
 
-    with torch.device("meta"):
-        count = len(timm.create_model(name, features_only=True).feature_info)
+    try:
+        with torch.device("meta"):
+            count = len(timm.create_model(name, features_only=True).feature_info)
+    except (AssertionError, AttributeError, IndexError, RuntimeError, ValueError):
+        return None  # it gives no feature maps at all
+    if -count <= stage < count:
+        return None
     return f"tokenizer.stage={stage}: {name} has {count} feature maps, 0 to {count - 1} or -{count} to -1"
 
 
