@@ -17,6 +17,7 @@ log = logging.getLogger("blockyard")
 
 _WAITING = 10_000  # rows kept for a logger that is slow to start
 _FINISH_SECONDS = 12.0
+_LAST_WORDS = 1.0  # seconds for a logger that was left behind
 _Row = tuple[int, dict[str, float]]
 
 
@@ -73,6 +74,8 @@ class RunLog:
             if self._thread.is_alive():
                 log.warning("%s did not finish within %.0f s and is left behind", self._name, self.finish_seconds)
                 self._guard("abandon", self.logger.abandon)
+                # What it waited for is gone: its last words come now, and not while Python is ending.
+                self._thread.join(_LAST_WORDS)
         self.folder.metrics.close()
 
     @property
