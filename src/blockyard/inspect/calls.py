@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from blockyard.contracts import Batch, Block, Memory, Seq, TokenMixer
 from blockyard.errors import UserError
@@ -59,6 +60,19 @@ def unfused(model: nn.Module) -> Iterator[None]:
             block.fused = True
 
 
+def forward_once(model: nn.Module, batch: Batch, handles: Iterable[RemovableHandle]) -> None:
+    """One forward pass in evaluation mode with every mixer called by itself; the hooks are taken off after it."""
+    training = model.training
+    model.eval()
+    try:
+        with unfused(model), torch.no_grad():
+            model(**batch.arguments())
+    finally:
+        model.train(training)
+        for handle in handles:
+            handle.remove()
+
+
 def call(model: nn.Module, modules: dict[str, nn.Module], batch: Batch) -> dict[str, Call]:
     """What each of `modules` was last called with, in a forward pass in evaluation mode."""
     found: dict[str, Call] = {}
@@ -70,15 +84,7 @@ def call(model: nn.Module, modules: dict[str, nn.Module], batch: Batch) -> dict[
             found[path] = _call(module, *arguments, **named)
 
         handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
-    training = model.training
-    model.eval()
-    try:
-        with unfused(model), torch.no_grad():
-            model(**batch.arguments())
-    finally:
-        model.train(training)
-        for handle in handles:
-            handle.remove()
+    forward_once(model, batch, handles)
     return found
 
 

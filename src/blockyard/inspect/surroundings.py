@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Batch, Block
-from blockyard.inspect.calls import unfused
+from blockyard.inspect.calls import forward_once
 
 
 @dataclass
@@ -66,13 +65,5 @@ def surroundings(model: nn.Module, mixers: dict[str, nn.Module], batch: Batch) -
 
     handles = [m.register_forward_pre_hook(enters, with_kwargs=True) for m in model.modules()]
     handles += [m.register_forward_hook(leaves) for m in model.modules()]
-    training = model.training
-    model.eval()
-    try:
-        with unfused(model), torch.no_grad():
-            model(**batch.arguments())
-    finally:
-        model.train(training)
-        for handle in handles:
-            handle.remove()
+    forward_once(model, batch, handles)
     return around
