@@ -25,8 +25,8 @@ from typing import Any
 import torch
 import yaml
 
-from blockyard.catalog import conf_dir
-from blockyard.compose import complete
+from blockyard.config.catalog import conf_dir
+from blockyard.config.compose import complete
 from blockyard.contracts import Batch, DataModule, DataSpec, Seq, Splits, TextTokenizer, Tokenizer
 
 # Dense bf16 matmul peaks in FLOP/s, from the vendors' data sheets.
@@ -168,7 +168,7 @@ def gpt2_small(outputs: Path, dry: bool) -> dict[str, Any]:
 
 def train(made: dict[str, Any], dry: bool) -> dict[str, Any]:
     """The summary of a run; compiled unless dry."""
-    from blockyard.engine.fit import train as fit
+    from blockyard.engine.run import train as fit
     from blockyard.runs.folder import RunFolder
 
     made["trainer"]["compile"] = not dry
@@ -212,7 +212,7 @@ def parity(device: torch.device) -> dict[str, float]:
 
 def kernels(device: torch.device) -> dict[str, str]:
     """The kernel torch chooses in bf16, by what is asked of attention."""
-    from blockyard import assemble
+    from blockyard.config import build
     from blockyard.ops.kernel import record
 
     found = {}
@@ -222,7 +222,7 @@ def kernels(device: torch.device) -> dict[str, str]:
         ("encoder, alibi", {"position": "alibi"}),
     ):
         made = config(Path(), choices, {"model.dim": 128, "model.heads": 2, "model.depth": 1, "tokenizer.size": 2})
-        plan = assemble.plan(made)
+        plan = build.plan(made)
         model = plan.model(0).to(device)
         images = torch.rand(2, *plan.data.spec.shape, device=device)
         with torch.autocast(device.type, dtype=torch.bfloat16):

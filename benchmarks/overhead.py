@@ -39,7 +39,7 @@ SIZES: dict[str, tuple[tuple[str, ...], int]] = {
 
 
 def compose_run(outputs: Path, words: tuple[str, ...], steps: int) -> Any:
-    from blockyard.compose import compose
+    from blockyard.config.compose import compose
     from blockyard.runs.folder import RunFolder
 
     fixed = ("trainer=cpu", "logger=none", "trainer.precision=32", "trainer.limit_val=1", "trainer.limit_test=1")
@@ -53,10 +53,10 @@ def bare_loop(config: dict[str, Any], steps: int) -> Iterator[float]:
     """The shortest loop that learns the same: yields the seconds of each of its steps."""
     import torch
 
-    from blockyard import assemble
+    from blockyard.config import build
     from blockyard.data._order import epoch_key, step_indices, steps_per_epoch
 
-    plan = assemble.plan(config)
+    plan = build.plan(config)
     train = plan.data.load(plan.tokenizer).train
     model, objective, schedule = plan.model(0), plan.objective, plan.schedule
     optimizer = plan.optimizer.build(model)
@@ -83,12 +83,12 @@ def one_run(outputs: Path, words: tuple[str, ...], steps: int) -> tuple[float, f
     Step for step, because a neighbour on the machine slows either by a half for seconds at a time: taken run
     by run, one side may get all of it.
     """
-    from blockyard.engine.callbacks import rhythm
-    from blockyard.engine.fit import train
+    from blockyard.engine.callbacks import loop
+    from blockyard.engine.run import train
 
     found: dict[str, list[float]] = {"ours": [], "bare": []}
     resumed: list[float] = []
-    original = rhythm.Rhythm.on_train_batch_start
+    original = loop.Rhythm.on_train_batch_start
 
     def between(self: Any, *arguments: Any) -> None:
         if resumed:
@@ -97,7 +97,7 @@ def one_run(outputs: Path, words: tuple[str, ...], steps: int) -> tuple[float, f
         resumed.append(time.perf_counter())
         original(self, *arguments)
 
-    watched = mock.patch.object(rhythm.Rhythm, "on_train_batch_start", between)
+    watched = mock.patch.object(loop.Rhythm, "on_train_batch_start", between)
     with watched, compose_run(outputs, words, steps) as folder, contextlib.redirect_stderr(io.StringIO()):
         theirs = bare_loop(folder.config, steps)
         assert train(folder) == 0

@@ -26,8 +26,8 @@ IDLE = (
 
 def measure(arms: int, seeds: int, rounds: int) -> tuple[dict[str, list[float]], int]:
     """Seconds of each round by what is measured, and the page's size in bytes."""
-    from tests.browser import address, launched, scroll
-    from tests.page_data import comparison
+    from tests.report.browser import address, launched, scroll
+    from tests.report.page_data import comparison
 
     from blockyard.report.page import write
 

@@ -48,9 +48,9 @@ def text(case: str) -> str:
 
 def plan(case: str) -> None:
     """Plan a case in this process and print what it took."""
-    from blockyard.engine.memory import resident_peak
-    from blockyard.sweep.plan import SweepPlan
-    from blockyard.sweep.planner import make
+    from blockyard.engine.system.peak_memory import resident_peak
+    from blockyard.sweep.plan.planner import make
+    from blockyard.sweep.plan.sweep_plan import SweepPlan
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{case}.yaml"

@@ -39,9 +39,9 @@ WORDS = (
 
 def plan(outputs: Path, cells: int, steps: int) -> Any:
     """One arm, as many seeds as cells."""
-    from blockyard.compose import compose
+    from blockyard.config.compose import compose
     from blockyard.runs.identity import run_name
-    from blockyard.sweep.plan import Arm, Cell, SweepPlan, Variant
+    from blockyard.sweep.plan.sweep_plan import Arm, Cell, SweepPlan, Variant
 
     composed = compose([*WORDS, f"trainer.max_steps={steps}", f"outputs={outputs}"])
     assert not composed.issues, composed.issues
@@ -57,8 +57,8 @@ def plan(outputs: Path, cells: int, steps: int) -> Any:
 
 def warm(outputs: Path, cells: int, steps: int, workers: int) -> float:
     """Seconds from nothing to the last cell, the start of the workers included."""
+    from blockyard.sweep.execution.runner import run
     from blockyard.sweep.executor.local import LocalExecutor
-    from blockyard.sweep.runner import run
 
     made = plan(outputs, cells, steps)
     began = time.perf_counter()
@@ -85,7 +85,7 @@ def cold(outputs: Path, cells: int, steps: int, workers: int) -> float:
 
 def seconds_of(outputs: Path) -> float:
     """Mean seconds of training in a cell, from the runs' own summaries."""
-    from blockyard.runs.files import read_json
+    from blockyard.atomic_files import read_json
 
     found = [read_json(path)["seconds"] for path in outputs.glob("*/s*/summary.json")]
     return sum(found) / len(found)

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blockyard import catalog
-from blockyard.check import check
-from blockyard.compose import compose
+from blockyard.config import catalog
+from blockyard.config.check import check
+from blockyard.config.compose import compose
 from blockyard.runs.folder import AlreadyDone, FailedBefore, RunFolder
 
 FAMILIES = (
@@ -86,7 +86,7 @@ def words_for(choice: catalog.Choice, experiments: list[str]) -> tuple[str, ...]
 
 def train_once(words: tuple[str, ...], outputs: Path) -> dict[str, Any] | None:
     """The summary of the run of these words, which is made where it is not there; None where it fails."""
-    from blockyard.engine.fit import train
+    from blockyard.engine.run import train
 
     command = [*words, *SHORT, f"outputs={outputs}"]
     composed = compose(command)

@@ -23,8 +23,8 @@ PARTS = {"curves": "#curves", "cost": "#cost", "factors": "#effects"}
 
 def comparison(folder: Path) -> dict[str, Any]:
     """What the sweep's command has left, else compared now."""
+    from blockyard.atomic_files import read_json
     from blockyard.report.comparison import compare
-    from blockyard.runs.files import read_json
 
     left = folder / "comparison.json"
     return read_json(left) if left.is_file() else compare(str(folder)).as_dict()
@@ -32,7 +32,7 @@ def comparison(folder: Path) -> dict[str, Any]:
 
 def shots(made: dict[str, Any], out: Path, name: str) -> list[Path]:
     """Take them all; the files."""
-    from tests.browser import address, launched, scroll
+    from tests.report.browser import address, launched, scroll
 
     from blockyard.report.page import write
 

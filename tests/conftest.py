@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.tiny import SHARED
+
 # Tiny models on two cores: one thread each is faster, and figures repeat.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("WANDB_MODE", "offline")
@@ -30,9 +32,6 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
-
-
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real data sets beside the checkout; skips where it is absent."""
@@ -44,7 +43,7 @@ def shared_data() -> Path:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
     """One plain line below all others where the browser tests were left out for want of a browser."""
-    from tests.browser import LEFT_OUT
+    from tests.report.browser import LEFT_OUT
 
     yield
     left_out = [report for report in terminalreporter.stats.get("skipped", ()) if LEFT_OUT in str(report.longrepr)]

@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from blockyard.check import check
-from blockyard.compose import compose
-from blockyard.engine.callbacks.rhythm import Rhythm
-from blockyard.engine.fit import train
+from blockyard.config.check import check
+from blockyard.config.compose import compose
+from blockyard.engine.callbacks.loop import Rhythm
+from blockyard.engine.run import train
 from blockyard.runs.checkpoint import read
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.metrics import read_metrics
-from tests.commands import forked
+from tests.fork import forked
 
 TINY = (
     "logger=none",

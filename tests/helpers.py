@@ -7,21 +7,20 @@ from collections.abc import Callable
 from copy import deepcopy
 from functools import cache, partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
 from torch import Tensor, nn
 
-from blockyard.assemble import settings
-from blockyard.compose import complete
+from blockyard.config.build import settings
+from blockyard.config.compose import complete
+from blockyard.config.schema import RESERVED
 from blockyard.contracts import Context, DataSpec, Embedder, Parts, Seq, TokenSpec, Traits
-from blockyard.init import Init, initialise
 from blockyard.model._prefix import NO_PREFIX, Prefix
-from blockyard.schema import RESERVED
+from blockyard.weight_init import Init, initialise
+from tests.tiny import CONF
 
-CONF = Path(__file__).resolve().parents[1] / "conf"
 VOCABULARY = 11
 LENGTH = 6
 SMALL = {"window": 3}  # options that would not show in so few tokens

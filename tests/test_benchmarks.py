@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+from tests.tiny import ROOT
+
+BENCHMARKS = ROOT / "benchmarks"
 
 
 @pytest.mark.full

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from blockyard import catalog
-from tests.commands import blockyard
-
-ROOT = Path(__file__).resolve().parents[1]
+from blockyard.config import catalog
+from tests.fork import blockyard
+from tests.tiny import ROOT
 
 
 def blocks(text: str, info: str) -> list[str]:

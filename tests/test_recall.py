@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from blockyard.check import check
-from blockyard.compose import compose
-from blockyard.engine.fit import train
+from blockyard.config.check import check
+from blockyard.config.compose import compose
+from blockyard.engine.run import train
 from blockyard.runs.folder import RunFolder
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("wheel")  # the wheel is built once
+from tests.tiny import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.xdist_group("wheel")  # the wheel is built once
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def run(site: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[st
 
 
 def test_the_wheel_is_what_runs(installed, tmp_path):
-    code = "import blockyard, blockyard.catalog as c; print(blockyard.__file__); print(c.conf_dir())"
+    code = "import blockyard, blockyard.config.catalog as c; print(blockyard.__file__); print(c.conf_dir())"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,

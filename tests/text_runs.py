@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from blockyard.check import check
-from blockyard.compose import compose
-from blockyard.engine.fit import train
+from blockyard.config.check import check
+from blockyard.config.compose import compose
+from blockyard.engine.run import train
 from blockyard.runs.folder import RunFolder
 
 TEXT = (

@@ -7,20 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-VERBS = {
-    "train": "train a run:            blockyard train experiment=vit_digits block=post_norm seed=1",
-    "eval": "test a run again:       blockyard eval run=last",
-    "generate": "stream text from a run: blockyard generate run=last prompt='def ' max_tokens=200",
-    "inspect": "look inside a run:      blockyard inspect run=last attention",
-    "sweep": "answer a question:      blockyard sweep quickstart",
-    "compare": "judge any runs:         blockyard compare outputs --by block",
-    "board": "watch in a browser:     blockyard board quickstart",
-    "check": "judge, build nothing:   blockyard check block=parallel token_mixer=fourier",
-    "explain": "one choice in full:     blockyard explain token_mixer=attention",
-    "list": "what there is:          blockyard list position",
-    "completion": 'for your shell:         eval "$(blockyard completion bash)"',
-}
-HIDDEN = {"_cell": "cell", "_complete": "completion"}
+from blockyard.commands import HIDDEN, VERBS
+from blockyard.errors import UserError, near, refuse
 
 READERS = ("list", "explain", "check", "compare", "completion", "_complete")
 
@@ -53,21 +41,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(f"blockyard {__version__}\n")
         return 0
     if verb not in VERBS and verb not in HIDDEN:
-        import difflib
-
-        near = difflib.get_close_matches(verb, VERBS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        nearest = near(verb, VERBS)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
         return refuse([f"there is no verb {verb!r}{hint} (verbs: {', '.join(VERBS)})"])
     # OpenMP's threads spin while they wait for each other. Spinning long costs a step up to ten times its
     # time where another process wants the cores too, not spinning at all a fifth where none does. Read
     # once, when torch is imported.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    module = importlib.import_module(f"blockyard.verbs.{HIDDEN.get(verb, verb)}")
+    module = importlib.import_module(f"blockyard.commands.{HIDDEN.get(verb, verb)}")
     if {"-h", "--help"} & set(arguments):
         sys.stdout.write((module.__doc__ or "").strip() + "\n")
         return 0
-    from blockyard.errors import UserError
 
     try:
         return int(module.run(arguments))
@@ -78,13 +63,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `blockyard list | head`; a reader gone is no reason for a run to end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0 if verb in READERS else 1
-
-
-def refuse(problems: Sequence[str]) -> int:
-    """Say every problem on standard error and answer exit code 2."""
-    head = "blockyard: " if len(problems) == 1 else f"blockyard: {len(problems)} problems\n  - "
-    sys.stderr.write(head + "\n  - ".join(problems) + "\n")
-    return 2
 
 
 def entry() -> None:

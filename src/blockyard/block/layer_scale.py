@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from blockyard.block._base import ChannelFactory, MixerFactory, NormFactory, TwoBranches
 from blockyard.contracts import Context, Positive, Rate
-from blockyard.init import Init
+from blockyard.weight_init import Init
 
 
 class Scale(nn.Module):

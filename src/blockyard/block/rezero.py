@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from blockyard.block._base import ChannelFactory, MixerFactory, NormFactory, TwoBranches
 from blockyard.contracts import Context, Rate
-from blockyard.init import Init
+from blockyard.weight_init import Init
 
 
 class Gate(nn.Module):

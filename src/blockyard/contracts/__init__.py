@@ -20,7 +20,19 @@ channel mixer, norm, block, head) is built late, from a `Context` first and opti
 
 from __future__ import annotations
 
-from blockyard.contracts.facts import Batch, Context, DataSpec, Issue, Memory, Seq, TokenSpec, plural
+from blockyard.contracts.builders import (
+    Architecture,
+    DataModule,
+    Lengthens,
+    Objective,
+    OptimizerPlan,
+    Parts,
+    Schedule,
+    Split,
+    Splits,
+    TextTokenizer,
+    Tokenizer,
+)
 from blockyard.contracts.modules import (
     Block,
     ChannelMixer,
@@ -34,20 +46,8 @@ from blockyard.contracts.modules import (
     Undecayed,
     iter_blocks,
 )
-from blockyard.contracts.plans import (
-    Architecture,
-    DataModule,
-    Lengthens,
-    Objective,
-    OptimizerPlan,
-    Parts,
-    Schedule,
-    Split,
-    Splits,
-    TextTokenizer,
-    Tokenizer,
-)
-from blockyard.contracts.ranges import Count, CountOrZero, NonNegative, Positive, Rate
+from blockyard.contracts.option_types import Count, CountOrZero, NonNegative, Positive, Rate
+from blockyard.contracts.specs import Batch, Context, DataSpec, Issue, Memory, Seq, TokenSpec, plural
 
 __all__ = [
     "Architecture",

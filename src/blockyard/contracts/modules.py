@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from blockyard.contracts.facts import Context, Memory, Seq
+from blockyard.contracts.specs import Context, Memory, Seq
 
 
 @dataclass(frozen=True)

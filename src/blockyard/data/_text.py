@@ -13,16 +13,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from blockyard.contracts import (
-    Batch,
-    Count,
-    DataModule,
-    DataSpec,
-    Split,
-    Splits,
-    TextTokenizer,
-    Tokenizer,
-)
+from blockyard.contracts import Batch, Count, DataModule, DataSpec, Split, Splits, TextTokenizer, Tokenizer
 from blockyard.data._split import sha256
 
 

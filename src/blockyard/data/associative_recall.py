@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 
 from blockyard.contracts import Batch, Count, CountOrZero, Positive
-from blockyard.data._probe import Draw, Made, Probe
+from blockyard.data._synthetic import Draw, Made, Probe
 
 
 class AssociativeRecall(Probe):

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Count, CountOrZero, DataSpec
-from blockyard.data._probe import Draw, Made, Probe
 from blockyard.data._split import Fraction
+from blockyard.data._synthetic import Draw, Made, Probe
 
 DIGITS, OPERATORS = 10, ("MAX", "MIN", "MED", "SM")
 CLOSE = DIGITS + len(OPERATORS)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 
 from blockyard.contracts import Batch, Count, CountOrZero
-from blockyard.data._probe import Draw, Made, Probe
+from blockyard.data._synthetic import Draw, Made, Probe
 
 NOUNS = ("cat", "dog", "bird", "boy", "girl", "king", "queen", "bear", "horse", "goat", "nurse", "pilot", "farmer")
 VERBS = ("see", "fear", "like", "know", "hear", "help", "call", "find")

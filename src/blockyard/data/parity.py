@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 
 from blockyard.contracts import Count, CountOrZero, DataSpec
-from blockyard.data._probe import Draw, Made, Probe
+from blockyard.data._synthetic import Draw, Made, Probe
 
 
 class Parity(Probe):

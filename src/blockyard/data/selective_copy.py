@@ -15,7 +15,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from blockyard.contracts import Count, CountOrZero
-from blockyard.data._probe import Draw
+from blockyard.data._synthetic import Draw
 from blockyard.data.copy import Copy
 
 

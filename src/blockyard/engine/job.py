@@ -12,22 +12,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from blockyard import assemble
+from blockyard.config import build
 from blockyard.contracts import Split, Splits
-from blockyard.engine import cost
-from blockyard.engine.callbacks.rhythm import Rhythm
-from blockyard.engine.callbacks.watcher import Live
-from blockyard.engine.decode_speed import decoding
-from blockyard.engine.evaluation import evaluate
-from blockyard.engine.extrapolation import Curve, extrapolate
-from blockyard.engine.interrupt import Interrupts, Left
+from blockyard.engine import cost_card
+from blockyard.engine.callbacks.base import Live
+from blockyard.engine.callbacks.loop import Rhythm
 from blockyard.engine.loader import Layout
-from blockyard.engine.memory import peak_memory
 from blockyard.engine.module import Learner
-from blockyard.engine.precision import autocast
-from blockyard.engine.processes import ALLOW, part
+from blockyard.engine.system.interrupts import Interrupts, Left
+from blockyard.engine.system.peak_memory import peak_memory
+from blockyard.engine.system.processes import ALLOW, part
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
+from blockyard.evaluate.decode_speed import decoding
+from blockyard.evaluate.length_extrapolation import Curve, extrapolate
+from blockyard.evaluate.loop import evaluate
+from blockyard.ops.autocast import autocast
 from blockyard.runs.checkpoint import BEST, LAST, BadCheckpoint, read
 from blockyard.runs.folder import RunFolder
 
@@ -39,7 +39,7 @@ class Job:
     """The parts of a run in this process. Made by `prepare`; `fit` trains, `summary` judges."""
 
     folder: RunFolder
-    plan: assemble.Plan
+    plan: build.Plan
     options: TrainerPlan
     splits: Splits
     learner: Learner
@@ -86,7 +86,7 @@ class Job:
         """With the model on its device, before the first step: which kernels will run."""
         self.learner.train()
         self.kernels = self._kernels(self.learner.model)
-        slow = cost.slow_layers(self.kernels)
+        slow = cost_card.slow_layers(self.kernels)
         if self.options.require_flash and slow:
             raise UserError(
                 "trainer.require_flash=true, but " + "; ".join(slow) + "; choose what flash takes, "
@@ -96,7 +96,7 @@ class Job:
     def _kernels(self, model: nn.Module) -> list[dict[str, Any]]:
         model.train()
         with autocast(self.device, self.precision["precision"]):
-            return cost.kernels(model, self.plan.objective, self.splits.train, self.device)
+            return cost_card.kernels(model, self.plan.objective, self.splits.train, self.device)
 
     def measure(self, split: Split, model: nn.Module, limit: int | None, *, together: bool) -> dict[str, float]:
         """The objective's metrics over a split; `together` shares the work among the processes."""
@@ -125,8 +125,8 @@ class Job:
         metrics |= {key: value for curve in curves for key, value in curve.figures().items()}
         chosen = self.rhythm.checkpoint
         data = self.plan.data
-        sample = cost.two_rows(self.splits.train, data.batch_size if data.spec.variable else 1).to(self.device)
-        speed = cost.speed(self.rhythm.windows, live.batch_size, live.tokens)
+        sample = cost_card.two_rows(self.splits.train, data.batch_size if data.spec.variable else 1).to(self.device)
+        speed = cost_card.speed(self.rhythm.windows, live.batch_size, live.tokens)
         return {
             "metrics": metrics,
             "directions": self._directions(),
@@ -142,8 +142,8 @@ class Job:
             "tokens": live.step * live.batch_size * live.tokens,
             "seconds": round(live.seconds, 3),
             "seconds_to_first_step": self.rhythm.first_step_seconds,
-            "parameters": cost.parameters(model),
-            "flops_per_sample": cost.flops_per_sample(model, self.plan.objective, sample),
+            "parameters": cost_card.parameters(model),
+            "flops_per_sample": cost_card.flops_per_sample(model, self.plan.objective, sample),
             **speed,
             **decoding(model),
             "peak_memory": peak_memory(self.device),
@@ -152,7 +152,7 @@ class Job:
             "device": str(self.device) if self.device.type == "cpu" else torch.cuda.get_device_name(self.device),
             "processes": self.layout.world,
             "threads": torch.get_num_threads(),
-            "load": cost.load(),
+            "load": cost_card.load(),
             "data": {"fingerprint": self.plan.data.fingerprint(), **sizes(self.splits)},
         }
 
@@ -170,7 +170,7 @@ class Job:
         """Both parts judged in longer rows, where the config asks for it; curves go into the run's folder."""
         if not self.options.extrapolate:
             return []
-        from blockyard.report.lengths import write
+        from blockyard.evaluate.extrapolation_files import write
 
         parts = (("val", self.splits.validation, "limit_val"), ("test", self.splits.test, "limit_test"))
         curves = [

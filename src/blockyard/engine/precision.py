@@ -6,7 +6,6 @@ model. So `auto` times both, and takes bf16 only where it clearly pays.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -15,14 +14,7 @@ from torch import nn
 
 from blockyard.contracts import Batch, Objective
 from blockyard.engine.timing import choose
-
-_DTYPES = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
-
-
-def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """The context in which a forward pass of this precision runs."""
-    dtype = _DTYPES.get(str(precision))
-    return torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
+from blockyard.ops.autocast import autocast
 
 
 def faster_on_cpu(model: nn.Module, objective: Objective, batch: Batch) -> dict[str, Any]:

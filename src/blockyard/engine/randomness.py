@@ -7,8 +7,6 @@ undisturbed one would have drawn, whatever else drew from the same generators in
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -24,14 +22,3 @@ def reseed(device: torch.device, seed: int, stream: str, step: int, rank: int = 
     np.random.seed(number & 0xFFFFFFFF)
     if device.type == "cuda":
         torch.cuda.manual_seed(number)
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Whatever is drawn inside, the generators stand afterwards where they stood before."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=devices):
-        yield
-    random.setstate(python)
-    np.random.set_state(numpy)

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from blockyard.contracts import Batch, Objective
-from blockyard.engine.randomness import undisturbed
+from blockyard.ops.rng import undisturbed
 
 log = logging.getLogger("blockyard")
 
@@ -121,7 +121,7 @@ def _read(path: Path, what: str, ways: tuple[str, ...]) -> dict[str, Any] | None
 
 
 def _write(path: Path, found: dict[str, Any]) -> None:
-    from blockyard.runs.files import write_json
+    from blockyard.atomic_files import write_json
 
     try:
         write_json(path, found)

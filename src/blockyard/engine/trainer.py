@@ -190,7 +190,7 @@ class TrainerPlan:
         return SimpleProfiler(dirpath=root, filename="profile")
 
     def _strategy(self, root: Path) -> Any:
-        from blockyard.engine.processes import Copied, Spread
+        from blockyard.engine.system.processes import Copied, Spread
 
         if self.sharded:
             return Spread(root, self.world)

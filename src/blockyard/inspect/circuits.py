@@ -23,9 +23,9 @@ from blockyard.block.layer_scale import Scale
 from blockyard.block.rezero import Gate
 from blockyard.contracts import Batch
 from blockyard.errors import UserError
-from blockyard.inspect.calls import mixing_modules
-from blockyard.inspect.subject import chosen, chosen_heads, title
-from blockyard.inspect.surroundings import Around, surroundings
+from blockyard.inspect.block_context import Around, surroundings
+from blockyard.inspect.recorded_calls import mixing_modules
+from blockyard.inspect.samples import chosen, chosen_heads, title
 from blockyard.norm.batch import Batch as BatchNorm
 from blockyard.token_mixer.attention import Attention, HeadNorm
 from blockyard.token_mixer.memory_attention import MemoryAttention

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from blockyard.inspect.calls import Call
+from blockyard.inspect.recorded_calls import Call
 
 EXACT = 4096  # so many directions or fewer are pulled back one by one
 PROBES = 16

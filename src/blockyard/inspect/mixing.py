@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from blockyard.contracts import Batch, TokenMixer
 from blockyard.errors import UserError
-from blockyard.inspect.calls import Call, call, mixing_modules, repeat
 from blockyard.inspect.jacobian import norms
-from blockyard.inspect.subject import Sample, chosen, labels, title
+from blockyard.inspect.recorded_calls import Call, call, mixing_modules, repeat
+from blockyard.inspect.samples import Sample, chosen, labels, title
 
 _NUMBERS = 2**21  # of one activation at a time
 

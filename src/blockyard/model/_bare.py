@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Context, Parts, Rate, TokenMixer
-from blockyard.model._example import example
-from blockyard.model._fit import check_placed
-from blockyard.model._place import place, placing_parts
+from blockyard.model._compatibility import check_placed
+from blockyard.model._example_batch import example
+from blockyard.model._positions import place, placing_parts
 from blockyard.ops import kernel
 
 

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Context, Memory, Parts, Rate, Seq, TokenMixer
-from blockyard.init import Init
-from blockyard.model._example import example
-from blockyard.model._fit import check_placed
-from blockyard.model._place import place, placing_parts
+from blockyard.model._compatibility import check_placed
+from blockyard.model._example_batch import example
+from blockyard.model._positions import place, placing_parts
 from blockyard.ops import kernel
+from blockyard.weight_init import Init
 
 
 class Latents(nn.Module):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockyard.contracts import Context, CountOrZero, Seq
-from blockyard.init import Init
+from blockyard.weight_init import Init
 
 
 @dataclass(frozen=True)

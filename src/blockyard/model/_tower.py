@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from blockyard.contracts import Context, Embedder, Memory, Parts, Rate, Seq, TokenMixer
 from blockyard.model._cache import Cache
-from blockyard.model._fit import check_call
-from blockyard.model._place import check_turned, place, placing_parts
+from blockyard.model._compatibility import check_call
+from blockyard.model._positions import check_turned, place, placing_parts
 from blockyard.model._prefix import Prefix, PrefixTokens
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from blockyard.contracts import Context, Parts, Rate
 from blockyard.model._cache import Cache, empty
-from blockyard.model._example import example
-from blockyard.model._fit import check_parts
+from blockyard.model._compatibility import check_parts
+from blockyard.model._example_batch import example
 from blockyard.model._prefix import Prefix
 from blockyard.model._tower import Tower
 from blockyard.ops import kernel

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from blockyard.model._plan import Stack
+from blockyard.model._stack import Stack
 
 
 class Decoder(Stack):

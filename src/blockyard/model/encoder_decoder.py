@@ -19,7 +19,7 @@ from typing import ClassVar
 from torch import nn
 
 from blockyard.contracts import Context, Count, DataSpec, Parts, Positive, Rate, TokenMixer, TokenSpec
-from blockyard.model._plan import CROSS, Stack, crossing
+from blockyard.model._stack import CROSS, Stack, crossing
 
 
 class EncoderDecoder(Stack):
@@ -61,7 +61,7 @@ class EncoderDecoder(Stack):
 
     def build(self, ctx: Context, parts: Parts) -> nn.Module:
         """The model of `ctx`. Raises ValueError where parts contradict each other, or the data has no source."""
-        from blockyard.model._two_rows import TwoRows
+        from blockyard.model._sequence_to_sequence import TwoRows
 
         if ctx.data.source is None:
             raise ValueError("model=encoder_decoder reads a source row and the data brings none; use model=decoder")

@@ -19,7 +19,7 @@ from typing import ClassVar
 from torch import nn
 
 from blockyard.contracts import Context, Count, Parts, Positive, Rate, TokenMixer, TokenSpec
-from blockyard.model._plan import CROSS, Stack, crossing
+from blockyard.model._stack import CROSS, Stack, crossing
 
 
 class Perceiver(Stack):

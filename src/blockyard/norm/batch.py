@@ -21,7 +21,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
 from blockyard.contracts import Context, Norm, Positive, Rate
-from blockyard.init import Init
+from blockyard.weight_init import Init
 
 
 class Batch(Norm):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Context, Positive
-from blockyard.init import Init
+from blockyard.weight_init import Init
 
 
 class DyT(nn.Module):

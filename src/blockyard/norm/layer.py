@@ -11,7 +11,7 @@ from __future__ import annotations
 from torch import nn
 
 from blockyard.contracts import Context, Positive
-from blockyard.init import Init
+from blockyard.weight_init import Init
 
 
 class Layer(nn.LayerNorm):

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from blockyard.contracts import Context
-from blockyard.init import Init
+from blockyard.weight_init import Init
 
 
 class Linear(nn.Linear):

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Context, Position
-from blockyard.init import Init
 from blockyard.position._axes import check_axes
+from blockyard.weight_init import Init
 
 
 class Alibi(Position):

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Context, Count, NonNegative, Position
-from blockyard.init import Init
 from blockyard.position._axes import check_axes
+from blockyard.weight_init import Init
 
 
 class BiasOffset(Position):

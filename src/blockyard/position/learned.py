@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Context, Count, NonNegative
-from blockyard.init import Init
 from blockyard.position._absolute import Absolute, Combine, code_width
 from blockyard.position._axes import check_axes
+from blockyard.weight_init import Init
 
 
 class Learned(Absolute):

@@ -19,8 +19,8 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from blockyard.contracts import Context, Position, Positive
-from blockyard.init import Init
 from blockyard.position._axes import check_axes
+from blockyard.weight_init import Init
 
 
 class T5Bias(Position):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blockyard.report.absent import OPEN, SAID
-from blockyard.report.verdict import BETTER, FEW, FEWEST, NONE, WORSE
+from blockyard.report.missing_arms import OPEN, SAID
+from blockyard.report.stats.verdict import BETTER, FEW, FEWEST, NONE, WORSE
 
 if TYPE_CHECKING:
     from blockyard.report.comparison import Comparison

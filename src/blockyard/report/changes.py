@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from blockyard.report import naming
-from blockyard.report.gathered import Group
+from blockyard.report.load import arm_names
+from blockyard.report.load.groups import Group
 
 MOST_ARMS = 60  # beyond that, models are not sketched to be compared
 MOST_MODULES = 60
@@ -34,13 +34,13 @@ def changes(
 def options(group: Group, baseline: Group) -> dict[str, list[Any]]:
     """Every option that changes what is computed and differs; a choice under its family's name."""
     kinds = {
-        "base": naming.Kind(baseline.config, baseline.choices),
-        "arm": naming.Kind(group.config, group.choices),
+        "base": arm_names.Kind(baseline.config, baseline.choices),
+        "arm": arm_names.Kind(group.config, group.choices),
     }
-    flat = {name: naming.flatten(kind.config) for name, kind in kinds.items()}
-    meaning = {name: naming.meaning(kind.config) for name, kind in kinds.items()}
+    flat = {name: arm_names.flatten(kind.config) for name, kind in kinds.items()}
+    meaning = {name: arm_names.meaning(kind.config) for name, kind in kinds.items()}
     found: dict[str, list[Any]] = {}
-    for family, values in naming.factors(kinds).items():
+    for family, values in arm_names.factors(kinds).items():
         found[family] = [values.get("base"), values.get("arm")]
     for key in dict.fromkeys([*meaning["base"], *meaning["arm"]]):
         both = [flat[name].get(key) for name in ("base", "arm")]
@@ -79,10 +79,10 @@ def _key(config: Mapping[str, Any]) -> str:
 @lru_cache(maxsize=256)
 def _modules(text: str) -> dict[str, str] | None:
     # Without the packages that the config allows itself: the folder may come from anywhere.
-    from blockyard import assemble
+    from blockyard.config import build
 
     try:
-        model = assemble.plan(json.loads(text)).sketch()
+        model = build.plan(json.loads(text)).sketch()
     except (ValueError, TypeError, KeyError, AttributeError, OSError, RuntimeError, AssertionError):
         return None
     return {path: type(module).__name__ for path, module in model.named_modules() if path}

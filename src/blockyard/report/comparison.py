@@ -13,14 +13,15 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from blockyard.errors import UserError
-from blockyard.report import arms as arm_rows
-from blockyard.report import attention, curves, effects, expect, fairness, origin, statistics
-from blockyard.report.absent import SAID, absent
+from blockyard.report import attention_maps, curves, fairness, provenance
+from blockyard.report import tables as arm_rows
 from blockyard.report.answer import answer
-from blockyard.report.cost import AXES, KEYS
-from blockyard.report.direction import default_metric, direction_of, directions
-from blockyard.report.gather import Asked, gather
-from blockyard.report.gathered import Gathered
+from blockyard.report.cost_table import AXES, KEYS
+from blockyard.report.load.gather import Asked, gather
+from blockyard.report.load.groups import Gathered
+from blockyard.report.load.metric_direction import default_metric, direction_of, directions
+from blockyard.report.missing_arms import SAID, absent
+from blockyard.report.stats import effects, expectations, statistics
 
 
 @dataclass
@@ -134,9 +135,9 @@ def compare(
         cells=[arm_rows.cell(record) for record in found.records],
         curves=curves.curves(found.records, {group.name: arm_rows.flops(group) for group in found.groups}),
         tuning=found.tuning,
-        attention=attention.maps(found.records),
+        attention=attention_maps.maps(found.records),
         cost_axis=cost_axis,
-        provenance=origin.provenance(found),
+        provenance=provenance.provenance(found),
     )
     made.answer = answer(made)
     return made
@@ -148,9 +149,9 @@ def _expected(
     if not text:
         return None
     try:
-        return expect.judge(text, values, direction, interesting=interesting, lacking=lacking).as_dict()
+        return expectations.judge(text, values, direction, interesting=interesting, lacking=lacking).as_dict()
     except UserError as error:  # a sweep's file says so before; the figures of a frozen plan stand all the same
-        return expect.Judgement(text, "undecided", str(error).removeprefix("expect: ")).as_dict()
+        return expectations.Judgement(text, "undecided", str(error).removeprefix("expect: ")).as_dict()
 
 
 def plain(value: Any) -> Any:

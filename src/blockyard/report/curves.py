@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from blockyard.report.record import Record
+from blockyard.report.load.run_record import Record
 from blockyard.runs.metrics import FILE
-from blockyard.runs.table import Row, read_metrics
+from blockyard.runs.metrics_table import Row, read_metrics
 
 POINTS = 200  # of a run
 BUDGET = 40_000  # of all runs together

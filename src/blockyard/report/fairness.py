@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
-from blockyard.report.gathered import Gathered, Group
-from blockyard.report.record import Record
+from blockyard.report.load.groups import Gathered, Group
+from blockyard.report.load.run_record import Record
 
 _NAMED = 6
 

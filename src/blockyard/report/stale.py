@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from blockyard.runs.files import read_json, write_json
+from blockyard.atomic_files import read_json, write_json
 from blockyard.runs.status import now
 
 DATA, PAGE = "comparison.json", "report.html"

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from pytorch_lightning.plugins.io import CheckpointIO
 
+from blockyard.atomic_files import replacing
 from blockyard.runs.checkpoint import FORMAT, LAST, PREVIOUS, STAMP, read
-from blockyard.runs.files import replacing
 
 
 class AtomicCheckpointIO(CheckpointIO):

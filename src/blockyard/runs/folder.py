@@ -25,8 +25,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from blockyard.atomic_files import TEMPORARY, read_json, read_yaml, write_json
 from blockyard.errors import UserError
-from blockyard.runs.files import TEMPORARY, read_json, read_yaml, write_json
 from blockyard.runs.identity import identity
 from blockyard.runs.lock import RunLock
 from blockyard.runs.metrics import FILE as METRICS

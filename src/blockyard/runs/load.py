@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blockyard.atomic_files import read_json
 from blockyard.errors import UserError
 from blockyard.runs.checkpoint import BEST, LAST, PREVIOUS, BadCheckpoint, read
-from blockyard.runs.files import read_json
 from blockyard.runs.folder import TOKENIZER, RunFolder
 from blockyard.runs.store import find
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from blockyard.assemble import Plan
+    from blockyard.config.build import Plan
     from blockyard.contracts import DataModule, Objective, Tokenizer
 
 WHICH = {"best": BEST, "last": LAST, "previous": PREVIOUS}
@@ -87,11 +87,11 @@ def plan_of(
     folder: RunFolder, allow: tuple[str, ...] | list[str] = (), position: Mapping[str, Any] | None = None
 ) -> Plan:
     """The plan of a run, its tokenizer as it was trained. Raises UserError for what it may not name."""
-    from blockyard import assemble
+    from blockyard.config import build
 
     config = trusted(folder, allow, position)
     try:
-        plan = assemble.plan(config)
+        plan = build.plan(config)
     except (ValueError, TypeError, KeyError, OSError) as error:
         raise UserError(f"{folder.path} cannot be rebuilt: {error}") from error
     path = folder.path / TOKENIZER
@@ -121,8 +121,8 @@ def trusted(
 
     Raises UserError naming all that is wrong with it.
     """
-    from blockyard.check import check
-    from blockyard.compose import Composed
+    from blockyard.config.check import check
+    from blockyard.config.compose import Composed
 
     named(folder, allow)
     config = folder.config | {"allow": list(allow)}

@@ -13,8 +13,8 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from blockyard.runs.files import replacing
-from blockyard.runs.table import Row, joined, line_of, parse, read_metrics, text_of
+from blockyard.atomic_files import replacing
+from blockyard.runs.metrics_table import Row, joined, line_of, parse, read_metrics, text_of
 
 log = logging.getLogger("blockyard")
 

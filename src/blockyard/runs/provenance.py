@@ -13,7 +13,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import blockyard
 from blockyard.runs.redact import redact_command
 from blockyard.runs.status import now
 
@@ -42,14 +41,14 @@ def provenance(command: Sequence[str] | None = None) -> dict[str, Any]:
         "command": redact_command(sys.argv if command is None else command),
         "folder": os.getcwd(),
         "versions": versions(),
-        "git": git_state(Path(blockyard.__file__).parent),
+        "git": git_state(Path(__file__).parents[1]),
         "host": host_facts(),
     }
 
 
 def versions() -> dict[str, str]:
     """Installed versions of what can change a result, read without importing any of it."""
-    found = {"python": platform.python_version(), "blockyard": blockyard.__version__}
+    found = {"python": platform.python_version(), "blockyard": version("blockyard")}
     for name in PACKAGES:
         try:
             found[name] = version(name)

@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from blockyard import dotted
+from blockyard.config import dotted
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import identity
@@ -156,7 +156,7 @@ def _choice(
     family: str, choice: str, choices: dict[str, Any], frozen: dict[str, Any], config_dirs: Sequence[str]
 ) -> Any:
     """The node that another choice of a family stands for, composed with the run's other choices."""
-    from blockyard.compose import compose
+    from blockyard.config.compose import compose
 
     rest = [f"{key}={value}" for key, value in choices.items() if key != family and value is not None]
     allow = [f"allow=[{','.join(map(str, frozen['allow']))}]"] if frozen.get("allow") else []

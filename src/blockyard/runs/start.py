@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from blockyard.atomic_files import sweep, write_yaml
 from blockyard.errors import UserError
-from blockyard.runs.files import sweep, write_yaml
 from blockyard.runs.folder import CHECKPOINTS, CONFIG, RUN, AlreadyDone, FailedBefore, RunFolder
 from blockyard.runs.identity import identity, run_name
 from blockyard.runs.lock import RunLock, held

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from blockyard.runs.files import read_json, write_json
+from blockyard.atomic_files import read_json, write_json
 from blockyard.runs.lock import held, holder
 
 State = Literal["queued", "running", "done", "failed", "interrupted"]

@@ -18,12 +18,12 @@ from typing import Any
 
 import yaml
 
-from blockyard.catalog import PACKAGE
+from blockyard.atomic_files import write_text
+from blockyard.config.catalog import PACKAGE
 from blockyard.errors import UserError
-from blockyard.runs.files import write_text
-from blockyard.sweep import words
-from blockyard.sweep.find import names
-from blockyard.sweep.plan import SweepPlan
+from blockyard.sweep.plan.sweep_plan import SweepPlan
+from blockyard.sweep.spec import override_text
+from blockyard.sweep.spec.locate import names
 
 FOLDER = "wandb"
 ARM, SEED = "arm", "seed"
@@ -116,7 +116,7 @@ def _values(values: list[Any]) -> dict[str, Any]:
 
 
 def _value(value: Any) -> Any:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else words.text(value)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else override_text.text(value)
 
 
 def _text(plan: SweepPlan, name: str, content: dict[str, Any]) -> str:

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockyard.contracts import Context, Memory, Seq, TokenMixer, Traits
-from blockyard.init import Init
 from blockyard.ops.linear import residual_gain
 from blockyard.token_mixer._declared import check_call, check_context
 from blockyard.token_mixer._neighbours import check_size, full_grid, neighbour, steps, window
 from blockyard.token_mixer._state import RowCache
+from blockyard.weight_init import Init
 
 
 class Convolution(TokenMixer):

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockyard.contracts import Context, Count, Memory, Rate, Seq, TokenMixer, Traits
-from blockyard.init import Init
 from blockyard.ops.attend import attend, prepare
 from blockyard.ops.cache import KVCache
 from blockyard.ops.linear import linear, residual
 from blockyard.ops.rotate import rotate
 from blockyard.token_mixer._declared import check_call, check_context
+from blockyard.weight_init import Init
 
 
 class HeadNorm(nn.RMSNorm):

@@ -20,9 +20,7 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from blockyard import catalog
 from blockyard.contracts import Context, TokenMixer, Traits
-from blockyard.overrides import near
 from blockyard.token_mixer._declared import check_traits
 
 Member = Callable[[Context], TokenMixer]
@@ -87,10 +85,9 @@ def _check(pattern: tuple[str, ...], members: Mapping[str, Any]) -> None:
         raise ValueError("token_mixer.pattern is empty; name at least one token mixer, such as [conv,attention]")
     missing = [name for name in dict.fromkeys(pattern) if name not in members]
     if missing:
-        nearest = near(missing[0], catalog.choices("token_mixer"))
-        hint = f"nearest: token_mixer={nearest[0]}" if nearest else "`blockyard list token_mixer` shows the choices"
         raise ValueError(
-            f"token_mixer.pattern names {', '.join(missing)}, which is no choice of token_mixer and no member; {hint}"
+            f"token_mixer.pattern names {', '.join(missing)}, which is neither a token mixer nor one of "
+            "token_mixer.members; see `blockyard list token_mixer`"
         )
     idle = [name for name in members if name not in pattern]
     if idle:

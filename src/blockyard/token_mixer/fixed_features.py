@@ -18,7 +18,7 @@ from torch import Tensor
 
 from blockyard.contracts import Context, Memory, Positive, Seq, TokenMixer, Traits
 from blockyard.ops.attend import attend
-from blockyard.ops.exact import full_precision
+from blockyard.ops.full_precision import full_precision
 from blockyard.ops.linear import linear, residual
 from blockyard.token_mixer._declared import check_call, check_context
 

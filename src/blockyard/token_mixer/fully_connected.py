@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Context, Memory, Seq, TokenMixer, Traits
-from blockyard.init import Init
 from blockyard.ops.linear import residual_gain
 from blockyard.token_mixer._declared import check_call, check_context, check_length
+from blockyard.weight_init import Init
 
 
 class FullyConnected(TokenMixer):

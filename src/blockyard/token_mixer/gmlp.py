@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockyard.contracts import Context, Memory, Positive, Rate, Seq, TokenMixer, Traits
-from blockyard.init import Init
 from blockyard.ops.linear import linear, residual
 from blockyard.token_mixer._declared import check_call, check_context, check_length
+from blockyard.weight_init import Init
 
 
 class SpatialGate(nn.Module):

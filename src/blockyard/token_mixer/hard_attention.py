@@ -17,7 +17,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from blockyard.contracts import Context, Count, Positive, Rate, Seq
-from blockyard.ops.weigh import hard, weigh
+from blockyard.ops.custom_weights import hard, weigh
 from blockyard.token_mixer.attention import Attention
 
 

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Context, Count, Memory, Seq, TokenMixer, Traits
 from blockyard.ops import mask
-from blockyard.ops.exact import full_precision
+from blockyard.ops.full_precision import full_precision
 from blockyard.ops.linear import linear, residual
 from blockyard.ops.rotate import rotate
 from blockyard.token_mixer._declared import check_call, check_context

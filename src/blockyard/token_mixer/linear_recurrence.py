@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockyard.contracts import Context, Memory, Positive, Seq, TokenMixer, Traits
-from blockyard.init import Init
 from blockyard.ops.linear import linear, residual
 from blockyard.token_mixer._declared import check_call, check_context
 from blockyard.token_mixer._scan import backwards, scan
 from blockyard.token_mixer._state import StateCache
+from blockyard.weight_init import Init
 
 
 class LinearRecurrence(TokenMixer):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from blockyard.contracts import Context, Count, Memory, Seq, TokenMixer, Traits
 from blockyard.ops import mask
-from blockyard.ops.exact import full_precision
+from blockyard.ops.full_precision import full_precision
 from blockyard.ops.linear import Linear, residual_gain
 from blockyard.token_mixer._declared import check_call, check_context
 from blockyard.token_mixer._neighbours import full_grid

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockyard.contracts import Context, Count, Rate, Seq, Traits
-from blockyard.init import Init
 from blockyard.token_mixer.attention import Attention
+from blockyard.weight_init import Init
 
 
 class MemoryAttention(Attention):

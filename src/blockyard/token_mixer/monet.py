@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Context, Count, Memory, Positive, Seq, TokenMixer, Traits
-from blockyard.init import Init
 from blockyard.ops.linear import linear, residual
 from blockyard.token_mixer._declared import check_call, check_context
 from blockyard.token_mixer._state import RowCache
 from blockyard.token_mixer.shift import FROM, shifted
+from blockyard.weight_init import Init
 
 
 class MONet(TokenMixer):

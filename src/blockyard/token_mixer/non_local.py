@@ -19,8 +19,8 @@ from torch.nn import functional as F
 from blockyard.contracts import Context, Memory, Positive, Rate, Seq, TokenMixer, Traits
 from blockyard.ops.attend import attend
 from blockyard.ops.cache import KVCache
+from blockyard.ops.custom_weights import average, weigh
 from blockyard.ops.linear import linear, residual
-from blockyard.ops.weigh import average, weigh
 from blockyard.token_mixer._declared import check_call, check_context
 
 EXPONENTIAL = ("gaussian", "embedded_gaussian")

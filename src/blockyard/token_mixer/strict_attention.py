@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockyard.contracts import Context, Count, Rate, Seq
-from blockyard.init import Init
 from blockyard.ops.cache import KVCache
 from blockyard.token_mixer.attention import Attention
+from blockyard.weight_init import Init
 
 
 class StrictAttention(Attention):

@@ -15,7 +15,7 @@ def check_name(name: str) -> None:
     import timm
 
     if not timm.is_model(name):
-        from blockyard.overrides import near
+        from blockyard.errors import near
 
         close = near(name, timm.list_models())
         raise ValueError(f"tokenizer.name={name}: timm has no such model; nearest: {', '.join(close) or 'none'}")

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Context, DataSpec, Embedder, Seq, Tokenizer, TokenSpec
-from blockyard.init import Init
 from blockyard.ops.linear import Linear
 from blockyard.tokenizer import _timm
 from blockyard.tokenizer._grid import places
+from blockyard.weight_init import Init
 
 
 class Timm(Tokenizer):

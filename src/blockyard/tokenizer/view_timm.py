@@ -13,10 +13,10 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from blockyard.contracts import Context, DataSpec, Tokenizer, TokenSpec
-from blockyard.init import Init
 from blockyard.ops.linear import Linear
 from blockyard.tokenizer import _timm
 from blockyard.tokenizer._views import ViewEmbedder, view_tokens
+from blockyard.weight_init import Init
 
 
 class ViewTimm(Tokenizer):

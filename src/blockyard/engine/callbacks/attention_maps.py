@@ -12,10 +12,10 @@ from __future__ import annotations
 import contextlib
 from typing import Any, ClassVar, Literal
 
+from blockyard.atomic_files import read_json, write_json
 from blockyard.contracts import Count, CountOrZero
-from blockyard.engine.callbacks.watcher import Live, Watcher
+from blockyard.engine.callbacks.base import Live, Watcher
 from blockyard.errors import UserError
-from blockyard.runs.files import read_json, write_json
 
 FILE = "attention.json"
 _DIGITS = 4

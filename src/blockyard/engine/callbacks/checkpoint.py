@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from blockyard.contracts import Count
-from blockyard.engine.callbacks.watcher import Live, Watcher
+from blockyard.engine.callbacks.base import Live, Watcher
 from blockyard.runs.checkpoint import BEST, LAST
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from blockyard.contracts import Architecture, Count, DataModule, NonNegative, Objective
-from blockyard.engine.callbacks.watcher import Live, Watcher
+from blockyard.engine.callbacks.base import Live, Watcher
 from blockyard.errors import UserError
 
 

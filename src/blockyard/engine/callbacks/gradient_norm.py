@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from blockyard.engine.callbacks.watcher import Live, Watcher
+from blockyard.engine.callbacks.base import Live, Watcher
 
 
 class GradientNorm(Watcher):

@@ -10,7 +10,7 @@ import time
 from typing import Any, ClassVar
 
 from blockyard.contracts import NonNegative
-from blockyard.engine.callbacks.watcher import Live, Watcher
+from blockyard.engine.callbacks.base import Live, Watcher
 
 
 class Progress(Watcher):

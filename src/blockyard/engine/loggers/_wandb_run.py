@@ -83,7 +83,7 @@ def bounded(call: Callable[[], None], seconds: float) -> str | None:
 
 def directions(config: Mapping[str, Any]) -> dict[str, str]:
     """Which way each metric of a config's objective is better; nothing where it has none."""
-    from blockyard.assemble import instantiate
+    from blockyard.config.build import instantiate
 
     node = config.get("objective")
     if not isinstance(node, Mapping) or "_target_" not in node:

@@ -28,7 +28,7 @@ SCRIPTS = (
 
 def write(comparison: dict[str, Any], path: str | os.PathLike[str]) -> Path:
     """Write the page of a comparison to `path`, whole or not at all. Raises OSError."""
-    from blockyard.runs.files import write_text
+    from blockyard.atomic_files import write_text
 
     write_text(Path(path), render(comparison))
     return Path(path)

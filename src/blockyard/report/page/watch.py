@@ -52,7 +52,7 @@ class Watched:
 
     def fingerprint(self) -> tuple[Any, ...]:
         """Changes whenever a file that the comparison reads does. Raises UserError where a path means no run."""
-        from blockyard.report.found import named
+        from blockyard.report.load.named_runs import named
 
         found = named(self.paths, self.options.get("outputs", "outputs"))
         folders = [*found.runs]
@@ -113,7 +113,7 @@ def _snapshot(comparison: dict[str, Any]) -> Snapshot:
 @lru_cache(maxsize=64)
 def _cells(sweep: Path, stamp: tuple[int, int] | None) -> list[Path]:  # noqa: ARG001 - the key of the cache
     """The run folders of a plan; read again only when the plan's file has another stamp."""
-    from blockyard.sweep.plan import SweepPlan
+    from blockyard.sweep.plan.sweep_plan import SweepPlan
 
     plan = SweepPlan.load(sweep)
     return [sweep, *(plan.path(cell) for cell in plan.cells)]

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from blockyard.report.naming import show
-from blockyard.report.verdict import p_is, said_p
+from blockyard.report.load.arm_names import show
+from blockyard.report.stats.verdict import p_is, said_p
 
 SHORT = {"no difference shown": "no difference", "too few seeds": "too few seeds"}
 COSTS = (  # figure, head, unit of a thousand

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from blockyard.report.cost import KEYS
+from blockyard.report.cost_table import KEYS
 
 _GAP = ("t_p", "permutation_p", "smallest_p", "holm_p", "effect")
 

@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from blockyard.report.render import columns
-from blockyard.verbs._screen import console as make_console
+from blockyard.terminal import console as make_console
 
 if TYPE_CHECKING:
     from rich.console import Console

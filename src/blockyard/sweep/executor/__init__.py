@@ -20,10 +20,10 @@ def build(name: str, options: dict[str, Any], workers: int | None = None) -> Exe
     workers: how many cells at once, where the executor has such an option. Raises UserError naming
     every option that does not fit, and the package to install where one is missing.
     """
-    from blockyard import catalog
-    from blockyard.overrides import near
-    from blockyard.schema import RESERVED, locate
-    from blockyard.schema import options as legal
+    from blockyard.config import catalog
+    from blockyard.config.schema import RESERVED, locate
+    from blockyard.config.schema import options as legal
+    from blockyard.errors import near
 
     names = catalog.choices(FAMILY)
     if name not in names:

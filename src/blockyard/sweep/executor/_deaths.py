@@ -23,7 +23,7 @@ def silent(task: Task, code: int) -> Outcome:
 
 def lost(task: Task, code: int, reason: str, *, failed: bool) -> Outcome:
     """The outcome of a cell that was lost, written into its run's status too."""
-    from blockyard.sweep.cell import given_up
+    from blockyard.sweep.execution.cell import given_up
 
     given_up(task, reason, failed=failed)
     return Outcome(task.key, code, reason)

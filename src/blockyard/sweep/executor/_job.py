@@ -24,7 +24,7 @@ class Job:
 
     def __call__(self, task: Task) -> Outcome:
         """The cell's outcome; no return where the job goes back into the queue."""
-        from blockyard.sweep.cell import execute
+        from blockyard.sweep.execution.cell import execute
 
         if self.threads is not None:
             use_threads(self.threads)

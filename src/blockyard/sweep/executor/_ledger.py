@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from blockyard.atomic_files import read_json, write_json
 from blockyard.errors import UserError
-from blockyard.runs.files import read_json, write_json
 
 JOBS = "jobs.json"  # run -> job
 

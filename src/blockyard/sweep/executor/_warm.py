@@ -30,12 +30,12 @@ HEAVY = (
     "torchmetrics",
     "omegaconf",  # Lightning, when it saves
     "sklearn.datasets",
-    "blockyard.engine.prepare",
-    "blockyard.engine.fit",
-    "blockyard.engine.processes",
+    "blockyard.engine.setup",
+    "blockyard.engine.run",
+    "blockyard.engine.system.processes",
     "blockyard.engine.loggers",
     "blockyard.runs.provenance",
-    "blockyard.sweep.cell",
+    "blockyard.sweep.execution.cell",
 )
 GRACE = 120.0  # seconds a cell may take to save when nobody is left to wait for it
 _PR_SET_PDEATHSIG = 1
@@ -158,7 +158,7 @@ def _cell(order: Order, write: int, server: int) -> int:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         if os.getppid() != server:
             return 143
-    from blockyard.sweep.cell import execute
+    from blockyard.sweep.execution.cell import execute
 
     os.environ.update(order.environment or {})
     if order.threads is not None:

@@ -19,7 +19,7 @@ from typing import Literal
 
 from blockyard.contracts import Count
 from blockyard.sweep.executor._deaths import silent
-from blockyard.sweep.executor._places import Places, cores, visible_gpus
+from blockyard.sweep.executor._slots import Places, cores, visible_gpus
 from blockyard.sweep.executor._warm import Ended, Order
 from blockyard.sweep.executor.base import Executor, Outcome, Task
 

@@ -23,7 +23,7 @@ from blockyard.errors import UserError
 from blockyard.sweep.executor._deaths import lost
 from blockyard.sweep.executor._job import Job
 from blockyard.sweep.executor._ledger import known, pair, remember, said
-from blockyard.sweep.executor._places import cores, wanted
+from blockyard.sweep.executor._slots import cores, wanted
 from blockyard.sweep.executor.base import Executor, Outcome, Task
 
 _ARRAY = 1000  # jobs; SLURM's own limit is 1001 unless set otherwise

@@ -1,0 +1,30 @@
+"""blockyard _cell RUN_DIR
+
+Train from the frozen config in a run folder; how the processes of one run are started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+
+from blockyard.errors import UserError
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Join the run whose folder is named. Raises UserError where no run started this process for it."""
+    from blockyard.engine.run import train
+    from blockyard.engine.system.processes import ALLOW
+    from blockyard.runs.folder import RunFolder
+    from blockyard.runs.load import named
+
+    if len(arguments) != 1:
+        raise UserError("_cell takes one run folder")
+    allow = os.environ.get(ALLOW)
+    if allow is None:
+        raise UserError("_cell is started by `blockyard train` for a run of several processes, not by hand")
+    folder = RunFolder.open(arguments[0])
+    named(folder, json.loads(allow))  # what the folder says of itself is not enough
+    folder.foreign = False
+    return train(folder, resume=folder.resumes)

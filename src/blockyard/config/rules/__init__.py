@@ -1,0 +1,14 @@
+"""What cannot be combined, from two declarations at a time.
+
+Each rule reads what components declare (traits, ports, axes, ...) and returns a reason or None.
+Adding a component adds no rule.
+"""
+
+from __future__ import annotations
+
+from blockyard.config.rules import blocks, coordinates, objective, sequence
+from blockyard.config.rules.declarations import Facts, Pick, Rule
+
+RULES: tuple[Rule, ...] = (*coordinates.RULES, *sequence.RULES, *blocks.RULES, *objective.RULES)
+
+__all__ = ["RULES", "Facts", "Pick", "Rule"]

@@ -1,0 +1,94 @@
+"""What blocks are made of: mixers that fit into them, and models that stack some or none."""
+
+from __future__ import annotations
+
+from blockyard.config.rules.declarations import Facts, Pick, Rule
+from blockyard.contracts import Block, TokenMixer
+
+
+def fusing_tokens(f: Facts) -> str | None:
+    """A fused block needs a token mixer that is projection, mix, projection."""
+    return _fusing(f, "token_mixer")
+
+
+def fusing_channels(f: Facts) -> str | None:
+    """A fused block needs a channel mixer that is projection, mix, projection."""
+    return _fusing(f, "channel_mixer")
+
+
+def single_block(f: Facts) -> str | None:
+    """A block of one mixer has no place for a channel mixer."""
+    if not f["block"].target.single or f["channel_mixer"].target.empty:
+        return None
+    return f"{f['block']} has one mixer, that of the tokens, and no place for {f['channel_mixer']}"
+
+
+def nothing_mixes(f: Facts) -> str | None:
+    """A block has at least one mixer that adds something."""
+    empty = f["token_mixer"].target.empty and f["channel_mixer"].target.empty
+    if not empty or not f["model"].target.stacks:
+        return None
+    return f"{f['token_mixer']} and {f['channel_mixer']} both add nothing, so that a block does nothing"
+
+
+def cross_of_block(f: Facts) -> str | None:
+    """A decoder that looks at another row needs blocks with a place for that."""
+    if not f["model"].target.crosses or f["block"].target.add_cross is not Block.add_cross:
+        return None
+    return f"{f['block']} has no place for the cross-attention of {f['model']}"
+
+
+def blocks_of_model(f: Facts) -> str | None:
+    """A model stacks blocks, or has none."""
+    return _unused(f, "block", refuse_empty=True)
+
+
+def norm_of_model(f: Facts) -> str | None:
+    """A model without blocks has no use for their norm."""
+    return _unused(f, "norm")
+
+
+def token_mixer_of_model(f: Facts) -> str | None:
+    """A model without blocks has no use for their token mixer."""
+    return _unused(f, "token_mixer")
+
+
+def channel_mixer_of_model(f: Facts) -> str | None:
+    """A model without blocks has no use for their channel mixer."""
+    return _unused(f, "channel_mixer")
+
+
+RULES = (
+    Rule(("block", "token_mixer"), fusing_tokens),
+    Rule(("block", "channel_mixer"), fusing_channels),
+    Rule(("block", "channel_mixer"), single_block),
+    Rule(("token_mixer", "channel_mixer"), nothing_mixes),
+    Rule(("model", "block"), cross_of_block),
+    Rule(("model", "block"), blocks_of_model),
+    Rule(("model", "norm"), norm_of_model),
+    Rule(("model", "token_mixer"), token_mixer_of_model),
+    Rule(("model", "channel_mixer"), channel_mixer_of_model),
+)
+
+
+def _fusing(f: Facts, family: str) -> str | None:
+    block, mixer = f["block"], f[family]
+    if not block.target.fuses(block.options) or _projected(mixer):
+        return None
+    return f"{block} fuses the matmuls of both mixers, {mixer} has none to share: block.fused=false"
+
+
+def _unused(f: Facts, family: str, refuse_empty: bool = False) -> str | None:
+    stacks, empty = f["model"].target.stacks, getattr(f[family].target, "empty", False)
+    if not stacks and not empty:
+        return f"{f['model']} has no blocks, and so no use for {f[family]}"
+    if stacks and empty and refuse_empty:
+        return f"{f['model']} stacks blocks, {f[family]} is none"
+    return None
+
+
+def _projected(mixer: Pick) -> bool:
+    """Whether a mixer follows `contracts.Projected`."""
+    if issubclass(mixer.target, TokenMixer):
+        return mixer.target.has("mix", mixer.options)
+    return callable(getattr(mixer.target, "mix", None))

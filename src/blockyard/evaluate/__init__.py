@@ -1,0 +1,1 @@
+"""A trained run evaluated again: on one split, at longer sequences, and its decoding speed."""

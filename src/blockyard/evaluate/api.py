@@ -1,0 +1,160 @@
+"""`blockyard eval`: a run's figures on one split, computed again from its checkpoint.
+
+The same pass over the data as at the end of training (`engine.evaluation`), in the precision and
+on the kind of device recorded there, so that on the same machine the figures are equal.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from blockyard.errors import UserError
+from blockyard.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from blockyard.contracts import Split
+    from blockyard.evaluate.length_extrapolation import Curve
+    from blockyard.runs.load import Loaded
+
+Found = TypeVar("Found")
+
+log = logging.getLogger("blockyard")
+
+SPLITS = ("test", "validation", "train")
+_PART = {"test": "test", "validation": "val", "train": "train"}
+_LIMIT = {"test": "limit_test", "validation": "limit_val"}
+
+
+def evaluate(
+    run: str | os.PathLike[str] | RunFolder,
+    *,
+    split: str = "test",
+    which: str = "best",
+    outputs: str | os.PathLike[str] = "outputs",
+    allow: tuple[str, ...] | list[str] = (),
+) -> dict[str, float]:
+    """The metrics of a run's objective on a split, named as in its metrics.csv: `test/accuracy`.
+
+    run: a path, a name, an id or the beginning of one, or `last`; which: "best", "last" or "previous"
+    Raises UserError where the run, its checkpoint or its data are not there.
+    """
+    from blockyard.evaluate.loop import evaluate as measure
+    from blockyard.runs.load import load
+
+    _known(split)
+    loaded = load(run, which=which, outputs=outputs, allow=allow)
+
+    def figures(model: nn.Module, rows: Split, settings: dict[str, Any]) -> dict[str, float]:
+        return measure(model, rows, loaded.objective, **settings)
+
+    return {f"{_PART[split]}/{name}": value for name, value in _judged(loaded, split, figures).items()}
+
+
+def evaluate_longer(
+    run: str | os.PathLike[str] | RunFolder,
+    factors: Sequence[int],
+    *,
+    split: str = "test",
+    which: str = "best",
+    outputs: str | os.PathLike[str] = "outputs",
+    allow: tuple[str, ...] | list[str] = (),
+    position: dict[str, Any] | None = None,
+) -> tuple[Curve, Loaded]:
+    """A decoder's metrics in rows 1 and `factors` times as long as those of training.
+
+    position: options of its position scheme to change for this evaluation, such as {"scaling": "yarn"}
+    Raises UserError as `evaluate` does, for a run that is no decoder, data without longer rows, and for options
+    that do not fit.
+    """
+    from blockyard.evaluate.length_extrapolation import extrapolate
+    from blockyard.runs.load import load
+
+    _known(split)
+    if not factors or any(factor < 2 for factor in factors):
+        raise UserError(f"extrapolate={list(factors)}: takes whole numbers from 2, such as extrapolate=[2,4,8]")
+    loaded = load(run, which=which, outputs=outputs, allow=allow, position=position or {})
+    if not loaded.model.ctx.causal:
+        raise UserError(f"{loaded.folder.name} is no decoder; extrapolate needs model=decoder")
+    if not loaded.data.spec.lengthens:
+        raise UserError(
+            f"{loaded.folder.name}: {type(loaded.data).__name__} has no longer rows; extrapolate needs running text "
+            "(data.sample=window) or a task that is made"
+        )
+
+    def curve(model: nn.Module, rows: Split, settings: dict[str, Any]) -> Curve:
+        return extrapolate(model, rows, loaded.objective, factors, part=_PART[split], **settings)
+
+    return _judged(loaded, split, curve), loaded
+
+
+def _known(split: str) -> None:
+    if split not in SPLITS:
+        raise UserError(f"split={split!r}: takes one of {', '.join(SPLITS)}")
+
+
+def _judged(loaded: Loaded, split: str, judge: Callable[[nn.Module, Split, dict[str, Any]], Found]) -> Found:
+    """What `judge` says of the model on a split, under the conditions that the run recorded of itself."""
+    missing = loaded.data.missing()
+    if missing:
+        raise UserError(missing)
+    # An unfinished run has no summary, but what was decided for it is in run.json.
+    facts = loaded.folder.facts()
+    summary = {key: facts[key] for key in ("precision", "data") if key in facts} | loaded.folder.summary()
+    if "threads" not in summary and isinstance(facts.get("threads"), dict):
+        summary["threads"] = facts["threads"].get("threads")
+    options = loaded.plan.node("trainer")
+    threads = _use_threads(summary.get("threads"))
+    try:
+        loaded.data.prepare()
+        splits = loaded.data.load(loaded.tokenizer)
+        _same_data(loaded.data.fingerprint(), summary)
+        device = _device(summary, options.accelerator)
+        settings = {
+            "batch_size": loaded.data.eval_batch_size,
+            "device": device,
+            "precision": _precision(summary, options.precision),
+            "limit": getattr(options, _LIMIT[split]) if split in _LIMIT else None,
+        }
+        return judge(loaded.model.to(device), getattr(splits, split), settings)
+    finally:
+        _use_threads(threads)
+
+
+def _precision(summary: dict[str, Any], asked: str | int) -> str:
+    recorded = summary.get("precision")
+    if isinstance(recorded, dict) and recorded.get("precision"):
+        return str(recorded["precision"])
+    return "32" if asked == "auto" else str(asked)
+
+
+def _device(summary: dict[str, Any], accelerator: str) -> str:
+    import torch
+
+    recorded = summary.get("device")
+    wants_gpu = recorded != "cpu" if recorded else accelerator != "cpu"
+    if wants_gpu and torch.cuda.is_available():
+        return "cuda"
+    if recorded and recorded != "cpu":
+        log.warning("the run was on %s, this is the CPU: figures may differ in the last digits", recorded)
+    return "cpu"
+
+
+def _use_threads(wanted: int | None) -> int:
+    """Sums are ordered by the number of threads: take the run's, and give back what was set."""
+    import torch
+
+    before = torch.get_num_threads()
+    if wanted and wanted != before:
+        torch.set_num_threads(int(wanted))
+    return before
+
+
+def _same_data(fingerprint: str, summary: dict[str, Any]) -> None:
+    recorded = (summary.get("data") or {}).get("fingerprint")
+    if recorded and recorded != fingerprint:
+        log.warning("the data is not what the run was trained on (%s, now %s)", recorded[:12], fingerprint[:12])

@@ -1,0 +1,67 @@
+"""What a trained decoder costs to write with: one row, token after token, from its cache."""
+
+from __future__ import annotations
+
+import statistics
+
+import torch
+from torch import nn
+
+from blockyard.contracts import Context
+from blockyard.generate.decode import decode_rows
+from blockyard.generate.stepper import Stats
+from blockyard.ops.rng import undisturbed
+
+_TOKENS = 64
+_TIMES = 3
+
+
+def decoding(model: nn.Module) -> dict[str, float | None]:
+    """Tokens per second of greedy decoding from one symbol, and what its cache takes, by their names.
+
+    The rate is the median of three rows of at most 64 tokens. `cache_bytes_per_token` is what each token adds,
+    0 for a state that stays as large as it is; `cache_bytes` is what one such row keeps in the end. None for all
+    where the model does not decode from a cache: an encoder, a mixer without one, a model that is not blockyard's.
+    """
+    rows = _rows(model) if _has_cache(model) else []
+    return {
+        "decode_tokens_per_second": statistics.median(row.tokens_per_second for row in rows) if rows else None,
+        "cache_bytes_per_token": rows[0].cache_bytes_per_token if rows else None,
+        "cache_bytes": rows[0].cache_bytes if rows else None,
+    }
+
+
+def _has_cache(model: nn.Module) -> bool:
+    ctx = getattr(model, "ctx", None)
+    if not hasattr(model, "init_cache") or not isinstance(ctx, Context):
+        return False
+    if not ctx.causal or ctx.tokens.vocabulary is None or ctx.tokens.max_len < 2:
+        return False
+    try:
+        model.init_cache(1)
+    except ValueError:  # how a mixer says that it has none
+        return False
+    return True
+
+
+def _rows(model: nn.Module) -> list[Stats]:
+    tokens = min(_TOKENS, model.ctx.tokens.max_len - 1)
+    training = model.training
+    try:
+        with undisturbed(), torch.inference_mode():
+            model.eval()
+            return [_row(model, tokens) for _ in range(_TIMES + 1)][1:]  # the first warms up
+    finally:
+        model.train(training)
+
+
+def _row(model: nn.Module, tokens: int) -> Stats:
+    stats, memory = Stats(), None
+    if model.ctx.data.source is not None:
+        device = next(model.parameters()).device
+        memory = model.encode(torch.zeros((1, *model.ctx.data.source), dtype=torch.long, device=device))
+    # Not the chooser of `generate`, which refuses scores that are no numbers: here they are only timed.
+    choose = [lambda scores: int(scores.argmax())]
+    for _ in decode_rows(model, [[0]], choose, max_tokens=tokens, cache=True, stats=stats, memory=memory):
+        pass
+    return stats

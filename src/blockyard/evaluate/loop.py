@@ -1,0 +1,61 @@
+"""One pass over a split without training: the only code that measures quality.
+
+Training calls it for validation, and at the end for the test; `blockyard eval` calls it too, so
+that both give the same figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import torch
+from torch import nn
+
+from blockyard.contracts import Objective, Split
+from blockyard.data._order import eval_indices, eval_steps, take
+from blockyard.ops.autocast import autocast
+
+
+def evaluate(
+    model: nn.Module,
+    split: Split,
+    objective: Objective,
+    *,
+    batch_size: int,
+    device: torch.device | str = "cpu",
+    precision: str = "32",
+    limit: int | None = None,
+    rank: int = 0,
+    world: int = 1,
+    halt: Callable[[], None] | None = None,
+) -> dict[str, float]:
+    """Every metric of the objective over `split`, by name and without a prefix.
+
+    model: forward(inputs, lengths, segment) -> prediction; left in the mode it was in
+    limit: batches to look at, or None for all
+    rank, world: this process and how many share the work; all must call, all get the same answer
+    halt: called before each batch; may raise to give up
+    """
+    device = torch.device(device)
+    metrics = {name: metric.to(device) for name, metric in objective.metrics(split).items()}
+    for metric in metrics.values():
+        metric.sync_on_compute = world > 1
+    steps = eval_steps(len(split), batch_size)
+    training = model.training
+    model.eval()
+    context: AbstractContextManager[object] = autocast(device, precision)
+    try:
+        with torch.no_grad(), context:
+            for step in range(min(steps, limit) if limit else steps):
+                if halt is not None:
+                    halt()
+                order = eval_indices(step, num_samples=len(split), batch_size=batch_size, rank=rank, world=world)
+                # No key: what is drawn for a sample is the same at every evaluation, and in batches of any size.
+                batch = objective.prepare(take(split, order, None).to(device, non_blocking=True), None)
+                prediction = model(**batch.arguments())
+                for metric in metrics.values():
+                    metric.update(prediction, batch.target)
+        return {name: float(metric.compute()) for name, metric in metrics.items()}
+    finally:
+        model.train(training)

@@ -1,0 +1,1 @@
+"""Text from a trained decoder or encoder-decoder, token by token or by beam search."""

@@ -1,0 +1,1 @@
+"""From run folders to the records that a comparison is computed from."""

@@ -1,0 +1,1 @@
+"""Statistics of a comparison: intervals, paired differences, effects, corrected verdicts."""

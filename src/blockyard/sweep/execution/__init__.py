@@ -1,0 +1,1 @@
+"""Running the cells of a plan that are missing."""

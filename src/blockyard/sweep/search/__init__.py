@@ -1,0 +1,1 @@
+"""Hyperparameter searches: the same budget for every arm, chosen on validation."""

@@ -1,0 +1,1 @@
+"""A question file as a validated object."""

@@ -1,1 +1,0 @@
-"""The words of the command line, one file each: `run(arguments) -> exit code`."""

@@ -1,0 +1,361 @@
+"""`blockyard sweep`: the grid, the cost, the run, the answer; bad input is told at once and starts nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from blockyard.cli import main
+from blockyard.sweep.execution import estimate as estimates
+from blockyard.sweep.plan import planner
+from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan
+from blockyard.sweep.spec import locate
+from tests.tiny import ROOT
+
+FILE = """
+claim: One is better
+base: [experiment=vit_digits, debug=fast, model.depth=1, model.dim=16, model.heads=2, logger=none, trainer=cpu]
+arms:
+  plain: []
+  rms: [norm=rms]
+  bad: [token_mixer=fourier, position=rope]
+seeds: 2
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps" / "mine.yaml").write_text(FILE)
+    return tmp_path
+
+
+def done(outputs: Path, plan: SweepPlan, cell: Cell, state: str = "done", **summary: object) -> None:
+    """A run folder as a finished or failed run leaves it."""
+    import socket
+
+    folder = plan.path(cell)
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("a: 1\n")
+    (folder / "status.json").write_text(json.dumps({"state": state, "reason": "boom" if state == "failed" else None}))
+    figures = {"metrics": {"val/accuracy": 0.5, "test/accuracy": 0.5}, "seconds": 100.0, "samples": 1000} | summary
+    figures.setdefault("flops_per_sample", {"training": 2000})
+    (folder / "summary.json").write_text(json.dumps(figures))
+    facts = {"identity": cell.run.partition("/")[0].rpartition("-")[2], "host": {"name": socket.gethostname()}}
+    (folder / "run.json").write_text(json.dumps(facts))
+
+
+def make(here: Path) -> SweepPlan:
+    return planner.make(here / "sweeps" / "mine.yaml", outputs="outputs")
+
+
+def test_a_dry_run_shows_the_grid_and_writes_nothing(here, capsys):
+    before = sorted(here.rglob("*"))
+    assert main(["sweep", "mine", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"plain \(baseline\) +\(as the base\) +to run +to run", out)
+    assert re.search(r"bad .* refused +refused", out)
+    assert "refused: bad\n  - position with token_mixer: position=rope acts on queries_and_keys" in out
+    assert re.search(r"4 to run: [\d.e+]+ FLOPs, about \d+ s with \d at once \(from \d+ steps timed", out)
+    assert "trainer.precision is 32 in every cell" in out
+    assert sorted(here.rglob("*")) == before
+
+
+def test_what_is_done_is_seen(here, capsys):
+    plan = make(here)
+    done(here, plan, plan.cells[0])
+    done(here, plan, plan.cells[1], "failed")
+    assert main(["sweep", "mine", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"plain \(baseline\) +\(as the base\) +done +failed", out)
+    assert "failed: plain/s1: boom\n--retry tries the 1 failed again" in out
+    assert "2 to run" in out
+    assert main(["sweep", "mine", "--dry-run", "--retry"]) == 0
+    out = capsys.readouterr().out
+    assert "to try again" in out
+    assert "3 to run" in out
+
+
+def test_time_comes_from_runs_of_this_host(here):
+    """Of the same arm where there is one, else at the speed of runs of about that size."""
+    plan = make(here)
+    cells = {cell.run: cell for cell in plan.cells}
+    first, second = plan.cells[0], plan.cells[2]
+    done(here, plan, first, seconds=100.0, samples=1000, flops_per_sample={"training": 2_000_000})
+    found = estimates.estimate(plan, [plan.cells[1], second], places=2)
+    work = estimates._Work(plan)
+    expected = 100.0 + work.flops(second.variant) / 2e7 + 1.0
+    assert found.seconds == pytest.approx(expected / 2)
+    assert found.flops == pytest.approx(work.flops(first.variant) + work.flops(second.variant))
+    assert "from 1 finished runs on this host" in str(found)
+    assert len(cells) == 4
+
+
+def test_flops_are_those_of_the_whole_run(here):
+    """Against the engine's own count of one sample, forward and backward, times the samples."""
+    import torch
+
+    from blockyard.config.build import Plan
+    from blockyard.engine import cost_card
+
+    plan = make(here)
+    config = plan.variants["plain"].config
+    made = Plan(config)
+    split = made.data.load(made.tokenizer).train
+    batch = split.batch(torch.zeros(1, dtype=torch.int64), None)
+    exact = (
+        cost_card.flops_per_sample(made.model(0), made.objective, batch)["training"] * 5 * config["data"]["batch_size"]
+    )
+    assert estimates._Work(plan).flops("plain") == pytest.approx(exact, rel=0.1)
+
+
+def test_epochs_are_cut_as_the_engine_cuts_them(here):
+    plan = make(here)
+    config = plan.variants["plain"].config
+    work, length = estimates._Work(plan), 1_293
+    trainer, batch = config["trainer"], config["data"]["batch_size"]
+    found = work._length(config)
+    assert abs(found - length) < 50
+    for changes, steps in (
+        ({"max_steps": 7, "max_epochs": None}, 7),
+        ({"max_steps": None, "max_epochs": 2}, 2 * (found // batch)),
+        ({"max_steps": None, "max_epochs": 3, "limit_train": 4}, 12),
+        ({"max_steps": 5, "max_epochs": 3, "limit_train": 4}, 5),
+    ):
+        assert work._samples(config | {"trainer": trainer | changes}) == steps * batch
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "sweep takes one sweep file, none is named"),
+        (["mine", "yours"], "mine and yours are 2"),
+        (["mien"], "mien: there is no such sweep file; nearest: mine"),
+        (["sweeps"], "sweeps is a folder"),
+        (["mine", "--dryrun"], "--dryrun: there is no such flag"),
+        (["mine", "--workers", "0"], "--workers: '0' is no number of workers"),
+        (["mine", "--workers"], "--workers: the word after it is missing"),
+        (["mine", "--retry=yes"], "--retry: takes no value"),
+        (["mine", "--executor", "slrm"], "executor=slrm: there is no such executor; nearest: slurm"),
+        (["mine", "executor.worker=2"], "executor.worker: executor=local has no such option; nearest: workers"),
+        (["mine", "model.dmi=3"], "base: model.dmi: model (Encoder) has no option 'dmi'"),
+        (["mine", "seed=3"], "seed has no place here"),
+        (["mine", "--config-dir", "nowhere"], "nowhere is no folder"),
+    ],
+)
+def test_bad_commands(here, capsys, words, said):
+    before = sorted(here.rglob("*"))
+    assert main(["sweep", "--dry-run", *words]) == 2
+    assert said in capsys.readouterr().err
+    assert sorted(here.rglob("*")) == before
+
+
+def test_every_problem_of_a_file_is_told(here, capsys):
+    (here / "sweeps" / "mine.yaml").write_text("claims: x\nseeds: no\narms: {a: [block]}\n")
+    assert main(["sweep", "mine"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("blockyard: 4 problems\n  - ")
+    assert not (here / "outputs").exists()
+
+
+def test_a_run_ends_in_an_answer_and_fills_only_holes(here, capsys):
+    words = ["sweep", "mine", "--workers", "2", "trainer.max_steps=2"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    folder = here / "outputs" / "sweeps" / "mine"
+    assert {path.name for path in folder.iterdir()} >= {"plan.json", "comparison.json", "report.html"}
+    assert str(folder / "report.html") in out
+    found = json.loads((folder / "comparison.json").read_text())
+    assert [arm["name"] for arm in found["arms"]][:2] == ["plain", "rms"]
+    assert [cell["state"] for cell in found["cells"]].count("done") == 4
+    times = {path: path.stat().st_mtime_ns for path in here.rglob("summary.json")}
+    assert len(times) == 4
+    (here / "sweeps" / "mine.yaml").write_text(FILE.replace("seeds: 2", "seeds: 3"))
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "the question has changed: 4 runs as before, 2 new; changed: seeds" in out
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+    assert len(list(here.rglob("summary.json"))) == 6
+    plan = SweepPlan.load(folder)
+    assert plan.facts["overrides"] == ["trainer.max_steps=2"]
+    assert "trainer.max_steps=2" in plan.question["base"]
+
+
+SEARCH = FILE.replace("  bad: [token_mixer=fourier, position=rope]\n", "") + (
+    "search: {trials: 2, sampler: random, space: {optimizer.lr: {low: 1e-4, high: 1e-2, log: true}}}\n"
+)
+
+
+def test_an_arm_that_a_search_finds_no_setting_for_has_failed(here, monkeypatch):
+    from dataclasses import replace
+
+    from blockyard.sweep.execution import runner
+    from blockyard.sweep.search import search
+
+    (here / "sweeps" / "mine.yaml").write_text(SEARCH)
+    arms = {"plain": {"chosen": "plain#0", "trials": []}, "rms": {"chosen": None, "trials": []}}
+    monkeypatch.setattr(
+        search, "run", lambda plan, *_, **__: replace(plan, facts=plan.facts | {"search": {"arms": arms}})
+    )
+    monkeypatch.setattr(runner, "run", lambda *_, **__: 0)
+    assert main(["sweep", "mine", "--no-compare"]) == 1
+    arms["rms"]["chosen"] = "rms#1"
+    assert main(["sweep", "mine", "--no-compare"]) == 0
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_search_is_stopped_like_any_sweep(here, monkeypatch, number, code):
+    from blockyard.sweep.execution import runner
+    from blockyard.sweep.search import search
+
+    def stop(plan, *_, stopped, **__):
+        assert not stopped()
+        os.kill(os.getpid(), number)
+        assert stopped()
+        return plan
+
+    (here / "sweeps" / "mine.yaml").write_text(SEARCH)
+    monkeypatch.setattr(search, "run", stop)
+    monkeypatch.setattr(runner, "run", lambda *_, **__: pytest.fail("cells are run after a stop"))
+    assert main(["sweep", "mine"]) == code
+
+
+def test_shipped_sweeps_are_found_by_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shipped = {path.stem for path in (ROOT / "sweeps").glob("*.yaml")}
+    assert set(locate.names()) == shipped
+    os.mkdir("sweeps")
+    Path("sweeps/quickstart.yaml").write_text("claim: mine\n")
+    assert locate.find("quickstart") == Path("sweeps/quickstart.yaml")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "sweeps").glob("*.yaml")), ids=lambda path: path.stem)
+def test_each_shipped_sweep_can_be_planned(path):
+    plan = planner.make(path)
+    assert plan.refused == ()
+    assert plan.variants
+    assert plan.question["header"].count("\n") >= 3
+    for word in ("command", "cost", "expected"):
+        assert word in plan.question["header"]
+
+
+def test_names_are_completed(here):
+    from blockyard.commands.completion import complete
+
+    assert complete("blockyard sweep min") == ["mine"]
+    assert "--dry-run" in complete("blockyard sweep mine --d")
+    assert complete("blockyard sweep mine --executor sl") == ["slurm"]
+    assert complete("blockyard sweep mine position=ro") == ["position=rope"]
+    assert complete("blockyard compare min") == ["mine"]
+
+
+def test_completion_imports_nothing_heavy(here):
+    code = "import sys; from blockyard.commands.completion import complete; print(complete('blockyard sweep min')); "
+    code += "print({'torch', 'hydra', 'pydantic'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:2] == ["['mine']", "set()"]
+
+
+def test_cells_that_ended_but_cannot_be_compared_are_no_bad_input(here, capsys, monkeypatch):
+    from blockyard.errors import UserError
+    from blockyard.report import comparison
+
+    plan = make(here)
+    for cell in plan.cells:
+        done(here / "outputs", plan, cell)
+
+    def broken(*_: object, **__: object) -> None:
+        raise UserError("two arms built the same model")
+
+    monkeypatch.setattr(comparison, "compare", broken)
+    assert main(["sweep", "mine"]) == 1
+    assert "cannot be compared: two arms built the same model" in capsys.readouterr().err
+
+
+def test_a_run_of_train_with_the_pinned_precision_is_the_sweeps_own(here):
+    from blockyard.config.compose import compose
+    from blockyard.runs.identity import identity
+
+    plan = make(here)
+    words = ["experiment=vit_digits", "debug=fast", "model.depth=1", "model.dim=16", "model.heads=2", "trainer=cpu"]
+    made = identity(compose([*words, "norm=rms", "trainer.precision=32"]).config)
+    assert made in {cell.run.partition("/")[0].rpartition("-")[2] for cell in plan.cells}
+
+
+def test_a_queue_that_others_use_too_is_not_taken_for_endless_room(here, capsys):
+    pytest.importorskip("submitit")
+    assert main(["sweep", "mine", "--dry-run", "--executor", "slurm"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"about [\w ]+ one after another, [\w ]+ if all run together; how many do is for the queue", out)
+    assert main(["sweep", "mine", "--dry-run", "--executor", "slurm", "executor.workers=3"]) == 0
+    assert re.search(r"about \d+ s with 3 at once", capsys.readouterr().out)
+    (here / "sweeps" / "mine.yaml").write_text(SEARCH.replace("sampler: random", "sampler: tpe"))
+    assert main(["sweep", "mine", "--dry-run", "--executor", "slurm"]) == 0
+    assert "with 8 at once" in capsys.readouterr().out
+    (here / "sweeps" / "mine.yaml").write_text(SEARCH)
+    assert main(["sweep", "mine", "--dry-run", "--executor", "slurm"]) == 0
+    assert "one after another" in capsys.readouterr().out
+
+
+def test_an_answer_of_before_is_marked_as_such(here, capsys, monkeypatch):
+    from blockyard.report import stale
+    from blockyard.sweep.execution import runner
+
+    plan = make(here)
+    for cell in plan.cells:
+        done(here / "outputs", plan, cell)
+
+    def found() -> dict[str, object]:
+        return json.loads((plan.folder / stale.DATA).read_text())
+
+    assert main(["sweep", "mine"]) == 0
+    assert found()["stale"] is None
+    for code, words in ((0, ["--no-compare"]), (130, []), (1, [])):
+        # 130 is Ctrl-C; where it ended with 1, the new answer takes the old one's place
+        monkeypatch.setattr(runner, "run", lambda *_, code=code, **__: code)
+        assert main(["sweep", "mine", *words]) == code
+        assert bool(found()["stale"]) == (code != 1)
+    assert (plan.folder / stale.PAGE).is_file()
+
+
+def test_two_files_of_one_name_do_not_share_a_folder(here, capsys):
+    from blockyard.sweep.plan import history
+
+    history.store(make(here))
+    (here / "other").mkdir()
+    other = here / "other" / "mine.yaml"
+    other.write_text(FILE)
+    assert main(["sweep", str(other), "--dry-run"]) == 0  # the same question
+    other.write_text(FILE.replace("seeds: 2", "seeds: 3"))
+    before = sorted(here.rglob("*"))
+    for words in ([], ["--dry-run"]):
+        capsys.readouterr()
+        assert main(["sweep", str(other), *words]) == 2
+        said = capsys.readouterr().err
+        assert f"belongs to {here / 'sweeps' / 'mine.yaml'}, another question of the same name" in said
+        assert f"rename {other}, or give it another place with outputs=DIR" in said
+    assert sorted(here.rglob("*")) == before
+    assert main(["sweep", str(other), "--dry-run", "outputs=elsewhere"]) == 0
+    (here / "sweeps" / "mine.yaml").rename(here / "sweeps" / "moved.yaml")
+    assert main(["sweep", str(other), "--dry-run"]) == 0  # the file was moved and changed
+
+
+def test_what_could_not_be_weighed_is_said(here, monkeypatch):
+    from blockyard.config import model_size
+
+    def broken(plan: object) -> int:
+        raise RuntimeError("this part needs real tensors\nand more")
+
+    monkeypatch.setattr(model_size, "_flops", broken)
+    plan = make(here)
+    told = str(estimates.estimate(plan, plan.cells, timed=False))
+    assert "FLOPs unknown, time unknown" in told
+    assert "a size is not known: RuntimeError: this part needs real tensors and 1 more of the kind" in told

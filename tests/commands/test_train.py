@@ -1,0 +1,155 @@
+"""`blockyard train` as it is typed: start, start again, force, resume, several at once, Hydra's words."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.fork import blockyard
+
+pytestmark = pytest.mark.xdist_group("train_verb")  # most tests share one run
+QUICK = ("debug=fast", "logger=none", "callbacks=quiet")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """A folder in which one quick run is done, and what it printed."""
+    folder = tmp_path_factory.mktemp("trained")
+    command = [sys.executable, "-m", "blockyard", "train", *QUICK]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder, done
+
+
+def run_folders(folder: Path) -> list[Path]:
+    return sorted(path.parent for path in folder.glob("outputs/*/s*/status.json"))
+
+
+def test_it_says_how_it_went_and_where_it_lies(trained):
+    folder, done = trained
+    (run,) = run_folders(folder)
+    assert "test/accuracy" in done.stdout
+    assert str(run) in done.stdout
+    assert json.loads((run / "status.json").read_text())["state"] == "done"
+
+
+def test_a_run_folder_holds_what_is_promised(trained):
+    folder, _ = trained
+    (run,) = run_folders(folder)
+    names = {path.name for path in run.iterdir()}
+    assert {"config.yaml", "run.json", "status.json", "metrics.csv", "summary.json", "checkpoints"} <= names
+    assert not any("=" in path.name for path in run.rglob("*"))
+    summary = json.loads((run / "summary.json").read_text())
+    for key in ("parameters", "flops_per_sample", "step_seconds", "samples_per_second", "peak_memory", "kernels"):
+        assert summary[key], key
+    assert all(layer["kernel"] == "flash" for layer in summary["kernels"])
+
+
+def test_a_finished_run_is_not_trained_again(trained):
+    folder, _ = trained
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.*") if path.suffix != ".lock"}
+    again = blockyard(folder, "train", *QUICK)
+    assert again.returncode == 0
+    assert "force=true" in again.stdout
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.*") if path.suffix != ".lock"} == before
+
+
+def test_force_keeps_the_old_folder(trained):
+    folder, _ = trained
+    assert blockyard(folder, "train", *QUICK, "seed=5").returncode == 0
+    assert blockyard(folder, "train", *QUICK, "seed=5", "force=true").returncode == 0
+    summaries = list(folder.glob("outputs/*/*s5*/summary.json"))
+    assert len(summaries) == 2
+
+
+def test_a_resumed_run_takes_no_other_config(trained):
+    folder, _ = trained
+    refused = blockyard(folder, "train", "resume=last", "optimizer.lr=0.5")
+    assert refused.returncode == 2
+    assert "optimizer.lr" in refused.stderr
+    assert "0.5" in refused.stderr
+
+
+def test_resuming_a_finished_run_is_news(trained):
+    folder, _ = trained
+    again = blockyard(folder, "train", f"resume={run_folders(folder)[0]}")
+    assert again.returncode == 0, again.stderr
+    assert "is done already" in again.stdout
+
+
+def test_a_cell_is_not_started_by_hand(trained):
+    folder, _ = trained
+    alone = blockyard(folder, "_cell", str(run_folders(folder)[0]))
+    assert alone.returncode == 2
+    assert "not by hand" in alone.stderr
+
+
+def test_eval_gives_the_run_s_own_figures(trained):
+    folder, _ = trained
+    run = run_folders(folder)[0]
+    done = blockyard(folder, "eval", f"run={run}")
+    assert done.returncode == 0, done.stderr
+    wanted = json.loads((run / "summary.json").read_text())["metrics"]["test/accuracy"]
+    assert f"{wanted:.6g}" in done.stdout
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "words",
+    [("eval", "run=last"), ("inspect", "run=last", "mixing"), ("compare", "outputs"), ("train", "resume=last")],
+    ids=lambda words: words[0],
+)
+def test_a_verb_imports_what_it_needs(trained, words):
+    """In a Python of its own: a fork has everything already."""
+    command = [sys.executable, "-m", "blockyard", *words]
+    done = subprocess.run(command, cwd=trained[0], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_multirun_ends_each_job_apart(tmp_path):
+    done = blockyard(tmp_path, "train", "-m", "block=pre_norm,nonsense", "seed=1,2", *QUICK)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("exit ")]
+    assert len(lines) in (0, 4)
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("seeds", "norm"), [("1", "layer,layer_plain"), pytest.param("1,2", "glob(layer*)", marks=pytest.mark.full)]
+)
+def test_multirun_lands_in_the_same_store(tmp_path, seeds, norm):
+    done = blockyard(tmp_path, "train", "-m", f"norm={norm}", f"seed={seeds}", *QUICK)
+    assert done.returncode == 0, done.stderr
+    norms = [yaml.safe_load((path / "config.yaml").read_text())["norm"]["_target_"] for path in run_folders(tmp_path)]
+    assert {norm.rpartition(".")[2] for norm in norms} == {"Layer", "LayerPlain"}
+    wanted = sorted(f"s{seed}" for seed in seeds.split(",") for _ in range(2))
+    assert sorted(path.name for path in run_folders(tmp_path)) == wanted
+    assert done.stdout.count("exit 0") == len(wanted)
+    assert {path.name for path in tmp_path.iterdir()} == {"outputs"}
+
+
+@pytest.mark.full
+def test_multirun_goes_on_after_a_bad_job(tmp_path):
+    done = blockyard(tmp_path, "train", "-m", "model.heads=3,4", *QUICK)
+    assert done.returncode == 2
+    assert "exit 2" in done.stdout
+    assert "exit 0" in done.stdout
+    assert len(run_folders(tmp_path)) == 1
+
+
+def test_cfg_job_prints_and_stops(tmp_path):
+    done = blockyard(tmp_path, "train", "experiment=gpt_code", "--cfg", "job")
+    assert done.returncode == 0, done.stderr
+    assert "_target_: blockyard.model.decoder.Decoder" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_leaves_does_not_end_a_run(tmp_path):
+    command = f"{sys.executable} -m blockyard train debug=fast logger=none 2>&1 | head -1"
+    subprocess.run(command, shell=True, cwd=tmp_path, check=True, capture_output=True)
+    (run,) = run_folders(tmp_path)
+    assert json.loads((run / "status.json").read_text())["state"] == "done"

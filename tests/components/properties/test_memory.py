@@ -1,0 +1,148 @@
+"""Memories, prefixes, lengths: the rest of what a mixer declares, for every YAML."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from blockyard.contracts import Memory, Seq
+from blockyard.model._prefix import Prefix
+from blockyard.ops.cache import KVCache
+from blockyard.ops.rotate import rotate
+from tests.components.properties.checks import differs
+from tests.helpers import choices, combinations, context, factory, stir, symbols, tiny, traits
+
+
+def row(n: int, position: nn.Module | None = None) -> Seq:
+    """Facts of a plain row."""
+    return Seq(torch.arange(n), torch.arange(n).double()[None, :, None], position=position)
+
+
+def crossing() -> list[str]:
+    """Mixers that take a memory."""
+    return [name for name in choices("token_mixer") if traits(name).cross]
+
+
+GROUPED = [{"num_kv_heads": 2, "qk_norm": True}, {"num_kv_heads": 1}]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("mixer", crossing())
+def test_memory(mixer: str, causal: bool) -> None:
+    """All of the memory is seen, its padding is not, its order does not matter."""
+    for options in [{}, *GROUPED] if mixer == "attention" else [{}]:
+        crosses(stir(factory("token_mixer", mixer, options)(context(causal=causal))).double())
+
+
+def crosses(part: nn.Module) -> None:
+    """What a mixer that takes a memory promises."""
+    # So many rows, that a mixer which looks at a few tokens only looks at each in some row.
+    x, y = torch.randn(64, 4, 16).double(), torch.randn(64, 7, 16).double()
+    out = part(x, row(4), memory=Memory(y, row(7)))
+    assert out.shape == x.shape
+    for t in range(7):
+        changed = y.clone()
+        changed[:, t] += torch.randn(16)
+        moved = part(x, row(4), memory=Memory(changed, row(7)))
+        assert (moved - out).abs().amax((0, 2)).min() > 1e-6, "some token does not see the memory"
+    order = torch.randperm(7)
+    assert_close(part(x, row(4), memory=Memory(y[:, order], row(7))), out)
+    padded = row(7)
+    padded.valid = torch.arange(7) < torch.tensor([[5], [0]])
+    masked = part(x[:2], row(4), memory=Memory(y[:2], padded))
+    assert_close(masked[:1], part(x[:1], row(4), memory=Memory(y[:1, :5], row(5))))
+    assert_close(masked[1], torch.zeros_like(masked[1]))
+    for t in range(4):
+        alone = part(x[:, t : t + 1], row(1), memory=Memory(y, row(7)))
+        assert_close(alone, out[:, t : t + 1])
+
+
+@pytest.mark.parametrize("mixer", [m for m in choices("token_mixer") if traits(m).prefix])
+def test_the_class_token_takes_part(mixer: str) -> None:
+    """It sees every token, and every token sees it and the registers."""
+    prefix = Prefix(class_token=True, registers=1)
+    model = tiny(token_mixer=mixer, head="class_token", prefix=prefix)
+    inputs = symbols(64, 6)
+    before = model(inputs)
+    for t in range(6):
+        changed = inputs.clone()
+        changed[:, t] = (changed[:, t] + 1) % 11
+        differs(model(changed), before)
+    tokens = tiny(token_mixer=mixer, prefix=prefix)
+    before = tokens(inputs)
+    assert before.shape == (64, 6, 11)
+    for learned in (tokens.prefix.class_token, tokens.prefix.registers):
+        with torch.no_grad():
+            learned += torch.randn(learned.shape)
+        after = tokens(inputs)
+        assert (after - before).abs().amax((0, 2)).min() > 1e-6
+        before = after
+
+
+@pytest.mark.parametrize(("mixer", "position", "axes"), combinations())
+def test_lengths(mixer: str, position: str, axes: int) -> None:
+    """Rows of any length where declared, of one length where not."""
+    if axes == 2:
+        return
+    model = tiny(token_mixer=mixer, position=position, axes=axes)
+    if traits(mixer).any_length:
+        for n in (1, 3, 5, 9):
+            assert model(symbols(2, n)).shape == (2, n, 11)
+    else:
+        with pytest.raises(ValueError, match="built for 6 tokens and got 5"):
+            model(symbols(2, 5))
+
+
+@pytest.mark.parametrize("axes", [1, 2])
+def test_rotation_leaves_the_prefix_alone(axes: int) -> None:
+    position = factory("position", "rope")(context(axes=axes))
+    coords = torch.randint(1, 5, (1, 6, axes)).double()
+    seq = Seq(torch.arange(6), coords, num_prefix=2, position=position)
+    q, k = torch.randn(2, 4, 6, 4).double(), torch.randn(2, 2, 6, 4).double()
+    turned = rotate(q, k, seq, seq)
+    for before, after in zip((q, k), turned, strict=True):
+        assert torch.equal(before[:, :, :2], after[:, :, :2])
+        assert (before[:, :, 2:] - after[:, :, 2:]).abs().amax((0, 1, 3)).min() > 0
+    bare = Seq(torch.arange(4), coords[:, 2:], position=position)
+    assert_close(rotate(q[:, :, 2:], k[:, :, 2:], bare, bare)[0], turned[0][:, :, 2:])
+
+
+def test_a_memory_turns_only_in_the_same_coordinates() -> None:
+    position = factory("position", "rope")(context())
+    q, k = torch.randn(1, 4, 3, 4).double(), torch.randn(1, 4, 5, 4).double()
+    foreign = rotate(q, k, row(3, position), row(5))
+    assert foreign[0] is q
+    assert foreign[1] is k
+    own = rotate(q, k, row(3, position), row(5, position))
+    assert not torch.equal(own[0], q)
+    assert_close(own[1][:, :, :3], rotate(q, k[:, :, :3], row(3, position), row(3, position))[1])
+
+
+def test_the_cache_keeps_facts() -> None:
+    """Index, coordinates, validity and segments of past keys, through every mixture of pieces."""
+    cache, segments = KVCache(2, 1, 4), torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 2, 2]])
+    valid = torch.tensor([[True, True], [True, False]])
+    start = 0
+    for size in (2, 1, 2):
+        here = slice(start, start + size)
+        seq = Seq(
+            torch.arange(start, start + size),
+            torch.arange(start, start + size).double()[None, :, None].expand(2 if start else 1, -1, -1),
+            valid=None if start else valid,
+            segment=segments[:, here],
+        )
+        k = torch.full((2, 1, size, 4), float(start))
+        keys, values, k_seq = cache.append(k, k + 0.5, seq)
+        start += size
+    assert torch.equal(keys[0, 0, :, 0], torch.tensor([0.0, 0.0, 2.0, 3.0, 3.0]))
+    assert torch.equal(values, keys + 0.5)
+    assert torch.equal(k_seq.index, torch.arange(5))
+    assert torch.equal(k_seq.coords[1, :, 0], torch.arange(5).double())
+    assert torch.equal(k_seq.segment, segments)
+    assert torch.equal(k_seq.valid, torch.tensor([[True] * 5, [True, False, True, True, True]]))
+    with pytest.raises(ValueError, match="segment is given for only one"):
+        cache.append(k[:, :, :1], k[:, :, :1], row(1))
+    with pytest.raises(ValueError, match="a prefix can only be the first"):
+        cache.append(k[:, :, :1], k[:, :, :1], Seq(torch.arange(1), torch.zeros(1, 1, 1), num_prefix=1))

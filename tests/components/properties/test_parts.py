@@ -1,0 +1,227 @@
+"""Channel mixers, fused blocks, initial weights: what parts promise by themselves, for every YAML."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from blockyard.channel_mixer.mlp import MLP
+from blockyard.contracts import ChannelMixer, Context, Traits
+from blockyard.model._prefix import Prefix
+from blockyard.token_mixer.attention import Attention
+from blockyard.weight_init import Init, initialise
+from tests.components.properties.checks import channels_alone, fused_equals_unfused
+from tests.helpers import blocks, choices, context, factory, legal, node, stir, symbols, tiny
+
+
+@pytest.mark.parametrize("name", choices("channel_mixer"))
+def test_channel_mixers_never_mix_tokens(name: str) -> None:
+    mixer = stir(factory("channel_mixer", name)(context())).double().eval()
+    if mixer.empty:
+        assert_close(mixer(torch.ones(2, 5, 16)), torch.zeros(2, 5, 16), rtol=0, atol=0)
+        return
+    channels_alone(mixer, 16)
+
+
+@pytest.mark.parametrize("name", choices("norm"))
+def test_norms_never_mix_tokens(name: str) -> None:
+    """In training too, unless it declares that all tokens have a say there."""
+    norm = stir(factory("norm", name)(context())).double()
+    channels_alone(norm.eval(), 16)
+    if getattr(norm, "across_tokens", False):
+        with pytest.raises(AssertionError):
+            channels_alone(norm.train(), 16)
+    else:
+        channels_alone(norm.train(), 16)
+
+
+class Smears(MLP):
+    """Planted: takes the mean of all tokens away."""
+
+    def mix(self, h: Tensor) -> Tensor:
+        return super().mix(h) - h.mean(1, keepdim=True)
+
+
+def test_planted_smear_is_caught() -> None:
+    with pytest.raises(AssertionError):
+        channels_alone(stir(Smears(context())).double(), 16)
+
+
+def projected(family: str) -> list[str]:
+    """Choices that a fused block takes."""
+    return [name for name in choices(family) if hasattr(node(family, name)[0], "mix")]
+
+
+def fusing() -> list[str]:
+    """Blocks that can fuse."""
+    return [name for name in choices("block") if node("block", name)[0].fuses({"fused": True})]
+
+
+def variants() -> list[tuple[str, dict[str, Any]]]:
+    """Token mixers that a fused block takes, with the options that change their projections."""
+    wanted = ({}, {"bias": True}, {"num_kv_heads": 2, "qk_norm": True})
+    known = {name: inspect.signature(node("token_mixer", name)[0]).parameters for name in projected("token_mixer")}
+    return [(name, options) for name in known for options in wanted if options.keys() <= known[name].keys()]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("channel", projected("channel_mixer"))
+@pytest.mark.parametrize(("mixer", "options"), variants(), ids=str)
+@pytest.mark.parametrize("block", fusing())
+def test_fused_equals_unfused(block: str, mixer: str, options: dict[str, Any], channel: str, bias: bool) -> None:
+    for causal in (False, True):
+        pair = [
+            tiny(
+                causal=causal,
+                block=block,
+                token_mixer=mixer,
+                channel_mixer=channel,
+                position="rope" if legal(mixer, "rope", 1) else "none",
+                options={"block": {"fused": fused}, "channel_mixer": {"bias": bias}, "token_mixer": options},
+            )
+            for fused in (True, False)
+        ]
+        fused_equals_unfused(*pair, 6)
+
+
+class Drops(MLP):
+    """Planted: something its `mix` does not know of."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 1.1 * super().forward(x)
+
+
+def test_planted_difference_is_caught() -> None:
+    pair = [
+        tiny(block="parallel", options={"block": {"fused": fused}}, replace={"channel_mixer": Drops})
+        for fused in (True, False)
+    ]
+    with pytest.raises(AssertionError):
+        fused_equals_unfused(*pair, 6)
+
+
+class Lookback(Attention):
+    """Its class promises nothing causal; an option makes it so, and then it only looks back."""
+
+    traits = replace(Attention.traits, causal=False)
+
+    def __init__(self, ctx: Context, *, backwards: bool = False) -> None:
+        if backwards:
+            self.traits = self.traits_for({"backwards": True})
+        super().__init__(ctx)
+
+    @classmethod
+    def traits_for(cls, options: dict[str, Any]) -> Traits:
+        return replace(cls.traits, causal=True, bidirectional=False) if options.get("backwards") else cls.traits
+
+
+@pytest.mark.parametrize("block", blocks())
+def test_traits_follow_the_options(block: str) -> None:
+    backwards = partial(Lookback, backwards=True)
+    assert tiny(block=block, causal=True, replace={"token_mixer": backwards})(symbols(2, 6)).shape == (2, 6, 11)
+    with pytest.raises(ValueError, match="Lookback only looks back"):
+        tiny(block=block, replace={"token_mixer": backwards})
+    tiny(block=block, replace={"token_mixer": Lookback})
+    with pytest.raises(ValueError, match="Lookback cannot keep the future"):
+        tiny(block=block, causal=True, replace={"token_mixer": Lookback})
+
+
+def weights(**picks: object) -> dict[str, Tensor]:
+    """Initial weights of a model, by path."""
+    model = tiny(**picks)
+    return {k: v.clone() for k, v in initialise(model.float(), 7).state_dict().items()}
+
+
+@pytest.mark.parametrize("family", ["position", "norm", "block", "token_mixer", "channel_mixer"])
+def test_swapping_a_part_leaves_other_weights_bit_identical(family: str) -> None:
+    base = weights()
+    for name in choices(family):
+        other = weights(**{family: name})
+        for path in base.keys() & other.keys():
+            if family not in path:
+                assert torch.equal(base[path], other[path]), path
+
+
+def test_weights_do_not_depend_on_the_order_of_building() -> None:
+    base = weights(position="learned", prefix=Prefix(True, 2))
+    torch.manual_seed(123)
+    assert all(torch.equal(base[k], v) for k, v in weights(position="learned", prefix=Prefix(True, 2)).items())
+    more = weights(position="learned", prefix=Prefix(True, 0))
+    assert torch.equal(base["prefix.class_token"], more["prefix.class_token"])
+    assert base.keys() > more.keys()
+
+
+def test_seeds_differ_and_paths_differ() -> None:
+    model = tiny()
+    first = copy.deepcopy(initialise(model, 0).state_dict())
+    second = initialise(model, 1).state_dict()
+    name = "blocks.0.token_mixer.proj_in.weight"
+    assert not torch.equal(first[name], second[name])
+    assert not torch.equal(first[name], first[name.replace(".0.", ".1.")])
+
+
+def test_spread_is_as_declared() -> None:
+    model = initialise(tiny(sizes={"dim": 128, "depth": 8}), 0)
+    block = model.blocks[3]
+    assert block.token_mixer.proj_in.weight.std().item() == pytest.approx(0.02, rel=0.05)
+    for layer in (block.token_mixer.proj_out, block.channel_mixer.proj_out):
+        assert layer.weight.std().item() == pytest.approx(0.02 / 4, rel=0.05)
+
+
+def test_what_is_added_to_the_stream_starts_at_its_size() -> None:
+    """Position vectors, waves, class and register tokens: init_std, unless an option says otherwise."""
+    sizes = {"dim": 256, "grid": (64,), "init_std": 0.05}
+    prefix = Prefix(class_token=True, registers=16)
+    model = initialise(tiny(position="learned", prefix=prefix, sizes=sizes), 0)
+    for vectors in (model.position.table, model.prefix.class_token, model.prefix.registers):
+        assert vectors.std().item() == pytest.approx(0.05, rel=0.15)
+        assert vectors.mean().abs().item() < 0.01
+    other = initialise(tiny(position="learned", sizes=sizes, options={"position": {"std": 0.3}}), 0)
+    assert other.position.table.std().item() == pytest.approx(0.3, rel=0.05)
+    assert tiny(position="sinusoidal", sizes=sizes).position.scale == 0.05
+    steps = tiny(position="sinusoidal", sizes=sizes).steps(symbols(1, 64))
+    waves = steps["placed"] - steps["embedded"]
+    assert waves.square().mean().sqrt().item() == pytest.approx(0.05 / 2**0.5, rel=1e-6)
+
+
+def test_tied_weights_are_drawn_once() -> None:
+    loose, tied = tiny(causal=True), tiny(causal=True, options={"head": {"tied": True}})
+    assert tied.head.proj.weight is tied.embedder.table
+    drawn = [initialise(model, 0).embedder.table for model in (loose, tied)]
+    assert torch.equal(*drawn)
+    assert tied(symbols(1, 6)).shape == (1, 6, 11)
+
+
+class Undeclared(ChannelMixer):
+    """Planted: a weight of its own, and nothing said about how it starts."""
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(ctx.dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.gain
+
+
+class Half(Undeclared):
+    """Planted: declares the wrong one."""
+
+    def init_weights(self, init: Init) -> None:
+        init.module.other = None
+        init.zeros("other")
+
+
+@pytest.mark.parametrize(("planted", "says"), [(Undeclared, "declares no initial"), (Half, "leaves out gain")])
+def test_undeclared_weights_are_refused(planted: type, says: str) -> None:
+    with pytest.raises(ValueError, match=says) as refused:
+        tiny(replace={"channel_mixer": planted})
+    assert planted.__name__ in str(refused.value)
+    assert "blocks.0.channel_mixer" in str(refused.value)

@@ -1,0 +1,166 @@
+"""Causality, padding, packing: what a mixer declares holds with every position scheme, for every YAML."""
+
+from __future__ import annotations
+
+import pytest
+from torch import Tensor
+
+from blockyard.contracts import Context, Seq, TokenSpec
+from blockyard.head.mean_pool import MeanPool
+from blockyard.model._prefix import NO_PREFIX, Prefix
+from blockyard.ops import mask
+from blockyard.token_mixer.attention import Attention
+from tests.components.properties.checks import causality, packing, padding, padding_of_answers
+from tests.helpers import GRIDS, LENGTH, blocks, choices, combinations, context, node, takes, tiny, traits
+
+
+def on_a_line(*traits: str) -> list[tuple[str, str, int]]:
+    """Combinations for documents, which lie on a line or nowhere."""
+    return [found for found in combinations(*traits) if found[2] < 2]
+
+
+def prefixes(mixer: str, causal: bool) -> list[Prefix]:
+    """The prefixes to try with a mixer."""
+    if not traits(mixer).prefix:
+        return [NO_PREFIX]
+    return [NO_PREFIX, Prefix(class_token=not causal, registers=2)]
+
+
+@pytest.mark.parametrize(("mixer", "position", "axes"), combinations("causal"))
+def test_causality(mixer: str, position: str, axes: int) -> None:
+    for prefix in prefixes(mixer, causal=True):
+        model = tiny(causal=True, axes=axes, prefix=prefix, token_mixer=mixer, position=position)
+        causality(model, LENGTH)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("mixer", "position", "axes"), combinations("padding", "any_length"))
+def test_padding(mixer: str, position: str, axes: int, causal: bool) -> None:
+    if causal and not traits(mixer).causal:
+        return
+    for prefix in prefixes(mixer, causal):
+        padding(tiny(causal=causal, axes=axes, prefix=prefix, token_mixer=mixer, position=position), LENGTH)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("mixer", "position", "axes"), on_a_line("packing", "any_length"))
+def test_packing(mixer: str, position: str, axes: int, causal: bool) -> None:
+    if causal and not traits(mixer).causal:
+        return
+    # Registers in a bidirectional model would join the documents, and are refused.
+    for prefix in prefixes(mixer, causal) if causal else [NO_PREFIX]:
+        packing(tiny(causal=causal, axes=axes, prefix=prefix, token_mixer=mixer, position=position), LENGTH)
+
+
+def pooling() -> list[str]:
+    """Heads that give one answer a row."""
+    return [name for name in choices("head") if node("head", name)[0].gives == "sequence"]
+
+
+@pytest.mark.parametrize(
+    "prefix", [NO_PREFIX, Prefix(class_token=True), Prefix(class_token=True, registers=2)], ids=str
+)
+@pytest.mark.parametrize("head", pooling())
+def test_padding_reaches_no_answer(head: str, prefix: Prefix) -> None:
+    if node("head", head)[0].needs_class_token and not prefix.class_token:
+        return
+    padding_of_answers(tiny(head=head, prefix=prefix, position="rope"), LENGTH)
+
+
+class Shifted(MeanPool):
+    """Planted: the mask is read from the first token of the row, prefix or not."""
+
+    def forward(self, x: Tensor, seq: Seq) -> Tensor:
+        if seq.valid is None:
+            return super().forward(x, seq)
+        valid = seq.valid[:, : x.shape[1] - seq.num_prefix, None]
+        total = x[:, seq.num_prefix :].masked_fill(~valid, 0.0).sum(1)
+        return self.proj(total / valid.sum(1).clamp(min=1))
+
+
+def test_planted_shift_of_the_mask_is_caught() -> None:
+    padding_of_answers(tiny(replace={"head": Shifted}), LENGTH)
+    with pytest.raises(AssertionError):
+        padding_of_answers(tiny(replace={"head": Shifted}, prefix=Prefix(registers=2)), LENGTH)
+
+
+ALONE = [name for name in choices("norm") if not getattr(node("norm", name)[0], "across_tokens", False)]
+WIRED = [(block, channel) for block in blocks() for channel in choices("channel_mixer") if takes(block, channel)]
+
+
+@pytest.mark.parametrize("norm", ALONE)
+@pytest.mark.parametrize(("block", "channel"), WIRED)
+def test_blocks_keep_what_mixers_promise(block: str, channel: str, norm: str) -> None:
+    for causal in (False, True):
+        model = tiny(causal=causal, block=block, channel_mixer=channel, norm=norm, position="rope")
+        padding(model, LENGTH)
+        packing(model, LENGTH)
+    causality(model, LENGTH)
+
+
+VARIANTS = [{"num_kv_heads": 1}, {"num_kv_heads": 2, "qk_norm": True}, {"bias": True}]
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+@pytest.mark.parametrize("position", choices("position"))
+def test_variants_of_attention(position: str, options: dict[str, object]) -> None:
+    for causal in (False, True):
+        model = tiny(causal=causal, position=position, options={"token_mixer": options})
+        padding(model, LENGTH)
+        packing(model, LENGTH)
+    causality(model, LENGTH)
+
+
+class Leaks(Attention):
+    """Planted: forgets that the model is causal."""
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__(ctx)
+        self.causal = False
+
+
+class Averages(Attention):
+    """Planted: adds the mean of all tokens, padding and other documents included."""
+
+    def forward(self, x: Tensor, seq: Seq, cache: object = None, memory: object = None) -> Tensor:
+        return super().forward(x, seq, cache, memory) + x.mean(1, keepdim=True)
+
+
+def test_planted_leak_is_caught() -> None:
+    with pytest.raises(AssertionError):
+        causality(tiny(causal=True, replace={"token_mixer": Leaks}), LENGTH)
+
+
+def test_planted_average_is_caught() -> None:
+    model = tiny(replace={"token_mixer": Averages})
+    with pytest.raises(AssertionError):
+        padding(model, LENGTH)
+    with pytest.raises(AssertionError):
+        packing(model, LENGTH)
+
+
+def test_planted_mask_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted in the mask itself: validity and segments are forgotten."""
+    whole = mask.visible
+
+    def forgetful(causal: bool, num_prefix: int, q: Tensor, k: Tensor, place: Tensor, *rest: object) -> Tensor:
+        seen = whole(causal, num_prefix, q, k, place, None, None, None)
+        return seen.expand(2 if seen.shape[0] == 2 else seen.shape[0], *seen.shape[1:])
+
+    monkeypatch.setattr(mask, "visible", forgetful)
+    with pytest.raises(AssertionError):
+        padding(tiny(), LENGTH)
+    with pytest.raises(AssertionError):
+        packing(tiny(causal=True), LENGTH)
+
+
+def test_grids_are_full() -> None:
+    assert [context(axes=axes).tokens.max_len for axes in GRIDS] == [LENGTH] * 3
+    assert [context(axes=axes).tokens.axes for axes in GRIDS] == [0, 1, 2]
+
+
+def test_a_count_that_is_not_the_grids_is_refused() -> None:
+    assert TokenSpec((2, 3)).max_len == TokenSpec((2, 3), count=6).max_len == TokenSpec((), count=6).max_len == 6
+    for grid, count in (((2, 3), 5), ((), 0)):
+        with pytest.raises(ValueError, match="leave count out, or use grid="):
+            TokenSpec(grid, count=count)

@@ -1,0 +1,231 @@
+"""Hard, non-local and given similarities against formulas written out token by token."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from blockyard.contracts import DataSpec, Seq
+from blockyard.model._prefix import Prefix, PrefixTokens
+from blockyard.ops import maps
+from blockyard.ops.custom_weights import Rule, average, hard, weigh
+from blockyard.token_mixer.attention import Attention
+from blockyard.token_mixer.fixed_features import FixedFeatures
+from blockyard.token_mixer.hard_attention import HardAttention
+from blockyard.token_mixer.non_local import NonLocal
+from blockyard.tokenizer.conv_patch import ConvPatch
+from blockyard.tokenizer.patch import Patch
+from tests.components.reference.test_attention_line import CAUSAL, D, N, look, row, stir, tokens
+from tests.helpers import context
+
+
+@CAUSAL
+@pytest.mark.parametrize("kv_heads", [1, 4])
+def test_hard(kv_heads: int, causal: bool) -> None:
+    """One value, that of the highest score, by a loop."""
+    ours = stir(HardAttention(context(causal=causal), num_kv_heads=kv_heads)).double()
+    x, out = tokens(), []
+    for i in range(N):
+        found = [look(x, ours, i, list(range(i + 1 if causal else N)), head) for head in range(4)]
+        picked = [values[torch.arange(2), scores.argmax(-1)] for scores, values in found]
+        out.append(torch.cat(picked, -1) @ ours.proj_out.weight.T)
+    assert_close(ours(x, row()), torch.stack(out, 1))
+
+
+@CAUSAL
+def test_softmax_tends_to_hard_attention(causal: bool) -> None:
+    """The dictionary limit: the colder the softmax, the nearer, down to nothing between them."""
+    x = tokens()
+    hard = stir(HardAttention(context(causal=causal))).double()
+    soft = Attention(context(causal=causal)).double()
+    soft.load_state_dict(hard.state_dict())
+    apart = []
+    for temperature in (1.0, 0.1, 0.01, 1e-3, 1e-5):
+        with torch.no_grad():
+            soft.proj_in.weight[:D] = hard.proj_in.weight[:D] / temperature
+            apart.append((soft(x, row()) - hard(x, row())).abs().max().item())
+    assert apart == sorted(apart, reverse=True)
+    assert apart[0] > 0.1
+    assert apart[-1] < 1e-9
+
+
+def test_hard_attention_shares_among_equals() -> None:
+    """Two tokens alike are the two entries of a softmax limit, half each."""
+    x = tokens()
+    x[:, 3] = x[:, 1]
+    ours = stir(HardAttention(context())).double()
+    with torch.no_grad():
+        ours.proj_in.weight[D : 2 * D] = 0  # all keys are equal
+    v = x @ ours.proj_in.weight[2 * D :].T
+    assert_close(ours(x, row()), v.mean(1, keepdim=True).expand_as(v) @ ours.proj_out.weight.T)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_the_gradient_of_hard_attention_is_the_softmaxs(temperature: float) -> None:
+    x, wanted = tokens(), torch.randn(2, N, D, dtype=torch.float64)
+    ours = stir(HardAttention(context(heads=1), temperature=temperature)).double()
+    x.requires_grad_()
+    (ours(x, row()) * wanted).sum().backward()
+    q, k, v = (x.detach() @ ours.proj_in.weight.T.detach()).chunk(3, -1)
+    q, k, v = (t.requires_grad_() for t in (q, k, v))
+    scores = q @ k.transpose(1, 2) / math.sqrt(D)
+    soft, out_of = F.softmax(scores / temperature, -1), ours.proj_out.weight.T.detach()
+    by_score = torch.autograd.grad((soft @ v.detach() @ out_of * wanted).sum(), (q, k), retain_graph=True)
+    picked = F.one_hot(scores.argmax(-1), N).double()
+    (by_value,) = torch.autograd.grad((picked @ v @ out_of * wanted).sum(), v)
+    assert_close(x.grad, torch.cat([*by_score, by_value], -1) @ ours.proj_in.weight)
+
+
+SCORES = ["gaussian", "embedded_gaussian", "dot_product", "concatenation"]
+
+
+def similarity(score: str, ours: NonLocal, a: Tensor, b: Tensor) -> Tensor:
+    """Wang et al., eq. 2 to 5, of two tokens (D,)."""
+    theta, phi = ours.proj_in.weight[: ours.inner], ours.proj_in.weight[ours.inner : 2 * ours.inner]
+    if score == "gaussian":
+        return torch.exp(a @ b)
+    if score == "concatenation":
+        return torch.relu(ours.pair.weight[0] @ torch.cat([theta @ a, phi @ b]))
+    product = (theta @ a) @ (phi @ b)
+    return torch.exp(product) if score == "embedded_gaussian" else product
+
+
+@CAUSAL
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("score", SCORES)
+def test_non_local(score: str, padded: bool, causal: bool) -> None:
+    ours = stir(NonLocal(context(causal=causal), score=score)).double()
+    x, g = 0.3 * tokens(), ours.proj_in.weight[-ours.inner :]
+    valid = torch.arange(N) < torch.tensor([[4], [6]]) if padded else None
+    out = ours(x, row(N, valid))
+    for b in range(2):
+        count = 4 if padded and b == 0 else N
+        for i in range(count):
+            seen = range(i + 1 if causal else count)
+            f = [similarity(score, ours, x[b, i], x[b, j]) for j in seen]
+            size = sum(f) if "gaussian" in score else len(seen)
+            wanted = sum(weight * (g @ x[b, j]) for weight, j in zip(f, seen, strict=True)) / size
+            assert_close(out[b, i], ours.proj_out.weight @ wanted)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_non_local_from_a_cache(score: str) -> None:
+    ours = stir(NonLocal(context(causal=True), score=score)).double()
+    x, cache = 0.3 * tokens(), ours.init_cache(2)
+    steps = [ours(x[:, i : i + 1], Seq(torch.tensor([i]), torch.zeros(1, 1, 1)), cache) for i in range(N)]
+    assert_close(torch.cat(steps, 1), ours(x, row()))
+    assert cache.bytes == 2 * N * (ours.inner + {"gaussian": D, "concatenation": 2}.get(score, ours.inner)) * 8
+
+
+def half(n: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values (1, 2, n, width) in bfloat16."""
+    drawn = torch.randn(3, 1, 2, n, width, generator=torch.Generator().manual_seed(0))
+    return tuple(drawn.to(torch.bfloat16))
+
+
+@pytest.mark.parametrize("rule", [hard, average, partial(average, activation=F.relu)], ids=["hard", "mean", "relu"])
+def test_half_precision_keeps_scores_apart(rule: Rule) -> None:
+    """Autocast would take the product of queries and keys to bfloat16, in which scores of different keys tie."""
+    q, k, v = half(256, 16)
+    kept = []
+
+    def listening(*call: Any) -> Tensor:
+        kept.append(rule(*call))
+        return kept[-1]
+
+    with torch.autocast("cpu", torch.bfloat16):
+        out = weigh(q, k, v, row(256), row(256), False, rule=listening)
+    exact = rule(q.float(), k.float(), row(256), row(256), False)
+    assert_close(kept[0], exact, rtol=1e-6, atol=1e-9)
+    assert_close(out, exact.to(torch.bfloat16) @ v)
+    if rule is hard:
+        assert kept[0].amax(-1).eq(1).all()
+
+
+def test_planted_wrong_count_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: an average over all tokens, padding included."""
+    ours = stir(NonLocal(context(), score="dot_product")).double()
+    x, valid = tokens(), torch.arange(N) < torch.tensor([[4], [6]])
+    alone = ours(x[:1, :4], row(4))
+    assert_close(ours(x, row(N, valid))[:1, :4], alone)
+    monkeypatch.setattr("blockyard.ops.custom_weights.mask.table", lambda *_: None)
+    with pytest.raises(AssertionError):
+        assert_close(ours(x.masked_fill(~valid[..., None], 0), row(N, valid))[:1, :4], alone)
+
+
+def test_planted_soft_choice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: hard attention that is softmax attention."""
+    monkeypatch.setattr(HardAttention, "_attend", Attention._attend)
+    with pytest.raises(AssertionError):
+        test_hard(4, False)
+
+
+@CAUSAL
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("kernel", ["gaussian", "dot"])
+def test_fixed_features(kernel: str, padded: bool, causal: bool) -> None:
+    """Nadaraya's and Watson's estimate: an average weighed by a kernel of the features."""
+    ours = stir(FixedFeatures(context(causal=causal), kernel=kernel, width=0.7)).double()
+    x, f = tokens(), torch.rand(2, N, 3, dtype=torch.float64)
+    valid = torch.arange(N) < torch.tensor([[4], [6]]) if padded else None
+    seq = row(N, valid)
+    seq.features = f
+    out = ours(x, seq)
+    for b in range(2):
+        count = 4 if padded and b == 0 else N
+        for i in range(count):
+            seen = list(range(i + 1 if causal else count))
+            if kernel == "gaussian":
+                weights = torch.exp(-(torch.cdist(f[b, i : i + 1], f[b, seen])[0] ** 2) / (2 * 0.7**2))
+            else:
+                weights = torch.exp(f[b, seen] @ f[b, i] / 0.7**2)
+            mean = (weights / weights.sum()) @ x[b, seen]
+            assert_close(out[b, i], ours.proj_out.weight @ ours.proj_in.weight @ mean)
+
+
+def test_features_are_the_mean_colours_of_patches() -> None:
+    """A picture of four flat squares: with a narrow kernel each looks at those of its own colour."""
+    data = DataSpec("image", (3, 8, 8), classes=2, target="class")
+    colours = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 1, 0], [1, 0, 0]])
+    image = colours.T.reshape(3, 2, 2).repeat_interleave(4, 1).repeat_interleave(4, 2)[None]
+    for tokenizer in (Patch(size=4), ConvPatch(size=4)):
+        ctx = context(dim=D, heads=4, axes=2)
+        ctx = replace(ctx, data=data, tokens=tokenizer.spec(data))
+        for batch in (image, (image * 255).to(torch.uint8)):
+            seq = tokenizer.embedder(ctx).eval()(batch)[1]
+            assert_close(seq.features[0], colours)
+    mixer = FixedFeatures(ctx, width=0.1)
+    with maps.listen(mixer) as seen:
+        mixer(torch.randn(1, 4, D), seq)
+    assert_close(seen[0].weights()[0, 0], (colours @ colours.T) / 2)
+    x, longer = PrefixTokens(ctx, Prefix(class_token=True))(torch.randn(1, 4, D), seq)
+    assert_close(longer.features[0], torch.cat([torch.zeros(1, 3), colours]))
+    with pytest.raises(ValueError, match="FixedFeatures mixes by features of the raw input, this row has none"):
+        mixer(x, row(5))
+
+
+def test_distances_survive_half_precision() -> None:
+    """Colours far from the origin and near each other: their distances are not rounded to bfloat16."""
+    ours = stir(FixedFeatures(context(), width=0.2))
+    seq, random = row(N), torch.Generator().manual_seed(0)
+    seq.features = 2 + 0.2 * torch.randn(2, N, 3, generator=random)
+    x = torch.randn(2, N, D, generator=random)
+    exact = ours(x, seq)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = ours(x, seq).float()
+    assert (half - exact).norm() / exact.norm() < 0.02
+
+
+def test_planted_wrong_kernel_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: the norm of the keys is forgotten, so that bright tokens draw all eyes."""
+    monkeypatch.setattr(Tensor, "square", lambda x: x * 0)
+    with pytest.raises(AssertionError):
+        test_fixed_features("gaussian", False, False)

@@ -1,0 +1,295 @@
+"""Blocks against their equations, timm's LayerScale block, and the table of DeepNet's paper."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from timm.models.vision_transformer import Block as TimmBlock
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from blockyard.block.deepnorm import DeepNorm, constants
+from blockyard.contracts import Block, Memory
+from blockyard.weight_init import initialise
+from tests.components.reference.test_mixers import row
+from tests.helpers import choices, context, factory, node, stir, tiny
+
+D = 16
+X = torch.randn(2, 6, D, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+MEMORY = Memory(torch.randn(2, 4, D, dtype=torch.float64, generator=torch.Generator().manual_seed(1)), row(4))
+Map = Callable[[Tensor], Tensor]
+BLOCKS = [name for name in choices("block") if not node("block", name)[0].empty]
+
+
+def pre(x: Tensor, norm: nn.Module, mixer: Map, finish: Any, drop: Map) -> Tensor:
+    return x + drop(mixer(norm(x)))
+
+
+def post(x: Tensor, norm: nn.Module, mixer: Map, finish: Any, drop: Map) -> Tensor:
+    return norm(x + drop(mixer(x)))
+
+
+def sandwich(x: Tensor, norm: nn.Module, mixer: Map, finish: Any, drop: Map) -> Tensor:
+    return x + drop(finish(mixer(norm(x))))
+
+
+def deep(x: Tensor, norm: nn.Module, mixer: Map, finish: Any, drop: Map) -> Tensor:
+    """A decoder of 2 blocks beside an encoder: alpha = 6^(1/4)."""
+    return norm(1.5650845800732873 * x + drop(mixer(x)))
+
+
+def scaled(x: Tensor, norm: nn.Module, mixer: Map, finish: Any, drop: Map) -> Tensor:
+    return x + drop(mixer(norm(x)) * finish.weight)
+
+
+def bare(x: Tensor, norm: nn.Module, mixer: Map, finish: Any, drop: Map) -> Tensor:
+    return drop(mixer(norm(x)))
+
+
+BRANCHES = {
+    "pre_norm": pre,
+    "post_norm": post,
+    "sandwich": sandwich,
+    "deepnorm": deep,
+    "layer_scale": scaled,
+    "rezero": scaled,
+    "single": pre,
+    "no_residual": bare,
+}
+
+
+def formula(name: str, block: Block, x: Tensor, drop: Map) -> Tensor:
+    """What a block gives, written out; each branch in turn."""
+    cross = getattr(block, "cross_mixer", None)
+    if name == "parallel":
+        h = block.token_norm(x)
+        added = block.token_mixer(h, row(6)) + block.channel_mixer(h)
+        return x + drop(added + cross(h, row(6), None, MEMORY) if cross is not None else added)
+    branch = BRANCHES[name]
+    x = branch(x, block.token_norm, lambda h: block.token_mixer(h, row(6)), block.token_finish, drop)
+    if cross is not None:
+        x = branch(x, block.cross_norm, lambda h: cross(h, row(6), None, MEMORY), block.cross_finish, drop)
+    if name == "single":
+        return x
+    return branch(x, block.channel_norm, block.channel_mixer, block.channel_finish, drop)
+
+
+def made(name: str, **options: Any) -> Block:
+    """A block with a branch for a memory where it has a place for one, all its weights large."""
+    ctx = replace(context(causal=True), peer=3)
+    channel = "none" if node("block", name)[0].single else "mlp"
+    parts = (factory("token_mixer", "attention"), factory("channel_mixer", channel), factory("norm", "layer"))
+    block = factory("block", name, options)(ctx, *parts)
+    block.add_cross(ctx, parts[0], parts[2])
+    return stir(initialise(block, 0)).double().eval()
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_equation(name: str) -> None:
+    block = made(name)
+    assert_close(block(X, row(6), None, MEMORY), formula(name, block, X, lambda h: h))
+    other = Memory(MEMORY.x.flip(-1), row(4))
+    assert not torch.allclose(block(X, row(6), None, other), block(X, row(6), None, MEMORY))
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_dropout(name: str) -> None:
+    """On what each branch adds, with the draws of torch's own dropout in order."""
+    block = made(name, dropout=0.4).train()
+    torch.manual_seed(3)
+    ours = block(X, row(6), None, MEMORY)
+    torch.manual_seed(3)
+    assert_close(ours, formula(name, block, X, lambda h: F.dropout(h, 0.4)))
+    assert not torch.allclose(ours, block.eval()(X, row(6), None, MEMORY))
+
+
+SKIPPING = [name for name in BLOCKS if "drop_path" in node("block", name)[1]]
+
+
+@pytest.mark.parametrize("name", SKIPPING)
+def test_drop_path(name: str) -> None:
+    """Each sample skips each branch by itself, at the rate of its depth; what is kept makes up for it."""
+    block, rate, size = made(name, drop_path=0.6).train(), 0.3, 3000
+    block.branch.drop_path = rate  # as in the middle of three blocks
+    x, memory = X[:1].expand(size, -1, -1), Memory(MEMORY.x[:1].expand(size, -1, -1), MEMORY.seq)
+    torch.manual_seed(0)
+    ours = block(x, row(6), None, memory)
+    calls: list[Tensor] = []
+    formula(name, block, X, lambda h: calls.append(h) or h)
+    found = torch.zeros(size, dtype=torch.long)
+    for kept in itertools.product((0.0, 1.0), repeat=len(calls)):
+        draws = iter(kept)
+        wanted = formula(name, block, X, lambda h, draws=draws: h * next(draws) / (1 - rate))[0]
+        same = (ours - wanted).abs().flatten(1).amax(1) < 1e-9
+        found += same
+        chance = torch.tensor([1 - rate if k else rate for k in kept]).prod().item()
+        assert abs(same.double().mean().item() - chance) < 4 * (chance * (1 - chance) / size) ** 0.5
+    assert (found == 1).all()
+
+
+@pytest.mark.parametrize("name", SKIPPING)
+def test_drop_path_grows_with_depth(name: str) -> None:
+    model = tiny(block=name, sizes={"depth": 4}, options={"block": {"drop_path": 0.3}})
+    assert [block.branch.drop_path for block in model.blocks] == pytest.approx([0.0, 0.1, 0.2, 0.3])
+
+
+@pytest.mark.parametrize("name", [n for n in BLOCKS if not node("block", n)[0].single])
+def test_an_empty_mixer_has_no_branch(name: str) -> None:
+    """No norm, no scale and no draw for it; the other branch is alone."""
+    options = {"block": {"fused": False}} if name == "parallel" else {}
+    model = tiny(block=name, channel_mixer="none", options=options)
+    block = model.blocks[0]
+    assert not [path for path, _ in block.named_parameters() if path.startswith("channel")]
+    x, mixed = X, lambda h: block.token_mixer(h, row(6))
+    if name == "parallel":
+        wanted = x + mixed(block.token_norm(x))
+    elif name == "deepnorm":
+        wanted = block.token_norm(4**0.25 * x + mixed(x))
+    else:
+        wanted = BRANCHES[name](x, block.token_norm, mixed, block.token_finish, lambda h: h)
+    assert_close(block(x, row(6)), wanted)
+
+
+def test_layer_scale_is_timms() -> None:
+    options = {
+        "token_mixer": {"bias": True},
+        "channel_mixer": {"bias": True},
+        "norm": {"eps": 1e-6},
+        "block": {"start": 1e-5},
+    }
+    block = tiny(block="layer_scale", options=options).blocks[0]
+    theirs = TimmBlock(D, 4, qkv_bias=True, init_values=1e-5, norm_layer=partial(nn.LayerNorm, eps=1e-6)).double()
+    pairs = {
+        "norm1": block.token_norm,
+        "attn.qkv": block.token_mixer.proj_in,
+        "attn.proj": block.token_mixer.proj_out,
+        "norm2": block.channel_norm,
+        "mlp.fc1": block.channel_mixer.proj_in,
+        "mlp.fc2": block.channel_mixer.proj_out,
+    }
+    for name, ours in pairs.items():
+        theirs.get_submodule(name).load_state_dict(ours.state_dict())
+    assert_close(theirs.ls1.gamma.float(), initialise(block, 0).token_finish.weight.float())
+    stir(theirs)
+    stir(block)
+    for name, ours in pairs.items():
+        theirs.get_submodule(name).load_state_dict(ours.state_dict())
+    with torch.no_grad():
+        theirs.ls1.gamma.copy_(block.token_finish.weight)
+        theirs.ls2.gamma.copy_(block.channel_finish.weight)
+    assert_close(block(X, row(6)), theirs(X))
+    with torch.no_grad():
+        theirs.ls2.gamma.copy_(block.token_finish.weight * 1.1)
+    with pytest.raises(AssertionError):
+        assert_close(block(X, row(6)), theirs(X))
+
+
+@pytest.mark.parametrize(("depth", "start"), [(18, 0.1), (24, 1e-5), (36, 1e-6)])
+def test_layer_scale_starts_by_depth(depth: int, start: float) -> None:
+    """Touvron et al., section 2: the deeper, the smaller."""
+    block = factory("block", "layer_scale")(
+        context(depth=depth), *(factory(f, n) for f, n in (("token_mixer", "pool"), ("channel_mixer", "mlp"))), nn_norm
+    )
+    assert initialise(block, 0).channel_finish.weight.unique().tolist() == pytest.approx([start])
+
+
+def nn_norm(ctx: Any) -> nn.Module:
+    """torch's own layer norm."""
+    return nn.LayerNorm(ctx.dim)
+
+
+@pytest.mark.parametrize(
+    ("place", "alpha", "beta"),
+    [
+        # figure 2 of Wang et al. 2022, worked out by hand for whole roots
+        ({"depth": 8}, 2.0, 64**-0.25),
+        ({"depth": 128, "causal": True}, 4.0, 1024**-0.25),
+        ({"depth": 2, "peer": 2}, 0.81 * 32 ** (1 / 16), 0.87 / 32 ** (1 / 16)),
+        ({"depth": 27, "peer": 3, "causal": True}, 3.0, 324**-0.25),
+        ({"depth": 6, "peer": 6}, 1.4179, 0.4970),  # base models of 6 and 6
+        ({"depth": 6, "peer": 6, "causal": True}, 2.0598, 0.3433),
+    ],
+)
+def test_deepnorm_constants(place: dict[str, Any], alpha: float, beta: float) -> None:
+    peer = place.pop("peer", None)
+    found = constants(replace(context(**place), peer=peer))
+    assert found == pytest.approx((alpha, beta), rel=1e-4)
+
+
+def test_deepnorm_starts_smaller() -> None:
+    """Values, hidden layers and outputs by beta; queries and keys not; elsewhere outputs by sqrt(2 depth)."""
+    plain, deep_ = (initialise(tiny(block=name), 0).blocks[1] for name in ("pre_norm", "deepnorm"))
+    beta = 16**-0.25
+    assert isinstance(deep_, DeepNorm)
+    q, k, v = deep_.token_mixer.proj_in.weight.chunk(3)
+    plain_q, plain_k, plain_v = plain.token_mixer.proj_in.weight.chunk(3)
+    assert_close((q, k, v), (plain_q, plain_k, plain_v * beta))
+    assert_close(deep_.channel_mixer.proj_in.weight, plain.channel_mixer.proj_in.weight * beta)
+    for mixer in ("token_mixer", "channel_mixer"):
+        ours, theirs = (getattr(block, mixer).proj_out.weight for block in (deep_, plain))
+        assert_close(ours, theirs * beta * 2.0)
+
+
+def test_deepnorm_knows_no_other_memory() -> None:
+    block = tiny(block="deepnorm").blocks[0]
+    with pytest.raises(ValueError, match="use block=pre_norm"):
+        block.add_cross(context(), factory("token_mixer", "attention"), factory("norm", "layer"))
+
+
+def test_rezero_starts_as_the_identity() -> None:
+    model = initialise(tiny(block="rezero", norm="none"), 0)
+    for block in model.blocks:
+        assert_close(block(X, row(6)), X, rtol=0, atol=0)
+    block(X, row(6)).sum().backward()
+    assert block.token_finish.weight.grad.item() != 0
+
+
+def test_blocks_refuse_what_they_have_no_place_for() -> None:
+    with pytest.raises(ValueError, match="use channel_mixer=none"):
+        tiny(block="single", channel_mixer="mlp")
+    for name in BLOCKS:
+        options = {"block": {"fused": False}} if name == "parallel" else {}
+        with pytest.raises(ValueError, match="both add nothing"):
+            tiny(block=name, channel_mixer="none", options=options, replace={"token_mixer": Nothing})
+
+
+class Nothing(node("token_mixer", "pool")[0]):
+    """A token mixer that adds nothing."""
+
+    empty = True
+
+
+def test_bert_normalises_before_the_first_block() -> None:
+    first, second = tiny(block="post_norm", options={"block": {"first_norm": True}}).blocks
+    assert_close(first(X, row(6)), formula("post_norm", first, first.first_norm(X), lambda h: h))
+    assert not list(second.first_norm.parameters())
+
+
+class Louder(nn.Module):
+    """Planted: what a branch adds, half as much again."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 1.5 * x
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_planted_difference_is_caught(name: str) -> None:
+    block = made(name)
+    wanted = formula(name, block, X, lambda h: h)
+    block.branch = Louder()
+    with pytest.raises(AssertionError):
+        assert_close(block(X, row(6), None, MEMORY), wanted)
+
+
+def test_planted_weight_of_the_stream_is_caught() -> None:
+    block = made("deepnorm")
+    block.alpha = 1.5  # 1.565 is right
+    with pytest.raises(AssertionError):
+        assert_close(block(X, row(6), None, MEMORY), formula("deepnorm", block, X, lambda h: h))

@@ -1,0 +1,111 @@
+"""The sandwich block against transformers' Gemma2DecoderLayer, the parallel one against timm's."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from timm.models.vision_transformer import ParallelScalingBlock
+from torch import Tensor, nn
+from torch.testing import assert_close
+from transformers import Gemma2Config
+from transformers.models.gemma2.modeling_gemma2 import Gemma2DecoderLayer
+
+from blockyard.contracts import Block
+from tests.components.reference.test_mixers import row
+from tests.helpers import tiny
+
+D, HEADS, N = 16, 4, 6
+X = torch.randn(2, N, D, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+@torch.no_grad()
+def gemma(ours: Block) -> nn.Module:
+    """Gemma 2's layer with the weights of a sandwich of attention and GEGLU; its scores are not capped."""
+    config = Gemma2Config(
+        hidden_size=D,
+        intermediate_size=ours.channel_mixer.proj_out.in_features,
+        num_hidden_layers=2,
+        num_attention_heads=HEADS,
+        num_key_value_heads=2,
+        head_dim=D // HEADS,
+        query_pre_attn_scalar=D // HEADS,
+        attn_logit_softcapping=None,
+        attn_implementation="eager",
+    )
+    theirs = Gemma2DecoderLayer(config, layer_idx=1).double().eval()
+    q, k, v = ours.token_mixer.proj_in.weight.split([D, D // 2, D // 2])
+    gate, up = ours.channel_mixer.proj_in.weight.chunk(2)
+    weights = {
+        "self_attn.q_proj": q,
+        "self_attn.k_proj": k,
+        "self_attn.v_proj": v,
+        "self_attn.o_proj": ours.token_mixer.proj_out.weight,
+        "mlp.gate_proj": gate,
+        "mlp.up_proj": up,
+        "mlp.down_proj": ours.channel_mixer.proj_out.weight,
+        "input_layernorm": ours.token_norm.weight - 1,  # theirs are how far a gain is from one
+        "post_attention_layernorm": ours.token_finish.weight - 1,
+        "pre_feedforward_layernorm": ours.channel_norm.weight - 1,
+        "post_feedforward_layernorm": ours.channel_finish.weight - 1,
+    }
+    theirs.load_state_dict({f"{name}.weight": weight for name, weight in weights.items()})
+    return theirs
+
+
+def sandwich() -> Block:
+    """A decoder's, of the parts that Gemma 2 has."""
+    options = {"token_mixer": {"num_kv_heads": 2}, "channel_mixer": {"activation": "gelu_tanh"}}
+    return tiny(causal=True, block="sandwich", norm="rms", channel_mixer="glu", options=options).blocks[0]
+
+
+def asked(theirs: nn.Module) -> Tensor:
+    """What Gemma 2's layer makes of X, turned by no position; later tokens are hidden."""
+    still = (torch.ones(1, N, D // HEADS).double(), torch.zeros(1, N, D // HEADS).double())
+    later = torch.full((N, N), -torch.inf, dtype=torch.float64).triu(1)[None, None]
+    return theirs(X, position_embeddings=still, attention_mask=later)
+
+
+def test_sandwich_is_gemmas() -> None:
+    """Their norms and softmax are worked out in float32 whatever comes in."""
+    ours = sandwich()
+    assert_close(ours(X, row(N)), asked(gemma(ours)), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("norm", ["token_norm", "token_finish", "channel_norm", "channel_finish"])
+def test_each_norm_of_a_sandwich_is_seen(norm: str) -> None:
+    ours = sandwich()
+    theirs = gemma(ours)
+    setattr(ours, norm, nn.Identity())
+    with pytest.raises(AssertionError):
+        assert_close(ours(X, row(N)), asked(theirs), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_parallel_is_timms(bias: bool, fused: bool) -> None:
+    """Weights of the hidden layer come first in timm's joined projection."""
+    options = {"token_mixer": {"bias": bias}, "channel_mixer": {"bias": bias}, "block": {"fused": fused}}
+    ours = tiny(block="parallel", options=options).blocks[0]
+    theirs = ParallelScalingBlock(
+        D, HEADS, qkv_bias=bias, proj_bias=bias, norm_layer=partial(nn.LayerNorm, eps=1e-5), fuse_out_proj=fused
+    ).double()
+    ins, outs = ([getattr(m, end) for m in (ours.channel_mixer, ours.token_mixer)] for end in ("proj_in", "proj_out"))
+    mlp, attention = outs
+    state = {"in_norm.weight": ours.token_norm.weight, "in_norm.bias": ours.token_norm.bias}
+    for end in ("weight", "bias") if bias else ("weight",):
+        state[f"in_proj.{end}"] = torch.cat([getattr(part, end) for part in ins])
+        first, second = getattr(attention, end), getattr(mlp, end)
+        if fused:
+            state[f"out_proj.{end}"] = torch.cat([first, second], dim=1) if end == "weight" else first + second
+        else:
+            state |= {f"attn_out_proj.{end}": first, f"mlp_out_proj.{end}": second}
+    if not bias:
+        state["mlp_bias"] = torch.zeros(4 * D)
+    theirs.load_state_dict(state)
+    assert_close(ours(X, row(N)), theirs(X))
+    with torch.no_grad():
+        theirs.in_norm.weight[0] += 0.1
+    with pytest.raises(AssertionError):
+        assert_close(ours(X, row(N)), theirs(X))

@@ -1,0 +1,162 @@
+"""Linear attention against its weights written out one by one; its three forms and its state against each other."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from blockyard.contracts import Memory, Seq
+from blockyard.model._prefix import Prefix
+from blockyard.token_mixer import _linear
+from blockyard.token_mixer.linear_attention import LinearAttention
+from blockyard.weight_init import initialise
+from tests.components.properties.checks import cached_decoding, causality, packing, padding, relative
+from tests.helpers import context, factory, stir, symbols, tiny
+
+D, HEADS, K = 16, 4, 4
+FEATURES = ("elu", "relu", "polynomial")
+
+
+def row(n: int, start: int = 0, position: nn.Module | None = None, segment: Tensor | None = None) -> Seq:
+    """Facts of a row on a line."""
+    index = torch.arange(start, start + n)
+    return Seq(index, index.double()[None, :, None], segment=segment, position=position)
+
+
+def made(causal: bool, **options: object) -> LinearAttention:
+    """In float64 with weights large enough to matter."""
+    return stir(initialise(LinearAttention(context(causal=causal), **options), 0)).double()
+
+
+def similarity(q: Tensor, k: Tensor, feature: str) -> Tensor:
+    """What a query and a key are worth to each other, both (K,)."""
+    if feature == "polynomial":
+        return (1 + q @ k / math.sqrt(K)) ** 2
+    phi = (lambda x: F.elu(x) + 1) if feature == "elu" else torch.relu
+    return phi(q) @ phi(k)
+
+
+def written_out(mixer: LinearAttention, x: Tensor, y: Tensor, causal: bool, segment: Tensor | None = None) -> Tensor:
+    """Each output as a weighted mean over the tokens that it sees."""
+    weight = mixer.proj_in.weight
+    q, k, v = x @ weight[:D].T, y @ weight[D : 2 * D].T, y @ weight[2 * D :].T
+    out = torch.zeros_like(x)
+    for b in range(len(x)):
+        for h in range(HEADS):
+            part = slice(h * K, (h + 1) * K)
+            for i in range(x.shape[1]):
+                seen = [j for j in range(y.shape[1]) if j <= i or not causal]
+                seen = [j for j in seen if segment is None or segment[b, i] == segment[b, j]]
+                weights = [similarity(q[b, i, part], k[b, j, part], mixer.feature) for j in seen]
+                total = sum(w * v[b, j, part] for w, j in zip(weights, seen, strict=True))
+                out[b, i, part] = total / (sum(weights) + 1e-6)
+    return out @ mixer.proj_out.weight.T
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("feature", FEATURES)
+def test_weights_written_out(feature: str, causal: bool) -> None:
+    mixer, x = made(causal, feature=feature, chunk=3), torch.randn(2, 7, D, dtype=torch.float64)
+    assert_close(mixer(x, row(7)), written_out(mixer, x, x, causal))
+    segment = torch.tensor([[0, 0, 0, 0, 1, 1, 1], [0, 1, 1, 2, 2, 2, 2]])
+    assert_close(mixer(x, row(7, segment=segment)), written_out(mixer, x, x, causal, segment))
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_memory(feature: str) -> None:
+    mixer = made(True, feature=feature)
+    x, y = torch.randn(2, 3, D, dtype=torch.float64), torch.randn(2, 5, D, dtype=torch.float64)
+    assert_close(mixer(x, row(3), memory=Memory(y, row(5))), written_out(mixer, x, y, causal=False))
+
+
+@pytest.mark.parametrize("position", ["none", "rope"])
+@pytest.mark.parametrize("feature", FEATURES)
+def test_parallel_chunked_and_recurrent_forms_agree(feature: str, position: str) -> None:
+    scheme = factory("position", position)(context(causal=True))
+    x, n = torch.randn(2, 13, D, dtype=torch.float64), 13
+    segment = torch.tensor([[0] * 6 + [1] * 7, [0] * 2 + [1] * 3 + [2] * 8])
+    for documents in (None, segment):
+        whole = made(True, feature=feature, chunk=n)(x, row(n, 0, scheme, documents))
+        for chunk in (1, 2, 5, 12):
+            pieces = made(True, feature=feature, chunk=chunk)(x, row(n, 0, scheme, documents))
+            assert_close(pieces, whole, rtol=1e-9, atol=1e-9)
+    mixer, parts = made(True, feature=feature), []
+    cache = mixer.init_cache(2)
+    for start, size in ((0, 1), (1, 4), (5, 1), (6, 7)):
+        parts.append(mixer(x[:, start : start + size], row(size, start, scheme), cache))
+    assert_close(torch.cat(parts, 1), made(True, feature=feature)(x, row(n, 0, scheme)), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_the_state_does_not_grow(feature: str) -> None:
+    mixer = made(True, feature=feature).float()
+    cache, sizes = mixer.init_cache(2), []
+    for t in range(20):
+        mixer(torch.randn(2, 1, D), row(1, t), cache)
+        sizes.append(cache.bytes)
+    features = 1 + 2 * K + K * (K - 1) // 2 if feature == "polynomial" else K
+    assert set(sizes) == {2 * HEADS * features * (K + 1) * 4}
+
+
+def test_rows_of_the_state_change_places() -> None:
+    mixer, x = made(True), torch.randn(2, 6, D, dtype=torch.float64)
+    cache, order = mixer.init_cache(2), torch.tensor([1, 1])
+    mixer(x[:, :5], row(5), cache)
+    cache.reorder(order)
+    wanted = mixer(torch.cat([x[order, :5], x[:, 5:]], 1), row(6))[:, 5:]
+    assert_close(mixer(x[:, 5:], row(1, 5), cache), wanted)
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_every_map_keeps_what_is_declared(feature: str) -> None:
+    for chunk in (2, 64):
+        options = {"token_mixer": {"feature": feature, "chunk": chunk}}
+        for position in ("none", "rope"):
+            picks = {"token_mixer": "linear_attention", "position": position, "options": options}
+            for prefix in (Prefix(), Prefix(registers=2)):
+                model = tiny(causal=True, prefix=prefix, **picks)
+                for promise in (causality, padding, packing, cached_decoding):
+                    promise(model, 6)
+            padding(tiny(**picks), 6)
+            packing(tiny(**picks), 6)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("feature", FEATURES)
+def test_rotation_makes_it_relative(feature: str, causal: bool) -> None:
+    options = {"token_mixer": {"feature": feature}}
+    relative(tiny(causal=causal, token_mixer="linear_attention", position="rope", options=options), 6)
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_half_precision_keeps_sums_exact(feature: str) -> None:
+    """Under autocast only the projections are in bfloat16: sums, and so what a row comes to, do not hang on chunks."""
+    h = torch.randn(1, 512, 3 * D, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    outs = []
+    for chunk in (1, 64, 512):
+        mixer = made(True, feature=feature, chunk=chunk).float()
+        with torch.autocast("cpu", torch.bfloat16):
+            outs.append(mixer.mix(h, row(512)))
+        assert outs[-1].dtype == torch.bfloat16
+        exact = mixer.mix(h.float(), row(512))
+        assert_close(outs[-1].float(), exact, rtol=2**-8, atol=1e-4)  # half a step of bfloat16
+    for out in outs[1:]:
+        assert (out != outs[0]).float().mean() < 0.01  # a number may lie where rounding turns
+
+
+def test_planted_forgotten_documents_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: the state is carried over the end of a document."""
+    plain = _linear.chunks
+    model = tiny(causal=True, token_mixer="linear_attention", options={"token_mixer": {"chunk": 2}})
+    packing(model, 6)
+    monkeypatch.setattr(
+        "blockyard.token_mixer.linear_attention.chunks", lambda row, base, segment, chunk: plain(row, base, None, chunk)
+    )
+    assert model(symbols(2, 6)).isfinite().all()
+    with pytest.raises(AssertionError):
+        packing(model, 6)

@@ -1,0 +1,149 @@
+"""The long convolution against torch's convolutions with its weights written out, and against a loop."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from blockyard.contracts import Seq
+from blockyard.ops.flops import counter
+from blockyard.token_mixer.long_conv import LongConv
+from blockyard.weight_init import initialise
+from tests.components.properties.checks import cached_decoding, causality, packing, padding
+from tests.helpers import context, stir, tiny
+
+D, N, ROWS, COLUMNS = 16, 9, 4, 5
+
+
+def row(n: int, valid: Tensor | None = None, segment: Tensor | None = None) -> Seq:
+    """Facts of a row on a line."""
+    return Seq(torch.arange(n), torch.arange(n).double()[None, :, None], valid, segment, grid=(n,))
+
+
+def made(ctx: object, **options: object) -> LongConv:
+    """In float64 with weights large enough to matter."""
+    return stir(initialise(LongConv(ctx, **options), 0)).double()
+
+
+def g(mixer: LongConv, distance: Tensor, side: int) -> Tensor:
+    """The weights of distances (..., A) within a row whose longest side is this, from the equation: (..., D)."""
+    net = mixer.weights
+    # A hundredth is left after 1.5 rows in the first channel, after 0.3 rows in the last.
+    rates = [math.log(100) * (1 / 1.5 + (1 / 0.3 - 1 / 1.5) * c / (D - 1)) for c in range(D)]
+    taps = []
+    for d in (distance / side).reshape(-1, distance.shape[-1]):
+        angles = torch.stack([math.pi * k * far for far in d for k in range(1, 9)])
+        hidden = torch.sin(net.enter.weight @ torch.cat([d, angles.sin(), angles.cos()]) + net.enter.bias)
+        value = net.leave.weight @ torch.sin(net.inner.weight @ hidden + net.inner.bias)
+        taps.append(value * torch.stack([torch.exp(-rate * d.abs().sum()) for rate in rates]))
+    return torch.stack(taps).reshape(*distance.shape[:-1], D)
+
+
+@pytest.mark.parametrize("cutoff", [1, 3, 4, None])
+@pytest.mark.parametrize("causal", [False, True])
+def test_it_is_a_convolution_cut_off_at_k(causal: bool, cutoff: int | None) -> None:
+    """Kernel k - 1 to both sides, or k to the past; without a cut-off as long as the row."""
+    mixer, x = made(context(causal=causal, grid=(N,)), cutoff=cutoff), torch.randn(2, N, D, dtype=torch.float64)
+    reach = N - 1 if cutoff is None else cutoff - 1
+    back = torch.arange(reach, -1 if causal else -reach - 1, -1, dtype=torch.float64)  # i - j, from far behind on
+    kernel = g(mixer, back[:, None], N).T[:, None]  # (D, 1, taps)
+    line = F.pad(x.transpose(1, 2), (reach, 0 if causal else reach))
+    assert_close(mixer(x, row(N)), F.conv1d(line, kernel, groups=D).transpose(1, 2))
+
+
+@pytest.mark.parametrize("cutoff", [2, None])
+def test_on_a_grid(cutoff: int | None) -> None:
+    mixer = made(context(axes=2, grid=(ROWS, COLUMNS)), cutoff=cutoff)
+    x = torch.randn(2, ROWS * COLUMNS, D, dtype=torch.float64)
+    reach = (ROWS - 1, COLUMNS - 1) if cutoff is None else (cutoff - 1, cutoff - 1)
+    far = [torch.arange(side, -side - 1, -1, dtype=torch.float64) for side in reach]
+    between = torch.stack(torch.meshgrid(*far, indexing="ij"), -1)  # (taps, taps, 2)
+    kernel = g(mixer, between, COLUMNS).permute(2, 0, 1)[:, None]
+    image = x.transpose(1, 2).unflatten(2, (ROWS, COLUMNS))
+    wanted = F.conv2d(image, kernel, padding=reach, groups=D).flatten(2).transpose(1, 2)
+    coords = torch.cartesian_prod(torch.arange(ROWS), torch.arange(COLUMNS)).double()[None]
+    for grid in ((ROWS, COLUMNS), None):
+        assert_close(mixer(x, Seq(torch.arange(ROWS * COLUMNS), coords, grid=grid)), wanted)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_padding_and_documents(causal: bool) -> None:
+    """A loop over pairs of tokens."""
+    mixer, x = made(context(causal=causal, grid=(N,)), cutoff=6), torch.randn(2, N, D, dtype=torch.float64)
+    valid = torch.arange(N) < torch.tensor([[N], [6]])
+    segment = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1, 1, 1, 1]])
+    for real, parts in ((valid, segment), (None, segment), (valid, None)):
+        out = mixer(x, row(N, real, parts))
+        for b in range(2):
+            for i in range(N if real is None else int(real[b].sum())):
+                wanted = torch.zeros(D, dtype=torch.float64)
+                for j in range(N):
+                    seen = (real is None or real[b, j]) and (parts is None or parts[b, i] == parts[b, j])
+                    if seen and abs(i - j) < 6 and (j <= i or not causal):
+                        wanted = wanted + g(mixer, torch.tensor([i - j]).double(), N) * x[b, j]
+                assert_close(out[b, i], wanted)
+
+
+def test_parameters_do_not_depend_on_the_row() -> None:
+    sizes = {sum(p.numel() for p in LongConv(context(grid=(n,))).parameters()) for n in (6, 600)}
+    assert len(sizes) == 1
+
+
+def test_a_cut_off_bounds_the_cache() -> None:
+    for cutoff, kept in ((4, 3), (None, N)):
+        mixer = made(context(causal=True, grid=(N,)), cutoff=cutoff)
+        cache, x, parts = mixer.init_cache(1), torch.randn(1, N, D, dtype=torch.float64), []
+        for t in range(N):
+            here = Seq(torch.tensor([t]), torch.full((1, 1, 1), float(t), dtype=torch.float64))
+            parts.append(mixer(x[:, t : t + 1], here, cache))
+        assert_close(torch.cat(parts, 1), mixer(x, row(N)))
+        assert cache.parts[0].shape[1] == kept
+
+
+@pytest.mark.parametrize("cutoff", [1, 3])
+def test_a_cut_off_keeps_what_is_declared(cutoff: int) -> None:
+    options = {"token_mixer": {"cutoff": cutoff}}
+    for axes in (1, 2):
+        model = tiny(causal=True, axes=axes, token_mixer="long_conv", options=options)
+        for promise in (causality, padding, cached_decoding):
+            promise(model, 6)
+    for causal in (False, True) if cutoff > 1 else ():
+        packing(tiny(causal=causal, token_mixer="long_conv", options=options), 6)
+
+
+def test_its_transforms_are_counted() -> None:
+    """5 / 2 n log2 n for a row of real numbers twice as long: of the weights, of two rows, and of those back."""
+    mixer, n = LongConv(context(grid=(16,))), 16
+    linear = sum(2 * 2 * n * w.in_features * w.out_features for w in mixer.modules() if isinstance(w, nn.Linear))
+    with counter() as counted:
+        initialise(mixer, 0)(torch.randn(2, n, D), row(n))
+    assert counted.get_total_flops() == linear + (1 + 2 + 2) * D * (2 * n) * 5 * 5 // 2
+
+
+class Wraps(LongConv):
+    """Planted: the transform is only as long as the row, so that its end meets its start."""
+
+    def _transformed(self, x: Tensor, grid: tuple[int, ...]) -> Tensor:
+        (n,) = grid
+        distance = torch.arange(n, dtype=x.dtype)[:, None]
+        weights = torch.fft.rfft(self.kernel(distance)[None], dim=1)
+        return torch.fft.irfft(torch.fft.rfft(x, dim=1) * weights, n=n, dim=1)
+
+
+def test_planted_wrap_is_caught() -> None:
+    with pytest.raises(AssertionError):
+        causality(tiny(causal=True, replace={"token_mixer": Wraps}), 6)
+
+
+def test_half_precision_is_left_to_the_rest() -> None:
+    mixer = nn.Sequential(made(context(causal=True, grid=(N,))).float())[0]
+    x = torch.randn(2, N, D)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_close(mixer(x, row(N)), mixer(x.double().float(), row(N)))
+        assert mixer(x.bfloat16(), row(N)).dtype == torch.bfloat16
+    assert_close(mixer(x.bfloat16(), row(N)).float(), mixer(x, row(N)), rtol=3e-2, atol=3e-2)

@@ -1,0 +1,377 @@
+"""Each preset against a library's model with the same weights, in float64: transformers, timm."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import timm
+import torch
+from timm.models.metaformer import MetaFormerBlock, Pooling
+from timm.models.mlp_mixer import GatedMlp, MlpMixer, SpatialGatingBlock
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+from torch.testing import assert_close
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    CohereConfig,
+    CohereForCausalLM,
+    FNetConfig,
+    FNetForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
+
+from blockyard.config.build import Plan
+from blockyard.config.check import check
+from blockyard.config.compose import compose
+from tests.helpers import stir
+
+SIZES = ["model.dim=16", "model.depth=2", "model.heads=4", "logger=none"]
+TEXT = ["data=code", "data.context=6", "tokenizer=byte"]
+IMAGE = ["data=digits", "tokenizer=patch", "tokenizer.size=2"]
+SINGLE = {"rtol": 1e-4, "atol": 1e-5}  # transformers works out these models' norms and angles in single precision
+NO_END = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
+
+
+def ours(*words: str, sizes: Sequence[str] = SIZES) -> nn.Module:
+    """A preset's model as `train` builds it, in float64."""
+    composed = compose([*sizes, *words])
+    assert check(composed) == []
+    return Plan(composed.config).model(0).double().eval()
+
+
+def symbols(model: nn.Module) -> Tensor:
+    """Rows of symbols (3, 6)."""
+    return torch.randint(model.ctx.tokens.vocabulary, (3, 6), generator=torch.Generator().manual_seed(0))
+
+
+def images() -> Tensor:
+    """Pictures (2, 1, 8, 8)."""
+    return torch.rand(2, 1, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def translated(theirs: Mapping[str, Tensor], names: Mapping[str, str], layers: str) -> dict[str, Tensor]:
+    """Weights under our names: `names` of modules, those of layer n at `layers` (a pattern with one group)."""
+    found = {}
+    for name, value in theirs.items():
+        module, _, kind = name.rpartition(".")
+        inside = re.fullmatch(rf"{layers}\.(.+)", module)
+        to = names.get(inside[2] if inside else module)
+        if to is not None:
+            found[f"blocks.{inside[1]}.{to}.{kind}" if inside else f"{to}.{kind}"] = value
+    return found
+
+
+def joined(weights: dict[str, Tensor], to: str, parts: tuple[str, ...]) -> None:
+    """Put matrices (and biases) that we keep in one under each other, in place."""
+    for name in [name for name in weights if f".{parts[0]}." in name]:
+        pieces = [weights.pop(name.replace(parts[0], part)) for part in parts]
+        weights[name.replace(parts[0], to)] = torch.cat(pieces)
+
+
+def differ(model: nn.Module, call: Callable[[], Tensor], wanted: Tensor) -> None:
+    """Guards against a comparison that any weights pass."""
+    with torch.no_grad():
+        model.blocks[1].token_norm.weight[::2] += 0.5
+    with pytest.raises(AssertionError):
+        assert_close(call(), wanted)
+
+
+def test_gpt2() -> None:
+    model = ours("preset=gpt2", *TEXT)
+    config = GPT2Config(vocab_size=model.ctx.tokens.vocabulary, n_positions=6, n_embd=16, n_layer=2, n_head=4)
+    theirs = stir(GPT2LMHeadModel(config)).double().eval()
+    names = {
+        "transformer.wte": "embedder.symbols",
+        "lm_head": "head.proj",
+        "ln_1": "token_norm",
+        "attn.c_attn": "token_mixer.proj_in",
+        "attn.c_proj": "token_mixer.proj_out",
+        "ln_2": "channel_norm",
+        "mlp.c_fc": "channel_mixer.proj_in",
+        "mlp.c_proj": "channel_mixer.proj_out",
+        "transformer.ln_f": "final_norm",
+    }
+    copied = translated(theirs.state_dict(), names, r"transformer\.h\.(\d+)")
+    # GPT-2 keeps the matrices of its blocks the other way round.
+    copied = {k: v.T if k.startswith("blocks") and v.ndim == 2 else v for k, v in copied.items()}
+    model.load_state_dict(copied | {"position.table": theirs.transformer.wpe.weight})
+    inputs = symbols(model)
+    wanted = theirs(inputs).logits
+    assert_close(model(inputs), wanted)
+    differ(model, partial(model, inputs), wanted)
+
+
+LLAMA = {
+    "model.embed_tokens": "embedder.symbols",
+    "model.norm": "final_norm",
+    "lm_head": "head.proj",
+    "input_layernorm": "token_norm",
+    "post_attention_layernorm": "channel_norm",
+    "self_attn.q_proj": "token_mixer.q",
+    "self_attn.k_proj": "token_mixer.k",
+    "self_attn.v_proj": "token_mixer.v",
+    "self_attn.o_proj": "token_mixer.proj_out",
+    "mlp.gate_proj": "channel_mixer.gate",
+    "mlp.up_proj": "channel_mixer.up",
+    "mlp.down_proj": "channel_mixer.proj_out",
+}
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_llama(kv_heads: int) -> None:
+    model = ours("preset=llama", *TEXT, f"token_mixer.num_kv_heads={kv_heads}")
+    config = LlamaConfig(
+        vocab_size=model.ctx.tokens.vocabulary,
+        hidden_size=16,
+        intermediate_size=model.blocks[0].channel_mixer.proj_out.in_features,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=kv_heads,
+        **NO_END,
+    )
+    theirs = stir(LlamaForCausalLM(config)).double().eval()
+    copied = translated(theirs.state_dict(), LLAMA, r"model\.layers\.(\d+)")
+    joined(copied, "token_mixer.proj_in", ("token_mixer.q", "token_mixer.k", "token_mixer.v"))
+    joined(copied, "channel_mixer.proj_in", ("channel_mixer.gate", "channel_mixer.up"))
+    model.load_state_dict(copied)
+    inputs = symbols(model)
+    wanted = theirs(inputs).logits
+    assert_close(model(inputs), wanted, **SINGLE)
+    differ(model, partial(model, inputs), wanted)
+
+
+def test_palm_is_coheres_block() -> None:
+    """Command-R has PaLM's block: parallel, multi-query, no biases; it turns neighbouring channels."""
+    model = ours("preset=palm", *TEXT)
+    config = CohereConfig(
+        vocab_size=model.ctx.tokens.vocabulary,
+        hidden_size=16,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=1,
+        logit_scale=1.0,
+        layer_norm_eps=1e-5,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        **NO_END,
+    )
+    theirs = stir(CohereForCausalLM(config)).double().eval()
+    copied = translated(theirs.state_dict(), LLAMA, r"model\.layers\.(\d+)")
+    for name in [name for name in copied if name.endswith(("token_mixer.q.weight", "token_mixer.k.weight"))]:
+        copied[name] = copied[name].unflatten(0, (-1, 2, 2)).transpose(1, 2).flatten(0, 2)
+    joined(copied, "token_mixer.proj_in", ("token_mixer.q", "token_mixer.k", "token_mixer.v"))
+    joined(copied, "channel_mixer.proj_in", ("channel_mixer.gate", "channel_mixer.up"))
+    model.load_state_dict(copied)
+    inputs = symbols(model)
+    wanted = theirs(inputs).logits
+    assert_close(model(inputs), wanted, **SINGLE)
+    differ(model, partial(model, inputs), wanted)
+
+
+MASKED_HEAD = {
+    "cls.predictions.transform.dense": "head.hidden.proj",
+    "cls.predictions.transform.LayerNorm": "head.hidden.norm",
+}
+
+
+def folded(weights: dict[str, Tensor], theirs: Any, bias: Tensor) -> dict[str, Tensor]:
+    """BERT's three tables as ours: that of token types is part of the symbols', which the head shares."""
+    table = theirs.embeddings.word_embeddings.weight + theirs.embeddings.token_type_embeddings.weight[0]
+    position = theirs.embeddings.position_embeddings.weight
+    tables = {"embedder.symbols.weight": table, "head.proj.weight": table, "position.table": position}
+    return weights | tables | {"head.proj.bias": bias}
+
+
+def test_bert() -> None:
+    """What is predicted is equal but for one number: what the token type in our table adds to all symbols alike."""
+    model = ours("preset=bert", *TEXT)
+    size = {"vocab_size": model.ctx.tokens.vocabulary, "hidden_size": 16, "intermediate_size": 64}
+    config = BertConfig(**size, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=6)
+    theirs = stir(BertForMaskedLM(config)).double().eval()
+    names = MASKED_HEAD | {
+        "bert.embeddings.LayerNorm": "blocks.0.first_norm",
+        "attention.self.query": "token_mixer.q",
+        "attention.self.key": "token_mixer.k",
+        "attention.self.value": "token_mixer.v",
+        "attention.output.dense": "token_mixer.proj_out",
+        "attention.output.LayerNorm": "token_norm",
+        "intermediate.dense": "channel_mixer.proj_in",
+        "output.dense": "channel_mixer.proj_out",
+        "output.LayerNorm": "channel_norm",
+    }
+    copied = translated(theirs.state_dict(), names, r"bert\.encoder\.layer\.(\d+)")
+    joined(copied, "token_mixer.proj_in", ("token_mixer.q", "token_mixer.k", "token_mixer.v"))
+    model.load_state_dict(folded(copied, theirs.bert, theirs.cls.predictions.bias))
+    masked_like(model, theirs)
+
+
+def masked_like(model: nn.Module, theirs: nn.Module) -> None:
+    """Hidden states and predictions, as likelihoods; every weight counts in one of them."""
+    inputs = symbols(model)
+    found = theirs(inputs, output_hidden_states=True)
+    assert_close(model.steps(inputs)["normed"], found.hidden_states[-1])
+    wanted = found.logits.log_softmax(-1)
+    assert_close(model(inputs).log_softmax(-1), wanted)
+    differ(model, lambda: model(inputs).log_softmax(-1), wanted)
+
+
+def test_fnet() -> None:
+    model = ours("preset=fnet", *TEXT)
+    size = {"vocab_size": model.ctx.tokens.vocabulary, "hidden_size": 16, "intermediate_size": 64}
+    theirs = stir(FNetForMaskedLM(FNetConfig(**size, num_hidden_layers=2, max_position_embeddings=6))).double().eval()
+    with torch.no_grad():  # its further projection, which the paper does not have
+        theirs.fnet.embeddings.projection.weight.copy_(torch.eye(16))
+        theirs.fnet.embeddings.projection.bias.zero_()
+    names = MASKED_HEAD | {
+        "fnet.embeddings.LayerNorm": "blocks.0.first_norm",
+        "fourier.output.LayerNorm": "token_norm",
+        "intermediate.dense": "channel_mixer.proj_in",
+        "output.dense": "channel_mixer.proj_out",
+        "output.LayerNorm": "channel_norm",
+    }
+    copied = translated(theirs.state_dict(), names, r"fnet\.encoder\.layer\.(\d+)")
+    model.load_state_dict(folded(copied, theirs.fnet, theirs.cls.predictions.bias))
+    masked_like(model, theirs)
+
+
+TIMM = {
+    "norm": "final_norm",
+    "head": "head.proj",
+    "norm1": "token_norm",
+    "norm2": "channel_norm",
+    "attn.qkv": "token_mixer.proj_in",
+    "attn.proj": "token_mixer.proj_out",
+    "mlp.fc1": "channel_mixer.proj_in",
+    "mlp.fc2": "channel_mixer.proj_out",
+    "mlp_tokens.fc1": "token_mixer.expand",
+    "mlp_tokens.fc2": "token_mixer.contract",
+    "mlp_channels.fc1": "channel_mixer.proj_in",
+    "mlp_channels.fc2": "channel_mixer.proj_out",
+    "mlp_channels.gate.norm": "token_mixer.gate.norm",
+    "mlp_channels.gate.proj": "token_mixer.gate",
+}
+
+
+def compare_images(model: nn.Module, theirs: nn.Module, names: Mapping[str, str], patches: str) -> None:
+    """Copy timm's weights and compare what both say of pictures."""
+    stir(theirs).double().eval()
+    given = theirs.state_dict()
+    copied = translated(given, names, r"blocks\.(\d+)")
+    copied["embedder.proj.weight"] = given[f"{patches}.proj.weight"].flatten(1)
+    copied["embedder.proj.bias"] = given[f"{patches}.proj.bias"]
+    if "pos_embed" in given:
+        copied |= {"position.table": given["pos_embed"][0], "prefix.class_token": given["cls_token"][0]}
+    model.load_state_dict(copied)
+    wanted = theirs(images())
+    assert_close(model(images()), wanted)
+    differ(model, lambda: model(images()), wanted)
+
+
+def test_vit() -> None:
+    theirs = VisionTransformer(8, 2, 1, num_classes=10, embed_dim=16, depth=2, num_heads=4, no_embed_class=True)
+    compare_images(ours("preset=vit", *IMAGE), theirs, TIMM, "patch_embed")
+
+
+def test_mixer() -> None:
+    theirs = MlpMixer(num_classes=10, img_size=8, in_chans=1, patch_size=2, num_blocks=2, embed_dim=16)
+    compare_images(ours("preset=mixer", *IMAGE), theirs, TIMM, "stem")
+
+
+def test_gmlp() -> None:
+    theirs = MlpMixer(
+        num_classes=10,
+        img_size=8,
+        in_chans=1,
+        patch_size=2,
+        num_blocks=2,
+        embed_dim=16,
+        mlp_ratio=6,
+        block_layer=SpatialGatingBlock,
+        mlp_layer=GatedMlp,
+    )
+    names = TIMM | {
+        "norm": "final_norm",
+        "mlp_channels.fc1": "token_mixer.proj_in",
+        "mlp_channels.fc2": "token_mixer.proj_out",
+    }
+    gates = {f"blocks.{n}.norm": f"blocks.{n}.token_norm" for n in range(2)}
+    stir(theirs).double().eval()
+    inner = {"norm": "token_norm"}
+    given = {k: v for k, v in theirs.state_dict().items() if re.fullmatch(r"blocks\.\d+\.norm\..+", k)}
+    assert len(gates) * 2 == len(given)
+    model = ours("preset=gmlp", *IMAGE)
+    rest = {k: v for k, v in theirs.state_dict().items() if k not in given}
+    copied = translated(rest, names, r"blocks\.(\d+)") | translated(given, inner, r"blocks\.(\d+)")
+    copied["embedder.proj.weight"] = rest["stem.proj.weight"].flatten(1)
+    copied["embedder.proj.bias"] = rest["stem.proj.bias"]
+    model.load_state_dict(copied)
+    wanted = theirs(images())
+    assert_close(model(images()), wanted)
+    differ(model, lambda: model(images()), wanted)
+
+
+def test_poolformers_blocks() -> None:
+    """timm's blocks on pictures of channels; its stages and its norm over tokens and channels are not ours."""
+    model = ours("preset=poolformer", *IMAGE)
+    norm = partial(ChannelNorm, eps=1e-5)
+    theirs = nn.Sequential(
+        *(
+            MetaFormerBlock(16, Pooling, mlp_act=nn.GELU, mlp_bias=True, norm_layer=norm, layer_scale_init_value=1e-5)
+            for _ in range(2)
+        )
+    )
+    assert_close(model.blocks[1].token_finish.weight.float(), theirs[1].layer_scale1.scale)
+    stir(theirs).double()
+    names = TIMM | {"layer_scale1": "token_finish", "layer_scale2": "channel_finish"}
+    given = {f"blocks.{name}".replace(".scale1.scale", ".weight"): v for name, v in theirs.state_dict().items()}
+    copied = translated(given, names, r"blocks\.(\d+)")
+    copied = {name.replace("finish.scale", "finish.weight"): value for name, value in copied.items()}
+    copied = {k: v.flatten(1) if v.ndim == 4 else v for k, v in copied.items()}
+    model.load_state_dict(model.state_dict() | copied)
+    assert len(copied) == sum(path.startswith("blocks") for path in model.state_dict())
+    steps = model.steps(images())
+    wanted = theirs(steps["stream"].transpose(1, 2).unflatten(2, (4, 4))).flatten(2).transpose(1, 2)
+    assert_close(steps["block.1"], wanted)
+    differ(model, lambda: model.steps(images())["block.1"], wanted)
+
+
+def test_cnn() -> None:
+    """The features of timm's classifier, and its answers where the projection to model.dim leaves them as they are."""
+    model = ours("preset=cnn", "data=digits", sizes=["model.dim=512", "logger=none"])
+    theirs = stir(timm.create_model("resnet10t", in_chans=1, num_classes=10)).double().eval()
+    for module in theirs.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean += 0.1
+    given = theirs.state_dict()
+    backbone = {name: value for name, value in given.items() if not name.startswith("fc.")}
+    model.embedder.network.load_state_dict(backbone)
+    pictures = torch.rand(2, 1, 64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    features = theirs.forward_features(pictures)
+    assert features.shape == (2, 512, 2, 2)
+    assert_close(model.embedder.network(pictures)[0], features)
+    with torch.no_grad():
+        model.embedder.proj.weight.copy_(torch.eye(512))
+        model.embedder.proj.bias.zero_()
+    model.head.proj.load_state_dict({"weight": given["fc.weight"], "bias": given["fc.bias"]})
+    wanted = theirs(pictures)
+    assert_close(model(pictures), wanted)
+    with torch.no_grad():
+        model.embedder.network.layer4[0].conv1.weight[::2] += 0.5
+    with pytest.raises(AssertionError):
+        assert_close(model(pictures), wanted)
+
+
+class ChannelNorm(nn.LayerNorm):
+    """torch's layer norm over the channels of a picture (B, C, height, width)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, C, height, width) -> the same shape."""
+        return super().forward(x.movedim(1, -1)).movedim(-1, 1)

@@ -1,0 +1,65 @@
+"""What is evaluated is never augmented: no key reaches a validation or test part, and none would count."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from blockyard.contracts import Batch, Splits
+from blockyard.data._images import ImageSplit
+from blockyard.data.digits import Digits
+from blockyard.data.image_folder import ImageFolder
+from blockyard.evaluate.api import evaluate
+from blockyard.tokenizer.patch import Patch
+from tests.components.test_data_images import write_images
+from tests.engine_runs import run
+
+MOVES = {"shift": 2, "crop": 0.4, "flip": True}
+
+
+def assert_keys(asked: dict[int, set[int | None]]) -> None:
+    """Of digits: 1295 images are trained on with a key, 143 and 359 are evaluated without."""
+    assert asked.keys() == {1295, 143, 359}
+    assert asked[143] == asked[359] == {None}
+    assert asked[1295] - {None}, "nothing was augmented"
+
+
+def test_no_evaluation_brings_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a whole run with validation, the test at its end, and `eval` after it."""
+    asked: dict[int, set[int | None]] = defaultdict(set)
+    whole = ImageSplit.batch
+
+    def spy(self: ImageSplit, order: Tensor, key: int | None) -> Batch:
+        asked[len(self)].add(key)
+        return whole(self, order, key)
+
+    monkeypatch.setattr(ImageSplit, "batch", spy)
+    made = run(tmp_path, "trainer.max_steps=4", "trainer.eval_every=2", "data.shift=2")
+    assert_keys(asked)
+    asked.clear()
+    for split in ("train", "validation", "test"):
+        evaluate(made.path, split=split)
+    assert asked == {1295: {None}, 143: {None}, 359: {None}}
+    with pytest.raises(AssertionError):
+        assert_keys({1295: {1, None}, 143: {1}, 359: {None}})
+
+
+def splits_of(kind: str, folder: Path) -> Splits:
+    """Image data with every augmentation on."""
+    if kind == "digits":
+        return Digits(**MOVES).load(Patch())
+    write_images(folder, {"train": 12, "test": 5})
+    return ImageFolder(root=str(folder), size=8, memory_limit=10 if kind == "held" else 0, **MOVES).load(Patch())
+
+
+@pytest.mark.parametrize("kind", ["digits", "held", "lazy"])
+def test_a_key_moves_training_images_only(kind: str, tmp_path: Path) -> None:
+    splits = splits_of(kind, tmp_path)
+    for name, split in splits._asdict().items():
+        order = torch.arange(len(split))
+        with_key, without = split.batch(order, 5).inputs, split.batch(order, None).inputs
+        assert torch.equal(with_key, without) == (name != "train"), name

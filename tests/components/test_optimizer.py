@@ -1,0 +1,154 @@
+"""Which parameters decay, who updates them, and that a saved optimizer goes on."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from blockyard.config import build
+from blockyard.config.compose import compose
+from blockyard.contracts import OptimizerPlan, iter_blocks
+from blockyard.optimizer._groups import hidden_matrices, split_by_decay
+from blockyard.optimizer.muon import Muon
+from blockyard.optimizer.sgd import SGD
+from tests.tiny import CONF
+
+YAMLS = sorted((CONF / "optimizer").glob("*.yaml"))
+SMALL = ("model.dim=16", "model.depth=1", "model.heads=2")
+
+
+def plan_of(path: Path, **options: Any) -> OptimizerPlan:
+    node = yaml.safe_load(path.read_text())
+    module, _, name = node.pop("_target_").rpartition(".")
+    return getattr(importlib.import_module(module), name)(**{**node, **options})
+
+
+def vit() -> nn.Module:
+    composed = compose([*SMALL, "position=learned", "model.prefix.class_token=true", "head=class_token"])
+    assert not composed.issues, composed.issues
+    return build.plan(composed.config).model(0)
+
+
+def names(model: nn.Module, chosen: list[nn.Parameter]) -> set[str]:
+    ids = {id(p) for p in chosen}
+    return {name for name, p in model.named_parameters() if id(p) in ids}
+
+
+def descend(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, seed: int = 0) -> list[float]:
+    found = []
+    for step in range(steps):
+        generator = torch.Generator().manual_seed(seed + step)
+        images = torch.rand(32, 1, 8, 8, generator=generator)
+        target = (images.mean(dim=(1, 2, 3)) > 0.5).long()
+
+        def closure(images: torch.Tensor = images, target: torch.Tensor = target) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(images), target)
+            loss.backward()
+            return loss
+
+        found.append(optimizer.step(closure).item())
+    return found
+
+
+def test_only_maps_from_vectors_to_vectors_decay() -> None:
+    model = vit()
+    decay, plain = split_by_decay(model)
+    assert {id(p) for p in decay}.isdisjoint({id(p) for p in plain})
+    assert len(decay) + len(plain) == len(list(model.parameters()))
+    decaying = names(model, decay)
+    assert all(dict(model.named_parameters())[name].ndim >= 2 for name in decaying)
+    still = names(model, plain)
+    assert {"position.table", "prefix.class_token"} <= still
+    for block in iter_blocks(model):
+        for module in block.modules():
+            if isinstance(module, nn.Linear):
+                assert id(module.weight) in {id(p) for p in decay}
+
+
+def test_a_table_shared_with_the_head_does_not_decay() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(7, 4)
+            self.head = nn.Linear(4, 7, bias=False)
+            self.head.weight = self.table.weight
+
+    model = Tied()
+    decay, plain = split_by_decay(model)
+    assert decay == []
+    assert len(plain) == 1
+
+
+@pytest.mark.parametrize("path", YAMLS, ids=lambda path: path.stem)
+def test_every_optimizer_has_every_parameter_once_and_learns(path: Path) -> None:
+    model = vit()
+    optimizer = plan_of(path).build(model)
+    held = [id(p) for group in optimizer.param_groups for p in group["params"]]
+    assert sorted(held) == sorted(id(p) for p in model.parameters())
+    losses = descend(model, optimizer, 30)
+    assert sum(losses[-5:]) < sum(losses[:5])
+
+
+@pytest.mark.parametrize("path", YAMLS, ids=lambda path: path.stem)
+def test_a_saved_optimizer_goes_on_with_the_same_bits(path: Path) -> None:
+    plan, model = plan_of(path), vit()
+    optimizer = plan.build(model)
+    descend(model, optimizer, 4)
+    saved, weights = copy.deepcopy(optimizer.state_dict()), copy.deepcopy(model.state_dict())
+    expected = descend(model, optimizer, 4, seed=50)
+    other = vit()
+    other.load_state_dict(weights)
+    again = plan.build(other)
+    again.load_state_dict(saved)
+    assert descend(other, again, 4, seed=50) == expected
+    for ours, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
+def test_a_rate_set_in_the_groups_reaches_both_parts_of_muon() -> None:
+    model = vit()
+    optimizer = Muon(weight_decay=0.0).build(model)
+    descend(model, optimizer, 1)
+    for saved in (None, optimizer.state_dict()):
+        if saved is not None:
+            optimizer.load_state_dict(saved)
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0
+        before = [p.clone() for p in model.parameters()]
+        descend(model, optimizer, 1)
+        for p, old in zip(model.parameters(), before, strict=True):
+            torch.testing.assert_close(p, old, rtol=0, atol=0)
+
+
+def test_muon_takes_the_matrices_inside_the_blocks_and_no_others() -> None:
+    model = vit()
+    hidden = names(model, hidden_matrices(model))
+    inside = {name for name, p in model.named_parameters() if name.startswith("blocks.") and p.ndim == 2}
+    assert hidden == inside
+
+
+def test_muon_says_what_a_torch_without_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.optim, "Muon")
+    with pytest.raises(ValueError, match=r"optimizer=muon needs torch.optim.Muon.*optimizer=adamw"):
+        Muon()
+
+
+def test_nesterov_without_momentum_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"optimizer.nesterov=true needs optimizer.momentum"):
+        SGD(momentum=0.0)
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", ".inf"])
+def test_a_rate_that_is_no_number_is_refused(value: str) -> None:
+    from blockyard.config.check import check
+    from blockyard.config.compose import compose
+
+    assert any("optimizer.lr" in str(issue) for issue in check(compose([f"optimizer.lr={value}"])))

@@ -1,0 +1,318 @@
+"""Configs made straight from the YAML files, and sets of them that cover every pair of choices."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from dataclasses import replace
+from functools import cache
+from random import Random
+from typing import Any
+
+import torch
+import yaml
+
+from blockyard.config import catalog
+from blockyard.config.build import Plan
+from blockyard.config.check import default_pick
+from blockyard.config.compose import Composed, complete, compose
+from blockyard.config.rules import RULES, Facts
+from blockyard.config.schema import locate
+from blockyard.contracts import Batch
+from blockyard.model._prefix import Prefix
+
+# What a model is made of. The rest (optimizer, trainer, ...) does not change what can be combined.
+FAMILIES = (
+    "data",
+    "tokenizer",
+    "position",
+    "token_mixer",
+    "channel_mixer",
+    "norm",
+    "block",
+    "model",
+    "head",
+    "objective",
+)
+Tuple = tuple[tuple[str, str], ...]  # choices of some families, in their order
+SMALL = {
+    "model": {"dim": 48, "depth": 2, "heads": 2},
+    "data": {
+        "context": 20,
+        "source_context": 20,
+        "length": 12,
+        "pairs": 2,
+        "held": 4,
+        "samples": 64,
+        "eval_samples": 8,
+    },
+    # An early map of timm's: the last one of so small an image is one token, which a strict mixer shows nothing.
+    "tokenizer": {"vocab_size": 300, "stage": 1},
+}
+
+
+@cache
+def _base() -> dict[str, Any]:
+    return compose(["logger=none"]).config
+
+
+@cache
+def _node(family: str, name: str) -> dict[str, Any]:
+    node = yaml.safe_load(catalog.choices(family)[name].path.read_text()) or {}
+    node.update({key: value for key, value in SMALL.get(family, {}).items() if key in node})
+    return node
+
+
+def config(choices: dict[str, str]) -> Composed:
+    """The composed config of one choice per family, small enough to run in milliseconds."""
+    tree = {
+        **copy.deepcopy(_base()),
+        **{family: copy.deepcopy(_node(family, name)) for family, name in choices.items()},
+    }
+    if needs_class_token(choices["head"]) and "prefix" in tree["model"]:
+        tree["model"]["prefix"] = {"class_token": True, "registers": 1}
+    complete(tree)
+    return Composed(tree, dict(choices))
+
+
+@cache
+def names() -> dict[str, list[str]]:
+    """Every choice of every family, as it lies on the disk; of data, one for each kind that needs no folder."""
+    found = {family: list(catalog.choices(family)) for family in FAMILIES}
+    kinds: dict[Any, str] = {}
+    for name in found["data"]:
+        plan = _plan("data", name)
+        if plan is not None and plan.missing() is None:
+            spec = plan.spec
+            kind = (spec.modality, len(spec.shape), spec.variable, spec.packed, spec.target, spec.source is None)
+            kinds.setdefault(kind, name)
+    return {**found, "data": list(kinds.values())}
+
+
+def everything() -> int:
+    """How many rows the full product has: too many to run since the yard is full."""
+    return math.prod(map(len, names().values()))
+
+
+def legal_cover(strength: int) -> list[dict[str, str]]:
+    """Legal rows in which every set of `strength` choices, of as many families, occurs that a legal row can hold."""
+    return _cover(_subsets(strength), strength, skeletons())
+
+
+def refused_cover() -> list[dict[str, str]]:
+    """Rows in which every pair of choices occurs that no legal row can hold."""
+    held = {pair for row in legal_cover(2) for pair in itertools.combinations(row.items(), 2)}
+    return _cover([pair for pair in _subsets(2) if pair not in held], 2, None)
+
+
+def legal(row: dict[str, str]) -> bool:
+    """Whether no rule refuses a row, as its YAMLs stand."""
+    return all(_judged(number, *_asked(number, row)) for number in range(len(RULES)))
+
+
+# The families that say what the others are judged by: few of their combinations are legal.
+FRAME = ("data", "tokenizer", "head", "model", "objective")
+REST = tuple(family for family in FAMILIES if family not in FRAME)
+
+
+@cache
+def skeletons() -> tuple[tuple[dict[str, str], dict[str, list[str]]], ...]:
+    """The legal combinations of the frame, each with what is legal beside it, family by family."""
+    found = []
+    for row in itertools.product(*(names()[family] for family in FRAME)):
+        frame = dict(zip(FRAME, row, strict=True))
+        if not _fits(frame):
+            continue
+        beside = {f: [name for name in names()[f] if _fits({**frame, f: name}, f)] for f in REST}
+        if all(beside.values()):
+            found.append((frame, beside))
+    return tuple(found)
+
+
+def _cover(wanted: list[Tuple], strength: int, frames: Any) -> list[dict[str, str]]:
+    """Rows found greedily; what no row can hold is left out. Without frames any row will do."""
+    random = Random(0)
+    left, rows = dict.fromkeys(wanted), []
+    order = list(wanted)
+    random.shuffle(order)
+    for those in order:
+        if those not in left:
+            continue
+        row = _complete(dict(those), left, strength, frames, random)
+        left.pop(those)
+        if row is not None:
+            rows.append(row)
+            for held in itertools.combinations(row.items(), strength):
+                left.pop(held, None)
+    return rows
+
+
+def _complete(
+    fixed: dict[str, str], left: dict[Tuple, None], strength: int, frames: Any, random: Random
+) -> dict[str, str] | None:
+    """A row that holds `fixed`, the other choices such that they settle much of what is left."""
+    if frames is None:
+        return _grow(fixed, names(), left, strength, random, legal=False)
+    fitting = [frame for frame in frames if all(frame[0].get(f, name) == name for f, name in fixed.items())]
+    random.shuffle(fitting)
+    for frame, beside in fitting:
+        row = {**frame, **{f: name for f, name in fixed.items() if f in beside}}
+        if all(row[f] in beside[f] for f in fixed if f in beside) and _fits(row):
+            grown = _grow(row, beside, left, strength, random, legal=True)
+            if grown is not None:
+                return grown
+    return None
+
+
+def _grow(
+    row: dict[str, str], lists: dict[str, list[str]], left: Any, strength: int, random: Random, *, legal: bool
+) -> dict[str, str] | None:
+    """`row` with a choice for each family that it lacks; None where no choice of one is legal."""
+    missing = [family for family in FAMILIES if family not in row]
+    if not missing:
+        return {family: row[family] for family in FAMILIES}
+    family = random.choice(missing)
+    others = list(itertools.combinations(row.items(), strength - 1))
+
+    def gain(name: str) -> int:
+        return sum(_ordered((*other, (family, name))) in left for other in others)
+
+    shuffled = random.sample(lists[family], len(lists[family]))
+    for name in sorted(shuffled, key=gain, reverse=True):
+        longer = {**row, family: name}
+        if not legal or _fits(longer, family):
+            grown = _grow(longer, lists, left, strength, random, legal=legal)
+            if grown is not None:
+                return grown
+    return None
+
+
+def _subsets(strength: int) -> list[Tuple]:
+    return [
+        tuple(zip(families, chosen, strict=True))
+        for families in itertools.combinations(FAMILIES, strength)
+        for chosen in itertools.product(*(names()[family] for family in families))
+    ]
+
+
+def _ordered(those: Tuple) -> Tuple:
+    return tuple(sorted(those, key=lambda one: FAMILIES.index(one[0])))
+
+
+def _fits(row: dict[str, str], family: str | None = None) -> bool:
+    """Whether no rule about the families of a row so far refuses it; with `family`, only the rules about it."""
+    return all(
+        _judged(number, *_asked(number, row))
+        for number, rule in enumerate(RULES)
+        if set(rule.pair) <= set(row) and (family is None or family in rule.pair)
+    )
+
+
+def _asked(number: int, row: dict[str, str]) -> tuple[str, ...]:
+    return (*(row[family] for family in RULES[number].pair), row["data"], row["tokenizer"], row["head"], row["model"])
+
+
+@cache
+def needs_class_token(head: str) -> bool:
+    """Whether a head reads the class token, so that its model must have one."""
+    return locate(catalog.choices("head")[head].target).needs_class_token
+
+
+@cache
+def _pick(family: str, name: str) -> Any:
+    return default_pick(catalog.choices(family)[name])
+
+
+def _plan(family: str, name: str) -> Any:
+    """The plan as its YAML gives it; None where that needs an option of the user's."""
+    pick = _pick(family, name)
+    return None if pick is None else pick.target(**pick.options)
+
+
+@cache
+def _judged(number: int, first: str, second: str, data: str, tokenizer: str, head: str, model: str) -> bool:
+    rule = RULES[number]
+    asked = {"data": data, "tokenizer": tokenizer, "model": model, **dict(zip(rule.pair, (first, second), strict=True))}
+    picks = {family: _pick(family, name) for family, name in asked.items()}
+    if needs_class_token(head) and "prefix" in picks["model"].options:
+        given = {**picks["model"].options, "prefix": Prefix(class_token=True, registers=1)}
+        picks["model"] = replace(picks["model"], options=given)
+    try:
+        return rule.reason(Facts(picks)) is None
+    except ValueError:
+        return False  # the tokenizer cannot read this data
+
+
+def rows_of(row: dict[str, str], plan: Plan, padding: int | None = None) -> Batch:
+    """Two real rows of the training part of a row's data, as long and as short as they come. The plan's tokenizer
+    learns what it learned from that part.
+
+    padding: draws what lies behind the ends of both rows; None leaves it as the data has it
+    """
+    batch, learned = _two_rows(row["data"], row["tokenizer"])
+    plan.tokenizer.load_state(learned)
+    if padding is None or batch.lengths is None:
+        return batch
+    generator, symbols = torch.Generator().manual_seed(padding), plan.tokens().vocabulary
+
+    def other(rows: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        behind = torch.arange(rows.shape[1]) >= lengths[:, None]  # (B, N)
+        if symbols is None:
+            drawn = torch.rand(rows.shape, generator=generator)
+        else:
+            drawn = torch.randint(symbols, rows.shape, generator=generator)
+        return torch.where(behind[(...,) + (None,) * (rows.ndim - 2)], drawn, rows)
+
+    source = None if batch.source is None else other(batch.source, batch.source_lengths)
+    return replace(batch, inputs=other(batch.inputs, batch.lengths), source=source)
+
+
+@cache
+def _two_rows(data: str, tokenizer: str) -> tuple[Batch, dict[str, Any]]:
+    frame, beside = next(each for each in skeletons() if (each[0]["data"], each[0]["tokenizer"]) == (data, tokenizer))
+    plan = Plan(config({**frame, **{family: names[0] for family, names in beside.items()}}).config)
+    train = plan.data.load(plan.tokenizer).train
+    order = torch.arange(min(32, len(train)))
+    some = train.batch(order, None)
+    lengths = some.lengths if some.source_lengths is None else some.source_lengths
+    if lengths is not None:
+        order = torch.stack([lengths.argmax(), lengths.argmin()])
+    return train.batch(order[:2], None), plan.tokenizer.state()
+
+
+def batch_for(plan: Any, size: int = 2, padding: int = 0) -> Batch:
+    """Random inputs and targets of the shapes that a plan's data promises. Reads nothing.
+
+    Where rows differ in length, so do these: the last row is short, and the first row's source. What lies behind
+    the end of a row is drawn by `padding`, all else not.
+    """
+    generator = torch.Generator().manual_seed(0)
+    spec, symbols = plan.data.spec, plan.tokens().vocabulary
+
+    def drawn(high: int, *shape: int) -> torch.Tensor:
+        return torch.randint(high, (size, *shape), generator=generator)
+
+    if spec.modality == "text":  # a symbol more than a model sees, for the objective to ask for
+        inputs = drawn(symbols, spec.shape[0] + 1)
+    elif symbols is not None:
+        inputs = drawn(symbols, *spec.shape)
+    else:
+        inputs = torch.rand(size, *spec.shape, generator=generator)
+    targets = {"class": (), "symbols": spec.shape, "pixels": spec.shape[1:]}
+    target = drawn(spec.classes or symbols, *targets[spec.target]) if spec.target else None
+    source = None if spec.source is None else drawn(symbols, *spec.source)
+    if not spec.variable:
+        return Batch(inputs, target, source=source)
+    generator.manual_seed(1 + padding)
+    longest = inputs.shape[1]
+    lengths = torch.linspace(longest, 2, size).long()  # (B,)
+    behind = torch.arange(longest) >= lengths[:, None]  # (B, N)
+    other = torch.rand(inputs.shape, generator=generator) if symbols is None else drawn(symbols, longest)
+    inputs = torch.where(behind[(...,) + (None,) * (inputs.ndim - 2)], other, inputs)
+    if source is None:
+        return Batch(inputs, target, lengths=lengths)
+    source_lengths = torch.linspace(1, spec.source[0], size).long()  # (B,)
+    behind = torch.arange(spec.source[0]) >= source_lengths[:, None]  # (B, M)
+    source = torch.where(behind, drawn(symbols, *spec.source), source)
+    return Batch(inputs, target, lengths=lengths, source=source, source_lengths=source_lengths)

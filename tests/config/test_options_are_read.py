@@ -1,0 +1,218 @@
+"""Every option of every part of a model is read: other values of it make another model.
+
+Values are picked by the type of the option, and what they change is looked for where anything could show:
+initial weights and their shapes, outputs, outputs for rows longer than those of training, outputs in training,
+gradients, and the state after a training step. An option that acts beside another option only, or on a grid
+only, is found by trying those. So there is no list of options here, but for the few that cannot be told.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from blockyard.config import schema
+from blockyard.contracts import Context, Positive, Rate
+from blockyard.model._prefix import NO_PREFIX, Prefix
+from blockyard.norm.batch import Batch
+from blockyard.norm.layer_plain import LayerPlain
+from blockyard.position.learned import Learned
+from blockyard.position.t5_bias import T5Bias
+from tests.helpers import LENGTH, choices, factory, node, symbols, tiny
+
+FAMILIES = ("position", "norm", "channel_mixer", "token_mixer", "block", "head")
+UNTOLD = {
+    ("parallel", "fused"): "two ways to work out the same; test_properties_parts.py holds them equal",
+    ("cycle", "members"): "filled in from the choices that the pattern names; test_cycle.py gives its own",
+}
+OPTIONS = [
+    (family, name, option)
+    for family in FAMILIES
+    for name in choices(family)
+    for option in schema.options(node(family, name)[0])
+    if option not in getattr(node(family, name)[0], "incidental", ())
+]
+SIZES = {"dim": 32, "heads": 4}  # heads of 8 channels, of which several parts can turn
+
+
+def values(option: schema.Option, default: Any) -> tuple[list[Any], int]:
+    """The default first, then values of the option's type, and how many of them must be told apart.
+
+    All choices and both truths; of numbers any three, so that one which is only asked for being there is seen.
+    """
+    kinds = _plain(option.annotation)
+    inner = next(kind for kind in kinds if kind is not types.NoneType)
+    if get_origin(inner) is Literal:
+        found = [*get_args(inner), *([None] if types.NoneType in kinds else [])]
+        needed = len(found)
+    elif inner is bool:
+        found, needed = [False, True], 2
+    elif inner is int:
+        found, needed = [*([] if default is None else [default + 1, default + 2]), *range(1, 8)], 3
+    elif inner is float:
+        found, needed = [*([2 * default, default / 2] if default else []), 0.5, 0.25, 2.0, 3.0], 3
+    elif get_origin(inner) is tuple:
+        found, needed = [default[::-1]], 2
+    else:
+        raise AssertionError(f"no values are known for {option.name}: {option.describe()}")
+    legal = [value for value in found if value != default and option.problem(value) is None]
+    return [default, *legal], needed
+
+
+def _plain(annotation: Any) -> list[Any]:
+    """The types of a hint, without their bounds; a union is several."""
+    if get_origin(annotation) is Annotated:
+        return _plain(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return [plain for part in get_args(annotation) for plain in _plain(part)]
+    return [annotation]
+
+
+class Outcome:
+    """All that can be seen of a model, worked out as far as it is asked for."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.seen = model, []
+        self.stages = iter((self.weights, self.outputs, self.longer, self.training, self.weights))
+
+    def __getitem__(self, stage: int) -> dict[str, Tensor]:
+        while len(self.seen) <= stage:
+            self.seen.append(next(self.stages)())
+        return self.seen[stage]
+
+    def weights(self) -> dict[str, Tensor]:
+        """Weights and what else a checkpoint holds; at first the initial ones, moved alike."""
+        return {name: value.clone() for name, value in self.model.state_dict().items()}
+
+    @torch.no_grad()
+    def outputs(self) -> dict[str, Tensor]:
+        return {"output": self.model(symbols(2, LENGTH))}
+
+    @torch.no_grad()
+    def longer(self) -> dict[str, Tensor]:
+        """Of rows twice as long, as trainer.extrapolate asks for them; none where they are refused."""
+        position = self.model.position
+        position.stretch = 2.0 if position.stretches else 1.0
+        try:
+            return {"output": self.model(symbols(2, 2 * LENGTH))}
+        except ValueError:
+            return {}
+        finally:
+            position.stretch = 1.0
+
+    def training(self) -> dict[str, Tensor]:
+        """Outputs and gradients, with the same draws."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            output = self.model.train()(symbols(2, LENGTH))
+        output.square().sum().backward()
+        self.model.eval()
+        grads = {name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}
+        return {"": output.detach(), **grads}
+
+    def differs(self, other: Outcome) -> bool:
+        """Whether anything is another, by more than rounding."""
+        return any(_unlike(self[stage], other[stage]) for stage in range(5))
+
+
+def _unlike(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() != other.keys() or any(
+        value.shape != other[name].shape
+        or not torch.allclose(value.double(), other[name].double(), rtol=1e-7, atol=1e-9, equal_nan=True)
+        for name, value in one.items()
+    )
+
+
+def bases(name: str, target: type, given: dict[str, Any], option: str) -> Iterator[dict[str, Any]]:
+    """What the other options may be set to: nothing first, then one of them to each of its values."""
+    yield {}
+    for key, other in schema.options(target).items():
+        if key != option and (name, key) not in UNTOLD:
+            for value in values(other, given.get(key, other.default))[0][1:]:
+                yield {key: value}
+
+
+def is_read(family: str, name: str, option: str, target: type | None = None) -> bool:
+    """Whether as many values as it takes are told apart, somewhere."""
+    made: Callable[..., Any] = factory(family, name)
+    target = target or made.func
+    options = schema.options(target)
+    given = {key: value for key, value in made.keywords.items() if key in options}
+    asked, needed = values(options[option], given.get(option, options[option].default))
+    prefix = Prefix(class_token=True) if getattr(target, "needs_class_token", False) else NO_PREFIX
+    for base, axes, causal in product(bases(name, target, given, option), (1, 2), (False, True)):
+        found: list[Outcome] = []
+        for value in asked:
+            part = partial(target, **{**given, **base, option: value})
+            picks = {family: name}
+            try:
+                model = tiny(causal=causal, axes=axes, prefix=prefix, sizes=SIZES, replace={family: part}, **picks)
+            except ValueError:
+                continue  # no legal value, or none for a model such as this one
+            outcome = Outcome(model)
+            if all(outcome.differs(other) for other in found):
+                found.append(outcome)
+            if len(found) == needed:
+                return True
+    return False
+
+
+@pytest.mark.parametrize(("family", "name", "option"), [each for each in OPTIONS if each[1:] not in UNTOLD])
+def test_an_option_is_read(family: str, name: str, option: str) -> None:
+    assert is_read(family, name, option), (
+        f"values of {family}.{option} make the same {family}={name}: it is read by nothing, or belongs into UNTOLD"
+    )
+
+
+def test_what_cannot_be_told() -> None:
+    """Is an option still, and rounding does not count as a difference."""
+    assert {each[1:] for each in OPTIONS} >= UNTOLD.keys()
+    assert not is_read("block", "parallel", "fused")
+
+
+class AnyEps(LayerPlain):
+    """Planted: its option is not read."""
+
+    def __init__(self, ctx: Context, *, eps: Positive = 1e-5) -> None:
+        super().__init__(ctx)
+
+
+class AnyMomentum(Batch):
+    """Planted: one of two options is not read."""
+
+    def __init__(self, ctx: Context, *, eps: Positive = 1e-5, momentum: Rate = 0.1) -> None:
+        super().__init__(ctx, eps=eps)
+
+
+class OneStd(T5Bias):
+    """Planted: the same spread whatever is asked, so long as something is."""
+
+    def __init__(self, ctx: Context, *, std: Positive | None = None) -> None:
+        super().__init__(ctx, std=None if std is None else 5.0)
+
+
+class NoStd(Learned):
+    """Planted: the model's own spread whatever is asked."""
+
+    def __init__(self, ctx: Context, *, std: float | None = None) -> None:
+        super().__init__(ctx)
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "option", "target"),
+    [
+        ("norm", "layer_plain", "eps", AnyEps),
+        ("norm", "batch", "momentum", AnyMomentum),
+        ("position", "t5_bias", "std", OneStd),
+        ("position", "learned", "std", NoStd),
+    ],
+)
+def test_planted_options_that_are_not_read_are_caught(family: str, name: str, option: str, target: type) -> None:
+    assert not is_read(family, name, option, target)

@@ -1,0 +1,128 @@
+"""Presets: named models as lists of choices, over any data that they can read."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import yaml
+
+from blockyard.cli import main
+from blockyard.config import catalog, presets
+from blockyard.config.build import CONTRACTS, Plan
+from blockyard.config.check import check
+from blockyard.config.compose import Composed, compose
+from blockyard.config.compose_many import Composer
+from blockyard.config.schema import locate, options
+from tests.config import products
+
+DATA = {"classify": "digits", "translate": "translation", "next_token": "code", "masked_token": "code"}
+SIZES = {"dim": 16, "depth": 2, "heads": 2}
+MODEL = [family for family in CONTRACTS if family not in ("data", "optimizer", "schedule")]
+
+
+def small(name: str) -> list[str]:
+    """Words that make a preset's model small; one without blocks has fewer sizes."""
+    known = options(locate(str(catalog.choices("model")[presets.choices("preset", name)["model"]].target)))
+    return ["logger=none", *(f"model.{key}={value}" for key, value in SIZES.items() if key in known)]
+
+
+def composed(name: str, *words: str) -> Composed:
+    """A preset over data that its tokenizer reads and its objective asks something of, without problems."""
+    said = presets.choices("preset", name)
+    data = "digits_views" if "view" in said["tokenizer"] else DATA[said["objective"]]
+    found = compose([f"preset={name}", f"data={data}", *words])
+    assert check(found) == []
+    return found
+
+
+@pytest.mark.parametrize("name", catalog.choices("preset"))
+def test_a_preset_and_data_are_a_whole_command(name: str) -> None:
+    """Every part is named; the model trains, and a gradient reaches every weight."""
+    assert list(presets.choices("preset", name)) == MODEL
+    plan = Plan(composed(name, *small(name)).config)
+    model = plan.model(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(2):
+        batch = plan.objective.prepare(products.batch_for(plan))
+        loss = plan.objective.loss(model(**batch.arguments()), batch.target)
+        assert loss.isfinite()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert [path for path, weight in model.named_parameters() if weight.grad is None] == []
+
+
+@pytest.mark.parametrize("name", catalog.choices("preset"))
+def test_a_preset_is_choices_and_options_and_no_size(name: str) -> None:
+    """Its options are those of the choices, and what it says arrives."""
+    config = composed(name).config
+    text = yaml.safe_load(catalog.choices("preset")[name].path.read_text())
+    text.pop("defaults")
+    for family, said in text.items():
+        known = options(locate(config[family]["_target_"]))
+        for key, value in said.items():
+            assert key in known
+            assert key not in ("dim", "depth", "heads", "encoder_depth", "num_latents")
+            found = config[family][key]
+            assert value.items() <= found.items() if isinstance(value, dict) else value == found
+    assert catalog.choices("preset")[name].source
+
+
+def test_the_command_line_wins_and_takes_its_options_with_it() -> None:
+    plain, chosen = composed("gpt2"), composed("gpt2", "norm=none", "channel_mixer=glu")
+    assert plain.config["channel_mixer"]["bias"] is True
+    assert chosen.config["norm"] == {"_target_": "blockyard.norm.none.NoNorm", "_partial_": True}
+    assert chosen.config["channel_mixer"] == compose(["channel_mixer=glu"]).config["channel_mixer"]
+    same = composed("gpt2", "channel_mixer=mlp", "channel_mixer.expansion=3.0")
+    assert same.config["channel_mixer"] == plain.config["channel_mixer"] | {"expansion": 3.0}
+    assert composed("gpt2", "channel_mixer=glu", "channel_mixer.bias=true").config["channel_mixer"]["bias"] is True
+
+
+def test_deep_sets_are_of_patches_or_of_views() -> None:
+    """As the header says; over views it is the baseline of multi_view, which mixes."""
+    words = ["preset=deep_sets", "data=digits_views", "tokenizer=view_cnn", *small("deep_sets")]
+    assert check(compose(words)) == []
+    models = [
+        Plan(compose([words[0], f"token_mixer={mixer}", *words[1:]]).config).model(0) for mixer in ("none", "attention")
+    ]
+    views = torch.rand(2, 6, 1, 5, 5)
+    for model, apart in zip(models, (True, False), strict=True):
+        each = torch.stack([model.eval()(views[:, [view]]) for view in range(6)]).mean(0)
+        assert torch.allclose(model(views), each, atol=1e-5) == apart
+
+
+def test_an_experiment_keeps_its_task_and_its_sizes() -> None:
+    llama = compose(["experiment=vit_digits", "preset=llama"])
+    assert check(llama) == []
+    assert {f: llama.choices[f] for f in ("tokenizer", "head", "objective", "norm", "channel_mixer", "position")} == {
+        "tokenizer": "patch",
+        "head": "mean_pool",
+        "objective": "classify",
+        "norm": "rms",
+        "channel_mixer": "glu",
+        "position": "rope",
+    }
+    base = compose(["experiment=vit_digits"]).config
+    assert llama.config["head"] == base["head"]
+    assert llama.config["model"]["dim"] == base["model"]["dim"]
+    assert llama.config["optimizer"] == base["optimizer"]
+    assert llama.config["name"] == "vit_digits_llama"
+
+
+def test_sweeps_compose_presets_alike() -> None:
+    for words in (["preset=gpt2", "data=code", "norm=rms"], ["preset=vit"], ["experiment=gpt_code", "preset=palm"]):
+        ours, theirs = Composer().compose(words), compose(words)
+        assert (ours.config, ours.choices) == (theirs.config, theirs.choices)
+
+
+def test_presets_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "preset"]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in catalog.choices("preset"))
+    assert "arXiv 2302.13971" in listed
+    assert main(["explain", "preset=llama"]) == 0
+    assert "blockyard train preset=llama data=code" in capsys.readouterr().out
+    assert main(["explain", "preset=multi_view"]) == 0
+    assert "blockyard train preset=multi_view data=digits_views" in capsys.readouterr().out
+    assert main(["check", "preset=lama"]) == 2
+    assert "nearest: llama" in capsys.readouterr().err

@@ -1,0 +1,153 @@
+"""`match.params` and `match.flops`: the size that meets a budget, on any command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from blockyard.cli import main
+from blockyard.config.build import Plan
+from blockyard.config.compose import compose
+from blockyard.config.compose_many import Composer
+from blockyard.config.model_size import Scales
+from blockyard.config.size_matching import told
+from tests.helpers import choices, node
+from tests.sweep.test_planner import refused
+
+SMALL = ["model.depth=1", "logger=none"]
+GMLP = ["preset=gmlp", "logger=none"]
+WITH_EXPANSION = [name for name in choices("token_mixer") if "expansion" in node("token_mixer", name)[1]]
+
+
+@pytest.mark.parametrize("what", ["params", "flops"])
+@pytest.mark.parametrize(("by", "words"), [("dim", ["channel_mixer=glu"]), ("depth", []), ("expansion", [])])
+def test_the_size_is_the_nearest_there_is(what: str, by: str, words: list[str]) -> None:
+    """Against the sizes around it, tried one by one."""
+    family, name = {"dim": ("model", "dim"), "depth": ("model", "depth")}.get(by, ("channel_mixer", "expansion"))
+    target = {"params": 60_000, "flops": 900_000}[what]
+    start = [] if by == "dim" else ["model.dim=32"]
+    composed = compose([*words, *start, "logger=none", f"match.{what}={target}", f"match.by={by}"])
+    assert composed.issues == []
+    assert "match" not in composed.config
+    record, scales, size = composed.matched, Scales(), composed.config[family][name]
+    assert record["size"] == size
+    assert record["value"] == scales.weigh(composed.config, what)
+    assert record["off"] == pytest.approx(record["value"] / target - 1)
+    step = {"dim": 4, "depth": 1, "expansion": 1 / 32}[by]
+    steps = [size + n * step for n in range(-4, 5) if size + n * step > 0]
+    tried = [composed.config | {family: composed.config[family] | {name: each}} for each in steps]
+    best = min(abs(weight - target) for each in tried if (weight := scales.weigh(each, what)) is not None)
+    assert abs(record["value"] - target) == best
+    if what == "params":
+        assert sum(p.numel() for p in Plan(composed.config).model(0).parameters()) == record["value"]
+
+
+@pytest.mark.parametrize("mixer", WITH_EXPANSION)
+def test_without_hidden_channels_those_of_the_token_mixer_are_solved(mixer: str) -> None:
+    """In whole numbers of hidden channels: the size next to the solved one is another model."""
+    words = [
+        f"token_mixer={mixer}",
+        "channel_mixer=none",
+        "block=single",
+        "position=none",
+        "model.dim=36",
+        "logger=none",
+    ]
+    weight = Scales().weigh(compose(words).config, "params")
+    composed = compose([*words, f"match.params={round(weight * 1.5)}", "match.by=expansion"])
+    assert composed.issues == []
+    record, multiple = composed.matched, node("token_mixer", mixer)[0].hidden_multiple
+    assert record["over"] == "token_mixer.expansion"
+    assert abs(record["off"]) < 0.05
+    hidden = record["size"] * 36
+    assert hidden == pytest.approx(multiple * round(hidden / multiple), abs=1e-3)
+    mixers = composed.config["token_mixer"]
+    sizes = [(hidden + step * multiple) / 36 for step in (-1, 0, 1)]
+    less, same, more = (
+        Scales().weigh(composed.config | {"token_mixer": mixers | {"expansion": e}}, "params") for e in sizes
+    )
+    assert less < same == record["value"] < more
+
+
+def test_the_hidden_channels_of_a_channel_mixer_come_first() -> None:
+    words = ["token_mixer=token_mlp", "position=none", "logger=none", "match.params=3e5", "match.by=expansion"]
+    assert compose(words).matched["over"] == "channel_mixer.expansion"
+    solved = compose(["channel_mixer=glu", *words[2:]])
+    hidden = solved.matched["size"] * solved.config["model"]["dim"]
+    assert hidden == pytest.approx(8 * round(hidden / 8), abs=1e-3)
+
+
+def test_only_sizes_that_are_there_are_named() -> None:
+    (issue,) = compose(["channel_mixer=none", "match.params=1e6", "match.by=expansion", "logger=none"]).issues
+    assert issue.legal == ["match.by=dim", "match.by=depth"]
+
+
+def test_what_is_frozen_is_the_solved_size() -> None:
+    """The same config as with the size typed, so that it is the same run."""
+    matched = compose([*SMALL, "match.params=3e4"])
+    plain = compose([*SMALL, f"model.dim={matched.matched['size']}"])
+    assert matched.config == plain.config
+    assert plain.matched == {}
+
+
+def test_sweeps_compose_alike() -> None:
+    words = [*SMALL, "match.params=3e4"]
+    ours, theirs = Composer().compose(words), compose(words)
+    assert (ours.config, ours.matched) == (theirs.config, theirs.matched)
+
+
+def test_learned_vocabularies_count_as_large_as_they_may_be() -> None:
+    text = ["data=code", "tokenizer=char", "model=decoder", "head=token", "objective=next_token", "position=none"]
+    assert "counted with 256 symbols" in told(compose([*text, "match.params=1e5"]).matched)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["match.params=abc"], "match.params: 'abc' is no number of parameters"),
+        (["match.params=-1"], "match.params: -1 is no number"),
+        (["match.params=1e6", "match.flops=1e6"], "one size cannot meet two budgets"),
+        (["match.params=1e6", "model.dim=32"], "model.dim: is solved for by match"),
+        (["match.params=1e6", "match.by=heads"], "match.by: 'heads' is no size to solve for (works: dim"),
+        (["match.by=depth"], "has a say only beside"),
+        (["match.parms=1"], "match.parms: nothing reads this key (works: match.params"),
+        (
+            ["match.params=1e6", "match.by=expansion", "channel_mixer=none"],
+            "there is no channel_mixer.expansion or token_mixer.expansion to solve for",
+        ),
+        (
+            [*GMLP, "match.params=1e6", "match.by=expansion", "token_mixer.expansion=2"],
+            "token_mixer.expansion: is solved for by match",
+        ),
+        (["match.params=1e6", "position=rope", "tokenizer.size=3"], "no model can be built near model.dim=64"),
+    ],
+)
+def test_what_cannot_be_matched_is_said(words: list[str], says: str) -> None:
+    assert any(says in str(issue) for issue in compose(words).issues)
+
+
+def test_a_sweep_matches_once(tmp_path) -> None:
+    text = "claim: x\nbase: [match.params=3e4]\narms: {a: [], b: [channel_mixer=glu]}\nmatch: params"
+    assert refused(tmp_path, text) == ["match: the base has match.params too; leave one of them out"]
+
+
+def test_verbs_tell_what_is_left_over(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = "model.depth=1 match.params=2e4"
+    assert main(f"check {words}".split()) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("matched"))
+    assert main(f"train {words} debug=fast logger=none".split()) == 0
+    assert line.split(maxsplit=1)[1] in capsys.readouterr().out
+    (facts,) = tmp_path.glob("outputs/*/s0/run.json")
+    assert line.split(maxsplit=1)[1] == told(json.loads(facts.read_text())["match"])
+    assert main(["explain", "channel_mixer=glu", "match.params=1e5"]) == 0
+    assert "matched    100,000 parameters by model.dim=" in capsys.readouterr().out
+
+
+def test_planted_search_that_stops_early_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    from blockyard.config.size_matching import _Search
+
+    monkeypatch.setattr(_Search, "solve", lambda self, own: own if self.weight(own) else None)
+    with pytest.raises(AssertionError):
+        test_the_size_is_the_nearest_there_is("params", "dim", [])

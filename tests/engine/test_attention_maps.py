@@ -1,0 +1,229 @@
+"""Attention weights are worked out again, while fused kernels stay on, and match what attention gave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from blockyard.atomic_files import read_json, write_json
+from blockyard.config import build
+from blockyard.config.check import check
+from blockyard.config.compose import compose
+from blockyard.contracts import TokenMixer
+from blockyard.engine.callbacks.attention_maps import FILE
+from blockyard.engine.run import train
+from blockyard.errors import UserError
+from blockyard.ops import maps
+from blockyard.ops.attend import attend
+from blockyard.ops.kernel import record
+from blockyard.report.attention_maps import maps as reported
+from blockyard.report.load.run_record import read
+from blockyard.runs.folder import RunFolder
+from tests.engine_runs import TINY, assert_same_bits, config, folder, killed_at, run
+from tests.text_runs import TEXT
+
+LINE = ("data=parity", "tokenizer=symbols", "objective=classify", "position=learned", "model.depth=2", "logger=none")
+KINDS = {
+    "image": ("position=learned",),
+    "class token": ("head=class_token", "model.prefix.class_token=true"),
+    "grouped, rope": ("position=rope", "token_mixer.num_kv_heads=1"),
+    "alibi": ("position=alibi",),
+    "parallel": ("block=parallel",),
+    "causal": (*TEXT, "tokenizer=byte"),
+    "causal, alibi": (*TEXT, "tokenizer=byte", "position=alibi"),
+}
+
+
+def model_and_batch(tmp_path: Path, *words: str) -> tuple[torch.nn.Module, Any]:
+    base = () if words[:1] in (TEXT[:1], LINE[:1]) else (*TINY, "model.depth=2", "token_mixer.dropout=0")
+    composed = compose([*base, *words, f"outputs={tmp_path}"])
+    problems = check(composed)
+    assert not problems, [str(problem) for problem in problems]
+    plan = build.plan(composed.config)
+    splits = plan.data.load(plan.tokenizer)
+    batch = plan.objective.prepare(splits.validation.batch(torch.tensor([0, 1]), None))
+    return plan.model(0), batch
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_times_values_are_what_attention_gave(tmp_path: Path, kind: str) -> None:
+    model, batch = model_and_batch(tmp_path, *KINDS[kind])
+    model.eval()
+    given: dict[str, Tensor] = {}
+    for path, module in model.named_modules():
+        if isinstance(module, TokenMixer):
+            inner = module._attend
+
+            def kept(*arguments: Any, inner: Any = inner, path: str = path) -> Tensor:
+                given[path] = inner(*arguments)
+                return given[path]
+
+            module._attend = kept
+    seen = maps.attention(model, batch.inputs, batch.lengths, batch.segment)
+    assert [one.layer for one in seen] == ["blocks.0.token_mixer", "blocks.1.token_mixer"] == list(given)
+    for one in seen:
+        weights = one.weights()  # (B, H, N, M)
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+        if one.causal:
+            torch.testing.assert_close(weights, weights.tril(), rtol=0, atol=0)
+        else:
+            assert weights.triu(1).sum() > 0
+        v = one.v.repeat_interleave(one.q.shape[1] // one.v.shape[1], dim=1)  # (B, H, M, K)
+        made = (weights @ v).transpose(1, 2).flatten(2)  # (B, N, H K)
+        torch.testing.assert_close(made, given[one.layer], rtol=1e-4, atol=1e-5)
+        again = attend(one.q, one.k, one.v, one.seq, one.k_seq, one.causal, scale=one.scale)
+        torch.testing.assert_close(weights @ v, again, rtol=1e-4, atol=1e-5)
+
+
+OTHER = {
+    "windowed": (*LINE, "token_mixer=windowed_attention", "token_mixer.window=2"),
+    "windowed, class token": (
+        *(*LINE, "token_mixer=windowed_attention", "token_mixer.window=2", "head=class_token"),
+        "model.prefix.class_token=true",
+    ),
+    "windowed, causal": (*TEXT, "tokenizer=byte", "token_mixer=windowed_attention", "token_mixer.window=3"),
+    "strict": ("token_mixer=strict_attention", "token_mixer.layers=all"),
+    "strict, causal": (*TEXT, "tokenizer=byte", "token_mixer=strict_attention", "token_mixer.layers=all"),
+    "hard": ("token_mixer=hard_attention",),
+    "memory": (*TEXT, "tokenizer=byte", "token_mixer=memory_attention", "token_mixer.slots=3", "position=alibi"),
+    "widths": ("token_mixer.key_dim=3", "token_mixer.value_dim=7"),
+}
+
+
+@pytest.mark.parametrize("kind", OTHER)
+def test_maps_of_every_kind_of_attention(tmp_path: Path, kind: str) -> None:
+    """What the file says of itself: a band, an empty diagonal, one key, slots first. Sums are of what was given."""
+    model, batch = model_and_batch(tmp_path, *OTHER[kind])
+    outputs: list[Tensor] = []
+    for module in model.modules():
+        if isinstance(module, TokenMixer):
+            module.proj_out.register_forward_pre_hook(lambda _module, given: outputs.append(given[0]))
+    seen = maps.attention(model, batch.inputs, batch.lengths, batch.segment)
+    assert len(seen) == len(outputs) == 2
+    for one, given in zip(seen, outputs, strict=True):
+        weights = one.weights()  # (B, H, N, M)
+        torch.testing.assert_close((weights @ one.v).transpose(1, 2).flatten(2), given, rtol=1e-4, atol=1e-5)
+        sums, (n, m) = weights.sum(-1), weights.shape[-2:]
+        first = 1 if kind == "strict, causal" else 0
+        torch.testing.assert_close(sums[..., first:], torch.ones_like(sums[..., first:]))
+        assert sums[..., :first].sum() == 0
+        apart = torch.arange(n)[:, None] - torch.arange(m)
+        if kind.startswith("windowed"):
+            prefix = one.seq.num_prefix
+            far = (apart.abs() >= one.window)[prefix:, prefix:]
+            assert far.any()
+            assert weights[..., prefix:, prefix:][..., far].abs().max() == 0
+            assert prefix == 0 or weights[..., :prefix, :].min() > 0 < weights[..., :prefix].min()
+        if kind.startswith("strict"):
+            assert weights[..., apart == 0].abs().max() == 0
+        if kind == "hard":
+            assert set(weights.unique().tolist()) == {0.0, 1.0}
+        if kind == "memory":
+            assert m == n + 3
+            assert weights[..., :3].min() > 0
+
+
+def test_a_mask_that_leaks_would_be_seen(tmp_path: Path) -> None:
+    model, batch = model_and_batch(tmp_path, *KINDS["causal"])
+    (one, _) = maps.attention(model, batch.inputs, batch.lengths, batch.segment)
+    one.causal = False
+    weights = one.weights()
+    with pytest.raises(AssertionError):
+        torch.testing.assert_close(weights, weights.tril())
+
+
+def test_looking_changes_neither_the_model_nor_the_kernels(tmp_path: Path) -> None:
+    model, batch = model_and_batch(tmp_path)
+    model.train()
+    state = torch.get_rng_state()
+    maps.attention(model, batch.inputs, batch.lengths, batch.segment)
+    torch.testing.assert_close(torch.get_rng_state(), state, rtol=0, atol=0)
+    assert model.training
+    assert not maps.listening()
+    with maps.listen(model):
+        assert [one["kernel"] for one in record(model.eval(), batch.inputs)] == ["flash", "flash"]
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize(("count", "side"), [(5, 8), (64, 64), (65, 64), (100, 7)])
+def test_a_smaller_map_keeps_the_rows_sums_and_the_triangle(count: int, side: int) -> None:
+    weights = torch.rand(2, count, count).tril()
+    weights = weights / weights.sum(-1, keepdim=True)
+    small = maps.smaller(weights, side)
+    assert small.shape == (2, min(count, side), min(count, side))
+    torch.testing.assert_close(small.sum(-1), torch.ones(2, min(count, side)))
+    torch.testing.assert_close(small, small.tril(), rtol=0, atol=0)
+    if count <= side:
+        torch.testing.assert_close(small, weights)
+
+
+WATCHED = ("callbacks=attention_maps", "callbacks.progress.bar=false", "model.depth=2")
+
+
+def test_a_run_keeps_its_maps_at_the_end(tmp_path: Path) -> None:
+    made = run(tmp_path, *WATCHED)
+    kept = read_json(made.path / FILE)
+    assert (kept["tokens"], kept["prefix"], kept["grid"]) == (4, 0, [2, 2])
+    assert [(one["step"], one["layer"], one["head"]) for one in kept["maps"]] == [(30, 0, None), (30, 1, None)]
+    for one in kept["maps"]:
+        table = torch.tensor(one["map"])
+        assert table.shape == (4, 4)
+        torch.testing.assert_close(table.sum(-1), torch.ones(4), rtol=0, atol=2e-3)
+    assert (made.path / FILE).stat().st_size < 20_000
+    # It only watches: the run is the one that is made without it, bit by bit.
+    plain = run(tmp_path / "plain", "model.depth=2", "callbacks=default", "callbacks.progress.bar=false")
+    assert plain.identity == made.identity
+    assert_same_bits(made, plain)
+
+
+def test_chosen_layers_heads_and_evaluations_and_a_resume(tmp_path: Path) -> None:
+    words = (
+        *WATCHED,
+        "callbacks.attention_maps.layers=[1]",
+        "callbacks.attention_maps.heads=each",
+        "callbacks.attention_maps.side=3",
+        "callbacks.attention_maps.every_evaluation=true",
+    )
+    assert killed_at(20, tmp_path, *words) == -9
+    made = run(tmp_path, *words)
+    kept = read_json(made.path / FILE)["maps"]
+    assert [(one["step"], one["layer"], one["head"]) for one in kept] == [
+        (step, 1, head) for step in (8, 16, 24, 30) for head in (0, 1)
+    ]
+    assert {len(one["map"]) for one in kept} == {3}
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("callbacks.attention_maps.layers=[0,7]", "the model has 2 blocks"),
+        ("callbacks.attention_maps.sample=99999", "validation has"),
+    ],
+)
+def test_what_is_not_there_is_said_before_the_first_step(tmp_path: Path, word: str, message: str) -> None:
+    with folder(tmp_path, *WATCHED, word) as made, pytest.raises(UserError, match=message):
+        train(made)
+    assert made.status.state == "queued"
+
+
+def test_it_is_off_by_default_and_a_mixer_without_attention_has_no_map(tmp_path: Path) -> None:
+    assert "attention_maps" not in config(tmp_path, "callbacks=default")[0]["callbacks"]
+    words = [word for word in (*TINY, *WATCHED) if not word.startswith("token_mixer")]
+    composed = compose([*words, "token_mixer=pool", f"outputs={tmp_path}"])
+    with RunFolder.create(composed.config, choices=composed.choices) as made:
+        assert train(made) == 0
+    assert read_json(made.path / FILE)["maps"] == []
+
+
+def test_a_comparison_shows_the_first_run_of_each_arm(tmp_path: Path) -> None:
+    made = run(tmp_path, *WATCHED)
+    records = [read(made.path, arm="pre", seed=0), read(tmp_path / "nothing" / "s1", arm="post", seed=1)]
+    found = reported(records)
+    assert [(one["arm"], one["seed"], one["layer"]) for one in found] == [("pre", 0, "block 0"), ("pre", 0, "block 1")]
+    assert len(found[0]["map"]) == 4
+    write_json(made.path / FILE, {"maps": [{"step": 1}]})
+    assert reported(records) == []

@@ -1,0 +1,272 @@
+"""A run that goes wrong says so: the state, the reason, the exit code, and nothing saved is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from blockyard.engine import setup as prepare_module
+from blockyard.engine.callbacks.early_stopping import EarlyStopping
+from blockyard.engine.callbacks.loop import Rhythm
+from blockyard.engine.callbacks.nan_guard import Guard, NotFinite
+from blockyard.engine.module import Learner
+from blockyard.engine.run import train
+from blockyard.errors import UserError
+from blockyard.runs.checkpoint import newest_good
+from blockyard.runs.folder import RunFolder
+from tests.engine_runs import config, folder, run, state
+from tests.fork import forked
+
+MORE = ("callbacks.checkpoint.every=3",)
+
+
+@pytest.mark.parametrize(("planted", "what"), [(float("inf"), "loss"), (float("nan"), "loss")])
+def test_a_loss_that_is_no_number_ends_the_run_before_the_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: float, what: str
+) -> None:
+    original = Learner.training_step
+
+    def poisoned(self: Learner, batch: Any, batch_idx: int) -> torch.Tensor:
+        if self.update == 10:
+            batch.inputs = batch.inputs.float()
+            batch.inputs[0, 0, 0, 0] = planted
+        return original(self, batch, batch_idx)
+
+    monkeypatch.setattr(Learner, "training_step", poisoned)
+    made = run(tmp_path, *MORE, code=1)
+    status = made.status
+    assert status.state == "failed"
+    assert status.step == 10
+    assert what in str(status.reason)
+    assert "at step 11" in str(status.reason)
+    assert "NotFinite" in str(status.reason)
+    assert newest_good(made.checkpoints).step == 9
+    assert all(torch.isfinite(value).all() for value in state(made).values())
+    assert not (made.path / "summary.json").exists()
+
+
+def test_infinite_gradients_of_a_finite_loss_are_caught_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def poison(self: Learner) -> None:
+        if self.update == 5:
+            next(self.model.parameters()).grad[0] = float("inf")
+
+    monkeypatch.setattr(Learner, "on_after_backward", poison)
+    made = run(tmp_path, code=1)
+    assert "the gradient norm is inf at step 6" in str(made.status.reason)
+
+
+def test_without_the_guard_the_planted_number_spoils_the_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted bug: what the guard is for."""
+    monkeypatch.setattr(Guard, "look", lambda *_: None)
+
+    def poison(self: Learner) -> None:
+        if self.update == 5:
+            next(self.model.parameters()).grad[0] = float("nan")
+
+    monkeypatch.setattr(Learner, "on_after_backward", poison)
+    made = run(tmp_path)
+    assert not all(torch.isfinite(value).all() for value in state(made).values())
+
+
+def test_on_a_device_the_guard_speaks_when_asked() -> None:
+    guard, one = Guard(), torch.ones((), device="meta")
+    assert guard._first is None
+    guard.look(3, one, one)  # cannot be known yet, and must not raise
+    guard._first = torch.tensor(4)
+    with pytest.raises(NotFinite, match="at step 4"):
+        guard.settle()
+
+
+def test_an_error_in_a_step_is_failed_with_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Learner, batch: Any, batch_idx: int) -> torch.Tensor:
+        if self.update == 7:
+            raise ZeroDivisionError("planted")
+        return Learner._original(self, batch, batch_idx)  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(Learner, "_original", Learner.training_step, raising=False)
+    monkeypatch.setattr(Learner, "training_step", broken)
+    made = run(tmp_path, *MORE, code=1)
+    assert made.status.state == "failed"
+    assert made.status.reason == "ZeroDivisionError: planted (after step 7)"
+    assert "planted" in (made.path / "error.txt").read_text()
+    assert newest_good(made.checkpoints).step == 6
+
+
+def test_a_full_disk_is_failed_and_older_checkpoints_stay(tmp_path: Path) -> None:
+    def work() -> int:
+        original = Rhythm._save
+
+        def tight(self: Rhythm, *arguments: Any) -> None:
+            if self.live.step == 9:
+                # Every write beyond 2 kB now fails as on a full disk.
+                resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+            original(self, *arguments)
+
+        Rhythm._save = tight  # type: ignore[method-assign]
+        return train(folder(tmp_path, *MORE))
+
+    assert forked(work) == 1
+    made = RunFolder.open(next(tmp_path.glob("*/s0")))
+    assert made.status.state == "failed"
+    assert "checkpoint could not be written" in str(made.status.reason)
+    newest = newest_good(made.checkpoints)
+    assert newest.step == 8
+    assert not newest.refused
+    assert not list(made.path.rglob(".tmp-*"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_lost_its_write_permission_is_failed(tmp_path: Path) -> None:
+    def work() -> int:
+        original = Rhythm._save
+
+        def locked(self: Rhythm, *arguments: Any) -> None:
+            if self.live.step == 9:
+                self.live.checkpoints.chmod(0o555)
+            original(self, *arguments)
+
+        Rhythm._save = locked  # type: ignore[method-assign]
+        return train(folder(tmp_path, *MORE))
+
+    assert forked(work) == 1
+    made = RunFolder.open(next(tmp_path.glob("*/s0")))
+    made.checkpoints.chmod(0o755)
+    assert made.status.state == "failed"
+    assert newest_good(made.checkpoints).step == 8
+
+
+def test_a_signal_before_the_first_step_is_interrupted(tmp_path: Path) -> None:
+    def work() -> int:
+        def struck(*_: Any, **__: Any) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        prepare_module._write_down = struck
+        return train(folder(tmp_path))
+
+    assert forked(work) == 143
+    made = RunFolder.open(next(tmp_path.glob("*/s0")))
+    assert made.status.state == "interrupted"
+    assert "SIGTERM" in str(made.status.reason)
+
+
+def test_bad_input_found_late_is_for_the_user_and_the_run_may_start_again(tmp_path: Path) -> None:
+    with folder(tmp_path, "trainer.require_flash=true") as made, pytest.raises(UserError, match="require_flash"):
+        train(made)
+    assert made.status.state == "queued"
+    assert made.status.exit_code == 2
+    run(tmp_path, "trainer.accumulate=2")
+
+
+def test_require_flash_refuses_before_the_first_step(tmp_path: Path) -> None:
+    words = ("trainer.require_flash=true", "token_mixer.dropout=0.1")
+    with folder(tmp_path, *words) as made, pytest.raises(UserError, match=r"require_flash=true, but blocks\.0.*math"):
+        train(made)
+    run(tmp_path / "fine", "trainer.require_flash=true", "token_mixer.dropout=0.0")
+
+
+def test_data_that_changed_since_is_refused_on_resume(tmp_path: Path) -> None:
+    from tests.engine_runs import killed_at
+
+    assert killed_at(10, tmp_path, *MORE) == -signal.SIGKILL
+    facts = next(tmp_path.glob("*/s0/run.json"))
+    content = json.loads(facts.read_text())
+    content["data"]["fingerprint"] = "another"
+    facts.write_text(json.dumps(content))
+    with folder(tmp_path, *MORE) as made, pytest.raises(UserError, match=r"the data of .* changed"):
+        train(made, resume=True)
+
+
+def test_early_stopping_ends_a_run_as_done(tmp_path: Path) -> None:
+    words = ("callbacks=early_stopping", "callbacks.early_stopping.patience=2", "callbacks.early_stopping.min_delta=9")
+    made = run(tmp_path, *words)
+    summary = json.loads((made.path / "summary.json").read_text())
+    assert summary["steps"] == 24
+    assert summary["stopped"] == "val/accuracy did not improve in 2 evaluations"
+
+
+@pytest.mark.parametrize("words", [{"monitor": "val/loss"}, {"mode": "min"}, {"monitor": "a", "mode": "low"}])
+def test_early_stopping_wants_metric_and_mode_together(words: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"early_stopping\.mo"):
+        EarlyStopping(**words)
+
+
+def test_an_early_stop_survives_a_kill_before_the_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from blockyard.engine.job import Job
+
+    words = ("callbacks=early_stopping", "callbacks.early_stopping.patience=2", "callbacks.early_stopping.min_delta=9")
+
+    def struck() -> int:
+        Job.summary = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+        return train(folder(tmp_path, *words))
+
+    assert forked(struck) == -signal.SIGKILL
+    made = run(tmp_path, *words)
+    summary = json.loads((made.path / "summary.json").read_text())
+    assert summary["steps"] == 24
+    assert "did not improve" in summary["stopped"]
+
+
+def test_an_evaluation_made_up_for_may_end_the_run(tmp_path: Path) -> None:
+    from blockyard.engine import job
+
+    words = ("callbacks=early_stopping", "callbacks.early_stopping.patience=2", "callbacks.early_stopping.min_delta=9")
+
+    def struck() -> int:
+        evaluate, calls = job.evaluate, []
+
+        def at_the_third(*arguments: Any, **settings: Any) -> dict[str, float]:
+            calls.append(1)
+            if len(calls) == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return evaluate(*arguments, **settings)
+
+        job.evaluate = at_the_third
+        return train(folder(tmp_path, *words))
+
+    assert forked(struck) == 143
+    assert json.loads((run(tmp_path, *words).path / "summary.json").read_text())["steps"] == 24
+
+
+def test_two_watchers_of_one_class_keep_their_own_state(tmp_path: Path) -> None:
+    from blockyard.runs.checkpoint import read
+
+    plain, _ = config(tmp_path, "callbacks=early_stopping", "callbacks.early_stopping.patience=9")
+    second = plain["callbacks"]["early_stopping"] | {"monitor": "loss", "mode": "min"}
+    with RunFolder.create(plain | {"callbacks": plain["callbacks"] | {"second": second}}) as made:
+        assert train(made) == 0
+    saved = read(made.checkpoints / "last.ckpt")["callbacks"]["Rhythm"]["watchers"]
+    assert saved["early_stopping"]["best"] != saved["second"]["best"]
+
+
+def test_a_failed_run_stays_failed_where_its_resume_does_not_begin(tmp_path: Path) -> None:
+    with folder(tmp_path, "trainer.require_flash=true") as made:
+        made.set_status("failed", "the disk was full", step=9, exit_code=1)
+        with pytest.raises(UserError, match="require_flash"):
+            train(made, resume=True)
+        assert (made.status.state, made.status.reason, made.status.step) == ("failed", "the disk was full", 9)
+
+
+def test_a_best_checkpoint_that_cannot_be_tested_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from blockyard.engine.job import Job
+
+    original = Job._best_model
+
+    def damaged(self: Job) -> Any:
+        best = self.folder.checkpoints / "best.ckpt"
+        best.write_bytes(best.read_bytes()[:-2000])
+        return original(self)
+
+    monkeypatch.setattr(Job, "_best_model", damaged)
+    assert json.loads((run(tmp_path).path / "summary.json").read_text())["weights"] == "last.ckpt"
+    assert "best.ckpt is not tested" in caplog.text

@@ -1,0 +1,187 @@
+"""A killed run goes on as if nothing had happened: equal to the last bit."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from blockyard.engine import randomness
+from blockyard.ops import rng
+from blockyard.runs.folder import RunFolder
+from tests.engine_runs import assert_same_bits, folder, killed_at, run, state
+
+pytestmark = pytest.mark.xdist_group("engine_resume")  # its runs are made once
+
+MORE = ("callbacks.checkpoint.every=3",)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return run(tmp_path_factory.mktemp("whole"), *MORE)
+
+
+@pytest.mark.parametrize(
+    ("workers", "steps"), [(0, [1, 10, 23]), (2, [17]), pytest.param(2, [3, 8, 20, 29], marks=pytest.mark.full)]
+)
+def test_a_run_killed_at_any_step_ends_with_the_same_bits(
+    tmp_path: Path, undisturbed: RunFolder, workers: int, steps: list[int]
+) -> None:
+    words = (*MORE, f"trainer.num_workers={workers}")
+    for step in steps:
+        assert killed_at(step, tmp_path, *words) == -signal.SIGKILL
+        assert RunFolder.open(next(tmp_path.glob("*/s0"))).status.state == "interrupted"
+    made = run(tmp_path, *words)
+    assert made.status.state == "done"
+    assert_same_bits(made, undisturbed)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("step", range(30))
+def test_a_run_killed_at_this_step_ends_with_the_same_bits(tmp_path: Path, undisturbed: RunFolder, step: int) -> None:
+    assert killed_at(step, tmp_path, *MORE) == -signal.SIGKILL
+    assert_same_bits(run(tmp_path, *MORE), undisturbed)
+
+
+MASKED = (
+    *("data=code", "data.context=16", "data.batch_size=8", "tokenizer=byte", "position=rope", "head=token"),
+    *("objective=masked_token", "trainer.max_steps=12", "trainer.eval_every=4", *MORE),
+)
+
+
+def test_what_an_objective_draws_is_drawn_again(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", *MASKED)
+    assert killed_at(7, tmp_path / "killed", *MASKED) == -signal.SIGKILL
+    assert_same_bits(run(tmp_path / "killed", *MASKED), whole)
+
+
+def test_draws_that_follow_the_process_and_not_the_update_are_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from blockyard.engine.loader import Layout
+
+    calls = iter(range(1000))
+    monkeypatch.setattr(Layout, "draw", lambda self, update: next(calls))
+    whole = run(tmp_path / "whole", *MASKED)
+    assert killed_at(7, tmp_path / "killed", *MASKED) == -signal.SIGKILL
+    with pytest.raises(AssertionError):
+        assert_same_bits(run(tmp_path / "killed", *MASKED), whole)
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_the_step_it_strikes_in_and_the_run_goes_on(
+    tmp_path: Path, undisturbed: RunFolder, signum: int, code: int
+) -> None:
+    assert killed_at(12, tmp_path, *MORE, signum=signum) == code
+    made = folder(tmp_path, *MORE)
+    with made:
+        assert made.resumes
+        # The signal came in the 13th update, which was finished and saved.
+        assert state(made).keys() == state(undisturbed).keys()
+        from blockyard.runs.checkpoint import newest_good
+
+        assert newest_good(made.checkpoints).step == 13
+    assert_same_bits(run(tmp_path, *MORE), undisturbed)
+
+
+def test_a_signal_during_evaluation_is_made_up_for(tmp_path: Path, undisturbed: RunFolder) -> None:
+    import os
+
+    from blockyard.engine import job
+    from blockyard.engine.run import train
+    from tests.fork import forked
+
+    def work() -> int:
+        evaluate = job.evaluate
+
+        def struck(*arguments: object, **settings: object) -> dict[str, float]:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return evaluate(*arguments, **settings)
+
+        job.evaluate = struck
+        return train(folder(tmp_path, *MORE))
+
+    assert forked(work) == 143
+    made = folder(tmp_path, *MORE)
+    with made:
+        assert made.resumes
+        assert made.status.step == 8
+    assert_same_bits(run(tmp_path, *MORE), undisturbed)
+
+
+def test_a_run_stopped_between_its_last_step_and_its_summary_only_needs_the_summary(tmp_path: Path) -> None:
+    import json
+    import os
+
+    from blockyard.engine import job
+    from blockyard.engine.run import train
+    from tests.fork import forked
+
+    def work() -> int:
+        summary = job.Job.summary
+        job.Job.summary = lambda self: os.kill(os.getpid(), signal.SIGTERM) or summary(self)
+        return train(folder(tmp_path, *MORE))
+
+    assert forked(work) == 143
+    made = run(tmp_path, *MORE)
+    summary = json.loads((made.path / "summary.json").read_text())
+    assert summary["steps"] == made.status.step == 30
+    assert summary["final"]["step"] == 30
+    for key in ("step_seconds", "seconds_to_first_step", "seconds"):
+        assert summary[key] > 0
+    assert summary["kernels"]
+    assert set(summary["metrics"]) == {"val/loss", "val/accuracy", "test/loss", "test/accuracy"}
+
+
+def test_a_damaged_last_checkpoint_is_told_and_the_one_before_goes_on(
+    tmp_path: Path, undisturbed: RunFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert killed_at(20, tmp_path, *MORE) == -signal.SIGKILL
+    found = next(tmp_path.glob("*/s0/checkpoints/last.ckpt"))
+    found.write_bytes(found.read_bytes()[:-2000])
+    assert_same_bits(run(tmp_path, *MORE), undisturbed)
+    assert "last.ckpt is not used" in caplog.text
+
+
+def test_a_random_stream_left_alone_is_caught(
+    tmp_path: Path, undisturbed: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted bug: generators that are not set anew in each step."""
+    from blockyard.engine.callbacks import loop
+
+    monkeypatch.setattr(loop, "reseed", lambda *_: None)
+    assert killed_at(10, tmp_path, *MORE) == -signal.SIGKILL
+    made = run(tmp_path, *MORE)
+    with pytest.raises(AssertionError):
+        assert_same_bits(made, undisturbed)
+
+
+def test_reseeding_depends_on_every_word() -> None:
+    cpu = torch.device("cpu")
+
+    def draw(*words: object) -> float:
+        randomness.reseed(cpu, *words)
+        return float(torch.rand(()))
+
+    base = draw(0, "train", 5, 0)
+    assert draw(0, "train", 5, 0) == base
+    assert base not in {draw(1, "train", 5, 0), draw(0, "other", 5, 0), draw(0, "train", 6, 0), draw(0, "train", 5, 1)}
+
+
+def test_what_is_drawn_undisturbed_leaves_no_trace() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    with rng.undisturbed():
+        torch.rand(100)
+    torch.testing.assert_close(torch.rand(4), expected, rtol=0, atol=0)
+
+
+def test_running_statistics_go_on_where_they_stood(tmp_path: Path) -> None:
+    """Those of a batch norm; neither looking for kernels nor validating moves them."""
+    words = (*MORE, "norm=batch", "trainer.max_steps=12")
+    whole = run(tmp_path / "whole", *words)
+    assert killed_at(7, tmp_path / "killed", *words) == -signal.SIGKILL
+    assert_same_bits(run(tmp_path / "killed", *words), whole)

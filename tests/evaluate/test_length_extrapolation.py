@@ -1,0 +1,322 @@
+"""Decoders judged at rows longer than those of training: the same text, and no figure where there can be none."""
+
+from __future__ import annotations
+
+import json
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from blockyard.commands.eval import run as eval_verb
+from blockyard.config.build import Plan
+from blockyard.config.check import check
+from blockyard.config.compose import compose
+from blockyard.contracts import Batch
+from blockyard.data._text import Lines, Windows
+from blockyard.errors import UserError
+from blockyard.evaluate.api import evaluate_longer
+from blockyard.evaluate.extrapolation_files import picture, table
+from blockyard.evaluate.length_extrapolation import Curve, extrapolate, stretched
+from blockyard.objective.next_token import NextToken
+from blockyard.position.bias_table import BiasTable
+from blockyard.runs.folder import RunFolder
+from blockyard.runs.identity import identity
+from tests import text_runs
+from tests.components.properties.checks import cached_decoding, causality
+from tests.helpers import LENGTH, choices, node, symbols, tiny, traits
+
+
+def text(total: int = 6 * 16 + 4, packed: bool = False) -> Windows:
+    """Rows of `LENGTH` random symbols; packed, documents of ten."""
+    stream = symbols(1, total, seed=5)[0].int()
+    return Windows(stream, torch.arange(total, dtype=torch.int32) // 10 if packed else None, LENGTH, 1.0)
+
+
+def curve(model: nn.Module, *factors: int, split: object = None, **settings: int) -> Curve:
+    """The curve of a tiny decoder."""
+    return extrapolate(model, split or text(), NextToken(), factors, part="test", batch_size=4, **settings)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("factor", [1, 2, 4, 8])
+def test_joined_rows_ask_for_the_same_symbols(factor: int, packed: bool) -> None:
+    split = text(packed=packed)
+    joined = split.longer(16, factor)
+    assert len(joined) == 16 // factor
+    batch = NextToken().prepare(joined.batch(torch.arange(len(joined)), None))
+    assert batch.inputs.shape == (16 // factor, LENGTH * factor)
+    plain = NextToken().prepare(split.batch(torch.arange(16), None))
+    assert_close(batch.target.flatten(), plain.target.flatten())
+    assert_close(batch.inputs.flatten(), plain.inputs.flatten())
+
+
+def nats(model: nn.Module, factor: int) -> Tensor:
+    """By hand: what each of the 96 symbols after the first costs in rows so many times longer, (rows, N)."""
+    stream = text().stream.long()
+    inputs, wanted = (stream[start : start + 96].reshape(-1, LENGTH * factor) for start in (0, 1))
+    with torch.no_grad():
+        return F.cross_entropy(model(inputs).transpose(1, 2), wanted, reduction="none")
+
+
+@pytest.mark.parametrize("position", ["alibi", "rope", "none"])
+def test_figures_are_means_over_the_same_text(position: str) -> None:
+    model = tiny(causal=True, position=position)
+    found = curve(model, 2, 4)
+    assert [each.factor for each in found.lengths] == [1, 2, 4]
+    assert found.asked == 96
+    for each in found.lengths:
+        costs = nats(model, each.factor)
+        assert each.metrics["loss"] == pytest.approx(costs.mean().item(), rel=1e-5)
+        assert each.places == pytest.approx(costs.unflatten(1, (each.factor, LENGTH)).mean((0, 2)).tolist(), rel=1e-5)
+        assert each.tokens == LENGTH * each.factor
+    assert found.figures()["test/loss@2x"] == found.lengths[1].metrics["loss"]
+    assert set(found.figures()) >= {"test/loss@1x", "test/perplexity@4x", "test/accuracy@4x"}
+    assert len({each.metrics["loss"] for each in found.lengths}) == 3
+
+
+def test_a_limit_keeps_the_text_the_same() -> None:
+    found = curve(tiny(causal=True, position="alibi"), 2, 4, limit=2)
+    assert found.asked == 8 * LENGTH
+    assert not found.refused()
+
+
+BOUNDED = [name for name in choices("position") if node("position", name)[0].bounded]
+
+
+@pytest.mark.parametrize("position", BOUNDED)
+def test_bounded_schemes_are_refused_with_a_word(position: str) -> None:
+    found = curve(tiny(causal=True, position=position), 2)
+    name = node("position", position)[0].__name__
+    assert found.refused()["test@2x"].startswith(f"position {name} knows 6 places, the row has 12")
+    assert set(found.figures()) == {
+        f"test/{metric}@1x" for metric in ("loss", "accuracy", "perplexity", "bits_per_byte")
+    }
+
+
+UNBOUNDED = [name for name in choices("position") if name not in BOUNDED]
+
+
+@pytest.mark.parametrize("position", UNBOUNDED)
+def test_every_other_scheme_reads_longer_rows(position: str) -> None:
+    found = curve(tiny(causal=True, position=position), 2, 8)
+    assert not found.refused()
+    assert all(torch.isfinite(torch.tensor(each.places)).all() for each in found.lengths)
+
+
+STRETCHING = [
+    ("learned", {"beyond": "interpolate"}),
+    *(("rope", {"scaling": how}) for how in ("linear", "ntk", "yarn")),
+]
+
+
+@pytest.mark.parametrize(("position", "options"), STRETCHING, ids=str)
+def test_stretched_rows_stay_causal(position: str, options: dict[str, str]) -> None:
+    """The factor is the evaluation's, not the row's: a first token does not know how long its row will be."""
+    model = tiny(causal=True, position=position, options={"position": options}, sizes={"heads": 2})
+    before = model(symbols(1, LENGTH))
+    with stretched(model, 2) as how:
+        assert how == "positions 2 times closer"
+        causality(model, 2 * LENGTH)
+        cached_decoding(model, 2 * LENGTH)
+        longer = model(symbols(1, LENGTH))
+    assert (longer - before).abs().max() > 1e-6
+    assert_close(model(symbols(1, LENGTH)), before, rtol=0, atol=0)
+    found = curve(model, 2)
+    assert found.lengths[1].how == "positions 2 times closer"
+    assert found.lengths[0].how == "as in training"
+
+
+@pytest.mark.parametrize("factor", [2, 4])
+def test_learned_is_interpolated_to_longer_causal_rows(factor: int) -> None:
+    """As torch resizes a row of vectors, edges kept; one more place than that is refused."""
+    model = tiny(causal=True, position="learned", options={"position": {"beyond": "interpolate"}})
+    size = factor * LENGTH
+    wanted = F.interpolate(model.position.table.T[None], size=size, mode="linear", align_corners=False)[0].T
+    with stretched(model, factor):
+        steps = model.steps(symbols(1, size))
+        assert_close(steps["placed"] - steps["embedded"], wanted[None])
+        with pytest.raises(ValueError, match=f"the row has {size + 1}"):
+            model(symbols(1, size + 1))
+
+
+def test_what_cannot_be_longer_is_refused() -> None:
+    lines = Lines(symbols(1, 60)[0].int(), torch.full((10,), 6), LENGTH - 1, 1.0)
+    model = tiny(causal=True, position="alibi")
+    assert curve(model, 2, split=lines).refused() == {"test@2x": "this data has no longer rows"}
+    few = curve(model, 2, 8, split=text(6 * 3 + 1))
+    assert few.refused() == {"test@8x": "the test part has 3 rows of 6 tokens, too few for one of this length"}
+    assert few.asked == 2 * LENGTH
+    fixed = [m for m in choices("token_mixer") if not (t := traits(m)).any_length and t.causal]
+    for mixer in fixed:
+        if 1 in traits(mixer).axes:
+            assert (
+                "takes rows of one length only" in curve(tiny(causal=True, token_mixer=mixer), 2).refused()["test@2x"]
+            )
+
+
+PROBES = [
+    ("associative_recall", "answer", "token"),
+    ("copy", "answer", "token"),
+    ("long_agreement", "answer", "token"),
+    ("listops", "classify", "mean_pool"),
+]
+
+
+@pytest.mark.parametrize(("data", "objective", "head"), PROBES)
+def test_tasks_are_drawn_anew_at_every_length(data: str, objective: str, head: str) -> None:
+    """As many rows of the same part, with as much asked in each; at factor 1 the very rows there are."""
+    words = [f"data={data}", f"objective={objective}", f"head={head}", "tokenizer=symbols", "position=rope"]
+    sizes = ["data.length=32", "data.samples=40", "data.eval_samples=24", "model=decoder", "model.dim=16"]
+    few = ["data.pairs=4"] * (data == "associative_recall")
+    plan = Plan(compose([*words, *sizes, *few, "model.depth=1", "model.heads=2"]).config)
+    split = plan.data.load(plan.tokenizer).test
+    order = torch.arange(24)
+    first, same, long = (each.batch(order, None) for each in (split, split.longer(24, 1), split.longer(24, 4)))
+    assert_close(same.inputs, first.inputs)
+    assert_close(same.target, first.target)
+    if objective == "answer":
+        assert long.inputs.shape == (24, 128)
+        assert_close((long.target != Batch.ignore).sum(1), (first.target != Batch.ignore).sum(1))
+    else:
+        assert long.lengths.min() >= 32
+        assert long.lengths.max() <= 128
+    model = plan.model(0).eval()
+    found = extrapolate(model, split, plan.objective, (4,), part="test", batch_size=8)
+    assert (found.rows, found.redrawn, found.refused()) == (24, True, {})
+    with torch.no_grad():
+        wanted = plan.objective.loss(model(**long.arguments()), long.target).item()
+    assert found.figures()["test/loss@4x"] == pytest.approx(wanted, rel=1e-5)
+    assert "24 rows of the test part at every length, drawn anew" in table(found.plain())
+    ElementTree.fromstring(picture(found.plain()))
+    asked = [False] * 3 + [True] if data in ("copy", "long_agreement") else [True] * 4
+    assert [place is not None for place in found.lengths[1].places] == (asked if objective == "answer" else [])
+
+
+def test_planted_overlap_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: longer rows that begin where the short ones did, so that most of the text is asked for twice."""
+    model = tiny(causal=True, position="alibi")
+    wanted = nats(model, 2).mean().item()
+
+    def overlapping(self: Windows, rows: int, factor: int) -> Windows:
+        made = Windows(self.stream, None, self.context * factor, 1.0)
+        made.batch = lambda order, key: Windows.batch(made, order // 2, key)
+        return made
+
+    monkeypatch.setattr(Windows, "longer", overlapping)
+    assert curve(model, 2).lengths[1].metrics["loss"] != pytest.approx(wanted, rel=1e-5)
+
+
+def test_a_scheme_that_looks_both_ways_reads_what_it_is_to_do_beyond_its_table() -> None:
+    for beyond, refused in (("refuse", True), ("interpolate", False)):
+        model = tiny(causal=False, position="learned", options={"position": {"beyond": beyond}})
+        assert bool(curve(model, 2).refused()) == refused
+
+
+def test_a_scheme_says_itself_how_longer_rows_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    (plain,) = curve(tiny(causal=True, position="bias_table"), 2).refused().values()
+    assert plain.endswith(f"knows {LENGTH} places, the row has {2 * LENGTH}")
+    monkeypatch.setattr(BiasTable, "longer", "position.more=true helps")
+    (advised,) = curve(tiny(causal=True, position="bias_table"), 2).refused().values()
+    assert advised == f"{plain}; position.more=true helps"
+
+
+def test_pictures_and_tables_of_refused_lengths() -> None:
+    found = curve(tiny(causal=True, position="learned"), 2, 4).plain()
+    assert "refused: position Learned knows 6 places" in table(found)
+    assert "position.beyond=interpolate" in table(found)
+    drawn = ElementTree.fromstring(picture(found))
+    assert [node.text for node in drawn.iter() if node.text == "refused"] == ["refused"] * 2
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A finished run that was judged at longer rows."""
+    words = (
+        "tokenizer=char",
+        "position=rope",
+        "trainer.extrapolate=[2,4]",
+        "trainer.limit_test=2",
+        "data.eval_batch_size=16",
+    )
+    return text_runs.run(tmp_path_factory.mktemp("longer"), *words)
+
+
+def test_a_run_records_its_curve(made: RunFolder) -> None:
+    summary = made.summary()
+    for part in ("val", "test"):
+        for factor in (1, 2, 4):
+            assert summary["metrics"][f"{part}/loss@{factor}x"] > 0
+            assert summary["directions"][f"{part}/loss@{factor}x"] == "min"
+            assert summary["directions"][f"{part}/accuracy@{factor}x"] == "max"
+        content = json.loads((made.path / f"extrapolation-{part}.json").read_text())
+        assert content["weights"] == summary["weights"]
+        assert [each["factor"] for each in content["lengths"]] == [1, 2, 4]
+        ElementTree.parse(made.path / f"extrapolation-{part}.svg")
+    assert summary["refused"] == {}
+
+
+def test_eval_gives_the_same_figures(made: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    found, _ = evaluate_longer(made.path, [2, 4])
+    recorded = made.summary()["metrics"]
+    assert found.figures() == {name: value for name, value in recorded.items() if "@" in name and "test/" in name}
+    assert eval_verb([f"run={made.path}", "extrapolate=[2]", "split=validation"]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[0].split()[:3] == ["rows", "tokens", "loss"]
+    assert "of the val part at every length" in out
+
+
+def test_curves_of_changed_positions_lie_beside_the_runs_own(made: RunFolder) -> None:
+    own = (made.path / "extrapolation-test.json").read_text()
+    assert eval_verb([f"run={made.path}", "extrapolate=[2]", "position.scaling=yarn", "position.base=500.0"]) == 0
+    content = json.loads((made.path / "extrapolation-test-base-500.0-scaling-yarn.json").read_text())
+    assert content["position"] == {"base": 500.0, "scaling": "yarn"}
+    assert (made.path / "extrapolation-test.json").read_text() == own
+
+
+def test_eval_reads_positions_otherwise(made: RunFolder) -> None:
+    plain, _ = evaluate_longer(made.path, [2])
+    scaled, _ = evaluate_longer(made.path, [2], position={"scaling": "linear"})
+    assert scaled.lengths[0].metrics == plain.lengths[0].metrics
+    assert scaled.lengths[1].metrics != plain.lengths[1].metrics
+    assert scaled.lengths[1].how == "positions 2 times closer"
+    with pytest.raises(UserError, match=r"position\.scalling.*has no such option"):
+        evaluate_longer(made.path, [2], position={"scalling": "linear"})
+
+
+def test_bad_words_are_refused(made: RunFolder) -> None:
+    for word in ("extrapolate=[1]", "extrapolate=2;4", "extrapolate="):
+        with pytest.raises(UserError, match=r"takes .*whole numbers from 2"):
+            eval_verb([f"run={made.path}", word])
+    with pytest.raises(UserError, match=r"position\.scaling=yarn: eval takes"):
+        eval_verb([f"run={made.path}", "position.scaling=yarn"])
+
+
+def test_models_that_are_no_decoders_are_refused_before_they_run() -> None:
+    issues = check(compose(["experiment=vit_digits", "trainer.extrapolate=[2]"]))
+    assert ["judges a decoder at longer rows" in str(issue) for issue in issues] == [True]
+    issues = check(compose(["experiment=gpt_code", "data.sample=line", "trainer.extrapolate=[2]"]))
+    assert any("data.sample=window" in str(issue) for issue in issues)
+    issues = check(compose(["experiment=recall", "model=encoder", "trainer.extrapolate=[2]"]))
+    assert any("use model=decoder" in str(issue) for issue in issues)
+    assert not check(compose(["experiment=recall", "position=rope", "trainer.extrapolate=[2]"]))
+    issues = check(compose(["experiment=gpt_code", "trainer.extrapolate=[1]"]))
+    assert any("expected a list of int >= 2" in str(issue) for issue in issues)
+
+
+def test_a_concatenated_position_and_a_tied_head_are_refused_by_a_rule() -> None:
+    words = ["experiment=gpt_code", "position=sinusoidal", "position.combine=concat"]
+    (issue,) = check(compose(words))
+    assert issue.key == "head with position"
+    assert not check(compose([*words, "head.tied=false"]))
+
+
+def test_runs_with_and_without_longer_rows_are_not_the_same_run() -> None:
+    """They do not hold the same figures, so that a sweep must not take one for the other."""
+    plain, longer = (compose(["experiment=gpt_code", f"trainer.extrapolate={f}"]).config for f in ("[]", "[2]"))
+    assert identity(plain) != identity(longer)
+    del plain["trainer"]["extrapolate"]
+    assert identity(plain) == identity(compose(["experiment=gpt_code"]).config)

@@ -1,0 +1,96 @@
+"""Commands as they are typed, each in a process of its own that need not import everything first.
+
+Importing takes a new process ten times longer than most commands take. So one server for each worker of
+tests imports what all need, runs nothing, and forks; `tests/test_wheel.py` and the first command of
+`tests/commands/test_train.py` start Python as a user's shell does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+
+import cloudpickle
+
+from blockyard.sweep.executor._warm import HEAVY
+
+IMPORTED = [*HEAVY, "wandb", "tests.engine_runs"]
+
+
+def server() -> ForkServerContext:
+    """What forks from a process that has imported everything."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(IMPORTED)
+    return context
+
+
+def forked(work: Callable[[], int], limit: float = 120) -> int:
+    """The exit code of `work` in a process of its own with this one's environment; -9 after a SIGKILL.
+
+    Forked from a server that has run nothing: this process may have started autograd's threads in an
+    earlier test, and those do not survive a fork.
+    """
+    process = server().Process(target=_exit_with, args=(cloudpickle.dumps(work), dict(os.environ)))
+    process.start()
+    process.join(limit)
+    if process.exitcode is None:
+        process.kill()
+        raise AssertionError(f"still running after {limit} s")
+    return process.exitcode
+
+
+def blockyard(folder: Path, *words: str, limit: float = 240) -> subprocess.CompletedProcess[str]:
+    """What `python -m blockyard WORDS` prints and answers in a folder."""
+    with tempfile.TemporaryDirectory() as scratch:
+        streams = [f"{scratch}/stdout", f"{scratch}/stderr"]
+
+        def work() -> int:
+            return _typed(folder, words, streams)
+
+        try:
+            code = forked(work, limit)
+        except AssertionError as error:
+            raise AssertionError(f"{' '.join(words)}: {error}\n{''.join(_said(streams))}") from error
+        said = _said(streams)
+    return subprocess.CompletedProcess(["blockyard", *words], code, *said)
+
+
+def _said(streams: list[str]) -> list[str]:
+    return [Path(stream).read_text(encoding="utf-8") for stream in streams if Path(stream).exists()]
+
+
+def _typed(folder: Path, words: tuple[str, ...], streams: list[str]) -> int:
+    from blockyard.cli import entry
+
+    os.chdir(folder)
+    for number, stream in enumerate(streams, start=1):
+        os.dup2(os.open(stream, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    sys.argv = ["blockyard", *words]
+    code = 1
+    try:
+        entry()
+    except SystemExit as error:
+        code = int(error.code or 0)
+    except Exception:  # as Python ends a process
+        traceback.print_exc()
+    # A process of multiprocessing's leaves out what ends any other: waiting for its threads, and these functions.
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
+
+
+def _exit_with(work: bytes, environment: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    os._exit(cloudpickle.loads(work)())

@@ -1,0 +1,133 @@
+"""Beam search against looking at every row, against greedy writing, and several prompts at once."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from blockyard.errors import UserError
+from blockyard.generate.beam_search import beam_rows, beam_search
+from blockyard.generate.stepper import Stats
+from tests.components.test_model_shapes import crossing_blocks, two_rows
+from tests.generate.test_decoding import MADE, greedy
+from tests.helpers import LENGTH, choices, has, symbols, tiny, traits
+
+
+def searched(model: nn.Module, prompts: list[list[int]], **more: Any) -> tuple[list[list[int]], Stats]:
+    """The best row that a beam finds for each prompt."""
+    stats, rows = Stats(), [[] for _ in prompts]
+    for step in beam_rows(model, prompts, **{"cache": True, "max_tokens": LENGTH, "stats": stats, **more}):
+        for row, symbol in step:
+            rows[row].append(symbol)
+    return rows, stats
+
+
+def best_of_all(model: nn.Module, prompt: list[int], length: int, end: int | None, alpha: float, **more: Any) -> Any:
+    """The best row by looking at every one: (score, symbols)."""
+    found = []
+    for size in range(length + 1):
+        rows: list[tuple[list[int], list[int]]] = []
+        for row in itertools.product(range(11), repeat=size):
+            closed = [*row, end] if size < length else list(row)
+            if end not in row and not (size < length and end is None):
+                rows.append((closed, list(row)))
+        if rows:
+            symbols = torch.tensor([[*prompt, *closed] for closed, _ in rows])
+            logs = torch.log_softmax(model(symbols, **more), -1)[:, len(prompt) - 1 : -1]
+            totals = logs.gather(2, symbols[:, len(prompt) :, None]).sum((1, 2)).tolist()
+            found += [(t / len(closed) ** alpha, row) for t, (closed, row) in zip(totals, rows, strict=True)]
+    return max(found)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("cache", [True, False])
+@pytest.mark.parametrize(("end", "alpha"), [(None, 1.0), (4, 0.0), (4, 1.0), (4, 2.0)])
+def test_a_beam_as_wide_as_all_rows_finds_the_best(end: int | None, alpha: float, cache: bool) -> None:
+    """From several prompts at once, each its own."""
+    model = tiny(causal=True, position="rope")
+    for parameter in model.parameters():
+        parameter.mul_(0.6)
+    prompts = [[1, 2], [5, 3, 1], [7]] if cache else [[1, 2]]
+    settings = {"width": 121, "max_tokens": 3, "cache": cache, "length_penalty": alpha, "end": end}
+    rows, stats = searched(model, prompts, **settings)
+    assert rows == [best_of_all(model, prompt, 3, end, alpha)[1] for prompt in prompts]
+    assert stats.tokens == sum(map(len, rows))
+    assert rows == [searched(model, [prompt], **settings)[0][0] for prompt in prompts]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("position", ["learned", "rope"])
+@pytest.mark.parametrize("alpha", [0.0, 1.0, 3.0])
+def test_a_beam_of_one_is_greedy(position: str, alpha: float) -> None:
+    """Row by row and step by step, whatever the length counts, with rows that end and rows that are cut."""
+    model, prompts = tiny(causal=True, position=position), [[1, 2], [4], [3, 3]]
+    rows = greedy(model, prompts, cache=True, max_tokens=MADE)[0]
+    ends = [None, *sorted({symbol for row in rows for symbol in row[:LENGTH]})]
+    assert len(ends) > 2
+    for end in ends:
+        plain, stats = greedy(model, prompts, cache=True, max_tokens=MADE, end=end)
+        settings = {"width": 1, "max_tokens": MADE, "end": end, "length_penalty": alpha}
+        found, counted = searched(model, prompts, **settings)
+        assert found == plain
+        facts = ("tokens", "steps", "cuts", "unfinished")
+        assert [getattr(counted, name) for name in facts] == [getattr(stats, name) for name in facts]
+        assert searched(model, prompts, cache=False, **settings)[0] == plain
+
+
+@torch.no_grad()
+def test_rows_that_are_cut_are_cut_alike() -> None:
+    model = tiny(causal=True, position="learned")
+    found, stats = searched(model, [[1, 2]], width=3, max_tokens=MADE)
+    assert stats.cuts
+    assert found == searched(model, [[1, 2]], width=3, max_tokens=MADE, cache=False)[0]
+
+
+def keeping() -> list[str]:
+    """Mixers whose past is kept: keys and values, a state, or inputs."""
+    return [name for name in choices("token_mixer") if traits(name).causal and has(name, "init_cache")]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mixer", keeping())
+def test_beams_reorder_every_cache(mixer: str) -> None:
+    """Of prompts of different lengths, which read on while others search, and end at different times."""
+    model, prompts = tiny(causal=True, token_mixer=mixer), [[1, 2], [4], [3, 5, 6]]
+    settings = {"width": 3, "max_tokens": LENGTH - 3, "end": 7}
+    together = searched(model, prompts, **settings)[0]
+    assert together == searched(model, prompts, cache=False, **settings)[0]
+    assert together == [searched(model, [prompt], **settings)[0][0] for prompt in prompts]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("block", crossing_blocks())
+def test_beams_from_sources(block: str) -> None:
+    """Each hypothesis looks at the source of its own prompt, however many others there are."""
+    model = two_rows(block=block, position="rope")
+    source, lengths = symbols(3, 7, 5), torch.tensor([7, 3, 5])
+    alone = [model.encode(source[row : row + 1, : lengths[row]]) for row in range(3)]
+    # In the second case one prompt's rows end when those of the others double: as many rows, of other sources.
+    for prompts, width, tokens in (([[1], [1, 2, 3], [1]], 3, 4), ([[1], [1, 2], [1, 3]], 2, 2)):
+        for end in (None, *range(11)):
+            settings = {"width": width, "max_tokens": tokens, "end": end}
+            single = [
+                searched(model, [prompt], memory=one, **settings)[0][0]
+                for prompt, one in zip(prompts, alone, strict=True)
+            ]
+            for cache in (True, False):
+                memory = model.encode(source, lengths)
+                assert searched(model, prompts, memory=memory, cache=cache, **settings)[0] == single
+    best = best_of_all(model, [1], 2, 7, 1.0, memory=alone[0])[1]
+    assert searched(model, [[1]], memory=alone[0], width=11, max_tokens=2, end=7)[0] == [best]
+
+
+def test_scores_that_are_no_numbers_are_said() -> None:
+    model = tiny(causal=True)
+    with torch.no_grad():
+        model.head.proj.weight.mul_(math.nan)
+    with pytest.raises(UserError, match="scores are NaN"):
+        list(beam_search(model, [1], width=2, max_tokens=2, cache=True, stats=Stats()))

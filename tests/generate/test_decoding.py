@@ -1,0 +1,190 @@
+"""Rows written from scores: the same from a cache and without for every decoder, in batches as alone."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from blockyard.generate.decode import decode_rows
+from blockyard.generate.sampling import Chooser, probabilities
+from blockyard.generate.stepper import Stats, way_of
+from blockyard.model._prefix import Prefix
+from blockyard.ops.cache import KVCache
+from blockyard.token_mixer.none import Nothing
+from tests.components.test_cycle import made
+from tests.components.test_model_shapes import crossing_blocks, two_rows
+from tests.helpers import LENGTH, choices, combinations, has, node, symbols, tiny, traits
+
+MADE = 2 * LENGTH + 2  # so many that bounded rows are cut, twice
+
+
+def greedy(model: nn.Module, prompts: list[list[int]], *, cache: bool, **more: Any) -> tuple[list[list[int]], Stats]:
+    """The likeliest symbols after each prompt."""
+    stats, rows = Stats(), [[] for _ in prompts]
+    choose = [Chooser(0, None, 0) for _ in prompts]
+    settings = {"max_tokens": MADE, **more}
+    for step in decode_rows(model, prompts, choose, cache=cache, stats=stats, **settings):
+        for row, symbol in step:
+            rows[row].append(symbol)
+    return rows, stats
+
+
+def decoders() -> list[tuple[str, str]]:
+    """(mixer, position) of every legal decoder of text, from the files on disk."""
+    found = [(mixer, position) for mixer, position, axes in combinations("causal") if axes == 1]
+    assert {position for _, position in found} == set(choices("position")) - _not_on_a_line()
+    return found
+
+
+def _not_on_a_line() -> set[str]:
+    return {name for name in choices("position") if 1 not in node("position", name)[0].axes}
+
+
+@torch.no_grad()
+def same_from_a_cache(model: nn.Module) -> Stats:
+    """Greedy symbols of three rows of different lengths: cached, not cached, and one alone."""
+    prompts = [[1], [4, 2, 7], [3, 3]]
+    cached, stats = greedy(model, prompts, cache=True)
+    plain, without = greedy(model, prompts, cache=False)
+    assert cached == plain
+    assert [len(row) for row in cached] == [MADE] * 3
+    assert without.cache_bytes is None
+    assert stats.cuts == without.cuts
+    assert greedy(model, prompts[:1], cache=True)[0] == cached[:1]
+    return stats
+
+
+@pytest.mark.parametrize(("mixer", "position"), decoders())
+def test_greedy_rows_are_the_same_from_a_cache(mixer: str, position: str) -> None:
+    model = tiny(causal=True, token_mixer=mixer, position=position)
+    stats = same_from_a_cache(model)
+    assert (stats.cache_bytes is not None) == all(hasattr(part, "init_cache") for part in model.mixers)
+
+
+def test_rows_with_registers_are_the_same_from_a_cache() -> None:
+    model = tiny(causal=True, position="rope", prefix=Prefix(registers=2))
+    assert same_from_a_cache(model).cache_bytes is not None
+
+
+class Stale(KVCache):
+    """Planted: the value of the first token is lost where another follows."""
+
+    def append(self, k: Tensor, v: Tensor, seq: Any) -> Any:
+        k, v, k_seq = super().append(k, v, seq)
+        return k, torch.cat([-v[:, :, :1], v[:, :, 1:]], 2) if v.shape[2] > 1 else v, k_seq
+
+
+def test_planted_stale_cache_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blockyard.token_mixer.attention.KVCache", Stale)
+    with pytest.raises(AssertionError):
+        same_from_a_cache(tiny(causal=True, position="rope"))
+
+
+def keeping() -> list[str]:
+    """Mixers of decoders that keep something of the past, as their YAML gives them."""
+    return [name for name in choices("token_mixer") if traits(name).causal and has(name, "init_cache")]
+
+
+@pytest.mark.parametrize("mixer", keeping())
+def test_what_a_cache_takes(mixer: str) -> None:
+    """What a row's last token added is what the whole cache grew by, and is said; nothing where a state is kept."""
+    model = tiny(causal=True, token_mixer=mixer)
+    _, before = greedy(model, [[1]], cache=True, max_tokens=LENGTH - 2)
+    _, short = greedy(model, [[1]], cache=True, max_tokens=LENGTH - 1)
+    _, several = greedy(model, [[1], [2]], cache=True, max_tokens=LENGTH - 1)
+    assert several.cache_bytes == 2 * short.cache_bytes
+    assert several.cache_bytes_per_token == short.cache_bytes_per_token == short.cache_bytes - before.cache_bytes
+    grows = f"{short.cache_bytes_per_token:,.0f} cache bytes per token"
+    stays = f"{short.cache_bytes:,} cache bytes in all, however long the row"
+    said, not_said = (grows, stays) if short.cache_bytes_per_token else (stays, grows)
+    assert f"{short.way}, {said}" in str(short)
+    assert not_said not in str(short)
+
+
+WAYS = {"attention": "key-value cache", "gru": "recurrent state", "conv": "cache of past inputs"}
+
+
+@pytest.mark.parametrize("pattern", [["attention"], ["gru"], ["conv"], ["gru", "attention"], ["none", "gru"]])
+def test_the_way_of_writing_is_said(pattern: list[str]) -> None:
+    """What is kept, of every kind of layer; that nothing is, and whether that was asked for."""
+    model = made(*pattern, depth=2, causal=True)
+    kept = " and ".join(WAYS[name] for name in pattern if name in WAYS)
+    assert f"tokens/s, {kept}, " in str(greedy(model, [[1]], cache=True)[1])
+    said = str(greedy(model, [[1]], cache=False)[1])
+    assert "full recomputation: the whole row ran for each token, as cache=false asks" in said
+    assert kept not in said
+
+
+def test_a_mixer_without_a_cache_is_named() -> None:
+    without = [name for name in choices("token_mixer") if traits(name).causal and not has(name, "init_cache")]
+    assert without
+    for name in without:
+        model = made("attention", name, depth=2, causal=True)
+        said = str(greedy(model, [[1]], cache=True, max_tokens=2)[1])
+        named = type(model.mixers[1]).__name__
+        assert f"full recomputation: the whole row ran for each token, since {named} has no cache" in said
+
+
+def test_a_cache_of_ones_own_needs_no_kind() -> None:
+    class Own:
+        bytes = 0
+
+    assert way_of(SimpleNamespace(layers=[Own(), KVCache(1, 1, 1)])) == "cache and key-value cache"
+    assert way_of(SimpleNamespace(layers=[Nothing()])) == "nothing kept (no token reads another)"
+
+
+def test_keys_and_values_are_counted() -> None:
+    _, stats = greedy(tiny(causal=True), [[1]], cache=True, max_tokens=5)
+    assert stats.cache_bytes_per_token == 2 * 2 * 4 * 4 * 8  # k and v, layers, heads, head width, float64
+
+
+@pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.999, 1.0])
+@pytest.mark.parametrize(("top_k", "temperature"), [(None, 1.0), (5, 0.7), (3, 2.0)])
+def test_top_p_is_that_of_transformers(top_p: float, top_k: int | None, temperature: float) -> None:
+    scores = torch.randn(40, 11, generator=torch.Generator().manual_seed(0)) * 2
+    warped = TemperatureLogitsWarper(temperature)(None, scores)
+    warped = TopKLogitsWarper(top_k)(None, warped) if top_k else warped
+    wanted = TopPLogitsWarper(top_p)(None, warped).softmax(-1)
+    assert_close(torch.stack([probabilities(row, temperature, top_k, top_p) for row in scores]), wanted)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("block", crossing_blocks())
+def test_rows_written_from_sources(block: str) -> None:
+    """Each from its own source, padded or not; cached or not."""
+    model = two_rows(block=block, position="rope")
+    source, lengths = symbols(3, 7, 5), torch.tensor([7, 3, 5])
+    memory = model.encode(source, lengths)
+    prompts = [[1], [1, 2, 3], [1]]
+    cached, _ = greedy(model, prompts, cache=True, memory=memory)
+    assert cached == greedy(model, prompts, cache=False, memory=memory)[0]
+    for row in range(3):
+        alone = model.encode(source[row : row + 1, : lengths[row]])
+        assert greedy(model, prompts[row : row + 1], cache=True, memory=alone)[0] == [cached[row]]
+
+
+def test_a_row_ends_before_its_end_symbol() -> None:
+    """The end symbol is not written, and other rows go on."""
+    model = tiny(causal=True, position="rope")
+    rows, _ = greedy(model, [[1], [4, 2]], cache=True)
+    end = rows[0][3]
+    stopped, stats = greedy(model, [[1], [4, 2]], cache=True, end=end)
+    cut = [row[: row.index(end)] if end in row else row for row in rows]
+    assert stopped == cut
+    assert stats.tokens == sum(map(len, cut))
+    assert stats.steps == max(len(prompt) + len(row) for prompt, row in zip([[1], [4, 2]], cut, strict=True))
+    assert f"{stats.tokens} tokens in {stats.steps} steps, {stats.tokens / stats.seconds:,.1f} tokens/s" in str(stats)
+
+
+def test_a_full_window_grows_no_more() -> None:
+    model = tiny(causal=True, token_mixer="windowed_attention", options={"token_mixer": {"window": 3}})
+    _, short = greedy(model, [[1]], cache=True, max_tokens=2)
+    _, full = greedy(model, [[1]], cache=True, max_tokens=LENGTH - 1)
+    assert short.cache_bytes_per_token > 0
+    assert full.cache_bytes_per_token == 0

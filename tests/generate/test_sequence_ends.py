@@ -1,0 +1,98 @@
+"""Where a row ends: what is no text is never written, rows with an end symbol end at the model's last place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from blockyard.generate.decode import decode_rows
+from blockyard.generate.sampling import Chooser
+from blockyard.generate.stepper import Stats
+from tests.generate.test_beam_search import searched
+from tests.helpers import LENGTH, tiny
+
+START, END, MASK = 8, 9, 10
+WAYS = ["greedy", "sampling", "beam", "beam of one"]
+
+
+def framed(position: str = "rope", liked: tuple[int, ...] = (), end: int | None = END) -> nn.Module:
+    """A decoder whose rows have a start and an end; the symbols `liked` are by far the likeliest everywhere."""
+    model = tiny(causal=True, position=position)
+    model.ctx = replace(model.ctx, tokens=replace(model.ctx.tokens, start=START, end=end, mask=MASK))
+
+    def push(_: nn.Module, __: Any, scores: Tensor) -> Tensor:
+        return scores.index_add(-1, torch.tensor(liked), torch.full((*scores.shape[:-1], len(liked)), 50.0).double())
+
+    if liked:
+        model.register_forward_hook(push)
+    return model
+
+
+def written(model: nn.Module, way: str, prompts: list[list[int]], **settings: Any) -> tuple[list[list[int]], Stats]:
+    """What follows the prompts, by one way of choosing."""
+    settings = {"max_tokens": 4, "cache": True, "end": model.ctx.tokens.end, **settings}
+    if way.startswith("beam"):
+        return searched(model, prompts, width=1 if way == "beam of one" else 3, **settings)
+    choose = [Chooser(0 if way == "greedy" else 4.0, 0, seed) for seed in range(len(prompts))]
+    stats, rows = Stats(), [[] for _ in prompts]
+    for step in decode_rows(model, prompts, choose, stats=stats, **settings):
+        for row, symbol in step:
+            rows[row].append(symbol)
+    return rows, stats
+
+
+@pytest.mark.parametrize("cache", [True, False])
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_no_text_is_never_written(way: str, cache: bool) -> None:
+    """Although start and mask are by far the likeliest; where rows have no end, neither is its symbol."""
+    for liked in ((START,), (MASK,), (START, MASK)):
+        rows, _ = written(framed(liked=liked), way, [[START], [START, 1]], cache=cache)
+        assert all(0 <= symbol < START for row in rows for symbol in row)
+        assert any(rows)
+    rows, stats = written(framed(liked=(END,)), way, [[START], [START, 1]], cache=cache)
+    assert (rows, stats.tokens, stats.steps, stats.unfinished) == ([[], []], 0, 2, 0)
+    assert str(stats).startswith("0 tokens in 2 steps, ")
+    rows, _ = written(framed(liked=(END,)), way, [[START], [1]], cache=cache, end=None)  # nobody ends at it
+    assert all(len(row) == 4 and max(row) < START for row in rows)
+    rows, _ = written(
+        framed(liked=(END,), end=None), way, [[START]], cache=cache
+    )  # data without an end: a symbol as any
+    assert rows == [[END] * 4]
+
+
+@pytest.mark.parametrize("cache", [True, False])
+@pytest.mark.parametrize("position", ["learned", "rope"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_row_with_an_end_is_never_cut(way: str, position: str, cache: bool) -> None:
+    """It ends when the model has no further place, whether its positions know a last one or not, and that is said."""
+    model, prompts = framed(position, liked=(1, 2, 3, 4)), [[START], [START, 1, 2], [START, *[1] * (LENGTH - 1)]]
+    seen: list[Tensor] = []
+    model.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    rows, stats = written(model, way, prompts, max_tokens=200, cache=cache)
+    assert [len(row) for row in rows] == [LENGTH, LENGTH - 2, 1]
+    assert (stats.tokens, stats.steps, stats.cuts, stats.unfinished) == (2 * LENGTH - 1, LENGTH, 0, 3)
+    assert f", 3 rows ended without an end symbol, at the {LENGTH} places of the model" in str(stats)
+    if not cache:
+        assert all(bool((batch[:, 0] == START).all()) for batch in seen)
+    for prompt, row in zip(prompts, rows, strict=True):
+        if way != "sampling":
+            assert written(model, way, [prompt], max_tokens=200, cache=cache)[0] == [row]
+    shorter, stats = written(model, way, prompts, max_tokens=2, cache=cache)
+    assert [len(row) for row in shorter] == [2, 2, 1]
+    assert ", 1 row ended without an end symbol" in str(stats)
+    shorter, stats = written(model, way, prompts[:1], max_tokens=LENGTH, cache=cache)
+    assert "ended" not in str(stats)  # as many as asked for
+
+
+def test_a_beam_stops_where_rows_do() -> None:
+    """Where an end is likely a beam of one stops at it, and a wide one long before the tokens allowed."""
+    model = framed()
+    for way in ("beam of one", "beam"):
+        rows, stats = written(model, way, [[START]], max_tokens=200)
+        assert stats.steps <= LENGTH
+        assert stats.tokens == len(rows[0])
+        assert stats.tokens_per_second == pytest.approx(len(rows[0]) / stats.seconds)

@@ -1,0 +1,205 @@
+"""What a comparison says beside the figures: what is unequal, what an arm changes, costs, curves, origin."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockyard.engine.callbacks import attention_maps as callback
+from blockyard.report import attention_maps
+from blockyard.report.changes import changes
+from blockyard.report.comparison import Comparison, compare
+from blockyard.report.curves import curve, thin
+from blockyard.report.load.groups import Group
+from blockyard.report.load.run_record import read
+from blockyard.sweep.plan.sweep_plan import SweepPlan
+from tests.report.report_runs import config, grid, many, run, sweep, write
+
+ARMS = {"post": ["block=post_norm"], "pre": ["block=pre_norm"], "alibi": ["position=alibi"]}
+VALUES = {
+    "post": {0: 0.90, 1: 0.91, 2: 0.905, 3: 0.9},
+    "pre": {0: 0.93, 1: 0.95, 2: 0.94, 3: 0.935},
+    "alibi": {0: 0.9, 1: 0.91, 2: 0.92, 3: 0.9},
+}
+
+
+def _sweep(outputs: Path, **more: Any) -> SweepPlan:
+    return sweep(outputs, ARMS, VALUES, **more)
+
+
+def _warned(found: Comparison, *words: str) -> bool:
+    return any(all(word in line for word in words) for line in found.warnings)
+
+
+# -- fairness ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("summary", "facts", "words"),
+    [
+        (
+            {"data": {"fingerprint": "e" * 64, "train": 1294, "validation": 144, "test": 359}},
+            {},
+            ("data (fingerprint)", "pre"),
+        ),
+        (
+            {"data": {"fingerprint": "d" * 64, "train": 1000, "validation": 144, "test": 359}},
+            {},
+            ("sizes of train", "1000/144"),
+        ),
+        ({"precision": {"precision": "bf16-mixed"}}, {}, ("precision", "bf16-mixed (pre)")),
+        ({"device": "NVIDIA H200"}, {}, ("device", "NVIDIA H200 (pre)")),
+        ({"threads": 2}, {}, ("threads", "2 (pre)")),
+        ({"weights": "last.ckpt"}, {}, ("last weights, not the best",)),
+        ({}, {"git": {"commit": "b" * 40, "dirty": False}}, ("code (git commit)", "bbbbbbbbbb (pre)")),
+        ({}, {"git": {"commit": "a" * 40, "dirty": True, "diff_hash": "ff"}}, ("code (git commit)", "with changes ff")),
+        ({}, {"versions": {"blockyard": "0.2.0", "torch": "2.14.1"}}, ("version of blockyard", "0.2.0 (pre)")),
+        ({}, {"versions": {"blockyard": "0.1.0", "torch": "2.11.0"}}, ("version of torch", "2.11.0 (pre)")),
+    ],
+)
+def test_what_differs_between_arms_is_said(
+    tmp_path: Path, summary: dict[str, Any], facts: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    plan = _sweep(tmp_path, summaries={"pre": summary}, facts={"pre": facts})
+    found = compare(plan)
+    assert _warned(found, *words), found.warnings
+    assert len(found.warnings) == 1
+
+
+@pytest.mark.parametrize(("load", "said"), [(2.4, False), (6.0, True)])
+def test_times_of_an_unequally_busy_machine_are_not_trusted(tmp_path: Path, load: float, said: bool) -> None:
+    for seed in range(3):
+        run(tmp_path, "block=pre_norm", seed=seed, summary={"load": 2.0})
+        run(tmp_path, "block=post_norm", seed=seed, summary={"load": load})
+    assert _warned(compare(tmp_path), "not equally busy", "2.0 to 6.0") == said
+
+
+def test_what_an_old_run_does_not_say_is_no_difference(tmp_path: Path) -> None:
+    silent = {"threads": None, "device": None, "precision": None, "data": {}}
+    found = compare(_sweep(tmp_path, summaries={"pre": silent}, facts={"pre": {"git": None, "versions": {}}}))
+    assert found.warnings == []
+
+
+def test_what_differs_within_an_arm_is_said_so(tmp_path: Path) -> None:
+    for seed in range(3):
+        run(tmp_path, "block=pre_norm", seed=seed, summary={"threads": 1 + seed % 2})
+        run(tmp_path, "block=post_norm", seed=seed, summary={"threads": 1})
+    assert _warned(compare(tmp_path), "threads, also within an arm")
+
+
+def test_changes_that_were_not_committed_are_said_even_where_all_have_them(tmp_path: Path) -> None:
+    git = {"git": {"commit": "a" * 40, "dirty": True, "diff_hash": "ff"}}
+    found = compare(_sweep(tmp_path, facts=dict.fromkeys(ARMS, git)))
+    assert _warned(found, "changes that were not committed; they were the same")
+
+
+# -- what an arm changes, costs, curves ----------------------------------------------------------------
+
+
+def test_an_arms_real_difference_is_told(tmp_path: Path) -> None:
+    arms = {"base": ["block=pre_norm"], "deep": ["model.depth=6"], "post": ["block=post_norm", "optimizer.lr=0.01"]}
+    found = compare(sweep(tmp_path, arms, {arm: {0: 0.9} for arm in arms}))
+    deep, post = found.arm("deep")["changes"], found.arm("post")["changes"]
+    assert deep["config"] == {"model.depth": [4, 6]}
+    assert deep["parameters"] == [13288, 19432]
+    assert deep["modules"]["blocks.*"] == [None, "PreNorm"]
+    assert post["config"] == {"block": ["pre_norm", "post_norm"], "optimizer.lr": [0.001, 0.01]}
+    assert post["modules"]["final_norm"] == ["Layer", "Identity"]
+    assert found.arm("base")["changes"] == {"config": {}, "modules": {}, "parameters": None}
+
+
+def test_a_config_that_names_a_strange_package_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "evil.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    made, choices = config("block=pre_norm")
+    made["block"] = {"_target_": "evil.Block", "_partial_": True}
+    write(tmp_path / "o", made, choices, 0, 0.9, facts={"identity": "abc", "choices": {**choices, "block": None}})
+    made["allow"] = ["evil"]
+    frozen = next((tmp_path / "o").glob("*/s0/config.yaml"))
+    frozen.write_text(frozen.read_text().replace("allow: []", "allow: [evil]"))
+    assert "allow: [evil]" in frozen.read_text()
+    run(tmp_path / "o", "block=pre_norm", figure=0.8)
+    found = compare(tmp_path / "o")
+    assert {arm["name"] for arm in found.arms} == {"block=evil", "block=pre_norm"}
+    assert changes(Group("x", made), Group("y", config()[0]), (1, 2))["modules"] == {}
+
+
+def test_costs_and_their_ratios_stand_beside_quality(tmp_path: Path) -> None:
+    cheap = {"flops_per_sample": {"forward": 1, "training": 100}, "cache_bytes_per_token": 64.0}
+    found = compare(_sweep(tmp_path, summaries={"alibi": cheap, "post": {"cache_bytes_per_token": 256.0}}))
+    assert found.arm("alibi")["cost"]["flops_per_sample"] == 100
+    assert found.arm("alibi")["cost_ratio"]["cache_bytes_per_token"] == 0.25
+    assert found.arm("pre")["cost_ratio"]["cache_bytes_per_token"] is None
+    assert found.arm("pre")["cost_ratio"]["parameters"] == 1.0
+    assert [arm["name"] for arm in found.arms if arm["pareto"]] == ["pre", "alibi"]
+    assert [arm["name"] for arm in compare(_sweep(tmp_path), cost_axis="seconds").arms if arm["pareto"]] == ["pre"]
+
+
+def test_curves_have_every_axis_and_few_points(tmp_path: Path) -> None:
+    path = run(tmp_path, points=900)
+    one = curve(read(path, arm="a"))
+    assert len(one["step"]) == 200
+    assert one["step"][-1] == 9000
+    assert one["flops"][-1] == pytest.approx(one["samples"][-1] * 79728, rel=1e-5)
+    judged = [value for value in one["metrics"]["val/loss"] if value is not None]
+    assert len(judged) >= 199, "validation comes first"
+    assert set(one["metrics"]) == {"train/loss", "val/loss", "val/accuracy"}
+    rows = [{"step": step, "train/loss": 1.0} for step in range(1000)]
+    assert [row["step"] for row in thin(rows, 5)][-1] == 999
+    assert thin(rows, 5000) is rows
+    judged_first = [row | {"val/loss": 1.0} for row in rows[:-1]] + rows[-1:]
+    kept = [row["step"] for row in thin(judged_first, 10)]
+    assert len(kept) == 10
+    assert kept[-1] == 999
+    assert curve(read(tmp_path / "nothing"))["step"] == []
+
+
+def test_a_grid_has_effects_and_one_factor_at_a_time_simple_ones(tmp_path: Path) -> None:
+    arms, levels = grid({"block": ["pre_norm", "post_norm"], "optimizer.lr": ["0.001", "0.01"]})
+    values = {
+        arm: {s: 0.8 + 0.01 * s + 0.001 * place * s + 0.1 * ("pre" in arm) for s in range(3)}
+        for place, arm in enumerate(arms)
+    }
+    crossed = compare(sweep(tmp_path / "a", arms, values, levels=levels, question={"kind": "grid"}))
+    assert crossed.effects is not None
+    assert crossed.effects["main"][0]["factor"] == "block"
+    assert crossed.effects["interactions"][0]["factors"] == ["block", "optimizer.lr"]
+    one = compare(sweep(tmp_path / "b", arms, values, levels=levels, question={"kind": "one_at_a_time"}))
+    assert one.effects is not None
+    assert one.effects["interactions"] == []
+    assert compare(sweep(tmp_path / "c", arms, values, levels=levels, question={"kind": "zip"})).effects is None
+    assert compare(tmp_path / "a").effects is not None, "found runs that make a grid"
+
+
+def test_what_an_arm_changes_can_be_left_out(tmp_path: Path) -> None:
+    plan = _sweep(tmp_path)
+    with_, without = compare(plan).as_dict(), compare(plan, changes=False).as_dict()
+    assert without["arms"][1]["changes"]["config"] == {}
+    for arm in (*with_["arms"], *without["arms"]):
+        arm.pop("changes")
+    assert with_["arms"] == without["arms"]
+
+
+def test_maps_are_looked_for_where_the_callback_leaves_them() -> None:
+    assert attention_maps.FILE == callback.FILE
+
+
+def test_where_it_comes_from_is_kept(tmp_path: Path) -> None:
+    made = compare(_sweep(tmp_path)).provenance
+    assert made["code"]["commit"] == "a" * 40
+    assert made["command"] == ["blockyard", "sweep", "sweeps/norms.yaml"]
+    assert made["data"]["fingerprint"] == "d" * 64
+    assert made["host"]["name"] == "host"
+
+
+def test_five_hundred_runs_are_compared_in_seconds(tmp_path: Path) -> None:
+    plan = many(tmp_path)
+    before = os.times()
+    found = compare(plan)
+    after = os.times()
+    assert len(found.arms) == 100
+    assert len(found.curves) == 500
+    assert after.user - before.user < 15

@@ -1,0 +1,182 @@
+"""Expectations are read strictly and judged in the metric's direction."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+from statsmodels.stats.weightstats import ttost_paired
+
+from blockyard.errors import UserError
+from blockyard.report.stats.expectations import MARGIN, Claim, judge, parse
+from blockyard.sweep.spec import fields
+
+ARMS = ["a", "b", "c", "pre_norm-8e-3", "block=post_norm optimizer.lr=0.1"]
+
+
+def _values(n: int = 5, **shifts: float) -> dict[str, dict[int, float | None]]:
+    """Figures around 0.9 with a spread of 0.002 between paired seeds."""
+    draw = np.random.default_rng(0)
+    base = 0.9 + 0.01 * draw.normal(size=n)
+    return {arm: dict(enumerate(base + shift + 0.002 * draw.normal(size=n))) for arm, shift in shifts.items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "claims"),
+    [
+        ("a > b", [Claim("a", ">", "b")]),
+        ("a>b", [Claim("a", ">", "b")]),
+        ("a < b", [Claim("b", ">", "a")]),
+        ("a <= b", [Claim("b", ">=", "a")]),
+        ("a >= b and  b ~ c", [Claim("a", ">=", "b"), Claim("b", "~", "c")]),
+        ("a > b > c", [Claim("a", ">", "b"), Claim("b", ">", "c")]),
+        ("pre_norm-8e-3 > a", [Claim("pre_norm-8e-3", ">", "a")]),
+        ("block=post_norm optimizer.lr=0.1 >= a", [Claim("block=post_norm optimizer.lr=0.1", ">=", "a")]),
+    ],
+)
+def test_comparisons_are_read(text: str, claims: list[Claim]) -> None:
+    assert parse(text, ARMS) == claims
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a", "is no comparison"),
+        ("", "is no comparison"),
+        ("a >", "is no comparison"),
+        ("> b", "is no comparison"),
+        ("a > b and", "is no"),
+        ("a == b", "is no comparison"),
+        ("a => b", "no"),
+        ("a > d", r"no arm 'd'.*arms: a, b, c"),
+        ("a > pre_norm-8e3", "did you mean pre_norm-8e-3"),
+        ("a > a", "compared with itself"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused_with_what_works(text: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        parse(text, ARMS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a > b",
+        "a>=b",
+        "a < b and b ~ c",
+        "a > b > c",
+        "a",
+        "a >",
+        "a => b",
+        "a == b",
+        "a > d",
+        "a > a",
+        "a > b and",
+        "x",
+    ],
+)
+def test_a_sweep_file_may_expect_what_can_be_judged(text: str) -> None:
+    problems: list[str] = []
+    fields.expect({"expect": text}, ARMS, problems)
+    if problems:
+        with pytest.raises(UserError):
+            parse(text, ARMS)
+    else:
+        assert parse(text, ARMS)
+
+
+@pytest.mark.parametrize("direction", ["max", "min"])
+def test_greater_is_better_whichever_way_that_is(direction: str) -> None:
+    gain = 0.02 if direction == "max" else -0.02
+    values = _values(a=gain, b=0.0)
+    assert judge("a > b", values, direction).verdict == "supported"
+    assert judge("b > a", values, direction).verdict == "contradicted"
+    assert judge("b < a", values, direction).verdict == "supported"
+    assert judge("b >= a", values, direction).verdict == "contradicted"
+    assert judge("a >= b", values, direction).verdict == "supported"
+    assert judge("a ~ b", values, direction).verdict == "contradicted"
+
+
+def test_without_a_difference_nothing_greater_is_said() -> None:
+    values = _values(a=0.0, b=0.0)
+    found = judge("a > b", values, "max")
+    assert found.verdict == "undecided"
+    assert "no difference shown" in found.reason
+    assert judge("a ~ b", values, "max").verdict == "supported"
+    assert judge("a >= b", values, "max").verdict == "supported"
+    assert judge("a ~ b", values, "max", interesting=0.0005).verdict == "undecided"
+
+
+def test_alike_means_two_one_sided_tests() -> None:
+    values = _values(a=0.004, b=0.0)
+    ours, theirs = (np.array(list(values[arm].values())) for arm in "ab")
+    p_at = {m: ttost_paired(ours, theirs, -m, m)[0] for m in np.linspace(0.002, 0.012, 21)}
+    for margin, p in p_at.items():
+        expected = "supported" if p < 0.05 else "contradicted"  # the difference itself is sure
+        assert judge("a ~ b", values, "max", interesting=margin).verdict == expected
+    assert len({judge("a ~ b", values, "max", interesting=m).verdict for m in p_at}) == 2
+    default = judge("a ~ b", values, "max")
+    assert f"{MARGIN * theirs.mean():.2g} (1% of the mean of b)" in default.reason
+
+
+def test_the_reason_holds_the_figures_of_that_pair() -> None:
+    values = _values(a=0.02, b=0.0, c=0.3)
+    reason = judge("a > b", values, "max").reason
+    test = stats.ttest_rel(list(values["a"].values()), list(values["b"].values()))
+    assert f"{np.mean(list(values['a'].values())) - np.mean(list(values['b'].values())):+.3g}" in reason
+    assert f"p = {test.pvalue:.2g}" in reason or "p < 0.0001" in reason
+    assert "5 seeds" in reason
+
+
+def test_a_chain_is_supported_only_as_a_whole_and_corrected() -> None:
+    values = _values(a=0.02, b=0.0, c=0.0)
+    both = judge("a > b and b > c", values, "max")
+    assert both.verdict == "undecided"
+    assert both.reason.startswith("supported: a against b")
+    assert "; undecided: b against c" in both.reason
+    assert judge("a > b and c > a", values, "max").verdict == "contradicted"
+    base = {0: 0.90, 1: 0.91, 2: 0.905, 3: 0.892}
+    gaps = 0.00534, 0.01244, 0.01844, 0.02534
+    shift = {"a": {seed: base[seed] + gap for seed, gap in enumerate(gaps)}, "b": base, "c": base}
+    assert 0.025 < stats.ttest_1samp(gaps, 0).pvalue < 0.05
+    assert judge("a > b", shift, "max").verdict == "supported"
+    assert judge("a > b and b ~ c", shift, "max").reason.startswith("undecided: a against b")
+
+
+def test_too_few_common_seeds_leave_it_undecided() -> None:
+    values = _values(a=0.2, b=0.0)
+    values["a"] = {seed + 3: value for seed, value in values["a"].items()}
+    found = judge("a > b", values, "max")
+    assert found.verdict == "undecided"
+    assert "2 common seeds, at least 3" in found.reason
+    assert judge("a > b", {"a": {}, "b": {0: 1.0}}, "max").verdict == "undecided"
+
+
+def test_equal_figures_are_alike_equal_differences_say_nothing() -> None:
+    base = {0: 0.9, 1: 0.91, 2: 0.92}
+    assert judge("a ~ b", {"a": dict(base), "b": base}, "max").verdict == "supported"
+    assert judge("a >= b", {"a": dict(base), "b": base}, "max").verdict == "supported"
+    assert judge("a > b", {"a": dict(base), "b": base}, "max").verdict == "undecided"
+    shifted = {seed: value + 0.001 for seed, value in base.items()}
+    assert judge("a ~ b", {"a": shifted, "b": base}, "max").verdict == "undecided"
+
+
+def test_a_mean_of_nothing_gives_no_margin_and_the_sweep_can_say_one() -> None:
+    zero = dict.fromkeys(range(4), 0.0)
+    near = {0: 0.001, 1: -0.002, 2: 0.001, 3: 0.0005}
+    for text in ("a ~ b", "a >= b"):
+        found = judge(text, {"a": near, "b": zero}, "max")
+        assert found.verdict == "undecided"
+        assert "the mean of b is 0, and 1% of it no margin; `margin: D` in the sweep file says one" in found.reason
+        found = judge(text, {"a": near, "b": zero}, "max", interesting=0.01)
+        assert found.verdict == "supported"
+        assert "0.01 (the margin asked for)" in found.reason
+        assert judge(text, {"a": zero, "b": zero}, "max").verdict == "supported"
+    far = {seed: 1.0 + 0.01 * seed for seed in range(4)}
+    assert judge("a ~ b", {"a": far, "b": zero}, "max").verdict == "contradicted"
+
+
+def test_what_is_no_number_is_no_seed() -> None:
+    values = _values(n=4, a=0.1, b=0.0)
+    values["a"] |= {0: float("nan"), 1: None}
+    assert "2 common seeds" in judge("a > b", values, "max").reason

@@ -1,0 +1,282 @@
+"""Finding a run by what a person would call it, rebuilding it, and going on with it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import blockyard
+from blockyard import atomic_files
+from blockyard.errors import UserError
+from blockyard.runs.checkpoint import BEST, LAST, BadCheckpoint
+from blockyard.runs.folder import AlreadyDone, RunFolder
+from blockyard.runs.resume import reopen
+from blockyard.runs.store import find, runs
+from tests.engine_runs import config, folder, run
+
+pytestmark = pytest.mark.xdist_group("runs_store")  # its runs are made once
+
+SHORT = ("trainer.max_steps=4", "trainer.eval_every=2", "token_mixer.dropout=0.0")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return run(tmp_path_factory.mktemp("done"), *SHORT, "name=short")
+
+
+@pytest.fixture
+def copied(done: RunFolder, tmp_path: Path) -> RunFolder:
+    """The finished run, to be damaged."""
+    shutil.copytree(done.path.parent, tmp_path / done.path.parent.name)
+    return RunFolder.open(tmp_path / done.path.parent.name / done.path.name)
+
+
+def _many(outputs: Path) -> list[RunFolder]:
+    made = []
+    for number, (name, seed) in enumerate([("alpha", 0), ("alpha", 1), ("alphabet", 0), ("beta", 0)]):
+        with RunFolder.create({"seed": seed, "name": name, "outputs": str(outputs), "x": name}) as one:
+            one.add_facts({"wandb": {"id": f"wid{number}xyz"}})
+        os.utime(one.path / "run.json", (1000 + number, 1000 + number))
+        made.append(one)
+    return made
+
+
+def test_runs_are_found_by_any_of_their_names(tmp_path: Path) -> None:
+    made = _many(tmp_path)
+    beta = made[3]
+    digits = beta.path.parent.name.rpartition("-")[2]
+    for word in ("last", "beta", "bet", str(beta.path), f"{beta.path}/", digits, digits[:6], beta.name, "wid3xyz"):
+        assert find(word, tmp_path).path == beta.path, word
+    assert find(beta.path.parent, tmp_path).path == beta.path
+    for word in ("alpha/s1", f"{made[1].path.parent.name}/s1"):
+        assert find(word, tmp_path).path == made[1].path
+    assert [entry.path for entry in runs(tmp_path)] == [one.path for one in reversed(made)]
+
+
+def test_what_may_mean_several_runs_is_refused_with_their_names(tmp_path: Path) -> None:
+    made = _many(tmp_path)
+    with pytest.raises(UserError, match="means 2 runs; name one: ") as caught:
+        find("alpha", tmp_path)
+    assert made[0].name in str(caught.value)
+    assert made[1].name in str(caught.value)
+    with pytest.raises(UserError, match=r"no such run; nearest: .*alphabet"):
+        find("alfabet", tmp_path)
+    with pytest.raises(UserError, match="no such run"):
+        find("../" * 20, tmp_path)
+    with pytest.raises(UserError, match="no run named"):
+        find("  ", tmp_path)
+    with pytest.raises(UserError, match="no run under"):
+        find("last", tmp_path / "absent")
+    for odd in ("x" * 5000, "a\0b", "é*[", "/"):
+        with pytest.raises(UserError):
+            find(odd, tmp_path)
+
+
+def test_runs_set_aside_or_damaged_do_not_hide_others(tmp_path: Path) -> None:
+    made = _many(tmp_path)
+    (made[0].path / "config.yaml").write_text("{")
+    made[3].path.rename(made[3].path.with_name(".replaced-s0-x"))
+    assert len(runs(tmp_path)) == 3
+    assert find("alphabet", tmp_path).path == made[2].path
+
+
+def test_a_run_is_rebuilt_from_its_folder_in_one_line(done: RunFolder) -> None:
+    loaded = blockyard.load(done.path)
+    assert not loaded.model.training
+    assert loaded.step in (2, 4)
+    weights = torch.load(loaded.checkpoint, weights_only=True)["state_dict"]
+    for name, value in loaded.model.state_dict().items():
+        torch.testing.assert_close(value, weights[f"model.{name}"], rtol=0, atol=0)
+    assert blockyard.load(done.path, which="last").step == 4
+    with pytest.raises(UserError, match="which='first'"):
+        blockyard.load(done.path, which="first")
+
+
+def test_a_checkpoint_of_another_shape_names_what_differs(copied: RunFolder) -> None:
+    path = copied.checkpoints / LAST
+    content = torch.load(path, weights_only=True)
+    name = next(iter(content["state_dict"]))
+    for change, words in (
+        (lambda state: state.pop(name), "lacks"),
+        (lambda state: state.update({"model.odd": torch.ones(1)}), "has unknown odd"),
+        (lambda state: state.update({name: torch.ones(1, 2, 3)}), "has another shape of"),
+    ):
+        state = dict(content["state_dict"])
+        change(state)
+        torch.save({**content, "state_dict": state}, path)
+        with pytest.raises(BadCheckpoint, match=f"another architecture.*{words}"):
+            blockyard.load(copied.path, which="last")
+
+
+def test_missing_or_damaged_weights_name_what_is_there(copied: RunFolder) -> None:
+    (copied.checkpoints / BEST).write_bytes(b"x")
+    with pytest.raises(BadCheckpoint, match=r"truncated.*which=last is there"):
+        blockyard.load(copied.path)
+    (copied.checkpoints / BEST).unlink()
+    with pytest.raises(UserError, match=r"has no best.ckpt.*which=last is there"):
+        blockyard.load(copied.path)
+
+
+def test_a_folder_from_elsewhere_may_not_name_packages_of_its_own(
+    copied: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hostile.py").write_text("raise SystemExit('ran')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    hostile = copied.config | {"allow": ["hostile"], "data": {"_target_": "hostile.Data"}}
+    atomic_files.write_yaml(copied.path / "config.yaml", hostile)
+    with pytest.raises(UserError, match=r"hostile; if you trust it, say allow=\[hostile\]"):
+        blockyard.load(copied.path)
+    atomic_files.write_yaml(copied.path / "config.yaml", hostile | {"allow": []})
+    with pytest.raises(UserError, match="no allowed package"):
+        blockyard.load(copied.path)
+    atomic_files.write_yaml(
+        copied.path / "config.yaml", copied.config | {"data": {"_target_": "subprocess.Popen", "args": "id"}}
+    )
+    with pytest.raises(UserError, match="no allowed package"):
+        blockyard.load(copied.path)
+
+
+# -- resume ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> RunFolder:
+    with folder(tmp_path, *SHORT, "name=stopped") as made:
+        made.set_status("interrupted", "Ctrl-C at step 2", step=2, exit_code=130)
+    return made
+
+
+def test_resume_without_changes(stopped: RunFolder) -> None:
+    with reopen(stopped.path) as again:
+        assert again.resumes
+        assert again.config | {"force": False} == stopped.config
+        assert "interrupted at step 2: Ctrl-C" in str(again.message)
+        with pytest.raises(UserError, match="in use by process"):
+            reopen(stopped.path)
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("optimizer.lr=0.5", r"optimizer.lr=[\d.e-]+, 0.5 was given"),
+        ("norm=rms", "norm=layer, rms was given"),
+        ("seed=1", "seed=0, 1 was given"),
+        ("name=other", "name=stopped, other was given"),
+        ("trainer.max_steps=9", "trainer.max_steps=4, 9 was given"),
+        ("model.depht=3", "model.depht is no setting of this run"),
+        ("position=learnt", "position"),
+        ("debug=overfit", "debug=none, overfit was given"),
+        ("experiment=mixer_digits", "experiment=null, mixer_digits was given"),
+        ("nonsense=1", "nonsense is no setting of this run"),
+        ("force=true", "one of them"),
+        ("optimizer.lr=1,2", "one value per key"),
+        ("~logger", "one value per key"),
+        ("a=[", "cannot be read"),
+        ("trainer.num_workers=many", "num_workers"),
+    ],
+)
+def test_resume_refuses_what_it_would_have_to_ignore(stopped: RunFolder, word: str, said: str) -> None:
+    before = {path.name: path.read_bytes() for path in stopped.path.iterdir() if path.is_file()}
+    with pytest.raises(UserError, match=said):
+        reopen(stopped.path, [word])
+    assert {path.name: path.read_bytes() for path in stopped.path.iterdir() if path.is_file()} == before
+    reopen(stopped.path).release()  # the lock was given back
+
+
+def test_resume_sees_a_frozen_config_that_was_edited(stopped: RunFolder) -> None:
+    config = atomic_files.read_yaml(stopped.path / "config.yaml")
+    config["optimizer"]["lr"] = 0.7
+    atomic_files.write_yaml(stopped.path / "config.yaml", config)
+    with pytest.raises(UserError, match="not what it was started with"):
+        reopen(stopped.path)
+
+
+def test_resume_names_every_difference_at_once(stopped: RunFolder) -> None:
+    with pytest.raises(UserError, match=r"model.depth=1, 3 was given.*optimizer.lr="):
+        reopen(stopped.path, ["optimizer.lr=0.5", "model.depth=3"])
+
+
+def test_resume_takes_what_is_incidental(stopped: RunFolder) -> None:
+    words = [
+        "logger=wandb",
+        "logger.project=mine",
+        "trainer.num_workers=1",
+        "tags=[a,b]",
+        "norm=layer",
+        "model.depth=1",
+        "debug=none",
+        "experiment=null",
+    ]
+    with reopen(stopped.path, words) as again:
+        frozen = RunFolder.open(again.path).config
+        assert frozen["logger"]["project"] == "mine"
+        assert frozen["logger"]["_target_"].endswith("Wandb")
+        assert frozen["trainer"]["num_workers"] == 1
+        assert frozen["tags"] == ["a", "b"]
+        assert again.facts()["resumes"][0]["before"].keys() == {"logger", "trainer", "tags"}
+
+
+def test_resume_takes_a_choice_of_the_user_s_own_folder(stopped: RunFolder, tmp_path: Path) -> None:
+    own = tmp_path / "own" / "logger"
+    own.mkdir(parents=True)
+    text = "# Mine.\n_target_: blockyard.engine.loggers.wandb.Wandb\nproject: theirs\n"
+    (own / "mine.yaml").write_text(text)
+    with pytest.raises(UserError, match="logger"):
+        reopen(stopped.path, ["logger=mine"])
+    with reopen(stopped.path, ["logger=mine"], config_dirs=[str(own.parent)]) as again:
+        assert again.config["logger"]["project"] == "theirs"
+
+
+@pytest.mark.parametrize("damage", ["nothing", "run.json"])
+def test_a_foreign_run_s_package_is_not_imported(
+    stopped: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    (tmp_path / "evilpack.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    plain = atomic_files.read_yaml(stopped.path / "config.yaml")
+    plain |= {"allow": ["evilpack"], "norm": {"_target_": "evilpack.Norm", "_partial_": True}}
+    atomic_files.write_yaml(stopped.path / "config.yaml", plain)
+    if damage != "nothing":
+        (stopped.path / damage).unlink()
+        assert RunFolder.open(stopped.path).identity
+    with pytest.raises(UserError, match="if you trust it"):
+        reopen(stopped.path)
+
+
+def test_resume_of_a_finished_run_is_news_and_of_a_failed_one_allowed(done: RunFolder, stopped: RunFolder) -> None:
+    with pytest.raises(AlreadyDone):
+        reopen(done.path)
+    with stopped.lock():
+        stopped.set_status("failed", "the disk was full", exit_code=1)
+    with reopen(stopped.path) as again:
+        assert "failed at step 2: the disk was full" in str(again.message)
+
+
+def test_resume_says_what_changed_around_the_run(stopped: RunFolder) -> None:
+    facts = stopped.facts()
+    facts["versions"]["torch"] = "1.0"
+    stopped.write_json("run.json", facts)
+    with reopen(stopped.path) as again:
+        assert "torch was 1.0" in str(again.message)
+
+
+def test_the_whole_way_round(tmp_path: Path) -> None:
+    plain, _ = config(tmp_path, *SHORT)
+    made: Any = run(tmp_path, *SHORT)
+    with pytest.raises(AlreadyDone):
+        RunFolder.create(plain)
+    assert made.summary()["steps"] == 4
+
+
+def test_resume_says_that_other_processes_or_pieces_change_the_bits(stopped: RunFolder) -> None:
+    with reopen(stopped.path, ["trainer.accumulate=2", "trainer.threads=1"]) as again:
+        assert "not bit by bit" in str(again.message)
+        assert "trainer.accumulate was 1, is 2" in str(again.message)
+        assert "trainer.threads was auto, is 1" in str(again.message)
+    with reopen(stopped.path, ["trainer.num_workers=1"]) as again:
+        assert "bit by bit" not in str(again.message)

@@ -1,0 +1,109 @@
+"""A small plan with a search, and an executor that trains nothing, for the tests of searching."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from blockyard.atomic_files import write_json, write_yaml
+from blockyard.config.check import check
+from blockyard.config.compose import compose
+from blockyard.engine.system.interrupts import LEFT
+from blockyard.runs.identity import run_name
+from blockyard.runs.status import Status, write_status
+from blockyard.sweep.executor.base import Executor, Outcome, Task
+from blockyard.sweep.plan.sweep_plan import Arm, SweepPlan, Variant
+from tests.engine_runs import TINY
+
+RATES = {"optimizer.lr": {"low": 1e-4, "high": 1e-1, "log": True}}
+ARMS = (Arm("pre", ("block=pre_norm",)), Arm("post", ("block=post_norm",)))
+
+
+def plan(
+    outputs: Path,
+    *,
+    trials: int = 6,
+    space: dict[str, Any] | None = None,
+    arms: tuple[Arm, ...] = ARMS,
+    base: tuple[str, ...] = TINY,
+    sampler: str = "tpe",
+    pruner: str = "none",
+    metric: str | None = None,
+    seeds: Any = 2,
+) -> SweepPlan:
+    """What the planner makes of a sweep file with `search:`."""
+    question = {
+        "base": list(base),
+        "seeds": seeds,
+        "metric": metric,
+        "search": {"trials": trials, "sampler": sampler, "pruner": pruner, "space": space or RATES},
+    }
+    variants = {}
+    for arm in arms:
+        config, choices = copy.deepcopy(_composed((*base, *arm.overrides)))
+        variants[arm.name] = Variant(arm.name, arm.name, config, choices)
+    return SweepPlan("hunt", question, str(outputs), arms, variants, ())
+
+
+@functools.cache
+def _composed(words: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
+    composed = compose(words)
+    problems = check(composed)
+    assert not problems, [str(issue) for issue in problems]
+    return composed.config, composed.choices
+
+
+def peak(config: dict[str, Any]) -> float:
+    """A score that is best at a learning rate of 0.01, and differs between the arms."""
+    off = abs(math.log10(config["optimizer"]["lr"] / 0.01))
+    return 0.9 - 0.1 * off - (0.05 if "PostNorm" in config["block"]["_target_"] else 0.0)
+
+
+class Fake(Executor):
+    """Ends tasks in the order they came, each with a run folder as a real one leaves it.
+
+    score: config -> validation accuracy, or an exit code below 1000 with a reason
+    """
+
+    def __init__(self, score: Callable[[dict[str, Any]], Any] = peak, places: int = 2) -> None:
+        self.score, self._places = score, places
+        self.tasks: list[Task] = []
+        self.waiting: list[Task] = []
+
+    def __enter__(self) -> Fake:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.waiting.clear()
+
+    @property
+    def places(self) -> int:
+        return self._places
+
+    def submit(self, task: Task) -> None:
+        assert len(self.waiting) < self._places
+        assert task.key not in {other.key for other in self.waiting}
+        self.tasks.append(task)
+        self.waiting.append(task)
+
+    def poll(self, seconds: float) -> list[Outcome]:
+        return [self.end(self.waiting.pop(0))] if self.waiting else []
+
+    def end(self, task: Task) -> Outcome:
+        """One run, as it would have ended."""
+        said = self.score(task.config)
+        if isinstance(said, tuple):
+            return Outcome(task.key, *said)
+        path = Path(task.config["outputs"]) / task.key
+        assert task.key == f"{run_name(task.config)}/s{task.config['seed']}"
+        write_json(path / "summary.json", {"metrics": {"val/accuracy": said, "test/accuracy": 0.0, "val/loss": -said}})
+        write_status(path, Status("done", exit_code=0))
+        write_yaml(path / "config.yaml", task.config)
+        return Outcome(task.key, 0)
+
+
+PRUNED = (LEFT, "pruned at step 8 by median: val/accuracy 0.1 in evaluation 1")

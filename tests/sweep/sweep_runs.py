@@ -1,0 +1,99 @@
+"""Small sweeps for tests: plans made by hand, cells of a second or less."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from blockyard.atomic_files import read_json
+from blockyard.config.check import check
+from blockyard.config.compose import compose
+from blockyard.runs.identity import run_name
+from blockyard.runs.lock import held, holder
+from blockyard.runs.metrics_table import read_metrics
+from blockyard.sweep.plan.sweep_plan import Arm, Cell, SweepPlan, Variant
+from tests.engine_runs import TINY
+
+# The shortest run that evaluates; a word given later counts.
+SHORT = (*TINY, "name=tiny", "trainer.max_steps=3", "trainer.eval_every=null", "trainer.log_every=1")
+ARMS = {"pre_norm": ["block=pre_norm"], "post_norm": ["block=post_norm"]}
+
+
+def plan(
+    outputs: Path,
+    *overrides: str,
+    arms: dict[str, list[str]] | None = None,
+    seeds: tuple[int, ...] = (0, 1),
+    changes: dict[str, dict[str, Any]] | None = None,
+) -> SweepPlan:
+    """A plan of these arms; `changes` puts values into an arm's config that `check` would refuse."""
+    arms = ARMS if arms is None else arms
+    variants, cells = {}, []
+    for name, words in arms.items():
+        composed = compose([*SHORT, f"outputs={outputs}", *overrides, *words])
+        problems = check(composed)
+        assert not problems, [str(problem) for problem in problems]
+        config = composed.config
+        for key, value in ((changes or {}).get(name) or {}).items():
+            family, _, option = key.partition(".")
+            config[family][option] = value
+        variants[name] = Variant(name, name, config, composed.choices)
+        cells += [Cell(name, seed, f"{run_name(config)}/s{seed}") for seed in seeds]
+    return SweepPlan(
+        name="tiny",
+        question={"metric": "test/accuracy", "baseline": next(iter(arms))},
+        outputs=str(outputs),
+        arms=tuple(Arm(name, tuple(words)) for name, words in arms.items()),
+        variants=variants,
+        cells=tuple(cells),
+        facts={"command": ["blockyard", "sweep", "tiny.yaml"]},
+    )
+
+
+# What `blockyard sweep` does with a frozen plan, as a process of its own.
+PLANNER = (
+    "import sys; from pathlib import Path; from blockyard.sweep.executor import build; "
+    "from blockyard.sweep.plan.sweep_plan import SweepPlan; from blockyard.sweep.execution.runner import run; "
+    "sys.exit(run(SweepPlan.load(Path(sys.argv[1])), build('local', {'gpus': None, 'threads': 1, 'workers': 2})))"
+)
+
+
+def planner(made: SweepPlan) -> subprocess.Popen[str]:
+    """Start one on a plan that was saved. It leads a process group, as in a terminal."""
+    return subprocess.Popen(
+        [sys.executable, "-c", PLANNER, str(made.folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def at_work(made: SweepPlan) -> list[int]:
+    """The processes that train cells now."""
+    paths = {made.path(cell) for cell in made.cells}
+    notes = [holder(path) for path in paths if held(path) and (path / "config.yaml").is_file()]
+    return [int(str(note["pid"])) for note in notes if note]  # one that took its lock this moment has no note yet
+
+
+def wait_for(what: Callable[[], Any], seconds: float = 300.0) -> Any:
+    """Its first true value."""
+    until = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.02)
+    return found
+
+
+def figures(made: SweepPlan) -> dict[str, Any]:
+    """What every run of a plan found, without the clock: rows of metrics and the summary's figures."""
+    found = {}
+    for cell in made.cells:
+        path = made.path(cell)
+        rows = [{k: v for k, v in row.items() if k != "seconds"} for row in read_metrics(path / "metrics.csv")]
+        found[cell.variant, cell.seed] = rows, read_json(path / "summary.json")["metrics"]
+    return found

@@ -1,0 +1,372 @@
+"""Executors: where cells run, what they are given, and what becomes of them when their process dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from blockyard.atomic_files import read_json
+from blockyard.cli import main
+from blockyard.errors import UserError
+from blockyard.runs.folder import RunFolder
+from blockyard.runs.lock import RunLock, held
+from blockyard.runs.metrics_table import read_metrics
+from blockyard.runs.status import read_status
+from blockyard.sweep.execution.cell import execute
+from blockyard.sweep.execution.runner import run
+from blockyard.sweep.executor import build
+from blockyard.sweep.executor._slots import Places
+from blockyard.sweep.executor.base import BUSY, Outcome, Task
+from blockyard.sweep.executor.local import LocalExecutor
+from blockyard.sweep.executor.slurm import SlurmExecutor
+from tests.sweep.sweep_runs import figures, plan, wait_for
+
+pytestmark = pytest.mark.xdist_group("sweep_executors")
+
+
+def task_of(made, index=0, **changes):
+    cell = made.cells[index]
+    variant = made.variants[cell.variant]
+    return Task(cell.run, made.config(cell) | changes.pop("config", {}), variant.choices, ("test",), **changes)
+
+
+def until_ended(executor, count, seconds=90):
+    found = []
+    wait_for(lambda: found.extend(executor.poll(0.1)) or len(found) >= count, seconds)
+    return {outcome.key: outcome for outcome in found}
+
+
+# -- one cell, in this process ------------------------------------------------------------------------
+
+
+def test_a_cell_trains_once_and_speaks_into_its_log(tmp_path, capfd):
+    made = plan(tmp_path, "callbacks=default")
+    task = task_of(made)
+    assert execute(task) == Outcome(task.key, 0)
+    path = made.path(made.cells[0])
+    assert "val/accuracy" in (path / "log.txt").read_text() or "accuracy" in (path / "log.txt").read_text()
+    assert read_json(path / "run.json")["command"] == ["test"]
+    assert execute(task) == Outcome(task.key, 0)
+    assert read_json(path / "run.json")["resumes"] == []
+    assert "".join(capfd.readouterr()) == ""
+
+
+def test_a_run_in_other_hands_is_busy(tmp_path):
+    made = plan(tmp_path)
+    path = made.path(made.cells[0])
+    path.parent.mkdir(parents=True)
+    lock = RunLock(path).acquire()
+    assert execute(task_of(made)).code == BUSY
+    lock.release()
+
+
+def test_a_failed_run_stays_failed_unless_it_is_retried(tmp_path):
+    made = plan(tmp_path)
+    task = task_of(made)
+    with RunFolder.create(task.config) as folder:
+        folder.set_status("failed", "a full disk", exit_code=1)
+    assert execute(task) == Outcome(task.key, 1, "a full disk")
+    assert execute(task_of(made, retry=True)) == Outcome(task.key, 0)
+
+
+def test_a_retry_whose_checkpoints_are_all_damaged_starts_anew(tmp_path):
+    made = plan(tmp_path)
+    task = task_of(made, retry=True)
+    with RunFolder.create(task.config) as folder:
+        (folder.checkpoints / "last.ckpt").write_bytes(b"half")
+        folder.set_status("failed", "a full disk", exit_code=1)
+    assert execute(task).code == 0
+    assert list(made.path(made.cells[0]).parent.glob(".replaced-s0-*"))
+
+
+def test_bad_input_that_only_a_run_sees_is_told(tmp_path):
+    made = plan(tmp_path, changes={"pre_norm": {"trainer.accelerator": "gpu", "trainer.devices": 64}})
+    outcome = execute(task_of(made))
+    assert outcome.code == 2
+    assert "trainer.devices=64" in outcome.reason
+    assert read_status(made.path(made.cells[0])).reason == outcome.reason
+
+
+def test_a_plan_of_another_version_is_refused(tmp_path):
+    made = plan(tmp_path)
+    outcome = execute(task_of(made, config={"name": "other"}))
+    assert outcome.code == 2
+    assert "another version" in outcome.reason
+    assert not list(tmp_path.iterdir())
+
+
+# -- places -------------------------------------------------------------------------------------------
+
+
+def config(devices=1, accelerator="auto", nodes=1):
+    return {"trainer": {"devices": devices, "accelerator": accelerator, "num_nodes": nodes}}
+
+
+def test_gpus_go_to_the_least_loaded_and_to_so_many_cells_each():
+    places = Places(6, ["0", "1"], per_gpu=2)
+    taken = [places.take(config()) for _ in range(4)]
+    assert [gpus for _, gpus in taken] == [["0"], ["1"], ["0"], ["1"]]
+    assert places.take(config()) is None
+    places.give(taken[1])
+    assert places.take(config(accelerator="cpu")) == (1, [])  # a place, no GPU
+
+
+def test_a_cell_of_several_devices_takes_as_many():
+    places = Places(2, ["0", "1"])
+    assert places.take(config(2)) == (2, ["0", "1"])
+    assert places.take(config(accelerator="cpu")) is None
+    assert Places(2, []).take(config(5)) == (2, [])  # more processes than cores: it runs alone
+    assert "64" in Places(2, ["0"]).problem(config(64))
+    assert "num_nodes=2" in Places(2, []).problem(config(nodes=2))
+    assert "no GPU" in Places(2, []).problem(config(accelerator="gpu"))
+
+
+# -- warm processes -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with LocalExecutor(workers=2, gpus=None, threads=1) as executor:
+        yield executor
+
+
+SLOW = ("trainer.max_steps=100000", "trainer.max_epochs=null", "trainer.eval_every=20", "callbacks.checkpoint.every=20")
+
+
+def test_a_killed_worker_loses_its_cell_only(pool, tmp_path):
+    slow, quick = plan(tmp_path, *SLOW), plan(tmp_path)
+    for made in (slow, quick):
+        pool.submit(task_of(made))
+    path = slow.path(slow.cells[0])
+    wait_for(lambda: (path / "checkpoints" / "last.ckpt").exists())
+    os.kill(int(read_lock(path)["pid"]), signal.SIGKILL)
+    ended = until_ended(pool, 2)
+    assert ended[quick.cells[0].run].code == 0
+    lost = ended[slow.cells[0].run]
+    assert (lost.code, lost.reason) == (-9, "killed by SIGKILL (out of memory?)")
+    status = read_status(path)
+    assert (status.state, status.reason) == ("interrupted", lost.reason)
+
+
+def read_lock(path: Path):
+    return read_json(path.parent / f".{path.name}.lock")
+
+
+def test_a_crash_is_a_failure(pool, tmp_path):
+    made = plan(tmp_path, *SLOW)
+    pool.submit(task_of(made))
+    path = made.path(made.cells[0])
+    wait_for(lambda: read_status(path).state == "running" and (path / "metrics.csv").exists())
+    os.kill(int(read_lock(path)["pid"]), signal.SIGSEGV)
+    (ended,) = until_ended(pool, 1).values()
+    assert (ended.code, ended.reason) == (-11, "killed by SIGSEGV")
+    assert read_status(path).state == "failed"
+
+
+@pytest.mark.full
+def test_a_killed_server_is_replaced_and_its_cells_save(pool, tmp_path):
+    made = plan(tmp_path, *SLOW)
+    pool.submit(task_of(made))
+    path = made.path(made.cells[0])
+    wait_for(lambda: (path / "checkpoints" / "last.ckpt").exists())
+    pool._server.kill()
+    (ended,) = until_ended(pool, 1).values()
+    assert ended.code == 143
+    wait_for(lambda: not held(path))
+    assert "SIGTERM" in read_status(path).reason
+    again = plan(tmp_path)
+    pool.submit(task_of(again))
+    assert until_ended(pool, 1)[again.cells[0].run].code == 0
+
+
+def test_a_cell_sees_its_threads_and_no_gpu(pool, tmp_path):
+    made = plan(tmp_path)
+    pool.submit(task_of(made))
+    assert until_ended(pool, 1)[made.cells[0].run].code == 0
+    facts = read_json(made.path(made.cells[0]) / "run.json")
+    assert facts["threads"]["threads"] == 1
+
+
+@pytest.mark.full
+def test_a_cell_of_two_processes(pool, tmp_path):
+    made = plan(tmp_path, "trainer=ddp", "trainer.accelerator=cpu", "trainer.precision=32", "trainer.max_steps=3")
+    pool.submit(task_of(made))
+    assert until_ended(pool, 1)[made.cells[0].run] == Outcome(made.cells[0].run, 0)
+    assert read_json(made.path(made.cells[0]) / "summary.json")["processes"] == 2
+
+
+@pytest.mark.full
+def test_cells_of_a_planner_that_is_gone_save_and_stop(tmp_path):
+    made = plan(tmp_path, *SLOW)
+    path = made.path(made.cells[0])
+    executor = LocalExecutor(workers=1, gpus=None)
+    executor.submit(task_of(made))
+    wait_for(lambda: (path / "checkpoints" / "last.ckpt").exists())
+    executor._socket.close()  # as the kernel does it
+    assert executor._server.wait(60) == 0
+    assert not held(path)
+    assert "SIGTERM" in read_status(path).reason
+
+
+@pytest.mark.full
+def test_leaving_saves_what_runs(tmp_path):
+    made = plan(tmp_path, *SLOW)
+    path = made.path(made.cells[0])
+    with LocalExecutor(workers=1, gpus=None) as executor:
+        executor.submit(task_of(made))
+        executor.submit(task_of(made, 1))
+        wait_for(lambda: (path / "checkpoints" / "last.ckpt").exists())
+    status = read_status(path)
+    assert status.state == "interrupted"
+    assert "SIGTERM" in status.reason
+    assert not made.path(made.cells[1]).exists()  # it never began
+
+
+# -- the others ---------------------------------------------------------------------------------------
+
+
+EVEN = ("trainer.max_steps=400", "trainer.max_epochs=null", "trainer.eval_every=100", "trainer.log_every=10")
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    """What the cells find in this process."""
+    made = plan(tmp_path_factory.mktemp("here"), *EVEN)
+    assert run(made, build("slurm", {"cluster": "debug"}), say=str) == 0
+    return figures(made)
+
+
+@pytest.mark.full
+def test_ray_finds_the_same(tmp_path, here):
+    pytest.importorskip("ray")
+    made = plan(tmp_path, *EVEN)
+    assert run(made, build("ray", {}, workers=2), say=str) == 0
+    assert figures(made) == here
+
+
+@pytest.mark.full
+def test_a_job_of_submitit_that_is_cut_off_goes_on_and_finds_the_same(tmp_path, here):
+    """Told by submitit's signal, a job saves, and its next turn goes on to the end."""
+    made = plan(tmp_path, *EVEN)
+    key, path = made.cells[0].run, made.path(made.cells[0])
+    with build("slurm", {"cluster": "local"}) as executor:
+        executor.home = made.folder
+        executor.submit(task_of(made))
+        executor.poll(0.0)
+        wait_for(lambda: (path / "metrics.csv").exists() and len(read_metrics(path / "metrics.csv")) > 3)
+        os.kill(int(read_lock(path)["pid"]), signal.SIGUSR2)
+        assert until_ended(executor, 1)[key] == Outcome(key, 0)
+    (turn,) = read_json(path / "run.json")["resumes"]
+    assert "SIGTERM" in turn["was"]
+    assert list((made.folder / "submitit").glob("*_submitted.pkl"))
+    only = replace(made, cells=made.cells[:1])
+    assert figures(only) == {("pre_norm", 0): here["pre_norm", 0]}
+
+
+SBATCH = """#!/bin/sh
+cp "$1" "$(dirname "$0")/script.sh"
+echo Submitted batch job 77
+"""
+
+
+def test_what_sbatch_is_told(tmp_path, monkeypatch):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name, text in {"sbatch": SBATCH, "srun": "#!/bin/sh\n", "sacct": "#!/bin/sh\necho 'JobID|State'\n"}.items():
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tools), prepend=os.pathsep)
+    options = {"partition": "gpu", "account": "lab", "gpus_per_node": 1, "mem_gb": 32, "timeout_min": 90}
+    more = {"setup": ["module load cuda"], "sbatch": ["mail-type=END"], "constraint": "a100", "cancel": False}
+    executor = build("slurm", {**options, **more}, workers=2)
+    executor.home = tmp_path / "home"
+    made = plan(tmp_path / "outputs")
+    with executor:
+        for index in range(4):
+            executor.submit(task_of(made, index))
+        executor.poll(0.0)
+    script = (tools / "script.sh").read_text()
+    for word in ("partition=gpu", "account=lab", "gpus-per-node=1", "mem=32GB", "time=90", "array=0-3%2"):
+        assert f"#SBATCH --{word}\n" in script
+    for word in ("mail-type=END", "constraint=a100", "signal=USR2@120", "cpus-per-task=4", "nodes=1"):
+        assert f"#SBATCH --{word}\n" in script
+    assert "\nmodule load cuda\n" in script
+    jobs = read_json(tmp_path / "home" / "submitit" / "jobs.json")
+    assert jobs == {cell.run: f"77_{number}" for number, cell in enumerate(made.cells)}
+
+
+def test_missing_packages_name_what_to_install(monkeypatch):
+    for package, extra in (("ray", "ray"), ("submitit", "slurm")):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(UserError, match=rf"blockyard\[{extra}\]"):
+            build("ray" if extra == "ray" else "slurm", {})
+
+
+def test_without_slurm_the_way_out_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    executor = SlurmExecutor()
+    executor.home = tmp_path
+    with pytest.raises(UserError, match=r"executor\.cluster=local"), executor:
+        pass
+
+
+# -- choosing one -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "workers", "says"),
+    [
+        ("locl", {}, None, "nearest: local"),
+        ("local", {"partition": "gpu"}, None, "executor.partition"),
+        ("slurm", {"partion": "gpu"}, None, "nearest: partition"),
+        ("slurm", {"timeout_min": 0}, None, "executor.timeout_min: 0 does not fit"),
+        ("slurm", {"timeout_min": 1}, None, "signal_delay_s=120"),
+        ("local", {"gpus": [99]}, None, "no GPU 99"),
+        ("local", {}, 0, "executor.workers: 0 does not fit"),
+    ],
+)
+def test_options_that_do_not_fit_are_named(name, options, workers, says):
+    with pytest.raises(UserError, match=says):
+        build(name, options, workers)
+
+
+def test_all_problems_at_once():
+    with pytest.raises(UserError) as caught:
+        build("slurm", {"partion": "x", "mem_gb": -1})
+    assert "partion" in str(caught.value)
+    assert "mem_gb" in str(caught.value)
+
+
+def test_workers_are_one_of_the_options():
+    assert build("local", {"gpus": None, "workers": 3}).places == 3
+    assert build("local", {"gpus": None}, workers=3).places == 3
+
+
+def test_a_run_takes_no_executor(capsys):
+    assert main(["check", "executor=local", "executor.workers=2"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("is no part of a run; `blockyard sweep` takes it") == 2
+
+
+@pytest.mark.parametrize("name", ["local", "ray", "slurm"])
+def test_executors_are_listed_and_explained(name, capsys):
+    assert main(["list", "executor"]) == 0
+    assert name in capsys.readouterr().out
+    assert main(["explain", f"executor={name}"]) == 0
+    said = capsys.readouterr().out
+    assert f"blockyard sweep FILE executor={name}" in said
+    assert "executor.workers" in said
+
+
+def test_listing_imports_nothing_heavy():
+    code = (
+        "import sys; from blockyard.cli import main; main(['list', 'executor']); "
+        "assert not {'torch', 'ray', 'submitit'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -1,0 +1,81 @@
+"""The live table of a sweep, drawn on a terminal of our own."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from blockyard.sweep.execution.cell_states import Standing
+from blockyard.sweep.execution.live_table import Screen
+from blockyard.sweep.execution.runner import Run
+from blockyard.sweep.plan.sweep_plan import SweepPlan
+from tests.sweep import sweep_runs
+
+
+class Once:
+    """A display that prints what it is told to draw."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def update(self, drawn: Any, *, refresh: bool) -> None:
+        assert refresh
+        self.console.print(drawn)
+
+
+def drawn(plan: SweepPlan, runs: list[Run], height: int = 30) -> str:
+    """What the terminal shows."""
+    shown = io.StringIO()
+    screen = Screen(plan, lambda text: None, live=True)
+    screen._display = Once(Console(file=shown, width=100, height=height, color_system=None))
+    screen.show({cell.run: run for run in runs for cell in run.cells}, 2, last=True)
+    return shown.getvalue()
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> SweepPlan:
+    return sweep_runs.plan(tmp_path)
+
+
+def standings(plan: SweepPlan, tmp_path: Path) -> list[Run]:
+    """Done, running, failed and queued, in the order of the cells."""
+    running = tmp_path / "running"
+    running.mkdir()
+    (running / "metrics.csv").write_text("step,train/loss,epoch,seconds,val/accuracy\n1,2.0,0.5,1.0,0.25\n")
+    config = {"trainer": {"max_steps": 4, "max_epochs": None}}
+    done = Run([plan.cells[0]], tmp_path, config, Standing("done", metrics={"test/accuracy": 0.875}), seconds=8.0)
+    own = Run([plan.cells[1]], running, config, Standing("running"), ours=True)
+    failed = Run([plan.cells[2]], tmp_path, config, Standing("failed", "loss is NaN"), tried=True)
+    return [done, own, failed, Run([plan.cells[3]], tmp_path, config, Standing("missing"))]
+
+
+def test_arms_stand_by_seeds_with_state_metric_and_time_left(plan: SweepPlan, tmp_path: Path) -> None:
+    lines = drawn(plan, standings(plan, tmp_path)).splitlines()
+    head, pre, post = (next(line for line in lines if word in line) for word in ("seed 0", "pre_norm", "post_norm"))
+    assert head.split() == ["arm", "seed", "0", "seed", "1"]
+    assert pre.split() == ["pre_norm", "0.875", "25%", "0.25", "3.0", "s"]
+    assert post.split() == ["post_norm", "failed"]
+    assert any("1 done, 1 running, 1 queued, 1 failed" in line and line.rstrip().endswith("left") for line in lines)
+
+
+def test_many_seeds_are_counted(tmp_path: Path) -> None:
+    plan = sweep_runs.plan(tmp_path, seeds=tuple(range(9)))
+    runs = [Run([cell], tmp_path, {}, Standing("done" if cell.seed < 4 else "missing")) for cell in plan.cells]
+    lines = drawn(plan, runs).splitlines()
+    assert [line.split() for line in lines if "_norm" in line] == [
+        ["pre_norm", "4", "done,", "5", "queued"],
+        ["post_norm", "4", "done,", "5", "queued"],
+    ]
+
+
+def test_arms_where_something_happens_come_first_on_a_low_terminal(tmp_path: Path) -> None:
+    arms = {f"arm{number}": [f"optimizer.lr={number + 1}e-3"] for number in range(6)}
+    plan = sweep_runs.plan(tmp_path, arms=arms, seeds=(0,))
+    runs = [Run([cell], tmp_path / cell.variant, {}, Standing("missing")) for cell in plan.cells]
+    runs[5].ours = True
+    shown = [line.split()[0] for line in drawn(plan, runs, height=8).splitlines() if line.lstrip().startswith("arm")]
+    assert shown == ["arm", "arm5", "arm0", "arm1", "arm2"]

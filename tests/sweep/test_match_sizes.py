@@ -1,0 +1,86 @@
+"""Matching: the width that brings an arm nearest to the baseline's parameters, or FLOPs."""
+
+from __future__ import annotations
+
+import pytest
+
+from blockyard.config.build import Plan
+from blockyard.config.model_size import Scales
+from blockyard.ops.flops import counter
+from tests.sweep.test_planner import plan, refused
+
+BASE = "claim: x\nbase: [experiment=vit_digits, model.depth=1, model.dim=32, model.heads=2, logger=none]\n"
+ARMS = "arms: {plain: [], glu: [channel_mixer=glu], deep: [model.depth=3], four: [model.heads=4], " + (
+    "fourier: [token_mixer=fourier]}"
+)
+
+
+def test_each_width_is_the_best_there_is(tmp_path):
+    """Against every width around it, tried one by one."""
+    made = plan(tmp_path, f"{BASE}{ARMS}\nmatch: params")
+    record, scales = made.facts["match"], Scales()
+    target = scales.weigh(made.variants["plain"].config, "params")
+    assert record["target"] == target
+    for name, variant in made.variants.items():
+        config, found = variant.config, record["arms"][name]
+        assert config["model"]["dim"] == found["dim"]
+        assert sum(p.numel() for p in Plan(config).model(0).parameters()) == found["value"]
+        assert found["off"] == pytest.approx(found["value"] / target - 1)
+        if name == "plain":
+            assert found["off"] == 0
+            continue
+        heads = config["model"]["heads"]
+        every = [config | {"model": config["model"] | {"dim": width}} for width in range(heads, 80, heads)]
+        best = min(abs(weight - target) for each in every if (weight := scales.weigh(each, "params")) is not None)
+        assert abs(found["value"] - target) == best, name
+
+
+def test_flops_are_matched_too(tmp_path):
+    made = plan(tmp_path, f"{BASE}{ARMS}\nmatch: flops")
+    record = made.facts["match"]
+    config = made.variants["deep"].config
+    model = Plan(config).model(0).eval()
+    import torch
+
+    with torch.no_grad(), counter() as counted:
+        model(torch.zeros(1, *Plan(config).data.spec.shape))
+    assert counted.get_total_flops() == record["arms"]["deep"]["value"]
+    assert record["arms"]["deep"]["dim"] < 32
+    assert abs(record["arms"]["deep"]["off"]) < 0.2
+    assert any("FLOPs per sample" in note for note in made.facts["notes"])
+
+
+def test_widths_are_multiples_of_what_parts_need(tmp_path):
+    """RoPE on images turns quarters of a head's width."""
+    made = plan(
+        tmp_path, f"{BASE}arms: {{plain: [position=none], rope: [position=rope, channel_mixer=glu]}}\nmatch: params"
+    )
+    assert made.variants["rope"].config["model"]["dim"] % 8 == 0
+
+
+def test_an_arm_that_cannot_be_built_says_so_itself(tmp_path):
+    made = plan(tmp_path, f"{BASE}arms: {{plain: [], bad: [token_mixer=fourier, position=rope]}}\nmatch: params")
+    (found,) = made.refused
+    assert found.reasons[0].startswith("position with token_mixer")
+
+
+def test_the_width_is_not_an_arm_s_to_set(tmp_path):
+    assert (
+        "no arm may set model.dim; wide does"
+        in refused(tmp_path, f"{BASE}arms: {{a: [], wide: [model.dim=64]}}\nmatch: params")[0]
+    )
+
+
+def test_a_far_match_is_said(tmp_path):
+    made = plan(tmp_path, f"{BASE}arms: {{plain: [], coarse: [model.heads=32, model.depth=2]}}\nmatch: params")
+    assert any("some are far: coarse" in note for note in made.facts["notes"])
+
+
+@pytest.mark.parametrize(
+    "chosen", ["tune: {model.depth: [1, 2]}", "search: {trials: 2, space: {model.depth: {low: 1, high: 2, int: true}}}"]
+)
+def test_what_is_chosen_must_not_undo_the_match(tmp_path, chosen):
+    arms = "arms: {plain: [], glu: [channel_mixer=glu]}\nmatch: params\n"
+    (problem,) = refused(tmp_path, f"{BASE}{arms}{chosen}")
+    assert "it changes the parameters of plain" in problem
+    assert len(plan(tmp_path, f"{BASE}{arms}tune: {{optimizer.lr: [1e-3, 3e-3]}}").variants) == 4

@@ -1,0 +1,159 @@
+"""A trial in a run: it reports the curve, leaves where it is pruned, and the run can still be made whole."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from blockyard.engine.callbacks.base import Live
+from blockyard.engine.run import train
+from blockyard.engine.system.interrupts import LEFT
+from blockyard.runs.folder import RunFolder
+from blockyard.runs.identity import run_name
+from blockyard.sweep.execution import cell
+from blockyard.sweep.executor.base import Task
+from blockyard.sweep.executor.local import LocalExecutor
+from blockyard.sweep.search import optuna_store, search
+from blockyard.sweep.search.pruning import NAME, watchers
+from tests.engine_runs import TINY, assert_same_bits, config, killed_at, run
+from tests.sweep.search_runs import ARMS, plan
+
+METRIC = "val/accuracy"
+
+
+def study(folder: Path, pruner: str, curves: list[list[float]]) -> optuna.Study:
+    """A study with finished trials of these validation curves, and one more that runs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = optuna_store.study_of(folder, "arm", {"metric": METRIC, "pruner": pruner}, "max")
+    made.pruner = optuna_store.make_pruner(pruner)
+    for curve in curves:
+        trial = made.ask()
+        for number, value in enumerate(curve, 1):
+            trial.report(value, step=number)
+            trial.should_prune()  # halving remembers who has passed
+        made.tell(trial, curve[-1])
+    made.ask()
+    return made
+
+
+def task(tmp_path: Path, made: optuna.Study, *overrides: str) -> Task:
+    """The task of the trial that runs."""
+    plain, choices = config(tmp_path, *overrides)
+    where = {"storage": optuna_store.address(tmp_path / "study"), "study": "arm", "number": len(made.trials) - 1}
+    return Task(f"{run_name(plain)}/s0", plain, choices, ("test",), trial=where)
+
+
+GOOD = [[0.99] * 4] * 4
+
+
+@pytest.mark.parametrize("pruner", ["median", "halving"])
+def test_a_pruned_run_is_left_saved_and_becomes_the_full_one_bit_by_bit(tmp_path: Path, pruner: str) -> None:
+    made = study(tmp_path / "study", pruner, GOOD)
+    asked = task(tmp_path, made)
+    outcome = cell.execute(asked)
+    assert outcome.code == LEFT
+    left = RunFolder.open(tmp_path / asked.key)
+    status = left.status
+    assert (status.state, status.step, status.exit_code) == ("interrupted", 8, LEFT)
+    assert status.reason == outcome.reason
+    assert status.reason is not None
+    assert status.reason.startswith(f"pruned at step 8 by {pruner}: {METRIC} 0.")
+    assert left.facts()[NAME] == {"study": "arm", "number": 4, "storage": asked.trial["storage"]}
+    assert list(made.trials[4].intermediate_values) == [1]
+    assert not left.summary()
+    whole = run(tmp_path)
+    assert whole.path == left.path
+    assert whole.status.finished
+    assert_same_bits(whole, run(tmp_path / "undisturbed"))
+
+
+@pytest.mark.parametrize("pruner", ["none", "median"])
+def test_a_good_trial_is_not_pruned_and_its_whole_curve_is_told(tmp_path: Path, pruner: str) -> None:
+    made = study(tmp_path / "study", pruner, [[0.0] * 4] * 5)
+    asked = task(tmp_path, made)
+    assert cell.execute(asked).code == 0
+    rows = [row[METRIC] for row in RunFolder.open(tmp_path / asked.key).metrics.rows() if METRIC in row]
+    assert made.trials[-1].intermediate_values == dict(enumerate(rows, 1))
+    assert len(rows) == 4  # at 8, 16, 24 and 30 of 30 updates
+
+
+def test_the_last_evaluation_prunes_nothing(tmp_path: Path) -> None:
+    made = study(tmp_path / "study", "median", [[0.0, 0.0, 0.0, 1.0]] * 4)
+    assert cell.execute(task(tmp_path, made)).code == 0
+
+
+def test_a_trial_that_is_taken_up_tells_what_its_run_had_found_before(tmp_path: Path) -> None:
+    assert killed_at(20, tmp_path) == -9
+    made = study(tmp_path / "study", "median", [[0.0, 0.0, 0.99, 0.99]] * 4)
+    asked = task(tmp_path, made)
+    assert cell.execute(asked).code == LEFT
+    assert "step 24" in str(RunFolder.open(tmp_path / asked.key).status.reason)
+    assert list(made.trials[-1].intermediate_values) == [1, 2, 3]
+
+
+def test_a_record_that_does_not_answer_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = study(tmp_path / "study", "median", GOOD)
+    asked = task(tmp_path, made)
+    (tmp_path / "study" / optuna_store.FILE).write_bytes(b"no database")
+    assert cell.execute(asked).code == 0
+    assert caplog.text.count("is not pruned") == 1
+
+
+def test_a_watcher_leaves_only_where_the_run_would_go_on(tmp_path: Path) -> None:
+    made = study(tmp_path / "study", "median", GOOD)
+    plain, choices = config(tmp_path)
+    with RunFolder.create(plain, choices=choices) as folder:
+        asked = task(tmp_path, made)
+        (reporter,) = watchers(asked).values()
+        live = Live(None, "x", folder.checkpoints, 30, 20, 64, 16, "image", ("accuracy", "max"))  # type: ignore[arg-type]
+        reporter.begin(live)
+        live.step, live.stop = 8, "early stopping says so"
+        reporter.evaluated(live, {METRIC: 0.1})
+        assert live.leave is None
+        live.stop = None
+        reporter.evaluated(live, {METRIC: 0.1})
+        assert live.leave is not None
+        assert watchers(Task(asked.key, plain)) == {}
+
+
+def test_a_search_of_real_runs_ends_with_the_best_of_each_arm(tmp_path: Path) -> None:
+    base = (*TINY, "trainer.max_steps=10", "trainer.eval_every=5")
+    made = plan(tmp_path, trials=2, base=base, sampler="random", pruner="median")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with LocalExecutor(workers=2) as executor:
+            found = search.run(made, executor)
+    assert len(found.variants) == 2
+    for arm in found.facts["search"]["arms"].values():
+        assert [trial["state"] for trial in arm["trials"]] == ["complete"] * 2
+        assert all(len(trial["curve"]) == 2 for trial in arm["trials"])
+        for trial in arm["trials"]:
+            folder = RunFolder.open(tmp_path / trial["run"])
+            assert folder.summary()["metrics"][METRIC] == trial["value"]
+            assert folder.facts()[NAME]["number"] == trial["number"]
+    first = found.cells[0]
+    assert RunFolder.open(found.path(first)).finished
+    assert RunFolder.open(found.path(first)).config["optimizer"]["lr"] == found.config(first)["optimizer"]["lr"]
+    assert {arm.name for arm in ARMS} == set(found.facts["search"]["arms"])
+
+
+def _leave_at_once(folder: RunFolder) -> Any:
+    from blockyard.engine.callbacks.base import Watcher
+
+    class Leaves(Watcher):
+        def begin(self, live: Live) -> None:
+            live.leave = "nobody wants it"
+
+    return train(folder, resume=folder.resumes, watchers={"leaves": Leaves()})
+
+
+def test_a_run_left_before_its_first_step_begins_later(tmp_path: Path) -> None:
+    plain, choices = config(tmp_path)
+    with RunFolder.create(plain, choices=choices) as folder:
+        assert _leave_at_once(folder) == LEFT
+        assert str(folder.status) == "interrupted at step 0: nobody wants it"
+    assert run(tmp_path).status.finished

@@ -1,0 +1,228 @@
+"""Sweep files: what is wrong with one is said at once, with the key, the value and what would be legal."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from blockyard.sweep.spec import strict_yaml
+from blockyard.sweep.spec.question import BadQuestion, parse, read
+
+GOOD = """
+# Does it matter?
+#
+# command    blockyard sweep good
+claim: One is better
+source: Somebody 2020
+base: [experiment=vit_digits, schedule.warmup=0]
+baseline: post
+arms:
+  post: [block=post_norm]
+  pre: [block=pre_norm]
+seeds: 5
+tune: {optimizer.lr: [3e-4, 1e-3]}
+tune_seeds: 2
+metric: test/accuracy
+expect: pre > post
+"""
+ARMS = "arms: {a: [block=pre_norm], b: [block=post_norm]}"
+
+
+def problems(text: str, name: str = "file") -> list[str]:
+    with pytest.raises(BadQuestion) as caught:
+        parse(strict_yaml.parse(textwrap.dedent(text)), name=name)
+    return caught.value.problems
+
+
+def test_a_good_file(tmp_path):
+    (tmp_path / "good.yaml").write_text(GOOD.lstrip())
+    question = read(tmp_path / "good.yaml")
+    assert (question.name, question.baseline, question.seeds) == ("good", "post", (0, 1, 2, 3, 4))
+    assert question.header == "Does it matter?\n\ncommand    blockyard sweep good"
+    assert [arm.name for arm in question.arms] == ["post", "pre"]
+    assert question.tune == {"optimizer.lr": [3e-4, 1e-3]}
+    assert question.tune_seeds == 2
+    plain = question.as_dict()
+    assert plain["arms"] == {"post": ["block=post_norm"], "pre": ["block=pre_norm"]}
+    assert plain["kind"] == "arms"
+
+
+def test_what_a_file_may_leave_out():
+    question = parse(strict_yaml.parse(f"claim: x\n{ARMS}"), name="x")
+    assert (question.baseline, question.seeds, question.base, question.metric) == ("a", (0, 1, 2), (), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (ARMS, "claim: is missing"),
+        (f"claim: 3\n{ARMS}", "claim: 3 is no text"),
+        (f"claim:\n{ARMS}", "claim: null is no text"),
+        (f"claim: x\n{ARMS}\nseed: 3", "seed: nothing reads this key; nearest: seeds"),
+        (f"claim: x\n{ARMS}\nexpct: a > b", "nearest: expect"),
+        ("claim: x", "exactly one of arms, grid, zip, one_at_a_time, leave_one_out says what is compared; none"),
+        (f"claim: x\n{ARMS}\ngrid: {{block: [pre_norm]}}", "arms and grid are given"),
+        ("claim: x\narms: {}", "arms: {} holds none"),
+        ("claim: x\narms: [a, b]", 'arms: ["a", "b"] holds none'),
+        ("claim: x\narms: {a: 3}", "arms.a: 3 is no list of overrides"),
+        ("claim: x\narms: {a: [3]}", "arms.a: 3 is no override"),
+        ("claim: x\narms: {a: [block]}", "arms.a: 'block' has no value; write block=VALUE"),
+        ("claim: x\narms: {a: ['=3']}", "has no key"),
+        ("claim: x\narms: {a b: [block=pre_norm]}", "'a b' is no name for an arm"),
+        ("claim: x\narms: {../up: [block=pre_norm]}", "'../up' is no name for an arm"),
+        ("claim: x\narms: {a: [seed=3]}", "arms.a: seed has no place here; the sweep's `seeds:` say it"),
+        ("claim: x\narms: {a: [force=true]}", "--retry"),
+        ("claim: x\narms: {a: [hydra.run.dir=/]}", "keys of Hydra itself"),
+        (
+            f"claim: x\nbase: ['allow=[os]']\n{ARMS}",
+            "base: allow has no place here; packages are allowed on the command",
+        ),
+        (f"claim: x\nbase: [outputs=/etc]\n{ARMS}", "outputs=DIR"),
+        (f"claim: x\nbase: experiment=vit_digits\n{ARMS}", 'base: "experiment=vit_digits" is no list'),
+        (f"claim: x\nbase: [++seed=1]\n{ARMS}", "base: seed has no place here"),
+        (f"claim: x\n{ARMS}\nbaseline: c", 'baseline: there is no arm "c" (arms: a, b)'),
+        (f"claim: x\n{ARMS}\nseeds: 0", "seeds: 0 is neither a number of seeds"),
+        (f"claim: x\n{ARMS}\nseeds: true", "seeds: true is neither"),
+        (f"claim: x\n{ARMS}\nseeds: 1.5", "seeds: 1.5 is neither"),
+        (f"claim: x\n{ARMS}\nseeds: []", "seeds: [] is neither"),
+        (f"claim: x\n{ARMS}\nseeds: [0, 1, 1]", "seeds: 1 stand there twice"),
+        (f"claim: x\n{ARMS}\nseeds: [-1]", "seeds: [-1] is neither"),
+        (f"claim: x\n{ARMS}\nseeds: 1000000000", "seeds: 1000000000 is neither"),
+        (f"claim: x\n{ARMS}\ntune: [1e-3]", "tune: [0.001] holds no {key: [values]}"),
+        (f"claim: x\n{ARMS}\ntune: {{optimizer.lr: 1e-3}}", "tune.optimizer.lr: 0.001 is no list of values"),
+        (f"claim: x\n{ARMS}\ntune: {{optimizer.lr: [1e-3, 0.001]}}", "tune.optimizer.lr: 0.001 stands there twice"),
+        (f"claim: x\n{ARMS}\ntune: {{seed: [1, 2]}}", "tune: seed has no place here"),
+        (f"claim: x\n{ARMS}\ntune: {{block: [pre_norm]}}", "no arm may set block; a, b does"),
+        (f"claim: x\n{ARMS}\ntune_seeds: 1", "tune_seeds: nothing is tuned"),
+        (
+            f"claim: x\n{ARMS}\nseeds: 3\ntune: {{optimizer.lr: [1]}}\ntune_seeds: 4",
+            "tune_seeds: 4 are more than the 3",
+        ),
+        (f"claim: x\n{ARMS}\ntune: {{optimizer.lr: [1]}}\ntune_seeds: no", 'tune_seeds: "no" is no number'),
+        (f"claim: x\n{ARMS}\nmatch: parameters", 'match: "parameters" is none of params, flops; nearest: params'),
+        ("claim: x\nmatch: params\narms: {a: [model.dim=8], b: []}", "no arm may set model.dim; a does"),
+        (f"claim: x\n{ARMS}\nmatch: params\ntune: {{model.dim: [8, 16]}}", "model.dim cannot be in tune too"),
+        (f"claim: x\n{ARMS}\nmargin: 0", "margin: 0 is no difference; give a number above 0 in the metric's unit"),
+        (f"claim: x\n{ARMS}\nmargin: 1 %", 'margin: "1 %" is no difference'),
+        (f"claim: x\n{ARMS}\nmargin: .inf", "margin: Infinity is no difference"),
+        (f"claim: x\n{ARMS}\nmargin: true", "margin: true is no difference"),
+        (f"claim: x\n{ARMS}\nmetric: accuracy", 'metric: "accuracy" names no metric; write test/NAME'),
+        (f"claim: x\n{ARMS}\nmetric: val/loss\ntune: {{optimizer.lr: [1]}}", "val/loss chooses the settings"),
+        (f"claim: x\n{ARMS}\nexpect: a", 'expect: "a" compares nothing'),
+        (f"claim: x\n{ARMS}\nexpect: a > c", 'expect: there is no arm "c"'),
+        (f"claim: x\n{ARMS}\nexpect: a > b and", 'expect: there is no arm "b and"'),
+        (f"claim: x\n{ARMS}\nexpect: [a]", "is no expectation"),
+        (f"claim: x\n{ARMS}\nsearch: 5", "search: 5 is no mapping"),
+        (f"claim: x\n{ARMS}\nsearch: {{trials: 5, sampler: tpee, space: {{a.b: [1]}}}}", "nearest: tpe"),
+        (f"claim: x\n{ARMS}\nsearch: {{trials: 0, space: {{a.b: [1]}}}}", "search.trials: 0 is no number"),
+        (f"claim: x\n{ARMS}\nsearch: {{trials: 1}}", "search.space: null holds no key"),
+        (f"claim: x\n{ARMS}\nsearch: {{trials: 1, space: {{a.b: {{low: 2, high: 1}}}}}}", "low 2 is not under high 1"),
+        (
+            f"claim: x\n{ARMS}\nsearch: {{trials: 1, space: {{a.b: {{low: 0, high: 1, log: true}}}}}}",
+            "log needs low over 0",
+        ),
+        (f"claim: x\n{ARMS}\nsearch: {{trials: 1, space: {{a.b: {{low: 0, high: 2, hgh: 1}}}}}}", "nearest: high"),
+        (
+            f"claim: x\n{ARMS}\nsearch: {{trials: 1, space: {{a.b: {{low: 0.5, high: 2, int: true}}}}}}",
+            "is no whole number",
+        ),
+        (f"claim: x\n{ARMS}\nsearch: {{trials: 1, space: {{a.b: {{low: .nan, high: 2}}}}}}", "is no number"),
+        (f"claim: x\n{ARMS}\nsearch: {{trials: 1, prunner: median, space: {{a.b: [1]}}}}", "nearest: pruner"),
+        (f"claim: x\n{ARMS}\ntune: {{o.lr: [1]}}\nsearch: {{trials: 1, space: {{a.b: [1]}}}}", "both choose settings"),
+        ("claim: x\ngrid: {block: []}", "grid.block: [] is no list of values"),
+        ("claim: x\ngrid: {block: [pre_norm, pre_norm]}", 'grid.block: "pre_norm" stands there twice'),
+        ("claim: x\ngrid: {seed: [1, 2]}", "grid.seed: seed has no place here"),
+        ("claim: x\ngrid: {a: {x: [model.dim=1]}, b: {y: [model.dim=2]}}", "grid: a and b both set model.dim"),
+        ("claim: x\nzip: {block: [pre_norm, post_norm], model.dim: [8]}", "block has 2, model.dim has 1"),
+        ("claim: x\none_at_a_time: {block: [pre_norm]}", "the first value is the reference, so give two or more"),
+        ("claim: x\nleave_one_out: {full: [block=pre_norm]}", "'full' is what all of them together are called"),
+        ("claim: x\nleave_one_out: {a: []}", "leave_one_out.a: changes nothing"),
+        (
+            f"claim: x\ngrid: {{{', '.join(f'a{i}.x: [1, 2, 3, 4, 5, 6, 7, 8, 9]' for i in range(9))}}}",
+            "at most 10,000",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(text, said):
+    found = problems(text)
+    assert any(said in problem for problem in found), found
+    assert len(found) == 1, found
+
+
+def test_all_problems_at_once():
+    found = problems(
+        """
+        claims: x
+        base: [seed=1, block]
+        baseline: c
+        arms: {a: [x], b: 3}
+        seeds: no
+        match: width
+        expect: a > d
+        """
+    )
+    for word in (
+        "claims",
+        "claim:",
+        "base: seed",
+        "base: 'block'",
+        "baseline",
+        "arms.a",
+        "arms.b",
+        "seeds",
+        "match",
+        "d",
+    ):
+        assert any(word in problem for problem in found), (word, found)
+
+
+def test_the_file_s_name_names_a_folder():
+    assert any("names the sweep and its folder" in p for p in problems(f"claim: x\n{ARMS}", name="../x"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: &x [1]\nb: *x", "*x: aliases are not read"),
+        ("a: &a [*a]", "aliases are not read"),
+        ("a: 1\na: 2", "line 2, column 1: 'a' stands here twice"),
+        ("a: !!python/object/apply:os.system [ls]", "python/object/apply:os.system: tags are not read"),
+        ("a: !!bool maybe", "line 1, column 4: tag:yaml.org,2002:bool: tags are not read"),
+        ("a: !!timestamp x", "tags are not read"),
+        ("a: !!map [1]", "tags are not read"),
+        ("[1, 2]", "holds a list"),
+        ("", "is empty"),
+        ("a: [", "line 1"),
+        ("? [a]\n: b", "a key must be one word"),
+        ("a: " + "[" * 50 + "]" * 50, "nested more than"),
+        ("[" * 100_000, "nested more than"),
+    ],
+)
+def test_hostile_yaml(text, said):
+    with pytest.raises(strict_yaml.Unreadable, match=None) as caught:
+        strict_yaml.parse(text)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"a: \x00", b"a" * 2_000_000])
+def test_files_that_are_no_text(tmp_path, content):
+    (tmp_path / "x.yaml").write_bytes(content)
+    with pytest.raises(BadQuestion, match=r"x\.yaml"):
+        read(tmp_path / "x.yaml")
+
+
+def test_words_mean_what_they_mean_on_the_command_line():
+    read_ = strict_yaml.parse(
+        "a: 3e-4\nb: on\nc: 12:30\nd: 0x1f\ne: 2020-01-01\nf: {5e-4: 1, 1: 2, true: 3}\ng: ~\nh: .5"
+    )
+    assert read_ == {
+        "a": 3e-4,
+        "b": "on",
+        "c": "12:30",
+        "d": "0x1f",
+        "e": "2020-01-01",
+        "f": {"5e-4": 1, "1": 2, "true": 3},
+        "g": None,
+        "h": 0.5,
+    }

@@ -1,0 +1,323 @@
+"""The runner: what is missing is run, in order, once, whatever dies meanwhile."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from blockyard.atomic_files import read_json
+from blockyard.runs.folder import AlreadyDone, FailedBefore, RunFolder
+from blockyard.runs.lock import InUse, RunLock, held
+from blockyard.sweep.execution.cell_states import progress, standing
+from blockyard.sweep.execution.runner import run
+from blockyard.sweep.executor.base import BUSY, Executor, Outcome
+from blockyard.sweep.executor.local import LocalExecutor
+from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan
+from tests.sweep.sweep_runs import at_work, figures, plan, planner, wait_for
+
+pytestmark = pytest.mark.xdist_group("sweep_runner")
+
+
+class Scripted(Executor):
+    """Ends cells at once, without training. `fails` says of which; `busy` runs are somebody else's first."""
+
+    places = 2
+
+    def __init__(self, fails=(), busy=()):
+        self.fails, self.busy = set(fails), set(busy)
+        self.seen, self._ended, self.entered = [], deque(), 0
+
+    def __enter__(self):
+        self.entered += 1
+        return self
+
+    def __exit__(self, *error):
+        return None
+
+    def submit(self, task):
+        self.seen.append(task)
+        self._ended.append(self._run(task))
+
+    def poll(self, seconds):
+        found, self._ended = list(self._ended), deque()
+        return found
+
+    def _run(self, task):
+        if task.key in self.busy:
+            self.busy.discard(task.key)
+            return Outcome(task.key, BUSY, "somebody has it")
+        try:
+            with RunFolder.create(task.config, choices=task.choices, failed_too=task.retry) as folder:
+                if task.key in self.fails:
+                    folder.set_status("failed", "scripted", exit_code=1)
+                    return Outcome(task.key, 1, "scripted")
+                folder.write_summary({"metrics": {"test/accuracy": 0.5}})
+                folder.set_status("done", exit_code=0)
+                return Outcome(task.key, 0)
+        except AlreadyDone:
+            return Outcome(task.key, 0)
+        except FailedBefore as failed:
+            return Outcome(task.key, 1, failed.reason)
+        except InUse as busy:
+            return Outcome(task.key, BUSY, str(busy))
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> SweepPlan:
+    return plan(tmp_path)
+
+
+def named(made: SweepPlan, executor: Scripted) -> list[tuple[str, int]]:
+    by_run = {cell.run: (cell.variant, cell.seed) for cell in made.cells}
+    return [by_run[task.key] for task in executor.seen]
+
+
+def test_first_seeds_first_and_the_baseline_before_the_others(made):
+    made = replace(made, question=made.question | {"baseline": "post_norm"})
+    executor, said = Scripted(), []
+    assert run(made, executor, say=said.append) == 0
+    assert named(made, executor) == [("post_norm", 0), ("pre_norm", 0), ("post_norm", 1), ("pre_norm", 1)]
+    assert executor.home == made.folder
+    assert executor.seen[0].command == ("blockyard", "sweep", "tiny.yaml")
+    assert [line for line in said if "[4/4] pre_norm/s1 done test/accuracy 0.5" in line]
+
+
+def test_a_second_time_nothing_is_started(made):
+    assert run(made, Scripted(), say=str) == 0
+    again = Scripted()
+    assert run(made, again, say=str) == 0
+    assert (again.seen, again.entered) == ([], 0)
+
+
+def test_only_holes_are_filled(made):
+    first = replace(made, cells=made.cells[:1])
+    assert run(first, Scripted(), say=str) == 0
+    rest = Scripted()
+    assert run(made, rest, say=str) == 0
+    assert len(rest.seen) == 3
+
+
+def test_a_failing_cell_is_recorded_and_the_others_go_on(made):
+    bad, said = made.cells[0].run, []
+    executor = Scripted(fails=[bad])
+    assert run(made, executor, say=said.append) == 1
+    assert len(executor.seen) == 4
+    assert standing(made.path(made.cells[0])).reason == "scripted"
+    assert any("pre_norm/s0 failed" in line and "scripted" in line for line in said)
+    assert any("--retry" in line for line in said)
+    again = Scripted()
+    assert run(made, again, say=str) == 1
+    assert again.seen == []
+    retried = Scripted()
+    assert run(made, retried, say=str, retry=True) == 0
+    assert [(task.key, task.retry) for task in retried.seen] == [(bad, True)]
+
+
+def test_a_run_whose_process_dies_after_its_end_is_done(made):
+    class Dying(Scripted):
+        def _run(self, task):
+            return Outcome(super()._run(task).key, -9, "killed by SIGKILL (out of memory?)")
+
+    assert run(made, Dying(), say=str) == 0
+
+
+def test_a_run_in_the_plan_twice_is_run_once(made):
+    twice = replace(made, cells=(*made.cells, Cell("post_norm", 0, made.cells[0].run)))
+    executor = Scripted()
+    assert run(twice, executor, say=str) == 0
+    assert len(executor.seen) == 4
+
+
+def test_a_run_that_somebody_else_has_is_waited_for(made, monkeypatch):
+    monkeypatch.setattr("blockyard.sweep.execution.runner._LOOK", 0.0)
+    executor = Scripted(busy=[made.cells[0].run])
+    assert run(made, executor, say=str) == 0  # given up by the other one, it is run here
+    assert [task.key for task in executor.seen].count(made.cells[0].run) == 2
+
+
+def test_a_run_that_is_going_on_elsewhere_is_not_handed_out(made, monkeypatch):
+    monkeypatch.setattr("blockyard.sweep.execution.runner._LOOK", 0.0)
+    path = made.path(made.cells[0])
+    path.parent.mkdir(parents=True)
+    lock = RunLock(path).acquire()
+    executor = Scripted()
+    poll = executor.poll
+
+    def finish(seconds):
+        if len(executor.seen) == 3 and lock.owned:
+            lock.release()
+        return poll(seconds)
+
+    executor.poll = finish
+    assert run(made, executor, say=str) == 0
+    assert executor.seen[-1].key == made.cells[0].run  # after all others, when it was let go
+
+
+def test_settings_that_lost_are_not_run_on_further_seeds(made):
+    """Two settings of one arm on the first seed; the better one goes on. A choice waits for what may still come."""
+    facts = {"metric": {"name": "test/accuracy", "validation": "val/accuracy", "direction": "max"}}
+    variants = {key: replace(variant, arm="only") for key, variant in made.variants.items()}
+    arms = (replace(made.arms[0], name="only"),)
+    question = made.question | {"tune": {"block": ["a", "b"]}, "tune_seeds": 1, "baseline": "only"}
+    tuned = replace(made, arms=arms, variants=variants, question=question, facts=facts)
+
+    class Graded(Scripted):
+        def _run(self, task):
+            outcome = super()._run(task)
+            folder = RunFolder.open(Path(task.config["outputs"]) / task.key)
+            better = "PreNorm" in task.config["block"]["_target_"]
+            folder.write_summary({"metrics": {"val/accuracy": 0.9 if better else 0.1}})
+            return outcome
+
+    executor = Graded()
+    assert run(tuned, executor, say=str) == 0
+    assert named(tuned, executor) == [("pre_norm", 0), ("post_norm", 0), ("pre_norm", 1)]
+    again = Graded()
+    assert run(tuned, again, say=str) == 0
+    assert again.seen == []
+
+
+def test_progress_of_a_running_run(tmp_path):
+    (tmp_path / "metrics.csv").write_text(
+        "step,train/loss,epoch,seconds,val/accuracy\n10,2.0,0.5,1.0,\n20,1.5,1,2.0,0.75\n30,1.0,1.5,3.0,\n4"
+    )
+    found = progress(tmp_path, {"trainer": {"max_steps": None, "max_epochs": 3}}, "val/accuracy")
+    assert (found.part, found.left, found.value) == (0.5, 3.0, 0.75)
+    assert progress(tmp_path / "none", {}, "val/accuracy").part is None
+
+
+# -- real cells in real processes ---------------------------------------------------------------------
+
+PATIENCE = 600  # seconds: a guard only; a busy machine takes minutes to import for each of twenty planners
+LONG = ("trainer.max_steps=60", "trainer.eval_every=15", "trainer.log_every=5", "token_mixer.dropout=0.1")
+
+
+class Kept(LocalExecutor):
+    """Stays warm from one sweep to the next."""
+
+    def __exit__(self, *error):
+        assert not self._running
+
+
+@pytest.fixture(scope="module")
+def kept():
+    executor = Kept(workers=2, gpus=None, threads=1)
+    yield executor
+    LocalExecutor.__exit__(executor)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, kept):
+    found = plan(tmp_path_factory.mktemp("undisturbed"), *LONG)
+    assert run(found, kept, say=str, live=False) == 0
+    return figures(found)
+
+
+def finish(made: SweepPlan) -> None:
+    """The same command until it has nothing left to do: it may find a worker that still saves."""
+    process = planner(made)
+    said = process.communicate(timeout=PATIENCE)[0]
+    assert process.returncode == 0, said
+
+
+def assert_done_once(made: SweepPlan, undisturbed) -> None:
+    """Every cell is done, none was begun anew, and all figures are the same to the last bit."""
+    assert figures(made) == undisturbed
+    assert not list(Path(made.outputs).glob("*/.replaced-*"))
+    assert not any(held(made.path(cell)) for cell in made.cells)
+
+
+def disturb(made: SweepPlan, kills: int, seed: int) -> list[str]:
+    """SIGKILL the planner or one of its workers at random moments, the same command after each; whom it struck."""
+    chance, struck, process = random.Random(seed), [], planner(made)
+    while len(struck) < kills:
+        wait_for(lambda now=process: now.poll() is not None or at_work(made), PATIENCE)
+        if process.poll() is not None:  # it ended with what was left of it
+            if all(standing(made.path(cell)).state == "done" for cell in made.cells):
+                break
+            process.communicate()
+            process = planner(made)
+            continue
+        time.sleep(chance.uniform(0.0, 0.6))
+        workers = at_work(made)
+        if workers and chance.random() < 0.5:
+            os.kill(chance.choice(workers), signal.SIGKILL)
+            struck.append("worker")
+        else:
+            process.kill()
+            process.communicate()
+            process = planner(made)
+            struck.append("planner")
+    process.kill()
+    process.communicate()
+    return struck
+
+
+@pytest.mark.full
+def test_kills_of_planner_and_workers_change_nothing(tmp_path, undisturbed):
+    made = plan(tmp_path, *LONG)
+    made.save()
+    assert disturb(made, 3, seed=4)
+    finish(made)
+    assert_done_once(made, undisturbed)
+
+
+@pytest.mark.full
+def test_twenty_kills_of_planner_and_workers_change_nothing(tmp_path):
+    longer = [word.replace("=60", "=400") for word in LONG]
+    calm, made = (plan(tmp_path / name, *longer, seeds=(0, 1, 2)) for name in ("calm", "made"))
+    calm.save()
+    made.save()
+    finish(calm)
+    struck = disturb(made, 20, seed=1)
+    assert len(struck) == 20
+    assert set(struck) == {"planner", "worker"}
+    finish(made)
+    assert_done_once(made, figures(calm))
+
+
+def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path, undisturbed, kept):
+    made, said = plan(tmp_path, *LONG), []
+
+    def strike():
+        wait_for(lambda: at_work(made))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=strike)
+    thread.start()
+    assert run(made, LocalExecutor(workers=2, gpus=None, threads=1), say=said.append, live=False) == 130
+    thread.join()
+    assert signal.getsignal(signal.SIGINT) is before
+    assert "stopped by SIGINT" in said[-1]
+    assert not at_work(made)
+    states = [standing(made.path(cell)) for cell in made.cells]
+    assert any(found.state == "interrupted" and "SIGTERM" in found.reason for found in states)
+    assert run(made, kept, say=str, live=False) == 0
+    assert_done_once(made, undisturbed)
+
+
+@pytest.mark.full
+def test_two_planners_at_once_and_the_end_of_one(tmp_path, undisturbed):
+    made = plan(tmp_path, *LONG)
+    made.save()
+    first, second = planner(made), planner(made)
+    wait_for(lambda: at_work(made))
+    time.sleep(0.2)
+    first.send_signal(signal.SIGTERM)
+    said = first.communicate(timeout=PATIENCE)[0]
+    assert first.returncode == 143, said
+    said = second.communicate(timeout=PATIENCE)[0]
+    assert second.returncode == 0, said
+    assert_done_once(made, undisturbed)
+    for cell in made.cells:  # the second one took over what the first one left, where it stood
+        turns = read_json(made.path(cell) / "run.json")["resumes"]
+        assert all("interrupted" in turn["was"] for turn in turns)
