@@ -169,10 +169,10 @@ def gpt2_small(outputs: Path, dry: bool) -> dict[str, Any]:
 def train(made: dict[str, Any], dry: bool) -> dict[str, Any]:
     """The summary of a run; compiled unless dry."""
     from blockyard.engine.run import train as fit
-    from blockyard.runs.folder import RunFolder
+    from blockyard.runs.start import create_run
 
     made["trainer"]["compile"] = not dry
-    with RunFolder.create(made, command=["gpu_check"]) as folder:
+    with create_run(made, command=["gpu_check"]) as folder:
         code = fit(folder)
         if code:
             raise RuntimeError(f"{made['name']} ended with exit code {code}: {folder.status}")
@@ -222,7 +222,7 @@ def kernels(device: torch.device) -> dict[str, str]:
         ("encoder, alibi", {"position": "alibi"}),
     ):
         made = config(Path(), choices, {"model.dim": 128, "model.heads": 2, "model.depth": 1, "tokenizer.size": 2})
-        plan = build.plan(made)
+        plan = build.Components(made)
         model = plan.model(0).to(device)
         images = torch.rand(2, *plan.data.spec.shape, device=device)
         with torch.autocast(device.type, dtype=torch.bfloat16):

@@ -40,13 +40,13 @@ SIZES: dict[str, tuple[tuple[str, ...], int]] = {
 
 def compose_run(outputs: Path, words: tuple[str, ...], steps: int) -> Any:
     from blockyard.config.compose import compose
-    from blockyard.runs.folder import RunFolder
+    from blockyard.runs.start import create_run
 
     fixed = ("trainer=cpu", "logger=none", "trainer.precision=32", "trainer.limit_val=1", "trainer.limit_test=1")
     length = (f"trainer.max_steps={steps}", "trainer.max_epochs=null", "trainer.eval_every=1000000", "force=true")
     composed = compose([*fixed, *length, *words, f"outputs={outputs}"])
     assert not composed.issues, composed.issues
-    return RunFolder.create(composed.config, command=["benchmark"], choices=composed.choices)
+    return create_run(composed.config, command=["benchmark"], choices=composed.choices)
 
 
 def bare_loop(config: dict[str, Any], steps: int) -> Iterator[float]:
@@ -56,7 +56,7 @@ def bare_loop(config: dict[str, Any], steps: int) -> Iterator[float]:
     from blockyard.config import build
     from blockyard.data._order import epoch_key, step_indices, steps_per_epoch
 
-    plan = build.plan(config)
+    plan = build.Components(config)
     train = plan.data.load(plan.tokenizer).train
     model, objective, schedule = plan.model(0), plan.objective, plan.schedule
     optimizer = plan.optimizer.build(model)
@@ -88,7 +88,7 @@ def one_run(outputs: Path, words: tuple[str, ...], steps: int) -> tuple[float, f
 
     found: dict[str, list[float]] = {"ours": [], "bare": []}
     resumed: list[float] = []
-    original = loop.Rhythm.on_train_batch_start
+    original = loop.LoopCallback.on_train_batch_start
 
     def between(self: Any, *arguments: Any) -> None:
         if resumed:
@@ -97,7 +97,7 @@ def one_run(outputs: Path, words: tuple[str, ...], steps: int) -> tuple[float, f
         resumed.append(time.perf_counter())
         original(self, *arguments)
 
-    watched = mock.patch.object(loop.Rhythm, "on_train_batch_start", between)
+    watched = mock.patch.object(loop.LoopCallback, "on_train_batch_start", between)
     with watched, compose_run(outputs, words, steps) as folder, contextlib.redirect_stderr(io.StringIO()):
         theirs = bare_loop(folder.config, steps)
         assert train(folder) == 0

@@ -11,11 +11,12 @@ import torch
 
 from blockyard.config.check import check
 from blockyard.config.compose import compose
-from blockyard.engine.callbacks.loop import Rhythm
+from blockyard.engine.callbacks.loop import LoopCallback
 from blockyard.engine.run import train
 from blockyard.runs.checkpoint import read
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.metrics import read_metrics
+from blockyard.runs.start import create_run
 from tests.fork import forked
 
 TINY = (
@@ -50,7 +51,7 @@ def config(outputs: Path, *overrides: str) -> tuple[dict[str, Any], dict[str, An
 def folder(outputs: Path, *overrides: str) -> RunFolder:
     """The run's folder, made or taken up again."""
     plain, choices = config(outputs, *overrides)
-    return RunFolder.create(plain, command=["test"], choices=choices)
+    return create_run(plain, command=["test"], choices=choices)
 
 
 def run(outputs: Path, *overrides: str, code: int = 0) -> RunFolder:
@@ -65,14 +66,14 @@ def killed_at(step: int, outputs: Path, *overrides: str, signum: int = signal.SI
     """Train in a fork that gets a signal right after update number `step`, before anything is saved."""
 
     def work() -> int:
-        original = Rhythm.on_train_batch_start
+        original = LoopCallback.on_train_batch_start
 
-        def strike(self: Rhythm, *arguments: Any) -> None:
+        def strike(self: LoopCallback, *arguments: Any) -> None:
             original(self, *arguments)
             if self.live.step == step and self._number % self.beats.pieces == 0:
                 os.kill(os.getpid(), signum)
 
-        Rhythm.on_train_batch_start = strike  # type: ignore[method-assign]
+        LoopCallback.on_train_batch_start = strike  # type: ignore[method-assign]
         made = folder(outputs, *overrides)
         return train(made, resume=made.resumes)
 

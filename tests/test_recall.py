@@ -9,13 +9,13 @@ import pytest
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.engine.run import train
-from blockyard.runs.folder import RunFolder
+from blockyard.runs.start import create_run
 
 
 def accuracy(outputs: Path, *words: str) -> float:
     composed = compose(["experiment=recall", "logger=none", "callbacks=quiet", f"outputs={outputs}", *words])
     assert not check(composed)
-    with RunFolder.create(composed.config, command=["test"], choices=composed.choices) as made:
+    with create_run(composed.config, command=["test"], choices=composed.choices) as made:
         assert train(made) == 0, made.status
     return made.summary()["metrics"]["test/accuracy"]
 

@@ -8,6 +8,7 @@ from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.engine.run import train
 from blockyard.runs.folder import RunFolder
+from blockyard.runs.start import create_run
 
 TEXT = (
     *("logger=none", "callbacks=quiet", "trainer=cpu", "trainer.precision=32", "trainer.log_every=5"),
@@ -22,6 +23,6 @@ def run(outputs: Path, *words: str) -> RunFolder:
     composed = compose([*TEXT, *words, f"outputs={outputs}"])
     problems = check(composed)
     assert not problems, [str(problem) for problem in problems]
-    with RunFolder.create(composed.config, command=["test"], choices=composed.choices) as made:
+    with create_run(composed.config, command=["test"], choices=composed.choices) as made:
         assert train(made) == 0, made.status
     return made

@@ -12,6 +12,7 @@ from blockyard.atomic_files import read_json, write_json
 from blockyard.cli import main
 from blockyard.inspect.figures import _canvas
 from blockyard.runs.folder import RunFolder
+from blockyard.runs.start import create_run
 from tests import engine_runs, text_runs
 
 pytestmark = pytest.mark.xdist_group("inspect_verb")  # its runs are made once
@@ -137,7 +138,7 @@ def test_other_mixers_have_no_circuits(tmp_path: Path, capsys: pytest.CaptureFix
     from blockyard.engine.run import train
 
     composed = compose([*words, "token_mixer=fourier", "trainer.max_steps=2", f"outputs={tmp_path}"])
-    with RunFolder.create(composed.config, choices=composed.choices) as made:
+    with create_run(composed.config, choices=composed.choices) as made:
         assert train(made) == 0
     for kind, why in (("circuits", "mixes by Fourier"), ("attention", "has no attention layer")):
         assert main(["inspect", f"run={made.path}", kind]) == 2

@@ -103,12 +103,12 @@ def test_flops_are_those_of_the_whole_run(here):
     """Against the engine's own count of one sample, forward and backward, times the samples."""
     import torch
 
-    from blockyard.config.build import Plan
+    from blockyard.config.build import Components
     from blockyard.engine import cost_card
 
     plan = make(here)
     config = plan.variants["plain"].config
-    made = Plan(config)
+    made = Components(config)
     split = made.data.load(made.tokenizer).train
     batch = split.batch(torch.zeros(1, dtype=torch.int64), None)
     exact = (

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from blockyard.config.build import Plan
+from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.config.compose_many import Composer
@@ -48,7 +48,7 @@ def mixers(words: list[str]) -> list[TokenMixer]:
     """The mixers of a command line's model. Fails where `check` refuses it."""
     composed = compose([*BASE, "model.dim=16", "model.heads=2", *words])
     assert [str(issue) for issue in check(composed)] == []
-    return Plan(composed.config).sketch().mixers
+    return Components(composed.config).meta_model().mixers
 
 
 def issues(words: list[str]) -> str:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from blockyard.config import catalog
-from blockyard.config.build import Plan
+from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.config.schema import locate
@@ -261,8 +261,8 @@ def test_what_does_not_go_together_is_refused() -> None:
 
 
 def test_the_mask_is_wired_through_the_plan() -> None:
-    plan = Plan(compose(["logger=none", "experiment=bert_code", "tokenizer=byte"]).config)
+    plan = Components(compose(["logger=none", "experiment=bert_code", "tokenizer=byte"]).config)
     assert (plan.tokens().vocabulary, plan.tokens().mask, plan.context().outputs) == (257, 256, 257)
-    assert plan.sketch().embedder.table.shape[0] == 257
-    plain = Plan(compose(["logger=none", "experiment=gpt_code", "tokenizer=byte"]).config)
+    assert plan.meta_model().embedder.table.shape[0] == 257
+    plain = Components(compose(["logger=none", "experiment=gpt_code", "tokenizer=byte"]).config)
     assert (plain.tokens().vocabulary, plain.tokens().mask) == (256, None)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from blockyard.config import schema
-from blockyard.contracts import DataSpec, Tokenizer, Undecayed
+from blockyard.contracts import DataSpec, NoWeightDecay, Tokenizer
 from blockyard.model._prefix import Prefix
 from blockyard.optimizer._groups import hidden_matrices, split_by_decay
 from blockyard.token_mixer.fully_connected import FullyConnected
@@ -90,8 +90,8 @@ def test_what_starts_as_a_bias_or_a_gain_does_not_decay(family: str, name: str) 
     for model in found:
         assert no_maps(model) == set()
         for module in model.modules():
-            if isinstance(module, Undecayed):
-                assert all(hasattr(module, each) for each in module.undecayed)
+            if isinstance(module, NoWeightDecay):
+                assert all(hasattr(module, each) for each in module.no_weight_decay)
 
 
 def test_learned_tokens_and_tables_do_not_decay() -> None:
@@ -119,7 +119,7 @@ def test_slots_decay_and_are_no_hidden_matrix() -> None:
 
 
 def test_a_bias_that_is_not_declared_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FullyConnected, "undecayed", frozenset())
+    monkeypatch.setattr(FullyConnected, "no_weight_decay", frozenset())
     with pytest.raises(AssertionError, match="bias"):
         test_what_starts_as_a_bias_or_a_gain_does_not_decay("token_mixer", "fully_connected")
 

@@ -63,15 +63,15 @@ def test_meta_device(mixer: str, position: str, axes: int) -> None:
     prefix = Prefix(registers=int(traits(mixer).prefix))
     ctx = context(axes=axes, prefix=prefix)
     with torch.device("meta"):
-        sketch = Transformer(ctx, Parts(embedder=TinyEmbedder, **made), prefix=prefix, dropout=0.0)
-        out = sketch(torch.zeros(2, 6, dtype=torch.long))
+        meta_model = Transformer(ctx, Parts(embedder=TinyEmbedder, **made), prefix=prefix, dropout=0.0)
+        out = meta_model(torch.zeros(2, 6, dtype=torch.long))
         if traits(mixer).padding:
-            sketch(torch.zeros(2, 6, dtype=torch.long), lengths=torch.tensor([6, 3]))
+            meta_model(torch.zeros(2, 6, dtype=torch.long), lengths=torch.tensor([6, 3]))
     assert out.device.type == "meta"
     assert out.shape == (2, 6, 11)
-    assert all(parameter.is_meta for parameter in sketch.parameters())
+    assert all(parameter.is_meta for parameter in meta_model.parameters())
     real = tiny(axes=axes, prefix=prefix, token_mixer=mixer, position=position, **picks)
-    shapes = [{k: v.shape for k, v in model.state_dict().items()} for model in (real, sketch)]
+    shapes = [{k: v.shape for k, v in model.state_dict().items()} for model in (real, meta_model)]
     assert shapes[0] == shapes[1]
 
 

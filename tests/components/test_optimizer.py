@@ -14,7 +14,7 @@ from torch import nn
 
 from blockyard.config import build
 from blockyard.config.compose import compose
-from blockyard.contracts import OptimizerPlan, iter_blocks
+from blockyard.contracts import OptimizerBuilder, iter_blocks
 from blockyard.optimizer._groups import hidden_matrices, split_by_decay
 from blockyard.optimizer.muon import Muon
 from blockyard.optimizer.sgd import SGD
@@ -24,7 +24,7 @@ YAMLS = sorted((CONF / "optimizer").glob("*.yaml"))
 SMALL = ("model.dim=16", "model.depth=1", "model.heads=2")
 
 
-def plan_of(path: Path, **options: Any) -> OptimizerPlan:
+def plan_of(path: Path, **options: Any) -> OptimizerBuilder:
     node = yaml.safe_load(path.read_text())
     module, _, name = node.pop("_target_").rpartition(".")
     return getattr(importlib.import_module(module), name)(**{**node, **options})
@@ -33,7 +33,7 @@ def plan_of(path: Path, **options: Any) -> OptimizerPlan:
 def vit() -> nn.Module:
     composed = compose([*SMALL, "position=learned", "model.prefix.class_token=true", "head=class_token"])
     assert not composed.issues, composed.issues
-    return build.plan(composed.config).model(0)
+    return build.Components(composed.config).model(0)
 
 
 def names(model: nn.Module, chosen: list[nn.Parameter]) -> set[str]:

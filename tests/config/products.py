@@ -14,7 +14,7 @@ import torch
 import yaml
 
 from blockyard.config import catalog
-from blockyard.config.build import Plan
+from blockyard.config.build import Components
 from blockyard.config.check import default_pick
 from blockyard.config.compose import Composed, complete, compose
 from blockyard.config.rules import RULES, Facts
@@ -244,7 +244,7 @@ def _judged(number: int, first: str, second: str, data: str, tokenizer: str, hea
         return False  # the tokenizer cannot read this data
 
 
-def rows_of(row: dict[str, str], plan: Plan, padding: int | None = None) -> Batch:
+def rows_of(row: dict[str, str], plan: Components, padding: int | None = None) -> Batch:
     """Two real rows of the training part of a row's data, as long and as short as they come. The plan's tokenizer
     learns what it learned from that part.
 
@@ -271,7 +271,7 @@ def rows_of(row: dict[str, str], plan: Plan, padding: int | None = None) -> Batc
 @cache
 def _two_rows(data: str, tokenizer: str) -> tuple[Batch, dict[str, Any]]:
     frame, beside = next(each for each in skeletons() if (each[0]["data"], each[0]["tokenizer"]) == (data, tokenizer))
-    plan = Plan(config({**frame, **{family: names[0] for family, names in beside.items()}}).config)
+    plan = Components(config({**frame, **{family: names[0] for family, names in beside.items()}}).config)
     train = plan.data.load(plan.tokenizer).train
     order = torch.arange(min(32, len(train)))
     some = train.batch(order, None)

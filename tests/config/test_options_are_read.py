@@ -99,13 +99,13 @@ class Outcome:
     def longer(self) -> dict[str, Tensor]:
         """Of rows twice as long, as trainer.extrapolate asks for them; none where they are refused."""
         position = self.model.position
-        position.stretch = 2.0 if position.stretches else 1.0
+        position.length_scale = 2.0 if position.scales_length else 1.0
         try:
             return {"output": self.model(symbols(2, 2 * LENGTH))}
         except ValueError:
             return {}
         finally:
-            position.stretch = 1.0
+            position.length_scale = 1.0
 
     def training(self) -> dict[str, Tensor]:
         """Outputs and gradients, with the same draws."""

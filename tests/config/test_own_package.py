@@ -42,9 +42,9 @@ NORM = """
             self.nothing.there()
 """
 WATCHER = """
-    from blockyard.engine.callbacks.base import Watcher
+    from blockyard.engine.callbacks.base import RunCallback
 
-    class Teller(Watcher):
+    class Teller(RunCallback):
         def __init__(self, *, path: str = "told"):
             self.path = path
 

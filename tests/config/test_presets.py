@@ -8,7 +8,7 @@ import yaml
 
 from blockyard.cli import main
 from blockyard.config import catalog, presets
-from blockyard.config.build import CONTRACTS, Plan
+from blockyard.config.build import CONTRACTS, Components
 from blockyard.config.check import check
 from blockyard.config.compose import Composed, compose
 from blockyard.config.compose_many import Composer
@@ -39,7 +39,7 @@ def composed(name: str, *words: str) -> Composed:
 def test_a_preset_and_data_are_a_whole_command(name: str) -> None:
     """Every part is named; the model trains, and a gradient reaches every weight."""
     assert list(presets.choices("preset", name)) == MODEL
-    plan = Plan(composed(name, *small(name)).config)
+    plan = Components(composed(name, *small(name)).config)
     model = plan.model(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(2):
@@ -83,7 +83,8 @@ def test_deep_sets_are_of_patches_or_of_views() -> None:
     words = ["preset=deep_sets", "data=digits_views", "tokenizer=view_cnn", *small("deep_sets")]
     assert check(compose(words)) == []
     models = [
-        Plan(compose([words[0], f"token_mixer={mixer}", *words[1:]]).config).model(0) for mixer in ("none", "attention")
+        Components(compose([words[0], f"token_mixer={mixer}", *words[1:]]).config).model(0)
+        for mixer in ("none", "attention")
     ]
     views = torch.rand(2, 6, 1, 5, 5)
     for model, apart in zip(models, (True, False), strict=True):

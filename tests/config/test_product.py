@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from blockyard.config.build import Plan
+from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.contracts import Batch
 from tests.config import products
@@ -20,7 +20,7 @@ def run_or_refuse(row: dict[str, str]) -> str:
     if issues:
         assert all(str(issue) and issue.text for issue in issues)
         return "refused"
-    plan = Plan(composed.config)
+    plan = Components(composed.config)
     rows = products.rows_of(row, plan)
     model = plan.model(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -39,7 +39,7 @@ def run_or_refuse(row: dict[str, str]) -> str:
 
 
 @torch.no_grad()
-def blind_to_padding(row: dict[str, str], plan: Plan, model: nn.Module) -> None:
+def blind_to_padding(row: dict[str, str], plan: Components, model: nn.Module) -> None:
     """Other symbols behind the ends of both rows change nothing."""
     model.eval()
     losses = []

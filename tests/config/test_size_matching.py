@@ -7,10 +7,10 @@ import json
 import pytest
 
 from blockyard.cli import main
-from blockyard.config.build import Plan
+from blockyard.config.build import Components
 from blockyard.config.compose import compose
 from blockyard.config.compose_many import Composer
-from blockyard.config.model_size import Scales
+from blockyard.config.model_size import ModelSizes
 from blockyard.config.size_matching import told
 from tests.helpers import choices, node
 from tests.sweep.test_planner import refused
@@ -30,7 +30,7 @@ def test_the_size_is_the_nearest_there_is(what: str, by: str, words: list[str]) 
     composed = compose([*words, *start, "logger=none", f"match.{what}={target}", f"match.by={by}"])
     assert composed.issues == []
     assert "match" not in composed.config
-    record, scales, size = composed.matched, Scales(), composed.config[family][name]
+    record, scales, size = composed.matched, ModelSizes(), composed.config[family][name]
     assert record["size"] == size
     assert record["value"] == scales.weigh(composed.config, what)
     assert record["off"] == pytest.approx(record["value"] / target - 1)
@@ -40,7 +40,7 @@ def test_the_size_is_the_nearest_there_is(what: str, by: str, words: list[str]) 
     best = min(abs(weight - target) for each in tried if (weight := scales.weigh(each, what)) is not None)
     assert abs(record["value"] - target) == best
     if what == "params":
-        assert sum(p.numel() for p in Plan(composed.config).model(0).parameters()) == record["value"]
+        assert sum(p.numel() for p in Components(composed.config).model(0).parameters()) == record["value"]
 
 
 @pytest.mark.parametrize("mixer", WITH_EXPANSION)
@@ -54,7 +54,7 @@ def test_without_hidden_channels_those_of_the_token_mixer_are_solved(mixer: str)
         "model.dim=36",
         "logger=none",
     ]
-    weight = Scales().weigh(compose(words).config, "params")
+    weight = ModelSizes().weigh(compose(words).config, "params")
     composed = compose([*words, f"match.params={round(weight * 1.5)}", "match.by=expansion"])
     assert composed.issues == []
     record, multiple = composed.matched, node("token_mixer", mixer)[0].hidden_multiple
@@ -65,7 +65,7 @@ def test_without_hidden_channels_those_of_the_token_mixer_are_solved(mixer: str)
     mixers = composed.config["token_mixer"]
     sizes = [(hidden + step * multiple) / 36 for step in (-1, 0, 1)]
     less, same, more = (
-        Scales().weigh(composed.config | {"token_mixer": mixers | {"expansion": e}}, "params") for e in sizes
+        ModelSizes().weigh(composed.config | {"token_mixer": mixers | {"expansion": e}}, "params") for e in sizes
     )
     assert less < same == record["value"] < more
 

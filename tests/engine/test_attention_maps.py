@@ -22,7 +22,7 @@ from blockyard.ops.attend import attend
 from blockyard.ops.kernel import record
 from blockyard.report.attention_maps import maps as reported
 from blockyard.report.load.run_record import read
-from blockyard.runs.folder import RunFolder
+from blockyard.runs.start import create_run
 from tests.engine_runs import TINY, assert_same_bits, config, folder, killed_at, run
 from tests.text_runs import TEXT
 
@@ -43,7 +43,7 @@ def model_and_batch(tmp_path: Path, *words: str) -> tuple[torch.nn.Module, Any]:
     composed = compose([*base, *words, f"outputs={tmp_path}"])
     problems = check(composed)
     assert not problems, [str(problem) for problem in problems]
-    plan = build.plan(composed.config)
+    plan = build.Components(composed.config)
     splits = plan.data.load(plan.tokenizer)
     batch = plan.objective.prepare(splits.validation.batch(torch.tensor([0, 1]), None))
     return plan.model(0), batch
@@ -214,7 +214,7 @@ def test_it_is_off_by_default_and_a_mixer_without_attention_has_no_map(tmp_path:
     assert "attention_maps" not in config(tmp_path, "callbacks=default")[0]["callbacks"]
     words = [word for word in (*TINY, *WATCHED) if not word.startswith("token_mixer")]
     composed = compose([*words, "token_mixer=pool", f"outputs={tmp_path}"])
-    with RunFolder.create(composed.config, choices=composed.choices) as made:
+    with create_run(composed.config, choices=composed.choices) as made:
         assert train(made) == 0
     assert read_json(made.path / FILE)["maps"] == []
 

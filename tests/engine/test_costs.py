@@ -20,8 +20,8 @@ from tests.report.report_runs import DIRECTIONS
 from tests.text_runs import TEXT
 
 
-def text_plan(*words: str) -> build.Plan:
-    return build.plan(compose([*TEXT, "tokenizer=byte", *words]).config)
+def text_plan(*words: str) -> build.Components:
+    return build.Components(compose([*TEXT, "tokenizer=byte", *words]).config)
 
 
 @pytest.mark.parametrize("objective", [Classify(), NextToken()])
@@ -67,7 +67,7 @@ def test_bytes_of_cache_are_those_of_keys_and_values(kv_heads: int) -> None:
 def test_only_what_decodes_from_a_cache_has_figures() -> None:
     nothing = dict.fromkeys(("decode_tokens_per_second", "cache_bytes_per_token", "cache_bytes"))
     assert decoding(text_plan("token_mixer=pool", "position=none").model(0)) == nothing
-    assert decoding(build.plan(compose(["experiment=vit_digits"]).config).model(0)) == nothing
+    assert decoding(build.Components(compose(["experiment=vit_digits"]).config).model(0)) == nothing
     assert decoding(torch.nn.Linear(2, 2)) == nothing
 
 
@@ -84,7 +84,7 @@ def test_flops_of_rows_of_different_lengths_are_those_of_a_batch(tmp_path: Path)
     small = ("data.samples=64", "data.eval_samples=8", "data.batch_size=32", "model.dim=8", "model.depth=1")
     for length in (16, 48):
         summary = run(tmp_path, *words, *small, f"data.length={length}", "trainer.max_steps=1").summary()
-        plan = build.plan(compose([*words, *small, f"data.length={length}"]).config)
+        plan = build.Components(compose([*words, *small, f"data.length={length}"]).config)
         batch = plan.data.load(plan.tokenizer).train.batch(torch.arange(32), None)
         depth, width = plan.node("model").depth, batch.inputs.shape[1]
         assert width > 0.7 * length

@@ -14,13 +14,14 @@ import torch
 
 from blockyard.engine import setup as prepare_module
 from blockyard.engine.callbacks.early_stopping import EarlyStopping
-from blockyard.engine.callbacks.loop import Rhythm
+from blockyard.engine.callbacks.loop import LoopCallback
 from blockyard.engine.callbacks.nan_guard import Guard, NotFinite
 from blockyard.engine.module import Learner
 from blockyard.engine.run import train
 from blockyard.errors import UserError
 from blockyard.runs.checkpoint import newest_good
 from blockyard.runs.folder import RunFolder
+from blockyard.runs.start import create_run
 from tests.engine_runs import config, folder, run, state
 from tests.fork import forked
 
@@ -103,15 +104,15 @@ def test_an_error_in_a_step_is_failed_with_its_words(tmp_path: Path, monkeypatch
 
 def test_a_full_disk_is_failed_and_older_checkpoints_stay(tmp_path: Path) -> None:
     def work() -> int:
-        original = Rhythm._save
+        original = LoopCallback._save
 
-        def tight(self: Rhythm, *arguments: Any) -> None:
+        def tight(self: LoopCallback, *arguments: Any) -> None:
             if self.live.step == 9:
                 # Every write beyond 2 kB now fails as on a full disk.
                 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
             original(self, *arguments)
 
-        Rhythm._save = tight  # type: ignore[method-assign]
+        LoopCallback._save = tight  # type: ignore[method-assign]
         return train(folder(tmp_path, *MORE))
 
     assert forked(work) == 1
@@ -127,14 +128,14 @@ def test_a_full_disk_is_failed_and_older_checkpoints_stay(tmp_path: Path) -> Non
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_lost_its_write_permission_is_failed(tmp_path: Path) -> None:
     def work() -> int:
-        original = Rhythm._save
+        original = LoopCallback._save
 
-        def locked(self: Rhythm, *arguments: Any) -> None:
+        def locked(self: LoopCallback, *arguments: Any) -> None:
             if self.live.step == 9:
                 self.live.checkpoints.chmod(0o555)
             original(self, *arguments)
 
-        Rhythm._save = locked  # type: ignore[method-assign]
+        LoopCallback._save = locked  # type: ignore[method-assign]
         return train(folder(tmp_path, *MORE))
 
     assert forked(work) == 1
@@ -241,9 +242,9 @@ def test_two_watchers_of_one_class_keep_their_own_state(tmp_path: Path) -> None:
 
     plain, _ = config(tmp_path, "callbacks=early_stopping", "callbacks.early_stopping.patience=9")
     second = plain["callbacks"]["early_stopping"] | {"monitor": "loss", "mode": "min"}
-    with RunFolder.create(plain | {"callbacks": plain["callbacks"] | {"second": second}}) as made:
+    with create_run(plain | {"callbacks": plain["callbacks"] | {"second": second}}) as made:
         assert train(made) == 0
-    saved = read(made.checkpoints / "last.ckpt")["callbacks"]["Rhythm"]["watchers"]
+    saved = read(made.checkpoints / "last.ckpt")["callbacks"]["LoopCallback"]["watchers"]
     assert saved["early_stopping"]["best"] != saved["second"]["best"]
 
 

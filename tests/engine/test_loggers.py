@@ -24,6 +24,7 @@ from blockyard.engine.loggers.wandb import Wandb
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.metrics import read_metrics
+from blockyard.runs.start import create_run
 
 SECRET = "hunter2hunter2"
 STEPS = range(1, 30)
@@ -31,7 +32,7 @@ STEPS = range(1, 30)
 
 def _folder(outputs: Path, **more: Any) -> RunFolder:
     config = {"seed": 0, "name": "run", "outputs": str(outputs), "tags": ["t1"], "model": {"dim": 4}, **more}
-    return RunFolder.create(config, command=["test"])
+    return create_run(config, command=["test"])
 
 
 def _record(folder: RunFolder, logger: RunLogger | None, **more: Any) -> float:

@@ -14,7 +14,7 @@ from torch import nn
 from blockyard.config import build
 from blockyard.contracts import Batch
 from blockyard.engine import cost_card, loader, precision, threads, timing
-from blockyard.engine.callbacks.base import Live
+from blockyard.engine.callbacks.base import RunState
 from blockyard.engine.callbacks.progress import Progress
 from blockyard.engine.loader import Layout, training_loader
 from blockyard.engine.module import Learner, Settings
@@ -29,8 +29,8 @@ STILL = ("token_mixer.dropout=0.0", "data.shift=0", "trainer.max_steps=12")
 
 
 @pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> build.Plan:
-    return build.plan(config(tmp_path_factory.mktemp("plan"), *STILL)[0])
+def plan(tmp_path_factory: pytest.TempPathFactory) -> build.Components:
+    return build.Components(config(tmp_path_factory.mktemp("plan"), *STILL)[0])
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_pieces_without_weights_are_caught(tmp_path: Path, monkeypatch: pytest.M
         assert pieces[0] == pytest.approx(whole[0], rel=1e-3)
 
 
-def test_a_piece_that_asks_for_nothing_counts_for_nothing(plan: build.Plan) -> None:
+def test_a_piece_that_asks_for_nothing_counts_for_nothing(plan: build.Components) -> None:
     from blockyard.objective.next_token import NextToken
 
     class Scores(torch.nn.Embedding):
@@ -172,7 +172,7 @@ def test_gradients_are_clipped_to_the_norm_asked_for(
 
 
 def test_auto_precision_times_both_records_them_and_disturbs_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: build.Plan
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: build.Components
 ) -> None:
     monkeypatch.setenv("BLOCKYARD_CACHE", str(tmp_path / "cache"))
     made = run(tmp_path, *STILL, "trainer.precision=auto", "trainer.max_steps=2")
@@ -198,7 +198,7 @@ def test_auto_precision_times_both_records_them_and_disturbs_nothing(
 
 @pytest.mark.parametrize(("cost_of_two", "expected"), [(0.5, 2), (0.95, 1), (20.0, 1)])
 def test_more_threads_are_taken_only_where_they_pay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: build.Plan, cost_of_two: float, expected: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: build.Components, cost_of_two: float, expected: int
 ) -> None:
     monkeypatch.setenv("BLOCKYARD_CACHE", str(tmp_path))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -254,7 +254,7 @@ def test_flops_are_those_of_the_formula(kv: int, tmp_path: Path) -> None:
     dim, depth, heads, side, classes, expansion = 64, 3, 4, 4, 10, 4
     words = (f"model.dim={dim}", f"model.depth={depth}", f"model.heads={heads}", f"token_mixer.num_kv_heads={kv}")
     more = (f"tokenizer.size={8 // side}", "channel_mixer=mlp", f"channel_mixer.expansion={expansion}")
-    made = build.plan(config(tmp_path, *STILL, *words, *more)[0])
+    made = build.Components(config(tmp_path, *STILL, *words, *more)[0])
     batch = made.data.load(made.tokenizer).train.batch(torch.arange(2), None)
     found = cost_card.flops_per_sample(made.model(0), made.objective, batch)
     tokens, patch = side * side, (8 // side) ** 2
@@ -267,7 +267,7 @@ def test_flops_are_those_of_the_formula(kv: int, tmp_path: Path) -> None:
     assert found["training"] == forward + backward
 
 
-def test_torchs_own_counter_leaves_the_cpus_flash_kernel_out(plan: build.Plan) -> None:
+def test_torchs_own_counter_leaves_the_cpus_flash_kernel_out(plan: build.Components) -> None:
     """The planted bug: what the count would be without our entry in the table."""
     batch = plan.data.load(plan.tokenizer).train.batch(torch.arange(2), None)
     model = plan.model(0)
@@ -309,7 +309,7 @@ def test_eval_gives_the_figures_of_the_run(still: RunFolder) -> None:
 
 @pytest.mark.parametrize("bar", [True, False])
 def test_progress_shows_loss_speed_and_time_left(capsys: pytest.CaptureFixture[str], bar: bool) -> None:
-    live = Live(
+    live = RunState(
         learner=None,  # type: ignore[arg-type]
         name="a run",
         checkpoints=Path(),
@@ -362,7 +362,7 @@ def test_a_debug_setting_makes_all_its_steps(tmp_path: Path, choice: str) -> Non
     assert compose([f"debug={choice}"]).config["trainer"]["max_epochs"] is None
 
 
-def test_what_cannot_be_shared_is_known_before_a_run(plan: build.Plan) -> None:
+def test_what_cannot_be_shared_is_known_before_a_run(plan: build.Components) -> None:
     from blockyard.engine.callbacks.early_stopping import EarlyStopping
 
     asked = (plan.data, plan.objective, plan.node("model"))  # batches of 64

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from blockyard.commands.eval import run as eval_verb
-from blockyard.config.build import Plan
+from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.contracts import Batch
@@ -45,7 +45,7 @@ def curve(model: nn.Module, *factors: int, split: object = None, **settings: int
 @pytest.mark.parametrize("factor", [1, 2, 4, 8])
 def test_joined_rows_ask_for_the_same_symbols(factor: int, packed: bool) -> None:
     split = text(packed=packed)
-    joined = split.longer(16, factor)
+    joined = split.at_length(16, factor)
     assert len(joined) == 16 // factor
     batch = NextToken().prepare(joined.batch(torch.arange(len(joined)), None))
     assert batch.inputs.shape == (16 // factor, LENGTH * factor)
@@ -172,10 +172,10 @@ def test_tasks_are_drawn_anew_at_every_length(data: str, objective: str, head: s
     words = [f"data={data}", f"objective={objective}", f"head={head}", "tokenizer=symbols", "position=rope"]
     sizes = ["data.length=32", "data.samples=40", "data.eval_samples=24", "model=decoder", "model.dim=16"]
     few = ["data.pairs=4"] * (data == "associative_recall")
-    plan = Plan(compose([*words, *sizes, *few, "model.depth=1", "model.heads=2"]).config)
+    plan = Components(compose([*words, *sizes, *few, "model.depth=1", "model.heads=2"]).config)
     split = plan.data.load(plan.tokenizer).test
     order = torch.arange(24)
-    first, same, long = (each.batch(order, None) for each in (split, split.longer(24, 1), split.longer(24, 4)))
+    first, same, long = (each.batch(order, None) for each in (split, split.at_length(24, 1), split.at_length(24, 4)))
     assert_close(same.inputs, first.inputs)
     assert_close(same.target, first.target)
     if objective == "answer":
@@ -206,7 +206,7 @@ def test_planted_overlap_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         made.batch = lambda order, key: Windows.batch(made, order // 2, key)
         return made
 
-    monkeypatch.setattr(Windows, "longer", overlapping)
+    monkeypatch.setattr(Windows, "at_length", overlapping)
     assert curve(model, 2).lengths[1].metrics["loss"] != pytest.approx(wanted, rel=1e-5)
 
 
@@ -219,7 +219,7 @@ def test_a_scheme_that_looks_both_ways_reads_what_it_is_to_do_beyond_its_table()
 def test_a_scheme_says_itself_how_longer_rows_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     (plain,) = curve(tiny(causal=True, position="bias_table"), 2).refused().values()
     assert plain.endswith(f"knows {LENGTH} places, the row has {2 * LENGTH}")
-    monkeypatch.setattr(BiasTable, "longer", "position.more=true helps")
+    monkeypatch.setattr(BiasTable, "length_advice", "position.more=true helps")
     (advised,) = curve(tiny(causal=True, position="bias_table"), 2).refused().values()
     assert advised == f"{plain}; position.more=true helps"
 

@@ -34,7 +34,7 @@ def built(outputs: Path, *words: str) -> tuple[nn.Module, list[Sample]]:
     composed = compose([*base, *words, f"outputs={outputs}"])
     problems = check(composed)
     assert not problems, [str(problem) for problem in problems]
-    plan = build.plan(composed.config)
+    plan = build.Components(composed.config)
     splits = plan.data.load(plan.tokenizer)
     model = plan.model(0).double().eval()
     with torch.no_grad():
@@ -374,7 +374,7 @@ def test_what_is_drawn_for_a_sample_is_what_evaluation_draws() -> None:
 
     objective = SimpleNamespace(prepare=prepare)
     splits = SimpleNamespace(validation=Rows())
-    called = {"symbol_name": lambda symbol: str(symbol)}
+    called = {"token_name": lambda symbol: str(symbol)}
     data = SimpleNamespace(missing=lambda: None, prepare=lambda: None, load=lambda _: splits, **called)
     model = SimpleNamespace(ctx=SimpleNamespace(tokens=TokenSpec((4,))))
     loaded = SimpleNamespace(data=data, objective=objective, tokenizer=SimpleNamespace(**called), model=model)

@@ -35,7 +35,7 @@ def built(folder: Path, *words: str) -> tuple[nn.Module, Sample]:
     composed = compose([*base, "model.depth=2", "token_mixer.dropout=0", *words, *two, f"outputs={folder}"])
     problems = check(composed)
     assert not problems, [str(problem) for problem in problems]
-    plan = build.plan(composed.config)
+    plan = build.Components(composed.config)
     splits = plan.data.load(plan.tokenizer)
     model = plan.model(0).double().eval()
     with torch.no_grad():

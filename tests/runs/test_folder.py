@@ -20,6 +20,7 @@ from blockyard.runs.folder import AlreadyDone, RunFolder
 from blockyard.runs.lock import held
 from blockyard.runs.provenance import git_state
 from blockyard.runs.redact import REDACTED, redact, redact_command, redact_text
+from blockyard.runs.start import create_run
 
 
 def _config(outputs: Path, **more: Any) -> dict[str, Any]:
@@ -27,7 +28,7 @@ def _config(outputs: Path, **more: Any) -> dict[str, Any]:
 
 
 def _hold(config: dict[str, Any], ready: Any) -> None:
-    folder = RunFolder.create(config)
+    folder = create_run(config)
     folder.set_status("running", step=3)
     ready.set()
     time.sleep(60)
@@ -48,9 +49,9 @@ def other(tmp_path: Path) -> Any:
 
 def test_a_second_process_is_told_the_first(tmp_path: Path, other: Any) -> None:
     with pytest.raises(UserError, match=rf"in use by process {other.pid}\b"):
-        RunFolder.create(_config(tmp_path))
+        create_run(_config(tmp_path))
     with pytest.raises(UserError, match="in use"):
-        RunFolder.create(_config(tmp_path, force=True))
+        create_run(_config(tmp_path, force=True))
     path = next(tmp_path.glob("*/s0"))
     assert RunFolder.open(path).status.state == "running"
     os.kill(other.pid, signal.SIGKILL)
@@ -59,20 +60,20 @@ def test_a_second_process_is_told_the_first(tmp_path: Path, other: Any) -> None:
     assert (status.state, status.step) == ("interrupted", 3)
     assert str(other.pid) in str(status.reason)
     assert "killed" in str(status.reason)
-    with RunFolder.create(_config(tmp_path)) as again:
+    with create_run(_config(tmp_path)) as again:
         assert again.resumes
         assert "interrupted at step 3" in str(again.message)
 
 
 def test_a_worker_that_outlives_its_run_does_not_hold_it(tmp_path: Path) -> None:
-    folder = RunFolder.create(_config(tmp_path))
+    folder = create_run(_config(tmp_path))
     worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(30,))
     worker.start()
     try:
         assert held(folder.path)
         folder.release()
         assert not held(folder.path)
-        RunFolder.create(_config(tmp_path)).release()
+        create_run(_config(tmp_path)).release()
     finally:
         worker.kill()
         worker.join()
@@ -81,10 +82,10 @@ def test_a_worker_that_outlives_its_run_does_not_hold_it(tmp_path: Path) -> None
 def test_of_six_starts_at_once_one_runs(tmp_path: Path) -> None:
     code = (
         "import sys\n"
-        "from blockyard.runs.folder import RunFolder\n"
+        "from blockyard.runs.start import create_run\n"
         "print('ready', flush=True); sys.stdin.readline()\n"
         "try:\n"
-        f"    run = RunFolder.create({_config(Path('OUT'))!r} | {{'outputs': sys.argv[1]}})\n"
+        f"    run = create_run({_config(Path('OUT'))!r} | {{'outputs': sys.argv[1]}})\n"
         "except ValueError as error:\n"
         "    sys.exit('refused' if 'in use' in str(error) else str(error))\n"
         "run.set_status('running'); sys.stdin.readline()\n"
@@ -105,7 +106,7 @@ def test_of_six_starts_at_once_one_runs(tmp_path: Path) -> None:
 
 
 def test_seeds_have_folders_of_their_own(tmp_path: Path) -> None:
-    made = [RunFolder.create(_config(tmp_path) | {"seed": seed}) for seed in range(3)]
+    made = [create_run(_config(tmp_path) | {"seed": seed}) for seed in range(3)]
     assert len({run.path for run in made}) == 3
     assert len({run.path.parent for run in made}) == 1
     for run in made:
@@ -113,13 +114,13 @@ def test_seeds_have_folders_of_their_own(tmp_path: Path) -> None:
 
 
 def test_the_same_command_after_the_end_does_nothing_unless_forced(tmp_path: Path) -> None:
-    with RunFolder.create(_config(tmp_path)) as run:
+    with create_run(_config(tmp_path)) as run:
         run.metrics.append(1, {"a": 1})
         run.set_status("done", exit_code=0)
     with pytest.raises(AlreadyDone, match="force=true") as caught:
-        RunFolder.create(_config(tmp_path))
+        create_run(_config(tmp_path))
     assert caught.value.folder.finished
-    with RunFolder.create(_config(tmp_path, force=True)) as anew:
+    with create_run(_config(tmp_path, force=True)) as anew:
         assert not anew.resumes
         assert anew.path == run.path
         assert anew.status.state == "queued"
@@ -131,16 +132,16 @@ def test_the_same_command_after_the_end_does_nothing_unless_forced(tmp_path: Pat
 
 
 def test_a_failed_run_is_not_started_again_by_accident(tmp_path: Path) -> None:
-    with RunFolder.create(_config(tmp_path)) as run:
+    with create_run(_config(tmp_path)) as run:
         run.set_status("failed", "loss is NaN at step 7", step=7, exit_code=1)
     with pytest.raises(UserError, match=r"loss is NaN at step 7.*resume=.*force=true"):
-        RunFolder.create(_config(tmp_path))
+        create_run(_config(tmp_path))
 
 
 def test_what_is_incidental_may_change_and_is_frozen_anew(tmp_path: Path) -> None:
-    with RunFolder.create(_config(tmp_path)) as run:
+    with create_run(_config(tmp_path)) as run:
         run.set_status("interrupted", "Ctrl-C", step=1)
-    with RunFolder.create(_config(tmp_path, tags=["late"])) as again:
+    with create_run(_config(tmp_path, tags=["late"])) as again:
         assert again.path == run.path
         assert RunFolder.open(run.path).config["tags"] == ["late"]
         entry = again.facts()["resumes"][0]
@@ -149,20 +150,20 @@ def test_what_is_incidental_may_change_and_is_frozen_anew(tmp_path: Path) -> Non
 
 
 def test_a_folder_that_lost_its_config_does_not_lend_its_checkpoints(tmp_path: Path) -> None:
-    with RunFolder.create(_config(tmp_path)) as run:
+    with create_run(_config(tmp_path)) as run:
         (run.checkpoints / "last.ckpt").write_bytes(b"old")
         (run.path / "config.yaml").unlink()
-    with RunFolder.create(_config(tmp_path)) as anew:
+    with create_run(_config(tmp_path)) as anew:
         assert not list(anew.checkpoints.iterdir())
         assert "the old run is kept as" in str(anew.message)
 
 
 def test_leftovers_of_killed_writers_are_swept_at_the_start(tmp_path: Path) -> None:
-    with RunFolder.create(_config(tmp_path)) as run:
+    with create_run(_config(tmp_path)) as run:
         run.set_status("interrupted", "x")
     for folder in (run.path, run.checkpoints):
         (folder / ".tmp-last.ckpt-1-abc").write_bytes(b"torn")
-    with RunFolder.create(_config(tmp_path)) as again:
+    with create_run(_config(tmp_path)) as again:
         assert not list(again.path.rglob(".tmp-*"))
         assert len(again.facts()["resumes"][0]["swept"]) == 2
 
@@ -180,7 +181,7 @@ def test_an_error_while_writing_leaves_the_old_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[1]", b'{"state": "odd"}', b"\xff\xfe"])
 def test_a_damaged_status_is_an_interrupted_run(tmp_path: Path, damage: bytes) -> None:
-    with RunFolder.create(_config(tmp_path)) as run:
+    with create_run(_config(tmp_path)) as run:
         (run.path / "status.json").write_bytes(damage)
         assert run.status.state == "interrupted"
         assert "damaged" in str(run.status.reason)
@@ -190,7 +191,7 @@ def test_a_damaged_status_is_an_interrupted_run(tmp_path: Path, damage: bytes) -
 
 @pytest.mark.parametrize("damage", ["", "- a list", "a: &x [1]\nb: *x", "a: !!python/object/apply:os.system [id]", "{"])
 def test_a_damaged_or_hostile_config_is_refused(tmp_path: Path, damage: str) -> None:
-    with RunFolder.create(_config(tmp_path)) as run:
+    with create_run(_config(tmp_path)) as run:
         (run.path / "config.yaml").write_text(damage)
     with pytest.raises(UserError, match="cannot be read"):
         RunFolder.open(run.path)
@@ -209,30 +210,30 @@ def test_the_config_reads_back_as_it_was(tmp_path: Path) -> None:
         "inf": float("inf"),
     }
     same = [0.1]
-    with RunFolder.create(_config(tmp_path, data={**odd, "x": same, "y": same})) as run:
+    with create_run(_config(tmp_path, data={**odd, "x": same, "y": same})) as run:
         assert RunFolder.open(run.path).config["data"] == {**odd, "x": same, "y": same}
 
 
 def test_a_place_that_cannot_be_written_is_the_users_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="choose outputs="):
-        RunFolder.create(_config(tmp_path / "file"))
+        create_run(_config(tmp_path / "file"))
     with pytest.raises(UserError, match="no run"):
         RunFolder.open(tmp_path)
     with pytest.raises(UserError, match="seed="):
-        RunFolder.create(_config(tmp_path) | {"seed": "x"})
+        create_run(_config(tmp_path) | {"seed": "x"})
 
 
 def test_another_rank_waits_for_the_main_ones_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with RunFolder.create(_config(tmp_path)) as run:
+    with create_run(_config(tmp_path)) as run:
         run.set_status("running")
         monkeypatch.setenv("RANK", "1")
-        assert RunFolder.create(_config(tmp_path)).path == run.path
+        assert create_run(_config(tmp_path)).path == run.path
 
 
 def test_where_it_comes_from_is_recorded_outside_a_repository_too(tmp_path: Path) -> None:
     assert git_state(tmp_path) is None
-    with RunFolder.create(_config(tmp_path), command=["blockyard", "train"], choices={"data": "digits"}) as run:
+    with create_run(_config(tmp_path), command=["blockyard", "train"], choices={"data": "digits"}) as run:
         facts = json.loads((run.path / "run.json").read_text())
     assert facts["command"] == ["blockyard", "train"]
     assert facts["choices"] == {"data": "digits"}
@@ -256,7 +257,7 @@ def test_no_secret_reaches_a_file(
     )
     words = [f"logger.api_key={SECRET}", f"+a.password={SECRET}", "--token", SECRET, f"logger={{api_key:{SECRET},b:1}}"]
     words += [f"url=https://me:{SECRET}@host", "key=" + "0123456789abcdef" * 2, "model.dim=4"]
-    with RunFolder.create(config, command=words) as run:
+    with create_run(config, command=words) as run:
         assert run.config["logger"]["api_key"] == SECRET  # usable in this process
         run.set_status("failed", f"cannot reach https://me:{SECRET}@host", url=f"https://me:{SECRET}@host")
     for path in (path for path in run.path.rglob("*") if path.is_file()):
@@ -318,7 +319,7 @@ def test_a_secret_option_does_not_come_back_in_an_error(
         raise RuntimeError(f"the service does not take {secret}")
 
     monkeypatch.setattr(run, "_work", fails)
-    with RunFolder.create(plain, command=["test"]) as made:
+    with create_run(plain, command=["test"]) as made:
         assert run.train(made) == 1
     assert made.status.state == "failed"
     assert "the service does not take <redacted>" in str(made.status.reason)

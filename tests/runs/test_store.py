@@ -16,6 +16,7 @@ from blockyard.errors import UserError
 from blockyard.runs.checkpoint import BEST, LAST, BadCheckpoint
 from blockyard.runs.folder import AlreadyDone, RunFolder
 from blockyard.runs.resume import reopen
+from blockyard.runs.start import create_run
 from blockyard.runs.store import find, runs
 from tests.engine_runs import config, folder, run
 
@@ -39,7 +40,7 @@ def copied(done: RunFolder, tmp_path: Path) -> RunFolder:
 def _many(outputs: Path) -> list[RunFolder]:
     made = []
     for number, (name, seed) in enumerate([("alpha", 0), ("alpha", 1), ("alphabet", 0), ("beta", 0)]):
-        with RunFolder.create({"seed": seed, "name": name, "outputs": str(outputs), "x": name}) as one:
+        with create_run({"seed": seed, "name": name, "outputs": str(outputs), "x": name}) as one:
             one.add_facts({"wandb": {"id": f"wid{number}xyz"}})
         os.utime(one.path / "run.json", (1000 + number, 1000 + number))
         made.append(one)
@@ -269,7 +270,7 @@ def test_the_whole_way_round(tmp_path: Path) -> None:
     plain, _ = config(tmp_path, *SHORT)
     made: Any = run(tmp_path, *SHORT)
     with pytest.raises(AlreadyDone):
-        RunFolder.create(plain)
+        create_run(plain)
     assert made.summary()["steps"] == 4
 
 

@@ -14,9 +14,9 @@ import pytest
 from blockyard.atomic_files import read_json
 from blockyard.cli import main
 from blockyard.errors import UserError
-from blockyard.runs.folder import RunFolder
 from blockyard.runs.lock import RunLock, held
 from blockyard.runs.metrics_table import read_metrics
+from blockyard.runs.start import create_run
 from blockyard.runs.status import read_status
 from blockyard.sweep.execution.cell import execute
 from blockyard.sweep.execution.runner import run
@@ -69,7 +69,7 @@ def test_a_run_in_other_hands_is_busy(tmp_path):
 def test_a_failed_run_stays_failed_unless_it_is_retried(tmp_path):
     made = plan(tmp_path)
     task = task_of(made)
-    with RunFolder.create(task.config) as folder:
+    with create_run(task.config) as folder:
         folder.set_status("failed", "a full disk", exit_code=1)
     assert execute(task) == Outcome(task.key, 1, "a full disk")
     assert execute(task_of(made, retry=True)) == Outcome(task.key, 0)
@@ -78,7 +78,7 @@ def test_a_failed_run_stays_failed_unless_it_is_retried(tmp_path):
 def test_a_retry_whose_checkpoints_are_all_damaged_starts_anew(tmp_path):
     made = plan(tmp_path)
     task = task_of(made, retry=True)
-    with RunFolder.create(task.config) as folder:
+    with create_run(task.config) as folder:
         (folder.checkpoints / "last.ckpt").write_bytes(b"half")
         folder.set_status("failed", "a full disk", exit_code=1)
     assert execute(task).code == 0

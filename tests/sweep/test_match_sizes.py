@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from blockyard.config.build import Plan
-from blockyard.config.model_size import Scales
+from blockyard.config.build import Components
+from blockyard.config.model_size import ModelSizes
 from blockyard.ops.flops import counter
 from tests.sweep.test_planner import plan, refused
 
@@ -18,13 +18,13 @@ ARMS = "arms: {plain: [], glu: [channel_mixer=glu], deep: [model.depth=3], four:
 def test_each_width_is_the_best_there_is(tmp_path):
     """Against every width around it, tried one by one."""
     made = plan(tmp_path, f"{BASE}{ARMS}\nmatch: params")
-    record, scales = made.facts["match"], Scales()
+    record, scales = made.facts["match"], ModelSizes()
     target = scales.weigh(made.variants["plain"].config, "params")
     assert record["target"] == target
     for name, variant in made.variants.items():
         config, found = variant.config, record["arms"][name]
         assert config["model"]["dim"] == found["dim"]
-        assert sum(p.numel() for p in Plan(config).model(0).parameters()) == found["value"]
+        assert sum(p.numel() for p in Components(config).model(0).parameters()) == found["value"]
         assert found["off"] == pytest.approx(found["value"] / target - 1)
         if name == "plain":
             assert found["off"] == 0
@@ -39,11 +39,11 @@ def test_flops_are_matched_too(tmp_path):
     made = plan(tmp_path, f"{BASE}{ARMS}\nmatch: flops")
     record = made.facts["match"]
     config = made.variants["deep"].config
-    model = Plan(config).model(0).eval()
+    model = Components(config).model(0).eval()
     import torch
 
     with torch.no_grad(), counter() as counted:
-        model(torch.zeros(1, *Plan(config).data.spec.shape))
+        model(torch.zeros(1, *Components(config).data.spec.shape))
     assert counted.get_total_flops() == record["arms"]["deep"]["value"]
     assert record["arms"]["deep"]["dim"] < 32
     assert abs(record["arms"]["deep"]["off"]) < 0.2

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from blockyard.config.check import check
-from blockyard.config.check_cache import Judge
+from blockyard.config.check_cache import CheckCache
 from blockyard.config.compose import compose
 from blockyard.config.compose_many import Composer
 from blockyard.sweep.plan import history, planner
@@ -234,7 +234,10 @@ def test_a_search_leaves_its_cells_open(tmp_path):
 
 def test_a_judge_says_what_check_says():
     """Configs that share parts with sound ones, and are not sound themselves."""
-    judge, base = Judge(), ["experiment=vit_digits", "model.dim=16", "model.heads=2", "model.depth=1", "trainer=cpu"]
+    judge, base = (
+        CheckCache(),
+        ["experiment=vit_digits", "model.dim=16", "model.heads=2", "model.depth=1", "trainer=cpu"],
+    )
     composer, lines = (
         Composer(),
         [

@@ -9,11 +9,12 @@ from typing import Any
 import optuna
 import pytest
 
-from blockyard.engine.callbacks.base import Live
+from blockyard.engine.callbacks.base import RunState
 from blockyard.engine.run import train
 from blockyard.engine.system.interrupts import LEFT
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import run_name
+from blockyard.runs.start import create_run
 from blockyard.sweep.execution import cell
 from blockyard.sweep.executor.base import Task
 from blockyard.sweep.executor.local import LocalExecutor
@@ -106,10 +107,10 @@ def test_a_record_that_does_not_answer_is_one_warning(tmp_path: Path, caplog: py
 def test_a_watcher_leaves_only_where_the_run_would_go_on(tmp_path: Path) -> None:
     made = study(tmp_path / "study", "median", GOOD)
     plain, choices = config(tmp_path)
-    with RunFolder.create(plain, choices=choices) as folder:
+    with create_run(plain, choices=choices) as folder:
         asked = task(tmp_path, made)
         (reporter,) = watchers(asked).values()
-        live = Live(None, "x", folder.checkpoints, 30, 20, 64, 16, "image", ("accuracy", "max"))  # type: ignore[arg-type]
+        live = RunState(None, "x", folder.checkpoints, 30, 20, 64, 16, "image", ("accuracy", "max"))  # type: ignore[arg-type]
         reporter.begin(live)
         live.step, live.stop = 8, "early stopping says so"
         reporter.evaluated(live, {METRIC: 0.1})
@@ -142,10 +143,10 @@ def test_a_search_of_real_runs_ends_with_the_best_of_each_arm(tmp_path: Path) ->
 
 
 def _leave_at_once(folder: RunFolder) -> Any:
-    from blockyard.engine.callbacks.base import Watcher
+    from blockyard.engine.callbacks.base import RunCallback
 
-    class Leaves(Watcher):
-        def begin(self, live: Live) -> None:
+    class Leaves(RunCallback):
+        def begin(self, live: RunState) -> None:
             live.leave = "nobody wants it"
 
     return train(folder, resume=folder.resumes, watchers={"leaves": Leaves()})
@@ -153,7 +154,7 @@ def _leave_at_once(folder: RunFolder) -> Any:
 
 def test_a_run_left_before_its_first_step_begins_later(tmp_path: Path) -> None:
     plain, choices = config(tmp_path)
-    with RunFolder.create(plain, choices=choices) as folder:
+    with create_run(plain, choices=choices) as folder:
         assert _leave_at_once(folder) == LEFT
         assert str(folder.status) == "interrupted at step 0: nobody wants it"
     assert run(tmp_path).status.finished

@@ -8,7 +8,7 @@ from typing import Any
 import optuna
 import pytest
 
-from blockyard.config.check_cache import Judge
+from blockyard.config.check_cache import CheckCache
 from blockyard.sweep.executor import build
 from blockyard.sweep.plan import history
 from blockyard.sweep.plan.sweep_plan import SweepPlan
@@ -141,7 +141,7 @@ def test_trials_may_run_where_the_gpus_are(tmp_path: Path, monkeypatch: pytest.M
     variant.config["trainer"]["accelerator"] = "gpu"
     try:
         for elsewhere, refused in ((False, True), (True, False)):
-            found = template(made, "pre", lambda _: None, Judge(elsewhere))
+            found = template(made, "pre", lambda _: None, CheckCache(elsewhere))
             assert found is not None
             assert bool(found.config({"optimizer.lr": 0.01}, 0)[2]) is refused
         found = search.run(made, executor := Fake(), elsewhere=True)

@@ -16,6 +16,7 @@ import pytest
 from blockyard.atomic_files import read_json
 from blockyard.runs.folder import AlreadyDone, FailedBefore, RunFolder
 from blockyard.runs.lock import InUse, RunLock, held
+from blockyard.runs.start import create_run
 from blockyard.sweep.execution.cell_states import progress, standing
 from blockyard.sweep.execution.runner import run
 from blockyard.sweep.executor.base import BUSY, Executor, Outcome
@@ -55,7 +56,7 @@ class Scripted(Executor):
             self.busy.discard(task.key)
             return Outcome(task.key, BUSY, "somebody has it")
         try:
-            with RunFolder.create(task.config, choices=task.choices, failed_too=task.retry) as folder:
+            with create_run(task.config, choices=task.choices, failed_too=task.retry) as folder:
                 if task.key in self.fails:
                     folder.set_status("failed", "scripted", exit_code=1)
                     return Outcome(task.key, 1, "scripted")

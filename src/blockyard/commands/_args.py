@@ -13,7 +13,7 @@ CHECKPOINTS = ("best", "last", "previous")  # of a run, as `which=` names them; 
 
 
 @dataclass
-class Words:
+class Args:
     """A command line, sorted: `key=value` words, Hydra's flags, and the config folders named."""
 
     overrides: list[str] = field(default_factory=list)
@@ -40,12 +40,12 @@ class Words:
         return good
 
 
-def read(arguments: Sequence[str], flags: dict[str, int]) -> Words:
+def read(arguments: Sequence[str], flags: dict[str, int]) -> Args:
     """Sort a command line. `flags` maps each flag that is taken to the number of words after it.
 
     Raises UserError on a flag that nobody reads or one without its word.
     """
-    words, rest = Words(), list(arguments)
+    words, rest = Args(), list(arguments)
     while rest:
         word = rest.pop(0)
         if not word.startswith("-"):
@@ -68,13 +68,13 @@ def read(arguments: Sequence[str], flags: dict[str, int]) -> Words:
     return words
 
 
-def packages(words: Words) -> list[str]:
+def packages(words: Args) -> list[str]:
     """The packages of `allow=[...]`, taken out of the overrides."""
     given = words.take("allow", "") or ""
     return [name.strip(" '\"") for name in given.strip("[]").split(",") if name.strip(" '\"")]
 
 
-def only(words: Words, verb: str, known: Sequence[str]) -> None:
+def only(words: Args, verb: str, known: Sequence[str]) -> None:
     """Raise UserError on any override left over after a verb has taken its own."""
     if words.overrides:
         from blockyard.errors import near

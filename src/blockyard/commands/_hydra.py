@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from blockyard.commands._args import Words
+from blockyard.commands._args import Args
 from blockyard.config import catalog
 from blockyard.errors import refuse
 
@@ -20,14 +20,14 @@ RESULTS = "BLOCKYARD_MULTIRUN_RESULTS"
 CONFIG_DIRS = "BLOCKYARD_MULTIRUN_CONFIG_DIRS"
 
 
-def show(words: Words) -> int:
+def show(words: Args) -> int:
     """Print what Hydra composes (`--cfg`, `--info`)."""
-    from blockyard.config.overrides import sort
+    from blockyard.config.overrides import sort_overrides
     from blockyard.config.presets import expand
 
     problems = _problems(words)
     if not problems:  # what an experiment keeps beside a preset is named, so that Hydra sees it
-        groups = sort(words.overrides, words.folders(), []).groups
+        groups = sort_overrides(words.overrides, words.folders(), []).groups
         named, replaced = expand(groups, words.folders())
         words.overrides += [word for word in named if word not in groups]
         if replaced:
@@ -35,7 +35,7 @@ def show(words: Words) -> int:
     return refuse(problems) if problems else _application(words)
 
 
-def multirun(words: Words) -> int:
+def multirun(words: Args) -> int:
     """Run every combination, say how each ended, and answer 0 only if all are done."""
     problems = _problems(words, multirun=True)
     if problems:
@@ -54,7 +54,7 @@ def multirun(words: Words) -> int:
     return code or max(codes - {0}, default=0)
 
 
-def _application(words: Words) -> int:
+def _application(words: Args) -> int:
     import hydra
 
     sys.argv = [
@@ -82,7 +82,7 @@ def _job(_: object) -> int:
     return code
 
 
-def _problems(words: Words, multirun: bool = False) -> list[str]:
+def _problems(words: Args, multirun: bool = False) -> list[str]:
     """What is wrong with the words of every run, known before the first; and no YAML may lead Hydra astray."""
     from blockyard.config.compose import compose
 
@@ -90,5 +90,5 @@ def _problems(words: Words, multirun: bool = False) -> list[str]:
     return [str(issue) for issue in compose(words.overrides, words.config_dirs, multirun=multirun).issues]
 
 
-def _names(words: Words, key: str) -> bool:
+def _names(words: Args, key: str) -> bool:
     return any(word.startswith(f"{key}=") for word in words.overrides)

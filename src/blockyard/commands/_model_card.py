@@ -9,7 +9,7 @@ import torch
 from rich.text import Text
 from torch import nn
 
-from blockyard.config.build import Plan
+from blockyard.config.build import Components
 from blockyard.contracts import (
     Block,
     ChannelMixer,
@@ -39,8 +39,8 @@ ORDER = ("tokenizer", "position", "model", "block", "token_mixer", "channel_mixe
 
 def print_card(config: dict[str, Any], choices: dict[str, str | None]) -> None:
     """Print component, choice, parameters and FLOPs per sample, then tokens and the attention kernel."""
-    plan = Plan(config)
-    ctx, model = plan.context(), plan.sketch()
+    plan = Components(config)
+    ctx, model = plan.context(), plan.meta_model()
     weights, flops, why = _weights(model), {}, None
     try:
         flops = _flops(model, ctx)
@@ -121,7 +121,7 @@ def _flops(model: nn.Module, ctx: Context) -> dict[str, int]:
     return found
 
 
-def _facts(plan: Plan, ctx: Context, model: nn.Module) -> dict[str, str]:
+def _facts(plan: Components, ctx: Context, model: nn.Module) -> dict[str, str]:
     tokens, text = ctx.tokens, isinstance(plan.tokenizer, TextTokenizer)
     grid = f" ({' x '.join(map(str, tokens.grid))})" if tokens.grid else ", a set"
     prefix = f" + {ctx.num_prefix} in front" if ctx.num_prefix else ""

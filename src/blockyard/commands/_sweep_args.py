@@ -17,7 +17,7 @@ FLAGS = {"--dry-run": 0, "--retry": 0, "--executor": 1, "--workers": 1, "--one":
 
 
 @dataclass
-class Asked:
+class SweepArgs:
     """The command line, sorted."""
 
     file: Path
@@ -41,7 +41,7 @@ class Asked:
         return build(self.executor, self.executor_options, self.workers)
 
 
-def parse(arguments: Sequence[str]) -> Asked:
+def parse(arguments: Sequence[str]) -> SweepArgs:
     """The words of a command line. Raises UserError."""
     from blockyard.sweep.spec.locate import find
 
@@ -58,7 +58,7 @@ def parse(arguments: Sequence[str]) -> Asked:
     outputs = words.take("outputs", "outputs") or "outputs"
     executor = given.get("--executor") or words.take("executor") or "local"
     options = {w.partition("=")[0].partition(".")[2]: w for w in words.overrides if w.startswith("executor.")}
-    return Asked(
+    return SweepArgs(
         file=find(names[0]),
         base=[word for word in words.overrides if not word.startswith("executor.")],
         config_dirs=words.config_dirs,

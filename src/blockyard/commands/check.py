@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from blockyard.commands._args import Words, read
+from blockyard.commands._args import Args, read
 
 if TYPE_CHECKING:
     from blockyard.config.compose import Composed
@@ -34,7 +34,7 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def judged(words: Words) -> tuple[Composed, list[str]]:
+def judged(words: Args) -> tuple[Composed, list[str]]:
     """A command line composed and checked: the config and every problem as text."""
     from blockyard.config.check import check
     from blockyard.config.compose import compose

@@ -42,7 +42,7 @@ FORMATS = {
 
 
 @dataclass
-class Asked:
+class CompareArgs:
     """A command line, read. files: format -> where it goes, "-" for the screen."""
 
     paths: list[str] = field(default_factory=list)
@@ -78,9 +78,9 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def read(arguments: Sequence[str]) -> Asked:
+def read(arguments: Sequence[str]) -> CompareArgs:
     """Sort a command line. Raises UserError on a flag that nobody reads or one without its word."""
-    asked, rest = Asked(), list(arguments)
+    asked, rest = CompareArgs(), list(arguments)
     while rest:
         word = rest.pop(0)
         name, _, joined = word.partition("=")

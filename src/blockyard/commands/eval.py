@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from blockyard.commands._args import CHECKPOINTS, Words, only, packages, read
+from blockyard.commands._args import CHECKPOINTS, Args, only, packages, read
 from blockyard.errors import UserError
 
 KEYS = ("run", "split", "which", "outputs", "allow", "extrapolate")
@@ -68,7 +68,7 @@ def _factors(text: str) -> list[int]:
         raise UserError(f"extrapolate={text}: takes a list of whole numbers from 2, such as [2,4,8]") from None
 
 
-def _position(words: Words) -> dict[str, Any]:
+def _position(words: Args) -> dict[str, Any]:
     """The values of `position.OPTION=VALUE`, taken out of the overrides."""
     import yaml
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from blockyard.commands._args import CHECKPOINTS, Words, only, packages, read
+from blockyard.commands._args import CHECKPOINTS, Args, only, packages, read
 from blockyard.errors import UserError
 
 
@@ -61,7 +61,7 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _texts(words: Words, key: str) -> list[str] | None:
+def _texts(words: Args, key: str) -> list[str] | None:
     """Every `key=TEXT`, or the lines of `keys=FILE`; None where neither is given."""
     texts, path = words.every(key), words.take(f"{key}s")
     if path is None:

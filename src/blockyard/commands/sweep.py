@@ -30,7 +30,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from blockyard.commands._sweep_args import Asked, parse
+from blockyard.commands._sweep_args import SweepArgs, parse
 from blockyard.errors import UserError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def run(arguments: Sequence[str]) -> int:
     return 0 if "--dry-run" in asked.flags else _work(plan, asked)
 
 
-def _one(asked: Asked, command: list[str]) -> int:
+def _one(asked: SweepArgs, command: list[str]) -> int:
     """One cell, named by the words."""
     from blockyard.errors import refuse
     from blockyard.sweep.execution.single_cell import run as run_one
@@ -107,7 +107,7 @@ def _trials(plan: SweepPlan) -> list[Cell]:
     return [Cell(key, number, f"trial/{key}-{number}") for key in plan.variants for number in range(runs)]
 
 
-def _work(plan: SweepPlan, asked: Asked) -> int:
+def _work(plan: SweepPlan, asked: SweepArgs) -> int:
     from blockyard.report import stale
     from blockyard.sweep.execution.runner import run as run_plan
     from blockyard.sweep.plan import history
@@ -131,7 +131,7 @@ def _work(plan: SweepPlan, asked: Asked) -> int:
     return code
 
 
-def _searched(plan: SweepPlan, asked: Asked) -> tuple[SweepPlan, int]:
+def _searched(plan: SweepPlan, asked: SweepArgs) -> tuple[SweepPlan, int]:
     """The plan with the best setting of each arm, where the file searches; 130 or 143 where it was told to stop."""
     if not plan.question.get("search"):
         return plan, 0

@@ -21,7 +21,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from blockyard.commands._args import Words, read
+from blockyard.commands._args import Args, read
 from blockyard.errors import UserError
 
 HYDRA = {"-m": 0, "--multirun": 0, "--cfg": 1, "-c": 1, "--resolve": 0, "--package": 1, "-p": 1, "--info": 1}
@@ -38,19 +38,20 @@ def run(arguments: Sequence[str]) -> int:
     return resume(resumed, words) if resumed is not None else start(words, arguments)
 
 
-def start(words: Words, arguments: Sequence[str]) -> int:
+def start(words: Args, arguments: Sequence[str]) -> int:
     """A new run; or word that it is finished already, or going on where it was interrupted."""
     from blockyard.commands.check import judged
     from blockyard.config.size_matching import told
     from blockyard.errors import refuse
-    from blockyard.runs.folder import AlreadyDone, RunFolder
+    from blockyard.runs.folder import AlreadyDone
     from blockyard.runs.rank import rank_in
+    from blockyard.runs.start import create_run
 
     composed, problems = judged(words)
     if problems:
         return refuse(problems)
     try:
-        folder = RunFolder.create(composed.config, command=["blockyard", "train", *arguments], choices=composed.choices)
+        folder = create_run(composed.config, command=["blockyard", "train", *arguments], choices=composed.choices)
     except AlreadyDone as done:
         sys.stdout.write(f"{done}\n")
         return 0
@@ -62,7 +63,7 @@ def start(words: Words, arguments: Sequence[str]) -> int:
     return fit(folder, resume=folder.resumes)
 
 
-def resume(name: str, words: Words) -> int:
+def resume(name: str, words: Args) -> int:
     """Go on with a run, exactly where it stood."""
     from blockyard.runs.folder import AlreadyDone
     from blockyard.runs.resume import reopen

@@ -21,7 +21,7 @@ from blockyard.contracts import (
     DataModule,
     Head,
     Objective,
-    OptimizerPlan,
+    OptimizerBuilder,
     Parts,
     Position,
     Schedule,
@@ -29,6 +29,7 @@ from blockyard.contracts import (
     TokenMixer,
     TokenSpec,
 )
+from blockyard.weight_init import initialise
 
 # What a family's members must be; `contract` adds what runs beside the model.
 CONTRACTS: dict[str, type] = {
@@ -42,13 +43,13 @@ CONTRACTS: dict[str, type] = {
     "model": Architecture,
     "head": Head,
     "objective": Objective,
-    "optimizer": OptimizerPlan,
+    "optimizer": OptimizerBuilder,
     "schedule": Schedule,
 }
 BESIDE = {  # by name: the engine is imported only where a config is checked
     "trainer": "blockyard.engine.trainer.TrainerPlan",
     "logger": "blockyard.engine.loggers.base.RunLogger",
-    "callbacks": "blockyard.engine.callbacks.base.Watcher",
+    "callbacks": "blockyard.engine.callbacks.base.RunCallback",
 }
 LATE = ("position", "token_mixer", "channel_mixer", "norm", "block", "head")  # built from a Context
 
@@ -80,7 +81,7 @@ def instantiate(node: dict[str, Any], allow: list[str]) -> Any:
     return factory if node.get("_partial_") else factory()
 
 
-class Plan:
+class Components:
     """Everything a config describes, no weight yet.
 
     Plans (`data`, `tokenizer`, ...) are built here, cheaply and without I/O; modules are factories
@@ -96,7 +97,7 @@ class Plan:
         self.architecture: Architecture = self.node("model")
 
     @cached_property
-    def optimizer(self) -> OptimizerPlan:
+    def optimizer(self) -> OptimizerBuilder:
         """How parameters are updated."""
         return self.node("optimizer")
 
@@ -129,21 +130,14 @@ class Plan:
 
     def model(self, seed: int) -> nn.Module:
         """The model on the CPU; its weights depend on (seed, path in the model) alone."""
-        from blockyard.weight_init import initialise
-
         model = self.architecture.build(self.context(), self.parts)
         initialise(model, seed)
         return model
 
-    def sketch(self) -> nn.Module:
+    def meta_model(self) -> nn.Module:
         """The model without storage, for counting."""
         with torch.device("meta"):
             return self.architecture.build(self.context(), self.parts)
-
-
-def plan(config: dict[str, Any]) -> Plan:
-    """The plan of a checked config."""
-    return Plan(config)
 
 
 def _holds_nodes(value: Any) -> bool:

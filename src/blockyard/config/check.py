@@ -13,7 +13,7 @@ from typing import Any
 
 from blockyard.config import catalog
 from blockyard.config.build import CONTRACTS, LATE, contract, settings
-from blockyard.config.compose import Composed
+from blockyard.config.compose import Composed, complete
 from blockyard.config.nested_choices import unknown_names
 from blockyard.config.overrides import nodes
 from blockyard.config.rules import RULES, Facts, Pick, Rule
@@ -184,8 +184,6 @@ def _broken(facts: Facts) -> set[str]:
 
 def default_pick(choice: catalog.Choice, allow: Sequence[str] = ()) -> Pick | None:
     """A choice as its YAML gives it, or None where it cannot stand alone or is of a package not allowed."""
-    from blockyard.config.compose import complete
-
     if not choice.target or not allowed(choice.target, list(allow)):
         return None
     node = catalog.content(choice.path) or {}

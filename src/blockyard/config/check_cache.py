@@ -25,7 +25,7 @@ _TOGETHER = tuple(
 _BESIDE = ("data", "objective")  # what the other parts are held against
 
 
-class Judge:
+class CheckCache:
     """Says why a config cannot run, in the words of `check`.
 
     elsewhere: whether it is to run on another machine, whose GPUs are not known here

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from blockyard.config import catalog, presets, size_matching, user_folders
 from blockyard.config.nested_choices import draw, drawers
-from blockyard.config.overrides import allow_of, known, nodes, sort
+from blockyard.config.overrides import allow_of, known, nodes, sort_overrides
 from blockyard.config.schema import REQUIRED, Root, allowed, locate, options
 from blockyard.contracts import Issue
 
@@ -43,7 +43,7 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
     if issues:  # a folder that cannot be trusted is not composed from
         return Composed({}, {}, (), issues)
     words = [word for word in overrides if not word.startswith("hydra.searchpath=")]
-    sorted_ = sort(words, folders, issues, multirun)
+    sorted_ = sort_overrides(words, folders, issues, multirun)
     hydra = [*sorted_.hydra, *_searchpath(folders)]
     groups, replaced = presets.expand(sorted_.groups, folders)
     base, choices = _put_together(groups, replaced, hydra, issues)

@@ -18,7 +18,7 @@ from typing import Any
 from blockyard.config import catalog, presets, size_matching, user_folders
 from blockyard.config.compose import Composed, _compose, _default_name, _searchpath, complete, compose
 from blockyard.config.nested_choices import drawers
-from blockyard.config.overrides import allow_of, known, sort
+from blockyard.config.overrides import allow_of, known, sort_overrides
 from blockyard.contracts import Issue
 
 EVERYWHERE = ("experiment", "preset", "debug")  # their YAMLs set values of any family
@@ -96,7 +96,7 @@ class Composer:
         if text.lstrip("+~").startswith("hydra"):
             raise _Odd
         issues: list[Issue] = []
-        sorted_ = sort([text], self.folders, issues)
+        sorted_ = sort_overrides([text], self.folders, issues)
         if sorted_.groups:
             family, _, choice = sorted_.groups[0].partition("=")
             return _Word(tuple(issues), group=(family, choice))

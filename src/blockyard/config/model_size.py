@@ -1,6 +1,6 @@
 """What a config's model weighs, on the meta device: parameters, and FLOPs of a forward pass.
 
-Source: FLOPs as `engine.cost` counts them, two per multiply-add of every matmul, convolution and attention.
+Source: FLOPs as `engine.cost_card` counts them, two per multiply-add of every matmul, convolution and attention.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from blockyard.config.build import CONTRACTS, Plan
+from blockyard.config.build import CONTRACTS, Components
 from blockyard.ops.flops import counter
 
 # What a model is made of; the optimizer and its schedule have no say.
@@ -19,7 +19,7 @@ OF_MODEL = tuple(family for family in CONTRACTS if family not in ("optimizer", "
 
 
 @dataclass
-class Scales:
+class ModelSizes:
     """Weighs configs and remembers what it weighed.
 
     failed: (config's model, what) -> why it could not be weighed
@@ -37,9 +37,9 @@ class Scales:
         key = model_key(config), what
         if key not in self._weights:
             try:
-                self._weights[key] = {"params": _parameters, "flops": _flops}[what](Plan(config))
+                self._weights[key] = {"params": _parameters, "flops": _flops}[what](Components(config))
             except Exception as error:  # a width that does not divide; one's own component may fail in any way
-                self._weights[key], self.failed[key] = None, said(error)
+                self._weights[key], self.failed[key] = None, describe_error(error)
         return self._weights[key]
 
     def why(self, config: dict[str, Any], what: str) -> str | None:
@@ -47,7 +47,7 @@ class Scales:
         return self.failed.get((model_key(config), what))
 
 
-def said(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """An error in one line."""
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}".removesuffix(": ")
 
@@ -57,12 +57,12 @@ def model_key(config: dict[str, Any]) -> str:
     return json.dumps([config.get("allow"), *(config.get(family) for family in OF_MODEL)], sort_keys=True)
 
 
-def _parameters(plan: Plan) -> int:
-    return sum(p.numel() for p in plan.sketch().parameters() if p.requires_grad)
+def _parameters(plan: Components) -> int:
+    return sum(p.numel() for p in plan.meta_model().parameters() if p.requires_grad)
 
 
-def _flops(plan: Plan) -> int:
-    model, ctx = plan.sketch(), plan.context()
+def _flops(plan: Components) -> int:
+    model, ctx = plan.meta_model(), plan.context()
     with torch.device("meta"):
         if ctx.tokens.vocabulary:
             inputs = torch.zeros(1, ctx.tokens.max_len, dtype=torch.long)

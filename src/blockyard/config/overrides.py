@@ -25,7 +25,9 @@ class Sorted:
     hydra: list[str] = field(default_factory=list)
 
 
-def sort(words: Sequence[str], folders: tuple[Path, ...], issues: list[Issue], multirun: bool = False) -> Sorted:
+def sort_overrides(
+    words: Sequence[str], folders: tuple[Path, ...], issues: list[Issue], multirun: bool = False
+) -> Sorted:
     """Overrides by kind; what cannot be one becomes an issue. Of several values the first stands for all."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException

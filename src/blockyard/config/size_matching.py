@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from blockyard.config.model_size import Scales
+    from blockyard.config.model_size import ModelSizes
     from blockyard.contracts import Issue
 
 KEY = "match"  # of the config; taken out once it is solved
@@ -73,7 +73,7 @@ def axis(config: dict[str, Any], by: str = "dim") -> Axis | None:
     return None
 
 
-def nearest(config: dict[str, Any], what: str, target: int, scales: Scales, along: Axis) -> tuple[int, int] | None:
+def nearest(config: dict[str, Any], what: str, target: int, scales: ModelSizes, along: Axis) -> tuple[int, int] | None:
     """The n along an axis that weighs nearest to the target, and its weight; None where no model can be built."""
     search = _Search(lambda n: scales.weigh(along.put(config, n), what), target, LARGEST[along.by] / along.unit)
     found = search.solve(along.own)
@@ -98,11 +98,11 @@ def solve(config: dict[str, Any], given: Collection[str], issues: list[Issue]) -
     issues += problems
     if problems or not budgets:
         return {}
-    from blockyard.config.build import Plan
-    from blockyard.config.model_size import Scales
+    from blockyard.config.build import Components
+    from blockyard.config.model_size import ModelSizes
     from blockyard.contracts import Issue
 
-    (what, target), scales = next(iter(budgets.items())), Scales()
+    (what, target), scales = next(iter(budgets.items())), ModelSizes()
     key = f"{KEY}.{what}"
     if along is None:
         there = [f"{KEY}.by={each}" for each in SIZES if axis(config, each) is not None]
@@ -121,7 +121,7 @@ def solve(config: dict[str, Any], given: Collection[str], issues: list[Issue]) -
         return {}
     config.update(along.put(config, found[0]))
     record = {"by": what, "over": along.key, "target": target, "value": weight, "off": weight / target - 1}
-    return record | {"size": size, "vocabulary": Plan(config).tokens().vocabulary}
+    return record | {"size": size, "vocabulary": Components(config).tokens().vocabulary}
 
 
 def told(record: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from blockyard.config.build import CONTRACTS, LATE, instantiate, plan
+from blockyard.config.build import CONTRACTS, LATE, Components, instantiate
 from blockyard.config.overrides import nodes
 from blockyard.config.rules import Facts
 from blockyard.config.schema import REQUIRED, RESERVED, allowed, locate, options
@@ -70,7 +70,7 @@ def shapes(config: dict[str, Any], facts: Facts, refused: set[str]) -> Iterator[
 def weights(config: dict[str, Any]) -> Iterator[Issue]:
     """Whether the whole model of a config without other problems can be built, and every weight says how it starts."""
     try:
-        initialise(plan(config).sketch(), 0)
+        initialise(Components(config).meta_model(), 0)
     except Exception as error:
         yield Issue("model", _said(error))
 

@@ -26,7 +26,7 @@ class Split(Protocol):
 
 
 @runtime_checkable
-class Lengthens(Protocol):
+class Resizable(Protocol):
     """A split that an evaluation can ask for longer rows.
 
     redrawn: False where rows are pieces of one text, which are then joined, so that the same tokens are asked
@@ -35,7 +35,7 @@ class Lengthens(Protocol):
 
     redrawn: bool
 
-    def longer(self, rows: int, factor: int) -> Split:
+    def at_length(self, rows: int, factor: int) -> Split:
         """The first `rows` rows, or as many new ones, `factor` times as long.
 
         rows: at most as many as there are, and a multiple of `factor` where they are joined
@@ -72,7 +72,7 @@ class DataModule(ABC):
     def prepare(self) -> None:  # noqa: B027 - most data sets need nothing
         """Fetch what was asked to be fetched. Called once on a machine, before `load`."""
 
-    def symbol_name(self, symbol: int) -> str | None:
+    def token_name(self, symbol: int) -> str | None:
         """What a symbol is called where tables and pictures show it; None where the tokenizer knows better."""
         return None
 
@@ -103,7 +103,7 @@ class Tokenizer(ABC):
     def embedder(self, ctx: Context) -> Embedder:
         """The weights that turn inputs into vectors."""
 
-    def symbol_name(self, symbol: int) -> str | None:
+    def token_name(self, symbol: int) -> str | None:
         """What a symbol is called where tables and pictures show it; None where nothing reads it alone."""
         return None
 
@@ -132,7 +132,7 @@ class TextTokenizer(Tokenizer):
     def decode(self, symbols: list[int]) -> str:
         """Text of `symbols`; the inverse of `encode` for known symbols."""
 
-    def symbol_name(self, symbol: int) -> str | None:
+    def token_name(self, symbol: int) -> str | None:
         """The text of the symbol alone, where it has any."""
         try:
             return self.decode([symbol]) or None
@@ -232,7 +232,7 @@ class Architecture(ABC):
         """
 
 
-class OptimizerPlan(ABC):
+class OptimizerBuilder(ABC):
     """Which parameters are updated how."""
 
     @abstractmethod

@@ -63,22 +63,24 @@ class Position(nn.Module):
     Hooks are functions of coordinates, never of lengths. They never see prefix tokens.
 
     width: channels that `embed` appends; the embedder is then built for D - width, the stream stays D wide
-    stretch: how many times longer than in training the rows of an evaluation are, set by it where the scheme
-        `stretches`; the model divides the coordinates of a bounded scheme by it, any other reads it itself
+    length_scale: how many times longer than in training the rows of an evaluation are, set by it where the scheme
+        `scales_length`; the model divides the coordinates of a bounded scheme by it, any other reads it itself
     """
 
     acts_on: ClassVar[frozenset[str]] = frozenset()  # of "embed", "rotate", "bias"
     axes: ClassVar[frozenset[int]] = frozenset({1, 2})
     relative: ClassVar[bool] = False  # moving all coordinates by one vector changes nothing
     bounded: ClassVar[bool] = False  # knows no coordinate beyond `tokens.grid`
-    longer: ClassVar[str] = ""  # advice on the option with which a bounded one reads longer rows, where it has one
+    length_advice: ClassVar[str] = (
+        ""  # advice on the option with which a bounded one reads longer rows, where it has one
+    )
     needs_causal: ClassVar[bool] = False  # it is for models that look back only
 
     width: int = 0
-    stretch: float = 1.0
+    length_scale: float = 1.0
 
     @property
-    def stretches(self) -> bool:
+    def scales_length(self) -> bool:
         """Whether it reads longer rows than those of training as if they were shorter, by a fixed factor."""
         return False
 
@@ -181,14 +183,14 @@ class Norm(nn.Module):
 
 
 @runtime_checkable
-class Undecayed(Protocol):
+class NoWeightDecay(Protocol):
     """A module some of whose own parameters are no maps, although they have two dimensions or more.
 
-    undecayed: their names, such as a bias for each token; weight decay leaves them alone, and Muon too.
+    no_weight_decay: their names, such as a bias for each token; weight decay leaves them alone, and Muon too.
         What has one dimension, and the tables of embedders and positions, need not be named
     """
 
-    undecayed: ClassVar[frozenset[str]]
+    no_weight_decay: ClassVar[frozenset[str]]
 
 
 class Projected(Protocol):

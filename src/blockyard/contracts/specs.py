@@ -29,7 +29,7 @@ class DataSpec:
     classes: int | None = None
     source: tuple[int, ...] | None = None  # shape of the other row, that an encoder reads (translation)
     vocabulary: int | None = None  # of data that is symbols from the start
-    lengthens: bool = False  # its splits give longer rows where an evaluation asks for them (`Lengthens`)
+    resizable: bool = False  # its splits give longer rows where an evaluation asks for them (`Resizable`)
 
     @property
     def things(self) -> str:

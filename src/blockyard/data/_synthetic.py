@@ -49,7 +49,7 @@ class Held:
         self.rows = Made(made.inputs.int(), made.target.int(), made.lengths)
         self.drawn = drawn
 
-    def longer(self, rows: int, factor: int) -> Held:
+    def at_length(self, rows: int, factor: int) -> Held:
         """The task at that length."""
         return Held(self.drawn(rows, factor), self.drawn)
 
@@ -100,7 +100,7 @@ class Probe(DataModule):
     @property
     def spec(self) -> DataSpec:
         """Rows of symbols, with a target where something is asked."""
-        return DataSpec("symbols", (self.length,), target="symbols", vocabulary=self.vocabulary, lengthens=True)
+        return DataSpec("symbols", (self.length,), target="symbols", vocabulary=self.vocabulary, resizable=True)
 
     @abstractmethod
     def make(self, draw: Draw) -> Made:

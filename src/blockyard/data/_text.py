@@ -44,7 +44,7 @@ class Windows:
     def __len__(self) -> int:
         return (len(self.stream) - 1) // self.context
 
-    def longer(self, rows: int, factor: int) -> Windows:
+    def at_length(self, rows: int, factor: int) -> Windows:
         """The text of the first `rows` rows in rows `factor` times as long."""
         stop = rows * self.context + 1
         segment = None if self.segment is None else self.segment[:stop]
@@ -117,7 +117,7 @@ class TextData(DataModule):
     def spec(self) -> DataSpec:
         """Rows of `context` tokens; of different lengths where lines are not packed."""
         variable = self.sample == "line" and not self.packed
-        return DataSpec("text", (self.context,), variable=variable, packed=self.packed, lengthens=not variable)
+        return DataSpec("text", (self.context,), variable=variable, packed=self.packed, resizable=not variable)
 
     @abstractmethod
     def documents(self) -> Documents:

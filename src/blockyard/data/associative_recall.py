@@ -59,7 +59,7 @@ class AssociativeRecall(Probe):
         """Keys and values."""
         return self.symbols
 
-    def symbol_name(self, symbol: int) -> str:
+    def token_name(self, symbol: int) -> str:
         """k0, k1, ... are keys, v0, v1, ... values."""
         half = self.symbols // 2
         return f"k{symbol}" if symbol < half else f"v{symbol - half}"

@@ -53,7 +53,7 @@ class Copy(Probe):
         """The alphabet, the symbol that says nothing, and GO."""
         return self.alphabet + 2
 
-    def symbol_name(self, symbol: int) -> str:
+    def token_name(self, symbol: int) -> str:
         """Numbers, _ and GO."""
         return {self.alphabet: "_", self.alphabet + 1: "GO"}.get(symbol, str(symbol))
 

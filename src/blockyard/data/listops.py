@@ -66,7 +66,7 @@ class ListOps(Probe):
         """Ten digits, four operators with their bracket, the closing one, and padding."""
         return PAD + 1
 
-    def symbol_name(self, symbol: int) -> str:
+    def token_name(self, symbol: int) -> str:
         """Digits, [MAX and its like, ] and pad."""
         return [*map(str, range(DIGITS)), *(f"[{name}" for name in OPERATORS), "]", "pad"][symbol]
 
@@ -80,7 +80,7 @@ class ListOps(Probe):
             target="class",
             classes=DIGITS,
             vocabulary=self.vocabulary,
-            lengthens=True,
+            resizable=True,
         )
 
     def lengthened(self, factor: int) -> ListOps:

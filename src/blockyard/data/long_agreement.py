@@ -66,7 +66,7 @@ class LongAgreement(Probe):
         verbs = [form for verb in VERBS for form in (f"{verb}s", verb)]
         return [*WORDS, *nouns, *verbs]
 
-    def symbol_name(self, symbol: int) -> str:
+    def token_name(self, symbol: int) -> str:
         """The word."""
         return self.words[symbol]
 

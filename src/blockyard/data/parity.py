@@ -53,7 +53,7 @@ class Parity(Probe):
         """Two bits."""
         return 2
 
-    def symbol_name(self, symbol: int) -> str:
+    def token_name(self, symbol: int) -> str:
         """The bit."""
         return str(symbol)
 
@@ -62,7 +62,7 @@ class Parity(Probe):
         """A class of two a row, or a symbol of two at each place."""
         classes = 2 if self.ask == "row" else None
         target = "class" if self.ask == "row" else "symbols"
-        return DataSpec("symbols", (self.length,), target=target, classes=classes, vocabulary=2, lengthens=True)
+        return DataSpec("symbols", (self.length,), target=target, classes=classes, vocabulary=2, resizable=True)
 
     def make(self, draw: Draw) -> Made:
         """Bits, and their sums modulo two."""

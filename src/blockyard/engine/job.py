@@ -15,8 +15,8 @@ from torch import nn
 from blockyard.config import build
 from blockyard.contracts import Split, Splits
 from blockyard.engine import cost_card
-from blockyard.engine.callbacks.base import Live
-from blockyard.engine.callbacks.loop import Rhythm
+from blockyard.engine.callbacks.base import RunState
+from blockyard.engine.callbacks.loop import LoopCallback
 from blockyard.engine.loader import Layout
 from blockyard.engine.module import Learner
 from blockyard.engine.system.interrupts import Interrupts, Left
@@ -25,10 +25,11 @@ from blockyard.engine.system.processes import ALLOW, part
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
 from blockyard.evaluate.decode_speed import decoding
+from blockyard.evaluate.extrapolation_files import write
 from blockyard.evaluate.length_extrapolation import Curve, extrapolate
 from blockyard.evaluate.loop import evaluate
 from blockyard.ops.autocast import autocast
-from blockyard.runs.checkpoint import BEST, LAST, BadCheckpoint, read
+from blockyard.runs.checkpoint import BEST, LAST, AtomicCheckpointIO, BadCheckpoint, read
 from blockyard.runs.folder import RunFolder
 
 log = logging.getLogger("blockyard")
@@ -39,11 +40,11 @@ class Job:
     """The parts of a run in this process. Made by `prepare`; `fit` trains, `summary` judges."""
 
     folder: RunFolder
-    plan: build.Plan
+    plan: build.Components
     options: TrainerPlan
     splits: Splits
     learner: Learner
-    rhythm: Rhythm
+    rhythm: LoopCallback
     layout: Layout
     device: torch.device
     precision: dict[str, Any]
@@ -54,14 +55,12 @@ class Job:
     fellow: str | None = None  # what became of another process that died
 
     @property
-    def live(self) -> Live:
+    def live(self) -> RunState:
         """The run as watchers see it."""
         return self.rhythm.live
 
     def fit(self) -> None:
         """Train to the end, or until told to stop. Afterwards this process is alone."""
-        from blockyard.runs.checkpoint import AtomicCheckpointIO
-
         folder, options = self.folder, self.options
         self.trainer = options.build(
             total=self.live.total,
@@ -170,8 +169,6 @@ class Job:
         """Both parts judged in longer rows, where the config asks for it; curves go into the run's folder."""
         if not self.options.extrapolate:
             return []
-        from blockyard.evaluate.extrapolation_files import write
-
         parts = (("val", self.splits.validation, "limit_val"), ("test", self.splits.test, "limit_test"))
         curves = [
             extrapolate(

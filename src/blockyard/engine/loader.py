@@ -68,7 +68,7 @@ class Layout:
         return draw_key(self.seed, 0 if self.overfit else epoch, step)
 
 
-class Numbered(Dataset[Batch]):
+class BatchDataset(Dataset[Batch]):
     """The training split as batches by number.
 
     prepare: of the objective, where rows ask for different numbers of things. A batch that is a part of
@@ -114,7 +114,7 @@ def _asked(batch: Batch) -> int:
     return int((batch.target != Batch.ignore).sum())
 
 
-class From(Sampler[int]):
+class RangeSampler(Sampler[int]):
     """The numbers from `start` to `stop`. It has no length, so that nobody counts epochs by it."""
 
     def __init__(self, start: int, stop: int) -> None:
@@ -140,9 +140,9 @@ def training_loader(
     prepare: see `Numbered`
     """
     return DataLoader(
-        Numbered(split, layout, prepare),
+        BatchDataset(split, layout, prepare),
         batch_size=None,
-        sampler=From(start, stop),
+        sampler=RangeSampler(start, stop),
         num_workers=workers,
         pin_memory=pin,
         prefetch_factor=4 if workers else None,

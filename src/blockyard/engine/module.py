@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from blockyard.contracts import Batch, Objective, OptimizerPlan, Schedule, iter_blocks
+from blockyard.contracts import Batch, Objective, OptimizerBuilder, Schedule, iter_blocks
 from blockyard.engine.callbacks.nan_guard import Guard
 
 
@@ -44,7 +44,7 @@ class Learner(pl.LightningModule):
         self,
         model: nn.Module,
         objective: Objective,
-        optimizer: OptimizerPlan,
+        optimizer: OptimizerBuilder,
         schedule: Schedule,
         settings: Settings,
     ) -> None:

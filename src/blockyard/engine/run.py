@@ -17,14 +17,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from blockyard.atomic_files import write_text
+from blockyard.atomic_files import read_json, write_text
+from blockyard.engine.loggers import RunLog
 from blockyard.engine.system.interrupts import Interrupted, Interrupts, Left
+from blockyard.engine.system.silence import silence_libraries
 from blockyard.errors import UserError
+from blockyard.evaluate.extrapolation_files import TEST, table
+from blockyard.runs.checkpoint import verify
 from blockyard.runs.rank import rank_in
 from blockyard.runs.redact import redact_text
 
 if TYPE_CHECKING:
-    from blockyard.engine.callbacks.base import Watcher
+    from blockyard.engine.callbacks.base import RunCallback
     from blockyard.engine.job import Job
     from blockyard.engine.loggers import RunLog
     from blockyard.runs.folder import RunFolder
@@ -41,7 +45,7 @@ class _Ending:
     trace: str | None = None
 
 
-def train(folder: RunFolder, *, resume: bool = False, watchers: Mapping[str, Watcher] | None = None) -> int:
+def train(folder: RunFolder, *, resume: bool = False, watchers: Mapping[str, RunCallback] | None = None) -> int:
     """Run the frozen config in `folder` to its end and return the exit code.
 
     resume: go on from the newest checkpoint that can be trusted, or from the start where there is none
@@ -54,7 +58,7 @@ def train(folder: RunFolder, *, resume: bool = False, watchers: Mapping[str, Wat
         return _main(folder, interrupts, resume, dict(watchers or {}))
 
 
-def _main(folder: RunFolder, interrupts: Interrupts, resume: bool, watchers: dict[str, Watcher]) -> int:
+def _main(folder: RunFolder, interrupts: Interrupts, resume: bool, watchers: dict[str, RunCallback]) -> int:
     record: list[RunLog] = []
     jobs: list[Job] = []
     began = time.monotonic()
@@ -97,19 +101,17 @@ def _work(
     folder: RunFolder,
     interrupts: Interrupts,
     resume: bool,
-    watchers: dict[str, Watcher],
+    watchers: dict[str, RunCallback],
     record: list[RunLog],
     jobs: list[Job],
 ) -> _Ending:
     from blockyard.config import build
-    from blockyard.engine.loggers import RunLog
     from blockyard.engine.setup import prepare
     from blockyard.engine.system.processes import clean_environment
-    from blockyard.engine.system.silence import hush
 
-    hush()
+    silence_libraries()
     with clean_environment(), _own_threads():
-        mirror = RunLog(folder, build.plan(folder.config).node("logger"))
+        mirror = RunLog(folder, build.Components(folder.config).node("logger"))
         job = prepare(folder, mirror.log, interrupts, resume=resume, watchers=watchers)
         jobs.append(job)
         folder.metrics.truncate_after(_saved_step(job))
@@ -136,9 +138,8 @@ def _beside(folder: RunFolder, resume: bool) -> int:
     """Train in a process that is not the main one: nothing is written but the reason of a failure."""
     from blockyard.engine.setup import prepare, unheard
     from blockyard.engine.system.processes import leave
-    from blockyard.engine.system.silence import hush
 
-    hush()
+    silence_libraries()
     with Interrupts() as interrupts:
         try:
             prepare(folder, unheard, interrupts, resume=resume).fit()
@@ -221,8 +222,6 @@ def _step_of(folder: RunFolder) -> int | None:
 
 
 def _saved_step(job: Job) -> int:
-    from blockyard.runs.checkpoint import verify
-
     return 0 if job.checkpoint is None else verify(job.checkpoint).step
 
 
@@ -243,8 +242,5 @@ def _tell(folder: RunFolder) -> None:
     metrics = "  ".join(f"{name} {value:.4g}" for name, value in summary["metrics"].items() if "@" not in name)
     sys.stdout.write(f"done in {summary['seconds']:.1f} s, {summary['steps']} steps, weights of {summary['weights']}\n")
     if "refused" in summary:  # judged at longer rows too
-        from blockyard.atomic_files import read_json
-        from blockyard.evaluate.extrapolation_files import TEST, table
-
         sys.stdout.write(table(read_json(folder.path / TEST)))
     sys.stdout.write(f"{metrics}\n{folder.path}\n")

@@ -14,11 +14,11 @@ from torch import nn
 from blockyard.atomic_files import write_json
 from blockyard.config import build
 from blockyard.contracts import Batch, DataSpec, Splits
-from blockyard.engine.callbacks.base import Live, Watcher
+from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.engine.callbacks.checkpoint import Checkpoint
-from blockyard.engine.callbacks.loop import Beats, Rhythm
+from blockyard.engine.callbacks.loop import Intervals, LoopCallback
 from blockyard.engine.job import Job, sizes
-from blockyard.engine.loader import Layout, Numbered, training_loader
+from blockyard.engine.loader import BatchDataset, Layout, training_loader
 from blockyard.engine.module import Learner, Settings
 from blockyard.engine.precision import faster_on_cpu
 from blockyard.engine.system.interrupts import Interrupts
@@ -41,10 +41,10 @@ def prepare(
     interrupts: Interrupts,
     *,
     resume: bool,
-    watchers: Mapping[str, Watcher] | None = None,
+    watchers: Mapping[str, RunCallback] | None = None,
 ) -> Job:
     """Everything up to the first step. Raises UserError for what the config asks in vain."""
-    plan = build.plan(folder.config)
+    plan = build.Components(folder.config)
     options: TrainerPlan = plan.node("trainer")
     rank = rank_of(options.devices)
     device_type = options.device_type()
@@ -65,7 +65,7 @@ def prepare(
         overfit=options.overfit,
     )
     model = plan.model(folder.seed)
-    batch = Numbered(splits.train, layout)[0]
+    batch = BatchDataset(splits.train, layout)[0]
     threads = _threads(folder, options, device_type, model, plan, batch)
     torch.set_num_threads(threads["threads"])
     precision = _precision(folder, options, device_type, rank, model, plan, batch)
@@ -90,7 +90,7 @@ def prepare(
         compile=options.compile,
     )
     learner = Learner(model, plan.objective, plan.optimizer, plan.schedule, settings)
-    live = Live(
+    live = RunState(
         learner=learner,
         name=live_name,
         checkpoints=folder.checkpoints,
@@ -103,14 +103,14 @@ def prepare(
         main=rank == 0,
         validation=splits.validation,
     )
-    beats = Beats(
+    beats = Intervals(
         seed=folder.seed,
         pieces=options.accumulate,
         log_every=options.log_every,
         evaluate_every=options.eval_every or layout.steps_per_epoch,
     )
     job: Job
-    rhythm = Rhythm(
+    rhythm = LoopCallback(
         live,
         beats,
         _watchers(plan) | dict(watchers or {}),
@@ -142,13 +142,13 @@ def unheard(_step: int, _values: dict[str, float]) -> None:
     """What a process says that does not write."""
 
 
-def _watchers(plan: build.Plan) -> dict[str, Watcher]:
+def _watchers(plan: build.Components) -> dict[str, RunCallback]:
     """The callbacks of the config by name. The one that saves is always among them."""
     found = dict(plan.node("callbacks"))
     for name, watcher in found.items():
-        if not isinstance(watcher, Watcher):
+        if not isinstance(watcher, RunCallback):
             kind = type(watcher).__name__
-            raise UserError(f"callbacks.{name}: {kind} is no blockyard.engine.callbacks.base.Watcher")
+            raise UserError(f"callbacks.{name}: {kind} is no blockyard.engine.callbacks.base.RunCallback")
     return found if any(isinstance(w, Checkpoint) for w in found.values()) else found | {"": Checkpoint()}
 
 
@@ -172,7 +172,7 @@ def _precision(
     device_type: str,
     rank: int,
     model: nn.Module,
-    plan: build.Plan,
+    plan: build.Components,
     batch: Batch,
 ) -> dict[str, Any]:
     """What was decided for this run before, or is now; a run never changes its precision."""
@@ -189,7 +189,7 @@ def _precision(
 
 
 def _threads(
-    folder: RunFolder, options: TrainerPlan, device_type: str, model: nn.Module, plan: build.Plan, batch: Batch
+    folder: RunFolder, options: TrainerPlan, device_type: str, model: nn.Module, plan: build.Components, batch: Batch
 ) -> dict[str, Any]:
     """How many CPU threads; a run keeps them, for sums are ordered by them."""
     known = folder.facts().get("threads")
@@ -204,7 +204,7 @@ def _threads(
 
 
 def _write_down(
-    folder: RunFolder, plan: build.Plan, decided: dict[str, Any], splits: Splits, checkpoint: Path | None
+    folder: RunFolder, plan: build.Components, decided: dict[str, Any], splits: Splits, checkpoint: Path | None
 ) -> None:
     """What other processes and later readers need, before the first step."""
     fingerprint = plan.data.fingerprint()

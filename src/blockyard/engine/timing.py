@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from blockyard.atomic_files import write_json
 from blockyard.contracts import Batch, Objective
 from blockyard.ops.rng import undisturbed
 
@@ -121,8 +122,6 @@ def _read(path: Path, what: str, ways: tuple[str, ...]) -> dict[str, Any] | None
 
 
 def _write(path: Path, found: dict[str, Any]) -> None:
-    from blockyard.atomic_files import write_json
-
     try:
         write_json(path, found)
     except OSError as error:

@@ -146,7 +146,7 @@ class TrainerPlan:
                 f"data.eval_batch_size={data.eval_batch_size} does not divide among {self.world} processes; "
                 f"take a multiple of {self.world}"
             )
-        if self.extrapolate and not (data.spec.lengthens and model.causal):
+        if self.extrapolate and not (data.spec.resizable and model.causal):
             found.append(
                 f"trainer.extrapolate={list(self.extrapolate)} judges a decoder at longer rows of running text, or of "
                 "a task that is made; use model=decoder and a text with data.sample=window, or trainer.extrapolate=[]"

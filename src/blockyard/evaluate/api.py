@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
+from blockyard.runs.load import load
 
 if TYPE_CHECKING:
     from torch import nn
@@ -44,7 +45,6 @@ def evaluate(
     Raises UserError where the run, its checkpoint or its data are not there.
     """
     from blockyard.evaluate.loop import evaluate as measure
-    from blockyard.runs.load import load
 
     _known(split)
     loaded = load(run, which=which, outputs=outputs, allow=allow)
@@ -72,7 +72,6 @@ def evaluate_longer(
     that do not fit.
     """
     from blockyard.evaluate.length_extrapolation import extrapolate
-    from blockyard.runs.load import load
 
     _known(split)
     if not factors or any(factor < 2 for factor in factors):
@@ -80,7 +79,7 @@ def evaluate_longer(
     loaded = load(run, which=which, outputs=outputs, allow=allow, position=position or {})
     if not loaded.model.ctx.causal:
         raise UserError(f"{loaded.folder.name} is no decoder; extrapolate needs model=decoder")
-    if not loaded.data.spec.lengthens:
+    if not loaded.data.spec.resizable:
         raise UserError(
             f"{loaded.folder.name}: {type(loaded.data).__name__} has no longer rows; extrapolate needs running text "
             "(data.sample=window) or a task that is made"

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Batch, DataSpec, Lengthens, Objective, Position, Split, TokenMixer, TokenSpec
+from blockyard.contracts import Batch, DataSpec, Objective, Position, Resizable, Split, TokenMixer, TokenSpec
 from blockyard.evaluate.loop import evaluate
 
 
@@ -96,7 +96,7 @@ def extrapolate(
     Batches hold as many tokens at every length. `limit` is in batches of training's length.
     """
     context, metric = model.ctx.tokens.max_len, objective.best()[0]
-    redrawn = isinstance(split, Lengthens) and split.redrawn
+    redrawn = isinstance(split, Resizable) and split.redrawn
     refused = {factor: why for factor in sorted({*factors}) if (why := _refusal(model, split, factor))}
     rows = len(split) if limit is None else min(len(split), limit * batch_size)
     usable = [factor for factor in sorted({1, *factors}) if factor not in refused]
@@ -116,12 +116,12 @@ def extrapolate(
             with stretched(model, factor) as how:
                 found = evaluate(
                     model,
-                    split.longer(rows, factor) if isinstance(split, Lengthens) else split,
+                    split.at_length(rows, factor) if isinstance(split, Resizable) else split,
                     by_place,
                     batch_size=max(1, batch_size // factor),
                     device=device,
                     precision=precision,
-                    limit=None if isinstance(split, Lengthens) else limit,
+                    limit=None if isinstance(split, Resizable) else limit,
                     halt=halt,
                 )
         except ValueError as error:  # how parts say that they do not read such a row
@@ -136,15 +136,15 @@ def extrapolate(
 
 def _refusal(model: nn.Module, split: Split, factor: int) -> str | None:
     """Why rows so many times longer are not to be had, as far as that is declared."""
-    if not isinstance(split, Lengthens):
+    if not isinstance(split, Resizable):
         return "this data has no longer rows"
     for module in model.modules():
         name = type(module).__name__
         if isinstance(module, TokenMixer) and not module.traits.any_length:
             return f"token_mixer {name} takes rows of one length only"
-        if isinstance(module, Position) and module.bounded and not module.stretches:
+        if isinstance(module, Position) and module.bounded and not module.scales_length:
             known = model.ctx.tokens.max_len
-            can = f"; {module.longer}" if module.longer else ""
+            can = f"; {module.length_advice}" if module.length_advice else ""
             return f"position {name} knows {known} places, the row has {factor * known}{can}"
     return None
 
@@ -152,15 +152,15 @@ def _refusal(model: nn.Module, split: Split, factor: int) -> str | None:
 @contextmanager
 def stretched(model: nn.Module, factor: int) -> Iterator[str]:
     """While inside, position schemes that can read rows as if they were `factor` times shorter; says how they do."""
-    schemes = [module for module in model.modules() if isinstance(module, Position) and module.stretches]
-    before = [scheme.stretch for scheme in schemes]
+    schemes = [module for module in model.modules() if isinstance(module, Position) and module.scales_length]
+    before = [scheme.length_scale for scheme in schemes]
     try:
         for scheme in schemes:
-            scheme.stretch = float(factor)
+            scheme.length_scale = float(factor)
         yield f"positions {factor} times closer" if schemes and factor != 1 else "as in training"
     finally:
         for scheme, stretch in zip(schemes, before, strict=True):
-            scheme.stretch = stretch
+            scheme.length_scale = stretch
 
 
 class ByPlace(Objective):

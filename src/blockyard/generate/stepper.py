@@ -76,7 +76,7 @@ def limit_of(model: Any) -> int | None:
     """The longest row that a model takes; None where it takes any."""
     if not all(mixer.traits.any_length for mixer in model.mixers):
         return model.ctx.tokens.max_len
-    return int(model.ctx.tokens.max_len * model.position.stretch) if model.position.bounded else None
+    return int(model.ctx.tokens.max_len * model.position.length_scale) if model.position.bounded else None
 
 
 def places_of(model: Any) -> int:

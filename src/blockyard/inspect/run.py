@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blockyard.atomic_files import read_json, write_json
+from blockyard.engine.loggers._wandb_run import bounded
 from blockyard.errors import UserError
 from blockyard.inspect.options import Options
+from blockyard.runs.load import load
+from blockyard.runs.redact import redact_text
+from blockyard.terminal import console, table
 
 if TYPE_CHECKING:
     from blockyard.runs.load import Loaded
@@ -49,8 +53,6 @@ def inspect(
     Raises UserError where the run, its data, a layer, a head or a token is not there, or where the
     kind is not for such a model; nothing is written then.
     """
-    from blockyard.runs.load import load
-
     loaded = load(run, which=which, outputs=outputs, allow=allow)
     folder = loaded.folder.path / "inspect" if out is None else Path(out).expanduser()
     made = {}
@@ -98,8 +100,6 @@ def _sweep(path: Path) -> None:
 
 
 def _say(loaded: Loaded, kind: str, found: Found, folder: Path, pictures: list[Path]) -> None:
-    from blockyard.terminal import console, table
-
     screen = console()
     shown = table(f"{kind} of {loaded.folder.name}, {loaded.checkpoint.name}, step {loaded.step:,}", *found.columns)
     for row in found.rows:
@@ -113,9 +113,6 @@ def _say(loaded: Loaded, kind: str, found: Found, folder: Path, pictures: list[P
 
 def _tell(loaded: Loaded, kind: str, pictures: dict[str, Path]) -> None:
     """The pictures to the run's logger; whatever it does, the look is done."""
-    from blockyard.engine.loggers._wandb_run import bounded
-    from blockyard.runs.redact import redact_text
-
     said: list[str | None] = []
     try:
         logger = loaded.plan.node("logger")

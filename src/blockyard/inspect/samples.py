@@ -103,7 +103,7 @@ def symbol_text(loaded: Loaded, symbol: int) -> str:
     for name in ("start", "end", "mask"):
         if symbol == getattr(tokens, name):
             return name.upper()
-    text = loaded.data.symbol_name(symbol) or loaded.tokenizer.symbol_name(symbol) or f"#{symbol}"
+    text = loaded.data.token_name(symbol) or loaded.tokenizer.token_name(symbol) or f"#{symbol}"
     return "".join(VISIBLE.get(letter, letter if letter.isprintable() else ascii(letter)[1:-1]) for letter in text)
 
 

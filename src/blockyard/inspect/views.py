@@ -14,6 +14,7 @@ from blockyard.inspect import _token_circuits
 from blockyard.inspect import attention_weights as attentions
 from blockyard.inspect import circuits as heads_of
 from blockyard.inspect import mixing as mixings
+from blockyard.inspect.figures import circuits_figure as draw
 from blockyard.inspect.options import Options
 from blockyard.inspect.pattern import pattern
 from blockyard.inspect.run import Found
@@ -126,8 +127,6 @@ def mixing(loaded: Loaded, options: Options, folder: Path) -> Found:
 
 def circuits(loaded: Loaded, options: Options, folder: Path) -> Found:
     """QK and OV circuits of every head, and between symbols where the model reads and writes them."""
-    from blockyard.inspect.figures import circuits_figure as draw
-
     symbolic = getattr(getattr(loaded.model, "embedder", None), "table", None) is not None
     if options.vocabulary is not None and not symbolic:
         raise UserError("vocabulary: the model does not read symbols, so it has no circuits between them")

@@ -26,7 +26,7 @@ from blockyard.weight_init import Init
 class Latents(nn.Module):
     """Learned vectors (M, D), the same for every row."""
 
-    undecayed: ClassVar[frozenset[str]] = frozenset({"vectors"})  # as class and register tokens
+    no_weight_decay: ClassVar[frozenset[str]] = frozenset({"vectors"})  # as class and register tokens
 
     def __init__(self, ctx: Context) -> None:
         super().__init__()

@@ -56,17 +56,17 @@ def fit_coords(ctx: Context, position: Position, seq: Seq, start: int) -> Tensor
 
     Row and table keep their outer edges: place c of n becomes (c + 1/2) side / n - 1/2. Raises
     ValueError where that would be wrong, since a place then depends on what comes later in the row;
-    a factor that does not depend on the row (`position.stretch`) is right there too.
+    a factor that does not depend on the row (`position.length_scale`) is right there too.
     """
     coords, known, given = seq.coords, ctx.tokens.grid, seq.grid
     if not position.bounded:
         return coords
-    if position.stretch != 1:
-        coords = (coords + 0.5) / position.stretch - 0.5
+    if position.length_scale != 1:
+        coords = (coords + 0.5) / position.length_scale - 0.5
     if len(known) == 1:
         given = (start + len(seq),)
     # Part of a grid: only the embedder knows its extent, and coordinates are those of the full grid.
-    if given is None or all(n <= side * position.stretch for n, side in zip(given, known, strict=True)):
+    if given is None or all(n <= side * position.length_scale for n, side in zip(given, known, strict=True)):
         return coords
     if ctx.causal or seq.valid is not None or seq.segment is not None:
         raise ValueError(

@@ -22,7 +22,7 @@ from blockyard.model._tower import Tower
 from blockyard.ops import kernel
 
 
-class TwoRows(Tower):
+class SequenceToSequence(Tower):
     """forward(inputs, lengths, segment, cache, source, source_lengths) -> (B, N, V).
 
     The tower over the target is the model itself, so that its parts have the names of a decoder's; the other

@@ -10,6 +10,7 @@ from torch import nn
 
 from blockyard.contracts import Architecture, Context, Count, DataSpec, Parts, Positive, Rate, TokenMixer, TokenSpec
 from blockyard.model._prefix import NO_PREFIX, Prefix
+from blockyard.model._transformer import Transformer
 from blockyard.token_mixer.attention import Attention
 
 CROSS: Callable[[Context], TokenMixer] = partial(Attention)  # what looks at another row where nothing else is named
@@ -60,8 +61,6 @@ class Stack(Architecture):
 
     def build(self, ctx: Context, parts: Parts) -> nn.Module:
         """The model of `ctx`. Raises ValueError where parts contradict each other."""
-        from blockyard.model._transformer import Transformer
-
         return Transformer(ctx, parts, prefix=self.prefix, dropout=self.dropout)
 
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 from torch import nn
 
 from blockyard.contracts import Architecture, Context, Count, DataSpec, Parts, Positive, Rate, TokenSpec
+from blockyard.model._bare import Bare
 
 
 class BareModel(Architecture):
@@ -44,6 +45,4 @@ class BareModel(Architecture):
 
     def build(self, ctx: Context, parts: Parts) -> nn.Module:
         """The model of `ctx`. Raises ValueError where parts contradict each other."""
-        from blockyard.model._bare import Bare
-
         return Bare(ctx, parts, dropout=self.dropout)

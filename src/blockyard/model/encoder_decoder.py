@@ -19,6 +19,7 @@ from typing import ClassVar
 from torch import nn
 
 from blockyard.contracts import Context, Count, DataSpec, Parts, Positive, Rate, TokenMixer, TokenSpec
+from blockyard.model._sequence_to_sequence import SequenceToSequence
 from blockyard.model._stack import CROSS, Stack, crossing
 
 
@@ -61,8 +62,6 @@ class EncoderDecoder(Stack):
 
     def build(self, ctx: Context, parts: Parts) -> nn.Module:
         """The model of `ctx`. Raises ValueError where parts contradict each other, or the data has no source."""
-        from blockyard.model._sequence_to_sequence import TwoRows
-
         if ctx.data.source is None:
             raise ValueError("model=encoder_decoder reads a source row and the data brings none; use model=decoder")
         source = replace(
@@ -74,4 +73,4 @@ class EncoderDecoder(Stack):
             tokens=replace(ctx.tokens, grid=ctx.data.source, count=None),
             data=replace(ctx.data, shape=ctx.data.source, source=None),
         )
-        return TwoRows(ctx, source, parts, cross=self.cross, shared=self.shared, dropout=self.dropout)
+        return SequenceToSequence(ctx, source, parts, cross=self.cross, shared=self.shared, dropout=self.dropout)

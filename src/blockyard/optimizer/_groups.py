@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from blockyard.contracts import Embedder, Position, Undecayed, iter_blocks
+from blockyard.contracts import Embedder, NoWeightDecay, Position, iter_blocks
 from blockyard.model._prefix import PrefixTokens
 
 # What these modules own directly are tables (of symbols, of places) and learned tokens: looked up
@@ -20,7 +20,7 @@ def split_by_decay(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parame
     """The trainable parameters that decay, and those that do not.
 
     A parameter decays if it has two dimensions or more, and neither the model itself nor a module
-    that keeps tables owns it, nor one that names it in `undecayed`. A parameter with several owners
+    that keeps tables owns it, nor one that names it in `no_weight_decay`. A parameter with several owners
     (a tied head) decays only if all of its owners say so. Biases, gains and scales never decay: they have
     one dimension, or their module says so.
     """
@@ -52,7 +52,7 @@ def fused_available(parameters: list[nn.Parameter]) -> bool:
 
 
 def _is_kept(owner: nn.Module, name: str) -> bool:
-    return isinstance(owner, _TABLES) or (isinstance(owner, Undecayed) and name in owner.undecayed)
+    return isinstance(owner, _TABLES) or (isinstance(owner, NoWeightDecay) and name in owner.no_weight_decay)
 
 
 def _owners(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:

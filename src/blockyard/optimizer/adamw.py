@@ -13,11 +13,11 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from blockyard.contracts import NonNegative, OptimizerPlan, Positive, Rate
+from blockyard.contracts import NonNegative, OptimizerBuilder, Positive, Rate
 from blockyard.optimizer._groups import decay_groups, fused_available, split_by_decay
 
 
-class AdamW(OptimizerPlan):
+class AdamW(OptimizerBuilder):
     """Adam with decoupled weight decay.
 
     Options:

@@ -17,12 +17,12 @@ from typing import Literal
 import torch
 from torch import nn
 
-from blockyard.contracts import Count, NonNegative, OptimizerPlan, Positive, Rate
+from blockyard.contracts import Count, NonNegative, OptimizerBuilder, Positive, Rate
 from blockyard.optimizer._groups import decay_groups, fused_available, hidden_matrices, split_by_decay
 from blockyard.optimizer._together import Together
 
 
-class Muon(OptimizerPlan):
+class Muon(OptimizerBuilder):
     """Muon for hidden matrices, AdamW for the rest.
 
     Options:

@@ -37,7 +37,7 @@ class Learned(Absolute):
     """
 
     bounded: ClassVar[bool] = True
-    longer: ClassVar[str] = "position.beyond=interpolate squeezes the row onto them"
+    length_advice: ClassVar[str] = "position.beyond=interpolate squeezes the row onto them"
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Learned(Absolute):
         self.table = nn.Parameter(torch.empty(ctx.tokens.max_len, self.channels))  # (N, channels), in grid order
 
     @property
-    def stretches(self) -> bool:
+    def scales_length(self) -> bool:
         """Where `beyond` says so."""
         return self.beyond == "interpolate"
 

@@ -77,14 +77,14 @@ class Rope(Rotary):
             )
 
     @property
-    def stretches(self) -> bool:
+    def scales_length(self) -> bool:
         """Where there is a `scaling`."""
         return self.scaling != "none"
 
     def angles(self, coords: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine (B|1, 1, N, A, half); YaRN lengthens what they turn."""
+        """Cosine and sine (B|1, 1, N, A, half); YaRN resizable what they turn."""
         cos, sin = super().angles(coords, like)
-        shrink = self.factor * self.stretch
+        shrink = self.factor * self.length_scale
         if self.scaling != "yarn" or shrink == 1:
             return cos, sin
         longer = 0.1 * math.log(shrink) + 1
@@ -92,7 +92,7 @@ class Rope(Rotary):
 
     def frequencies(self, step: Tensor) -> Tensor:
         """Radians a place, of pairs numbered step (half,) in [0, 1): (half,) or (A, half)."""
-        shrink = self.factor * self.stretch
+        shrink = self.factor * self.length_scale
         if self.scaling == "none" or shrink == 1:
             return self.base**-step
         if self.scaling == "ntk":

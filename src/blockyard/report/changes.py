@@ -82,7 +82,7 @@ def _modules(text: str) -> dict[str, str] | None:
     from blockyard.config import build
 
     try:
-        model = build.plan(json.loads(text)).sketch()
+        model = build.Components(json.loads(text)).meta_model()
     except (ValueError, TypeError, KeyError, AttributeError, OSError, RuntimeError, AssertionError):
         return None
     return {path: type(module).__name__ for path, module in model.named_modules() if path}

@@ -17,10 +17,11 @@ from blockyard.report import attention_maps, curves, fairness, provenance
 from blockyard.report import tables as arm_rows
 from blockyard.report.answer import answer
 from blockyard.report.cost_table import AXES, KEYS
-from blockyard.report.load.gather import Asked, gather
+from blockyard.report.load.gather import Selection, gather
 from blockyard.report.load.groups import Gathered
 from blockyard.report.load.metric_direction import default_metric, direction_of, directions
 from blockyard.report.missing_arms import SAID, absent
+from blockyard.report.render.markdown import markdown
 from blockyard.report.stats import effects, expectations, statistics
 
 
@@ -62,13 +63,11 @@ class Comparison:
 
     def _repr_markdown_(self) -> str:
         """The table, for a notebook."""
-        from blockyard.report.render.markdown import markdown
-
         return markdown(self.as_dict())
 
 
 def compare(
-    asked: Asked,
+    asked: Selection,
     *,
     baseline: str | None = None,
     metric: str | None = None,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.atomic_files import read_json, write_json
+from blockyard.report.page import write
 from blockyard.runs.status import now
 
 DATA, PAGE = "comparison.json", "report.html"
@@ -22,8 +23,6 @@ def mark(folder: Path) -> None:
 
     A page without its data, which cannot be made anew, is put aside as report-earlier.html.
     """
-    from blockyard.report.page import write
-
     try:
         data = read_json(folder / DATA)
     except (OSError, ValueError):

@@ -35,7 +35,7 @@ def rows(
     points = {name: (judged[name].mean.mean, costs[name].get(axis)) for name in costs}
     front = cost_table.pareto(points, direction, cost_table.KEYS[axis][0])
     reference = found.named(baseline) if baseline and told else None
-    sketch = len(found.groups) <= MOST_ARMS
+    meta_model = len(found.groups) <= MOST_ARMS
     made = []
     for group in found.groups:
         one = judged[group.name]
@@ -58,7 +58,7 @@ def rows(
                 "words": words,
                 "overrides": list(group.overrides),
                 "levels": dict(group.levels),
-                "changes": changes(group, reference, counts, modules=sketch),
+                "changes": changes(group, reference, counts, modules=meta_model),
                 "cost": costs[group.name],
                 "cost_ratio": cost_table.ratios(costs[group.name], costs[baseline] if baseline else None),
                 "pareto": group.name in front,

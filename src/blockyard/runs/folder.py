@@ -9,7 +9,7 @@
     checkpoints/    last.ckpt, previous.ckpt, best.ckpt
     wandb/          the logger's own files
 
-`RunFolder.create` answers the same command twice in one of these ways: the first starts; a second
+`create_run` answers the same command twice in one of these ways: the first starts; a second
 one at the same time is refused and told the process; after a kill it goes on where the run stood
 (`resumes` is True); after a failure it is refused with the ways out; after the end it raises
 `AlreadyDone`. With `force` the old folder is moved aside, to `.replaced-s<seed>-<time>`, not removed.
@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,25 +75,6 @@ class RunFolder:
         self.foreign = False  # whether the config's own word is all there is for the packages it allows
         self._lock = lock
         self._metrics: MetricsWriter | None = None
-
-    @classmethod
-    def create(
-        cls,
-        config: dict[str, Any],
-        *,
-        command: Sequence[str] | None = None,
-        choices: Mapping[str, str | None] | None = None,
-        failed_too: bool = False,
-    ) -> RunFolder:
-        """The folder of this config and seed, locked by this process, new or to be resumed.
-
-        config is complete and plain; command defaults to this process's; choices name the YAML of
-        each family; failed_too goes on with a run that has failed. Raises AlreadyDone, InUse,
-        FailedBefore, or UserError where its folder cannot be written.
-        """
-        from blockyard.runs.start import create
-
-        return create(config, command=command, choices=choices, failed_too=failed_too)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], lock: RunLock | None = None) -> RunFolder:

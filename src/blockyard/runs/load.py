@@ -17,7 +17,7 @@ from blockyard.runs.store import find
 if TYPE_CHECKING:
     from torch import nn
 
-    from blockyard.config.build import Plan
+    from blockyard.config.build import Components
     from blockyard.contracts import DataModule, Objective, Tokenizer
 
 WHICH = {"best": BEST, "last": LAST, "previous": PREVIOUS}
@@ -37,7 +37,7 @@ class Loaded:
     objective: Objective
     data: DataModule
     config: dict[str, Any]
-    plan: Plan
+    plan: Components
     folder: RunFolder
     checkpoint: Path
     step: int
@@ -85,13 +85,13 @@ def load(
 
 def plan_of(
     folder: RunFolder, allow: tuple[str, ...] | list[str] = (), position: Mapping[str, Any] | None = None
-) -> Plan:
+) -> Components:
     """The plan of a run, its tokenizer as it was trained. Raises UserError for what it may not name."""
     from blockyard.config import build
 
     config = trusted(folder, allow, position)
     try:
-        plan = build.plan(config)
+        plan = build.Components(config)
     except (ValueError, TypeError, KeyError, OSError) as error:
         raise UserError(f"{folder.path} cannot be rebuilt: {error}") from error
     path = folder.path / TOKENIZER

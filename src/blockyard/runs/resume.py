@@ -20,7 +20,7 @@ from blockyard.runs.identity import identity
 from blockyard.runs.load import named, trusted
 from blockyard.runs.provenance import host_facts, versions
 from blockyard.runs.rank import rank_in
-from blockyard.runs.start import join, take_up
+from blockyard.runs.start import join, take_over
 from blockyard.runs.store import find
 
 _FIXED = {"name": "the folder is named by it", "seed": "it is the run's replicate"}
@@ -65,7 +65,7 @@ def reopen(
         checked = RunFolder(folder.path, config)
         trusted(checked, allow)
         note = differences(folder, config)
-        take_up(folder, config, command, failed_too=True)
+        take_over(folder, config, command, failed_too=True)
         folder.resumes = True
         folder.message = "; ".join(filter(None, [folder.message or f"going on with {folder.path}", note]))
     except OSError as error:

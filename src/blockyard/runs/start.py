@@ -26,14 +26,22 @@ log = logging.getLogger("blockyard")
 _RANK_PATIENCE = 60.0  # seconds
 
 
-def create(
+def create_run(
     config: dict[str, Any],
     *,
     command: Sequence[str] | None = None,
     choices: Mapping[str, str | None] | None = None,
     failed_too: bool = False,
 ) -> RunFolder:
-    """See `RunFolder.create`."""
+    """The folder of this config and seed, locked by this process, new or to be resumed.
+
+    config: complete and plain
+    command: as recorded; default this process's
+    choices: the YAML of each family
+    failed_too: also resume a run that failed
+
+    Raises AlreadyDone, InUse, FailedBefore, or UserError where the folder cannot be written.
+    """
     remember(config)
     seed = config.get("seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int):
@@ -49,7 +57,7 @@ def create(
     try:
         if (path / CONFIG).exists() and not config.get("force"):
             run = RunFolder.open(path, lock)
-            take_up(run, config, command, failed_too=failed_too)
+            take_over(run, config, command, failed_too=failed_too)
         else:
             run = _begin(path, config, command, choices, lock)
     except OSError as error:
@@ -61,7 +69,9 @@ def create(
     return run
 
 
-def take_up(run: RunFolder, config: dict[str, Any], command: Sequence[str] | None, *, failed_too: bool = False) -> None:
+def take_over(
+    run: RunFolder, config: dict[str, Any], command: Sequence[str] | None, *, failed_too: bool = False
+) -> None:
     """Go on with an existing, locked run under `config`, whose semantic part must be the frozen one.
 
     What may change (loggers, devices, workers) is frozen anew, and what it was goes to run.json.

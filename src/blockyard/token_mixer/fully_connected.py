@@ -30,7 +30,7 @@ class FullyConnected(TokenMixer):
     """
 
     traits: ClassVar[Traits] = Traits(causal=True, any_length=False)
-    undecayed: ClassVar[frozenset[str]] = frozenset({"bias"})
+    no_weight_decay: ClassVar[frozenset[str]] = frozenset({"bias"})
 
     def __init__(self, ctx: Context, *, channels: Literal["shared", "full"] = "shared", bias: bool = True) -> None:
         super().__init__()

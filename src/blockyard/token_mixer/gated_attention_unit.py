@@ -32,7 +32,7 @@ from blockyard.weight_init import Init
 class Offsets(nn.Module):
     """Queries and keys from the same channels: each has its own gain and offset for every channel."""
 
-    undecayed: ClassVar[frozenset[str]] = frozenset({"gain", "offset"})
+    no_weight_decay: ClassVar[frozenset[str]] = frozenset({"gain", "offset"})
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from blockyard.errors import near
+
 
 @cache
 def check_name(name: str) -> None:
@@ -15,8 +17,6 @@ def check_name(name: str) -> None:
     import timm
 
     if not timm.is_model(name):
-        from blockyard.errors import near
-
         close = near(name, timm.list_models())
         raise ValueError(f"tokenizer.name={name}: timm has no such model; nearest: {', '.join(close) or 'none'}")
 

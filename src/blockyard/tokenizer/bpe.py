@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Ge
 
 from blockyard.contracts import DataSpec, TextTokenizer, TokenSpec
+from blockyard.data._split import sha256
 from blockyard.tokenizer._cache import cache_dir, keep
 from blockyard.tokenizer._symbols import Scale, Tabled, text_tokens
 
@@ -43,8 +44,6 @@ class BPE(Tabled, TextTokenizer):
     def fit(self, texts: Iterable[str]) -> None:
         """Learn the merges, or take them from the cache."""
         import tokenizers
-
-        from blockyard.data._split import sha256
 
         texts = list(texts)
         name = sha256([*texts, str(self.vocab_size), tokenizers.__version__])

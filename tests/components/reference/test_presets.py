@@ -28,7 +28,7 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from blockyard.config.build import Plan
+from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from tests.helpers import stir
@@ -44,7 +44,7 @@ def ours(*words: str, sizes: Sequence[str] = SIZES) -> nn.Module:
     """A preset's model as `train` builds it, in float64."""
     composed = compose([*sizes, *words])
     assert check(composed) == []
-    return Plan(composed.config).model(0).double().eval()
+    return Components(composed.config).model(0).double().eval()
 
 
 def symbols(model: nn.Module) -> Tensor:

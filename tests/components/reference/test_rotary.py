@@ -46,12 +46,12 @@ def scheme(**options: object) -> Rope:
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.25])
 @pytest.mark.parametrize("factor", [2.0, 4.0, 8.0])
 @pytest.mark.parametrize("kind", ["linear", "yarn", "ntk"])
-@pytest.mark.parametrize("how", ["factor", "stretch"])
+@pytest.mark.parametrize("how", ["factor", "length_scale"])
 def test_scaled(kind: str, factor: float, share: float, how: str) -> None:
     """A factor given in the config, or by an evaluation at longer rows."""
     q = torch.randn(1, 4, 200, 32, dtype=torch.float64)
     ours = scheme(scaling=kind, fraction=share, factor=1.0)
-    ours.stretch = factor
+    ours.length_scale = factor
     if how == "factor":  # a row of the config is then so many times longer than the frequencies are for
         long = context(dim=128, grid=(int(TRAINED * factor),))
         ours = Rope(long, scaling=kind, fraction=share, factor=factor)
@@ -73,7 +73,7 @@ def test_no_factor_changes_nothing(kind: str) -> None:
 def test_yarn_at_its_ends() -> None:
     """Pairs of many turns in a training row stay as they are, pairs of less than one are slowed fully."""
     ours = Rope(context(dim=256, heads=1, grid=(2048,)), scaling="yarn")
-    ours.stretch = 4.0
+    ours.length_scale = 4.0
     step = torch.arange(128, dtype=torch.float64) / 128
     kept = ours.frequencies(step)[0] / 10000.0**-step
     turns = 2048 * 10000.0**-step / (2 * math.pi)
@@ -173,7 +173,7 @@ def test_planted_unblended_yarn_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
     q = torch.randn(1, 4, 200, 32, dtype=torch.float64)
     monkeypatch.setattr(Rope, "_slowed", lambda _self, _side, step: torch.ones_like(step))
     ours = scheme(scaling="yarn")
-    ours.stretch = 4.0
+    ours.length_scale = 4.0
     with pytest.raises(AssertionError):
         assert_close(
             ours.rotate(q, q, line(200), line(200))[0], by_transformers(q, "yarn", 4.0, 1.0), rtol=1e-4, atol=1e-4

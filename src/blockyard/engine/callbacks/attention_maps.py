@@ -13,15 +13,17 @@ import contextlib
 from typing import Any, ClassVar, Literal
 
 from blockyard.atomic_files import read_json, write_json
-from blockyard.contracts import Count, CountOrZero
-from blockyard.engine.callbacks.base import Live, Watcher
+from blockyard.contracts import Count, CountOrZero, iter_blocks
+from blockyard.data._order import take
+from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.errors import UserError
+from blockyard.ops.maps import attention, block_number, smaller
 
 FILE = "attention.json"
 _DIGITS = 4
 
 
-class AttentionMaps(Watcher):
+class AttentionMaps(RunCallback):
     """Writes the maps at the end of training.
 
     Options:
@@ -50,10 +52,8 @@ class AttentionMaps(Watcher):
         self.side = side
         self.every_evaluation = every_evaluation
 
-    def begin(self, live: Live) -> None:
+    def begin(self, live: RunState) -> None:
         """Raise UserError for a layer or a sample that is not there."""
-        from blockyard.contracts import iter_blocks
-
         depth = sum(1 for _ in iter_blocks(live.learner.model))
         wrong = [layer for layer in self.layers or () if layer >= depth]
         if wrong:
@@ -63,17 +63,14 @@ class AttentionMaps(Watcher):
                 f"attention_maps.sample={self.sample}: validation has {len(live.validation)} samples, from 0"
             )
 
-    def evaluated(self, live: Live, values: dict[str, float]) -> None:
+    def evaluated(self, live: RunState, values: dict[str, float]) -> None:
         """Look, where this is the end or each evaluation is asked for. Every process must call."""
         last = live.step >= live.total or live.stop is not None
         if (last or self.every_evaluation) and live.validation is not None:
             self._keep(live, self._look(live))
 
-    def _look(self, live: Live) -> dict[str, Any]:
+    def _look(self, live: RunState) -> dict[str, Any]:
         import torch
-
-        from blockyard.data._order import take
-        from blockyard.ops.maps import attention, block_number
 
         assert live.validation is not None
         batch = take(live.validation, torch.tensor([self.sample]), None).to(live.learner.device)
@@ -107,12 +104,10 @@ class AttentionMaps(Watcher):
         }
 
     def _small(self, weights: Any) -> list[list[list[float]]]:
-        from blockyard.ops.maps import smaller
-
         rows = smaller(weights, self.side).cpu().tolist()
         return [[[round(value, _DIGITS) for value in row] for row in table] for table in rows]
 
-    def _keep(self, live: Live, found: dict[str, Any]) -> None:
+    def _keep(self, live: RunState, found: dict[str, Any]) -> None:
         if not live.main:
             return
         path = live.checkpoints.parent / FILE

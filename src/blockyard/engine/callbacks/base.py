@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Live:
+class RunState:
     """A run in progress, as watchers see it.
 
     step: updates done; total: updates planned; steps_per_epoch: updates in an epoch
@@ -43,26 +43,26 @@ class Live:
     best: dict[str, float] = field(default_factory=dict)
 
 
-class Watcher:
+class RunCallback:
     """Base of the callbacks. Every hook does nothing unless overridden."""
 
     incidental: ClassVar[frozenset[str]] = frozenset()
     turn: ClassVar[int] = 0  # lower goes first
 
-    def begin(self, live: Live) -> None:
+    def begin(self, live: RunState) -> None:
         """Before the first step, of a resumed run too."""
 
-    def measure(self, live: Live) -> dict[str, Any]:
+    def measure(self, live: RunState) -> dict[str, Any]:
         """More columns for the metrics that are about to be logged, numbers or scalars on a device."""
         return {}
 
-    def logged(self, live: Live, values: dict[str, float]) -> None:
+    def logged(self, live: RunState, values: dict[str, float]) -> None:
         """Training metrics of `live.step` were logged."""
 
-    def evaluated(self, live: Live, values: dict[str, float]) -> None:
+    def evaluated(self, live: RunState, values: dict[str, float]) -> None:
         """The validation metrics of `live.step`, with the prefix val/."""
 
-    def end(self, live: Live) -> None:
+    def end(self, live: RunState) -> None:
         """After the last step, whether it went well or not."""
 
     def state(self) -> dict[str, Any]:

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from blockyard.contracts import Count
-from blockyard.engine.callbacks.base import Live, Watcher
+from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.runs.checkpoint import BEST, LAST
 
 
-class Checkpoint(Watcher):
+class Checkpoint(RunCallback):
     """Saves at each evaluation, and in between if told so.
 
     Options:
@@ -37,7 +37,7 @@ class Checkpoint(Watcher):
         self.saved_step: int | None = None
         self._improved = False
 
-    def evaluated(self, live: Live, values: dict[str, float]) -> None:
+    def evaluated(self, live: RunState, values: dict[str, float]) -> None:
         """Note whether this is the best so far; saving itself comes after every watcher."""
         name, mode = live.monitor
         value = values[f"val/{name}"]
@@ -47,7 +47,7 @@ class Checkpoint(Watcher):
             self._improved = True
         live.best = self.best_metrics
 
-    def save(self, live: Live, write: Callable[[Path], None]) -> None:
+    def save(self, live: RunState, write: Callable[[Path], None]) -> None:
         """Save the state of `live.step` with `write`, which every process must call.
 
         What was `last` becomes `previous` in the same stroke: see `runs.checkpoint_io`.

@@ -11,11 +11,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from blockyard.contracts import Architecture, Count, DataModule, NonNegative, Objective
-from blockyard.engine.callbacks.base import Live, Watcher
+from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.errors import UserError
 
 
-class EarlyStopping(Watcher):
+class EarlyStopping(RunCallback):
     """Stops after `patience` evaluations in a row without an improvement.
 
     Options:
@@ -59,7 +59,7 @@ class EarlyStopping(Watcher):
             return []
         return [f"monitor={self.monitor}: there is no such metric; there is {', '.join(sorted(known))}"]
 
-    def evaluated(self, live: Live, values: dict[str, float]) -> None:
+    def evaluated(self, live: RunState, values: dict[str, float]) -> None:
         """Count the evaluations without progress."""
         name, mode = (self.monitor, self.mode) if self.monitor else live.monitor
         key = str(name) if str(name).startswith("val/") else f"val/{name}"

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from blockyard.engine.callbacks.base import Live, Watcher
+from blockyard.engine.callbacks.base import RunCallback, RunState
 
 
-class GradientNorm(Watcher):
+class GradientNorm(RunCallback):
     """A column `train/grad_norm`: the norm of the last update's gradients, all parameters together."""
 
     incidental: ClassVar[frozenset[str]] = frozenset({"*"})  # it only watches
@@ -18,7 +18,7 @@ class GradientNorm(Watcher):
     def __init__(self) -> None:
         pass
 
-    def measure(self, live: Live) -> dict[str, Any]:
+    def measure(self, live: RunState) -> dict[str, Any]:
         """The norm that the update's clipping and guard used; it is computed anyway."""
         norm = live.learner.norm
         return {} if norm is None else {"train/grad_norm": norm}

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from blockyard.engine.callbacks.base import Live, Watcher
+from blockyard.engine.callbacks.base import RunCallback, RunState
 
 
-class LearningRate(Watcher):
+class LearningRate(RunCallback):
     """A column `lr`: the rate of the last update."""
 
     incidental: ClassVar[frozenset[str]] = frozenset({"*"})  # it only watches
@@ -18,6 +18,6 @@ class LearningRate(Watcher):
     def __init__(self) -> None:
         pass
 
-    def measure(self, live: Live) -> dict[str, Any]:
+    def measure(self, live: RunState) -> dict[str, Any]:
         """The rate of the first parameter group."""
         return {"lr": live.learner.learning_rate()}

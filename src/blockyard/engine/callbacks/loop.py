@@ -15,7 +15,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from blockyard.engine.callbacks.base import Live, Watcher
+from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.engine.callbacks.checkpoint import Checkpoint
 from blockyard.engine.randomness import reseed
 from blockyard.engine.system.clock import process_start
@@ -26,7 +26,7 @@ _WINDOWS = 200  # speeds that survive a resume
 
 
 @dataclass(frozen=True)
-class Beats:
+class Intervals:
     """How often, in updates, and the seed of the random streams.
 
     pieces: batches per update; evaluate_every and log_every count updates
@@ -38,7 +38,7 @@ class Beats:
     evaluate_every: int
 
 
-class Rhythm(pl.Callback):
+class LoopCallback(pl.Callback):
     """Calls watchers, evaluation, logging and saving when they are due.
 
     begin: called once the model is on its device, before the first step
@@ -48,9 +48,9 @@ class Rhythm(pl.Callback):
 
     def __init__(
         self,
-        live: Live,
-        beats: Beats,
-        watchers: dict[str, Watcher],
+        live: RunState,
+        beats: Intervals,
+        watchers: dict[str, RunCallback],
         interrupts: Interrupts,
         *,
         begin: Callable[[], None],

@@ -10,10 +10,10 @@ import time
 from typing import Any, ClassVar
 
 from blockyard.contracts import NonNegative
-from blockyard.engine.callbacks.base import Live, Watcher
+from blockyard.engine.callbacks.base import RunCallback, RunState
 
 
-class Progress(Watcher):
+class Progress(RunCallback):
     """Shows where the run stands, on standard error, each time metrics are logged.
 
     Options:
@@ -34,7 +34,7 @@ class Progress(Watcher):
         self._shown = float("-inf")
         self._mark = (0.0, 0)  # seconds and step of the last speed
 
-    def begin(self, live: Live) -> None:
+    def begin(self, live: RunState) -> None:
         """Open the bar, in the process that writes."""
         if not live.main:
             return
@@ -55,19 +55,19 @@ class Progress(Watcher):
         self._display.start()
         self._task = self._display.add_task(live.name, total=live.total, completed=live.step, words="")
 
-    def logged(self, live: Live, values: dict[str, float]) -> None:
+    def logged(self, live: RunState, values: dict[str, float]) -> None:
         """Move on."""
         if self._console is not None:
             self._show(live, self._words(live, values), now=False)
 
-    def evaluated(self, live: Live, values: dict[str, float]) -> None:
+    def evaluated(self, live: RunState, values: dict[str, float]) -> None:
         """Say what the evaluation found."""
         if self._console is None:
             return
         self._evaluation = " ".join(f"{name} {value:.4g}" for name, value in values.items())
         self._show(live, self._evaluation, now=True)
 
-    def end(self, live: Live) -> None:
+    def end(self, live: RunState) -> None:
         """Close the bar, leaving its last state in view."""
         if self._display is not None:
             with contextlib.suppress(OSError, SystemExit):
@@ -75,14 +75,14 @@ class Progress(Watcher):
                 self._display.stop()
             self._display = None
 
-    def _show(self, live: Live, words: str, *, now: bool) -> None:
+    def _show(self, live: RunState, words: str, *, now: bool) -> None:
         try:
             self._print(live, words, now)
         except (OSError, SystemExit):
             # Nobody reads any more (`| head`), for which rich would exit; a run has better to do.
             self._console = self._display = None
 
-    def _print(self, live: Live, words: str, now: bool) -> None:
+    def _print(self, live: RunState, words: str, now: bool) -> None:
         if self._display is not None:
             shown = words if now else f"{words} {self._evaluation}"
             self._display.update(self._task, completed=live.step, words=shown, refresh=True)
@@ -90,7 +90,7 @@ class Progress(Watcher):
             self._shown = time.monotonic()
             self._console.print(f"{live.name} {live.step}/{live.total} {words}", markup=False)
 
-    def _words(self, live: Live, values: dict[str, float]) -> str:
+    def _words(self, live: RunState, values: dict[str, float]) -> str:
         seconds, step = live.seconds - self._mark[0], live.step - self._mark[1]
         self._mark = (live.seconds, live.step)
         words = [f"loss {values['train/loss']:.4f}"] if "train/loss" in values else []

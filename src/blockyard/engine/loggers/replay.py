@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blockyard.config.build import plan
+from blockyard.config.build import Components
 from blockyard.runs.folder import METRICS, RunFolder
 from blockyard.runs.metrics_table import read_metrics
 from blockyard.runs.redact import redact
@@ -10,7 +10,7 @@ from blockyard.runs.redact import redact
 
 def retell(folder: RunFolder) -> None:
     """Every row of metrics.csv and the summary, to the logger of the run's config. Raises whatever it raises."""
-    logger = plan(folder.config).node("logger")
+    logger = Components(folder.config).node("logger")
     logger.ready()
     with folder.lock():
         logger.prepare(folder)

@@ -7,7 +7,7 @@ import os
 import warnings
 
 
-def hush() -> None:
+def silence_libraries() -> None:
     """Silence Lightning's notes and the warnings that our design makes untrue. Errors still speak.
 
     Called after Lightning was imported, which sets its own levels.

@@ -20,6 +20,7 @@ from blockyard.inspect.figures._canvas import (
     scale,
 )
 from blockyard.inspect.mixing import LayerMixing
+from blockyard.ops.maps import parts
 
 _COLUMNS, _PANELS = 4, 12
 _DECADES = 3
@@ -95,8 +96,6 @@ def _show(panel: Any, table: Any) -> Any:
 
 def joined(norms: Any, side: int) -> Any:
     """Neighbours put together where there are more than `side`: the norm of the joined block of the Jacobian."""
-    from blockyard.ops.maps import parts
-
     if max(norms.shape) <= side:
         return norms
     rows, columns = parts(norms.shape[0], side, norms), parts(norms.shape[1], side, norms)

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.atomic_files import read_json
+from blockyard.errors import UserError
 from blockyard.report.load.metric_direction import by_name
 from blockyard.report.load.run_record import Record, read
 from blockyard.runs.folder import RUN
+from blockyard.sweep.plan.sweep_plan import SweepPlan
 
 TRIAL = "trial"  # in run.json
 
@@ -74,9 +76,6 @@ def _study(path: Path) -> _Study | None:
 
 def _metric(study: _Study) -> tuple[str, str]:
     """What the search chose by; of a sweep whose folder is gone, the loss."""
-    from blockyard.errors import UserError
-    from blockyard.sweep.plan.sweep_plan import SweepPlan
-
     try:
         metric: dict[str, Any] = SweepPlan.load(study.folder).facts.get("metric") or {}
     except UserError:

@@ -15,11 +15,11 @@ from blockyard.report.load.named_runs import Named, named
 from blockyard.report.load.plan_check import since_frozen
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 
-Asked = SweepPlan | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Selection = SweepPlan | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 def gather(
-    asked: Asked,
+    asked: Selection,
     *,
     outputs: str | os.PathLike[str] = "outputs",
     by: str | None = None,

@@ -8,12 +8,11 @@ from blockyard.errors import UserError
 from blockyard.sweep.plan.compact_json import clean
 from blockyard.sweep.plan.history import SAID
 from blockyard.sweep.plan.sweep_plan import SweepPlan
+from blockyard.sweep.spec.question import read
 
 
 def since_frozen(path: Path, plan: SweepPlan) -> str | None:
     """What to know where a file by which a sweep was named asks something else than was run; else None."""
-    from blockyard.sweep.spec.question import read
-
     if path.stem != plan.name:
         return None
     again = f"`blockyard sweep {path}` runs what is new"

@@ -17,6 +17,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from blockyard.atomic_files import write_text
 from blockyard.report.page.thin import thin
 
 STYLES = ("style", "tables", "charts")
@@ -28,8 +29,6 @@ SCRIPTS = (
 
 def write(comparison: dict[str, Any], path: str | os.PathLike[str]) -> Path:
     """Write the page of a comparison to `path`, whole or not at all. Raises OSError."""
-    from blockyard.atomic_files import write_text
-
     write_text(Path(path), render(comparison))
     return Path(path)
 

@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.errors import UserError
+from blockyard.report.comparison import compare
+from blockyard.report.load.named_runs import named
 from blockyard.report.page.document import encode, render
 from blockyard.report.page.thin import thin
+from blockyard.sweep.plan.sweep_plan import SweepPlan
 
 ADDRESS = "comparison.json"  # where the page asks for newer data
 FILES = ("config.yaml", "status.json", "metrics.csv", "summary.json", "run.json")
@@ -52,8 +55,6 @@ class Watched:
 
     def fingerprint(self) -> tuple[Any, ...]:
         """Changes whenever a file that the comparison reads does. Raises UserError where a path means no run."""
-        from blockyard.report.load.named_runs import named
-
         found = named(self.paths, self.options.get("outputs", "outputs"))
         folders = [*found.runs]
         for sweep in found.sweeps:
@@ -85,8 +86,6 @@ class Watched:
 
     def _compared(self) -> dict[str, Any]:
         """The comparison; where there is none now, the last one or an empty one, and why."""
-        from blockyard.report.comparison import compare
-
         asked = self.paths[0] if len(self.paths) == 1 else self.paths
         try:
             self._last = compare(asked, **self.options).as_dict()
@@ -113,8 +112,6 @@ def _snapshot(comparison: dict[str, Any]) -> Snapshot:
 @lru_cache(maxsize=64)
 def _cells(sweep: Path, stamp: tuple[int, int] | None) -> list[Path]:  # noqa: ARG001 - the key of the cache
     """The run folders of a plan; read again only when the plan's file has another stamp."""
-    from blockyard.sweep.plan.sweep_plan import SweepPlan
-
     plan = SweepPlan.load(sweep)
     return [sweep, *(plan.path(cell) for cell in plan.cells)]
 

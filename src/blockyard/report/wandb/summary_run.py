@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.atomic_files import read_json, write_json
+from blockyard.engine.loggers._wandb import resolve, tear_down
+from blockyard.engine.loggers._wandb_run import Place, bounded, close_run, conclude, define, open_run
 from blockyard.report.wandb.workspace import workspace
 from blockyard.runs.redact import redact, redact_text
 from blockyard.sweep.plan.sweep_plan import SweepPlan
@@ -35,9 +37,6 @@ def mirror(comparison: Mapping[str, Any], plan: SweepPlan, *, seconds: float = _
 
     Says nothing twice: the same figures are logged once. Never raises, and is back after `seconds`.
     """
-    from blockyard.engine.loggers._wandb import resolve, tear_down
-    from blockyard.engine.loggers._wandb_run import Place, bounded
-
     node = _logger(plan)
     if node is None or resolve(str(node.get("mode") or "auto")) == "disabled":
         return None
@@ -158,8 +157,6 @@ def _curves(comparison: Mapping[str, Any], metric: str) -> dict[str, list[list[f
 
 def _tell(place: Any, mode: Any, question: dict[str, Any], content: dict[str, Any]) -> None:
     import wandb
-
-    from blockyard.engine.loggers._wandb_run import close_run, conclude, define, open_run
 
     run = open_run(place, question, mode)
     define(run, content["directions"])

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.atomic_files import read_json, read_yaml
+from blockyard.engine.loggers._wandb import logged_in
 from blockyard.errors import UserError
 from blockyard.runs.folder import CONFIG, RUN
 
@@ -37,8 +38,6 @@ def workspace(comparison: Mapping[str, Any], *, outputs: str = "outputs") -> str
 
     Raises UserError where the package or a login is missing, no run was sent to W&B, or W&B refuses.
     """
-    from blockyard.engine.loggers._wandb import logged_in
-
     if importlib.util.find_spec("wandb_workspaces") is None:
         raise UserError("board --wandb needs the package wandb-workspaces: pip install 'blockyard[workspaces]'")
     if not logged_in():

@@ -14,11 +14,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blockyard.engine.run import train
 from blockyard.errors import UserError
+from blockyard.runs.checkpoint import newest_good
+from blockyard.runs.folder import AlreadyDone, FailedBefore, RunFolder
+from blockyard.runs.identity import identity, run_name
+from blockyard.runs.lock import InUse
+from blockyard.runs.start import create_run
+from blockyard.runs.status import read_status
 from blockyard.sweep.executor.base import BUSY, Outcome, Task
+from blockyard.sweep.search.pruning import watchers
 
 if TYPE_CHECKING:
-    from blockyard.engine.callbacks.base import Watcher
+    from blockyard.engine.callbacks.base import RunCallback
     from blockyard.runs.folder import RunFolder
 
 LOG = "log.txt"
@@ -32,9 +40,6 @@ def execute(task: Task) -> Outcome:
     checkpoint, which loses nothing and is the same as a new start where the cause is gone; without a
     checkpoint, or where none can be read, it starts anew.
     """
-    from blockyard.runs.folder import AlreadyDone, FailedBefore
-    from blockyard.runs.lock import InUse
-
     try:
         with _folder(task) as folder, logged(folder.path / LOG):
             code = _train(task, folder)
@@ -58,9 +63,6 @@ def given_up(task: Task, reason: str, *, failed: bool) -> None:
 
     failed: whether it is for `retry` only; else the same command goes on with it
     """
-    from blockyard.runs.folder import RunFolder
-    from blockyard.runs.status import read_status
-
     with contextlib.suppress(UserError, OSError):
         path = _path(task)
         with RunFolder.open(path).lock() as folder:
@@ -101,9 +103,6 @@ def logged(path: Path) -> Iterator[None]:
 
 
 def _folder(task: Task) -> RunFolder:
-    from blockyard.runs.folder import RunFolder
-    from blockyard.runs.identity import run_name
-
     expected = f"{run_name(task.config)}/s{task.config.get('seed', 0)}"
     if expected != task.key:
         raise UserError(
@@ -113,15 +112,11 @@ def _folder(task: Task) -> RunFolder:
     config = dict(task.config)
     if task.retry and _worn_out(task):
         config["force"] = True
-    return RunFolder.create(config, command=task.command or None, choices=task.choices, failed_too=task.retry)
+    return create_run(config, command=task.command or None, choices=task.choices, failed_too=task.retry)
 
 
 def _worn_out(task: Task) -> bool:
     """Whether a run has failed and left checkpoints of which none can be read."""
-    from blockyard.runs.checkpoint import newest_good
-    from blockyard.runs.identity import identity
-    from blockyard.runs.status import read_status
-
     path = _path(task)
     if not path.is_dir() or read_status(path).state != "failed":
         return False
@@ -134,8 +129,6 @@ def _path(task: Task) -> Path:
 
 
 def _train(task: Task, folder: RunFolder) -> int:
-    from blockyard.engine.run import train
-
     if folder.message:
         sys.stderr.write(f"{folder.message}\n")
     if task.trial is None:
@@ -143,10 +136,8 @@ def _train(task: Task, folder: RunFolder) -> int:
     return train(folder, resume=folder.resumes, watchers=_watchers(task))
 
 
-def _watchers(task: Task) -> Mapping[str, Watcher]:
+def _watchers(task: Task) -> Mapping[str, RunCallback]:
     """Where a search looks on: the watchers of a trial, which report its values and may end it early."""
-    from blockyard.sweep.search.pruning import watchers
-
     return watchers(task)
 
 

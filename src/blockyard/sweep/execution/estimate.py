@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blockyard.atomic_files import read_json
-from blockyard.config.model_size import Scales, said
+from blockyard.config.build import Components
+from blockyard.config.model_size import ModelSizes, describe_error
 from blockyard.runs.folder import RUN, SUMMARY
+from blockyard.runs.store import runs
 from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan
 
 _RECENT = 200  # finished runs of the store that are looked at, the newest
@@ -113,7 +115,7 @@ def spoken(seconds: float) -> str:
 @dataclass
 class _Work:
     plan: SweepPlan
-    scales: Scales = field(default_factory=Scales)
+    scales: ModelSizes = field(default_factory=ModelSizes)
     _sizes: dict[str, int | None] = field(default_factory=dict)
     _spent: float = 0.0
     _failed: dict[str, None] = field(default_factory=dict)
@@ -134,11 +136,9 @@ class _Work:
         """FLOPs a second of a few training steps of a variant, in this process."""
         import torch
 
-        from blockyard.config.build import Plan
-
         config = self.plan.variants[key].config
         try:
-            made = Plan(config)
+            made = Components(config)
             splits, model = made.data.load(made.tokenizer), made.model(0).train()
             size = min(made.data.batch_size, len(splits.train))
             batch = made.objective.prepare(splits.train.batch(torch.arange(size), None))
@@ -149,7 +149,7 @@ class _Work:
                 made.objective.loss(model(**batch.arguments()), batch.target).backward()
                 times.append(time.perf_counter() - before)
         except Exception as error:  # what a component of the user's own may raise; it is an estimate only
-            return None, f"a step could not be timed: {said(error)}"
+            return None, f"a step could not be timed: {describe_error(error)}"
         forward = self.scales.weigh(config, "flops")
         step = statistics.median(times[1:])
         return (3.0 * forward * size / step if forward else None), f"from {len(times)} steps timed on the CPU just now"
@@ -171,17 +171,15 @@ class _Work:
 
     def _length(self, config: dict[str, Any]) -> int | None:
         """Samples of the training part; None where reading it fails or reading has taken long enough."""
-        from blockyard.config.build import Plan
-
         key = json.dumps([config["data"], config["tokenizer"]], sort_keys=True)
         if key not in self._sizes and self._spent < _READ:
             before = time.monotonic()
             try:
-                plan = Plan(config)
+                plan = Components(config)
                 self._sizes[key] = len(plan.data.load(plan.tokenizer).train)
             except Exception as error:  # data that is not there yet, or of the user's own; `unknown` tells it
                 self._sizes[key] = None
-                self._failed[f"the data cannot be read yet ({said(error)})"] = None
+                self._failed[f"the data cannot be read yet ({describe_error(error)})"] = None
             self._spent += time.monotonic() - before
         return self._sizes.get(key)
 
@@ -189,8 +187,6 @@ class _Work:
 def _past(plan: SweepPlan) -> list[_Past]:
     """The newest finished runs of the store that were made on this host and device."""
     import socket
-
-    from blockyard.runs.store import runs
 
     found = []
     for entry in runs(plan.outputs)[:_RECENT]:

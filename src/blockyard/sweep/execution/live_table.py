@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from blockyard.sweep.execution.cell_states import progress
 from blockyard.sweep.plan.sweep_plan import SweepPlan
+from blockyard.terminal import table
 
 if TYPE_CHECKING:
     from blockyard.sweep.execution.runner import Run
@@ -19,7 +20,7 @@ _SEEDS = 8  # columns; more seeds are counted instead
 _STYLES = {"done": "green", "failed": "red", "interrupted": "yellow", "running": "cyan"}
 
 
-class Live(Protocol):
+class LiveTable(Protocol):
     """What the runner tells while it works."""
 
     total: int  # runs, so far as they are known
@@ -105,8 +106,6 @@ class Screen:
     def _table(self, runs: dict[str, Run], places: int | None) -> Any:
         from rich.console import Group
         from rich.text import Text
-
-        from blockyard.terminal import table
 
         seeds = list(dict.fromkeys(cell.seed for cell in self.plan.cells))
         cells = {(c.variant, c.seed): run for run in runs.values() for c in run.cells}

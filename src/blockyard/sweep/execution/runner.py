@@ -17,7 +17,7 @@ from typing import Any
 
 from blockyard.engine.system.interrupts import CODES
 from blockyard.sweep.execution.cell_states import Standing, standing
-from blockyard.sweep.execution.live_table import Live, Screen
+from blockyard.sweep.execution.live_table import LiveTable, Screen
 from blockyard.sweep.execution.scheduling import due, ordered
 from blockyard.sweep.execution.signals import Signals
 from blockyard.sweep.executor.base import BUSY, Executor, Outcome, Task
@@ -52,7 +52,7 @@ class _Loop:
     plan: SweepPlan
     executor: Executor
     retry: bool
-    screen: Live
+    screen: LiveTable
     signals: Signals
     runs: dict[str, Run] = field(default_factory=dict)
     ready: deque[str] = field(default_factory=deque)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan
+from blockyard.sweep.search import tune
 
 if TYPE_CHECKING:
     from blockyard.sweep.execution.runner import Run
@@ -15,8 +16,6 @@ def due(plan: SweepPlan, runs: Mapping[str, Run]) -> Sequence[Cell]:
     """The cells that are due: all, or of a tuned sweep those whose turn has come by the runs so far."""
     if not plan.question.get("tune"):
         return plan.cells
-    from blockyard.sweep.search import tune
-
     values = {key: run.now.metrics for key, run in runs.items() if run.now.state == "done"}
     # One that was killed may still get its value, and a choice without it would not be the same again.
     return tune.due(plan, values, [key for key, run in runs.items() if run.tried and run.now.state == "failed"])

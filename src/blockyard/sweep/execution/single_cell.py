@@ -13,9 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blockyard.engine.run import fit
 from blockyard.errors import UserError
+from blockyard.runs.folder import AlreadyDone, RunFolder
+from blockyard.runs.start import create_run
+from blockyard.sweep.plan.shared_settings import called
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.spec import override_text as spelling
+from blockyard.sweep.spec.question import read
 
 if TYPE_CHECKING:
     from blockyard.runs.folder import RunFolder
@@ -35,12 +40,9 @@ def run(
 
     Raises UserError where they name none, and BadQuestion as the planner does.
     """
-    from blockyard.engine.run import fit
-    from blockyard.runs.folder import AlreadyDone, RunFolder
-
     config, choices = cell(path, words, outputs=outputs, config_dirs=config_dirs, command=command)
     try:
-        folder = RunFolder.create(config, command=list(command) or None, choices=choices)
+        folder = create_run(config, command=list(command) or None, choices=choices)
     except AlreadyDone as done:
         sys.stdout.write(f"{done}\n")
         _retold(done.folder)
@@ -54,7 +56,6 @@ def cell(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The complete config and the choices of the cell that the words name. Raises as `run` does."""
     from blockyard.sweep.plan.planner import make
-    from blockyard.sweep.spec.question import read
 
     question = read(path)
     factors = question.body if question.kind == "grid" else {}
@@ -109,7 +110,6 @@ def _seed(given: dict[str, str], plan: SweepPlan) -> int:
 def _config(plan: SweepPlan, arm: str, setting: dict[str, Any], seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """The cell's complete config and choices. Raises UserError where it was refused, or is none of the plan's."""
     from blockyard.config.compose_many import Composer
-    from blockyard.sweep.plan.shared_settings import called
     from blockyard.sweep.search.trial_config import template
 
     variants = [variant for variant in plan.variants.values() if variant.arm == arm]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from blockyard.errors import UserError
+from blockyard.config import catalog
+from blockyard.errors import UserError, near
 from blockyard.sweep.executor.base import Executor
 
 FAMILY = "executor"
@@ -20,10 +21,8 @@ def build(name: str, options: dict[str, Any], workers: int | None = None) -> Exe
     workers: how many cells at once, where the executor has such an option. Raises UserError naming
     every option that does not fit, and the package to install where one is missing.
     """
-    from blockyard.config import catalog
     from blockyard.config.schema import RESERVED, locate
     from blockyard.config.schema import options as legal
-    from blockyard.errors import near
 
     names = catalog.choices(FAMILY)
     if name not in names:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+from blockyard.sweep.execution.cell import given_up
 from blockyard.sweep.executor.base import Outcome, Task
 
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGTRAP}
@@ -23,7 +24,5 @@ def silent(task: Task, code: int) -> Outcome:
 
 def lost(task: Task, code: int, reason: str, *, failed: bool) -> Outcome:
     """The outcome of a cell that was lost, written into its run's status too."""
-    from blockyard.sweep.execution.cell import given_up
-
     given_up(task, reason, failed=failed)
     return Outcome(task.key, code, reason)

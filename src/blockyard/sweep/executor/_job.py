@@ -7,6 +7,7 @@ import signal
 from types import FrameType
 from typing import Any
 
+from blockyard.sweep.execution.cell import execute
 from blockyard.sweep.executor._warm import use_threads
 from blockyard.sweep.executor.base import Outcome, Task
 
@@ -24,8 +25,6 @@ class Job:
 
     def __call__(self, task: Task) -> Outcome:
         """The cell's outcome; no return where the job goes back into the queue."""
-        from blockyard.sweep.execution.cell import execute
-
         if self.threads is not None:
             use_threads(self.threads)
         number, requeue, asked = self._signal(), None, []

@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from blockyard.sweep.execution.cell import execute
+
 HEAVY = (
     "torch",
     "pytorch_lightning",
@@ -158,8 +160,6 @@ def _cell(order: Order, write: int, server: int) -> int:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         if os.getppid() != server:
             return 143
-    from blockyard.sweep.execution.cell import execute
-
     os.environ.update(order.environment or {})
     if order.threads is not None:
         use_threads(order.threads)

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from blockyard.contracts import Count, NonNegative
 from blockyard.errors import UserError
+from blockyard.sweep.execution.cell import execute
 from blockyard.sweep.executor._deaths import lost
 from blockyard.sweep.executor._slots import cores, wanted
 from blockyard.sweep.executor._warm import use_threads
@@ -144,8 +145,6 @@ def _cell(task: Task, threads: int, folder: str, path: list[str]) -> Outcome:
         os.chdir(folder)  # the data's paths may start there
     sys.path.extend(entry for entry in path if entry not in sys.path)
     use_threads(threads)
-    from blockyard.sweep.execution.cell import execute
-
     return execute(task)
 
 

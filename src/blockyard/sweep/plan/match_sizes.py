@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from blockyard.config.compose import Composed
-from blockyard.config.model_size import Scales
+from blockyard.config.model_size import ModelSizes
 from blockyard.config.size_matching import BUDGETS as WORDS
 from blockyard.config.size_matching import axis, nearest
 
@@ -22,7 +22,7 @@ def solve(
     baseline: str,
     lines: dict[str, list[str]],
     compose: Callable[[Sequence[str]], Composed],
-    scales: Scales,
+    scales: ModelSizes,
 ) -> tuple[dict[str, int], dict[str, Any]]:
     """Widths by arm, and the record {by, target, arms: {name: {dim, value, off}}}.
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blockyard.config.check_cache import Judge
+from blockyard.config.check_cache import CheckCache
 from blockyard.config.compose import Composed
 from blockyard.config.compose_many import Composer
-from blockyard.config.model_size import Scales
+from blockyard.config.model_size import ModelSizes
 from blockyard.errors import UserError
 from blockyard.runs.identity import run_name
 from blockyard.runs.provenance import provenance
@@ -40,7 +40,7 @@ def make(
     Raises BadQuestion with every problem of the file, of its base or its baseline, or where two arms are one.
     """
     question = read(Path(path))
-    planner = _Planner(question, [*question.base, *overrides], Composer(tuple(config_dirs)), Judge(elsewhere))
+    planner = _Planner(question, [*question.base, *overrides], Composer(tuple(config_dirs)), CheckCache(elsewhere))
     planner.judge_base(overrides)
     planner.fill()
     where = Path(outputs).expanduser().absolute()
@@ -68,8 +68,8 @@ class _Planner:
     question: Question
     base: list[str]
     composer: Composer
-    judge: Judge
-    scales: Scales = field(default_factory=Scales)
+    judge: CheckCache
+    scales: ModelSizes = field(default_factory=ModelSizes)
     nodes: Nodes = field(default_factory=Nodes)
     variants: dict[str, Variant] = field(default_factory=dict)
     refused: list[Refused] = field(default_factory=list)

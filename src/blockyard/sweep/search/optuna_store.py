@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blockyard.errors import UserError
+from blockyard.runs.lock import held
 
 if TYPE_CHECKING:
     import optuna
@@ -145,8 +146,6 @@ def _new(arm: str, kept: Any, asked: dict[str, Any], direction: str) -> optuna.S
 
 
 def _worked_on(folder: Path, trial: optuna.trial.FrozenTrial) -> bool:
-    from blockyard.runs.lock import held
-
     return not trial.state.is_finished() and held(folder / str(trial.user_attrs.get("owner")))
 
 

@@ -10,18 +10,19 @@ import logging
 from pathlib import Path
 from typing import Any, ClassVar
 
-from blockyard.engine.callbacks.base import Live, Watcher
+from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.metrics import FILE as METRICS
 from blockyard.runs.metrics_table import read_metrics
 from blockyard.sweep.executor.base import Task
+from blockyard.sweep.search.optuna_store import QUESTION, make_pruner, make_sampler, storage
 
 log = logging.getLogger("blockyard")
 
 NAME = "trial"  # of the watcher and of what run.json says of it
 
 
-def watchers(task: Task) -> dict[str, Watcher]:
+def watchers(task: Task) -> dict[str, RunCallback]:
     """What `engine.fit.train` is given beside the config's callbacks where the task is a trial; else nothing.
 
     Called by who holds the run's lock: the trial is written into run.json.
@@ -33,7 +34,7 @@ def watchers(task: Task) -> dict[str, Watcher]:
     return {NAME: Reporter(folder, task.trial)}
 
 
-class Reporter(Watcher):
+class Reporter(RunCallback):
     """Tells the study each evaluation, numbered from 1, and asks it whether to go on.
 
     A storage that does not answer is one warning: the run then goes to its end unpruned.
@@ -50,7 +51,7 @@ class Reporter(Watcher):
         self._pruner = ""
         self._count = 0
 
-    def begin(self, live: Live) -> None:
+    def begin(self, live: RunState) -> None:
         """Find the trial; say again what a run that is taken up had found before."""
         self._safely(self._open)
         if self._trial is None:
@@ -59,7 +60,7 @@ class Reporter(Watcher):
             if self._metric in row and row["step"] <= live.step:
                 self._safely(lambda value=row[self._metric]: self._report(value))
 
-    def evaluated(self, live: Live, values: dict[str, float]) -> None:
+    def evaluated(self, live: RunState, values: dict[str, float]) -> None:
         """Report, and leave where the pruner says so; a run that ends here anyway is left to end."""
         if self._trial is None:
             return
@@ -74,8 +75,6 @@ class Reporter(Watcher):
 
     def _open(self) -> None:
         import optuna
-
-        from blockyard.sweep.search.optuna_store import QUESTION, make_pruner, make_sampler, storage
 
         study = optuna.load_study(study_name=self._where["study"], storage=storage(self._where["storage"]))
         asked = study.user_attrs[QUESTION]

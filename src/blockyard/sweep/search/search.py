@@ -17,8 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blockyard.config.check_cache import Judge
+from blockyard.config.check_cache import CheckCache
 from blockyard.config.compose_many import Composer
+from blockyard.engine.system.interrupts import LEFT
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import run_name
 from blockyard.runs.lock import RunLock, held
@@ -63,7 +64,7 @@ def run(
         return plan
     # A family that the space names is composed beside the user's own folders, as the planner did.
     compose = compose or Composer(plan.facts.get("config_dirs") or ()).compose
-    search = _Search(plan, executor, say, compose, Judge(elsewhere))
+    search = _Search(plan, executor, say, compose, CheckCache(elsewhere))
     with search.owned():
         if retry:
             search.again()
@@ -90,7 +91,7 @@ def at_once(executor: Executor, search: dict[str, Any]) -> int:
 
 class _Search:
     def __init__(
-        self, plan: SweepPlan, executor: Executor, say: Callable[[str], None], compose: Compose, judge: Judge
+        self, plan: SweepPlan, executor: Executor, say: Callable[[str], None], compose: Compose, judge: CheckCache
     ) -> None:
         self.plan, self.executor, self.say = plan, executor, say
         self.asked: dict[str, Any] = plan.question["search"]
@@ -206,8 +207,6 @@ class _Search:
 
     def _ended(self, arm: Trials, number: int, outcome: Outcome) -> None:
         """What an executor says of a run, told to the study; a run that another process has is waited for."""
-        from blockyard.engine.system.interrupts import LEFT
-
         reason = outcome.reason or f"exit code {outcome.code}"
         kills = int(arm[number].user_attrs.get("kills", 0)) + 1
         if outcome.code == BUSY:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from blockyard.config.check_cache import Judge
+from blockyard.config.check_cache import CheckCache
 from blockyard.config.compose import Composed
 from blockyard.contracts import Issue
 from blockyard.sweep.plan.sweep_plan import SweepPlan, Variant
@@ -27,7 +27,7 @@ class Template:
     overrides: list[str]
     outputs: str
     compose: Compose
-    judge: Judge = field(default_factory=Judge)
+    judge: CheckCache = field(default_factory=CheckCache)
     _parts: dict[tuple[str, str], Composed] = field(default_factory=dict)
 
     def config(self, setting: dict[str, Any], seed: int) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
@@ -55,7 +55,7 @@ class Template:
         return []
 
 
-def template(plan: SweepPlan, arm: str, compose: Compose, judge: Judge | None = None) -> Template | None:
+def template(plan: SweepPlan, arm: str, compose: Compose, judge: CheckCache | None = None) -> Template | None:
     """What the trials of an arm start from, or None where the arm itself was refused.
 
     judge: who knows where they will run; by default on this machine
@@ -64,7 +64,7 @@ def template(plan: SweepPlan, arm: str, compose: Compose, judge: Judge | None = 
     if variant is None:
         return None
     words = next(a.overrides for a in plan.arms if a.name == arm)
-    return Template(variant, [*(plan.question.get("base") or ()), *words], plan.outputs, compose, judge or Judge())
+    return Template(variant, [*(plan.question.get("base") or ()), *words], plan.outputs, compose, judge or CheckCache())
 
 
 def _put(config: dict[str, Any], key: str, value: Any) -> list[Issue]:
