@@ -225,7 +225,7 @@ def test_wandb_is_told_which_way_metrics_are_better_and_keeps_the_final_figures(
 SCRIPT = """
 import sys, time
 from pathlib import Path
-from tests.test_loggers import _folder, _record, Wandb
+from tests.engine.test_loggers import _folder, _record, Wandb
 print("imported", time.monotonic())
 kind, outputs = sys.argv[1:]
 import blockyard.engine.loggers._wandb as module
@@ -318,7 +318,7 @@ def test_trackio_holds_a_flat_config(tmp_path: Path) -> None:
     pytest.importorskip("trackio")
     code = (
         "import sys; from pathlib import Path\n"
-        "from tests.test_loggers import _folder, _record, Trackio\n"
+        "from tests.engine.test_loggers import _folder, _record, Trackio\n"
         "out = Path(sys.argv[1])\n"
         "_record(_folder(out), Trackio(project='yard', directory=str(out / 'board'), group='sweep', name='post/s0'))\n"
     )
@@ -337,7 +337,7 @@ def test_trackio_takes_pictures_into_the_record_of_the_run(tmp_path: Path) -> No
     code = (
         "import sys, sqlite3; from pathlib import Path\n"
         "from PIL import Image\n"
-        "from tests.test_loggers import _folder, _record, Trackio\n"
+        "from tests.engine.test_loggers import _folder, _record, Trackio\n"
         "out = Path(sys.argv[1])\n"
         "folder = _folder(out)\n"
         "logger = lambda: Trackio(project='yard', directory=str(out / 'board'))\n"

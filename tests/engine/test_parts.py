@@ -391,4 +391,4 @@ def test_fused_cells_are_counted_like_their_steps(cell: type[nn.RNNBase]) -> Non
         assert forward.get_total_flops() == wanted
         assert wanted < backward.get_total_flops() <= 2 * wanted
     sizes = [torch.Size(size) for size in ((gates * 16, 12), (gates * 16, 16), (gates * 16,), (gates * 16,))]
-    assert cost_card._recurrent(torch.Size((5, 2, 12)), sizes, 4) == wanted  # as cuDNN is called
+    assert flops._recurrent(torch.Size((5, 2, 12)), sizes, 4) == wanted  # as cuDNN is called

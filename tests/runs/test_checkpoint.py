@@ -176,7 +176,7 @@ def _too_small(path: str) -> None:
 
 
 def test_a_disk_without_room_leaves_the_old_ones(tmp_path: Path) -> None:
-    code = "import sys; from tests.test_checkpoint import _too_small; _too_small(sys.argv[1])"
+    code = "import sys; from tests.runs.test_checkpoint import _too_small; _too_small(sys.argv[1])"
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / LAST)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert [verify(tmp_path / name).step for name in (LAST, PREVIOUS)] == [2, 1]
