@@ -13,7 +13,7 @@ from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.contracts import Issue
 from blockyard.generate import api
-from blockyard.generate.request import Row
+from blockyard.generate.request import GeneratedText
 from blockyard.generate.stepper import Stats
 
 
@@ -95,14 +95,14 @@ def test_what_is_said_of_a_run_stands_before_its_text(monkeypatch: pytest.Monkey
     """A warning that comes with the first pass does not cut the prompt from what follows it."""
     said: list[str] = []
 
-    class Made:
-        rows, stats = [Row("def ", [1])], Stats()
+    class Stream:
+        texts, stats = [GeneratedText("def ", [1])], Stats()
 
         def __iter__(self) -> Iterator[tuple[int, str]]:
             said.append("warning\n")
             yield from ((0, "f"), (0, "("))
 
-    monkeypatch.setattr(api, "generate_all", lambda *_, **__: Made())
+    monkeypatch.setattr(api, "generate_all", lambda *_, **__: Stream())
     monkeypatch.setattr("sys.stdout", SimpleNamespace(write=said.append, flush=lambda: None))
     api.stream_to_terminal("run", ["def "])
     assert "".join(said) == "warning\ndef f(\n"

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from blockyard.errors import UserError
-from blockyard.generate.beam_search import beam_rows, beam_search
+from blockyard.generate.beam_search import beam_search, beam_search_batch
 from blockyard.generate.stepper import Stats
 from tests.components.test_model_shapes import crossing_blocks, two_rows
 from tests.generate.test_decoding import MADE, greedy
@@ -21,7 +21,7 @@ from tests.helpers import LENGTH, choices, has, symbols, tiny, traits
 def searched(model: nn.Module, prompts: list[list[int]], **more: Any) -> tuple[list[list[int]], Stats]:
     """The best row that a beam finds for each prompt."""
     stats, rows = Stats(), [[] for _ in prompts]
-    for step in beam_rows(model, prompts, **{"cache": True, "max_tokens": LENGTH, "stats": stats, **more}):
+    for step in beam_search_batch(model, prompts, **{"cache": True, "max_tokens": LENGTH, "stats": stats, **more}):
         for row, symbol in step:
             rows[row].append(symbol)
     return rows, stats

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from blockyard.generate.decode import decode_rows
-from blockyard.generate.sampling import Chooser, probabilities
-from blockyard.generate.stepper import Stats, way_of
+from blockyard.generate.decode import decode_batch
+from blockyard.generate.sampling import Sampler, probabilities
+from blockyard.generate.stepper import Stats, describe_cache
 from blockyard.model._prefix import Prefix
 from blockyard.ops.cache import KVCache
 from blockyard.token_mixer.none import Nothing
@@ -27,9 +27,9 @@ MADE = 2 * LENGTH + 2  # so many that bounded rows are cut, twice
 def greedy(model: nn.Module, prompts: list[list[int]], *, cache: bool, **more: Any) -> tuple[list[list[int]], Stats]:
     """The likeliest symbols after each prompt."""
     stats, rows = Stats(), [[] for _ in prompts]
-    choose = [Chooser(0, None, 0) for _ in prompts]
+    choose = [Sampler(0, None, 0) for _ in prompts]
     settings = {"max_tokens": MADE, **more}
-    for step in decode_rows(model, prompts, choose, cache=cache, stats=stats, **settings):
+    for step in decode_batch(model, prompts, choose, cache=cache, stats=stats, **settings):
         for row, symbol in step:
             rows[row].append(symbol)
     return rows, stats
@@ -93,7 +93,7 @@ def keeping() -> list[str]:
 
 @pytest.mark.parametrize("mixer", keeping())
 def test_what_a_cache_takes(mixer: str) -> None:
-    """What a row's last token added is what the whole cache grew by, and is said; nothing where a state is kept."""
+    """Bytes per token are what the last token added to the cache, and are printed; constant states add none."""
     model = tiny(causal=True, token_mixer=mixer)
     _, before = greedy(model, [[1]], cache=True, max_tokens=LENGTH - 2)
     _, short = greedy(model, [[1]], cache=True, max_tokens=LENGTH - 1)
@@ -101,9 +101,9 @@ def test_what_a_cache_takes(mixer: str) -> None:
     assert several.cache_bytes == 2 * short.cache_bytes
     assert several.cache_bytes_per_token == short.cache_bytes_per_token == short.cache_bytes - before.cache_bytes
     grows = f"{short.cache_bytes_per_token:,.0f} cache bytes per token"
-    stays = f"{short.cache_bytes:,} cache bytes in all, however long the row"
+    stays = f"{short.cache_bytes:,} cache bytes at any length"
     said, not_said = (grows, stays) if short.cache_bytes_per_token else (stays, grows)
-    assert f"{short.way}, {said}" in str(short)
+    assert f"{short.method}, {said}" in str(short)
     assert not_said not in str(short)
 
 
@@ -111,13 +111,13 @@ WAYS = {"attention": "key-value cache", "gru": "recurrent state", "conv": "cache
 
 
 @pytest.mark.parametrize("pattern", [["attention"], ["gru"], ["conv"], ["gru", "attention"], ["none", "gru"]])
-def test_the_way_of_writing_is_said(pattern: list[str]) -> None:
-    """What is kept, of every kind of layer; that nothing is, and whether that was asked for."""
+def test_the_kind_of_cache_is_printed(pattern: list[str]) -> None:
+    """Of every kind of layer; or that nothing is cached, and why."""
     model = made(*pattern, depth=2, causal=True)
     kept = " and ".join(WAYS[name] for name in pattern if name in WAYS)
     assert f"tokens/s, {kept}, " in str(greedy(model, [[1]], cache=True)[1])
     said = str(greedy(model, [[1]], cache=False)[1])
-    assert "full recomputation: the whole row ran for each token, as cache=false asks" in said
+    assert "full recomputation: the whole sequence ran for each token (cache=false)" in said
     assert kept not in said
 
 
@@ -128,15 +128,15 @@ def test_a_mixer_without_a_cache_is_named() -> None:
         model = made("attention", name, depth=2, causal=True)
         said = str(greedy(model, [[1]], cache=True, max_tokens=2)[1])
         named = type(model.mixers[1]).__name__
-        assert f"full recomputation: the whole row ran for each token, since {named} has no cache" in said
+        assert f"full recomputation: the whole sequence ran for each token ({named} has no cache)" in said
 
 
 def test_a_cache_of_ones_own_needs_no_kind() -> None:
     class Own:
         bytes = 0
 
-    assert way_of(SimpleNamespace(layers=[Own(), KVCache(1, 1, 1)])) == "cache and key-value cache"
-    assert way_of(SimpleNamespace(layers=[Nothing()])) == "nothing kept (no token reads another)"
+    assert describe_cache(SimpleNamespace(layers=[Own(), KVCache(1, 1, 1)])) == "cache and key-value cache"
+    assert describe_cache(SimpleNamespace(layers=[Nothing()])) == "nothing cached (no token reads another)"
 
 
 def test_keys_and_values_are_counted() -> None:

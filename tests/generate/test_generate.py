@@ -16,8 +16,9 @@ import blockyard
 from blockyard.cli import main
 from blockyard.errors import UserError
 from blockyard.generate.api import generate, generate_all, stream_to_terminal
-from blockyard.generate.decode import decode, pieces
-from blockyard.generate.sampling import Chooser
+from blockyard.generate.decode import decode
+from blockyard.generate.detokenize import detokenize
+from blockyard.generate.sampling import Sampler
 from blockyard.generate.stepper import Stats
 from blockyard.runs.load import Loaded
 from blockyard.tokenizer.byte import Byte
@@ -42,7 +43,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Loaded]:
 def _greedy(loaded: Loaded, *, cache: bool, tokens: int = 60, prompt: str = "def f(") -> tuple[list[int], Stats]:
     made = generate(loaded, prompt, max_tokens=tokens, temperature=0, cache=cache)
     assert "".join(made) == made.text
-    return made.symbols, made.stats
+    return made.token_ids, made.stats
 
 
 @pytest.mark.parametrize("name", ["learned", "rope", "alibi", "sinusoidal"])
@@ -79,12 +80,12 @@ def test_the_planted_bug_of_a_stale_cache_is_seen(loaded: dict[str, Loaded], mon
     assert _greedy(loaded["learned"], cache=True)[0] != plain
 
 
-def test_a_long_prompt_is_cut_with_a_word(loaded: dict[str, Loaded], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_long_prompt_is_cut_with_a_warning(loaded: dict[str, Loaded], caplog: pytest.LogCaptureFixture) -> None:
     prompt = "return self.value + 1\n" * 5
     for cache in (True, False):
         made = generate(loaded["learned"], prompt, max_tokens=3, temperature=0, cache=cache)
-        assert len(list(made.texts._steps)) == 3
-    assert f"the prompt has {len(prompt)} tokens, the model sees the last 16" in caplog.text
+        assert len(list(made.stream._steps)) == 3
+    assert f"the prompt has {len(prompt)} tokens; the model sees the last 16" in caplog.text
     assert (
         _greedy(loaded["rope"], cache=True, prompt=prompt)[0] == _greedy(loaded["rope"], cache=False, prompt=prompt)[0]
     )
@@ -102,35 +103,35 @@ def test_a_seed_repeats_and_another_does_not(loaded: dict[str, Loaded]) -> None:
 
 def test_choosing_follows_the_probabilities() -> None:
     scores = torch.tensor([1.0, 2.0, 3.0, -1.0]).log_softmax(-1)
-    chooser = Chooser(0.5, 3, 0)
+    chooser = Sampler(0.5, 3, 0)
     counts = torch.bincount(torch.tensor([chooser(scores) for _ in range(4000)]), minlength=4) / 4000
     expected = torch.softmax(torch.tensor([1.0, 2.0, 3.0, -torch.inf]) / 0.5, -1)
     torch.testing.assert_close(counts, expected, rtol=0, atol=0.03)
-    assert Chooser(1e-12, None, 0)(scores) == 2
-    assert Chooser(0, None, 0)(scores) == 2
+    assert Sampler(1e-12, None, 0)(scores) == 2
+    assert Sampler(0, None, 0)(scores) == 2
     masked = torch.tensor([-torch.inf, 1.0, -torch.inf])
-    assert {Chooser(t, k, 0)(masked) for t, k in ((0, None), (1.0, None), (1.0, 3))} == {1}
+    assert {Sampler(t, k, 0)(masked) for t, k in ((0, None), (1.0, None), (1.0, 3))} == {1}
     nan, inf = float("nan"), float("inf")
     for broken, says in (([nan, 1.0], "NaN"), ([inf, 1.0], "infinite"), ([-inf, -inf], "infinite")):
         for temperature, top_k in ((0, None), (1.0, None), (1.0, 1)):
             with pytest.raises(UserError, match=f"scores are {says}"):
-                Chooser(temperature, top_k, 0)(torch.tensor(broken))
+                Sampler(temperature, top_k, 0)(torch.tensor(broken))
 
 
 def test_characters_of_several_bytes_come_whole() -> None:
     text = "aé漢🙂\u0301b"
-    made = list(pieces(Byte(), iter(text.encode())))
+    made = list(detokenize(Byte(), iter(text.encode())))
     assert made == list(text)
-    assert "".join(pieces(Byte(), iter(b"a\xff\xfe" + b"\x80" * 20 + "é".encode()))).startswith("a\ufffd")
-    assert "".join(pieces(Byte(), iter(b"ab\xc3"))) == "ab\ufffd"
+    assert "".join(detokenize(Byte(), iter(b"a\xff\xfe" + b"\x80" * 20 + "é".encode()))).startswith("a\ufffd")
+    assert "".join(detokenize(Byte(), iter(b"ab\xc3"))) == "ab\ufffd"
     # The planted bug: decoding symbol by symbol breaks them.
     assert "".join(Byte().decode([symbol]) for symbol in text.encode()) != text
 
 
-def test_pieces_join_to_the_whole_for_every_tokenizer(loaded: dict[str, Loaded]) -> None:
+def test_detokenized_parts_join_to_the_whole_for_every_tokenizer(loaded: dict[str, Loaded]) -> None:
     for one in loaded.values():
         symbols = one.tokenizer.encode("def f(x):\n    return 'é漢' + x  # ok\n")
-        assert "".join(pieces(one.tokenizer, iter(symbols))) == one.tokenizer.decode(symbols)
+        assert "".join(detokenize(one.tokenizer, iter(symbols))) == one.tokenizer.decode(symbols)
 
 
 def test_a_mixer_of_one_length_runs_the_padded_row(caplog: pytest.LogCaptureFixture) -> None:
@@ -139,7 +140,7 @@ def test_a_mixer_of_one_length_runs_the_padded_row(caplog: pytest.LogCaptureFixt
     class Fixed(torch.nn.Linear):
         ctx = SimpleNamespace(tokens=SimpleNamespace(max_len=8))
         mixers = (SimpleNamespace(traits=SimpleNamespace(any_length=False)),)
-        position = SimpleNamespace(bounded=False, stretch=1.0)
+        position = SimpleNamespace(bounded=False, length_scale=1.0)
 
         def init_cache(self, batch_size: int) -> None:
             raise ValueError("its mixer takes rows of one length only")
@@ -149,17 +150,17 @@ def test_a_mixer_of_one_length_runs_the_padded_row(caplog: pytest.LogCaptureFixt
             return torch.nn.functional.one_hot((inputs + 1) % 5, 5).float()
 
     stats = Stats()
-    made = list(decode(Fixed(1, 1), [1, 2], Chooser(0, None, 0), max_tokens=9, cache=True, stats=stats))
+    made = list(decode(Fixed(1, 1), [1, 2], Sampler(0, None, 0), max_tokens=9, cache=True, stats=stats))
     assert made == list(itertools.islice(itertools.cycle([3, 4, 0, 1, 2]), 9))
     assert all(row.shape == (1, 8) for row in rows)
     assert stats.cuts == 1
     assert "rows of one length only" in caplog.text
 
 
-def test_what_cannot_be_a_prompt_is_said(loaded: dict[str, Loaded], caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_prompt_is_refused(loaded: dict[str, Loaded], caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(UserError, match="the prompt is empty"):
         generate(loaded["learned"], "")
-    with pytest.raises(UserError, match="no valid text"):
+    with pytest.raises(UserError, match="not valid text"):
         generate(loaded["rope"], "a\udcff")
     with caplog.at_level(logging.WARNING):
         "".join(generate(loaded["learned"], "def 漢字", max_tokens=2))
@@ -169,9 +170,9 @@ def test_what_cannot_be_a_prompt_is_said(loaded: dict[str, Loaded], caplog: pyte
             generate(loaded["rope"], "a", **bad)
 
 
-def test_a_run_that_is_no_decoder_of_text_is_refused(tmp_path: Path) -> None:
+def test_a_run_that_is_not_a_decoder_of_text_is_refused(tmp_path: Path) -> None:
     made = engine_runs.run(tmp_path, "trainer.max_steps=2", "trainer.eval_every=2")
-    with pytest.raises(UserError, match="a model of images; generate needs one of text"):
+    with pytest.raises(UserError, match="a model of images; generate needs a model of text"):
         generate(made.path, "a")
 
 
@@ -191,23 +192,23 @@ def test_the_terminal_gets_text_on_one_channel_and_figures_on_the_other(
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"beam": 4, "temperature": 0.5}, "temperature=0.5 with beam=4: a beam draws nothing"),
-        ({"beam": 4, "seed": 1}, "seed=1 with beam=4: a beam draws nothing"),
-        ({"beam": 0}, "beam=0: takes a whole number from 1"),
-        ({"length_penalty": 2.0}, "give beam=4 with it"),
-        ({"beam": 2, "length_penalty": 2.0}, "its data has no end symbol"),
-        ({"top_p": 0.0}, "top_p=0.0: takes a number above 0"),
-        ({"temperature": 0, "top_k": 3}, "top_k=3 with temperature=0: the likeliest token is taken"),
-        ({"source": "a"}, "reads no source"),
+        ({"beam": 4, "temperature": 0.5}, "temperature=0.5 has no effect with beam=4"),
+        ({"beam": 4, "seed": 1}, "seed=1 has no effect with beam=4: beam search does not sample"),
+        ({"beam": 0}, "beam=0: expected an integer >= 1"),
+        ({"length_penalty": 2.0}, "has an effect in beam search only; add beam=4"),
+        ({"beam": 2, "length_penalty": 2.0}, "has no end token, so all hypotheses have the same length"),
+        ({"top_p": 0.0}, "top_p=0.0: expected a number in (0, 1]"),
+        ({"temperature": 0, "top_k": 3}, "top_k=3 has no effect with temperature=0, which does not sample"),
+        ({"source": "a"}, "takes no source"),
     ],
     ids=str,
 )
-def test_options_that_say_nothing_are_refused(loaded: dict[str, Loaded], given: dict[str, Any], says: str) -> None:
+def test_options_without_effect_are_refused(loaded: dict[str, Loaded], given: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=re.escape(says)):
         generate(loaded["rope"], "a", **given)
 
 
-def test_several_rows_are_what_each_is_alone(
+def test_several_prompts_give_what_each_gives_alone(
     loaded: dict[str, Loaded], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Drawn, each from its own seed; from the command line, as lines of a file."""
@@ -218,14 +219,14 @@ def test_several_rows_are_what_each_is_alone(
         joined[number] += piece
     for number, prompt in enumerate(prompts):
         alone = "".join(generate(rope, prompt, max_tokens=12, seed=5 + number))
-        assert made.rows[number].text == alone == joined[number]
+        assert made.texts[number].text == alone == joined[number]
     (tmp_path / "prompts").write_text("\n\n".join(prompts) + "\n")
     words = ["generate", f"run={rope.folder.path}", "max_tokens=12", "seed=5"]
     assert main([*words, f"prompts={tmp_path / 'prompts'}"]) == 0
     from_file = capsys.readouterr().out
     assert main([*words, *(f"prompt={prompt}" for prompt in prompts)]) == 0
     assert capsys.readouterr().out == from_file
-    for number, row in enumerate(made.rows):
+    for number, row in enumerate(made.texts):
         assert f"--- {number + 1} of 3\n{row.prompt}{row.text}\n" in from_file
     for bad in (["prompts=nowhere"], ["prompt=a", "beam=2", "top_p=0.5"], ["prompt=a", "top_p=2"], ["source=a"]):
         assert main([*words[:2], *bad]) == 2
@@ -238,6 +239,6 @@ def test_beams_of_text(loaded: dict[str, Loaded]) -> None:
     for cache in (True, False):
         made = generate(loaded["rope"], "def f(", beam=3, max_tokens=10, cache=cache)
         assert "".join(made) == made.text
-        assert len(made.symbols) == made.stats.tokens == 10
+        assert len(made.token_ids) == made.stats.tokens == 10
         texts.append(made.text)
     assert texts[0] == texts[1]

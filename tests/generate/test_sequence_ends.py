@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from blockyard.generate.decode import decode_rows
-from blockyard.generate.sampling import Chooser
+from blockyard.generate.decode import decode_batch
+from blockyard.generate.sampling import Sampler
 from blockyard.generate.stepper import Stats
 from tests.generate.test_beam_search import searched
 from tests.helpers import LENGTH, tiny
@@ -37,9 +37,9 @@ def written(model: nn.Module, way: str, prompts: list[list[int]], **settings: An
     settings = {"max_tokens": 4, "cache": True, "end": model.ctx.tokens.end, **settings}
     if way.startswith("beam"):
         return searched(model, prompts, width=1 if way == "beam of one" else 3, **settings)
-    choose = [Chooser(0 if way == "greedy" else 4.0, 0, seed) for seed in range(len(prompts))]
+    choose = [Sampler(0 if way == "greedy" else 4.0, 0, seed) for seed in range(len(prompts))]
     stats, rows = Stats(), [[] for _ in prompts]
-    for step in decode_rows(model, prompts, choose, stats=stats, **settings):
+    for step in decode_batch(model, prompts, choose, stats=stats, **settings):
         for row, symbol in step:
             rows[row].append(symbol)
     return rows, stats
@@ -47,7 +47,7 @@ def written(model: nn.Module, way: str, prompts: list[list[int]], **settings: An
 
 @pytest.mark.parametrize("cache", [True, False])
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_no_text_is_never_written(way: str, cache: bool) -> None:
+def test_special_tokens_are_never_generated(way: str, cache: bool) -> None:
     """Although start and mask are by far the likeliest; where rows have no end, neither is its symbol."""
     for liked in ((START,), (MASK,), (START, MASK)):
         rows, _ = written(framed(liked=liked), way, [[START], [START, 1]], cache=cache)
@@ -67,7 +67,7 @@ def test_what_is_no_text_is_never_written(way: str, cache: bool) -> None:
 @pytest.mark.parametrize("cache", [True, False])
 @pytest.mark.parametrize("position", ["learned", "rope"])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_row_with_an_end_is_never_cut(way: str, position: str, cache: bool) -> None:
+def test_a_sequence_with_an_end_is_never_cut(way: str, position: str, cache: bool) -> None:
     """It ends when the model has no further place, whether its positions know a last one or not, and that is said."""
     model, prompts = framed(position, liked=(1, 2, 3, 4)), [[START], [START, 1, 2], [START, *[1] * (LENGTH - 1)]]
     seen: list[Tensor] = []
@@ -75,7 +75,7 @@ def test_a_row_with_an_end_is_never_cut(way: str, position: str, cache: bool) ->
     rows, stats = written(model, way, prompts, max_tokens=200, cache=cache)
     assert [len(row) for row in rows] == [LENGTH, LENGTH - 2, 1]
     assert (stats.tokens, stats.steps, stats.cuts, stats.unfinished) == (2 * LENGTH - 1, LENGTH, 0, 3)
-    assert f", 3 rows ended without an end symbol, at the {LENGTH} places of the model" in str(stats)
+    assert f", 3 sequences reached the maximum length of {LENGTH} without an end token" in str(stats)
     if not cache:
         assert all(bool((batch[:, 0] == START).all()) for batch in seen)
     for prompt, row in zip(prompts, rows, strict=True):
@@ -83,9 +83,9 @@ def test_a_row_with_an_end_is_never_cut(way: str, position: str, cache: bool) ->
             assert written(model, way, [prompt], max_tokens=200, cache=cache)[0] == [row]
     shorter, stats = written(model, way, prompts, max_tokens=2, cache=cache)
     assert [len(row) for row in shorter] == [2, 2, 1]
-    assert ", 1 row ended without an end symbol" in str(stats)
+    assert ", 1 sequence reached the maximum length" in str(stats)
     shorter, stats = written(model, way, prompts[:1], max_tokens=LENGTH, cache=cache)
-    assert "ended" not in str(stats)  # as many as asked for
+    assert "maximum length" not in str(stats)  # as many as asked for
 
 
 def test_a_beam_stops_where_rows_do() -> None:

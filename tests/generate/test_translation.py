@@ -67,13 +67,13 @@ def test_a_start_that_is_likely_is_no_text(tmp_path: Path, tokenizer: str) -> No
     for how in ({"temperature": 0}, {"temperature": 4.0, "top_k": 0}, {"temperature": 1.0}, {"beam": 1}, {"beam": 3}):
         found = generate_all(loaded, sources=SOURCES, max_tokens=8, **how)
         assert all(list(found))
-        assert any(row.symbols for row in found.rows)
-        assert all(symbol < tokens.start for row in found.rows for symbol in row.symbols)
-        assert all(loaded.tokenizer.decode(row.symbols) == row.text for row in found.rows)
+        assert any(row.token_ids for row in found.texts)
+        assert all(symbol < tokens.start for row in found.texts for symbol in row.token_ids)
+        assert all(loaded.tokenizer.decode(row.token_ids) == row.text for row in found.texts)
 
 
 def test_a_prompt_longer_than_a_row_is_refused(run: RunFolder) -> None:
-    with pytest.raises(UserError, match=r"the prompt has 33 tokens with its start, and rows of .* end at 32"):
+    with pytest.raises(UserError, match=r"the prompt has 33 tokens with its start token; .* takes at most 32"):
         generate(run, "1" * 32, source=SOURCES[0])
     made = generate(run, "1" * 31, source=SOURCES[0], temperature=0)
     assert len("".join(made)) <= 1
@@ -90,8 +90,8 @@ def test_a_device_that_is_not_there_is_refused(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     for device, says in (
         ("cuda", "device=cuda: this machine has no CUDA device; use device=cpu"),
-        ("tpu", "device=tpu: takes cpu, cuda, or one of several such as cuda:1"),
-        ("cuda:x", "device=cuda:x: takes cpu, cuda"),
+        ("tpu", "device=tpu: expected cpu, cuda, or one of several such as cuda:1"),
+        ("cuda:x", "device=cuda:x: expected cpu, cuda"),
         ("", "device=: takes cpu, cuda"),
     ):
         assert main([*words, f"device={device}"]) == 2
@@ -117,5 +117,5 @@ def test_a_run_that_answers_is_refused_with_the_reason(tmp_path: Path) -> None:
     small = ["data.eval_samples=16", "trainer.max_steps=1", "trainer.eval_every=1", "token_mixer.dropout=0"]
     parts = ["tokenizer=symbols", "model=decoder", "head=token", "objective=answer"]
     made = engine_runs.run(tmp_path, *words, *small, *parts)
-    with pytest.raises(UserError, match="answers what is asked in a row of symbols, it does not write one"):
+    with pytest.raises(UserError, match="predicts the answers in a sequence of symbols and does not generate one"):
         generate(made, "1 2 3")

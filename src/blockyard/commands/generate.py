@@ -68,9 +68,9 @@ def _texts(words: Args, key: str) -> list[str] | None:
         return texts or None
     if texts:
         raise UserError(f"{key}= and {key}s= are both given; give one of them")
-    from blockyard.generate.request import lines_of
+    from blockyard.generate.request import read_lines
 
-    return lines_of(f"{key}s", path)
+    return read_lines(f"{key}s", path)
 
 
 def _value(key: str, text: str) -> Any:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from blockyard.contracts import Context
-from blockyard.generate.decode import decode_rows
+from blockyard.generate.decode import decode_batch
 from blockyard.generate.stepper import Stats
 from blockyard.ops.rng import undisturbed
 
@@ -62,6 +62,6 @@ def _row(model: nn.Module, tokens: int) -> Stats:
         memory = model.encode(torch.zeros((1, *model.ctx.data.source), dtype=torch.long, device=device))
     # Not the chooser of `generate`, which refuses scores that are no numbers: here they are only timed.
     choose = [lambda scores: int(scores.argmax())]
-    for _ in decode_rows(model, [[0]], choose, max_tokens=tokens, cache=True, stats=stats, memory=memory):
+    for _ in decode_batch(model, [[0]], choose, max_tokens=tokens, cache=True, stats=stats, memory=memory):
         pass
     return stats

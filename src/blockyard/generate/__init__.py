@@ -1,1 +1,16 @@
-"""Text from a trained decoder or encoder-decoder, token by token or by beam search."""
+"""Text from a trained decoder or encoder-decoder, token by token or by beam search.
+
+api.py           `generate` and `generate_all`: a run and prompts in, a stream of text out
+request.py       validates options, prompts and sources, and encodes them
+decode.py        sampling and greedy decoding of a batch of prompts
+beam_search.py   beam search over a batch of prompts
+stepper.py       next-token scores, from a cache where the model has one
+sampling.py      from scores to a token id
+detokenize.py    from token ids to whole characters
+"""
+
+from __future__ import annotations
+
+from blockyard.generate.api import generate, generate_all
+
+__all__ = ["generate", "generate_all"]

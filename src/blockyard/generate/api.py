@@ -1,8 +1,4 @@
-"""`blockyard generate`: text from a decoder, or from an encoder-decoder that reads a source, token by token.
-
-How rows are made is told in `decoding`, `beam` and `stepping`; here a run is opened, what the user asks for is
-judged, and symbols become text.
-"""
+"""`blockyard generate` from Python: a run and prompts in, a stream of text out."""
 
 from __future__ import annotations
 
@@ -14,10 +10,11 @@ from typing import Any
 
 from blockyard.contracts import TextTokenizer
 from blockyard.errors import UserError
-from blockyard.generate.beam_search import beam_rows
-from blockyard.generate.decode import Pieces, decode_rows
-from blockyard.generate.request import Row, check_device, check_options, encoded, rows_to_write
-from blockyard.generate.sampling import Chooser
+from blockyard.generate.beam_search import beam_search_batch
+from blockyard.generate.decode import decode_batch
+from blockyard.generate.detokenize import Detokenizer
+from blockyard.generate.request import GeneratedText, check_device, check_options, encode_sources, prepare_texts
+from blockyard.generate.sampling import Sampler
 from blockyard.generate.stepper import Stats
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import Loaded, load
@@ -25,49 +22,51 @@ from blockyard.runs.load import Loaded, load
 Run = str | os.PathLike[str] | RunFolder | Loaded
 
 
-class Texts:
-    """Several texts in the making: iterate over it for (row, piece), then read `rows` and `stats`."""
+class TextStream:
+    """Several texts being generated: iterate over it for (index, new text), then read `texts` and `stats`."""
 
-    def __init__(self, loaded: Loaded, rows: list[Row], steps: Iterator[list[tuple[int, int]]], stats: Stats) -> None:
-        self.loaded, self.rows, self.stats, self._steps = loaded, rows, stats, steps
+    def __init__(
+        self, loaded: Loaded, texts: list[GeneratedText], steps: Iterator[list[tuple[int, int]]], stats: Stats
+    ) -> None:
+        self.loaded, self.texts, self.stats, self._steps = loaded, texts, stats, steps
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
-        """Pieces of text, whole characters only, as they come; the sum of a row's is its `text`."""
+        """New text in whole characters, as it comes; the parts of one index add up to its `text`."""
         assert isinstance(self.loaded.tokenizer, TextTokenizer)
-        held = [Pieces(self.loaded.tokenizer) for _ in self.rows]
+        detokenizers = [Detokenizer(self.loaded.tokenizer) for _ in self.texts]
         for step in self._steps:
-            for number, symbol in step:
-                self.rows[number].symbols.append(symbol)
-                yield from self._piece(number, held[number].push(symbol))
-        for number, pieces in enumerate(held):
-            yield from self._piece(number, pieces.rest())
+            for index, token_id in step:
+                self.texts[index].token_ids.append(token_id)
+                yield from self._emit(index, detokenizers[index].push(token_id))
+        for index, detokenizer in enumerate(detokenizers):
+            yield from self._emit(index, detokenizer.flush())
 
-    def _piece(self, number: int, piece: str) -> Iterator[tuple[int, str]]:
-        if piece:
-            self.rows[number].text += piece
-            yield number, piece
+    def _emit(self, index: int, text: str) -> Iterator[tuple[int, str]]:
+        if text:
+            self.texts[index].text += text
+            yield index, text
 
 
 class Generation:
-    """One text in the making: iterate over it for the pieces, then read `text`, `symbols` and `stats`."""
+    """One text being generated: iterate over it for new text, then read `text`, `token_ids` and `stats`."""
 
-    def __init__(self, texts: Texts) -> None:
-        self.texts, self.stats, self.loaded = texts, texts.stats, texts.loaded
-        self.prompt, self.prompt_symbols = texts.rows[0].prompt, texts.rows[0].prompt_symbols
-        self.symbols = texts.rows[0].symbols  # made so far
+    def __init__(self, stream: TextStream) -> None:
+        self.stream, self.stats, self.loaded = stream, stream.stats, stream.loaded
+        self.prompt, self.prompt_ids = stream.texts[0].prompt, stream.texts[0].prompt_ids
+        self.token_ids = stream.texts[0].token_ids  # generated so far
 
     def __iter__(self) -> Iterator[str]:
-        """Pieces of text, whole characters only; their sum is `text`."""
-        return (piece for _, piece in self.texts)
+        """New text in whole characters; the parts add up to `text`."""
+        return (text for _, text in self.stream)
 
     @property
     def text(self) -> str:
-        """What has been made so far."""
-        return self.texts.rows[0].text
+        """The text generated so far."""
+        return self.stream.texts[0].text
 
 
 def generate(run: Run, prompt: str = "", *, source: str | None = None, **settings: Any) -> Generation:
-    """Text that goes on from `prompt`, or that is written from `source`; settings as in `generate_all`."""
+    """Continue `prompt`, or generate from `source`; settings as in `generate_all`."""
     return Generation(generate_all(run, [prompt], sources=None if source is None else [source], **settings))
 
 
@@ -88,38 +87,38 @@ def generate_all(
     outputs: str | os.PathLike[str] = "outputs",
     allow: tuple[str, ...] | list[str] = (),
     device: str = "cpu",
-) -> Texts:
-    """Texts that go on from each of `prompts`, all at once; nothing runs until it is iterated over.
+) -> TextStream:
+    """Continue each of `prompts` in one batch. Nothing runs until the result is iterated over.
 
-    sources: what an encoder reads, one for each prompt (a single prompt serves all)
-    temperature: None is 0.8; 0 takes the likeliest token each time (greedy)
-    top_k: the choice is among so many, 0 among all; None is 40, or all where top_p is given
-    top_p: the choice is among the likeliest that have this probability together
-    seed: None is 0; row r draws from seed + r, so that the first row is what it would be alone
-    beam: search the likeliest whole row with so many hypotheses for each prompt
-    length_penalty: the power of the length that a hypothesis' log probability is divided by; None is 1
-    cache: keep keys, values and states of the past where the model can
-    device: cpu, cuda or cuda:1, for a run that is not loaded yet
+    sources: texts for the encoder, one for each prompt (a single prompt serves all)
+    temperature: None is 0.8; 0 takes the most likely token each time (greedy)
+    top_k: sample among the k most likely tokens, 0 among all; None is 40, or all where top_p is given
+    top_p: sample among the most likely tokens whose probabilities sum to this value
+    seed: None is 0; text r uses seed + r, so that the first one is what it would be alone
+    beam: beam search with this many hypotheses for each prompt
+    length_penalty: divide a hypothesis' log probability by its length to this power; None is 1
+    cache: cache keys, values and states where the model can
+    device: cpu, cuda or cuda:1, where `run` is not loaded yet
 
-    Raises UserError where the run is no decoder of text, the prompt holds nothing to go on from, or options
-    contradict each other.
+    Raises UserError where the run is not a decoder of text, a prompt is empty, or options contradict each other.
     """
-    drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    check_options(max_tokens, beam, length_penalty, drawn)
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    check_options(max_tokens, beam, length_penalty, sampling)
     check_device(device)
     loaded = run if isinstance(run, Loaded) else load(run, which=which, outputs=outputs, device=device, allow=allow)
-    rows = rows_to_write(loaded, prompts, sources)
-    tokens, stats = loaded.model.ctx.tokens, Stats(prompt_tokens=sum(len(row.prompt_symbols) for row in rows))
+    texts = prepare_texts(loaded, prompts, sources)
+    tokens, stats = loaded.model.ctx.tokens, Stats(prompt_tokens=sum(len(text.prompt_ids) for text in texts))
     if length_penalty is not None and tokens.end is None:
         raise UserError(
-            f"length_penalty={length_penalty}: all rows of {loaded.folder.name} get the same length, since its data "
-            "has no end symbol; leave it out"
+            f"length_penalty={length_penalty} has no effect: the data of {loaded.folder.name} has no end token, so all "
+            "hypotheses have the same length; leave it out"
         )
-    memory = None if sources is None else encoded(loaded, [row.source or "" for row in rows])
+    memory = None if sources is None else encode_sources(loaded, [text.source or "" for text in texts])
+    prompt_ids = [text.prompt_ids for text in texts]
     if beam is not None:
-        steps = beam_rows(
+        steps = beam_search_batch(
             loaded.model,
-            [row.prompt_symbols for row in rows],
+            prompt_ids,
             width=beam,
             max_tokens=max_tokens,
             cache=cache,
@@ -128,46 +127,46 @@ def generate_all(
             memory=memory,
             end=tokens.end,
         )
-        return Texts(loaded, rows, steps, stats)
+        return TextStream(loaded, texts, steps, stats)
     temperature = 0.8 if temperature is None else temperature
     top_k = (40 if top_p is None else 0) if top_k is None else top_k
-    choose = [Chooser(temperature, top_k, (seed or 0) + number, top_p) for number in range(len(rows))]
-    steps = decode_rows(
+    samplers = [Sampler(temperature, top_k, (seed or 0) + index, top_p) for index in range(len(texts))]
+    steps = decode_batch(
         loaded.model,
-        [row.prompt_symbols for row in rows],
-        choose,
+        prompt_ids,
+        samplers,
         max_tokens=max_tokens,
         cache=cache,
         stats=stats,
         memory=memory,
         end=tokens.end,
     )
-    return Texts(loaded, rows, steps, stats)
+    return TextStream(loaded, texts, steps, stats)
 
 
 def stream_to_terminal(run: str, prompts: Sequence[str], **settings: Any) -> Stats:
-    """The prompts and what follows on standard output, the cost on standard error.
+    """Write the prompts and their continuations to standard output and the cost to standard error.
 
-    The first row is written as it comes, the others after it, each behind a line with its number.
+    The first text is written as it comes; the others follow, each under a line with its number.
     """
-    made = generate_all(run, prompts, **settings)
-    several = len(made.rows) > 1
-    pieces = iter(made)
-    began = list(islice(pieces, 1))  # what is to be said of the run is said before the row begins
-    sys.stdout.write(_title(made.rows, 0) if several else "")
-    sys.stdout.write(made.rows[0].prompt)
-    for number, piece in chain(began, pieces):
-        if number == 0:
-            sys.stdout.write(piece)
+    stream = generate_all(run, prompts, **settings)
+    texts = stream.texts
+    parts = iter(stream)
+    first = list(islice(parts, 1))  # warnings about the run come out before the text begins
+    sys.stdout.write(_title(texts, 0) if len(texts) > 1 else "")
+    sys.stdout.write(texts[0].prompt)
+    for index, part in chain(first, parts):
+        if index == 0:
+            sys.stdout.write(part)
             sys.stdout.flush()
     sys.stdout.write("\n")
-    for number, row in enumerate(made.rows[1:], start=1):
-        sys.stdout.write(f"{_title(made.rows, number)}{row.prompt}{row.text}\n")
+    for index, text in enumerate(texts[1:], start=1):
+        sys.stdout.write(f"{_title(texts, index)}{text.prompt}{text.text}\n")
     sys.stdout.flush()
-    sys.stderr.write(f"{made.stats}\n")
-    return made.stats
+    sys.stderr.write(f"{stream.stats}\n")
+    return stream.stats
 
 
-def _title(rows: list[Row], number: int) -> str:
-    source = rows[number].source
-    return f"--- {number + 1} of {len(rows)}{'' if source is None else f': {source}'}\n"
+def _title(texts: list[GeneratedText], index: int) -> str:
+    source = texts[index].source
+    return f"--- {index + 1} of {len(texts)}{'' if source is None else f': {source}'}\n"

@@ -1,4 +1,4 @@
-"""From scores to text: row by row or as a beam, and characters of several tokens."""
+"""Sampling and greedy decoding: one token per step for each prompt of a batch."""
 
 from __future__ import annotations
 
@@ -6,28 +6,26 @@ from collections.abc import Callable, Iterator, Sequence
 
 from torch import Tensor, nn
 
-from blockyard.contracts import Memory, TextTokenizer
-from blockyard.generate.stepper import Stats, Stepper, room
-
-_HELD = 8  # tokens without a whole character after which one is given up; UTF-8 needs four bytes at most
+from blockyard.contracts import Memory
+from blockyard.generate.stepper import Stats, Stepper, tokens_left
 
 
 def decode(
     model: nn.Module,
-    symbols: list[int],
+    token_ids: list[int],
     choose: Callable[[Tensor], int],
     *,
     max_tokens: int,
     cache: bool,
     stats: Stats | None = None,
 ) -> Iterator[int]:
-    """Symbols that follow `symbols`, one per step; `stats` is kept up to date."""
+    """Yield the token ids that follow one prompt, one per step; `stats` is updated on the way."""
     stats = Stats() if stats is None else stats
-    for step in decode_rows(model, [symbols], [choose], max_tokens=max_tokens, cache=cache, stats=stats):
-        yield from (symbol for _, symbol in step)
+    for step in decode_batch(model, [token_ids], [choose], max_tokens=max_tokens, cache=cache, stats=stats):
+        yield from (token_id for _, token_id in step)
 
 
-def decode_rows(
+def decode_batch(
     model: nn.Module,
     prompts: Sequence[Sequence[int]],
     choose: Sequence[Callable[[Tensor], int]],
@@ -38,72 +36,36 @@ def decode_rows(
     memory: Memory | None = None,
     end: int | None = None,
 ) -> Iterator[list[tuple[int, int]]]:
-    """What follows each prompt, all at once: (row, symbol) of every row that made one in a step.
+    """Yield, for each step, (index of the prompt, token id) of every sequence that got a new token.
 
-    All rows take a step together: one with a longer prompt reads on in it while others write already, so
-    that every row is what it would be alone, with any mixer. Before `end`, a row stops; where there is one, a row
-    without it stops at the model's last place.
+    All sequences step together: one with a longer prompt still reads it while the others generate, so that each
+    result equals that of the prompt alone, with any mixer. A sequence stops before the token `end`; where the data
+    has an end token, a sequence without one stops at the model's maximum length.
     """
     shortest = min(map(len, prompts))
     starts = [list(prompt[:shortest]) for prompt in prompts]
     stepper = Stepper(model, starts, cache=cache, memory=memory, stats=stats, end=end)
-    waiting = [list(prompt[shortest:]) for prompt in prompts]
-    rooms = [room(model, prompt, max_tokens, end) for prompt in prompts]
-    left = list(rooms)
-    while any(left):
+    unread = [list(prompt[shortest:]) for prompt in prompts]
+    budgets = [tokens_left(model, prompt, max_tokens, end) for prompt in prompts]
+    remaining = list(budgets)
+    while any(remaining):
         scores = stepper.scores()  # (R, V)
-        taken, made = [], []
-        for row, still in enumerate(left):
-            if waiting[row]:
-                taken.append(waiting[row].pop(0))
-            elif not still:
-                taken.append(0)  # a row that is done: nobody reads what follows
+        token_ids, generated = [], []
+        for index, left in enumerate(remaining):
+            if unread[index]:
+                token_ids.append(unread[index].pop(0))
+            elif not left:
+                token_ids.append(0)  # a finished sequence; what follows is not read
             else:
-                taken.append(choose[row](scores[row]))
-                if taken[-1] == end:
-                    left[row] = 0
+                token_id = choose[index](scores[index])
+                token_ids.append(token_id)
+                if token_id == end:
+                    remaining[index] = 0
                 else:
-                    left[row] -= 1
-                    made.append((row, taken[-1]))
-                    if not left[row] and rooms[row] < max_tokens:
-                        stepper.unfinished()
-        stepper.append(taken)
-        stepper.made(len(made))
-        yield made
-
-
-class Pieces:
-    """Text of symbols as they come; a character of several symbols is held back until it is whole."""
-
-    def __init__(self, tokenizer: TextTokenizer) -> None:
-        self._tokenizer, self._made = tokenizer, list[int]()
-        self._begin = self._said = 0  # made[begin:said] is the last piece, for tokenizers whose pieces touch
-
-    def push(self, symbol: int) -> str:
-        """What one symbol more lets us read; nothing where it ends in half a character."""
-        self._made.append(symbol)
-        text = self._tokenizer.decode(self._made[self._begin :])
-        if text.endswith("\N{REPLACEMENT CHARACTER}") and len(self._made) - self._said < _HELD:
-            return ""
-        return self._say(text)
-
-    def rest(self) -> str:
-        """What is still held back, when no symbol follows."""
-        if self._said == len(self._made):
-            return ""
-        return self._say(self._tokenizer.decode(self._made[self._begin :]))
-
-    def _say(self, text: str) -> str:
-        before = len(self._tokenizer.decode(self._made[self._begin : self._said]))
-        self._begin, self._said = self._said, len(self._made)
-        return text[before:]
-
-
-def pieces(tokenizer: TextTokenizer, symbols: Iterator[int]) -> Iterator[str]:
-    """The text of a stream of symbols, in whole characters."""
-    held = Pieces(tokenizer)
-    for symbol in symbols:
-        if piece := held.push(symbol):
-            yield piece
-    if piece := held.rest():
-        yield piece
+                    remaining[index] -= 1
+                    generated.append((index, token_id))
+                    if not remaining[index] and budgets[index] < max_tokens:
+                        stepper.count_unfinished()
+        stepper.append(token_ids)
+        stepper.count_tokens(len(generated))
+        yield generated
