@@ -1,7 +1,7 @@
-"""Files that are either old or new and never half: written beside, synced, then put in place.
+"""Atomic file writes: a temporary file in the same folder is synced, then renamed over the target.
 
-A writer that dies leaves at most a file named `.tmp-...`, which nobody reads and which the next
-start of the run sweeps away.
+A writer that is killed leaves at most a file named `.tmp-...`, which is never read and which the next start of the run
+removes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAX_CONFIG_BYTES = 4_000_000
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in `folder` survive a power cut, where the file system can."""
+    """Flush renames in `folder` to disk, where the file system supports it."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -32,9 +32,9 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`; synced and renamed to it if the block ends without an error.
+    """Yield a temporary path beside `path`, synced and renamed to it if the block ends without an error.
 
-    On any error the temporary file is removed, `path` stays what it was, and the error goes on.
+    On an error the temporary file is removed, `path` is left unchanged, and the error propagates.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f"{TEMPORARY}{path.name[:80]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
@@ -54,18 +54,18 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` as UTF-8. Raises OSError, and leaves the old file, where that is not possible."""
+    """Write `text` as UTF-8. Raises OSError, leaving the old file, if it cannot be written."""
     with replacing(path) as temporary:
         temporary.write_bytes(text.encode("utf-8", errors="replace"))
 
 
 def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
-    """Write plain data as JSON; tensors and numpy numbers are not plain data and raise TypeError."""
+    """Write plain data as JSON. Raises TypeError for tensors, NumPy numbers and other objects."""
     write_text(path, json.dumps(value, indent=indent, default=_plain) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """What `write_json` wrote. Raises ValueError naming the file where it is damaged."""
+    """Read a JSON file. Raises ValueError naming the file if it is damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -73,31 +73,34 @@ def read_json(path: Path) -> Any:
 
 
 def write_yaml(path: Path, value: dict[str, Any]) -> None:
-    """Write a plain nested dict as YAML, keys in the order given."""
+    """Write a plain nested dict as YAML, keeping the order of keys."""
     write_text(path, yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """What `write_yaml` wrote. Raises ValueError where it is damaged, oversized or has aliases."""
+    """Read a YAML mapping. Raises ValueError if it is damaged, too large or uses aliases."""
     try:
         if path.stat().st_size > _MAX_CONFIG_BYTES:
-            raise ValueError("larger than any config")
+            raise ValueError(f"larger than {_MAX_CONFIG_BYTES} bytes")
         value = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     if not isinstance(value, dict):
-        raise ValueError(f"{path} is damaged: it holds no mapping")
+        raise ValueError(f"{path} is damaged: expected a mapping")
     return value
 
 
-def sweep(folder: Path) -> list[str]:
-    """Remove what killed writers left in `folder`; the names. Only for who holds the run's lock."""
-    swept = []
+def remove_temporary(folder: Path) -> list[str]:
+    """Remove temporary files that killed writers left in `folder` and return their names.
+
+    The caller must hold the run's lock.
+    """
+    removed = []
     for path in sorted(folder.glob(f"{TEMPORARY}*")):
         with contextlib.suppress(OSError):
             path.unlink()
-            swept.append(path.name)
-    return swept
+            removed.append(path.name)
+    return removed
 
 
 def _plain(value: Any) -> Any:
@@ -113,7 +116,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-# Enums, named tuples and str subclasses of the config are written as what they are made of.
+# Enums, named tuples and str subclasses are written as their base types.
 _Dumper.add_multi_representer(tuple, lambda dumper, value: dumper.represent_list(list(value)))
 _Dumper.add_multi_representer(Path, lambda dumper, value: dumper.represent_str(str(value)))
 _Dumper.add_multi_representer(str, lambda dumper, value: dumper.represent_str(str(value)))
@@ -121,7 +124,7 @@ _Dumper.add_multi_representer(str, lambda dumper, value: dumper.represent_str(st
 
 class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
-        # A few nested aliases stand for billions of nodes; our own files have none.
+        # A few nested aliases can expand to billions of nodes; files written here have none.
         if self.check_event(yaml.AliasEvent):
             raise ValueError("aliases are not allowed here")
         return super().compose_node(parent, index)

@@ -79,7 +79,7 @@ def test_resuming_a_finished_run_is_news(trained):
     folder, _ = trained
     again = blockyard(folder, "train", f"resume={run_folders(folder)[0]}")
     assert again.returncode == 0, again.stderr
-    assert "is done already" in again.stdout
+    assert "is already done" in again.stdout
 
 
 def test_a_cell_is_not_started_by_hand(trained):

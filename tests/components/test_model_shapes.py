@@ -22,7 +22,7 @@ from tests.components.properties.checks import differs
 from tests.helpers import TinyEmbedder, blocks, factory, node, stir, symbols
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
-# What an order of adding up costs, a few units in the last place; it is not bit by bit the same.
+# What an order of adding up costs, a few units in the last place; it is not bitwise equal the same.
 ROUNDING = {torch.float64: {"rtol": 1e-12, "atol": 1e-12}, torch.float32: {"rtol": 1e-5, "atol": 1e-5}}
 
 

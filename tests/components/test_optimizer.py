@@ -24,7 +24,7 @@ YAMLS = sorted((CONF / "optimizer").glob("*.yaml"))
 SMALL = ("model.dim=16", "model.depth=1", "model.heads=2")
 
 
-def plan_of(path: Path, **options: Any) -> OptimizerBuilder:
+def components_of(path: Path, **options: Any) -> OptimizerBuilder:
     node = yaml.safe_load(path.read_text())
     module, _, name = node.pop("_target_").rpartition(".")
     return getattr(importlib.import_module(module), name)(**{**node, **options})
@@ -90,7 +90,7 @@ def test_a_table_shared_with_the_head_does_not_decay() -> None:
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: path.stem)
 def test_every_optimizer_has_every_parameter_once_and_learns(path: Path) -> None:
     model = vit()
-    optimizer = plan_of(path).build(model)
+    optimizer = components_of(path).build(model)
     held = [id(p) for group in optimizer.param_groups for p in group["params"]]
     assert sorted(held) == sorted(id(p) for p in model.parameters())
     losses = descend(model, optimizer, 30)
@@ -99,7 +99,7 @@ def test_every_optimizer_has_every_parameter_once_and_learns(path: Path) -> None
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: path.stem)
 def test_a_saved_optimizer_goes_on_with_the_same_bits(path: Path) -> None:
-    plan, model = plan_of(path), vit()
+    plan, model = components_of(path), vit()
     optimizer = plan.build(model)
     descend(model, optimizer, 4)
     saved, weights = copy.deepcopy(optimizer.state_dict()), copy.deepcopy(model.state_dict())

@@ -149,7 +149,7 @@ def test_torchrun_starts_one_run_and_its_ranks_go_on_together(tmp_path: Path) ->
         assert left == pytest.approx(right, rel=1e-4)
     again = torchrun(tmp_path / "two", "callbacks.checkpoint.every=3")
     assert again.returncode == 0, again.stderr
-    assert again.stdout.count("is done already") == 2
+    assert again.stdout.count("is already done") == 2
     assert not list(made.path.glob("error*"))
 
     # As if it had been killed after its 24th step: every rank must take up the same checkpoint.

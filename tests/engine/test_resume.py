@@ -142,7 +142,7 @@ def test_a_damaged_last_checkpoint_is_told_and_the_one_before_goes_on(
     found = next(tmp_path.glob("*/s0/checkpoints/last.ckpt"))
     found.write_bytes(found.read_bytes()[:-2000])
     assert_same_bits(run(tmp_path, *MORE), undisturbed)
-    assert "last.ckpt is not used" in caplog.text
+    assert "last.ckpt cannot be used" in caplog.text
 
 
 def test_a_random_stream_left_alone_is_caught(

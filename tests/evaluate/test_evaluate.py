@@ -85,7 +85,7 @@ def test_a_text_that_changed_is_read_with_the_runs_vocabulary_and_said(
 def test_bad_words_are_refused(image: RunFolder, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="split='tests': takes one of test, validation, train"):
         evaluate(image.path, split="tests")
-    with pytest.raises(UserError, match="no run under"):
+    with pytest.raises(UserError, match="no runs under"):
         evaluate("last", outputs=tmp_path)
 
 

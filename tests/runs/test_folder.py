@@ -218,7 +218,7 @@ def test_a_place_that_cannot_be_written_is_the_users_error(tmp_path: Path) -> No
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="choose outputs="):
         create_run(_config(tmp_path / "file"))
-    with pytest.raises(UserError, match="no run"):
+    with pytest.raises(UserError, match="not a run folder"):
         RunFolder.open(tmp_path)
     with pytest.raises(UserError, match="seed="):
         create_run(_config(tmp_path) | {"seed": "x"})
@@ -311,7 +311,7 @@ def test_a_secret_option_does_not_come_back_in_an_error(
     from blockyard.engine import run
     from blockyard.runs import redact as module
 
-    monkeypatch.setattr(module, "_GIVEN", set())
+    monkeypatch.setattr(module, "_REMEMBERED", set())
     secret = "hunter2-open-sesame"
     plain = {"outputs": str(tmp_path), "name": f"my {secret}", "logger": {"api_key": secret, "mode": "auto"}, "x": 1}
 

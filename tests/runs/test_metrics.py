@@ -130,7 +130,7 @@ def test_a_full_disk_delays_rows_and_loses_none(
     monkeypatch.setattr(metrics.os, "pwrite", full)
     for step in range(2, 8):
         writer.append(step, {"a": step / 3})
-    assert caplog.text.count("cannot be written") == 1
+    assert caplog.text.count("cannot write") == 1
     with pytest.raises(OSError, match="No space"):
         MetricsWriter.close(writer)
     monkeypatch.setattr(metrics.os, "pwrite", real)

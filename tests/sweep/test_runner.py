@@ -56,7 +56,7 @@ class Scripted(Executor):
             self.busy.discard(task.key)
             return Outcome(task.key, BUSY, "somebody has it")
         try:
-            with create_run(task.config, choices=task.choices, failed_too=task.retry) as folder:
+            with create_run(task.config, choices=task.choices, retry_failed=task.retry) as folder:
                 if task.key in self.fails:
                     folder.set_status("failed", "scripted", exit_code=1)
                     return Outcome(task.key, 1, "scripted")

@@ -47,7 +47,7 @@ def test_the_best_setting_of_each_arm_becomes_its_cells(tmp_path: Path) -> None:
         assert variant.config["optimizer"]["lr"] == variant.setting["optimizer.lr"]
         cells = [cell for cell in found.cells if cell.variant == variant.key]
         assert [cell.seed for cell in cells] == [0, 1]
-        assert cells[0].run == best.user_attrs["run"]  # the first seed is done already
+        assert cells[0].run == best.user_attrs["run"]  # the first seed is already done
         assert RunFolder.open(found.path(cells[0])).finished
         assert found.facts["search"]["arms"][arm]["chosen"] == variant.key
         assert len(found.facts["search"]["arms"][arm]["trials"]) == 6

@@ -277,7 +277,7 @@ def test_the_agents_command_line_trains_the_cell_and_tells_wandb(
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     assert main(line[2:]) == 0
-    assert "is done already" in capsys.readouterr().out
+    assert "is already done" in capsys.readouterr().out
     (folder,) = (RunFolder.open(found.parent) for found in tmp_path.glob("outputs/*/s1/config.yaml"))
     logger = folder.config["logger"]
     assert (logger["group"], logger["job_type"], logger["name"]) == ("arms", "post", "post/s1")

@@ -17,7 +17,7 @@ def run(arguments: Sequence[str]) -> int:
     from blockyard.engine.run import train
     from blockyard.engine.system.processes import ALLOW
     from blockyard.runs.folder import RunFolder
-    from blockyard.runs.load import named
+    from blockyard.runs.load import check_allowed
 
     if len(arguments) != 1:
         raise UserError("_cell takes one run folder")
@@ -25,6 +25,6 @@ def run(arguments: Sequence[str]) -> int:
     if allow is None:
         raise UserError("_cell is started by `blockyard train` for a run of several processes, not by hand")
     folder = RunFolder.open(arguments[0])
-    named(folder, json.loads(allow))  # what the folder says of itself is not enough
+    check_allowed(folder, json.loads(allow))  # what the folder says of itself is not enough
     folder.foreign = False
     return train(folder, resume=folder.resumes)

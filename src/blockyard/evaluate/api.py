@@ -106,7 +106,7 @@ def _judged(loaded: Loaded, split: str, judge: Callable[[nn.Module, Split, dict[
     summary = {key: facts[key] for key in ("precision", "data") if key in facts} | loaded.folder.summary()
     if "threads" not in summary and isinstance(facts.get("threads"), dict):
         summary["threads"] = facts["threads"].get("threads")
-    options = loaded.plan.node("trainer")
+    options = loaded.components.node("trainer")
     threads = _use_threads(summary.get("threads"))
     try:
         loaded.data.prepare()

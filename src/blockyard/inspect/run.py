@@ -115,7 +115,7 @@ def _tell(loaded: Loaded, kind: str, pictures: dict[str, Path]) -> None:
     """The pictures to the run's logger; whatever it does, the look is done."""
     said: list[str | None] = []
     try:
-        logger = loaded.plan.node("logger")
+        logger = loaded.components.node("logger")
         logger.ready()
     except ValueError as error:
         log.warning("the logger was not told: %s", error)

@@ -79,7 +79,7 @@ def _prompt(loaded: Loaded, prompt: str) -> Sample:
     name, ctx = loaded.folder.name, loaded.model.ctx
     if not isinstance(loaded.tokenizer, TextTokenizer):
         raise UserError(f"prompt: {name} is a model of {loaded.data.spec.things}; use sample=NUMBER")
-    if loaded.plan.architecture.takes_source:
+    if loaded.components.architecture.takes_source:
         raise UserError(f"prompt: {name} reads two rows, a source and a target; use sample=NUMBER")
     symbols = loaded.tokenizer.encode(prompt)
     if not 0 < len(symbols) <= ctx.tokens.max_len:

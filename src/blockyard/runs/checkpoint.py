@@ -1,11 +1,11 @@
-"""Checkpoint files: checked before they are believed, never half written.
+"""Checkpoint files: verified before they are loaded, written atomically.
 
-A run keeps `last.ckpt`, `previous.ckpt` (what was last before) and `best.ckpt`. Each carries a
-stamp: the format, the identity and seed of the run it belongs to, and its step. Before one is
-loaded, the checksum of every record in it is computed anew (a zip file's CRC-32; 16 ms per 50 MB),
-because a flipped bit loads without a word. Loading never runs code: `weights_only` always.
+A run keeps `last.ckpt`, `previous.ckpt` (the last one before) and `best.ckpt`. Each carries a stamp: the format, the
+identity and seed of its run, and its step. Before a checkpoint is loaded, the CRC-32 of every record in the zip file is
+checked (16 ms per 50 MB), because torch loads a flipped bit without an error. Loading never runs code: `weights_only`
+is always on.
 
-`AtomicCheckpointIO` (in `checkpoint_io`, imported when asked for here) writes them for Lightning.
+`AtomicCheckpointIO` (in `checkpoint_io`, imported on access here) writes them for Lightning.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ FORMAT = 1
 
 
 class BadCheckpoint(UserError):  # noqa: N818 - it describes the file
-    """A checkpoint that must not be used, and why."""
+    """A checkpoint that must not be loaded, and the reason."""
 
     def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"{path} is not used: {reason}")
+        super().__init__(f"{path} cannot be used: {reason}")
         self.path, self.reason = path, reason
 
 
 class Stamp(NamedTuple):
-    """What a checkpoint says of itself: the run it belongs to, and the updates done."""
+    """The run that a checkpoint belongs to, and its optimizer step."""
 
     identity: str | None
     seed: int | None
@@ -58,23 +58,23 @@ class Stamp(NamedTuple):
 
 @dataclass(frozen=True)
 class Newest:
-    """The newest checkpoint that can be used, or None, and those that were refused."""
+    """The newest usable checkpoint, or None, and those that were refused."""
 
     path: Path | None
     step: int | None = None
     refused: list[BadCheckpoint] = field(default_factory=list)
 
     def __str__(self) -> str:
-        words = [str(bad) for bad in self.refused]
-        if self.path is not None and words:
-            words.append(f"going on from {self.path.name} (step {self.step})")
-        return "; ".join(words)
+        notes = [str(bad) for bad in self.refused]
+        if self.path is not None and notes:
+            notes.append(f"using {self.path.name} (step {self.step})")
+        return "; ".join(notes)
 
 
 def verify(path: str | Path, *, identity: str | None = None, seed: int | None = None) -> Stamp:
-    """Check that the file is whole, undamaged, ours and, where they are given, of this run.
+    """Check that a file is complete, undamaged, written by blockyard and, if they are given, of this run.
 
-    Raises BadCheckpoint with the reason, FileNotFoundError where there is no file.
+    Raises BadCheckpoint with the reason, FileNotFoundError if there is no file.
     """
     path = Path(path)
     _check_whole(path)
@@ -88,7 +88,7 @@ def read(
     seed: int | None = None,
     map_location: Any = "cpu",
 ) -> dict[str, Any]:
-    """The verified content. Raises BadCheckpoint with the reason, or FileNotFoundError."""
+    """Load and verify a checkpoint. Raises BadCheckpoint with the reason, or FileNotFoundError."""
     path = Path(path)
     _check_whole(path)
     content = _load(path, mmap=False, map_location=map_location)
@@ -97,7 +97,7 @@ def read(
 
 
 def newest_good(folder: str | Path, *, identity: str | None = None, seed: int | None = None) -> Newest:
-    """Of last, previous and best the one with most updates that can be trusted; damaged ones are told."""
+    """The checkpoint with the most steps among last, previous and best that passes `verify`."""
     refused, good = [], []
     for rank, name in enumerate((LAST, PREVIOUS, BEST)):
         path = Path(folder) / name
@@ -124,13 +124,13 @@ def _check_whole(path: Path) -> None:
         raise
     except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
         size = path.stat().st_size
-        raise BadCheckpoint(path, f"it is truncated or no checkpoint at all ({size} bytes; {error})") from error
+        raise BadCheckpoint(path, f"it is truncated or not a checkpoint ({size} bytes; {error})") from error
     except OSError as error:
         raise BadCheckpoint(path, f"it cannot be read ({error.strerror or error})") from error
     if broken is not None:
         raise BadCheckpoint(path, f"it is damaged: the checksum of {broken} is wrong")
     if not any(name.endswith("data.pkl") for name in names):
-        raise BadCheckpoint(path, "it is a zip file, but no checkpoint")
+        raise BadCheckpoint(path, "it is a zip file but not a checkpoint")
 
 
 def _load(path: Path, *, mmap: bool, map_location: Any = "cpu") -> dict[str, Any]:
@@ -139,12 +139,12 @@ def _load(path: Path, *, mmap: bool, map_location: Any = "cpu") -> dict[str, Any
     try:
         content = torch.load(path, map_location=map_location, weights_only=True, mmap=mmap)
     except pickle.UnpicklingError as error:
-        why = str(error).splitlines()[0][:200]
-        raise BadCheckpoint(path, f"it holds more than weights and plain values ({why})") from error
+        reason = str(error).splitlines()[0][:200]
+        raise BadCheckpoint(path, f"it holds more than tensors and plain values ({reason})") from error
     except (RuntimeError, ValueError, KeyError, IndexError, TypeError, AttributeError, EOFError, OSError) as error:
         raise BadCheckpoint(path, f"it cannot be read ({str(error).splitlines()[0][:200]})") from error
     if not isinstance(content, dict):
-        raise BadCheckpoint(path, "it is no checkpoint of a training run")
+        raise BadCheckpoint(path, "it is not a checkpoint of a training run")
     return content
 
 
@@ -153,17 +153,17 @@ def _check_ours(path: Path, content: dict[str, Any], identity: str | None, seed:
     if not isinstance(stamp, dict) or "state_dict" not in content:
         raise BadCheckpoint(path, "it was not written by blockyard")
     if stamp.get("format") != FORMAT:
-        raise BadCheckpoint(path, f"its format is {stamp.get('format')!r}, this version reads {FORMAT}")
-    found = Stamp(stamp.get("identity"), stamp.get("seed"), int(stamp.get("step") or 0))
-    if identity is not None and found.identity != identity:
-        raise BadCheckpoint(path, f"it belongs to another run (identity {found.identity}, this one's is {identity})")
-    if seed is not None and found.seed != seed:
-        raise BadCheckpoint(path, f"it belongs to seed {found.seed}, not to seed {seed}")
-    return found
+        raise BadCheckpoint(path, f"its format is {stamp.get('format')!r}; this version reads {FORMAT}")
+    checked = Stamp(stamp.get("identity"), stamp.get("seed"), int(stamp.get("step") or 0))
+    if identity is not None and checked.identity != identity:
+        raise BadCheckpoint(path, f"it belongs to another run (identity {checked.identity}, expected {identity})")
+    if seed is not None and checked.seed != seed:
+        raise BadCheckpoint(path, f"it belongs to seed {checked.seed}, expected seed {seed}")
+    return checked
 
 
 def __getattr__(name: str) -> object:
-    # Lightning takes seconds to import; looking at runs must not wait for it.
+    # Importing Lightning takes seconds, and reading runs does not need it.
     if name == "AtomicCheckpointIO":
         from blockyard.runs.checkpoint_io import AtomicCheckpointIO
 

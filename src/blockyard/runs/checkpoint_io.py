@@ -1,7 +1,7 @@
-"""How Lightning writes and reads checkpoints here: atomically, in their own folder, verified.
+"""The CheckpointIO plugin for Lightning: atomic writes, verified reads.
 
-Lightning's own writer stages in $TMPDIR; where that is another file system, a kill can leave a
-torn file. Here the temporary file lies beside the target.
+Lightning's own writer stages in $TMPDIR; if that is another file system, a kill can leave a torn file. Here the
+temporary file lies beside the target.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from blockyard.runs.checkpoint import FORMAT, LAST, PREVIOUS, STAMP, read
 
 
 class AtomicCheckpointIO(CheckpointIO):
-    """Writes stamped checkpoints, all or nothing; what was `last.ckpt` becomes `previous.ckpt`.
+    """Writes stamped checkpoints atomically; the old `last.ckpt` becomes `previous.ckpt`.
 
-    identity and seed are the run's (`folder.identity`, `folder.seed`); a checkpoint of another run
-    is refused when it is loaded. None writes and accepts any.
+    identity, seed: of the run (`folder.identity`, `folder.seed`); loading a checkpoint of another run is refused.
+        None accepts any
 
-    Lightning calls it on rank zero only, also under DDP and for the full state under FSDP. Sharded
-    states are not written through it; keep `state_dict_type="full"`.
+    Lightning calls it on rank 0 only, also under DDP and for the full state under FSDP. Sharded states are not written
+    through it; keep `state_dict_type="full"`.
     """
 
     def __init__(self, *, identity: str | None = None, seed: int | None = None) -> None:
@@ -36,9 +36,9 @@ class AtomicCheckpointIO(CheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """Write `checkpoint` to `path`. Raises OSError, and leaves every old file, where it cannot."""
+        """Write `checkpoint` to `path`. Raises OSError, leaving all old files, if it cannot."""
         if storage_options is not None:
-            raise ValueError("storage_options are for other file systems; checkpoints lie in the run folder")
+            raise ValueError("storage_options are not supported: checkpoints lie in the run folder")
         path = Path(path)
         step = int(checkpoint.get("global_step") or 0)
         stamp = {"format": FORMAT, "identity": self.identity, "seed": self.seed, "step": step}
@@ -46,19 +46,19 @@ class AtomicCheckpointIO(CheckpointIO):
             with replacing(path) as temporary:
                 torch.save({**checkpoint, STAMP: stamp}, temporary)
                 if path.name == LAST and path.exists():
-                    _keep(path)
+                    _keep_previous(path)
         except (OSError, RuntimeError) as error:
-            raise _explained(error, path) from error
+            raise _with_cause(error, path) from error
 
     def load_checkpoint(
         self, path: str | os.PathLike[str], map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """The verified content; `weights_only` is always on. Raises BadCheckpoint."""
-        where = "cpu" if map_location is None else map_location
-        return read(path, identity=self.identity, seed=self.seed, map_location=where)
+        """Load and verify a checkpoint, always with `weights_only`. Raises BadCheckpoint."""
+        device = "cpu" if map_location is None else map_location
+        return read(path, identity=self.identity, seed=self.seed, map_location=device)
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Remove a file, or a folder of shards, if it is there."""
+        """Remove a file or a folder of shards, if it exists."""
         path = Path(path)
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -66,8 +66,8 @@ class AtomicCheckpointIO(CheckpointIO):
             path.unlink(missing_ok=True)
 
 
-def _keep(last: Path) -> None:
-    # A second name for the same file, so that at no moment there is no `last`.
+def _keep_previous(last: Path) -> None:
+    # A second name for the same file, so that `last` exists at every moment.
     with replacing(last.with_name(PREVIOUS)) as temporary:
         try:
             os.link(last, temporary)
@@ -75,15 +75,15 @@ def _keep(last: Path) -> None:
             shutil.copyfile(last, temporary)
 
 
-def _explained(error: OSError | RuntimeError, path: Path) -> OSError | RuntimeError:
+def _with_cause(error: OSError | RuntimeError, path: Path) -> OSError | RuntimeError:
     # torch reports a full disk as "unexpected pos" or "file write failed", without the cause.
-    writing = any(word in str(error) for word in ("PytorchStreamWriter", "write", "unexpected pos"))
+    writing = any(text in str(error) for text in ("PytorchStreamWriter", "write", "unexpected pos"))
     if isinstance(error, RuntimeError) and not writing:
         return error
     free = shutil.disk_usage(path.parent).free
     code = getattr(error, "errno", None) or errno.ENOSPC
     return OSError(
         code,
-        f"the checkpoint could not be written ({error}; {free / 2**20:.0f} MiB free); older ones are as they were",
+        f"the checkpoint could not be written ({error}; {free / 2**20:.0f} MiB free); older ones are unchanged",
         str(path),
     )

@@ -1,18 +1,17 @@
-"""A run is a folder: outputs/<name>-<hash>/s<seed>/, owned by one process at a time.
+"""A run is a folder, outputs/<name>-<hash>/s<seed>/, that one process at a time may write to.
 
-    config.yaml     the complete config, frozen; secrets are written as <redacted>
-    run.json        command, versions, code state, machine, choices, ids, later resumes
-    status.json     queued | running | done | failed | interrupted, and why
+    config.yaml     the complete, frozen config; secrets are written as <redacted>
+    run.json        command, versions, git state, machine, choices, ids, resumes
+    status.json     queued | running | done | failed | interrupted, and the reason
     metrics.csv     one row per step
-    summary.json    final and best metrics, costs
-    tokenizer.json  what the tokenizer learned
+    summary.json    final and best metrics, cost
+    tokenizer.json  the fitted state of the tokenizer
     checkpoints/    last.ckpt, previous.ckpt, best.ckpt
     wandb/          the logger's own files
 
-`create_run` answers the same command twice in one of these ways: the first starts; a second
-one at the same time is refused and told the process; after a kill it goes on where the run stood
-(`resumes` is True); after a failure it is refused with the ways out; after the end it raises
-`AlreadyDone`. With `force` the old folder is moved aside, to `.replaced-s<seed>-<time>`, not removed.
+Called again for the same config and seed, `create_run` refuses while another process holds the run, resumes after a
+kill (`resumes` is True), refuses after a failure and names the options, and raises `AlreadyDone` after the end. With
+`force` the old folder is moved to `.replaced-s<seed>-<time>`, not removed.
 """
 
 from __future__ import annotations
@@ -46,71 +45,71 @@ CONFIG, RUN, SUMMARY, TOKENIZER, CHECKPOINTS = (
 
 
 class AlreadyDone(UserError):  # noqa: N818 - news, not an error
-    """The run asked for is done; nothing was started. For the user this is news, not an error: exit code 0."""
+    """The requested run is already done and nothing was started; the command exits with code 0."""
 
     def __init__(self, folder: RunFolder) -> None:
-        super().__init__(f"{folder.path} is done already; force=true starts it anew (the old run is kept aside)")
+        super().__init__(f"{folder.path} is already done; force=true runs it again (the old run is kept)")
         self.folder = folder
 
 
 class FailedBefore(UserError):  # noqa: N818 - it names a state
-    """The run asked for has failed before; nothing was started. reason: what it failed of, where recorded."""
+    """The requested run failed earlier and nothing was started. reason: of that failure, where recorded."""
 
     def __init__(self, path: Path, reason: str | None) -> None:
         super().__init__(
-            f"{path} has failed before ({reason or 'no reason recorded'}); "
-            f"resume={path} goes on from its last checkpoint, force=true starts anew"
+            f"{path} failed earlier ({reason or 'no reason recorded'}); "
+            f"resume={path} continues from its last checkpoint, force=true starts again"
         )
         self.reason = reason
 
 
 class RunFolder:
-    """One run on the disk. Made by `create`, `open` or `blockyard.runs.resume.resume`."""
+    """A run on disk, from `create_run`, `RunFolder.open` or `blockyard.runs.resume.reopen`."""
 
     def __init__(self, path: Path, config: dict[str, Any], lock: RunLock | None = None) -> None:
         self.path = path
         self.config = config
-        self.resumes = False  # whether there is something to go on from
-        self.message: str | None = None  # what a user should be told about how it starts
-        self.foreign = False  # whether the config's own word is all there is for the packages it allows
+        self.resumes = False  # whether there is a state to resume from
+        self.message: str | None = None  # shown to the user at the start
+        self.foreign = False  # whether only the folder's own config vouches for the packages it allows
         self._lock = lock
         self._metrics: MetricsWriter | None = None
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], lock: RunLock | None = None) -> RunFolder:
-        """An existing run, to be read unless its lock is given. Raises UserError where there is none."""
+        """Open an existing run, read-only unless `lock` is given. Raises UserError if there is none."""
         path = Path(path).expanduser().absolute()
         if not (path / CONFIG).is_file():
-            raise UserError(f"{path} is no run: it has no {CONFIG}")
+            raise UserError(f"{path} is not a run folder: it has no {CONFIG}")
         try:
-            found = cls(path, read_yaml(path / CONFIG), lock)
+            run = cls(path, read_yaml(path / CONFIG), lock)
         except (ValueError, OSError) as error:
-            raise UserError(f"{path} cannot be read: {error}; force=true starts anew") from error
-        found.foreign = True
-        return found
+            raise UserError(f"{path} cannot be read: {error}; force=true starts again") from error
+        run.foreign = True
+        return run
 
-    # -- what is in it ---------------------------------------------------------------------------
+    # -- content ---------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
-        """The arm's folder name and the seed, as the run is listed: `<name>-<hash>/s<seed>`."""
+        """`<name>-<hash>/s<seed>`, as runs are listed."""
         return f"{self.path.parent.name}/{self.path.name}"
 
     @property
     def identity(self) -> str:
-        """The hash of the semantic config as recorded at the start."""
+        """The hash of the semantic config, as recorded at the start."""
         recorded = self.facts().get("identity")
-        # Working it out imports what the config allows; a folder may come from anywhere.
+        # Computing it imports the packages that the config allows; a folder may come from a stranger.
         return str(recorded or identity(self.config | {"allow": []} if self.foreign else self.config))
 
     @property
     def seed(self) -> int:
-        """The replicate."""
+        """The seed, which numbers the replicates of an arm."""
         return int(self.config.get("seed", 0))
 
     @property
     def checkpoints(self) -> Path:
-        """Where checkpoints lie."""
+        """The folder of checkpoints."""
         return self.path / CHECKPOINTS
 
     @property
@@ -121,7 +120,7 @@ class RunFolder:
         return self._metrics
 
     def facts(self) -> dict[str, Any]:
-        """What run.json holds; empty where it is missing or damaged."""
+        """The content of run.json; empty if it is missing or damaged."""
         try:
             facts = read_json(self.path / RUN)
         except (OSError, ValueError):
@@ -129,41 +128,41 @@ class RunFolder:
         return facts if isinstance(facts, dict) else {}
 
     def add_facts(self, facts: Mapping[str, Any]) -> None:
-        """Put more into run.json: ids, hashes of data, the precision chosen."""
+        """Add entries to run.json: ids, hashes of data, the precision in use."""
         self.write_json(RUN, self.facts() | dict(facts))
 
     def write_json(self, name: str, value: Any) -> None:
-        """A JSON file of this run, replaced whole. Raises OSError."""
+        """Replace a JSON file of this run atomically. Raises OSError."""
         if Path(name).name != name or name.startswith(TEMPORARY):
-            raise ValueError(f"{name!r} is no plain file name")
+            raise ValueError(f"{name!r} is not a plain file name")
         write_json(self.path / name, value)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """summary.json: final and best metrics and what they cost."""
+        """Write summary.json: final and best metrics, cost."""
         self.write_json(SUMMARY, dict(summary))
 
     def summary(self) -> dict[str, Any]:
-        """What `write_summary` wrote; empty where there is none yet. Raises UserError where it is damaged."""
+        """The content of summary.json; empty if there is none yet. Raises UserError if it is damaged."""
         if not (self.path / SUMMARY).is_file():
             return {}
         try:
             summary = read_json(self.path / SUMMARY)
         except (OSError, ValueError) as error:
-            raise UserError(f"{self.path / SUMMARY} is damaged ({error}); remove it, or bring it back") from error
+            raise UserError(f"{self.path / SUMMARY} is damaged ({error}); restore it, or remove it") from error
         if not isinstance(summary, dict):
-            raise UserError(f"{self.path / SUMMARY} is damaged (it holds no mapping); remove it, or bring it back")
+            raise UserError(f"{self.path / SUMMARY} is damaged (expected a mapping); restore it, or remove it")
         return summary
 
-    # -- how it stands ---------------------------------------------------------------------------
+    # -- status ----------------------------------------------------------------------------------
 
     @property
     def status(self) -> Status:
-        """How the run stands now, killed processes seen as such."""
+        """The current status; a run whose process was killed reads as interrupted."""
         return read_status(self.path)
 
     @property
     def finished(self) -> bool:
-        """Whether it is done."""
+        """Whether the run is done."""
         return self.status.finished
 
     def set_status(
@@ -175,9 +174,9 @@ class RunFolder:
         exit_code: int | None = None,
         **facts: Any,
     ) -> None:
-        """Record how the run stands. A full disk is logged and otherwise ignored: status must not stop a run."""
+        """Record the status. A full disk is logged only: the status file must not stop a run."""
         old = self.status
-        fresh = state in ("queued", "running")
+        active = state in ("queued", "running")
         status = replace(
             old,
             state=state,
@@ -185,23 +184,23 @@ class RunFolder:
             step=old.step if step is None else int(step),
             exit_code=exit_code,
             started=now() if state == "running" else old.started,
-            ended=None if fresh else now(),
+            ended=None if active else now(),
             updated=now(),
             facts=redact(old.facts | facts),
         )
         try:
             write_status(self.path, status)
         except OSError as error:
-            log.warning("the status of %s cannot be written: %s", self.path, error.strerror)
+            log.warning("cannot write the status of %s: %s", self.path, error.strerror)
 
     def lock(self) -> RunFolder:
-        """Take the right to write. Raises UserError naming the process that has it."""
+        """Acquire the right to write. Raises UserError naming the process that holds it."""
         if self._lock is None or not self._lock.owned:
             self._lock = RunLock(self.path).acquire()
         return self
 
     def release(self) -> None:
-        """Close the table and give the lock back; the end of the process does the latter too."""
+        """Close the metrics table and release the lock, which the end of the process releases too."""
         if self._metrics is not None:
             with contextlib.suppress(OSError):
                 self._metrics.close()

@@ -1,10 +1,9 @@
-"""Which configs are the same arm: a hash of everything in a config that changes what is computed.
+"""The identity of a config: a hash of everything in it that changes what is computed.
 
-Left out: the seed (a replicate, not part of an arm), names and tags, where outputs go, loggers,
-and every option that its class names in `incidental` (paths, workers, devices, refresh rates);
-a class that only watches names "*" there, and is left out whole.
-An option equal to its default hashes like an absent one, so that a class which gains an option
-keeps the identities of old runs. The order of keys does not matter.
+Excluded are the seed (it numbers the replicates of an arm), names and tags, the output folder, loggers, and every
+option that its class lists in `incidental` (paths, workers, devices, refresh rates); a class that only observes lists
+"*" and is excluded as a whole. An option equal to its default hashes like an absent one, so that a class can gain an
+option without changing the identity of old runs. The order of keys does not matter.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any
 
 from blockyard.runs.redact import redact, redact_text
 
-# What a run is called, where it is put, who watches it.
+# Naming, output location and logging of a run.
 INCIDENTAL = frozenset(
     {"seed", "name", "tags", "outputs", "force", "allow", "logger", "executor", "experiment", "preset", "hydra"}
     | {"run", "resume", "group", "job_type", "notes"}
@@ -32,14 +31,14 @@ _SLUG = 48
 
 
 def identity(config: dict[str, Any]) -> str:
-    """The first 10 hex digits of the hash of the semantic part of a complete, plain config."""
+    """The first 10 hex digits of the SHA-256 of the semantic part of a complete, plain config."""
     text = json.dumps(semantic(config), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
 def semantic(config: dict[str, Any]) -> dict[str, Any]:
-    """The part of `config` that changes what is computed, in one canonical form."""
-    # So that the identity tells nothing of a secret. The environment has no say in it.
+    """The part of `config` that changes what is computed, in canonical form."""
+    # An identity must not reveal a secret, nor depend on the environment.
     config = redact(config, environment=False)
     packages = (*_PACKAGES, *(config.get("allow") or ()))
     kept = {key: _node(value, packages) for key, value in config.items() if key not in INCIDENTAL}
@@ -47,13 +46,13 @@ def semantic(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_name(config: dict[str, Any]) -> str:
-    """The folder name of an arm: a word for people and the hash, without any character of a path."""
+    """The folder name of an arm: a readable label and the identity, safe as a file name."""
     name = config.get("name")
     return f"{slug(redact_text(str(name)) if name else None) or _label(config)}-{identity(config)}"
 
 
 def slug(name: str | None) -> str:
-    """`name` as part of a file name. Where characters were lost, 4 hex digits keep names apart."""
+    """`name` as part of a file name; if characters were dropped, 4 hex digits keep names distinct."""
     if not name:
         return ""
     text = unicodedata.normalize("NFC", str(name))
@@ -66,13 +65,13 @@ def slug(name: str | None) -> str:
 
 
 def _label(config: dict[str, Any]) -> str:
-    words = []
+    labels = []
     for family in ("data", "token_mixer", "position"):
         node = config.get(family)
         target = str(node.get("_target_", "")) if isinstance(node, dict) else ""
         if target.count(".") >= 1:
-            words.append(target.split(".")[-2])
-    return "-".join(filter(None, (slug(word) for word in words))) or "run"
+            labels.append(target.split(".")[-2])
+    return "-".join(filter(None, (slug(label) for label in labels))) or "run"
 
 
 def _node(value: Any, packages: tuple[str, ...]) -> Any:
@@ -97,22 +96,22 @@ def _node(value: Any, packages: tuple[str, ...]) -> Any:
     if isinstance(value, set | frozenset):
         return sorted(_node(item, packages) for item in value)
     if isinstance(value, float):
-        # 1 and 1.0 are the same rate however they were typed.
+        # 1 and 1.0 are the same value.
         return int(value) if math.isfinite(value) and value.is_integer() else repr(value)
-    # True == 1 in Python, but not in a config.
+    # True == 1 in Python but not in a config.
     return value if value is None or isinstance(value, str | int) else str(value)
 
 
 @lru_cache(maxsize=512)
 def _declared(target: str, packages: tuple[str, ...]) -> tuple[dict[str, Any], frozenset[str]]:
-    """Defaults and incidental options of a target; nothing for one outside `packages`."""
+    """Defaults and incidental options of a target; empty for one outside `packages`."""
     if target.split(".")[0] not in packages:
         return {}, frozenset()
     module, _, name = target.rpartition(".")
     try:
-        found = getattr(importlib.import_module(module), name)
-        parameters = inspect.signature(found).parameters.values()
+        component = getattr(importlib.import_module(module), name)
+        parameters = inspect.signature(component).parameters.values()
     except (ImportError, AttributeError, TypeError, ValueError):
-        return {}, frozenset()  # `check` reports a target that is not there
+        return {}, frozenset()  # `check` reports a missing target
     defaults = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
-    return defaults, frozenset(getattr(found, "incidental", frozenset()))
+    return defaults, frozenset(getattr(component, "incidental", frozenset()))

@@ -1,4 +1,4 @@
-"""A run from its folder alone: `blockyard.load("last").model`."""
+"""Rebuild a run from its folder alone: `blockyard.load("last").model`."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ _PREFIX = "model."
 
 @dataclass(frozen=True)
 class Loaded:
-    """A run in memory. Data is described, not read: `data.load(tokenizer)` reads it.
+    """A run in memory. No data is read yet: `data.load(tokenizer)` reads it.
 
-    model: with its weights, on the device asked for, in evaluation mode
-    step: updates the weights have seen; checkpoint: the file they are from
+    model: with its weights, on the requested device, in evaluation mode
+    components: everything its config describes
+    checkpoint: the file of the weights; step: their optimizer step
     """
 
     model: nn.Module
@@ -37,7 +38,7 @@ class Loaded:
     objective: Objective
     data: DataModule
     config: dict[str, Any]
-    plan: Components
+    components: Components
     folder: RunFolder
     checkpoint: Path
     step: int
@@ -54,77 +55,78 @@ def load(
 ) -> Loaded:
     """Rebuild the model of a run with its weights; no data is read.
 
-    run: a path, a name, an id or the beginning of one, or `last`
+    run: a path, a name, an id, a unique part of one, or `last`
     which: "best" by validation, "last", or "previous"
-    allow: packages besides blockyard's own that the run's components may come from; the run's own
-        word is not taken for it, because a folder may come from anywhere
-    position: options of the position scheme to read the weights with, in place of the run's own
+    allow: further packages that the run's components may come from; the run's own config does not count, because
+        the folder may come from a stranger
+    position: options of the position scheme that replace the run's own
 
-    Raises UserError where there is no such run, or its checkpoint is missing, damaged or foreign.
+    Raises UserError if there is no such run, or its checkpoint is missing, damaged or of another run.
     """
     if which not in WHICH:
-        raise UserError(f"which={which!r}: takes one of {', '.join(WHICH)}")
+        raise UserError(f"which={which!r}: expected one of {', '.join(WHICH)}")
     folder = run if isinstance(run, RunFolder) else find(run, outputs)
-    plan = plan_of(folder, allow, position)
+    components = components_of(folder, allow, position)
     path, content = _content(folder, which)
-    model = plan.model(folder.seed)
+    model = components.model(folder.seed)
     weights = {k.removeprefix(_PREFIX): v for k, v in content["state_dict"].items() if k.startswith(_PREFIX)}
-    _fit(model, weights, path)
+    _load_weights(model, weights, path)
     return Loaded(
         model=model.to(device).eval(),
-        tokenizer=plan.tokenizer,
-        objective=plan.objective,
-        data=plan.data,
+        tokenizer=components.tokenizer,
+        objective=components.objective,
+        data=components.data,
         config=folder.config,
-        plan=plan,
+        components=components,
         folder=folder,
         checkpoint=path,
         step=int(content.get("global_step") or 0),
     )
 
 
-def plan_of(
+def components_of(
     folder: RunFolder, allow: tuple[str, ...] | list[str] = (), position: Mapping[str, Any] | None = None
 ) -> Components:
-    """The plan of a run, its tokenizer as it was trained. Raises UserError for what it may not name."""
+    """The components of a run, with its fitted tokenizer. Raises UserError for a package that is not allowed."""
     from blockyard.config import build
 
-    config = trusted(folder, allow, position)
+    config = trusted_config(folder, allow, position)
     try:
-        plan = build.Components(config)
+        components = build.Components(config)
     except (ValueError, TypeError, KeyError, OSError) as error:
         raise UserError(f"{folder.path} cannot be rebuilt: {error}") from error
     path = folder.path / TOKENIZER
     if path.is_file():
         try:
-            plan.tokenizer.load_state(read_json(path))
+            components.tokenizer.load_state(read_json(path))
         except Exception as error:  # tokenizers' own library raises nothing narrower
-            why = (str(error).splitlines() or [type(error).__name__])[0]
-            raise UserError(f"{folder.path} cannot be rebuilt: {TOKENIZER} is damaged ({why})") from error
-    return plan
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise UserError(f"{folder.path} cannot be rebuilt: {TOKENIZER} is damaged ({reason})") from error
+    return components
 
 
-def named(folder: RunFolder, allow: tuple[str, ...] | list[str] = ()) -> None:
-    """Raises UserError where the run's config names packages that the user did not. Imports nothing."""
-    asked = [str(package) for package in folder.config.get("allow") or ()]
-    missing = [package for package in asked if package not in allow]
+def check_allowed(folder: RunFolder, allow: tuple[str, ...] | list[str] = ()) -> None:
+    """Raises UserError if the run uses packages that are not in `allow`. Imports nothing."""
+    packages = [str(package) for package in folder.config.get("allow") or ()]
+    missing = [package for package in packages if package not in allow]
     if missing:
         raise UserError(
-            f"{folder.path} uses components of {', '.join(missing)}; if you trust it, say allow=[{','.join(missing)}]"
+            f"{folder.path} uses components of {', '.join(missing)}; if you trust the folder, add "
+            f"allow=[{','.join(missing)}]"
         )
 
 
-def trusted(
+def trusted_config(
     folder: RunFolder, allow: tuple[str, ...] | list[str] = (), position: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The frozen config with `allow` as the user said it, and options of `position` changed.
+    """The frozen config with the user's own `allow` and with options of `position` replaced.
 
-    Raises UserError naming all that is wrong with it.
+    Raises UserError with every problem that `check` reports.
     """
     from blockyard.config.check import check
     from blockyard.config.compose import Composed
 
-    named(folder, allow)
+    check_allowed(folder, allow)
     config = folder.config | {"allow": list(allow)}
     if position:
         config["position"] = {**config["position"], **position}
@@ -137,26 +139,26 @@ def trusted(
 
 def _content(folder: RunFolder, which: str) -> tuple[Path, dict[str, Any]]:
     path = folder.checkpoints / WHICH[which]
-    others = [word for word, name in WHICH.items() if word != which and (folder.checkpoints / name).is_file()]
-    way_out = f"; which={others[0]} is there" if others else ""
+    others = [key for key, name in WHICH.items() if key != which and (folder.checkpoints / name).is_file()]
+    hint = f"; which={others[0]} exists" if others else ""
     try:
         return path, read(path, identity=folder.identity, seed=folder.seed)
     except FileNotFoundError:
-        raise UserError(f"{folder.name} has no {path.name} (it is {folder.status}){way_out}") from None
+        raise UserError(f"{folder.name} has no {path.name} (the run is {folder.status}){hint}") from None
     except BadCheckpoint as bad:
-        bad.args = (f"{bad}{way_out}",)
+        bad.args = (f"{bad}{hint}",)
         raise
 
 
-def _fit(model: nn.Module, weights: dict[str, Any], path: Path) -> None:
-    own = model.state_dict()
-    missing, extra = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
-    other = [name for name in own.keys() & weights.keys() if own[name].shape != weights[name].shape]
+def _load_weights(model: nn.Module, weights: dict[str, Any], path: Path) -> None:
+    expected = model.state_dict()
+    missing, extra = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
+    other = [name for name in expected.keys() & weights.keys() if expected[name].shape != weights[name].shape]
     if missing or extra or other:
-        words = [
+        problems = [
             f"{kind} {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
             for kind, names in (("lacks", missing), ("has unknown", extra), ("has another shape of", sorted(other)))
             if names
         ]
-        raise BadCheckpoint(path, f"it is of another architecture: it {', '.join(words)}")
+        raise BadCheckpoint(path, f"it belongs to another architecture: it {', '.join(problems)}")
     model.load_state_dict(weights)

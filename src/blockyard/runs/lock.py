@@ -1,8 +1,10 @@
 """One process per run: an advisory file lock beside the run's folder.
 
-The lock file lies beside the folder, not in it, so that a folder can be moved away under the
-lock. The kernel drops the lock when its holder dies, however it dies, so "locked" and "alive"
-are the same question and no stale pid is ever believed.
+The lock file lies beside the folder, not in it, so that the folder can be moved while locked. The kernel releases the
+lock when its holder dies, so a held lock means a live process, and no recorded pid has to be trusted.
+
+`filelock` does not fit: its releases before 4 truncate the file on each attempt, which would erase the holder's note,
+and it can fall back to a lock file that outlives its process.
 """
 
 from __future__ import annotations
@@ -18,15 +20,15 @@ from pathlib import Path
 
 from blockyard.errors import UserError
 
-_PATIENCE = 0.5  # seconds; a look by `held` lasts microseconds
+_TIMEOUT = 0.5  # seconds; `held` takes the lock for microseconds
 
 
 class InUse(UserError):  # noqa: N818 - it names a state
-    """Another live process has the run."""
+    """Another live process holds the run."""
 
 
 class RunLock:
-    """The exclusive right to write a run folder. Released by `release` or by the process's end."""
+    """The exclusive right to write a run folder, until `release` or the end of the process."""
 
     def __init__(self, folder: Path) -> None:
         self.path = lock_path(folder)
@@ -39,22 +41,22 @@ class RunLock:
         return self._handle is not None
 
     def acquire(self) -> RunLock:
-        """Take the lock now. Raises InUse naming the holder where another process has it, UserError without locks."""
-        deadline = time.monotonic() + _PATIENCE
+        """Take the lock. Raises InUse naming the holder if another process has it, UserError without lock support."""
+        deadline = time.monotonic() + _TIMEOUT
         while True:
             try:
                 handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             except OSError as error:
                 raise UserError(f"cannot lock {self.folder}: {error.strerror}; choose outputs=FOLDER") from error
             try:
-                taken = _try_lock(handle, fcntl.LOCK_EX) and _same_file(handle, self.path)
+                acquired = _try_lock(handle, fcntl.LOCK_EX) and _same_file(handle, self.path)
             except OSError as error:
                 os.close(handle)
                 raise UserError(
-                    f"the file system of {self.folder} has no file locks ({error.strerror}); "
-                    "choose outputs=FOLDER on another"
+                    f"the file system of {self.folder} does not support file locks ({error.strerror}); "
+                    "choose outputs=FOLDER on another one"
                 ) from error
-            if taken:
+            if acquired:
                 break
             os.close(handle)
             if time.monotonic() > deadline:
@@ -62,7 +64,7 @@ class RunLock:
             time.sleep(0.02)
         self._handle = handle
         _OWNED.add(self)
-        # A disk without a free byte is no reason not to run: the note is for people.
+        # The note is informative only: a full disk must not prevent the run.
         with contextlib.suppress(OSError):
             note = json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode()
             os.ftruncate(handle, 0)
@@ -70,17 +72,17 @@ class RunLock:
         return self
 
     def release(self) -> None:
-        """Give the lock back; the file stays, because removing it would race with the next taker."""
+        """Release the lock. The file stays, because removing it would race with the next process."""
         if self._handle is not None:
             _OWNED.discard(self)
-            # Said aloud, because a child that was forked this moment may still have a copy.
+            # Unlock explicitly: a child forked at this moment may still hold a copy of the handle.
             with contextlib.suppress(OSError):
                 fcntl.flock(self._handle, fcntl.LOCK_UN)
             os.close(self._handle)
             self._handle = None
 
     def forget(self) -> None:
-        """In a forked child: close the copy, so that a worker that outlives its parent holds nothing."""
+        """Close the copy in a forked child, so that a worker that outlives its parent holds no lock."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
@@ -94,7 +96,7 @@ class RunLock:
 
 
 def lock_path(folder: Path) -> Path:
-    """Where the lock of a run folder lies."""
+    """The path of a run folder's lock file."""
     return folder.parent / f".{folder.name}.lock"
 
 
@@ -106,14 +108,14 @@ def held(folder: Path) -> bool:
         return False
     try:
         return not _try_lock(handle, fcntl.LOCK_SH)
-    except OSError:  # a file system without locks holds none
+    except OSError:  # no lock support, so no lock
         return False
     finally:
         os.close(handle)
 
 
 def holder(folder: Path) -> dict[str, object] | None:
-    """What the last holder wrote about itself: pid and host."""
+    """The pid and host that the last holder wrote; None if there is no readable note."""
     try:
         note = json.loads(lock_path(folder).read_text())
     except (OSError, ValueError):
@@ -132,7 +134,7 @@ def _try_lock(handle: int, kind: int) -> bool:
 
 
 def _same_file(handle: int, path: Path) -> bool:
-    # The file may have been removed and made again between opening and locking it.
+    # The file may have been removed and created again between opening and locking it.
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except OSError:

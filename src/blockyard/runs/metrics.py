@@ -1,9 +1,8 @@
-"""The run's metrics as a table: metrics.csv, one row per step, one column per metric.
+"""metrics.csv: the metrics of a run as a table, one row per step, one column per metric.
 
-Rows are appended with one write each, so a kill leaves whole rows and at most a torn last one,
-which the next reader or writer leaves out. A metric seen for the first time adds a column: the
-table is then written anew beside and put in place. No step appears twice: what is said of the
-last step again joins its row, and `truncate_after` takes back what a resumed run will say anew.
+Each row is appended with one write, so a kill leaves complete rows and at most a torn last one, which readers and
+writers drop. A new metric adds a column, for which the table is rewritten atomically. No step appears twice: further
+metrics of the last step are merged into its row, and `truncate_after` removes what a resumed run will log again.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from blockyard.atomic_files import replacing
-from blockyard.runs.metrics_table import Row, joined, line_of, parse, read_metrics, text_of
+from blockyard.runs.metrics_table import Row, line_of, merge_steps, parse, read_metrics, text_of
 
 log = logging.getLogger("blockyard")
 
@@ -22,16 +21,16 @@ FILE = "metrics.csv"
 
 
 class MetricsWriter:
-    """Appends to a run's metrics.csv. For one process at a time, the one that holds the run's lock."""
+    """Appends to a run's metrics.csv. Only the process that holds the run's lock may use it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._handle: int | None = None
         self._columns: list[str] = ["step"]
         self._last: Row | None = None
-        self._last_at = 0  # where the last row begins in the file
+        self._last_at = 0  # byte offset of the last row
         self._end = 0
-        self._pending: list[Row] = []  # rows a full disk refused
+        self._pending: list[Row] = []  # rows that a full disk refused
         self._warned = False
 
     @property
@@ -42,10 +41,10 @@ class MetricsWriter:
         return None if last is None else int(last["step"])
 
     def append(self, step: int, values: Mapping[str, float]) -> None:
-        """Say `values` of `step`; a step is said in order, and joins the last row if it is that row's.
+        """Log `values` at `step`. Steps come in order; a repeated last step is merged into its row.
 
-        A disk that refuses the row is warned of once; rows are kept and tried again with the next.
-        Raises ValueError for a step before the last one.
+        If the disk refuses a row, one warning is logged and the row is retried with the next one. Raises ValueError for
+        a step before the last one.
         """
         last = self.last_step
         if last is not None and step < last:
@@ -62,18 +61,18 @@ class MetricsWriter:
         self._flush(final=False)
 
     def truncate_after(self, step: int) -> None:
-        """Take back every row of a later step than `step`. Raises OSError."""
+        """Remove all rows after `step`. Raises OSError."""
         self._open()
         rows = [row for row in (*read_metrics(self.path), *self._pending) if row["step"] <= step]
         self._pending = []
-        self._rewrite(joined(rows))
+        self._rewrite(merge_steps(rows))
 
     def rows(self) -> list[Row]:
-        """All rows so far."""
-        return joined([*read_metrics(self.path), *self._pending])
+        """All rows so far, those not written yet included."""
+        return merge_steps([*read_metrics(self.path), *self._pending])
 
     def close(self) -> None:
-        """Sync and close. Raises OSError where rows could not be written to the end."""
+        """Sync and close. Raises OSError if rows remain that cannot be written."""
         try:
             if self._pending:
                 self._flush(final=True)
@@ -95,23 +94,22 @@ class MetricsWriter:
             if final:
                 raise
             if not self._warned:
-                log.warning("%s cannot be written (%s); rows are kept and tried again", self.path, error.strerror)
+                log.warning("cannot write %s (%s); rows are kept and written later", self.path, error.strerror)
                 self._warned = True
 
     def _write(self, row: Row) -> None:
         new = [name for name in row if name not in self._columns]
-        joins = self._last is not None and self._last["step"] == row["step"]
-        merged = {**self._last, **row} if joins and self._last is not None else row
+        merges = self._last is not None and self._last["step"] == row["step"]
+        merged = {**self._last, **row} if merges and self._last is not None else row
         if new or self._end == 0:
-            kept = read_metrics(self.path)
-            self._rewrite(joined([*kept, merged]), extra=new)
+            self._rewrite(merge_steps([*read_metrics(self.path), merged]), extra=new)
             return
         assert self._handle is not None
-        at = self._last_at if joins else self._end
+        at = self._last_at if merges else self._end
         line = line_of([text_of(merged.get(name)) for name in self._columns])
         written = os.pwrite(self._handle, line, at)
-        if written < len(line):  # the disk is full in the middle of a row: take the piece back
-            old = line_of([text_of(self._last.get(name)) for name in self._columns]) if joins and self._last else b""
+        if written < len(line):  # the disk filled up in the middle of a row: restore the old one
+            old = line_of([text_of(self._last.get(name)) for name in self._columns]) if merges and self._last else b""
             os.pwrite(self._handle, old, at)
             os.ftruncate(self._handle, at + len(old))
             raise OSError(28, "No space left on device", str(self.path))
@@ -144,7 +142,7 @@ class MetricsWriter:
             aside = self.path.with_name(f"{self.path.stem}.damaged{self.path.suffix}")
             with replacing(aside) as copy:
                 copy.write_bytes(self.path.read_bytes())
-            log.warning("%s has damaged lines, left out; the file as it was is %s", self.path, aside.name)
+            log.warning("%s has damaged lines, which are dropped; the original is kept as %s", self.path, aside.name)
         if condition != "whole":
             self._rewrite(rows)
             return

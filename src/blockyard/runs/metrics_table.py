@@ -1,4 +1,4 @@
-"""The form of metrics.csv: reading whatever lies there, and writing one row."""
+"""The format of metrics.csv: read any file, damaged ones too, and write one row."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Row = dict[str, float]
 
 
 def read_metrics(path: Path) -> list[Row]:
-    """All whole rows, in order of steps; empty cells are absent, `step` is an int.
+    """All complete rows in order of steps; empty cells are absent, `step` is an int.
 
-    Lines that are torn or damaged are left out. A missing file reads as no rows.
+    Torn or damaged lines are dropped. A missing file gives no rows.
     """
     return parse(path)[1]
 
 
 def parse(path: Path) -> tuple[list[str], list[Row], Literal["whole", "torn", "damaged"]]:
-    """Columns, rows, and whether the file holds exactly these, a torn end besides, or worse."""
+    """Columns, rows, and whether the file is whole, has a torn last line, or is damaged."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -40,7 +40,7 @@ def parse(path: Path) -> tuple[list[str], list[Row], Literal["whole", "torn", "d
             rows.append(row)
     if damaged:
         return columns, rows, "damaged"
-    # A last row in another spelling (edited by hand) would move `_last_at`: written anew like a torn one.
+    # A last row that was edited by hand would invalidate byte offsets, so it counts as torn and is rewritten.
     last = [text_of(rows[-1].get(name)) for name in columns] if rows else columns
     exact = not torn and data.endswith(line_of(last))
     return columns, rows, "whole" if exact else "torn"
@@ -57,8 +57,8 @@ def _row(columns: list[str], cells: list[str]) -> Row | None:
     return row
 
 
-def joined(rows: Iterable[Row]) -> list[Row]:
-    """One row per step, in order; later words win."""
+def merge_steps(rows: Iterable[Row]) -> list[Row]:
+    """One row per step, in order; later values win."""
     merged: list[Row] = []
     for row in rows:
         if merged and merged[-1]["step"] == row["step"]:
@@ -69,7 +69,7 @@ def joined(rows: Iterable[Row]) -> list[Row]:
 
 
 def text_of(value: float | None) -> str:
-    """A cell: nothing for None, no point where there is no fraction, else what reads back exactly."""
+    """The text of a cell: empty for None, an integer without a point, else the shortest exact text."""
     if value is None:
         return ""
     if isinstance(value, int) or (math.isfinite(value) and value.is_integer() and abs(value) < 2**53):
@@ -78,7 +78,7 @@ def text_of(value: float | None) -> str:
 
 
 def line_of(cells: list[str]) -> bytes:
-    """A row as it lies in the file."""
+    """The bytes of a row in the file."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerow(cells)
     return out.getvalue().encode()

@@ -1,4 +1,4 @@
-"""Where a run comes from: command, versions, code state, machine. Gathering it never fails."""
+"""Where a run comes from: command, versions, git state, machine. Collecting it never fails."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _GIT_SECONDS = 5
 
 
 def provenance(command: Sequence[str] | None = None) -> dict[str, Any]:
-    """Everything but the config that a run depends on, as plain JSON and without secrets."""
+    """What a run depends on besides its config, as plain JSON without secrets."""
     return {
         "time": now(),
         "command": redact_command(sys.argv if command is None else command),
@@ -47,25 +47,25 @@ def provenance(command: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Installed versions of what can change a result, read without importing any of it."""
-    found = {"python": platform.python_version(), "blockyard": version("blockyard")}
+    """Installed versions of packages that can change a result, read without importing them."""
+    installed = {"python": platform.python_version(), "blockyard": version("blockyard")}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
     """Commit, branch and a hash of uncommitted changes of the checkout around `folder`; None outside one.
 
-    Only tracked files count; the address of the remote, which may hold a password, is not asked for.
+    Only tracked files count. The address of the remote is not read, because it may contain a password.
     """
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return None
-    # An installed wheel inside somebody's repository is not that repository's code.
+    # A wheel installed inside another repository is not that repository's code.
     if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
     diff = _git(folder, "diff", "HEAD", "--no-ext-diff", "--no-color", "--binary") or ""
@@ -91,12 +91,12 @@ def host_facts() -> dict[str, Any]:
     }
 
 
-def _git(folder: Path, *words: str) -> str | None:
+def _git(folder: Path, *args: str) -> str | None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     environment |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *words],
+            ["git", "-C", str(folder), *args],
             capture_output=True,
             timeout=_GIT_SECONDS,
             env=environment,
@@ -126,7 +126,7 @@ def _memory_gib() -> float | None:
 
 
 def _gpus() -> list[str]:
-    # Only where torch is loaded anyway: importing it takes seconds, and it must not be forced here.
+    # Only if torch is loaded already: importing it takes seconds.
     torch = sys.modules.get("torch")
     if torch is None:
         return []

@@ -1,4 +1,4 @@
-"""Which of a run's processes this is: the only place that asks the environment."""
+"""The rank of this process in its run: the only place that reads it from the environment."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any
 
 
 def rank_of(devices: int) -> int:
-    """Number of this process over all machines; 0 for the one that writes.
+    """The global rank of this process; rank 0 writes.
 
-    torchrun sets RANK, SLURM's srun SLURM_PROCID; Lightning's own launch, and a user who starts the
-    machines by hand, NODE_RANK and LOCAL_RANK. A single task of SLURM is a process like any other.
+    torchrun sets RANK, SLURM's srun SLURM_PROCID; Lightning's launcher, and users who start each machine by hand, set
+    NODE_RANK and LOCAL_RANK. A single SLURM task counts as a plain process.
     """
-    given = _number("RANK")
-    if given is None and (_number("SLURM_NTASKS") or 1) > 1:
-        given = _number("SLURM_PROCID")
-    return (_number("NODE_RANK") or 0) * devices + (_number("LOCAL_RANK") or 0) if given is None else given
+    rank = _number("RANK")
+    if rank is None and (_number("SLURM_NTASKS") or 1) > 1:
+        rank = _number("SLURM_PROCID")
+    return (_number("NODE_RANK") or 0) * devices + (_number("LOCAL_RANK") or 0) if rank is None else rank
 
 
 def local_rank_of() -> int:
-    """Number of this process on its machine."""
+    """The rank of this process on its machine."""
     local = _number("LOCAL_RANK")
     if local is None and (_number("SLURM_NTASKS") or 1) > 1:
         local = _number("SLURM_LOCALID")

@@ -1,8 +1,8 @@
-"""Keeping secrets out of what is written: configs, command lines, reasons.
+"""Keep secrets out of everything that is written: configs, command lines, reasons.
 
-Secrets belong in environment variables (WANDB_API_KEY, HF_TOKEN) or in the netrc file, where the
-libraries look for them. One that is given as an option all the same is used in this process and
-written to no file: `<redacted>` stands in its place, and a warning names the key.
+Secrets belong in environment variables (WANDB_API_KEY, HF_TOKEN) or in the netrc file, where libraries look for them.
+A secret that is given as an option is used in this process but never written: files hold `<redacted>` instead, and a
+warning names the key.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _VALUE = re.compile(
     | AIza[\w-]{30,} | eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]* | local-[0-9a-f]{40} )
     """
 )
-# Whatever stands before the @ of an address may be a secret; the user of git's own addresses is none.
+# The user part of a URL may be a secret, except the user `git`.
 _URL = re.compile(r"(?P<scheme>\b[a-zA-Z][\w+.-]*://)(?!git@)[^/\s@?#]+@")
 _QUERY = re.compile(
     r"""(?ix) (?P<name> [?&] (?: [\w-]*token | sig | signature | [\w-]*key | [\w-]*secret | passw(or)?d | auth
@@ -41,9 +41,9 @@ _HEADER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{12,}")
 _ENVIRONMENT = re.compile(r"(?i)(api_?key|token|secret|passw(or)?d|credential|access_?key|private_?key)")
 
 
-# Secrets that were given as options: in memory only, to be found again in what errors say.
-_GIVEN: set[str] = set()
-_WORDS = frozenset({"auto", "none", "null", "true", "false", "default", "disabled"})
+# Secrets that were given as options, kept in memory to redact them from error messages.
+_REMEMBERED: set[str] = set()
+_NOT_SECRET = frozenset({"auto", "none", "null", "true", "false", "default", "disabled"})
 
 
 def is_secret_key(key: str) -> bool:
@@ -52,10 +52,9 @@ def is_secret_key(key: str) -> bool:
 
 
 def redact_text(text: str, *, environment: bool = True) -> str:
-    """`text` without known forms of secrets.
+    """`text` with recognised secrets replaced.
 
-    environment: also without the values of secret environment variables, and of secret options that
-        `remember` was told of
+    environment: also replace the values of secret environment variables and of options passed to `remember`
     """
     text = _URL.sub(rf"\g<scheme>{REDACTED}@", text)
     text = _QUERY.sub(rf"\g<name>{REDACTED}", text)
@@ -67,33 +66,33 @@ def redact_text(text: str, *, environment: bool = True) -> str:
     return text
 
 
-def redact(value: Any, *, found: list[str] | None = None, path: str = "", environment: bool = True) -> Any:
-    """A copy of plain nested data without secrets; `found` collects the dotted keys that held one."""
+def redact(value: Any, *, secret_keys: list[str] | None = None, path: str = "", environment: bool = True) -> Any:
+    """A copy of plain nested data without secrets; `secret_keys` collects the dotted keys that held one."""
     if isinstance(value, Mapping):
         return {
-            key: _hide(found, _join(path, key))
+            key: _hide(secret_keys, _join(path, key))
             if is_secret_key(str(key)) and _can_hide(item)
-            else redact(item, found=found, path=_join(path, key), environment=environment)
+            else redact(item, secret_keys=secret_keys, path=_join(path, key), environment=environment)
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):
         return [
-            redact(item, found=found, path=_join(path, index), environment=environment)
+            redact(item, secret_keys=secret_keys, path=_join(path, index), environment=environment)
             for index, item in enumerate(value)
         ]
     if isinstance(value, str):
         clean = redact_text(value, environment=environment)
-        if clean != value and found is not None:
-            found.append(path)
+        if clean != value and secret_keys is not None:
+            secret_keys.append(path)
         return clean
     return value
 
 
 def remember(config: Mapping[str, Any]) -> None:
-    """Keep in mind, for `redact_text`, the values of a config's options that have a secret's name."""
+    """Register the values of options with a secret's name, so that `redact_text` replaces them."""
     for key, item in config.items():
         if is_secret_key(str(key)) and _can_hide(item):
-            _GIVEN.update(text for text in _leaves(item) if len(text) >= 4 and text.lower() not in _WORDS)
+            _REMEMBERED.update(text for text in _leaves(item) if len(text) >= 4 and text.lower() not in _NOT_SECRET)
         elif isinstance(item, Mapping):
             remember(item)
         elif isinstance(item, list | tuple):
@@ -103,21 +102,21 @@ def remember(config: Mapping[str, Any]) -> None:
 def redact_command(argv: Sequence[str]) -> list[str]:
     """A command line without secrets: `key=value`, `--key=value`, `--key value` and inline dicts."""
     clean, hide_next = [], False
-    for word in map(str, argv):
-        if hide_next and not word.startswith("-"):
+    for arg in map(str, argv):
+        if hide_next and not arg.startswith("-"):
             clean.append(REDACTED)
             hide_next = False
             continue
         hide_next = False
-        key, equals, value = word.partition("=")
+        key, equals, value = arg.partition("=")
         name = key.lstrip("+~-").replace("/", ".").rsplit(".", 1)[-1]
         if equals and is_secret_key(name):
             clean.append(f"{key}={REDACTED}")
         elif equals:
             clean.append(f"{redact_text(key)}={_redact_inline(redact_text(value))}")
         else:
-            hide_next = word.startswith("-") and is_secret_key(name)
-            clean.append(redact_text(word))
+            hide_next = arg.startswith("-") and is_secret_key(name)
+            clean.append(redact_text(arg))
     return clean
 
 
@@ -134,13 +133,13 @@ def _redact_inline(value: str) -> str:
 
 
 def _can_hide(value: Any) -> bool:
-    # Switches and empty places tell nothing; a mapping under a secret's name hides whole.
+    # Booleans and empty values reveal nothing; a mapping under a secret's name is hidden as a whole.
     return not (value is None or isinstance(value, bool) or value in ("", REDACTED))
 
 
-def _hide(found: list[str] | None, path: str) -> str:
-    if found is not None:
-        found.append(path)
+def _hide(secret_keys: list[str] | None, path: str) -> str:
+    if secret_keys is not None:
+        secret_keys.append(path)
     return REDACTED
 
 
@@ -154,13 +153,13 @@ def _leaves(value: Any) -> list[str]:
 
 def _known_secrets() -> list[str]:
     values = {value for name, value in os.environ.items() if _ENVIRONMENT.search(name) and _random_looking(value)}
-    values |= _GIVEN
-    # The longest first, so that a secret that contains another goes whole.
+    values |= _REMEMBERED
+    # Longest first, so that a secret that contains another is replaced as a whole.
     return sorted(values, key=len, reverse=True)
 
 
 def _random_looking(value: str) -> bool:
-    # Not paths, switches and words such as a package's name, which configs hold for good reasons.
+    # Excludes paths, switches and names of packages, which configs legitimately hold.
     mixed = any(c.isdigit() for c in value) and any(c.isalpha() for c in value)
     return len(value) >= 12 and mixed and "/" not in value and " " not in value
 

@@ -1,4 +1,4 @@
-"""Starting a run: a new folder, an old one taken up again, or the reason why not."""
+"""Start a run: create its folder, take over an interrupted one, or refuse with the reason."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from blockyard.atomic_files import sweep, write_yaml
+from blockyard.atomic_files import remove_temporary, write_yaml
 from blockyard.errors import UserError
 from blockyard.runs.folder import CHECKPOINTS, CONFIG, RUN, AlreadyDone, FailedBefore, RunFolder
 from blockyard.runs.identity import identity, run_name
@@ -23,7 +23,7 @@ from blockyard.runs.status import Status, now, read_status, write_status
 
 log = logging.getLogger("blockyard")
 
-_RANK_PATIENCE = 60.0  # seconds
+_RANK_TIMEOUT = 60.0  # seconds
 
 
 def create_run(
@@ -31,33 +31,33 @@ def create_run(
     *,
     command: Sequence[str] | None = None,
     choices: Mapping[str, str | None] | None = None,
-    failed_too: bool = False,
+    retry_failed: bool = False,
 ) -> RunFolder:
     """The folder of this config and seed, locked by this process, new or to be resumed.
 
     config: complete and plain
     command: as recorded; default this process's
     choices: the YAML of each family
-    failed_too: also resume a run that failed
+    retry_failed: also resume a run that failed
 
     Raises AlreadyDone, InUse, FailedBefore, or UserError where the folder cannot be written.
     """
     remember(config)
     seed = config.get("seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int):
-        raise UserError(f"seed={seed!r} is not a whole number")
+        raise UserError(f"seed={seed!r} is not an integer")
     path = Path(str(config.get("outputs") or "outputs")).expanduser().absolute() / run_name(config) / f"s{seed}"
     if rank_in(config):
-        return join(path, config)
+        return join_run(path, config)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot make {path.parent}: {error.strerror}; choose outputs=FOLDER") from error
+        raise UserError(f"cannot create {path.parent}: {error.strerror}; choose outputs=FOLDER") from error
     lock = RunLock(path).acquire()
     try:
         if (path / CONFIG).exists() and not config.get("force"):
             run = RunFolder.open(path, lock)
-            take_over(run, config, command, failed_too=failed_too)
+            take_over(run, config, command, retry_failed=retry_failed)
         else:
             run = _begin(path, config, command, choices, lock)
     except OSError as error:
@@ -70,28 +70,28 @@ def create_run(
 
 
 def take_over(
-    run: RunFolder, config: dict[str, Any], command: Sequence[str] | None, *, failed_too: bool = False
+    run: RunFolder, config: dict[str, Any], command: Sequence[str] | None, *, retry_failed: bool = False
 ) -> None:
-    """Go on with an existing, locked run under `config`, whose semantic part must be the frozen one.
+    """Resume an existing, locked run under `config`, whose semantic part must equal the frozen one.
 
-    What may change (loggers, devices, workers) is frozen anew, and what it was goes to run.json.
-    Raises AlreadyDone, or FailedBefore unless `failed_too`.
+    Options that may change (loggers, devices, workers) are frozen again; their old values go to run.json.
+    Raises AlreadyDone, or FailedBefore unless `retry_failed`.
     """
     status = read_status(run.path, alive=False)  # the lock is ours
     if status.finished:
         raise AlreadyDone(run)
-    if status.state == "failed" and not failed_too:
+    if status.state == "failed" and not retry_failed:
         raise FailedBefore(run.path, status.reason)
     remember(config)
-    swept = sweep(run.path) + sweep(run.checkpoints)
+    removed = remove_temporary(run.path) + remove_temporary(run.checkpoints)
     old, frozen = run.config, redact(config)
     frozen.pop("force", None)
     changed = {key: old.get(key) for key in {*old, *frozen} if old.get(key) != frozen.get(key)}
     run.config, run.foreign = config, False
     run.resumes = status.state != "queued" or any(run.checkpoints.glob("*.ckpt"))
     if run.resumes:
-        run.message = f"going on with {run.path}, which was {status}"
-    entry = provenance(command) | {"was": str(status), "before": changed, "swept": swept}
+        run.message = f"resuming {run.path}, which was {status}"
+    entry = provenance(command) | {"was": str(status), "before": changed, "swept": removed}
     run.add_facts({"resumes": [*run.facts().get("resumes", []), entry]})
     if changed:
         write_yaml(run.path / CONFIG, frozen)
@@ -105,48 +105,48 @@ def _begin(
     lock: RunLock,
 ) -> RunFolder:
     message = None
-    # Without its config a folder is no run any more, but what it holds must not become part of a new one.
+    # A folder that lost its config is not a run, but its metrics and checkpoints must not join a new one.
     if (path / CONFIG).exists() or (path / METRICS).exists() or any((path / CHECKPOINTS).glob("*.ckpt")):
-        message = f"the old run is kept as {_set_aside(path)}"
+        message = f"the old run is kept as {_move_aside(path)}"
     (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-    sweep(path)
-    sweep(path / CHECKPOINTS)
-    found: list[str] = []
-    frozen = redact(config, found=found)
+    remove_temporary(path)
+    remove_temporary(path / CHECKPOINTS)
+    secret_keys: list[str] = []
+    frozen = redact(config, secret_keys=secret_keys)
     frozen.pop("force", None)
     run = RunFolder(path, config, lock)
     run.message = message
-    # The config comes last: a folder without one is no run yet, and the next start begins again.
+    # The config comes last: a folder without one is not a run, so a kill before this line leaves nothing behind.
     facts = {"identity": identity(config), "choices": dict(choices or {}), "resumes": []}
     run.write_json(RUN, provenance(command) | facts)
     write_status(path, Status("queued", updated=now()))
     write_yaml(path / CONFIG, frozen)
-    for key in found:
-        log.warning("%s looks like a secret: it is used, but not written; better give it in the environment", key)
+    for key in secret_keys:
+        log.warning("%s looks like a secret: it is used but not written; prefer an environment variable", key)
     return run
 
 
-def join(path: Path, config: dict[str, Any]) -> RunFolder:
-    """The run that rank zero makes or takes up; nothing is written. Started by torchrun or srun, every
-    rank runs the whole command.
+def join_run(path: Path, config: dict[str, Any]) -> RunFolder:
+    """Wait for the run that rank 0 creates or resumes; writes nothing.
 
-    Raises AlreadyDone as rank zero does, UserError where it does not begin.
+    Under torchrun or srun every rank runs the whole command. Raises AlreadyDone as rank 0 does, UserError if rank 0
+    does not start in time.
     """
-    deadline = time.monotonic() + _RANK_PATIENCE
+    deadline = time.monotonic() + _RANK_TIMEOUT
     while not ((path / CONFIG).is_file() and held(path) and read_status(path).state == "running"):
         if not config.get("force") and (path / CONFIG).is_file() and read_status(path).finished:
             raise AlreadyDone(RunFolder(path, config))
         if time.monotonic() > deadline:
-            raise UserError(f"rank 0 did not begin {path} within {_RANK_PATIENCE:.0f} s")
+            raise UserError(f"rank 0 did not start {path} within {_RANK_TIMEOUT:.0f} s")
         time.sleep(0.1)
     return RunFolder(path, config)
 
 
-def _set_aside(path: Path) -> Path:
+def _move_aside(path: Path) -> Path:
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     for count in range(1000):
         aside = path.parent / f".replaced-{path.name}-{stamp}{f'-{count}' if count else ''}"
         if not aside.exists():
             os.rename(path, aside)
             return aside
-    raise UserError(f"no free name to keep {path} under")
+    raise UserError(f"found no free name to keep {path} under")

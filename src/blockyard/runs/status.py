@@ -1,4 +1,4 @@
-"""How a run stands: one small JSON file, replaced whole at each change."""
+"""The status of a run: a small JSON file that is replaced atomically."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ FILE = "status.json"
 
 @dataclass(frozen=True)
 class Status:
-    """A run's state, and why.
+    """A run's state and its reason.
 
     state: queued, running, done, failed or interrupted
-    reason: one sentence for people; for `failed` and `interrupted` always there
-    step: updates done when it was written, or None
-    exit_code: of the process, where it has ended
+    reason: one sentence; always present for `failed` and `interrupted`
+    step: optimizer steps done at that time, or None
+    exit_code: of the process, once it has ended
     started, ended, updated: UTC times, ISO 8601
-    facts: whatever else the engine wants to leave
+    facts: further entries of the engine
     """
 
     state: State
@@ -38,7 +38,7 @@ class Status:
 
     @property
     def finished(self) -> bool:
-        """Whether the run is done: nothing is left to do."""
+        """Whether the run is done."""
         return self.state == "done"
 
     def __str__(self) -> str:
@@ -47,19 +47,18 @@ class Status:
 
 
 def now() -> str:
-    """The time in UTC, to the millisecond."""
+    """The current UTC time to the millisecond, ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def read_status(folder: Path, *, alive: bool | None = None) -> Status:
-    """The status on the disk, corrected by the lock: `running` without a live process was killed.
+    """Read the status; `running` without a live process becomes `interrupted`.
 
-    alive says whether its process lives where the caller knows; None asks the lock.
+    alive: whether its process lives, if the caller knows; None looks at the lock
     """
     try:
         raw = read_json(folder / FILE)
-        known = {key: value for key, value in raw.items() if key in Status.__dataclass_fields__}
-        status = Status(**known)
+        status = Status(**{key: value for key, value in raw.items() if key in Status.__dataclass_fields__})
         if status.state not in STATES:
             raise ValueError(f"unknown state {status.state!r}")
     except FileNotFoundError:
@@ -68,10 +67,10 @@ def read_status(folder: Path, *, alive: bool | None = None) -> Status:
         return Status("interrupted", f"{FILE} is damaged ({error})")
     if status.state == "running" and not (held(folder) if alive is None else alive):
         note = holder(folder)
-        who = f"process {note['pid']}" if note and "pid" in note else "its process"
+        process = f"process {note['pid']}" if note and "pid" in note else "its process"
         return Status(
             "interrupted",
-            f"killed: {who} is gone without a word",
+            f"killed: {process} ended without reporting",
             status.step,
             None,
             status.started,
@@ -83,5 +82,5 @@ def read_status(folder: Path, *, alive: bool | None = None) -> Status:
 
 
 def write_status(folder: Path, status: Status) -> None:
-    """Replace the status. Raises OSError."""
+    """Replace the status file. Raises OSError."""
     write_json(folder / FILE, asdict(status))

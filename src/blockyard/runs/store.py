@@ -1,4 +1,4 @@
-"""Finding runs: by path, by name, by id or a unique part of one, or the last one."""
+"""Find runs by path, by name, by id or a unique part of one, or the last one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from blockyard.errors import UserError
 from blockyard.runs.folder import CONFIG, RUN, RunFolder
 from blockyard.runs.status import Status
 
-_SHOWN = 10
+_LISTED = 10  # runs that a message names
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A run as the store lists it; its files are read when they are asked for."""
+    """A run in a listing; its files are read on access."""
 
     path: Path
 
@@ -29,83 +29,83 @@ class Entry:
 
     @cached_property
     def folder(self) -> RunFolder:
-        """The run, opened. Raises UserError where its config is damaged."""
+        """The opened run. Raises UserError if its config is damaged."""
         return RunFolder.open(self.path)
 
     @property
     def status(self) -> Status:
-        """How it stands now."""
+        """The current status."""
         return self.folder.status
 
     @cached_property
     def time(self) -> float:
-        """When it was started or taken up last, in seconds since 1970."""
+        """When it was last started or resumed, in seconds since 1970."""
         try:
             return (self.path / RUN).stat().st_mtime
         except OSError:
             return (self.path / CONFIG).stat().st_mtime
 
-    def words(self) -> tuple[str, ...]:
-        """What the run may be called by, besides its path: names and ids."""
+    def names(self) -> tuple[str, ...]:
+        """Names and ids that refer to the run, besides its path."""
         arm = self.path.parent.name
         label, _, digits = arm.rpartition("-")
         facts = self.folder.facts()
         wandb = facts.get("wandb")
-        words = (self.name, arm, label, digits, self.folder.config.get("name"), facts.get("identity"))
+        names = (self.name, arm, label, digits, self.folder.config.get("name"), facts.get("identity"))
         ids = (wandb.get("id"),) if isinstance(wandb, dict) else ()
-        return tuple(str(word) for word in (*words, *ids) if word)
+        return tuple(str(name) for name in (*names, *ids) if name)
 
 
 def runs(outputs: str | os.PathLike[str] = "outputs") -> list[Entry]:
-    """Every run under `outputs`, the latest first. Runs that were set aside are left out."""
+    """Every run under `outputs`, latest first, without those that force=true moved aside."""
     root = Path(outputs).expanduser()
     if not root.is_dir():
         return []
-    found = [
+    entries = [
         Entry(path.parent)
         for path in root.glob(f"*/s*/{CONFIG}")
         if not path.parent.name.startswith(".") and not path.parent.parent.name.startswith(".")
     ]
-    return sorted(found, key=lambda entry: (-entry.time, entry.name))
+    return sorted(entries, key=lambda entry: (-entry.time, entry.name))
 
 
-def find(word: str | os.PathLike[str], outputs: str | os.PathLike[str] = "outputs") -> RunFolder:
-    """The one run that `word` means: a path, `last`, a name, an id, or the unique beginning of one.
+def find(run: str | os.PathLike[str], outputs: str | os.PathLike[str] = "outputs") -> RunFolder:
+    """Open the run that `run` refers to: a path, `last`, a name, an id, or a unique part of one.
 
-    `NAME/s3` or `ID/s3` means one seed of an arm. Raises UserError that lists what it may have meant.
+    `NAME/s3` or `ID/s3` selects one seed of an arm. Raises UserError listing the candidates if it is not unique.
     """
-    text = str(word).strip().rstrip("/") or str(word).strip()
+    text = str(run).strip().rstrip("/") or str(run).strip()
     if not text:
-        raise UserError("no run named: give a path, a name, an id, or last")
+        raise UserError("no run given: expected a path, a name, an id, or last")
     path = Path(text).expanduser()
     try:
         if (path / CONFIG).is_file():
             return RunFolder.open(path)
         if path.is_dir() and (inside := [e for e in runs(path.parent) if e.path.parent.name == path.name]):
             return _only(inside, text)
-    except (OSError, ValueError):  # a name too long, or with a zero byte, is no path
+    except (OSError, ValueError):  # a name that is too long or has a zero byte is not a path
         pass
     entries = runs(outputs)
     if not entries:
         where = Path(outputs).expanduser().absolute()
-        raise UserError(f"run={text}: there is no run under {where}; give a path, or outputs=FOLDER")
+        raise UserError(f"run={text}: no runs under {where}; give a path, or outputs=FOLDER")
     if text == "last":
         return entries[0].folder
     head, _, seed = text.rpartition("/")
     if not (head and seed[:1] == "s" and seed[1:].isdigit()):
         head, seed = text, ""
     candidates = [entry for entry in entries if not seed or entry.path.name == seed]
-    for fits in _ways(text, head):
-        found = [entry for entry in candidates if _readable(entry) and any(map(fits, entry.words()))]
-        if found:
-            return _only(found, text)
-    raise UserError(f"run={text}: there is no such run; {_suggest(head, entries)}")
+    for matches in _matchers(text, head):
+        matching = [entry for entry in candidates if _readable(entry) and any(map(matches, entry.names()))]
+        if matching:
+            return _only(matching, text)
+    raise UserError(f"run={text}: no such run; {_suggest(head, entries)}")
 
 
-def _ways(text: str, head: str) -> Iterable[Callable[[str], bool]]:
-    yield lambda word: word in (text, head)
-    yield lambda word: word.startswith(head)
-    yield lambda word: len(head) >= 3 and head in word
+def _matchers(text: str, head: str) -> Iterable[Callable[[str], bool]]:
+    yield lambda name: name in (text, head)
+    yield lambda name: name.startswith(head)
+    yield lambda name: len(head) >= 3 and head in name
 
 
 def _readable(entry: Entry) -> bool:
@@ -115,18 +115,18 @@ def _readable(entry: Entry) -> bool:
         return False
 
 
-def _only(found: list[Entry], text: str) -> RunFolder:
-    if len(found) == 1:
-        return found[0].folder
-    raise UserError(f"run={text} means {len(found)} runs; name one: {_listed(found)}")
+def _only(entries: list[Entry], text: str) -> RunFolder:
+    if len(entries) == 1:
+        return entries[0].folder
+    raise UserError(f"run={text} matches {len(entries)} runs; choose one: {_listed(entries)}")
 
 
 def _suggest(text: str, entries: list[Entry]) -> str:
     near = difflib.get_close_matches(text, [entry.name for entry in entries], n=3, cutoff=0.4)
     shown = [entry for entry in entries if entry.name in near] or entries
-    return f"{'nearest' if near else 'there are'}: {_listed(shown)}"
+    return f"{'nearest' if near else 'available'}: {_listed(shown)}"
 
 
 def _listed(entries: list[Entry]) -> str:
-    names = [entry.name for entry in entries[:_SHOWN]]
-    return ", ".join(names) + (f" and {len(entries) - _SHOWN} more" if len(entries) > _SHOWN else "")
+    names = [entry.name for entry in entries[:_LISTED]]
+    return ", ".join(names) + (f" and {len(entries) - _LISTED} more" if len(entries) > _LISTED else "")

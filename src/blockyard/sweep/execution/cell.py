@@ -112,7 +112,7 @@ def _folder(task: Task) -> RunFolder:
     config = dict(task.config)
     if task.retry and _worn_out(task):
         config["force"] = True
-    return create_run(config, command=task.command or None, choices=task.choices, failed_too=task.retry)
+    return create_run(config, command=task.command or None, choices=task.choices, retry_failed=task.retry)
 
 
 def _worn_out(task: Task) -> bool:
