@@ -111,7 +111,7 @@ def test_a_foreign_one_is_refused_and_named(tmp_path: Path) -> None:
         verify(path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a.txt", "a")
-    with pytest.raises(BadCheckpoint, match="a zip file, but no checkpoint"):
+    with pytest.raises(BadCheckpoint, match="a zip file but not a checkpoint"):
         verify(path)
     path.write_bytes(pickle.dumps({"a": 1}))
     with pytest.raises(BadCheckpoint, match="not a checkpoint"):
