@@ -17,9 +17,10 @@ test: $(VENV)/dev.done lint  ## the default suite
 test-all: $(VENV)/dev.done lint  ## also every legal triple of choices and the long runs
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m ""
 
-lint: $(VENV)/dev.done  ## style, spelling
+lint: $(VENV)/dev.done  ## style, types, spelling
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --check --quiet .
+	$(BIN)/mypy
 	$(BIN)/codespell
 
 format: $(VENV)/dev.done  ## mend what can be mended
@@ -30,7 +31,7 @@ bench: $(VENV)/dev.done  ## our training step against a bare loop
 	$(BIN)/python benchmarks/overhead.py
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "blockyard needs Python 3.11 or newer")'
