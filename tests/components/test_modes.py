@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from blockyard.block._base import Branch
+from blockyard.block._base import BranchDropout
 from blockyard.contracts import Parts, Seq
 from blockyard.model._prefix import Prefix
 from blockyard.model._transformer import Transformer
@@ -143,10 +143,10 @@ def test_dropout_of_every_similarity(score: str) -> None:
 
 
 def test_stochastic_depth_grows_and_keeps_the_mean() -> None:
-    rates = [Branch(context(depth=5).at(layer), 0.0, 0.4).drop_path for layer in range(5)]
+    rates = [BranchDropout(context(depth=5).at(layer), 0.0, 0.4).drop_path for layer in range(5)]
     assert rates == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4])
-    assert Branch(context(depth=1), 0.0, 0.4).drop_path == 0.4
-    branch = Branch(context(depth=2).at(1), 0.0, 0.25)
+    assert BranchDropout(context(depth=1), 0.0, 0.4).drop_path == 0.4
+    branch = BranchDropout(context(depth=2).at(1), 0.0, 0.25)
     torch.manual_seed(0)
     out = branch(torch.ones(4000, 3, 2))
     kept = out[:, 0, 0]

@@ -1,4 +1,4 @@
-"""What blocks share: their parts, and what is done to a branch before it joins the stream."""
+"""What blocks share: their parts, their checks, and dropout on a branch. Each block's forward is in its own file."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ ChannelFactory = Callable[[Context], ChannelMixer]
 NormFactory = Callable[[Context], nn.Module]
 
 
-class Branch(nn.Module):
-    """Dropout, then stochastic depth: a sample skips the whole branch with `drop_path`.
+class BranchDropout(nn.Module):
+    """Dropout followed by stochastic depth, which skips the whole branch of a sample at the rate `drop_path`.
 
-    Source of the latter: Huang et al. 2016 (arXiv 1603.09382); its rate grows linearly with depth.
+    The rate of stochastic depth grows linearly with depth, up to `drop_path` in the last block. This is
+    `timm.layers.DropPath`, written out because importing timm takes longer than importing torch.
+
+    Source: Huang et al. 2016, Deep Networks with Stochastic Depth (arXiv 1603.09382)
     """
 
     def __init__(self, ctx: Context, dropout: Rate, drop_path: Rate) -> None:
         super().__init__()
         self.dropout = nn.Dropout(dropout)
-        # A model of one block has only a last one, which takes the full rate.
+        # The only block of a model is its last one, so it takes the full rate.
         self.drop_path = drop_path * (ctx.layer / (ctx.depth - 1) if ctx.depth > 1 else 1.0)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -39,12 +42,19 @@ class Branch(nn.Module):
         return x * kept / keep
 
 
-class TwoBranches(Block):
-    """A token mixer and a channel mixer, each with a norm of its own; how a branch joins the stream is the block's.
+class BranchedBlock(Block):
+    """The parts of a block with a branch for the token mixer, one for the channel mixer and maybe one for a memory.
 
-    What a mixer gives goes through `finish`, a module for each branch: what a block does there besides (a
-    second norm, a scale). A mixer that adds nothing has no branch, no norm and no such module.
+    token_norm, cross_norm, channel_norm: the norm of each branch; None where the block has no such branch,
+        because its mixer is `empty` or `add_cross` was not called
+    token_finish, cross_finish, channel_finish: what a branch passes through after its mixer (a second norm, a
+        scale), made by `finish`
+    drop: dropout and stochastic depth, on what a branch adds
+
+    Subclasses write `forward`.
     """
+
+    cross_finish: nn.Module  # set by `add_cross`
 
     def __init__(
         self,
@@ -61,56 +71,41 @@ class TwoBranches(Block):
         self.token_mixer = token_mixer(ctx)
         check_context(self.token_mixer, ctx)
         self.channel_mixer = channel_mixer(ctx)
+        check_mixers(self, self.token_mixer, self.channel_mixer)
         token, channel = not self.token_mixer.empty, not self.channel_mixer.empty
-        check_mixers(self)
         self.token_norm = norm(ctx) if token else None
-        self.token_finish = finish() if token else None
+        self.token_finish = finish() if token else nn.Identity()
         self.channel_norm = norm(ctx) if channel else None
-        self.channel_finish = finish() if channel else None
-        self.branch = Branch(ctx, dropout, drop_path)
+        self.channel_finish = finish() if channel else nn.Identity()
+        self.drop = BranchDropout(ctx, dropout, drop_path)
         self.cross_norm: nn.Module | None = None
         self.cross_mixer: TokenMixer | None = None
-        self.cross_finish: nn.Module | None = None
 
     def add_cross(self, ctx: Context, mixer: MixerFactory, norm: NormFactory) -> None:
-        """A branch between the two that reads the memory, with a norm of its own; it has no order of time."""
+        """Add a branch between the two that reads the memory, with a norm of its own; it is never causal."""
         self.cross_norm, self.cross_mixer = norm(ctx), mixer(replace(ctx, causal=False))
         self.cross_finish = self.finish()
 
-    def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
-        """x (B, N, D) -> (B, N, D). The token mixer reads the memory where no branch of its own does."""
-        if self.token_norm is not None:
-            mine = memory if self.cross_mixer is None else None
-            x = self.join(
-                x, self.token_norm, lambda h: self.token_finish(self.given(self.token_mixer(h, seq, cache, mine)))
-            )
-        if self.cross_norm is not None:
-            assert memory is not None, "a block with cross-attention is always given a memory"
-            x = self.join(
-                x, self.cross_norm, lambda h: self.cross_finish(self.given(self.cross_mixer(h, seq, None, memory)))
-            )
-        if self.channel_norm is not None:
-            x = self.join(x, self.channel_norm, lambda h: self.channel_finish(self.given(self.channel_mixer(h))))
-        return x  # (B, N, D)
+    def _token(self, h: Tensor, seq: Seq, cache: Any, memory: Memory | None) -> Tensor:
+        """The token mixer on h (B, N, D). It reads the memory only where no cross-attention branch does."""
+        return self.token_mixer(h, seq, cache, memory if self.cross_mixer is None else None)
 
-    def given(self, y: Tensor) -> Tensor:
-        """What a mixer gave, y (B, N, D), as `finish` takes it."""
-        return y
-
-    def join(self, x: Tensor, norm: nn.Module, mixer: Callable[[Tensor], Tensor]) -> Tensor:
-        """One branch beside, or in, the stream: x (B, N, D) -> (B, N, D)."""
-        raise AssertionError("abstract")
+    def _cross(self, h: Tensor, seq: Seq, memory: Memory | None) -> Tensor:
+        """The cross-attention branch's mixer on h (B, N, D)."""
+        assert self.cross_mixer is not None
+        assert memory is not None, "a block with cross-attention is always given a memory"
+        return self.cross_mixer(h, seq, None, memory)
 
 
-def check_mixers(block: Block) -> None:
-    """Raises ValueError where a block has no use for the mixers it was given."""
-    token, channel = not block.token_mixer.empty, not block.channel_mixer.empty
-    if not token and not channel:
+def check_mixers(block: Block, token_mixer: TokenMixer, channel_mixer: ChannelMixer) -> None:
+    """Raises ValueError where a block has no use for the mixers it is given."""
+    if token_mixer.empty and channel_mixer.empty:
         raise ValueError(
-            "token_mixer and channel_mixer both add nothing, so that a block does nothing; use another of either"
+            "token_mixer and channel_mixer are both empty, so the block would do nothing; choose another "
+            "token_mixer or channel_mixer"
         )
-    if block.single and channel:
+    if block.single and not channel_mixer.empty:
         raise ValueError(
-            f"block {type(block).__name__} has one mixer, that of the tokens, for which channel_mixer "
-            f"{type(block.channel_mixer).__name__} has no place; use channel_mixer=none"
+            f"block {type(block).__name__} takes a token mixer only, and channel_mixer is "
+            f"{type(channel_mixer).__name__}; use channel_mixer=none"
         )

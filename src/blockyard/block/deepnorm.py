@@ -18,14 +18,13 @@ Cost: that of its mixers
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from blockyard.block._base import ChannelFactory, MixerFactory, NormFactory, TwoBranches
-from blockyard.contracts import Context, Rate
+from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory
+from blockyard.contracts import Context, Memory, Rate, Seq
 
 
 def constants(ctx: Context) -> tuple[float, float]:
@@ -38,7 +37,7 @@ def constants(ctx: Context) -> tuple[float, float]:
     return 0.81 * both ** (1 / 16), 0.87 * both ** (-1 / 16)
 
 
-class DeepNorm(TwoBranches):
+class DeepNorm(BranchedBlock):
     """beta is on values, hidden layers and outputs, not on queries and keys, instead of the 1 / sqrt(branches depth)
     with which outputs start in other blocks. A mixer that does not say which of its weights carry content
     (`ops.linear`) has it on its outputs alone.
@@ -66,7 +65,7 @@ class DeepNorm(TwoBranches):
         self.expects_cross = ctx.peer is not None and ctx.causal
 
     def add_cross(self, ctx: Context, mixer: MixerFactory, norm: NormFactory) -> None:
-        """See `TwoBranches`. Raises ValueError where no constants are known: outside a decoder beside an encoder."""
+        """See `BranchedBlock`. Raises ValueError where no constants are known: outside a decoder beside an encoder."""
         if not self.expects_cross:
             raise ValueError(
                 "block DeepNorm has constants for cross-attention in a decoder beside an encoder only; "
@@ -74,6 +73,12 @@ class DeepNorm(TwoBranches):
             )
         super().add_cross(replace(ctx, gain=self.beta), mixer, norm)
 
-    def join(self, x: Tensor, norm: nn.Module, mixer: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
-        return norm(self.alpha * x + self.branch(mixer(x)))
+        if self.token_norm is not None:
+            x = self.token_norm(self.alpha * x + self.drop(self._token(x, seq, cache, memory)))
+        if self.cross_norm is not None:
+            x = self.cross_norm(self.alpha * x + self.drop(self._cross(x, seq, memory)))
+        if self.channel_norm is not None:
+            x = self.channel_norm(self.alpha * x + self.drop(self.channel_mixer(x)))
+        return x

@@ -12,13 +12,14 @@ Cost: that of its mixers, and 2 D parameters
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from blockyard.block._base import ChannelFactory, MixerFactory, NormFactory, TwoBranches
-from blockyard.contracts import Context, Positive, Rate
+from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory
+from blockyard.contracts import Context, Memory, Positive, Rate, Seq
 from blockyard.weight_init import Init
 
 
@@ -39,7 +40,7 @@ class Scale(nn.Module):
         return x * self.weight
 
 
-class LayerScale(TwoBranches):
+class LayerScale(BranchedBlock):
     """Each block starts near the identity, and channels open one by one.
 
     Options:
@@ -62,9 +63,15 @@ class LayerScale(TwoBranches):
         by_depth = 0.1 if ctx.depth <= 18 else 1e-5 if ctx.depth <= 24 else 1e-6
         first = by_depth if start is None else start
         super().__init__(
-            ctx, token_mixer, channel_mixer, norm, dropout, drop_path, finish=lambda: Scale(ctx.dim, first)
+            ctx, token_mixer, channel_mixer, norm, dropout, drop_path, finish=partial(Scale, ctx.dim, first)
         )
 
-    def join(self, x: Tensor, norm: nn.Module, mixer: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
-        return x + self.branch(mixer(norm(x)))
+        if self.token_norm is not None:
+            x = x + self.drop(self.token_finish(self._token(self.token_norm(x), seq, cache, memory)))
+        if self.cross_norm is not None:
+            x = x + self.drop(self.cross_finish(self._cross(self.cross_norm(x), seq, memory)))
+        if self.channel_norm is not None:
+            x = x + self.drop(self.channel_finish(self.channel_mixer(self.channel_norm(x))))
+        return x

@@ -11,15 +11,15 @@ Cost: that of its mixers
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from blockyard.block._base import ChannelFactory, MixerFactory, NormFactory, TwoBranches
-from blockyard.contracts import Context, Rate
+from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory
+from blockyard.contracts import Context, Memory, Rate, Seq
 
 
-class NoResidual(TwoBranches):
+class NoResidual(BranchedBlock):
     """A sample cannot skip a mixer here: nothing would be left of it.
 
     Options:
@@ -37,6 +37,12 @@ class NoResidual(TwoBranches):
     ) -> None:
         super().__init__(ctx, token_mixer, channel_mixer, norm, dropout, 0.0)
 
-    def join(self, x: Tensor, norm: nn.Module, mixer: Callable[[Tensor], Tensor]) -> Tensor:
-        """x (B, N, D) -> (B, N, D), in the type of x: where others add to the stream, this replaces it."""
-        return self.branch(mixer(norm(x))).to(x.dtype)
+    def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
+        """x (B, N, D) -> (B, N, D); every mixer's output replaces x, in the type of x."""
+        if self.token_norm is not None:
+            x = self.drop(self._token(self.token_norm(x), seq, cache, memory)).to(x.dtype)
+        if self.cross_norm is not None:
+            x = self.drop(self._cross(self.cross_norm(x), seq, memory)).to(x.dtype)
+        if self.channel_norm is not None:
+            x = self.drop(self.channel_mixer(self.channel_norm(x))).to(x.dtype)
+        return x

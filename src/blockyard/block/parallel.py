@@ -14,14 +14,14 @@ Cost: that of its mixers, in half as many matmuls where fused
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.block._base import Branch, ChannelFactory, MixerFactory, NormFactory, check_mixers
-from blockyard.contracts import Block, Context, Memory, Rate, Seq, TokenMixer
+from blockyard.block._base import BranchDropout, ChannelFactory, MixerFactory, NormFactory, check_mixers
+from blockyard.contracts import Block, Context, Memory, Projected, Rate, Seq, TokenMixer
 from blockyard.token_mixer._declared import check_call, check_context
 
 
@@ -50,9 +50,9 @@ class Parallel(Block):
         self.token_mixer = token_mixer(ctx)
         check_context(self.token_mixer, ctx)
         self.channel_mixer = channel_mixer(ctx)
-        check_mixers(self)
+        check_mixers(self, self.token_mixer, self.channel_mixer)
         self.cross_mixer: TokenMixer | None = None
-        self.branch = Branch(ctx, dropout, drop_path)
+        self.drop = BranchDropout(ctx, dropout, drop_path)
         self.fused = fused
         if fused:
             for mixer in (self.token_mixer, self.channel_mixer):
@@ -70,34 +70,41 @@ class Parallel(Block):
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
         h = self.token_norm(x)
-        mine = memory if self.cross_mixer is None else None
-        # Queries and keys of a memory come from two rows, so that they share no projection.
-        added = self._fused(h, seq, cache) if self.fused and mine is None else self._apart(h, seq, cache, mine)
+        # Without a cross-attention mixer the token mixer reads the memory. Its queries then come from one sequence
+        # and its keys from another, which no fused projection can give.
+        token_memory = memory if self.cross_mixer is None else None
+        if self.fused and token_memory is None:
+            added = self._fused(h, seq, cache)
+        else:
+            added = self._unfused(h, seq, cache, token_memory)
         if self.cross_mixer is not None:
             added = added + self.cross_mixer(h, seq, None, memory)
-        return x + self.branch(added)  # (B, N, D)
+        return x + self.drop(added)  # (B, N, D)
 
-    def _apart(self, h: Tensor, seq: Seq, cache: Any, memory: Memory | None) -> Tensor:
-        """What the mixers add, each by itself: (B, N, D). One that adds nothing is left out."""
+    def _unfused(self, h: Tensor, seq: Seq, cache: Any, memory: Memory | None) -> Tensor:
+        """What the two mixers add, each run by itself, on h (B, N, D): (B, N, D). An empty mixer is left out."""
         if self.token_mixer.empty:
             return self.channel_mixer(h)
         added = self.token_mixer(h, seq, cache, memory)
         return added if self.channel_mixer.empty else added + self.channel_mixer(h)
 
     def _fused(self, h: Tensor, seq: Seq, cache: Any) -> Tensor:
-        """Both mixers in two matmuls; their weights are joined anew, so gradients reach each: (B, N, D)."""
-        token, channel = self.token_mixer, self.channel_mixer
-        check_call(token, token.traits, seq, cache, None)
-        ins, outs = (token.proj_in, channel.proj_in), (token.proj_out, channel.proj_out)
-        joined = F.linear(h, torch.cat([p.weight for p in ins]), _joined_bias(ins))  # (B, N, E + E')
-        token_part, channel_part = joined.split([p.out_features for p in ins], dim=-1)
-        mixed = [token.mix(token_part, seq, cache), channel.mix(channel_part)]
-        biases = [p.bias for p in outs if p.bias is not None]
-        bias = torch.stack(biases).sum(0) if biases else None  # (D,)
-        return F.linear(torch.cat(mixed, dim=-1), torch.cat([p.weight for p in outs], dim=1), bias)
+        """What the two mixers add, in two matmuls, on h (B, N, D): (B, N, D).
+
+        The weights are concatenated at every call, so that gradients reach those of each mixer.
+        """
+        check_call(self.token_mixer, self.token_mixer.traits, seq, cache, None)
+        token, channel = cast(Projected, self.token_mixer), cast(Projected, self.channel_mixer)
+        weight = torch.cat([token.proj_in.weight, channel.proj_in.weight])  # (E + E', D)
+        joined = F.linear(h, weight, _joined_bias(token.proj_in, channel.proj_in))  # (B, N, E + E')
+        token_part, channel_part = joined.split([token.proj_in.out_features, channel.proj_in.out_features], dim=-1)
+        mixed = torch.cat([token.mix(token_part, seq, cache), channel.mix(channel_part)], dim=-1)
+        weight = torch.cat([token.proj_out.weight, channel.proj_out.weight], dim=1)  # (D, ...)
+        return F.linear(mixed, weight, _added_bias(token.proj_out, channel.proj_out))
 
 
-def _joined_bias(layers: tuple[nn.Linear, ...]) -> Tensor | None:
+def _joined_bias(*layers: nn.Linear) -> Tensor | None:
+    """The biases one after the other, zeros where a layer has none; None where no layer has one."""
     if all(layer.bias is None for layer in layers):
         return None
     return torch.cat(
@@ -105,11 +112,17 @@ def _joined_bias(layers: tuple[nn.Linear, ...]) -> Tensor | None:
     )
 
 
+def _added_bias(*layers: nn.Linear) -> Tensor | None:
+    """The sum of the biases; None where no layer has one."""
+    biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
+    return torch.stack(biases).sum(0) if biases else None  # (D,)
+
+
 def _check_projected(mixer: nn.Module) -> None:
-    """Raises ValueError where a mixer is not projection, mix, projection."""
+    """Raises ValueError where a mixer has no projections to fuse."""
     ends = [getattr(mixer, name, None) for name in ("proj_in", "proj_out")]
     if not all(isinstance(end, nn.Linear) for end in ends) or not callable(getattr(mixer, "mix", None)):
         raise ValueError(
-            f"block.fused=true joins the projections of both mixers, {type(mixer).__name__} has none to join; "
+            f"block.fused=true joins the projections of both mixers, and {type(mixer).__name__} has none to join; "
             "use block.fused=false"
         )

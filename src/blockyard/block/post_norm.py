@@ -12,16 +12,15 @@ Cost: that of its mixers
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from blockyard.block._base import ChannelFactory, MixerFactory, NormFactory, TwoBranches
+from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory
 from blockyard.contracts import Context, Memory, Rate, Seq
 
 
-class PostNorm(TwoBranches):
+class PostNorm(BranchedBlock):
     """Its output is normalised already; deep ones want a warm-up.
 
     Options:
@@ -46,10 +45,13 @@ class PostNorm(TwoBranches):
         super().__init__(ctx, token_mixer, channel_mixer, norm, dropout, drop_path)
         self.first_norm = norm(ctx) if first_norm and ctx.layer == 0 else nn.Identity()
 
-    def join(self, x: Tensor, norm: nn.Module, mixer: Callable[[Tensor], Tensor]) -> Tensor:
-        """x (B, N, D) -> (B, N, D)."""
-        return norm(x + self.branch(mixer(x)))
-
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
-        return super().forward(self.first_norm(x), seq, cache, memory)
+        x = self.first_norm(x)
+        if self.token_norm is not None:
+            x = self.token_norm(x + self.drop(self._token(x, seq, cache, memory)))
+        if self.cross_norm is not None:
+            x = self.cross_norm(x + self.drop(self._cross(x, seq, memory)))
+        if self.channel_norm is not None:
+            x = self.channel_norm(x + self.drop(self.channel_mixer(x)))
+        return x

@@ -12,15 +12,15 @@ Cost: that of its mixers
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from blockyard.block._base import ChannelFactory, MixerFactory, NormFactory, TwoBranches
-from blockyard.contracts import Context, Rate
+from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory
+from blockyard.contracts import Context, Memory, Rate, Seq
 
 
-class PreNorm(TwoBranches):
+class PreNorm(BranchedBlock):
     """The stream is never normalised, so the model does it once after the last block.
 
     Options:
@@ -40,6 +40,12 @@ class PreNorm(TwoBranches):
     ) -> None:
         super().__init__(ctx, token_mixer, channel_mixer, norm, dropout, drop_path)
 
-    def join(self, x: Tensor, norm: nn.Module, mixer: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
-        return x + self.branch(mixer(norm(x)))
+        if self.token_norm is not None:
+            x = x + self.drop(self._token(self.token_norm(x), seq, cache, memory))
+        if self.cross_norm is not None:
+            x = x + self.drop(self._cross(self.cross_norm(x), seq, memory))
+        if self.channel_norm is not None:
+            x = x + self.drop(self.channel_mixer(self.channel_norm(x)))
+        return x

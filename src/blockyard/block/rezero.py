@@ -12,13 +12,13 @@ Cost: that of its mixers, and two parameters
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from blockyard.block._base import ChannelFactory, MixerFactory, NormFactory, TwoBranches
-from blockyard.contracts import Context, Rate
+from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory
+from blockyard.contracts import Context, Memory, Rate, Seq
 from blockyard.weight_init import Init
 
 
@@ -38,7 +38,7 @@ class Gate(nn.Module):
         return x * self.weight
 
 
-class ReZero(TwoBranches):
+class ReZero(BranchedBlock):
     """The model starts as the identity; in the first update only the gates have a gradient.
 
     Options:
@@ -58,6 +58,12 @@ class ReZero(TwoBranches):
     ) -> None:
         super().__init__(ctx, token_mixer, channel_mixer, norm, dropout, drop_path, finish=Gate)
 
-    def join(self, x: Tensor, norm: nn.Module, mixer: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
-        return x + self.branch(mixer(norm(x)))
+        if self.token_norm is not None:
+            x = x + self.drop(self.token_finish(self._token(self.token_norm(x), seq, cache, memory)))
+        if self.cross_norm is not None:
+            x = x + self.drop(self.cross_finish(self._cross(self.cross_norm(x), seq, memory)))
+        if self.channel_norm is not None:
+            x = x + self.drop(self.channel_finish(self.channel_mixer(self.channel_norm(x))))
+        return x

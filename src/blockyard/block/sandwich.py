@@ -12,15 +12,16 @@ Cost: that of its mixers, and four norms
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from torch import Tensor, nn
 
-from blockyard.block._base import ChannelFactory, MixerFactory, NormFactory, TwoBranches
-from blockyard.contracts import Context, Rate
+from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory
+from blockyard.contracts import Context, Memory, Rate, Seq
 
 
-class Sandwich(TwoBranches):
+class Sandwich(BranchedBlock):
     """What a branch adds has a size that no weight before the second norm decides.
 
     Options:
@@ -38,13 +39,22 @@ class Sandwich(TwoBranches):
         dropout: Rate = 0.0,
         drop_path: Rate = 0.0,
     ) -> None:
-        super().__init__(ctx, token_mixer, channel_mixer, norm, dropout, drop_path, finish=lambda: norm(ctx))
+        super().__init__(ctx, token_mixer, channel_mixer, norm, dropout, drop_path, finish=partial(norm, ctx))
 
-    def given(self, y: Tensor) -> Tensor:
-        """y (B, N, D) in the type of the norm that follows: one of two types would cost the fused kernel."""
-        weights = (p for norm in (self.token_norm, self.channel_norm) if norm is not None for p in norm.parameters())
-        return y.to(next(weights, y).dtype)
-
-    def join(self, x: Tensor, norm: nn.Module, mixer: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
-        return x + self.branch(mixer(norm(x)))
+        if self.token_norm is not None:
+            y = self._token(self.token_norm(x), seq, cache, memory)
+            x = x + self.drop(self.token_finish(_as_weights(y, self.token_finish)))
+        if self.cross_norm is not None:
+            y = self._cross(self.cross_norm(x), seq, memory)
+            x = x + self.drop(self.cross_finish(_as_weights(y, self.cross_finish)))
+        if self.channel_norm is not None:
+            y = self.channel_mixer(self.channel_norm(x))
+            x = x + self.drop(self.channel_finish(_as_weights(y, self.channel_finish)))
+        return x
+
+
+def _as_weights(y: Tensor, norm: nn.Module) -> Tensor:
+    """Returns y (B, N, D) in the type of the norm's weights; mixed types would cost the norm its fused kernel."""
+    return y.to(next(norm.parameters(), y).dtype)

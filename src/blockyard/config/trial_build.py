@@ -16,7 +16,7 @@ from blockyard.config.overrides import nodes
 from blockyard.config.rules import Facts
 from blockyard.config.schema import REQUIRED, RESERVED, allowed, locate, options
 from blockyard.contracts import Context, Issue
-from blockyard.model._positions import check_turned
+from blockyard.model._positions import check_key_widths
 from blockyard.weight_init import initialise
 
 
@@ -62,7 +62,7 @@ def shapes(config: dict[str, Any], facts: Facts, refused: set[str]) -> Iterator[
                     yield Issue(family, _said(error))
     if parts.keys() >= {"position", "token_mixer"}:
         try:
-            check_turned(ctx, parts["position"], [parts["token_mixer"]])
+            check_key_widths(ctx, parts["position"], [parts["token_mixer"]])
         except Exception as error:
             yield Issue("position", _said(error))
 

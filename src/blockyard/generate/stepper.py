@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Memory
-from blockyard.model._cache import rows_of
+from blockyard.model._cache import select_sequences
 
 log = logging.getLogger("blockyard")
 
@@ -224,7 +224,7 @@ class Stepper:
             self._cache.reorder(indices, one_source=True)
         if self.memory is not None and sources != self._sources:
             # Where every sequence keeps its source, what was computed from it stays.
-            self.memory = rows_of(self.memory, indices)
+            self.memory = select_sequences(self.memory, indices)
             if self._cache is not None:
                 self._cache.memory = self.memory
         self._sources = sources

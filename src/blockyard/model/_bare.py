@@ -1,50 +1,65 @@
-"""The model of bare: tokens go straight to the head."""
+"""The model of bare: an embedder and a head, with no blocks between them.
+
+inputs --> embedder --(position.embed)--> head
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Context, Parts, Rate, TokenMixer
-from blockyard.model._compatibility import check_placed
-from blockyard.model._example_batch import example
-from blockyard.model._positions import place, placing_parts
+from blockyard.model._compatibility import check_only_embeds
+from blockyard.model._example_batch import record_kernels
+from blockyard.model._positions import add_position, embedder_and_position
+from blockyard.model._record import Record, note
 from blockyard.ops import kernel
+from blockyard.ops.full_precision import as_stream
 
 
 class Bare(nn.Module):
-    """forward(inputs, lengths) -> (B, V) or (B, N, V)."""
+    """An embedder and a head: forward(inputs, lengths) -> (B, V) or (B, N, V)."""
 
     def __init__(self, ctx: Context, parts: Parts, *, dropout: Rate) -> None:
         super().__init__()
         self.ctx = ctx
-        self.embedder, self.position = placing_parts(ctx, parts)
+        self.embedder, self.position = embedder_and_position(ctx, parts)
         self.dropout = nn.Dropout(dropout)
         self.head = parts.head(ctx)
         self.head.tie(self.embedder)
-        check_placed(ctx, self.position, "model=bare mixes nothing")
+        check_only_embeds(ctx, self.position, "model=bare mixes no tokens")
 
     @property
     def mixers(self) -> list[TokenMixer]:
-        """There are none."""
+        """Empty: there are no blocks."""
         return []
 
-    def forward(self, inputs: Tensor, lengths: Tensor | None = None, segment: Tensor | None = None) -> Tensor:
-        """Predictions for a batch."""
-        return self.steps(inputs, lengths, segment)["prediction"]
+    def forward(
+        self,
+        inputs: Tensor,
+        lengths: Tensor | None = None,
+        segment: Tensor | None = None,
+        record: Record | None = None,
+    ) -> Tensor:
+        """Returns the predictions for a batch."""
+        x, seq = self.embedder(inputs, lengths, segment, 0)  # (B, N, D - position.width)
+        x = as_stream(x)
+        note(record, "embedded", x)
+        x = self.dropout(add_position(self.ctx, self.position, x, seq))  # (B, N, D)
+        note(record, "placed", x)
+        note(record, "seq", seq)
+        prediction = self.head(x, seq)
+        note(record, "prediction", prediction)
+        return prediction
 
-    def steps(self, inputs: Tensor, lengths: Tensor | None = None, segment: Tensor | None = None) -> dict[str, Any]:
-        """Every intermediate of a forward pass by name: embedded, placed (B, N, D), seq, prediction."""
-        x, seq = self.embedder(inputs, lengths, segment, 0)
-        if torch.is_autocast_enabled(inputs.device.type if inputs.device.type != "meta" else "cpu"):
-            x = x.float()
-        placed = self.dropout(place(self.ctx, self.position, x, seq))  # (B, N, D)
-        return {"embedded": x, "placed": placed, "seq": seq, "prediction": self.head(placed, seq)}
+    def steps(self, inputs: Tensor, lengths: Tensor | None = None, segment: Tensor | None = None) -> Record:
+        """Returns every intermediate of a forward pass by name.
+
+        embedded (B, N, D - position.width); placed (B, N, D); seq, the facts of the tokens; prediction.
+        """
+        record: Record = {}
+        self.forward(inputs, lengths, segment, record)
+        return record
 
     def kernels(self, inputs: Tensor | None = None, lengths: Tensor | None = None) -> list[kernel.Record]:
-        """Nothing attends, so that there is nothing to say."""
-        if inputs is None:
-            return kernel.record(self, **example(self.ctx, next(self.parameters()).device))
-        return kernel.record(self, inputs, lengths)
+        """Returns an empty list: nothing attends."""
+        return record_kernels(self, inputs, lengths=lengths)

@@ -1,4 +1,4 @@
-"""What a model keeps while it writes token by token."""
+"""What a model keeps while it generates token by token."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from blockyard.ops.cache import cache_bytes
 class Cache:
     """What a decoder keeps of the tokens so far: keys and values, or the state of a recurrence.
 
-    layers: one cache each; length: tokens, without the prefix
-    memory: the encoded source, where the model has one; it is read, not grown, and not counted in `bytes`
+    layers: one cache for each block; length: tokens so far, without the prefix
+    memory: the encoded source, where the model has one; it does not grow and is not counted in `bytes`
     """
 
     layers: list[Any]
@@ -25,34 +25,37 @@ class Cache:
 
     @property
     def bytes(self) -> int:
-        """What the caches of all layers fill."""
+        """The size of the caches of all layers."""
         return cache_bytes(self)
 
     def reorder(self, order: Tensor, *, one_source: bool = False) -> None:
-        """Row r goes on from what row `order[r]` kept; order: (B,) int64. For beams.
+        """Make sequence i continue from what sequence `order[i]` kept; order: (B',) int64. For beam search.
 
-        Where all rows have one source, what was worked out from it stays.
+        one_source: all sequences have the same source, so the memory stays as it is
         """
         for layer in self.layers:
             layer.reorder(order)
         if self.memory is not None and not one_source:
-            self.memory = rows_of(self.memory, order)
+            self.memory = select_sequences(self.memory, order)
 
 
-def empty(mixers: list[TokenMixer], batch_size: int) -> Cache:
-    """A cache without tokens. Raises ValueError naming the mixer that cannot have one."""
+def empty_cache(mixers: list[TokenMixer], batch_size: int) -> Cache:
+    """Returns a cache without tokens. Raises ValueError naming a mixer that cannot have one."""
+    layers = []
     for mixer in mixers:
-        if not hasattr(mixer, "init_cache"):
+        init_cache = getattr(mixer, "init_cache", None)
+        if init_cache is None:
             raise ValueError(
-                f"token_mixer {type(mixer).__name__} cannot decode from a cache; run the whole row again "
-                "for each token, or use token_mixer=attention"
+                f"token_mixer {type(mixer).__name__} cannot decode from a cache; run the whole sequence again for "
+                "each token, or use token_mixer=attention"
             )
-    return Cache([mixer.init_cache(batch_size) for mixer in mixers])
+        layers.append(init_cache(batch_size))
+    return Cache(layers)
 
 
-def rows_of(memory: Memory, order: Tensor) -> Memory:
-    """The rows `order` (R,) int64 of a memory, in that order."""
+def select_sequences(memory: Memory, order: Tensor) -> Memory:
+    """Returns the sequences `order` (B',) int64 of a memory, in that order."""
     seq, order = memory.seq, order.to(memory.x.device)
-    coords = seq.coords if seq.coords.shape[0] == 1 else seq.coords[order]  # (R|1, M, A)
-    valid = None if seq.valid is None else seq.valid[order]  # (R, M)
+    coords = seq.coords if seq.coords.shape[0] == 1 else seq.coords[order]  # (B'|1, M, A)
+    valid = None if seq.valid is None else seq.valid[order]  # (B', M)
     return Memory(memory.x[order], replace(seq, coords=coords, valid=valid, segment=None, memo={}))

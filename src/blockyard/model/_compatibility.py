@@ -1,4 +1,4 @@
-"""What has to agree between the parts of a model, and between a model and its input."""
+"""Checks that the parts of a model agree with each other, and the arguments of a forward pass too."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ def check_parts(ctx: Context, prefix: Prefix, position: Position, mixers: list[T
     """Raises ValueError where a part would be ignored or could not work."""
     name = type(position).__name__
     if ctx.tokens.axes not in position.axes:
-        raise ValueError(f"position {name} does not work on {ctx.tokens.axes} coordinate axes; use position=none")
+        raise ValueError(f"position {name} cannot take {ctx.tokens.axes} coordinate axes; use position=none")
     for hook in sorted(position.acts_on):
         port = position.needs.get(hook)
-        # Where layers differ (token_mixer=cycle), it acts in those that can take it.
+        # Where layers differ (token_mixer=cycle), the scheme acts in those that have the port.
         if port is not None and not any(port in mixer.traits.ports for mixer in mixers):
             have = ", ".join(dict.fromkeys(type(mixer).__name__ for mixer in mixers))
             raise ValueError(
@@ -24,18 +24,18 @@ def check_parts(ctx: Context, prefix: Prefix, position: Position, mixers: list[T
             )
     if prefix.class_token and ctx.causal:
         raise ValueError(
-            "model.prefix.class_token=true: the class token stands first, so in a causal model it sees "
-            "nothing; use model.prefix.class_token=false"
+            "model.prefix.class_token=true: the class token is the first, so in a causal model it sees no "
+            "other token; use model.prefix.class_token=false"
         )
     if head.needs_class_token and not prefix.class_token:
         raise ValueError(
-            f"head {type(head).__name__} reads the class token, the model has none; use "
+            f"head {type(head).__name__} reads the class token, and the model has none; use "
             "model.prefix.class_token=true or head=mean_pool"
         )
 
 
-def check_placed(ctx: Context, position: Position, why: str) -> None:
-    """Raises ValueError where a scheme acts on anything but tokens before they are mixed."""
+def check_only_embeds(ctx: Context, position: Position, why: str) -> None:
+    """Raises ValueError where a scheme does anything but `embed`: for models whose tokens are not mixed by blocks."""
     if ctx.tokens.axes not in position.axes or position.acts_on - {"embed"}:
         raise ValueError(
             f"position {type(position).__name__} has nothing to act on: {why}; use position=none or one that is added "
@@ -47,8 +47,8 @@ def check_call(ctx: Context, prefix: Prefix, lengths: Tensor | None, segment: Te
     """Raises ValueError where the arguments of a forward pass contradict each other."""
     if segment is not None and prefix and not ctx.causal:
         raise ValueError(
-            "packed rows and model.prefix in a bidirectional model: class and register tokens would carry one "
-            "document into another; use rows of one document, or no prefix"
+            "packed sequences and model.prefix in a bidirectional model: class and register tokens would carry one "
+            "document into another; use one document a sequence, or no prefix"
         )
     if cached and (lengths is not None or segment is not None):
-        raise ValueError("a cache takes rows of one length and one document; leave lengths and segment out")
+        raise ValueError("a cache takes sequences of one length and one document; leave lengths and segment out")

@@ -1,27 +1,37 @@
-"""A batch of zeros of the shape a model was built for, where somebody asks about its cost or its kernels."""
+"""A batch of zeros in the shape a model was built for, to measure its cost or to record its kernels."""
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from blockyard.contracts import Context
+from blockyard.ops import kernel
 
 
 def example(ctx: Context, device: torch.device | str, batch: int = 1) -> dict[str, Tensor]:
-    """What a model of `ctx` is called with: full rows, with the lengths, segments and source that its data brings."""
-    tokens, data, found = ctx.tokens, ctx.data, {}
+    """Returns the arguments of a model's forward: full sequences, and the lengths, segments and source of its data."""
+    tokens, data, arguments = ctx.tokens, ctx.data, {}
     with torch.device(device):
         if tokens.vocabulary is None:
-            found["inputs"] = torch.zeros((batch, *data.shape))
+            arguments["inputs"] = torch.zeros((batch, *data.shape))
         else:
-            found["inputs"] = torch.zeros((batch, tokens.max_len), dtype=torch.long)
+            arguments["inputs"] = torch.zeros((batch, tokens.max_len), dtype=torch.long)
         if tokens.variable:
-            found["lengths"] = torch.full((batch,), tokens.max_len)
+            arguments["lengths"] = torch.full((batch,), tokens.max_len)
         if data.packed:
-            found["segment"] = torch.zeros((batch, tokens.max_len), dtype=torch.long)
+            arguments["segment"] = torch.zeros((batch, tokens.max_len), dtype=torch.long)
         if data.source is not None:
-            found["source"] = torch.zeros((batch, *data.source), dtype=torch.long)
+            arguments["source"] = torch.zeros((batch, *data.source), dtype=torch.long)
             if tokens.variable:
-                found["source_lengths"] = torch.full((batch,), data.source[0])
-    return found
+                arguments["source_lengths"] = torch.full((batch,), data.source[0])
+    return arguments
+
+
+def record_kernels(model: nn.Module, inputs: Tensor | None, **arguments: Tensor | None) -> list[kernel.Record]:
+    """Returns the kernels of a forward pass over a batch, or over `example` where `inputs` is None."""
+    if inputs is not None:
+        return kernel.record(model, inputs, **arguments)
+    ctx = model.ctx
+    assert isinstance(ctx, Context)
+    return kernel.record(model, **example(ctx, next(model.parameters()).device))

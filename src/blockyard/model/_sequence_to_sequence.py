@@ -1,33 +1,34 @@
-"""The model of encoder_decoder: a tower over the source, and one over the target whose blocks look at it.
+"""The model of encoder_decoder: a tower over the source, and one over the target whose blocks read the first.
 
-source --> [embedder] --(its places)--> block --> ... --> norm = memory
-               |  one table, or one each                    |  (cross-attention, no positions)
-inputs --> embedder --(its places)-----> block --> ... <----+--> final norm --> head
-                                         causal
+source --> [embedder] --(position)--> block --> ... --> final norm = memory
+               |  shared, or one each                     |  (cross-attention, no positions)
+inputs --> embedder --(position)----> block --> ... <-----+--> final norm --> head
+                                      causal
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
 from blockyard.contracts import Context, Memory, Parts, Rate, TokenMixer
-from blockyard.model._cache import Cache, empty
+from blockyard.model._cache import Cache, empty_cache
 from blockyard.model._compatibility import check_parts
-from blockyard.model._example_batch import example
+from blockyard.model._example_batch import record_kernels
 from blockyard.model._prefix import NO_PREFIX
+from blockyard.model._record import Record, note
 from blockyard.model._tower import Tower
 from blockyard.ops import kernel
 
 
 class SequenceToSequence(Tower):
-    """forward(inputs, lengths, segment, cache, source, source_lengths) -> (B, N, V).
+    """Encoder and decoder: forward(inputs, lengths, segment, cache, source, source_lengths) -> (B, N, V).
 
-    The tower over the target is the model itself, so that its parts have the names of a decoder's; the other
-    one is `encoder`. A scheme of positions acts in each by its own coordinates, and in cross-attention not at
-    all: how far a word of one text lies from a word of the other says nothing.
+    The tower over the target is the model itself, so that its parts have the names of a decoder's; the tower over
+    the source is `encoder`. A position scheme acts inside each sequence and never in cross-attention: the distance
+    between a token of one text and a token of the other means nothing.
     """
 
     def __init__(
@@ -62,74 +63,52 @@ class SequenceToSequence(Tower):
         source: Tensor | None = None,
         source_lengths: Tensor | None = None,
         memory: Memory | None = None,
+        record: Record | None = None,
     ) -> Tensor:
-        """Predictions for a batch. With a cache, `inputs` are the new tokens only.
+        """Returns the predictions for a batch. With a cache, `inputs` are the new tokens only.
 
-        The source is given as symbols (B, M), as the `memory` that `encode` made of them, or was given with
-        the first tokens of the cache. Raises ValueError where it is given twice or never.
+        The source comes as token ids (B, M), as the `memory` that `encode` returned, or in the cache, which keeps
+        the memory of its first call. Raises ValueError unless it comes in exactly one of these ways.
         """
-        prediction = None
-        given = (inputs, lengths, segment, cache, source, source_lengths, memory)
-        for _, prediction in self._steps(*given):  # noqa: B007 - the last one counts
-            pass
-        return prediction
-
-    def encode(self, source: Tensor, source_lengths: Tensor | None = None) -> Memory:
-        """What the decoder looks at, of source symbols (B, M): x (B, M, D) and the facts of its row."""
-        return dict(self._encode(source, source_lengths))["memory"]
-
-    def steps(self, inputs: Tensor, *rest: Any, **named: Any) -> dict[str, Any]:
-        """Every intermediate of a forward pass by name, so that a probe needs no hooks.
-
-        Those of a decoder, and the encoder's, which have "source." in front; memory; prediction.
-        """
-        names = ("lengths", "segment", "cache", "source", "source_lengths", "memory")
-        given = dict(zip(names, rest, strict=False)) | named
-        return dict(self._steps(inputs, *(given.get(name) for name in names)))
-
-    def _steps(
-        self,
-        inputs: Tensor,
-        lengths: Tensor | None,
-        segment: Tensor | None,
-        cache: Cache | None,
-        source: Tensor | None,
-        source_lengths: Tensor | None,
-        memory: Memory | None,
-    ) -> Iterator[tuple[str, Any]]:
-        kept = cache.memory if cache is not None else None
-        if sum(each is not None for each in (source, memory, kept)) != 1:
+        cached = None if cache is None else cache.memory
+        if sum(each is not None for each in (source, memory, cached)) != 1:
             raise ValueError(
-                "an encoder-decoder reads one source: give `source` or `memory`, and neither to a cache that has one"
+                "an encoder-decoder reads one source: pass `source` or `memory`, and neither with a cache that has one"
             )
         if source is not None:
-            for name, value in self._encode(source, source_lengths):
-                memory = value if name == "memory" else None
-                yield name, value
-        memory = kept if memory is None else memory
-        x = seq = None
-        for name, x in self.walk(self.embedder, inputs, lengths, segment, cache, memory):
-            seq = x if name == "seq" else seq
-            yield name, x
+            memory = self.encode(source, source_lengths, record)
+        elif memory is None:
+            memory = cached
+        x, seq = self.forward_features(self.embedder, inputs, lengths, segment, cache, memory, record)
         if cache is not None:
             cache.memory = memory
-        yield "prediction", self.head(x, seq)
+        prediction = self.head(x, seq)
+        note(record, "prediction", prediction)
+        return prediction
 
-    def _encode(self, source: Tensor, source_lengths: Tensor | None) -> Iterator[tuple[str, Any]]:
-        tower = self.encoder
-        embedder = tower.embedder if hasattr(tower, "embedder") else self.embedder
-        x = seq = None
-        for name, x in tower.walk(embedder, source, source_lengths, None):
-            seq = x if name == "seq" else seq
-            yield f"source.{name}", x
-        yield "memory", Memory(x, seq)
+    def encode(self, source: Tensor, source_lengths: Tensor | None = None, record: Record | None = None) -> Memory:
+        """Returns what the decoder reads of source token ids (B, M): x (B, M, D) and its facts."""
+        embedder = getattr(self.encoder, "embedder", self.embedder)
+        inner: Record | None = None if record is None else {}
+        memory = Memory(*self.encoder.forward_features(embedder, source, source_lengths, record=inner))
+        for name, value in (inner or {}).items():
+            note(record, f"source.{name}", value)
+        note(record, "memory", memory)
+        return memory
+
+    def steps(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Record:
+        """Returns every intermediate of a forward pass by name; the arguments are those of `forward`.
+
+        The names of a `Transformer`, the encoder's with "source." in front; memory; prediction.
+        """
+        record: Record = {}
+        self.forward(inputs, *args, **{**kwargs, "record": record})
+        return record
 
     def init_cache(self, batch_size: int) -> Cache:
-        """An empty cache for `batch_size` rows. Raises ValueError naming the mixer that cannot have one."""
-        return empty(self.mixers, batch_size)
+        """Returns an empty cache for `batch_size` sequences. Raises ValueError for a mixer that cannot have one."""
+        return empty_cache(self.mixers, batch_size)
 
-    def kernels(self, inputs: Tensor | None = None, **named: Tensor) -> list[kernel.Record]:
-        """Which kernel each layer's mixers take for this batch, or for full rows of zeros, and why none faster."""
-        if inputs is None:
-            return kernel.record(self, **example(self.ctx, next(self.parameters()).device))
-        return kernel.record(self, inputs, **named)
+    def kernels(self, inputs: Tensor | None = None, **arguments: Tensor) -> list[kernel.Record]:
+        """Returns the kernel each mixer takes for this batch, or for full sequences of zeros, and why none faster."""
+        return record_kernels(self, inputs, **arguments)

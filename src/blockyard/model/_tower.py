@@ -1,31 +1,31 @@
-"""One row of tokens from input to the last norm: what every model shape is made of.
+"""One sequence of tokens from its inputs to the final norm: what every model shape is made of.
 
 inputs --> embedder --(position.embed)--> [prefix | tokens] --> block --> ... --> final norm
                |                                                  ^   ^
-               +---- Seq: index, coords, valid, segment ----------+   +---- memory: another row, where there is one
+               +---- Seq: index, coords, valid, segment ----------+   +---- memory: another sequence, if there is one
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import islice
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, Embedder, Memory, Parts, Rate, Seq, TokenMixer
+from blockyard.contracts import Block, Context, Embedder, Memory, Parts, Rate, Seq, TokenMixer
 from blockyard.model._cache import Cache
 from blockyard.model._compatibility import check_call
-from blockyard.model._positions import check_turned, place, placing_parts
+from blockyard.model._positions import add_position, check_key_widths, embedder_and_position
 from blockyard.model._prefix import Prefix, PrefixTokens
+from blockyard.model._record import Record, note
+from blockyard.ops.full_precision import as_stream
 
 
 class Tower(nn.Module):
-    """Embedder, position, prefix, blocks and the last norm of one row of tokens.
+    """Embedder, position scheme, prefix, blocks and final norm of one sequence of tokens.
 
-    `embedder` is another row's, to be shared: it is then that row's part, not this one's. `cross` gives
-    every block a further branch that reads a memory.
+    embedder: the embedder of another tower, to be shared. It stays a part of that tower, and this one has none.
+    cross: the factory of a cross-attention mixer, which gives every block a further branch that reads a memory.
     """
 
     def __init__(
@@ -41,63 +41,71 @@ class Tower(nn.Module):
         super().__init__()
         self.ctx, self.prefix_options = ctx, prefix
         if embedder is None:
-            self.embedder, self.position = placing_parts(ctx, parts)
+            self.embedder, self.position = embedder_and_position(ctx, parts)
         else:
             self.position = parts.position(ctx)
         self.dropout = nn.Dropout(dropout)
         self.prefix = PrefixTokens(ctx, prefix) if prefix else None
         factories = (parts.token_mixer, parts.channel_mixer, parts.norm)
-        self.blocks = nn.ModuleList(parts.block(ctx.at(layer), *factories) for layer in range(ctx.depth))
-        check_turned(ctx, self.position, self.mixers)
+        blocks: list[Block] = [parts.block(ctx.at(layer), *factories) for layer in range(ctx.depth)]
+        self.blocks = nn.ModuleList(blocks)
+        check_key_widths(ctx, self.position, self.mixers)
         if cross is not None:
-            for layer, block in enumerate(self.blocks):
+            for layer, block in enumerate(blocks):
                 block.add_cross(ctx.at(layer), cross, parts.norm)
-        self.final_norm = parts.norm(ctx) if self.blocks[-1].needs_final_norm else nn.Identity()
+        self.final_norm = parts.norm(ctx) if blocks[-1].needs_final_norm else nn.Identity()
 
     @property
     def mixers(self) -> list[TokenMixer]:
-        """The token mixer of each block, in order; a block without one is passed over."""
-        inside = ((m for m in block.modules() if isinstance(m, TokenMixer)) for block in self.blocks)
-        return [mixer for found in inside for mixer in islice(found, 1)]
+        """The token mixer of each block, in order; a block without one is left out."""
+        return first_mixers(self.blocks)
 
-    def walk(
+    def forward_features(
         self,
         embedder: Embedder,
         inputs: Tensor,
-        lengths: Tensor | None,
-        segment: Tensor | None,
+        lengths: Tensor | None = None,
+        segment: Tensor | None = None,
         cache: Cache | None = None,
         memory: Memory | None = None,
-    ) -> Iterator[tuple[str, Any]]:
-        """Every intermediate of one pass by name, in order; "seq" and "normed" are what a head reads."""
+        record: Record | None = None,
+    ) -> tuple[Tensor, Seq]:
+        """Returns what a head reads: the stream after the final norm (B, prefix + N, D), and its facts."""
         check_call(self.ctx, self.prefix_options, lengths, segment, cache is not None)
         past = 0 if cache is None else cache.length
-        x, seq = embedder(inputs, lengths, segment, past)
-        new = len(seq)
-        if torch.is_autocast_enabled(inputs.device.type if inputs.device.type != "meta" else "cpu"):
-            # A projection comes out in half precision; the stream that all blocks add to must not.
-            x = x.float()
-        yield "embedded", x
-        x = place(self.ctx, self.position, x, seq, past)
-        yield "placed", x
-        x, seq = self._with_prefix(x, seq, past)
-        yield "seq", seq
+        x, seq = embedder(inputs, lengths, segment, past)  # (B, N, D - position.width)
+        new_tokens = len(seq)
+        x = as_stream(x)
+        note(record, "embedded", x)
+        x = add_position(self.ctx, self.position, x, seq, past)  # (B, N, D)
+        note(record, "placed", x)
+        x, seq = self._add_prefix(x, seq, past)  # (B, prefix + N, D)
+        note(record, "seq", seq)
         x = self.dropout(x)
-        yield "stream", x
-        for number, block in enumerate(self.blocks):
-            x = block(x, seq, None if cache is None else cache.layers[number], memory)
-            yield f"block.{number}", x
-        if cache is not None:
-            cache.length += new
-        yield "normed", self.final_norm(x)
-
-    def _with_prefix(self, x: Tensor, seq: Seq, past: int) -> tuple[Tensor, Seq]:
-        """The prefix goes before the first token of a stream, and shifts the index of the rest."""
-        if self.prefix is not None and past == 0:
-            x, seq = self.prefix(x, seq)
-        elif self.prefix is not None:
-            seq.index = seq.index + self.prefix.num
+        note(record, "stream", x)
         if past == 0 and not torch.compiler.is_compiling():
             for mixer in self.mixers:
                 mixer.prepare(x, seq)
+        for layer, block in enumerate(self.blocks):
+            x = block(x, seq, None if cache is None else cache.layers[layer], memory)
+            note(record, f"block.{layer}", x)
+        if cache is not None:
+            cache.length += new_tokens
+        x = self.final_norm(x)
+        note(record, "normed", x)
         return x, seq
+
+    def _add_prefix(self, x: Tensor, seq: Seq, past: int) -> tuple[Tensor, Seq]:
+        """Put the prefix before the first token of a stream; it shifts the index of all later tokens."""
+        if self.prefix is None:
+            return x, seq
+        if past == 0:
+            return self.prefix(x, seq)
+        seq.index = seq.index + self.prefix.num
+        return x, seq
+
+
+def first_mixers(blocks: nn.ModuleList) -> list[TokenMixer]:
+    """The token mixer of each block, in order; a block without one is left out."""
+    inside = ([part for part in block.modules() if isinstance(part, TokenMixer)] for block in blocks)
+    return [mixers[0] for mixers in inside if mixers]

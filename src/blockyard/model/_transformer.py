@@ -7,16 +7,14 @@ inputs --> embedder --(position.embed)--> [prefix | tokens] --> block --> ... --
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 from torch import Tensor
 
 from blockyard.contracts import Context, Parts, Rate
-from blockyard.model._cache import Cache, empty
+from blockyard.model._cache import Cache, empty_cache
 from blockyard.model._compatibility import check_parts
-from blockyard.model._example_batch import example
+from blockyard.model._example_batch import record_kernels
 from blockyard.model._prefix import Prefix
+from blockyard.model._record import Record, note
 from blockyard.model._tower import Tower
 from blockyard.ops import kernel
 
@@ -36,11 +34,12 @@ class Transformer(Tower):
         lengths: Tensor | None = None,
         segment: Tensor | None = None,
         cache: Cache | None = None,
+        record: Record | None = None,
     ) -> Tensor:
-        """Predictions for a batch. With a cache, `inputs` are the new tokens only."""
-        prediction = None
-        for _, prediction in self._steps(inputs, lengths, segment, cache):  # noqa: B007 - the last one counts
-            pass
+        """Returns the predictions for a batch. With a cache, `inputs` are the new tokens only."""
+        x, seq = self.forward_features(self.embedder, inputs, lengths, segment, cache, record=record)
+        prediction = self.head(x, seq)
+        note(record, "prediction", prediction)
         return prediction
 
     def steps(
@@ -49,26 +48,19 @@ class Transformer(Tower):
         lengths: Tensor | None = None,
         segment: Tensor | None = None,
         cache: Cache | None = None,
-    ) -> dict[str, Any]:
-        """Every intermediate of a forward pass by name, so that a probe needs no hooks.
+    ) -> Record:
+        """Returns every intermediate of a forward pass by name, so that a probe needs no hooks.
 
-        embedded (B, N, D - position.width); placed (B, N, D); stream, block.0, block.1, ... and normed
-        (B, prefix + N, D); seq, the facts of that row; prediction.
+        embedded (B, N, D - position.width); placed (B, N, D); seq, the facts of the tokens with the prefix; stream,
+        block.0, block.1, ... and normed (B, prefix + N, D); prediction.
         """
-        return dict(self._steps(inputs, lengths, segment, cache))
-
-    def _steps(
-        self, inputs: Tensor, lengths: Tensor | None, segment: Tensor | None, cache: Cache | None
-    ) -> Iterator[tuple[str, Any]]:
-        x = seq = None
-        for name, x in self.walk(self.embedder, inputs, lengths, segment, cache):
-            seq = x if name == "seq" else seq
-            yield name, x
-        yield "prediction", self.head(x, seq)
+        record: Record = {}
+        self.forward(inputs, lengths, segment, cache, record)
+        return record
 
     def init_cache(self, batch_size: int) -> Cache:
-        """An empty cache for `batch_size` rows. Raises ValueError naming the mixer that cannot have one."""
-        return empty(self.mixers, batch_size)
+        """Returns an empty cache for `batch_size` sequences. Raises ValueError for a mixer that cannot have one."""
+        return empty_cache(self.mixers, batch_size)
 
     def kernels(
         self,
@@ -76,11 +68,9 @@ class Transformer(Tower):
         lengths: Tensor | None = None,
         segment: Tensor | None = None,
     ) -> list[kernel.Record]:
-        """Which kernel each layer's mixer takes for this batch, and why none faster.
+        """Returns the kernel that each layer's mixer takes for this batch, and why none faster.
 
-        Without a batch, one full row of zeros is asked about, on the model's device, with the lengths
-        and segments that such data brings.
+        Without `inputs`, the batch is one full sequence of zeros on the model's device, with the lengths and
+        segments that its data brings.
         """
-        if inputs is None:
-            return kernel.record(self, **example(self.ctx, next(self.parameters()).device))
-        return kernel.record(self, inputs, lengths, segment)
+        return record_kernels(self, inputs, lengths=lengths, segment=segment)

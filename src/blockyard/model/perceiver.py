@@ -19,7 +19,7 @@ from typing import ClassVar
 from torch import nn
 
 from blockyard.contracts import Context, Count, Parts, Positive, Rate, TokenMixer, TokenSpec
-from blockyard.model._latents import Perceiving
+from blockyard.model._latents import PerceiverModel
 from blockyard.model._stack import CROSS, Stack, crossing
 
 
@@ -59,4 +59,4 @@ class Perceiver(Stack):
 
     def build(self, ctx: Context, parts: Parts) -> nn.Module:
         """The model of `ctx`. Raises ValueError where parts contradict each other."""
-        return Perceiving(ctx, self.mixing(ctx), parts, cross=self.cross, dropout=self.dropout)
+        return PerceiverModel(ctx, self.mixing(ctx), parts, cross=self.cross, dropout=self.dropout)

@@ -1,4 +1,4 @@
-"""Leaving autocast where half precision would lose what an operation promises."""
+"""Full precision under autocast: for operations that half precision would break, and for the residual stream."""
 
 from __future__ import annotations
 
@@ -7,5 +7,19 @@ from torch import Tensor
 
 
 def full_precision(like: Tensor) -> torch.autocast:
-    """A context in which matmuls keep the types they are given, on the device of `like`."""
-    return torch.autocast(like.device.type if like.device.type != "meta" else "cpu", enabled=False)
+    """Returns a context that disables autocast on the device of `like`: matmuls keep the types they are given."""
+    return torch.autocast(_device(like), enabled=False)
+
+
+def as_stream(x: Tensor) -> Tensor:
+    """Returns x in float32 where autocast is on.
+
+    An embedder that ends in a projection gives half precision there; the residual stream, to which every block
+    adds, must not be kept in it.
+    """
+    return x.float() if torch.is_autocast_enabled(_device(x)) else x
+
+
+def _device(x: Tensor) -> str:
+    """The device type for autocast, which does not know the meta device."""
+    return "cpu" if x.device.type == "meta" else x.device.type

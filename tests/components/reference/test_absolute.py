@@ -69,7 +69,7 @@ def test_one_hot_through_a_matrix_is_a_learned_table() -> None:
 def test_one_hot_needs_a_channel_for_each_place() -> None:
     with pytest.raises(ValueError, match=r"17 in all, and model\.dim=16 has fewer"):
         tiny(position="one_hot", sizes={"grid": (17,)})
-    with pytest.raises(ValueError, match=r"takes 16 of model\.dim=16 channels, which leaves none"):
+    with pytest.raises(ValueError, match=r"takes 16 of model\.dim=16 channels, which leaves none for the tokens"):
         tiny(position="one_hot", sizes={"grid": (16,)}, options={"position": {"combine": "concat"}})
 
 

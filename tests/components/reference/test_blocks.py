@@ -117,7 +117,7 @@ SKIPPING = [name for name in BLOCKS if "drop_path" in node("block", name)[1]]
 def test_drop_path(name: str) -> None:
     """Each sample skips each branch by itself, at the rate of its depth; what is kept makes up for it."""
     block, rate, size = made(name, drop_path=0.6).train(), 0.3, 3000
-    block.branch.drop_path = rate  # as in the middle of three blocks
+    block.drop.drop_path = rate  # as in the middle of three blocks
     x, memory = X[:1].expand(size, -1, -1), Memory(MEMORY.x[:1].expand(size, -1, -1), MEMORY.seq)
     torch.manual_seed(0)
     ours = block(x, row(6), None, memory)
@@ -137,7 +137,7 @@ def test_drop_path(name: str) -> None:
 @pytest.mark.parametrize("name", SKIPPING)
 def test_drop_path_grows_with_depth(name: str) -> None:
     model = tiny(block=name, sizes={"depth": 4}, options={"block": {"drop_path": 0.3}})
-    assert [block.branch.drop_path for block in model.blocks] == pytest.approx([0.0, 0.1, 0.2, 0.3])
+    assert [block.drop.drop_path for block in model.blocks] == pytest.approx([0.0, 0.1, 0.2, 0.3])
 
 
 @pytest.mark.parametrize("name", [n for n in BLOCKS if not node("block", n)[0].single])
@@ -256,7 +256,7 @@ def test_blocks_refuse_what_they_have_no_place_for() -> None:
         tiny(block="single", channel_mixer="mlp")
     for name in BLOCKS:
         options = {"block": {"fused": False}} if name == "parallel" else {}
-        with pytest.raises(ValueError, match="both add nothing"):
+        with pytest.raises(ValueError, match="token_mixer and channel_mixer are both empty"):
             tiny(block=name, channel_mixer="none", options=options, replace={"token_mixer": Nothing})
 
 
@@ -283,7 +283,7 @@ class Louder(nn.Module):
 def test_planted_difference_is_caught(name: str) -> None:
     block = made(name)
     wanted = formula(name, block, X, lambda h: h)
-    block.branch = Louder()
+    block.drop = Louder()
     with pytest.raises(AssertionError):
         assert_close(block(X, row(6), None, MEMORY), wanted)
 
