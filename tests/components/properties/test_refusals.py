@@ -131,7 +131,7 @@ def test_fusing_wants_projections(mixer: str) -> None:
 
 
 def test_prefixes_that_cannot_work() -> None:
-    with pytest.raises(ValueError, match="class token stands first"):
+    with pytest.raises(ValueError, match="the class token is the first"):
         tiny(causal=True, prefix=Prefix(class_token=True))
     with pytest.raises(ValueError, match="head ClassToken reads the class token"):
         tiny(head="class_token", prefix=Prefix(registers=2))
@@ -161,7 +161,7 @@ def test_ties_that_cannot_work() -> None:
 
 def test_a_cache_takes_whole_rows_only() -> None:
     model = tiny(causal=True)
-    with pytest.raises(ValueError, match="rows of one length"):
+    with pytest.raises(ValueError, match="sequences of one length"):
         model(symbols(2, 3), lengths=torch.tensor([3, 2]), cache=model.init_cache(2))
     with pytest.raises(ValueError, match="the cache takes keys of shape"):
         model(symbols(3, 3), cache=model.init_cache(2))
