@@ -1,0 +1,127 @@
+"""Every preset as a whole: `torch.export` takes it, and `torch.compile` makes one graph of it.
+
+Neither works where a forward branches on the values of a tensor, drains a generator or calls what cannot be traced.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from blockyard.config import catalog, presets
+from blockyard.config.build import Components
+from blockyard.config.compose import compose
+from blockyard.config.schema import locate, options
+from blockyard.contracts import Seq
+from blockyard.model._tower import Tower
+from blockyard.ops import attend
+from tests.config import products
+
+PRESETS = sorted(catalog.choices("preset"))
+DATA = {"classify": "digits", "translate": "translation", "next_token": "code", "masked_token": "code"}
+SIZES = {"dim": 16, "depth": 2, "heads": 2}
+SHORT = {"code": ["data.context=8"], "translation": ["data.context=8", "data.source_context=8"]}
+
+
+def components(preset: str, *overrides: str) -> Components:
+    """The parts of a preset, small, over data that it reads."""
+    choices = presets.choices("preset", preset)
+    data = "digits_views" if "view" in choices["tokenizer"] else DATA[choices["objective"]]
+    known = options(locate(str(catalog.choices("model")[choices["model"]].target)))
+    sizes = [f"model.{name}={size}" for name, size in SIZES.items() if name in known]
+    composed = compose([f"preset={preset}", f"data={data}", "logger=none", *sizes, *SHORT.get(data, []), *overrides])
+    return Components(composed.config)
+
+
+def arguments(parts: Components, size: int) -> dict[str, Tensor]:
+    """What a model is called with, for a batch of `size` samples; another size has other values and lengths."""
+    return parts.objective.prepare(products.batch_for(parts, size)).arguments()
+
+
+def export(model: nn.Module, example: dict[str, Tensor]) -> nn.Module:
+    """The exported program, for batches of any size."""
+    batch = torch.export.Dim("batch", min=2)
+    shapes = {name: {0: batch} for name in example}
+    return torch.export.export(model, (), example, dynamic_shapes=shapes, strict=False).module()
+
+
+def compiled(model: nn.Module, backend: str) -> Any:
+    """The model in one graph. Recurrent cells are torch's own, which it traces where its configuration allows it."""
+    torch._dynamo.reset()
+    return torch.compile(model, fullgraph=True, backend=backend)
+
+
+def outputs(model: nn.Module, call: Any, batch: dict[str, Tensor]) -> list[Tensor]:
+    """A prediction, and the gradient of every parameter after a backward pass from its mean square."""
+    model.zero_grad()
+    prediction = call(**batch)
+    prediction.square().mean().backward()
+    return [prediction.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
+
+
+def compare(preset: str, backend: str) -> None:
+    """Predictions and gradients of the compiled model are those of the plain one."""
+    parts = components(preset)
+    model, batch = parts.model(0).train(), arguments(parts, 2)
+    pairs = zip(outputs(model, compiled(model, backend), batch), outputs(model, model, batch), strict=True)
+    for fast, plain in pairs:
+        assert_close(fast, plain, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*_flat_weights.*were assigned during export")  # torch's own recurrent cells
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_exports(preset: str) -> None:
+    """The exported program gives what the model gives, for a batch of another size with other values and lengths."""
+    parts = components(preset)
+    model = parts.model(0).eval()
+    with torch.no_grad():
+        exported = export(model, arguments(parts, 2))
+        for size in (2, 3):
+            batch = arguments(parts, size)
+            assert_close(exported(**batch), model(**batch), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_compiles_into_one_graph(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._dynamo.config, "allow_rnn", True)
+    compare(preset, "aot_eager")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("preset", ["llama", "original_transformer", "vit"])
+def test_a_preset_compiles_to_kernels(preset: str) -> None:
+    compare(preset, "inductor")
+
+
+@pytest.mark.parametrize(
+    ("preset", "override"),
+    [("original_transformer", "token_mixer.bias=true"), ("gpt2", "token_mixer=windowed_attention")],
+)
+@torch.no_grad()
+def test_block_masks_compile_with_the_model(preset: str, override: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where FlexAttention takes padding and windows: its block masks are made inside the graph."""
+    parts = components(preset, override)
+    model, batch = parts.model(0).eval(), arguments(parts, 2)
+    plain = model(**batch)
+    monkeypatch.setattr(attend, "refusal", lambda *_: None)
+    assert_close(compiled(model, "eager")(**batch), plain, rtol=1e-4, atol=1e-5)
+
+
+def test_a_planted_branch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forward that asks a tensor for its values neither exports nor compiles into one graph."""
+    add_prefix = Tower._add_prefix
+
+    def branching(tower: Tower, x: Tensor, seq: Seq, past: int) -> tuple[Tensor, Seq]:
+        return add_prefix(tower, x * 2 if bool((x > 0).any()) else x, seq, past)
+
+    parts = components("vit")
+    model, batch = parts.model(0).eval(), arguments(parts, 2)
+    monkeypatch.setattr(Tower, "_add_prefix", branching)
+    with pytest.raises(Exception, match="data-dependent"):
+        export(model, batch)
+    with pytest.raises(Exception, match=r"[Dd]ata-dependent"):
+        compiled(model, "eager")(**batch)
