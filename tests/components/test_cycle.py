@@ -123,7 +123,7 @@ def test_what_cannot_be_is_refused(words: list[str], said: str) -> None:
 
 def test_a_member_without_a_place_is_refused() -> None:
     options = cycle("conv", "attention")["token_mixer"] | {"pattern": ("conv",)}
-    with pytest.raises(ValueError, match=r"members.attention has no place in token_mixer.pattern=\[conv\]"):
+    with pytest.raises(ValueError, match=r"members.attention is not in token_mixer.pattern=\[conv\]"):
         Cycle(context(), **options)
 
 

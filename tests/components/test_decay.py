@@ -14,7 +14,7 @@ from torch import nn
 from blockyard.config import schema
 from blockyard.contracts import DataSpec, NoWeightDecay, Tokenizer
 from blockyard.model._prefix import Prefix
-from blockyard.optimizer._groups import hidden_matrices, split_by_decay
+from blockyard.optimizer._param_groups import hidden_matrices, split_by_decay
 from blockyard.token_mixer.fully_connected import FullyConnected
 from blockyard.weight_init import initialise
 from tests.components.test_models import planned

@@ -34,7 +34,7 @@ def test_outputs_come_from_the_data() -> None:
         Classify().outputs(DataSpec("image", (1, 8, 8)), GRID)
     text = DataSpec("text", (16,))
     assert NextToken().outputs(text, TokenSpec((16,), vocabulary=50)) == 50
-    with pytest.raises(ValueError, match="needs symbols"):
+    with pytest.raises(ValueError, match="needs token ids"):
         NextToken().outputs(IMAGES, GRID)
 
 

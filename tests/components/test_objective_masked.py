@@ -33,7 +33,7 @@ def test_the_mask_is_one_symbol_more() -> None:
     assert MaskedToken().outputs(DataSpec("text", (N,)), tokens) == V + 1
     plain = TokenSpec((2, 2))
     assert MaskedToken().tokens(plain) == plain
-    with pytest.raises(ValueError, match="needs symbols"):
+    with pytest.raises(ValueError, match="needs token ids"):
         MaskedToken().outputs(DataSpec("image", (1, 8, 8)), plain)
     assert NextToken().tokens(plain) is plain
 
@@ -84,8 +84,8 @@ def test_nothing_is_asked_of_padding() -> None:
 
 def test_a_mask_that_forgets_the_lengths_is_caught() -> None:
     class Forgetful(MaskedToken):
-        def _asked(self, scores: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-            return super()._asked(scores, None)
+        def _select(self, scores: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+            return super()._select(scores, None)
 
     broken = Forgetful()
     broken.tokens(TokenSpec((N,), vocabulary=V))

@@ -15,7 +15,7 @@ from torch import nn
 from blockyard.config import build
 from blockyard.config.compose import compose
 from blockyard.contracts import OptimizerBuilder, iter_blocks
-from blockyard.optimizer._groups import hidden_matrices, split_by_decay
+from blockyard.optimizer._param_groups import hidden_matrices, split_by_decay
 from blockyard.optimizer.muon import Muon
 from blockyard.optimizer.sgd import SGD
 from tests.tiny import CONF

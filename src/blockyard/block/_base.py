@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Block, ChannelMixer, Context, Memory, Rate, Seq, TokenMixer
-from blockyard.token_mixer._declared import check_context
+from blockyard.token_mixer._checks import check_context
 
 MixerFactory = Callable[[Context], TokenMixer]
 ChannelFactory = Callable[[Context], ChannelMixer]

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from blockyard.block._base import BranchDropout, ChannelFactory, MixerFactory, NormFactory, check_mixers
 from blockyard.contracts import Block, Context, Memory, Projected, Rate, Seq, TokenMixer
-from blockyard.token_mixer._declared import check_call, check_context
+from blockyard.token_mixer._checks import check_call, check_context
 
 
 class Parallel(Block):

@@ -1,1 +1,1 @@
-"""What mixes the channels of each token. One file each."""
+"""Channel mixers: one mechanism per file."""

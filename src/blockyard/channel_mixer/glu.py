@@ -1,4 +1,4 @@
-"""Gated linear unit: one half of the hidden channels gates the other; SwiGLU, GEGLU, ReGLU, GLU, Bilinear.
+"""Gated linear unit (SwiGLU, GEGLU, ReGLU, GLU, bilinear): one half of the hidden channels gates the other.
 
 Source: Shazeer 2020, GLU Variants Improve Transformer (arXiv 2002.05202), eq. 6
 Reference: timm layers/mlp.py, SwiGLU; transformers LlamaMLP
@@ -18,13 +18,13 @@ from blockyard.ops.linear import linear, residual
 
 
 class GLU(ChannelMixer):
-    """With expansion 8/3 it has as many weights as an MLP with 4; widths are multiples of 8.
+    """An expansion of 8/3 gives as many weights as an MLP with 4; hidden widths are multiples of 8.
 
     Options:
         expansion: hidden width as a multiple of model.dim, rounded to the nearest multiple of 8
-        activation: of the gate; silu is SwiGLU, gelu GEGLU, relu ReGLU, sigmoid the first GLU, identity Bilinear
-        bias: biases on all layers
-        dropout: rate on the gated channels while training
+        activation: activation of the gate; silu is SwiGLU, gelu GEGLU, relu ReGLU, sigmoid GLU, identity bilinear
+        bias: use biases on all layers
+        dropout: dropout rate on the gated channels
     """
 
     hidden_multiple: ClassVar[int] = 8
@@ -39,10 +39,10 @@ class GLU(ChannelMixer):
         dropout: Rate = 0.0,
     ) -> None:
         super().__init__()
-        step = self.hidden_multiple
-        hidden = max(step, step * round(expansion * ctx.dim / step))
+        multiple = self.hidden_multiple
+        hidden = max(multiple, multiple * round(expansion * ctx.dim / multiple))
         self.activation = ACTIVATIONS[activation]
-        self.proj_in = linear(ctx, ctx.dim, 2 * hidden, bias=bias, content=0)  # gate first, then what it gates
+        self.proj_in = linear(ctx, ctx.dim, 2 * hidden, bias=bias, content=0)  # gate, then value
         self.dropout = nn.Dropout(dropout)
         self.proj_out = residual(ctx, hidden, ctx.dim, bias=bias)
 
@@ -51,6 +51,6 @@ class GLU(ChannelMixer):
         return self.proj_out(self.mix(self.proj_in(x)))
 
     def mix(self, h: Tensor) -> Tensor:
-        """What lies between the projections: (B, N, 2 hidden) -> (B, N, hidden)."""
+        """The gate between the projections: (B, N, 2 hidden) -> (B, N, hidden)."""
         gate, value = h.chunk(2, dim=-1)
         return self.dropout(self.activation(gate) * value)

@@ -1,4 +1,4 @@
-"""Neural memory: a token is compared with trained keys and gets trained values back.
+"""Key-value memory: each token attends to trained keys and reads trained values.
 
 Source: Sukhbaatar et al. 2015, End-To-End Memory Networks (arXiv 1503.08895); Sukhbaatar et al. 2019, Augmenting
     Self-attention with Persistent Memory (arXiv 1907.01470), section 4.1; Geva et al. 2021, Transformer Feed-Forward
@@ -7,8 +7,8 @@ Reference: torch.nn.functional.scaled_dot_product_attention with trained keys an
 Equation: sqrt(E) softmax(x K^T / sqrt(D)) V, or f(x K^T) V
 Cost: O(N D E) time with E keys, 2 D E parameters
 
-    With a plain activation and nothing normalised it is an MLP: keys are the rows of its first matrix,
-    values the columns of its second.
+    With an elementwise activation in place of softmax it is an MLP: keys are the rows of its first matrix, values the
+    columns of its second.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from blockyard.ops.linear import linear, residual
 
 
 class Memory(ChannelMixer):
-    """Attention to keys that are weights, the same for every token of every row.
+    """Attention to keys that are weights, shared by all tokens of all sequences.
 
-    Keys and values are two matrices, which decay, and which Muon takes, as it does those of an MLP.
+    Keys and values are two matrices. Weight decay and Muon treat them like those of an MLP.
 
     Options:
         expansion: number of keys as a multiple of model.dim
-        activation: softmax looks up as attention does, sqrt(E) times as large, so that an average over many
-            values does not vanish; another leaves the scores as they are, which makes it an MLP
-        bias: a bias on each score and on the outputs
-        dropout: rate on the weights of the values while training
+        activation: softmax attends to the keys, scaled by sqrt(E) so that an average over many values does not
+            vanish; any other activation applies to the unscaled scores, which makes it an MLP
+        bias: use biases on the scores and on the outputs
+        dropout: dropout rate on the weights of the values
     """
 
     def __init__(
@@ -46,19 +46,19 @@ class Memory(ChannelMixer):
         dropout: Rate = 0.0,
     ) -> None:
         super().__init__()
-        size = max(1, round(expansion * ctx.dim))
+        keys = max(1, round(expansion * ctx.dim))
         self.activation = ACTIVATIONS.get(activation)  # None is softmax
-        self.scale, self.gain = ctx.dim**-0.5, size**0.5
-        self.proj_in = linear(ctx, ctx.dim, size, bias=bias, content=0)  # the keys, (E, D)
+        self.scale, self.gain = ctx.dim**-0.5, keys**0.5
+        self.proj_in = linear(ctx, ctx.dim, keys, bias=bias, content=0)  # the keys, (E, D)
         self.dropout = nn.Dropout(dropout)
-        self.proj_out = residual(ctx, size, ctx.dim, bias=bias)  # the values, (D, E)
+        self.proj_out = residual(ctx, keys, ctx.dim, bias=bias)  # the values, (D, E)
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
         return self.proj_out(self.mix(self.proj_in(x)))
 
     def mix(self, h: Tensor) -> Tensor:
-        """From scores to weights: (B, N, E) -> (B, N, E)."""
+        """Turns scores into weights: (B, N, E) -> (B, N, E)."""
         if self.activation is None:
             return self.dropout(self.gain * torch.softmax(self.scale * h, dim=-1))
         return self.dropout(self.activation(h))

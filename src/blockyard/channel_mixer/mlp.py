@@ -1,4 +1,4 @@
-"""MLP: two layers with an activation between, for each token alone.
+"""MLP: two linear layers with an activation between them, applied to each token.
 
 Source: Vaswani et al. 2017, Attention Is All You Need (arXiv 1706.03762), eq. 2; relu2 from So et al. 2021, Primer
     (arXiv 2109.08668)
@@ -19,13 +19,13 @@ from blockyard.ops.linear import linear, residual
 
 
 class MLP(ChannelMixer):
-    """The channel mixer of the first transformer.
+    """The channel mixer of the original Transformer.
 
     Options:
         expansion: hidden width as a multiple of model.dim
-        activation: what lies between the layers; gelu_tanh is GPT-2's, relu2 the square of relu
-        bias: biases on both layers
-        dropout: rate on the hidden channels while training
+        activation: activation between the layers; gelu_tanh is GPT-2's, relu2 the square of relu
+        bias: use biases on both layers
+        dropout: dropout rate on the hidden channels
     """
 
     def __init__(
@@ -49,5 +49,5 @@ class MLP(ChannelMixer):
         return self.proj_out(self.mix(self.proj_in(x)))
 
     def mix(self, h: Tensor) -> Tensor:
-        """What lies between the projections: (B, N, hidden) -> (B, N, hidden)."""
+        """The activation between the projections: (B, N, hidden) -> (B, N, hidden)."""
         return self.dropout(self.activation(h))

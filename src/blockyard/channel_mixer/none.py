@@ -1,4 +1,4 @@
-"""No channel mixing: blocks have the token mixer's branch alone, without a second norm.
+"""No channel mixing: a block has only the branch of the token mixer, without a second norm.
 
 Source: Elhage et al. 2021, A Mathematical Framework for Transformer Circuits, whose toy models are attention only
 Reference: none in torch, timm or transformers
@@ -16,7 +16,7 @@ from blockyard.contracts import ChannelMixer, Context
 
 
 class NoChannels(ChannelMixer):
-    """Adds nothing.
+    """Adds nothing, so a block omits the branch and its norm.
 
     Options:
     """

@@ -1,1 +1,1 @@
-"""From vectors to predictions. One file each."""
+"""Heads, from token vectors to predictions: one mechanism per file."""

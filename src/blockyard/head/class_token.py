@@ -1,4 +1,4 @@
-"""Class token: the first prefix token, projected to the answer.
+"""Class token: a linear layer on the first prefix token.
 
 Source: Devlin et al. 2019, BERT (arXiv 1810.04805), section 3; Dosovitskiy et al. 2021 (arXiv 2010.11929), eq. 4
 Reference: timm models/vision_transformer.py, global_pool="token"
@@ -13,15 +13,15 @@ from typing import ClassVar
 from torch import Tensor
 
 from blockyard.contracts import Context, Head, Seq
-from blockyard.head._base import check_one_document
+from blockyard.head._checks import check_one_document
 from blockyard.ops.linear import linear
 
 
 class ClassToken(Head):
-    """Needs model.prefix.class_token=true. Starts small (init_std).
+    """Requires model.prefix.class_token=true. Initial weights have standard deviation init_std.
 
     Options:
-        bias: a bias for each output
+        bias: use a bias on the outputs
     """
 
     gives: ClassVar[str] = "sequence"

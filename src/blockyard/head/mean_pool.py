@@ -1,4 +1,4 @@
-"""Mean pool: the average of all real tokens, projected to the answer.
+"""Mean pool: a linear layer on the average of all tokens.
 
 Source: Lin et al. 2014, Network In Network (arXiv 1312.4400), section 3.2; Beyer et al. 2022 (arXiv 2205.01580)
 Reference: timm models/vision_transformer.py, global_pool="avg"
@@ -13,15 +13,15 @@ from typing import ClassVar
 from torch import Tensor
 
 from blockyard.contracts import Context, Head, Seq
-from blockyard.head._base import check_one_document
+from blockyard.head._checks import check_one_document
 from blockyard.ops.linear import linear
 
 
 class MeanPool(Head):
-    """Padding and prefix tokens are left out. Starts small (init_std), so first answers are near uniform.
+    """Leaves out padding and prefix tokens. Small initial weights (init_std) make first predictions near uniform.
 
     Options:
-        bias: a bias for each output
+        bias: use a bias on the outputs
     """
 
     gives: ClassVar[str] = "sequence"
@@ -31,7 +31,7 @@ class MeanPool(Head):
         self.proj = linear(ctx, ctx.dim, ctx.outputs, bias=bias)
 
     def forward(self, x: Tensor, seq: Seq) -> Tensor:
-        """x (B, N, D) -> (B, V); a row without tokens is pooled to zero."""
+        """x (B, N, D) -> (B, V); a sequence without tokens is pooled to zero."""
         check_one_document(self, seq)
         x = x[:, seq.num_prefix :]
         if seq.valid is None:

@@ -1,4 +1,4 @@
-"""Token head: one answer for each token; may share the table of symbols.
+"""Token head: one prediction per token, optionally tied to the embedding table.
 
 Source: Press and Wolf 2017, Using the Output Embedding to Improve Language Models (arXiv 1608.05859), for tying;
     Devlin et al. 2019, BERT (arXiv 1810.04805), whose code has the hidden layer
@@ -21,13 +21,12 @@ from blockyard.ops.linear import linear
 
 
 class Token(Head):
-    """Leaves prefix tokens out. Starts small (init_std).
+    """Leaves out prefix tokens. Initial weights have standard deviation init_std.
 
     Options:
-        tied: share the embedder's table of symbols instead of having weights of its own
-        bias: a bias for each output
-        hidden: activation of a layer of model.dim channels before the outputs, with a layer norm after it;
-            null is no such layer
+        tied: share the embedding table instead of learning a separate weight
+        bias: use a bias on the outputs
+        hidden: activation of a hidden layer of model.dim channels with a layer norm after it; null means none
     """
 
     gives: ClassVar[str] = "token"
@@ -43,8 +42,8 @@ class Token(Head):
         super().__init__()
         if tied and ctx.tokens.vocabulary != ctx.outputs:
             raise ValueError(
-                f"head.tied=true shares a table of {ctx.tokens.vocabulary} symbols, the head has {ctx.outputs} "
-                "outputs; use head.tied=false"
+                f"head.tied=true shares an embedding table of {ctx.tokens.vocabulary} token ids, but the head has "
+                f"{ctx.outputs} outputs; use head.tied=false"
             )
         self.tied = tied
         self.hidden = None if hidden is None else Hidden(ctx, ACTIVATIONS[hidden])
@@ -52,29 +51,29 @@ class Token(Head):
 
     @classmethod
     def ties(cls, options: dict[str, Any]) -> bool:
-        """Where tied, the embedder must have a table."""
+        """Whether the head shares the embedder's table."""
         return bool(options.get("tied", False))
 
     def tie(self, embedder: Embedder) -> None:
-        """Share the table, where tied. Raises ValueError where there is none, or of another shape."""
+        """Shares the embedding table, where tied. Raises ValueError where there is none of the head's shape."""
         if not self.tied:
             return
         if embedder.table is None or embedder.table.shape != self.proj.weight.shape:
-            found = "none" if embedder.table is None else f"one of shape {tuple(embedder.table.shape)}"
+            table = "none" if embedder.table is None else f"one of shape {tuple(embedder.table.shape)}"
             raise ValueError(
-                f"head.tied=true needs a table of shape {tuple(self.proj.weight.shape)}, the tokenizer's embedder "
-                f"has {found}; use head.tied=false"
+                f"head.tied=true needs an embedding table of shape {tuple(self.proj.weight.shape)}, the tokenizer's "
+                f"embedder has {table}; use head.tied=false"
             )
         self.proj.weight = embedder.table
 
     def forward(self, x: Tensor, seq: Seq) -> Tensor:
-        """x (B, N, D) -> (B, N, V), prefix tokens left out of N."""
+        """x (B, N, D) -> (B, N, V), without prefix tokens."""
         x = x[:, seq.num_prefix :]
         return self.proj(x if self.hidden is None else self.hidden(x))  # (B, N, V)
 
 
 class Hidden(nn.Module):
-    """norm(activation(U x + b)), all of model.dim channels."""
+    """norm(activation(U x + b)), model.dim channels wide."""
 
     def __init__(self, ctx: Context, activation: Callable[[Tensor], Tensor]) -> None:
         super().__init__()

@@ -1,1 +1,1 @@
-"""Normalisations. One file each."""
+"""Normalisations: one mechanism per file."""

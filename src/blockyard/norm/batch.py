@@ -1,15 +1,15 @@
-"""Batch normalisation: zero mean and unit variance for each channel over all tokens of a batch.
+"""Batch normalisation: zero mean and unit variance per channel over all tokens of a batch.
 
 Source: Ioffe and Szegedy 2015, Batch Normalization (arXiv 1502.03167), algorithms 1 and 2; in transformers Shen et al.
     2020, PowerNorm (arXiv 2003.07845)
 Reference: torch.nn.BatchNorm1d over flattened tokens; torch.nn.SyncBatchNorm over processes
 Equation: (x - mean(x)) / sqrt(var(x) + eps) * gain + bias, mean and variance over B and N
-Cost: O(N D) time, 2 D parameters, 2 D running numbers
+Cost: O(N D) time, 2 D parameters, 2 D running statistics
 
-Training takes the statistics of the batch, evaluation the running ones, which lie in the checkpoint: a resumed
-run goes on with them. Over several processes the statistics are those of the whole batch, all tokens alike, so
-that two processes train what one would; they meet twice more for each norm. Where an update is cut into pieces
-(trainer.accumulate), each piece has statistics of its own, as it has anywhere else.
+Training uses the statistics of the batch, evaluation the running ones, which are saved in the checkpoint. With several
+processes the statistics are those of the whole batch, so that two processes train the same model as one, at the cost
+of two more all-reduces per norm. With gradient accumulation (trainer.accumulate) each micro-batch has statistics of
+its own, as in other implementations.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from blockyard.weight_init import Init
 
 
 class Batch(Norm):
-    """Tokens of one row have a say in those of all others: no padding, no packing, no hidden future.
+    """Statistics mix the tokens of all sequences, so padding, packing and causal models are refused.
 
     Options:
-        eps: added to the variance
+        eps: term added to the variance
         momentum: weight of a new batch in the running statistics
     """
 
@@ -51,16 +51,16 @@ class Batch(Norm):
         init.zeros("bias")
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (B, N, D) -> (B, N, D); in training the running statistics move."""
+        """x (B, N, D) -> (B, N, D); updates the running statistics in training."""
         if self.training and distributed.is_initialized() and distributed.get_world_size() > 1:
-            return self._together(x)
+            return self._synchronised(x)
         flat = x.flatten(0, -2)  # (B N, D)
         running = (self.running_mean, self.running_var)
         y = F.batch_norm(flat, *running, self.weight, self.bias, self.training, self.momentum, self.eps)
         return y.view_as(x)  # (B, N, D)
 
-    def _together(self, x: Tensor) -> Tensor:
-        """With the statistics of all processes' tokens: (B, N, D) -> (B, N, D)."""
+    def _synchronised(self, x: Tensor) -> Tensor:
+        """The same with statistics over the tokens of all processes: (B, N, D) -> (B, N, D)."""
         from torch.distributed.nn.functional import all_reduce
 
         exact = x.to(torch.promote_types(x.dtype, torch.float32)).flatten(0, -2)  # (B N, D)
@@ -77,13 +77,13 @@ class Batch(Norm):
 
 
 def _check(ctx: Context) -> None:
-    """Raises ValueError where the tokens of a batch may not all meet."""
-    found = []
+    """Raises ValueError where statistics over all tokens of a batch would leak."""
+    issues = []
     if ctx.causal:
-        found.append("in training tells every token of later ones: use model=encoder, or norm=layer")
+        issues.append("leaks later tokens into earlier ones: use model=encoder or norm=layer")
     if ctx.tokens.variable:
-        found.append("would count padding: use data of one length, or norm=layer")
+        issues.append("would include padding in its statistics: use data of one length or norm=layer")
     if ctx.data.packed:
-        found.append("mixes the documents of a packed row: use data without packing, or norm=layer")
-    if found:
-        raise ValueError("; ".join(f"norm Batch {text}" for text in found))
+        issues.append("mixes the documents of a packed sequence: use data without packing or norm=layer")
+    if issues:
+        raise ValueError("; ".join(f"norm Batch {issue}" for issue in issues))

@@ -1,4 +1,4 @@
-"""Dynamic tanh: each channel is squashed by itself, with one learned steepness; no statistics.
+"""Dynamic tanh (DyT): an elementwise tanh with a learned scale; no statistics.
 
 Source: Zhu et al. 2025, Transformers without Normalization (arXiv 2503.10622), section 4
 Reference: none in torch or transformers
@@ -16,10 +16,10 @@ from blockyard.weight_init import Init
 
 
 class DyT(nn.Module):
-    """Looks at one number at a time, so nothing is reduced over channels or tokens.
+    """Elementwise: nothing is reduced over channels or tokens.
 
     Options:
-        start: of alpha; the paper takes 0.5, and for large language models up to 1 before attention
+        start: initial alpha; the paper takes 0.5, and for large language models up to 1 before attention
     """
 
     def __init__(self, ctx: Context, *, start: Positive = 0.5) -> None:
@@ -30,7 +30,7 @@ class DyT(nn.Module):
         self.bias = nn.Parameter(torch.empty(ctx.dim))
 
     def init_weights(self, init: Init) -> None:
-        """Gain one, bias zero."""
+        """Alpha at `start`, gain one, bias zero."""
         init.constant("alpha", self.start)
         init.ones("weight")
         init.zeros("bias")

@@ -1,4 +1,4 @@
-"""Layer normalisation: zero mean and unit variance over the channels, then gain and bias.
+"""Layer normalisation: zero mean and unit variance over the channels, then a gain and a bias.
 
 Source: Ba et al. 2016, Layer Normalization (arXiv 1607.06450), eq. 4
 Reference: torch.nn.LayerNorm
@@ -15,11 +15,11 @@ from blockyard.weight_init import Init
 
 
 class Layer(nn.LayerNorm):
-    """The norm of the first transformers.
+    """The norm of the original Transformer.
 
     Options:
-        eps: added to the variance
-        bias: a learned shift beside the gain
+        eps: term added to the variance
+        bias: learn a bias beside the gain
     """
 
     def __init__(self, ctx: Context, *, eps: Positive = 1e-5, bias: bool = True) -> None:

@@ -14,10 +14,10 @@ from blockyard.contracts import Context, Positive
 
 
 class LayerPlain(nn.LayerNorm):
-    """Nothing to learn.
+    """Has no parameters.
 
     Options:
-        eps: added to the variance
+        eps: term added to the variance
     """
 
     def __init__(self, ctx: Context, *, eps: Positive = 1e-5) -> None:

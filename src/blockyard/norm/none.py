@@ -16,7 +16,7 @@ from blockyard.contracts import Context
 
 
 class NoNorm(nn.Identity):
-    """Leaves its input alone.
+    """Returns its input.
 
     Options:
     """

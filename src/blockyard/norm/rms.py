@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation: unit size over the channels, then a gain; no mean is taken off.
+"""Root-mean-square normalisation: unit RMS over the channels, then a gain; the mean is not subtracted.
 
 Source: Zhang and Sennrich 2019, Root Mean Square Layer Normalization (arXiv 1910.07467), eq. 4
 Reference: torch.nn.RMSNorm
@@ -18,7 +18,7 @@ class RMS(nn.RMSNorm):
     """The norm of most language models since Llama.
 
     Options:
-        eps: added to the mean square
+        eps: term added to the mean square
     """
 
     def __init__(self, ctx: Context, *, eps: Positive = 1e-6) -> None:

@@ -1,1 +1,1 @@
-"""What is asked of a model and how the answer is judged. One file each."""
+"""Objectives: targets, loss and metrics. One mechanism per file."""

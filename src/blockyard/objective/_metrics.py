@@ -1,6 +1,10 @@
-"""Means over a whole split: sums and counts are kept, so uneven batches and processes weigh right.
+"""Metrics over a whole split, from sums and counts, so that uneven batches and processes have the right weight.
 
-Imports torchmetrics, which takes seconds: import this file where metrics are made, not before.
+The means are our own. torchmetrics' MeanMetric sums in float32 and drops NaN, which would hide a diverged model, at the
+cost of a GPU synchronisation per update; with that check disabled it ignores the weights. Its MulticlassExactMatch
+counts a sequence without targets as correct.
+
+Importing torchmetrics takes seconds, so objectives import this file inside `metrics`.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from blockyard.contracts import Batch
 
 
 class _Mean(Metric):
-    """Sum over count; both are added up over batches and processes."""
+    """A sum over a count; both are accumulated over batches and processes."""
 
     is_differentiable = False
     full_state_update = False
@@ -30,24 +34,24 @@ class _Mean(Metric):
         self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def compute(self) -> Tensor:
-        """The mean so far."""
+        """The mean over all updates."""
         return (self.total / self.count).float()
 
 
 class MeanCrossEntropy(_Mean):
-    """Cross entropy in nats over all targets that are not `Batch.ignore`."""
+    """Mean cross entropy in nats over all targets that are not `Batch.ignore`."""
 
     higher_is_better = False
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """prediction: (..., V) logits; target: (...) int64."""
-        logits, wanted = prediction.flatten(0, -2).float(), target.flatten()
-        self.total += F.cross_entropy(logits, wanted, ignore_index=Batch.ignore, reduction="sum").double()
-        self.count += (wanted != Batch.ignore).sum()
+        logits, target = prediction.flatten(0, -2).float(), target.flatten()
+        self.total += F.cross_entropy(logits, target, ignore_index=Batch.ignore, reduction="sum").double()
+        self.count += (target != Batch.ignore).sum()
 
 
 class Accuracy(_Mean):
-    """Share of the targets that are not `Batch.ignore` whose logit is the largest."""
+    """Share of the targets that are not `Batch.ignore` that have the largest logit."""
 
     higher_is_better = True
 
@@ -57,21 +61,21 @@ class Accuracy(_Mean):
         self.count += (target != Batch.ignore).sum()
 
 
-class Exact(_Mean):
-    """Share of the rows that are asked anything whose every answer is right."""
+class ExactMatch(_Mean):
+    """Share of sequences with every target correct, among those that have any target."""
 
     higher_is_better = True
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """prediction: (B, N, V) logits; target: (B, N) int64."""
-        asked = target != Batch.ignore
-        rows = asked.any(1)
-        self.total += (((prediction.argmax(-1) == target) | ~asked).all(1) & rows).sum()
-        self.count += rows.sum()
+        ignored = target == Batch.ignore
+        counted = ~ignored.all(1)  # (B,)
+        self.total += (((prediction.argmax(-1) == target) | ignored).all(1) & counted).sum()
+        self.count += counted.sum()
 
 
 class MeanIoU(MulticlassJaccardIndex):
-    """Intersection over union of each class, averaged over the classes; targets of `Batch.ignore` are left out."""
+    """Intersection over union of each class, averaged over classes, without targets of `Batch.ignore`."""
 
     def __init__(self, classes: int) -> None:
         super().__init__(num_classes=classes, average="macro", ignore_index=Batch.ignore)
@@ -82,10 +86,7 @@ class MeanIoU(MulticlassJaccardIndex):
 
 
 class _Derived(Metric):
-    """A figure that follows from a mean cross entropy: shares its sums, so that nothing is added twice.
-
-    The source is fed by whoever holds it; feeding this one does nothing.
-    """
+    """A function of a mean cross entropy, whose sums it shares: updating this metric does nothing."""
 
     is_differentiable = False
     full_state_update = False
@@ -95,21 +96,21 @@ class _Derived(Metric):
         self.source = source
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
-        """Nothing: `source` has its own turn."""
+        """Does nothing: `source` is updated on its own."""
 
 
 class Perplexity(_Derived):
-    """exp of the mean cross entropy."""
+    """The exponential of the mean cross entropy."""
 
     higher_is_better = False
 
     def compute(self) -> Tensor:
-        """At least 1; 1 is certainty."""
+        """The perplexity, at least 1."""
         return self.source.compute().exp()
 
 
 class BitsPerByte(_Derived):
-    """Cross entropy per byte of the text, in bits: comparable between tokenizers."""
+    """Cross entropy in bits per byte of the text, comparable between tokenizers."""
 
     higher_is_better = False
 
@@ -118,5 +119,5 @@ class BitsPerByte(_Derived):
         self.bytes_per_token = bytes_per_token
 
     def compute(self) -> Tensor:
-        """Nats per token, over bytes per token, over the nats of a bit."""
+        """Nats per token over bytes per token and nats per bit."""
         return self.source.compute() / (self.bytes_per_token * math.log(2))

@@ -1,11 +1,11 @@
-"""The symbol that the data asks for, where it asks for one, by cross entropy.
+"""Answer: cross entropy at the positions where the data provides a target token.
 
-Source: Arora et al. 2023, Zoology (arXiv 2312.04927), section 3: accuracy over the queries alone
+Source: Arora et al. 2023, Zoology (arXiv 2312.04927), section 3: accuracy over the queries only
 Reference: torch.nn.functional.cross_entropy
-Equation: -log softmax(prediction_n)[target_n], mean over the asked n
+Equation: -log softmax(prediction_n)[target_n], mean over the n that have a target
 
-    inputs   a 3 b 7 . . b . a      the answer lies on the token that asks for it and is not among the inputs
-    target   . . . . . . 7 . 3      of the present or the past, so models of either kind may be asked
+    inputs   a 3 b 7 . . b . a      the answer belongs to the query token and does not follow it in the inputs,
+    target   . . . . . . 7 . 3      so causal and bidirectional models can be trained alike
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Answer(Objective):
-    """Judges the asked places of a row and no others."""
+    """Loss and metrics over the positions with a target; all others are ignored."""
 
     takes = "token"
     target = "symbols"
@@ -31,20 +31,20 @@ class Answer(Objective):
         pass
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
-        """One logit per symbol. Raises ValueError where the tokens are no symbols."""
+        """One logit per token id. Raises ValueError where the tokens have no vocabulary."""
         if tokens.vocabulary is None:
-            raise ValueError("objective=answer needs symbols; this tokenizer gives vectors without a vocabulary")
+            raise ValueError("objective=answer needs token ids; this tokenizer has no vocabulary")
         return tokens.vocabulary
 
     def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Mean over the asked tokens, nats. prediction: (B, N, V); target: (B, N)."""
+        """Mean cross entropy over the targets, in nats. prediction: (B, N, V); target: (B, N)."""
         return F.cross_entropy(prediction.flatten(0, 1), target.flatten(), ignore_index=Batch.ignore)
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
-        """Loss and accuracy of the asked symbols, and `exact`, the share of rows with all of them right."""
-        from blockyard.objective._metrics import Accuracy, Exact, MeanCrossEntropy
+        """Loss and accuracy over the targets, and `exact`, the share of sequences with every target correct."""
+        from blockyard.objective._metrics import Accuracy, ExactMatch, MeanCrossEntropy
 
-        return {"loss": MeanCrossEntropy(), "accuracy": Accuracy(), "exact": Exact()}
+        return {"loss": MeanCrossEntropy(), "accuracy": Accuracy(), "exact": ExactMatch()}
 
     def best(self) -> tuple[str, str]:
         """The highest accuracy."""

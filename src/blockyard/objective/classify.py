@@ -1,4 +1,4 @@
-"""One class per sample, by cross entropy.
+"""Classification: cross entropy of one class per sample.
 
 Source: Szegedy et al. 2016, Rethinking the Inception Architecture (arXiv 1512.00567), section 7.
 Reference: torch.nn.functional.cross_entropy
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Classify(Objective):
-    """Cross entropy of the class; validation and test losses are without smoothing.
+    """Cross entropy of the class. Label smoothing applies to the training loss only.
 
     Options:
-        label_smoothing: share of the target that is spread over all classes, in training only
+        label_smoothing: share of the target spread evenly over all classes
     """
 
     takes = "sequence"
@@ -34,15 +34,15 @@ class Classify(Objective):
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
         """One logit per class. Raises ValueError where the data has no classes."""
         if data.classes is None:
-            raise ValueError(f"objective=classify needs data with classes; this {data.modality} data names none")
+            raise ValueError(f"objective=classify needs data with classes; this {data.modality} data has none")
         return data.classes
 
     def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Mean over the batch, nats. prediction: (B, V); target: (B,)."""
+        """Mean cross entropy over the batch, in nats. prediction: (B, V); target: (B,)."""
         return F.cross_entropy(prediction, target, ignore_index=Batch.ignore, label_smoothing=self.label_smoothing)
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
-        """Loss without smoothing, and accuracy."""
+        """Loss without label smoothing, and accuracy."""
         from blockyard.objective._metrics import Accuracy, MeanCrossEntropy
 
         return {"loss": MeanCrossEntropy(), "accuracy": Accuracy()}

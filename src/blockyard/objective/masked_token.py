@@ -1,16 +1,16 @@
-"""Hidden symbols of a text from those around them, by cross entropy: masked language modelling.
+"""Masked language modelling: cross entropy of randomly selected tokens, most of them hidden from the model.
 
-Source: Devlin et al. 2019, BERT (arXiv 1810.04805), section 3.1, Task 1 (15 % asked; 80/10/10).
+Source: Devlin et al. 2019, BERT (arXiv 1810.04805), section 3.1, Task 1 (15 % selected; 80/10/10).
 Reference: transformers DataCollatorForLanguageModeling
-Equation: mean over the asked n of -log softmax(prediction_n)[symbol_n], the asked drawn anew at each step
+Equation: mean over the selected n of -log softmax(prediction_n)[token_n], selected anew at each step
 
-    row of the data   t  h  e     c  a  t
-    asked                e        c            a share `rate` of each row's symbols, at least one
-    inputs            t  _  h     c  a  t      `hidden` of them read as the mask symbol, `random` as any other,
-    target            .  e  .  .  c  .  .      the rest as they are; nothing is asked of padding or the prefix
+    sequence    t  h  e     c  a  t
+    selected       h        c            a share `rate` of the tokens of each sequence, at least one
+    inputs      t  _  e     c  a  t      `hidden` of them become the mask token, `random` a random one,
+    target      .  h  .  .  c  .  .      the rest stay; padding and the prefix are never selected
 
-Which symbols are asked is a hash of the step's key and the sample's number, so it is the same in any
-number of processes and pieces; in evaluation it is fixed for each sample.
+The selection is a hash of the step's key and the sample's index, so it does not depend on the number of processes and
+micro-batches; in evaluation it is fixed for each sample.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 class MaskedToken(Objective):
-    """Hides symbols and asks for them; needs a model that looks both ways.
+    """Predicts selected tokens from both sides; requires a bidirectional model.
 
     Options:
-        rate: share of a row's symbols that is asked
-        hidden: share of the asked that the model reads as the mask symbol
-        random: share of the asked that it reads as a random symbol; the rest it reads as they are
+        rate: share of the tokens of a sequence to select
+        hidden: share of the selected tokens replaced by the mask token
+        random: share of the selected tokens replaced by a random token; the rest stay
     """
 
     needs_causal = False
@@ -46,68 +46,69 @@ class MaskedToken(Objective):
     def __init__(self, *, rate: Fraction = 0.15, hidden: NonNegative = 0.8, random: NonNegative = 0.1) -> None:
         if hidden + random > 1 + 1e-9:
             raise ValueError(
-                f"objective.hidden={hidden} and objective.random={random} are shares of the asked symbols; "
-                "together they must not exceed 1"
+                f"objective.hidden={hidden} and objective.random={random} are shares of the selected tokens; "
+                "their sum must not exceed 1"
             )
         self.rate, self.hidden, self.random = rate, hidden, random
         self._tokens: TokenSpec | None = None
 
     def tokens(self, tokens: TokenSpec) -> TokenSpec:
-        """One symbol more, the mask."""
+        """The same tokens with one more id in the vocabulary, the mask token."""
         if tokens.vocabulary is None:
             return tokens
         self._tokens = replace(tokens, vocabulary=tokens.vocabulary + 1, mask=tokens.vocabulary)
         return self._tokens
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
-        """One logit per symbol. Raises ValueError where the tokens are no symbols."""
+        """One logit per token id. Raises ValueError where the tokens have no vocabulary."""
         if tokens.vocabulary is None:
-            raise ValueError("objective=masked_token needs symbols; this tokenizer gives vectors without a vocabulary")
+            raise ValueError("objective=masked_token needs token ids; this tokenizer has no vocabulary")
         return tokens.vocabulary
 
     def prepare(self, batch: Batch, key: int | None = None) -> Batch:
-        """Rows of N + 1 symbols -> inputs (B, N), some hidden, and their true symbols (B, N), the others ignored."""
+        """Sequences of N + 1 token ids -> inputs (B, N), some masked, and the true ids of the selected ones (B, N)."""
         assert self._tokens is not None, "tokens() comes before prepare()"
         assert self._tokens.mask is not None
         width, mask = self._tokens.max_len, self._tokens.mask
-        symbols = batch.inputs[:, :width]  # (B, N)
-        wanted = symbols if batch.target is None else batch.target[:, :width]
+        token_ids = batch.inputs[:, :width]  # (B, N)
+        target = token_ids if batch.target is None else batch.target[:, :width]
         lengths = None if batch.lengths is None else batch.lengths.clamp_max(width)
         segment = None if batch.segment is None else batch.segment[:, :width]
-        rows, columns = symbols.shape
-        sample = torch.arange(rows, device=symbols.device) if batch.sample is None else batch.sample
-        # Three numbers a place, numbered by the place alone: padding to another width draws no others.
-        draws = uniform(0 if key is None else key, sample, 3 * columns).T.reshape(rows, columns, 3)  # (B, N, 3)
-        asked = self._asked(draws[..., 0], lengths)
-        kind = draws[..., 1]
-        # The mask is the last symbol, so it is not among those drawn.
-        other = (draws[..., 2] * mask).long()  # (B, N)
-        read = torch.where(kind < self.hidden, mask, torch.where(kind < self.hidden + self.random, other, symbols))
+        size, columns = token_ids.shape
+        sample = torch.arange(size, device=token_ids.device) if batch.sample is None else batch.sample
+        # Three numbers per position, which depend on its index only: padding to another width does not change them.
+        random = uniform(0 if key is None else key, sample, 3 * columns).T.reshape(size, columns, 3)  # (B, N, 3)
+        selected = self._select(random[..., 0], lengths)
+        kind = random[..., 1]
+        # The mask is the last id of the vocabulary, so random tokens exclude it.
+        other = (random[..., 2] * mask).long()  # (B, N)
+        replaced = torch.where(kind < self.hidden + self.random, other, token_ids)
+        replaced = torch.where(kind < self.hidden, mask, replaced)
         return replace(
             batch,
-            inputs=torch.where(asked, read, symbols),
-            target=wanted.masked_fill(~asked, Batch.ignore),
+            inputs=torch.where(selected, replaced, token_ids),
+            target=target.masked_fill(~selected, Batch.ignore),
             lengths=lengths,
             segment=segment,
         )
 
-    def _asked(self, scores: Tensor, lengths: Tensor | None) -> Tensor:
-        """Of each row the lowest scores (B, N), as many as `rate` says: an exact share, so that rows weigh alike."""
+    def _select(self, scores: Tensor, lengths: Tensor | None) -> Tensor:
+        """The tokens with the lowest scores (B, N): an exact share `rate` of each sequence, so all weigh alike."""
         columns = scores.shape[1]
         if lengths is None:
             lengths = torch.full((len(scores),), columns, device=scores.device)
-        place = torch.arange(columns, device=scores.device)
-        behind = place >= lengths[:, None]  # (B, N), the padding
+        index = torch.arange(columns, device=scores.device)
+        padding = index >= lengths[:, None]  # (B, N)
         count = (lengths * self.rate).round().clamp_min(1)  # (B,)
-        rank = scores.masked_fill(behind, 2.0).argsort(1).argsort(1)
-        return (rank < count[:, None]) & ~behind
+        rank = scores.masked_fill(padding, 2.0).argsort(1).argsort(1)
+        return (rank < count[:, None]) & ~padding
 
     def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Mean over the asked tokens, nats. prediction: (B, N, V); target: (B, N)."""
+        """Mean cross entropy over the selected tokens, in nats. prediction: (B, N, V); target: (B, N)."""
         return F.cross_entropy(prediction.flatten(0, 1), target.flatten(), ignore_index=Batch.ignore)
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
-        """Loss, accuracy and perplexity of the asked symbols."""
+        """Loss, accuracy and perplexity over the selected tokens."""
         from blockyard.objective._metrics import Accuracy, MeanCrossEntropy, Perplexity
 
         loss = MeanCrossEntropy()

@@ -1,13 +1,13 @@
-"""The next symbol of a text, by cross entropy: language modelling.
+"""Language modelling: cross entropy of the next token.
 
 Source: Radford et al. 2019, Language Models are Unsupervised Multitask Learners (GPT-2), sec. 2.
 Reference: torch.nn.functional.cross_entropy; transformers GPT2LMHeadModel
-Equation: -log softmax(prediction_n)[symbol_{n+1}], mean over the asked tokens
+Equation: -log softmax(prediction_n)[token_{n+1}], mean over the targets that are not ignored
 
-    row of the data   a b c d e     N + 1 symbols
-    inputs            a b c d       N
-    target            b c d e       nothing is asked of padding, nor of the first symbol of the
-                                    next document in a packed row
+    sequence   a b c d e     N + 1 token ids
+    inputs     a b c d       N
+    target     b c d e       ignored where it is padding, or the first token of the next document in a
+                             packed sequence
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class NextToken(Objective):
-    """Predicts each symbol from those before it; needs a causal model."""
+    """Predicts each token from those before it; requires a causal model."""
 
     needs_causal = True
     takes = "token"
@@ -35,42 +35,42 @@ class NextToken(Objective):
         pass
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
-        """One logit per symbol. Raises ValueError where the tokens are no symbols."""
+        """One logit per token id. Raises ValueError where the tokens have no vocabulary."""
         if tokens.vocabulary is None:
-            raise ValueError("objective=next_token needs symbols; this tokenizer gives vectors without a vocabulary")
+            raise ValueError("objective=next_token needs token ids; this tokenizer has no vocabulary")
         return tokens.vocabulary
 
     def prepare(self, batch: Batch, key: int | None = None) -> Batch:
-        """Rows of N + 1 symbols -> inputs (B, N) and the symbols after them (B, N).
+        """Sequences of N + 1 token ids -> inputs (B, N) and the ids that follow them (B, N).
 
-        A target the data brought itself lies symbol by symbol on the inputs and is moved alike.
+        A target from the data is aligned with the inputs and shifted in the same way.
         """
-        symbols = batch.inputs if batch.target is None else batch.target
-        target = symbols[:, 1:]
+        token_ids = batch.inputs if batch.target is None else batch.target
+        target = token_ids[:, 1:]
         segment, lengths = batch.segment, batch.lengths
         if segment is not None:
             target = target.masked_fill(segment[:, 1:] != segment[:, :-1], Batch.ignore)
             segment = segment[:, :-1]
         if lengths is not None:
-            index = lengths.new_ones(target.shape[1]).cumsum(0)  # 1 .. N, the place of each target
+            index = lengths.new_ones(target.shape[1]).cumsum(0)  # 1 .. N, the index of each target
             target = target.masked_fill(index >= lengths[:, None], Batch.ignore)
             lengths = (lengths - 1).clamp_min(1)
         return replace(batch, inputs=batch.inputs[:, :-1], target=target, lengths=lengths, segment=segment)
 
     def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Mean over the asked tokens, nats. prediction: (B, N, V); target: (B, N)."""
+        """Mean cross entropy over the targets, in nats. prediction: (B, N, V); target: (B, N)."""
         return F.cross_entropy(prediction.flatten(0, 1), target.flatten(), ignore_index=Batch.ignore)
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
-        """Loss, accuracy, perplexity, and bits per byte where the split knows its bytes per token."""
+        """Loss, accuracy, perplexity, and bits per byte where the split has `bytes_per_token`."""
         from blockyard.objective._metrics import Accuracy, BitsPerByte, MeanCrossEntropy, Perplexity
 
         loss = MeanCrossEntropy()
-        found: dict[str, torchmetrics.Metric] = {"loss": loss, "accuracy": Accuracy(), "perplexity": Perplexity(loss)}
+        metrics: dict[str, torchmetrics.Metric] = {"loss": loss, "accuracy": Accuracy(), "perplexity": Perplexity(loss)}
         bytes_per_token = getattr(split, "bytes_per_token", None)
         if bytes_per_token:
-            found["bits_per_byte"] = BitsPerByte(loss, bytes_per_token)
-        return found
+            metrics["bits_per_byte"] = BitsPerByte(loss, bytes_per_token)
+        return metrics
 
     def best(self) -> tuple[str, str]:
         """The lowest loss."""

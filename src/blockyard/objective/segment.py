@@ -1,12 +1,12 @@
-"""A class for each token of an image: what its patch shows.
+"""Segmentation: cross entropy of one class per image patch.
 
 Source: Long, Shelhamer and Darrell 2015, Fully Convolutional Networks for Semantic Segmentation (arXiv 1411.4038),
     section 5, pixel accuracy and mean IoU; with a transformer Strudel et al. 2021, Segmenter (arXiv 2105.05633)
 Reference: torch.nn.functional.cross_entropy; torchmetrics MulticlassJaccardIndex
 Equation: mean over patches of -log softmax(prediction_n)[class of patch n]
 
-A patch shows the class that covers most of it beside the background (class 0), where all but the
-background cover a share `cover` of it or more.
+The class of a patch is the one that covers most of it besides the background (class 0), if all classes but the
+background together cover at least a share `cover` of it, and the background otherwise.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ BACKGROUND = 0
 
 
 class Segment(Objective):
-    """Classes of pixels, asked patch by patch.
+    """Predicts one class per patch from classes per pixel.
 
     Options:
-        cover: share of a patch from which it is no background
+        cover: share of a patch that must be covered for it not to be background
     """
 
     takes = "token"
@@ -42,48 +42,48 @@ class Segment(Objective):
         self._classes: int | None = None
 
     def tokens(self, tokens: TokenSpec) -> TokenSpec:
-        """Unchanged; their grid says what a patch is."""
+        """Returns them unchanged; their grid defines the patches."""
         self._grid = tokens.grid
         return tokens
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
-        """One logit per class. Raises ValueError for tokens that lie on no plane."""
+        """One logit per class. Raises ValueError without classes, or for tokens that are not on a 2-D grid."""
         if data.classes is None or tokens.axes != 2:
             raise ValueError(
-                f"objective=segment needs classes and tokens on rows and columns; this {data.modality} data has "
+                f"objective=segment needs classes and tokens on 2 coordinate axes; this {data.modality} data has "
                 f"{data.classes} classes and tokens on {tokens.axes} axes"
             )
         self._classes = data.classes
         return data.classes
 
     def prepare(self, batch: Batch, key: int | None = None) -> Batch:
-        """Classes of pixels (B, height, width) -> classes of patches (B, N), rows of the grid one after the other."""
+        """Classes of pixels (B, height, width) -> classes of patches (B, N), in row-major order."""
         assert self._grid is not None, "tokens() and outputs() come before prepare()"
         assert self._classes is not None, "tokens() and outputs() come before prepare()"
         assert batch.target is not None
         rows, cols = self._grid
         height, width = (side // count for side, count in zip(batch.target.shape[1:], self._grid, strict=True))
-        cut = batch.target[:, : rows * height, : cols * width]
-        patches = cut.reshape(-1, rows, height, cols, width).transpose(2, 3).flatten(3).flatten(1, 2)  # (B, N, pixels)
-        asked = patches != Batch.ignore
-        shares = F.one_hot(patches.clamp_min(0), self._classes).mul(asked[..., None]).float().mean(2)  # (B, N, V)
-        shown = shares[..., BACKGROUND + 1 :]
-        best = shown.argmax(-1) + BACKGROUND + 1
-        # Shares are sums of thirty-seconds and the like; a share of exactly `cover` counts.
-        target = best.where(shown.sum(-1) >= self.cover - 1e-6, BACKGROUND).where(asked.any(2), Batch.ignore)
+        crop = batch.target[:, : rows * height, : cols * width]
+        patches = crop.reshape(-1, rows, height, cols, width).transpose(2, 3).flatten(3).flatten(1, 2)  # (B, N, pixels)
+        counted = patches != Batch.ignore
+        shares = F.one_hot(patches.clamp_min(0), self._classes).mul(counted[..., None]).float().mean(2)  # (B, N, V)
+        foreground = shares[..., BACKGROUND + 1 :]
+        best = foreground.argmax(-1) + BACKGROUND + 1
+        # The tolerance lets a share of exactly `cover` count after rounding.
+        target = best.where(foreground.sum(-1) >= self.cover - 1e-6, BACKGROUND).where(counted.any(2), Batch.ignore)
         return replace(batch, target=target)
 
     def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Mean over the patches, nats. prediction: (B, N, V); target: (B, N)."""
+        """Mean cross entropy over the patches, in nats. prediction: (B, N, V); target: (B, N)."""
         return F.cross_entropy(prediction.flatten(0, 1), target.flatten(), ignore_index=Batch.ignore)
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
-        """Loss, accuracy of patches, and the mean over classes of intersection over union."""
+        """Loss, accuracy over patches, and mean intersection over union over classes."""
         from blockyard.objective._metrics import Accuracy, MeanCrossEntropy, MeanIoU
 
         assert self._classes is not None, "outputs() comes before metrics()"
         return {"loss": MeanCrossEntropy(), "accuracy": Accuracy(), "mean_iou": MeanIoU(self._classes)}
 
     def best(self) -> tuple[str, str]:
-        """The highest mean IoU: accuracy is high for naming everything background."""
+        """The highest mean IoU: predicting background everywhere has a high accuracy."""
         return "mean_iou", "max"

@@ -1,12 +1,12 @@
-"""The next symbol of a row that is written from a source, with the share of rows that are wholly right.
+"""Translation: cross entropy of the next token given a source sequence, with exact match.
 
 Source: Sutskever, Vinyals and Le 2014, Sequence to Sequence Learning with Neural Networks (arXiv 1409.3215);
     Vaswani et al. 2017, Attention Is All You Need (arXiv 1706.03762), section 5.4, for the smoothing.
 Reference: torch.nn.functional.cross_entropy
-Equation: -log softmax(prediction_n)[symbol_{n+1}], given the source and the true symbols up to n
+Equation: -log softmax(prediction_n)[token_{n+1}], given the source and the true tokens up to n
 
-    inputs   START 2 1 .     N symbols, the true ones (teacher forcing)
-    target   2     1 . END   exact: every one of them is the likeliest, so greedy writing gives this row
+    inputs   START 2 1 .     N token ids, the true ones (teacher forcing)
+    target   2     1 . END   exact: every one is the most likely, so greedy decoding gives this sequence
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class Translate(NextToken):
-    """Next symbols given a source; validation and test losses are without smoothing.
+    """Predicts each token from the source and the tokens before it. Label smoothing applies to the training loss only.
 
     Options:
-        label_smoothing: share of the target that is spread over all symbols, in training only
+        label_smoothing: share of the target spread evenly over the vocabulary
     """
 
     needs_source: ClassVar[bool] = True
@@ -36,12 +36,12 @@ class Translate(NextToken):
         self.label_smoothing = label_smoothing
 
     def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Mean over the asked tokens, nats. prediction: (B, N, V); target: (B, N)."""
-        logits, wanted = prediction.flatten(0, 1), target.flatten()
-        return F.cross_entropy(logits, wanted, ignore_index=Batch.ignore, label_smoothing=self.label_smoothing)
+        """Mean cross entropy over the targets, in nats. prediction: (B, N, V); target: (B, N)."""
+        logits, target = prediction.flatten(0, 1), target.flatten()
+        return F.cross_entropy(logits, target, ignore_index=Batch.ignore, label_smoothing=self.label_smoothing)
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
-        """Those of next_token, and `exact`, the share of rows whose every symbol is right."""
-        from blockyard.objective._metrics import Exact
+        """Those of next_token, and `exact`, the share of sequences with every token correct."""
+        from blockyard.objective._metrics import ExactMatch
 
-        return {**super().metrics(split), "exact": Exact()}
+        return {**super().metrics(split), "exact": ExactMatch()}

@@ -1,1 +1,1 @@
-"""Which parameters are updated how. One file each."""
+"""Optimizers: one mechanism per file."""

@@ -1,11 +1,11 @@
-"""AdamW, fused; weight decay only on the matrices that map vectors to vectors.
+"""AdamW, fused, with weight decay on linear maps only.
 
 Source: Loshchilov and Hutter 2019, Decoupled Weight Decay Regularization (arXiv 1711.05101), algorithm 2.
 Reference: torch.optim.AdamW
 Equation: w <- w - lr (m / (sqrt(v) + eps) + weight_decay w)
 Cost: two numbers of state per parameter
 
-Biases, gains, tables of symbols and positions, class and register tokens do not decay.
+Biases, gains, embedding and position tables, class and register tokens do not decay.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from blockyard.contracts import NonNegative, OptimizerBuilder, Positive, Rate
-from blockyard.optimizer._groups import decay_groups, fused_available, split_by_decay
+from blockyard.optimizer._param_groups import decay_groups, fused_available, split_by_decay
 
 
 class AdamW(OptimizerBuilder):
@@ -22,9 +22,9 @@ class AdamW(OptimizerBuilder):
 
     Options:
         lr: learning rate at the schedule's factor 1
-        weight_decay: decay per step, times the learning rate; on matrices only
-        betas: memory of the first and the second moment
-        eps: added to the root of the second moment
+        weight_decay: decay per step, times the learning rate; on linear maps only
+        betas: decay rates of the first and the second moment
+        eps: term added to the root of the second moment
     """
 
     def __init__(
@@ -37,16 +37,16 @@ class AdamW(OptimizerBuilder):
     ) -> None:
         self.lr = lr
         self.weight_decay = weight_decay
-        self.betas = betas
+        self.betas = (betas[0], betas[1])  # a config gives a list
         self.eps = eps
 
     def build(self, model: nn.Module) -> torch.optim.AdamW:
         """A torch AdamW over every trainable parameter of `model`."""
-        decay, plain = split_by_decay(model)
+        decay, no_decay = split_by_decay(model)
         return torch.optim.AdamW(
-            decay_groups(decay, plain, self.weight_decay),
+            decay_groups(decay, no_decay, self.weight_decay),
             lr=self.lr,
-            betas=tuple(self.betas),
+            betas=self.betas,
             eps=self.eps,
-            fused=fused_available(decay + plain),
+            fused=fused_available(decay + no_decay),
         )

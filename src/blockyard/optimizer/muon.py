@@ -1,4 +1,4 @@
-"""Muon: orthogonalised momentum for the matrices inside the blocks, AdamW for all the rest.
+"""Muon: orthogonalised momentum for the matrices inside the blocks, AdamW for all other parameters.
 
 Source: Jordan et al. 2024, Muon: an optimizer for hidden layers (kellerjordan.github.io/posts/muon);
     Liu et al. 2025, Muon is Scalable for LLM Training (arXiv 2502.16982), the update's scale.
@@ -6,8 +6,8 @@ Reference: torch.optim.Muon
 Equation: W <- W - lr s (NS(momentum of G) + weight_decay W), NS(M) close to U V^T of M's SVD
 Cost: one number of state per matrix element, and a few matmuls of the matrix's own size per step
 
-Tables, biases, gains, convolutions and the head are AdamW's. A projection that holds queries, keys
-and values side by side is one matrix to Muon.
+AdamW updates tables, biases, gains, convolutions and the head. Muon treats a projection that holds queries, keys and
+values side by side as one matrix.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from blockyard.contracts import Count, NonNegative, OptimizerBuilder, Positive, Rate
-from blockyard.optimizer._groups import decay_groups, fused_available, hidden_matrices, split_by_decay
-from blockyard.optimizer._together import Together
+from blockyard.optimizer._combined import CombinedOptimizer
+from blockyard.optimizer._param_groups import decay_groups, fused_available, hidden_matrices, split_by_decay
 
 
 class Muon(OptimizerBuilder):
@@ -27,13 +27,13 @@ class Muon(OptimizerBuilder):
 
     Options:
         lr: learning rate of both at the schedule's factor 1
-        weight_decay: decay per step, times the learning rate; on matrices only
-        momentum: share of the last direction kept by Muon
-        nesterov: look ahead along the momentum
-        ns_steps: Newton-Schulz iterations
-        scale: match_rms_adamw makes an update as large as AdamW's, so that its lr fits; original is Jordan's
-        betas: memory of AdamW's moments
-        eps: added to the root of AdamW's second moment
+        weight_decay: decay per step, times the learning rate; on linear maps only
+        momentum: momentum of Muon
+        nesterov: use Nesterov momentum
+        ns_steps: number of Newton-Schulz iterations
+        scale: match_rms_adamw scales updates to the RMS of AdamW's, so that one lr suits both; original is Jordan's
+        betas: decay rates of AdamW's first and second moment
+        eps: term added to the root of AdamW's second moment
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Muon(OptimizerBuilder):
         self.nesterov = nesterov
         self.ns_steps = ns_steps
         self.scale = scale
-        self.betas = betas
+        self.betas = (betas[0], betas[1])  # a config gives a list
         self.eps = eps
         if not hasattr(torch.optim, "Muon"):
             raise ValueError(
@@ -62,13 +62,13 @@ class Muon(OptimizerBuilder):
                 "install a newer torch or choose optimizer=adamw"
             )
 
-    def build(self, model: nn.Module) -> Together:
-        """One optimizer face over Muon and AdamW. Raises ValueError where no block has a matrix."""
+    def build(self, model: nn.Module) -> CombinedOptimizer:
+        """Muon and AdamW combined into one optimizer. Raises ValueError where no block has a matrix."""
         hidden = hidden_matrices(model)
         if not hidden:
             raise ValueError("optimizer=muon: no block of this model has a trainable matrix; choose optimizer=adamw")
-        taken = {id(p) for p in hidden}
-        decay, plain = ([p for p in part if id(p) not in taken] for part in split_by_decay(model))
+        muon_ids = {id(p) for p in hidden}
+        decay, no_decay = ([p for p in group if id(p) not in muon_ids] for group in split_by_decay(model))
         muon = torch.optim.Muon(
             hidden,
             lr=self.lr,
@@ -78,13 +78,13 @@ class Muon(OptimizerBuilder):
             ns_steps=self.ns_steps,
             adjust_lr_fn=self.scale,
         )
-        if not decay and not plain:
-            return Together([muon])
+        if not decay and not no_decay:
+            return CombinedOptimizer([muon])
         adamw = torch.optim.AdamW(
-            decay_groups(decay, plain, self.weight_decay),
+            decay_groups(decay, no_decay, self.weight_decay),
             lr=self.lr,
-            betas=tuple(self.betas),
+            betas=self.betas,
             eps=self.eps,
-            fused=fused_available(decay + plain),
+            fused=fused_available(decay + no_decay),
         )
-        return Together([muon, adamw])
+        return CombinedOptimizer([muon, adamw])

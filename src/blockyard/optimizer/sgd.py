@@ -1,4 +1,4 @@
-"""Stochastic gradient descent with momentum, fused; weight decay only on matrices.
+"""Stochastic gradient descent (SGD) with momentum, fused, with weight decay on linear maps only.
 
 Source: Sutskever et al. 2013, On the importance of initialization and momentum in deep learning (ICML).
 Reference: torch.optim.SGD
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from blockyard.contracts import NonNegative, OptimizerBuilder, Positive, Rate
-from blockyard.optimizer._groups import decay_groups, fused_available, split_by_decay
+from blockyard.optimizer._param_groups import decay_groups, fused_available, split_by_decay
 
 
 class SGD(OptimizerBuilder):
@@ -20,9 +20,9 @@ class SGD(OptimizerBuilder):
 
     Options:
         lr: learning rate at the schedule's factor 1
-        weight_decay: added to the gradient as weight_decay * w; on matrices only
-        momentum: share of the last update kept
-        nesterov: look ahead along the momentum; needs momentum
+        weight_decay: added to the gradient as weight_decay * w; on linear maps only
+        momentum: momentum factor
+        nesterov: use Nesterov momentum; requires momentum above 0
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class SGD(OptimizerBuilder):
 
     def build(self, model: nn.Module) -> torch.optim.SGD:
         """A torch SGD over every trainable parameter of `model`."""
-        decay, plain = split_by_decay(model)
+        decay, no_decay = split_by_decay(model)
         return torch.optim.SGD(
-            decay_groups(decay, plain, self.weight_decay),
+            decay_groups(decay, no_decay, self.weight_decay),
             lr=self.lr,
             momentum=self.momentum,
             nesterov=self.nesterov,
-            fused=fused_available(decay + plain),
+            fused=fused_available(decay + no_decay),
         )

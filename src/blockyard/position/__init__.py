@@ -1,1 +1,1 @@
-"""Where tokens lie: absolute, rotary and bias schemes. One file each."""
+"""Position schemes: absolute, rotary and bias. One mechanism per file."""

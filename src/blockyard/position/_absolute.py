@@ -1,7 +1,7 @@
-"""What absolute schemes share: a code for each place meets the tokens once, before the first block.
+"""Absolute position encodings: added to the tokens or concatenated once, before the first block.
 
-combine=add       x (B, N, D) + code (B|1, N, D)
-combine=concat    [x (B, N, D - C), code (B|1, N, C)], the tokens having left C channels free
+combine=add       x (B, N, D) + encoding (B|1, N, D)
+combine=concat    [x (B, N, D - C), encoding (B|1, N, C)], where tokens are embedded in D - C channels
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Context, Position
-from blockyard.position._axes import check_axes
+from blockyard.position._checks import check_axes
 
 Combine = Literal["add", "concat"]
 
 
 class Absolute(Position):
-    """Subclasses give `code`; `channels` is how wide it is.
+    """Base of absolute schemes. Subclasses implement `encoding`, `channels` wide.
 
     Options:
-        combine: add the code to all channels of a token, or give it channels of its own; a token's vector is
-            then narrower by as many
+        combine: add the encoding to all channels, or concat it in channels of its own, which narrows the token
+            embedding by as many
     """
 
     acts_on: ClassVar[frozenset[str]] = frozenset({"embed"})
@@ -35,43 +35,43 @@ class Absolute(Position):
 
     @classmethod
     def concatenates(cls, options: dict[str, Any]) -> bool:
-        """Where the code has channels of its own."""
+        """Whether the encoding has channels of its own."""
         return options.get("combine") == "concat"
 
-    def code(self, coords: Tensor, like: Tensor) -> Tensor:
-        """The code of coords (B|1, N, A), to join vectors of the type of `like`: (B|1, N, channels)."""
+    def encoding(self, coords: Tensor, like: Tensor) -> Tensor:
+        """The encoding of coords (B|1, N, A), in the dtype and on the device of `like`: (B|1, N, channels)."""
         raise AssertionError("abstract")
 
     def embed(self, x: Tensor, coords: Tensor) -> Tensor:
         """x (B, N, D - width), coords (B|1, N, A) -> (B, N, D)."""
-        code = self.code(coords, x)
+        encoding = self.encoding(coords, x)
         if self.combine == "add":
-            return x + code  # (B, N, D)
-        return torch.cat([x, code.expand(x.shape[0], -1, -1)], dim=-1)  # (B, N, D)
+            return x + encoding  # (B, N, D)
+        return torch.cat([x, encoding.expand(x.shape[0], -1, -1)], dim=-1)  # (B, N, D)
 
 
-def code_width(name: str, ctx: Context, combine: Combine, width: int | None, multiple: int = 1) -> int:
-    """How many channels a code of any width has: those of the stream, or where concatenated `width`.
+def encoding_width(name: str, ctx: Context, combine: Combine, width: int | None, multiple: int = 1) -> int:
+    """The channels of an encoding of any width: those of the stream, or where concatenated `width`.
 
-    multiple: what it is to be a multiple of; width None takes a quarter of the stream
-    Raises ValueError where `width` would not be read, or does not divide.
+    multiple: what the width must be a multiple of; width None means a quarter of the stream
+    Raises ValueError where `width` would have no effect, or is not a multiple.
     """
     if combine == "add":
         if width is not None:
             raise ValueError(
-                f"position.width={width} with position.combine=add: a code that is added to tokens is as wide as they "
-                "are; use position.width=null or position.combine=concat"
+                f"position.width={width} has no effect with position.combine=add: the encoding is as wide as the "
+                "tokens; use position.width=null or position.combine=concat"
             )
         return ctx.dim
-    found = max(multiple, ctx.dim // 4 // multiple * multiple) if width is None else width
-    if found % multiple:
+    channels = max(multiple, ctx.dim // 4 // multiple * multiple) if width is None else width
+    if channels % multiple:
         raise ValueError(
-            f"position.width={found}: {name} shares its channels out evenly over {ctx.tokens.axes} axes, so it must be "
-            f"a multiple of {multiple}"
+            f"position.width={channels}: {name} divides its channels evenly among {ctx.tokens.axes} axes, so it must "
+            f"be a multiple of {multiple}"
         )
-    return found
+    return channels
 
 
-def token_size(ctx: Context) -> float:
-    """The length of a fresh token's vector of D channels."""
+def token_norm(ctx: Context) -> float:
+    """The expected norm of a token embedding of D channels at initialisation."""
     return ctx.token_std * ctx.dim**0.5

@@ -1,4 +1,4 @@
-"""What rotary schemes share: channels of a head turn in pairs, by angles that grow with the place."""
+"""Rotary embedding behind `rope` and `xpos`: pairs of head channels rotate by angles that grow with position."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from annotated_types import Gt, Le
 from torch import Tensor
 
 from blockyard.contracts import Context, Position
-from blockyard.position._axes import check_axes, check_split
+from blockyard.position._checks import check_axes, check_split
 
 Share = Annotated[float, Gt(0), Le(1)]
-TYPED = 0.02  # channels that a share is off its whole number by, having been typed with few digits
+ROUNDING = 0.02  # channels by which a fraction typed with few digits may miss a whole number
 
 
 class Rotary(Position):
-    """Rotated channels of a head are shared out over the axes; channel i turns with channel i + half.
+    """The rotated channels of a head are divided among the axes; channel i rotates with channel i + half.
 
-    Heads are as wide as the queries that come; frequencies are those of that width.
+    The width of a head is read from the queries; frequencies are those of that width.
     """
 
     acts_on: ClassVar[frozenset[str]] = frozenset({"rotate"})
@@ -27,61 +27,63 @@ class Rotary(Position):
     def __init__(self, ctx: Context, *, name: str, base: float | None, fraction: float = 1.0) -> None:
         super().__init__()
         check_axes(type(self), ctx)
-        self.name, self.count, self.fraction, self.plain = name, ctx.tokens.axes, fraction, ctx.head_dim
-        self.base = base or (10000.0 if self.count == 1 else 100.0)
+        self.name, self.num_axes, self.fraction, self.head_dim = name, ctx.tokens.axes, fraction, ctx.head_dim
+        self.base = base or (10000.0 if self.num_axes == 1 else 100.0)
 
-    def turned(self, width: int) -> int:
-        """How many channels of a head `width` wide turn."""
+    def rotated_width(self, width: int) -> int:
+        """The number of rotated channels of a head of `width` channels."""
         return round(width * self.fraction)
 
     def check_width(self, width: int) -> None:
-        """Raises ValueError where the channels that turn are no whole number, or do not pair up over the axes."""
-        own, group, part = width != self.plain, 2 * self.count, width * self.fraction
-        what = "the width of queries and keys" if own else "the head width (model.dim / model.heads)"
+        """Raises ValueError where the rotated channels are no whole number or do not pair up over the axes."""
+        custom, group, rotated = width != self.head_dim, 2 * self.num_axes, width * self.fraction
+        what = "the width of queries and keys" if custom else "the head width (model.dim / model.heads)"
         if self.fraction == 1 or width < group:
-            way = "token_mixer.key_dim" if own else "model.dim or model.heads"
-            check_split(self.name, width, what, self.count, change=way)
-        elif abs(part - self.turned(width)) > TYPED or self.turned(width) % group or not self.turned(width):
-            below = max(1, int(part / group))
-            fit = [f"{count * group / width:.4g}" for count in (below, below + 1) if count * group <= width]
+            option = "token_mixer.key_dim" if custom else "model.dim or model.heads"
+            check_split(self.name, width, what, self.num_axes, change=option)
+            return
+        count = self.rotated_width(width)
+        if abs(rotated - count) > ROUNDING or count % group or not count:
+            below = max(1, int(rotated / group))
+            allowed = [f"{pairs * group / width:.4g}" for pairs in (below, below + 1) if pairs * group <= width]
             raise ValueError(
-                f"position {self.name} turns channels in pairs over {self.count} axes, and position.fraction="
-                f"{self.fraction:g} of {what}, {width}, is {part:.4g}, no whole multiple of {group}; use "
-                f"position.fraction={' or '.join(fit)}"
+                f"position {self.name} rotates channels in pairs over {self.num_axes} axes, and position.fraction="
+                f"{self.fraction:g} of {what}, {width}, is {rotated:.4g}, not a multiple of {group}; use "
+                f"position.fraction={' or '.join(allowed)}"
             )
 
     def rotate(self, q: Tensor, k: Tensor, q_coords: Tensor, k_coords: Tensor) -> tuple[Tensor, Tensor]:
-        """q (B, H, N, K), k (B, H', M, K), coordinates (B|1, N or M, A) -> q, k turned."""
+        """q (B, H, N, K), k (B, H', M, K), coordinates (B|1, N or M, A) -> rotated q, k."""
         q_angles = self.angles(q_coords, q)
         k_angles = q_angles if k_coords is q_coords else self.angles(k_coords, k)
-        return self.turn(q, *q_angles), self.turn(k, *k_angles)
+        return self.rotate_head(q, *q_angles), self.rotate_head(k, *k_angles)
 
     def angles(self, coords: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
         """Cosine and sine (B|1, 1, N, A, half) for heads as wide as those of `like` (B, H, N, K).
 
-        At least in float32: bfloat16 cannot count to 1000.
+        At least in float32: bfloat16 cannot represent every integer up to 1000.
         """
         exact = torch.promote_types(like.dtype, torch.float32)
-        half = self.turned(like.shape[-1]) // (2 * self.count)
+        half = self.rotated_width(like.shape[-1]) // (2 * self.num_axes)
         step = torch.arange(half, device=like.device, dtype=exact) / half
         angle = coords.to(exact)[:, None, :, :, None] * self.frequencies(step)  # (B|1, 1, N, A, half)
         return angle.cos(), angle.sin()
 
     def frequencies(self, step: Tensor) -> Tensor:
-        """Radians a place, of pairs numbered step (half,) in [0, 1): (half,) or (A, half)."""
+        """Radians per position, of the pairs at step (half,) in [0, 1): (half,) or (A, half)."""
         return self.base**-step
 
-    def turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """x (B, H, N, K), angles (B|1, 1, N, A, half) -> (B, H, N, K), its last channels untouched."""
-        turned = self.turned(x.shape[-1])
-        if turned == x.shape[-1]:
-            return turn(x, cos, sin)
-        return torch.cat([turn(x[..., :turned], cos, sin), x[..., turned:]], dim=-1)  # (B, H, N, K)
+    def rotate_head(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """x (B, H, N, K), angles (B|1, 1, N, A, half) -> (B, H, N, K), its first `rotated_width` channels rotated."""
+        width = self.rotated_width(x.shape[-1])
+        if width == x.shape[-1]:
+            return rotate_pairs(x, cos, sin)
+        return torch.cat([rotate_pairs(x[..., :width], cos, sin), x[..., width:]], dim=-1)  # (B, H, N, K)
 
 
-def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """x (B, H, N, K), angles (B|1, 1, N, A, half) -> (B, H, N, K)."""
     pairs = x.to(cos.dtype).unflatten(-1, (cos.shape[-2], 2, cos.shape[-1]))  # (B, H, N, A, 2, half)
     first, second = pairs.unbind(-2)
-    turned = torch.stack([first * cos - second * sin, second * cos + first * sin], dim=-2)
-    return turned.flatten(-3).to(x.dtype)  # (B, H, N, K)
+    rotated = torch.stack([first * cos - second * sin, second * cos + first * sin], dim=-2)
+    return rotated.flatten(-3).to(x.dtype)  # (B, H, N, K)

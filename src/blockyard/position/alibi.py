@@ -1,4 +1,4 @@
-"""ALiBi: scores fall with distance, in each head at its own rate.
+"""ALiBi: a penalty on attention scores that grows linearly with distance, with another slope in each head.
 
 Source: Press et al. 2021, Train Short, Test Long (arXiv 2108.12409), section 3; two-dimensional distances as in
     Fuller et al. 2023, CROMA (arXiv 2311.00566)
@@ -6,7 +6,7 @@ Reference: transformers models/bloom/modeling_bloom.py, build_alibi_tensor
 Equation: score_ij - slope_h |coords_i - coords_j|, slope_h = 2^(-8 h / H)
 Cost: nothing beyond the scores in FlexAttention; an N x N table for each head elsewhere
 
-The paper tried trained slopes too and kept fixed ones, which read longer rows better.
+The paper also tried trained slopes and kept fixed ones, which extrapolate better to longer sequences.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Context, Position
-from blockyard.position._axes import check_axes
+from blockyard.position._checks import check_axes
 from blockyard.weight_init import Init
 
 
 class Alibi(Position):
-    """A penalty on distance, in each head its own. Knows every coordinate.
+    """Defined for every coordinate, and so for any length.
 
     Options:
-        distance: how far two tokens of a grid lie apart; both are the same on a line
-        slopes: fixed at the paper's, or trained from there; trained ones stay above 0
+        distance: metric between two tokens of a grid; both are the same on a line
+        slopes: fixed at the paper's values, or trained from there; trained slopes stay positive
     """
 
     acts_on: ClassVar[frozenset[str]] = frozenset({"bias"})
@@ -51,18 +51,19 @@ class Alibi(Position):
 
     def bias(self, head: Tensor, q_coords: tuple[Tensor, ...], k_coords: tuple[Tensor, ...]) -> Tensor:
         """Heads and coordinates over shapes that broadcast -> minus slope times distance."""
-        gaps = [(here - there).abs() for here, there in zip(q_coords, k_coords, strict=True)]
+        gaps = [(q - k).abs() for q, k in zip(q_coords, k_coords, strict=True)]
         if self.distance == "euclidean" and len(gaps) > 1:
-            far = torch.sqrt(sum(gap * gap for gap in gaps))
+            squares = [gap * gap for gap in gaps]
+            distance = torch.sqrt(sum(squares[1:], squares[0]))
         else:
-            far = sum(gaps[1:], gaps[0])
-        return -self.slope(head).to(far.dtype) * far
+            distance = sum(gaps[1:], gaps[0])
+        return -self.slope(head).to(distance.dtype) * distance
 
     def slope(self, head: Tensor) -> Tensor:
-        """The rate of each head."""
+        """The slope of each head."""
         return torch.exp2(-(self._paper(head) if self.steps is None else self.steps[head]))
 
     def _paper(self, head: Tensor) -> Tensor:
-        """Minus log2 of a geometric row of slopes; the paper's interleaved one where H is no power of two."""
-        whole = 2 ** math.floor(math.log2(self.heads))
-        return torch.where(head < whole, 8 * (head + 1) / whole, 4 * (2 * (head - whole) + 1) / whole)
+        """Minus log2 of the paper's geometric slopes, interleaved where H is no power of two."""
+        power = 2 ** math.floor(math.log2(self.heads))
+        return torch.where(head < power, 8 * (head + 1) / power, 4 * (2 * (head - power) + 1) / power)

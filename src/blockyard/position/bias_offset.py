@@ -1,4 +1,4 @@
-"""Bias by offset: a free number for each head and each way from query to key, added to the score.
+"""Relative position bias: a learned number for each head and each offset from query to key, added to the score.
 
 Source: Shaw et al. 2018, Self-Attention with Relative Position Representations (arXiv 1803.02155), section 3.2, for
     clipping; as a bias on a grid Liu et al. 2021, Swin Transformer (arXiv 2103.14030), eq. 4
@@ -16,17 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Context, Count, NonNegative, Position
-from blockyard.position._axes import check_axes
+from blockyard.position._checks import check_axes
 from blockyard.weight_init import Init
 
 
 class BiasOffset(Position):
-    """All offsets beyond the clip share its number, so that longer rows are known. A causal row has no
-    numbers for what lies ahead.
+    """Offsets beyond the clip share its number, so longer sequences are covered. A causal sequence has no numbers for
+    later tokens.
 
     Options:
-        clip: the largest offset with a number of its own; null means the largest that the grid has
-        std: spread of the initial numbers
+        clip: largest offset with a number of its own; null means the largest of the grid
+        std: standard deviation of the initial numbers
     """
 
     acts_on: ClassVar[frozenset[str]] = frozenset({"bias"})
@@ -37,19 +37,23 @@ class BiasOffset(Position):
         check_axes(type(self), ctx)
         self.std = std
         self.high = [clip or max(side - 1, 1) for side in ctx.tokens.grid]
-        ahead = not (ctx.causal and ctx.tokens.axes == 1)
-        self.low = [-most if ahead else 0 for most in self.high]
+        sees_later = not (ctx.causal and ctx.tokens.axes == 1)
+        self.low = [-high if sees_later else 0 for high in self.high]
         sizes = [high - low + 1 for low, high in zip(self.low, self.high, strict=True)]
         self.table = nn.Parameter(torch.empty(ctx.heads, math.prod(sizes)))  # (H, offsets), axis after axis
 
     def init_weights(self, init: Init) -> None:
-        """Normal numbers."""
+        """Normal."""
         init.normal("table", std=self.std)
 
     def bias(self, head: Tensor, q_coords: tuple[Tensor, ...], k_coords: tuple[Tensor, ...]) -> Tensor:
         """Heads and coordinates over shapes that broadcast -> the numbers of their offsets."""
-        entry = None
-        for here, there, low, high in zip(q_coords, k_coords, self.low, self.high, strict=True):
-            offset = (here - there).round().long().clamp(low, high) - low
-            entry = offset if entry is None else entry * (high - low + 1) + offset
+        bounds = list(zip(self.low, self.high, strict=True))
+        offsets = [
+            (q - k).round().long().clamp(low, high) - low
+            for q, k, (low, high) in zip(q_coords, k_coords, bounds, strict=True)
+        ]
+        entry = offsets[0]
+        for offset, (low, high) in zip(offsets[1:], bounds[1:], strict=True):
+            entry = entry * (high - low + 1) + offset
         return self.table[head, entry]

@@ -1,4 +1,4 @@
-"""No positions: tokens are a set, unless the mixer itself knows an order.
+"""No positions (NoPE): tokens are a set, unless the mixer itself depends on their order.
 
 Source: Kazemnejad et al. 2023, The Impact of Positional Encoding on Length Generalization (arXiv 2305.19466)
 Reference: the scheme called NoPE there
@@ -14,7 +14,7 @@ from blockyard.contracts import Context, Position
 
 
 class NoPosition(Position):
-    """Acts on nothing.
+    """Leaves tokens, queries, keys and scores unchanged.
 
     Options:
     """

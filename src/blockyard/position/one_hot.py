@@ -1,9 +1,9 @@
-"""One-hot positions: a channel for each place of each axis, and a one in it.
+"""One-hot positions: one channel for each position of each axis.
 
-Source: Gehring et al. 2017 (arXiv 1705.03122), section 3.1: what its table of vectors is multiplied with
+Source: Gehring et al. 2017 (arXiv 1705.03122), section 3.1: the one-hot vectors that its table is multiplied with
 Reference: torch.nn.functional.one_hot
 Equation: x_t + scale e_p; on a grid, a one for the row and a one for the column
-Cost: O(N D) time, no parameters, as many channels as the sides of the grid have places
+Cost: O(N D) time, no parameters, as many channels as the sum of the grid's sides
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Context, Positive
-from blockyard.position._absolute import Absolute, Combine, token_size
-from blockyard.position._axes import check_axes
+from blockyard.position._absolute import Absolute, Combine, token_norm
+from blockyard.position._checks import check_axes
 
 
 class OneHot(Absolute):
-    """All places are equally far from each other. Coordinates between places share the one out between both.
+    """All positions are equally far from each other. Fractional coordinates are split between two neighbours.
 
     Options:
-        scale: height of the one; null means the size of a fresh token's vector
+        scale: value of the one; null means the norm of a token embedding at initialisation
     """
 
     bounded: ClassVar[bool] = True
@@ -34,20 +34,20 @@ class OneHot(Absolute):
         super().__init__(ctx, combine=combine, channels=sum(self.grid))
         if self.channels > ctx.dim:
             raise ValueError(
-                f"position one_hot needs a channel for each place, {self.channels} in all, and model.dim={ctx.dim} has "
-                f"fewer; use model.dim={self.channels} or more, shorter rows, or position=learned"
+                f"position one_hot needs a channel for each position, {self.channels} in all, and model.dim={ctx.dim} "
+                f"has fewer; use model.dim={self.channels} or more, shorter sequences, or position=learned"
             )
-        self.dim, self.scale = ctx.dim, token_size(ctx) if scale is None else scale
+        self.dim, self.scale = ctx.dim, token_norm(ctx) if scale is None else scale
 
-    def code(self, coords: Tensor, like: Tensor) -> Tensor:
-        """A one for each axis of coords (B|1, N, A): (B|1, N, sum of sides), filled up where it is added."""
+    def encoding(self, coords: Tensor, like: Tensor) -> Tensor:
+        """A one for each axis of coords (B|1, N, A): (B|1, N, sum of sides), zero-padded to D where it is added."""
         exact = torch.promote_types(coords.dtype, torch.float32)
         ones = []
         for axis, side in enumerate(self.grid):
-            place = coords[..., axis, None].to(exact).clamp(0, side - 1)  # (B|1, N, 1)
-            every = torch.arange(side, device=coords.device, dtype=exact)
-            ones.append((1 - (place - every).abs()).clamp(min=0))  # (B|1, N, side)
-        code = torch.cat(ones, dim=-1)
+            coord = coords[..., axis, None].to(exact).clamp(0, side - 1)  # (B|1, N, 1)
+            positions = torch.arange(side, device=coords.device, dtype=exact)
+            ones.append((1 - (coord - positions).abs()).clamp(min=0))  # (B|1, N, side)
+        encoding = torch.cat(ones, dim=-1)
         if self.combine == "add":
-            code = F.pad(code, (0, self.dim - self.channels))  # (B|1, N, D)
-        return self.scale * code.to(like.dtype)
+            encoding = F.pad(encoding, (0, self.dim - self.channels))  # (B|1, N, D)
+        return self.scale * encoding.to(like.dtype)

@@ -1,11 +1,11 @@
-"""T5's bias: a free number for each head and each bucket of distances, buckets widening with distance.
+"""T5 bias: a learned number for each head and each bucket of distances; buckets widen with distance.
 
 Source: Raffel et al. 2020, Exploring the Limits of Transfer Learning (arXiv 1910.10683), section 2.1
 Reference: transformers models/t5/modeling_t5.py, T5Attention._relative_position_bucket
-Equation: score_ij + b_h[bucket(i - j)], half of the buckets exact, the others as wide as log distance says
-Cost: nothing beyond the scores in FlexAttention; H buckets parameters an axis, shared by all layers
+Equation: score_ij + b_h[bucket(i - j)], half of the buckets exact, the others logarithmic in distance
+Cost: nothing beyond the scores in FlexAttention; H buckets parameters per axis, shared by all layers
 
-    distance   0 1 2 ... 15 | 16 17 18 | 19 20 | ...  | far and all beyond      32 buckets, causal
+    distance   0 1 2 ... 15 | 16 17 18 | 19 20 | ...  | far and beyond          32 buckets, causal
     bucket     0 1 2 ... 15 |    16    |  17   | ...  | 31
 """
 
@@ -19,17 +19,17 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from blockyard.contracts import Context, Position, Positive
-from blockyard.position._axes import check_axes
+from blockyard.position._checks import check_axes
 from blockyard.weight_init import Init
 
 
 class T5Bias(Position):
-    """A causal row has all buckets behind it, any other half of them ahead. On a grid the axes' numbers add up.
+    """Causal models use all buckets for earlier tokens, others half of them for later ones. Axes of a grid add up.
 
     Options:
-        buckets: how many
-        far: the distance from which on all share the last bucket
-        std: spread of the initial numbers; null means the model's init_std
+        buckets: number of buckets
+        far: distance from which on all offsets share the last bucket
+        std: standard deviation of the initial numbers; null means the model's init_std
     """
 
     acts_on: ClassVar[frozenset[str]] = frozenset({"bias"})
@@ -45,36 +45,35 @@ class T5Bias(Position):
     ) -> None:
         super().__init__()
         check_axes(type(self), ctx)
-        self.ahead, self.std, self.far = not (ctx.causal and ctx.tokens.axes == 1), std, far
-        if self.ahead and buckets % 2:
-            raise ValueError(f"position.buckets={buckets}: half are for what lies ahead, so it must be even")
-        self.side = buckets // 2 if self.ahead else buckets
+        self.sees_later, self.std, self.far = not (ctx.causal and ctx.tokens.axes == 1), std, far
+        if self.sees_later and buckets % 2:
+            raise ValueError(f"position.buckets={buckets} must be even: half are for later tokens")
+        self.side = buckets // 2 if self.sees_later else buckets
         if far <= self.side // 2:
             raise ValueError(
                 f"position.far={far} is within the {self.side // 2} distances that have a bucket of their own; "
                 f"use position.far={self.side // 2 + 1} or more, or fewer position.buckets"
             )
-        rows = [_bucket(distance, self.side, far) for distance in range(far + 1)]
-        self.register_buffer("bucket", torch.tensor(rows), persistent=False)  # (far + 1,)
+        buckets_of = [_bucket(distance, self.side, far) for distance in range(far + 1)]
+        self.register_buffer("bucket", torch.tensor(buckets_of), persistent=False)  # (far + 1,)
         self.bucket: Tensor
         self.table = nn.Parameter(torch.empty(ctx.tokens.axes, ctx.heads, buckets))  # (A, H, buckets)
 
     def init_weights(self, init: Init) -> None:
-        """Normal numbers."""
+        """Normal."""
         init.normal("table", std=self.std)
 
     def bias(self, head: Tensor, q_coords: tuple[Tensor, ...], k_coords: tuple[Tensor, ...]) -> Tensor:
         """Heads and coordinates over shapes that broadcast -> the numbers of their buckets."""
-        total = None
-        for axis, (here, there) in enumerate(zip(q_coords, k_coords, strict=True)):
-            offset = (there - here).round().long()
-            behind = offset.abs() if self.ahead else (-offset).clamp(min=0)
-            entry = self.bucket[behind.clamp(max=self.far)]
-            if self.ahead:
+        terms = []
+        for axis, (q, k) in enumerate(zip(q_coords, k_coords, strict=True)):
+            offset = (k - q).round().long()
+            distance = offset.abs() if self.sees_later else (-offset).clamp(min=0)
+            entry = self.bucket[distance.clamp(max=self.far)]
+            if self.sees_later:
                 entry = entry + (offset > 0).long() * self.side
-            number = self.table[axis, head, entry]
-            total = number if total is None else total + number
-        return total
+            terms.append(self.table[axis, head, entry])
+        return sum(terms[1:], terms[0])
 
 
 def _bucket(distance: int, side: int, far: int) -> int:
@@ -82,6 +81,6 @@ def _bucket(distance: int, side: int, far: int) -> int:
     exact = side // 2
     if distance < exact:
         return distance
-    wide = math.log(distance / exact) / math.log(far / exact) * (side - exact)
-    # Whole numbers that rounding left a hair below themselves.
-    return min(exact + math.floor(wide + 1e-9), side - 1)
+    log_bucket = math.log(distance / exact) / math.log(far / exact) * (side - exact)
+    # The offset corrects integers that rounding left just below themselves.
+    return min(exact + math.floor(log_bucket + 1e-9), side - 1)

@@ -1,1 +1,1 @@
-"""Factors on the learning rate over training. One file each."""
+"""Learning rate schedules: one mechanism per file."""

@@ -1,4 +1,4 @@
-"""Half a cosine from the full rate to a final share of it, after a linear warm-up.
+"""Cosine: decays over half a cosine to a final share of the learning rate, after a linear warm-up.
 
 Source: Loshchilov and Hutter 2017, SGDR (arXiv 1608.03983), eq. 5, without restarts.
 Reference: torch.optim.lr_scheduler.CosineAnnealingLR
@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 
 from blockyard.contracts import NonNegative, Schedule
-from blockyard.schedule._warmup import Length, check_length, progress, rise, updates
+from blockyard.schedule._warmup import Length, check_length, progress, to_steps, warmup_factor
 
 
 class Cosine(Schedule):
     """Cosine decay.
 
     Options:
-        warmup: updates (an int) or share of the run (a float below 1) of linear rise
+        warmup: length of the linear warm-up, in steps (an int) or as a share of the run (a float below 1)
         final: factor at the end of the run
     """
 
@@ -27,10 +27,10 @@ class Cosine(Schedule):
         self.final = final
 
     def factor(self, step: int, total: int) -> float:
-        """The factor for update number `step` (from 0) of `total`."""
-        warmup = updates(self.warmup, total)
-        rising = rise(step, warmup)
-        if rising is not None:
-            return rising
-        fallen = (1 + math.cos(math.pi * progress(step, warmup, total))) / 2
-        return self.final + (1 - self.final) * fallen
+        """The factor on the learning rate at `step` (from 0) of `total`."""
+        warmup = to_steps(self.warmup, total)
+        warming = warmup_factor(step, warmup)
+        if warming is not None:
+            return warming
+        decay = (1 + math.cos(math.pi * progress(step, warmup, total))) / 2
+        return self.final + (1 - self.final) * decay

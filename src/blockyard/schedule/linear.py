@@ -1,4 +1,4 @@
-"""A straight line from the full rate to a final share of it, after a linear warm-up.
+"""Linear: decays linearly to a final share of the learning rate, after a linear warm-up.
 
 Source: Devlin et al. 2019, BERT (arXiv 1810.04805), appendix A.2.
 Reference: transformers.get_linear_schedule_with_warmup
@@ -8,14 +8,14 @@ Equation: final + (1 - final) (1 - p), p from 0 after the warm-up to 1 at the en
 from __future__ import annotations
 
 from blockyard.contracts import NonNegative, Schedule
-from blockyard.schedule._warmup import Length, check_length, progress, rise, updates
+from blockyard.schedule._warmup import Length, check_length, progress, to_steps, warmup_factor
 
 
 class Linear(Schedule):
     """Linear decay.
 
     Options:
-        warmup: updates (an int) or share of the run (a float below 1) of linear rise
+        warmup: length of the linear warm-up, in steps (an int) or as a share of the run (a float below 1)
         final: factor at the end of the run
     """
 
@@ -25,9 +25,9 @@ class Linear(Schedule):
         self.final = final
 
     def factor(self, step: int, total: int) -> float:
-        """The factor for update number `step` (from 0) of `total`."""
-        warmup = updates(self.warmup, total)
-        rising = rise(step, warmup)
-        if rising is not None:
-            return rising
+        """The factor on the learning rate at `step` (from 0) of `total`."""
+        warmup = to_steps(self.warmup, total)
+        warming = warmup_factor(step, warmup)
+        if warming is not None:
+            return warming
         return 1 - (1 - self.final) * progress(step, warmup, total)

@@ -1,4 +1,4 @@
-"""Warm-up, a long stable stretch at the full rate, and a short decay at the end.
+"""Warm-up, stable, decay (WSD): a long stable phase at the full learning rate and a short decay at the end.
 
 Source: Hu et al. 2024, MiniCPM (arXiv 2404.06395), section 4; Haegele et al. 2024 (arXiv 2405.18392),
     the 1 - sqrt decay.
@@ -12,16 +12,16 @@ import math
 from typing import Literal
 
 from blockyard.contracts import NonNegative, Schedule
-from blockyard.schedule._warmup import Length, check_length, progress, rise, updates
+from blockyard.schedule._warmup import Length, check_length, progress, to_steps, warmup_factor
 
 
 class WSD(Schedule):
     """Warm-up, stable, decay.
 
     Options:
-        warmup: updates (an int) or share of the run (a float below 1) of linear rise
-        decay: updates or share of the run of the fall at its end
-        shape: linear, or sqrt for 1 - sqrt(p)
+        warmup: length of the linear warm-up, in steps (an int) or as a share of the run (a float below 1)
+        decay: length of the decay at the end, likewise
+        shape: shape of the decay: linear, or sqrt for 1 - sqrt(p)
         final: factor at the end of the run
     """
 
@@ -46,11 +46,11 @@ class WSD(Schedule):
         self.final = final
 
     def factor(self, step: int, total: int) -> float:
-        """The factor for update number `step` (from 0) of `total`."""
-        warmup = updates(self.warmup, total)
-        rising = rise(step, warmup)
-        if rising is not None:
-            return rising
-        start = max(total - updates(self.decay, total), warmup)
+        """The factor on the learning rate at `step` (from 0) of `total`."""
+        warmup = to_steps(self.warmup, total)
+        warming = warmup_factor(step, warmup)
+        if warming is not None:
+            return warming
+        start = max(total - to_steps(self.decay, total), warmup)
         p = progress(step, start, total)
         return 1 - (1 - self.final) * (math.sqrt(p) if self.shape == "sqrt" else p)

@@ -1,1 +1,1 @@
-"""What mixes tokens. One file each."""
+"""Token mixers: one mechanism per file."""

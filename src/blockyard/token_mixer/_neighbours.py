@@ -1,7 +1,7 @@
-"""The neighbour at a fixed step from every token: on a line by order, on a grid by place.
+"""The neighbour at a fixed offset from every token: by order on a line, by coordinates on a grid.
 
-A step is (later,) on a line and (down, right) on a grid. Padding, other segments and the outside are no
-neighbours. Where tokens are no full grid, neighbours are found by comparing places, in O(N^2).
+An offset is (later,) on a line and (down, right) on a grid. Padding, other segments and the outside hold no
+neighbours. Where the tokens are not a full grid, neighbours are found by comparing coordinates, in O(N^2).
 """
 
 from __future__ import annotations
@@ -15,75 +15,79 @@ from torch.nn import functional as F
 from blockyard.contracts import Seq
 
 
-def steps(size: int, axes: int, causal: bool) -> list[tuple[int, ...]]:
-    """The steps of a neighbourhood: centred, on a causal line the last `size`, on a causal grid none that is later."""
+def offsets(size: int, axes: int, causal: bool) -> list[tuple[int, ...]]:
+    """Offsets of a centred neighbourhood; on a causal line the last `size`, on a causal grid none that is later."""
     if axes == 1 and causal:
-        return [(step,) for step in range(1 - size, 1)]
+        return [(offset,) for offset in range(1 - size, 1)]
     reach = size // 2
-    found = product(range(-reach, reach + 1), repeat=axes)
-    return [step for step in found if not causal or step <= (0,) * axes]
+    return [step for step in product(range(-reach, reach + 1), repeat=axes) if not causal or step <= (0,) * axes]
 
 
 def check_size(name: str, size: int, axes: int, causal: bool) -> None:
-    """Raises ValueError where a centred neighbourhood has no middle."""
+    """Raises ValueError where a centred neighbourhood would have no middle."""
     if size % 2 == 0 and not (causal and axes == 1):
-        raise ValueError(f"token_mixer.{name}={size} has no middle; use an odd number such as {size + 1}")
+        raise ValueError(f"token_mixer.{name}={size} must be odd to have a middle; use {size + 1}")
 
 
-def window(size: int, axes: int, grid: tuple[int, ...]) -> int:
-    """How many of the last tokens a causal neighbourhood can reach: those a cache has to keep."""
+def cache_window(size: int, axes: int, grid: tuple[int, ...]) -> int:
+    """How many past tokens a causal neighbourhood can reach, and a cache has to keep."""
     reach = size // 2
     return size - 1 if axes == 1 else reach * grid[1] + reach
 
 
 def full_grid(seq: Seq, axes: int) -> bool:
-    """Whether tokens can be laid out as they lie."""
+    """Whether the tokens, in order, fill a grid of `axes` axes."""
     return seq.grid is not None and len(seq.grid) == axes and seq.num_prefix == 0
 
 
-def neighbour(x: Tensor, seq: Seq, step: tuple[int, ...], k_seq: Seq | None = None) -> tuple[Tensor, Tensor]:
-    """What lies `step` from each token of `seq`, zero where nothing does: (B, N, C), and whether: (B|1, N, 1).
+def at_offset(x: Tensor, seq: Seq, offset: tuple[int, ...], k_seq: Seq | None = None) -> tuple[Tensor, Tensor]:
+    """The neighbour at `offset` of each token of `seq`, or zero: (B, N, C), and whether there is one: (B|1, N, 1).
 
-    x (B, M, C) are the tokens of `k_seq`, of which those of `seq` are the last; None is `seq` itself.
+    x (B, M, C) holds the tokens of `k_seq`, which end with those of `seq`; None means `seq` itself.
     """
     k_seq = seq if k_seq is None else k_seq
     if k_seq.valid is not None:
         x = x.masked_fill(~k_seq.valid[..., None], 0.0)
-    if len(step) == 1:
-        return _on_a_line(x, seq, step[0], k_seq)
-    if k_seq is seq and full_grid(seq, len(step)) and seq.segment is None:
-        return _on_a_grid(x, seq, step)
-    see = ((k_seq.coords[:, None] - seq.coords[:, :, None]) - x.new_tensor(step)).abs().amax(-1) < 0.5  # (B|1, N, M)
+    if len(offset) == 1:
+        return _on_line(x, seq, offset[0], k_seq)
+    if k_seq is seq and full_grid(seq, len(offset)) and seq.segment is None:
+        return _on_grid(x, seq, offset)
+    gap = k_seq.coords[:, None] - seq.coords[:, :, None]  # (B|1, N, M, A)
+    neighbour = (gap - x.new_tensor(offset)).abs().amax(-1) < 0.5  # (B|1, N, M)
     if k_seq.valid is not None:
-        see = see & k_seq.valid[:, None]
+        neighbour = neighbour & k_seq.valid[:, None]
     if seq.segment is not None:
-        see = see & (seq.segment[:, :, None] == k_seq.segment[:, None])
-    return see.to(x.dtype) @ x, see.any(-1, keepdim=True)  # (B, N, C), (B|1, N, 1)
+        assert k_seq.segment is not None
+        neighbour = neighbour & (seq.segment[:, :, None] == k_seq.segment[:, None])
+    return neighbour.to(x.dtype) @ x, neighbour.any(-1, keepdim=True)  # (B, N, C), (B|1, N, 1)
 
 
-def _on_a_line(x: Tensor, seq: Seq, step: int, k_seq: Seq) -> tuple[Tensor, Tensor]:
+def _on_line(x: Tensor, seq: Seq, offset: int, k_seq: Seq) -> tuple[Tensor, Tensor]:
     size, past = len(seq), len(k_seq) - len(seq)
-    back, ahead = max(0, -step - past), max(0, step)
+    before, after = max(0, -offset - past), max(0, offset)
 
-    def moved(row: Tensor) -> Tensor:
-        row = F.pad(row, (0, 0, back, ahead))
-        return row.narrow(1, back + past + step, size)  # (B|1, N, C)
+    def shift(values: Tensor) -> Tensor:
+        values = F.pad(values, (0, 0, before, after))
+        return values.narrow(1, before + past + offset, size)  # (B|1, N, C)
 
-    real = moved(torch.ones_like(x[:1, :, :1])) > 0 if k_seq.valid is None else moved(k_seq.valid[..., None].long()) > 0
+    valid = torch.ones_like(x[:1, :, :1]) if k_seq.valid is None else k_seq.valid[..., None].long()
+    exists = shift(valid) > 0
     if seq.segment is not None:
-        real = real & (moved(k_seq.segment[..., None]) == seq.segment[..., None])
-    return moved(x) * real, real
+        assert k_seq.segment is not None
+        exists = exists & (shift(k_seq.segment[..., None]) == seq.segment[..., None])
+    return shift(x) * exists, exists
 
 
-def _on_a_grid(x: Tensor, seq: Seq, step: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    edge = [abs(move) for move in step for _ in range(2)]
-    border = (0, 0, *reversed(edge))
+def _on_grid(x: Tensor, seq: Seq, offset: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    assert seq.grid is not None
+    grid = seq.grid
+    border = (0, 0, *reversed([abs(move) for move in offset for _ in range(2)]))
 
-    def moved(row: Tensor) -> Tensor:
-        row = F.pad(row.unflatten(1, seq.grid), border)
-        for axis, (move, side) in enumerate(zip(step, seq.grid, strict=True)):
-            row = row.narrow(1 + axis, abs(move) + move, side)
-        return row.flatten(1, len(step))  # (B|1, N, C)
+    def shift(values: Tensor) -> Tensor:
+        values = F.pad(values.unflatten(1, grid), border)
+        for axis, (move, side) in enumerate(zip(offset, grid, strict=True)):
+            values = values.narrow(1 + axis, abs(move) + move, side)
+        return values.flatten(1, len(offset))  # (B|1, N, C)
 
-    real = torch.ones_like(x[:1, :, :1]) if seq.valid is None else seq.valid[..., None].to(x.dtype)
-    return moved(x), moved(real) > 0
+    valid = torch.ones_like(x[:1, :, :1]) if seq.valid is None else seq.valid[..., None].to(x.dtype)
+    return shift(x), shift(valid) > 0

@@ -1,4 +1,4 @@
-"""What the recurrent cells of torch share: their place in a block, directions, padding, documents, states."""
+"""The recurrent mixer behind `rnn`, `gru` and `lstm`: directions, padding, documents and states."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from torch import Tensor, nn
 
 from blockyard.contracts import Context, Memory, Seq, TokenMixer, Traits
 from blockyard.ops.linear import residual
-from blockyard.token_mixer._apart import apart
-from blockyard.token_mixer._declared import check_call, check_context
-from blockyard.token_mixer._scan import backwards
-from blockyard.token_mixer._state import StateCache
+from blockyard.token_mixer._caches import StateCache
+from blockyard.token_mixer._checks import check_call, check_context
+from blockyard.token_mixer._documents import split_documents
+from blockyard.token_mixer._scan import reverse
 
 
 class Recurrent(TokenMixer):
-    """Tokens in the order of the row, then a projection. In a bidirectional model half of the state runs from the end.
+    """A cell over the tokens in order, then a projection. In a bidirectional model half of the state runs backwards.
 
-    Each document of a packed row starts from the state after the prefix, as if it were a row of its own.
+    Each document of a packed sequence starts from the state after the prefix, as it would in a sequence of its own.
     """
 
-    traits: ClassVar[Traits] = Traits(causal=True, padding=True, packing=True, axes=frozenset({1, 2}))
+    traits = Traits(causal=True, padding=True, packing=True, axes=frozenset({1, 2}))
     hidden_multiple: ClassVar[int] = 2  # one for each direction
 
     def __init__(self, ctx: Context, cell: Callable[..., nn.RNNBase], expansion: float, bias: bool) -> None:
@@ -39,13 +39,16 @@ class Recurrent(TokenMixer):
         """x (B, N, D) -> (B, N, D)."""
         check_call(self, self.traits, seq, cache, memory)
         if cache is not None:
-            return self.proj_out(self._after(x, cache))
-        if seq.segment is not None:
-            return self.proj_out(apart(x, seq, self._states))
-        return self.proj_out(self._states(x, seq.valid))
+            states = self._continue(x, cache)
+        elif seq.segment is not None:
+            documents = split_documents(x, seq)
+            states = documents.merge(self._states(documents.x, documents.valid))
+        else:
+            states = self._states(x, seq.valid)
+        return self.proj_out(states)  # (B, N, D)
 
     def train(self, mode: bool = True) -> Recurrent:
-        """The cells stay in training mode, which changes nothing in them: cuDNN gives no gradient in any other."""
+        """Leaves the cells in training mode: cuDNN computes gradients in no other, and they behave the same."""
         super().train(mode)
         for cell in (self.ahead, self.back):
             if cell is not None:
@@ -59,17 +62,17 @@ class Recurrent(TokenMixer):
         return StateCache()
 
     def _states(self, x: Tensor, valid: Tensor | None) -> Tensor:
-        """States at every token of rows from their start, and from their end: (B, N, E)."""
-        first, _ = self.ahead(x)
+        """The state at every token, read forwards and, where bidirectional, backwards: (B, N, E)."""
+        forwards, _ = self.ahead(x)
         if self.back is None:
-            return first
-        last, _ = self.back(backwards(x, valid))
-        return torch.cat([first, backwards(last, valid)], dim=-1)  # (B, N, E)
+            return forwards
+        backwards, _ = self.back(reverse(x, valid))
+        return torch.cat([forwards, reverse(backwards, valid)], dim=-1)  # (B, N, E)
 
-    def _after(self, x: Tensor, cache: StateCache) -> Tensor:
-        """States of tokens that follow those of the cache: (B, N, E). torch keeps the batch second in a state."""
-        before = None if cache.parts is None else tuple(part.transpose(0, 1).contiguous() for part in cache.parts)
-        states, end = self.ahead(x, before[0] if before is not None and len(before) == 1 else before)
+    def _continue(self, x: Tensor, cache: StateCache) -> Tensor:
+        """The state at every token that follows those of the cache: (B, N, E). torch keeps the batch second."""
+        start = None if cache.parts is None else tuple(part.transpose(0, 1).contiguous() for part in cache.parts)
+        states, end = self.ahead(x, start[0] if start is not None and len(start) == 1 else start)
         parts = end if isinstance(end, tuple) else (end,)
         cache.store(*(part.transpose(0, 1) for part in parts))
         return states

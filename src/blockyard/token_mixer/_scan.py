@@ -1,7 +1,7 @@
-"""h_t = a_t h_(t-1) + b_t for a whole row: by an associative scan, in O(log N) steps instead of N.
+"""h_t = a_t h_(t-1) + b_t over a whole sequence by an associative scan, in O(log N) steps instead of N.
 
 Source: Blelloch 1990, Prefix Sums and Their Applications; the doubling form of Hillis and Steele 1986,
-Data Parallel Algorithms. (a, b) then (a', b') is (a a', a' b + b').
+Data Parallel Algorithms. Step (a, b) followed by step (a', b') is the step (a a', a' b + b').
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def scan(a: Tensor, b: Tensor) -> Tensor:
-    """All states, h before the row being zero: a, b (B, N, C) -> (B, N, C)."""
+    """Every state, starting from a zero state: a, b (B, N, C) -> (B, N, C)."""
     reach = 1
     while reach < a.shape[1]:
         b = torch.cat([b[:, :reach], b[:, reach:] + a[:, reach:] * b[:, :-reach]], dim=1)
@@ -20,11 +20,14 @@ def scan(a: Tensor, b: Tensor) -> Tensor:
     return b
 
 
-def backwards(x: Tensor, valid: Tensor | None) -> Tensor:
-    """Each row (B, N, C) from its last real token to its first; padding stays behind. Its own inverse."""
+def reverse(x: Tensor, valid: Tensor | None) -> Tensor:
+    """x (B, N, C) with the real tokens of each sequence in reverse order and padding still at the end.
+
+    Applied twice, it gives x back.
+    """
     if valid is None:
         return x.flip(1)
     count = valid.sum(1, keepdim=True)  # (B, 1)
-    place = torch.arange(x.shape[1], device=x.device)[None]  # (1, N)
-    order = torch.where(place < count, count - 1 - place, place)  # (B, N)
+    index = torch.arange(x.shape[1], device=x.device)[None]  # (1, N)
+    order = torch.where(index < count, count - 1 - index, index)  # (B, N)
     return x.gather(1, order[..., None].expand_as(x))

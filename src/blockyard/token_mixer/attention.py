@@ -1,4 +1,4 @@
-"""Multi-head attention; fewer key heads give grouped and multi-query attention.
+"""Multi-head attention; with fewer key heads, grouped-query and multi-query attention.
 
 Source: Vaswani et al. 2017, Attention Is All You Need (arXiv 1706.03762), eq. 1; Ainslie et al. 2023, GQA
     (arXiv 2305.13245); qk_norm after Dehghani et al. 2023, ViT-22B (arXiv 2302.05442), a layer norm there, an RMS norm
@@ -19,12 +19,12 @@ from blockyard.ops.attend import attend, prepare
 from blockyard.ops.cache import KVCache
 from blockyard.ops.linear import linear, residual
 from blockyard.ops.rotate import rotate
-from blockyard.token_mixer._declared import check_call, check_context
+from blockyard.token_mixer._checks import check_call, check_context
 from blockyard.weight_init import Init
 
 
 class HeadNorm(nn.RMSNorm):
-    """RMS normalisation over the channels of a head, in the type of its input."""
+    """RMS normalisation over the channels of a head, in the dtype of its input."""
 
     def __init__(self, head_dim: int) -> None:
         super().__init__(head_dim, eps=1e-6)
@@ -34,7 +34,7 @@ class HeadNorm(nn.RMSNorm):
         init.ones("weight")
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (B, H, N, K) -> (B, H, N, K). A gain of another type than x would cost the fused kernel."""
+        """x (B, H, N, K) -> (B, H, N, K). A gain of another dtype than x would rule out the fused kernel."""
         return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
@@ -42,14 +42,14 @@ class Attention(TokenMixer):
     """Every token reads from every token it may see.
 
     Options:
-        num_kv_heads: heads of keys and values; null means as many as queries, 1 is multi-query
+        num_kv_heads: number of key and value heads; null means as many as query heads, 1 is multi-query
         key_dim: width of queries and keys in each head; null means model.dim / model.heads
         value_dim: width of values in each head; null means model.dim / model.heads
-        output_dim: width of what the heads are mixed into, before one more matrix brings that to model.dim: a
-            bottleneck of that rank; null means model.dim and no further matrix
+        output_dim: project the joined heads to this width before the projection to model.dim: a bottleneck of that
+            rank; null means a single projection
         qk_norm: RMS-normalise queries and keys in each head, with a learned gain, before rotation
-        bias: biases in the projections
-        dropout: rate on the attention weights while training
+        bias: use biases in the projections
+        dropout: dropout rate on the attention weights
     """
 
     traits: Traits = Traits(
@@ -60,7 +60,7 @@ class Attention(TokenMixer):
         equivariant=True,
         ports=frozenset({"queries_and_keys", "scores"}),
     )
-    window: int | None = None  # what `ops.attend` calls so; a subclass sets them
+    window: int | None = None  # as in `ops.attend`; set by subclasses
     strict: bool = False
 
     def __init__(
@@ -79,10 +79,10 @@ class Attention(TokenMixer):
         check_context(self, ctx)
         kv_heads = ctx.heads if num_kv_heads is None else num_kv_heads
         if kv_heads < 1 or ctx.heads % kv_heads:
-            fits = ", ".join(str(h) for h in range(1, ctx.heads + 1) if ctx.heads % h == 0)
+            divisors = ", ".join(str(h) for h in range(1, ctx.heads + 1) if ctx.heads % h == 0)
             raise ValueError(
                 f"token_mixer.num_kv_heads={num_kv_heads} does not divide model.heads={ctx.heads}; "
-                f"numbers that do: {fits}"
+                f"use one of {divisors}"
             )
         self.causal, self.heads, self.kv_heads, self.dropout = ctx.causal, ctx.heads, kv_heads, dropout
         self.head_dim, self.value_dim = key_dim or ctx.head_dim, value_dim or ctx.head_dim
@@ -90,22 +90,23 @@ class Attention(TokenMixer):
         self.proj_in = linear(ctx, ctx.dim, sum(self.widths), bias=bias, content=sum(self.widths[:2]))
         self.q_norm = HeadNorm(self.head_dim) if qk_norm else nn.Identity()
         self.k_norm = HeadNorm(self.head_dim) if qk_norm else nn.Identity()
-        self.key_width, joined = self.head_dim, ctx.heads * self.value_dim
-        narrow = output_dim is not None and output_dim != ctx.dim
-        self.join = linear(ctx, joined, output_dim, content=0) if narrow else nn.Identity()
-        self.proj_out = residual(ctx, output_dim if narrow else joined, ctx.dim, bias=bias)
+        self.key_width, width = self.head_dim, ctx.heads * self.value_dim
+        self.join: nn.Module = nn.Identity()
+        if output_dim is not None and output_dim != ctx.dim:
+            self.join, width = linear(ctx, width, output_dim, content=0), output_dim
+        self.proj_out = residual(ctx, width, ctx.dim, bias=bias)
 
     def forward(self, x: Tensor, seq: Seq, cache: KVCache | None = None, memory: Memory | None = None) -> Tensor:
-        """x (B, N, D) -> (B, N, D); with `memory`, keys and values come from there and nothing is causal."""
+        """x (B, N, D) -> (B, N, D); with `memory`, keys and values come from it and nothing is causal."""
         check_call(self, self.traits, seq, cache, memory)
         if memory is None:
             return self.proj_out(self.mix(self.proj_in(x), seq, cache))  # (B, N, D)
         if cache is not None:
-            raise ValueError("attention over a memory keeps no cache; give one of cache and memory")
+            raise ValueError("cross-attention keeps no cache; pass either cache or memory")
         return self.proj_out(self._cross(x, seq, memory))  # (B, N, D)
 
     def mix(self, h: Tensor, seq: Seq, cache: KVCache | None = None) -> Tensor:
-        """What lies between the projections: h (B, N, queries + keys + values) -> (B, N, H values or output)."""
+        """Attention between the projections: h (B, N, queries + keys + values) -> (B, N, H values or output)."""
         q, k, v = h.split(self.widths, dim=-1)
         q, k = self.q_norm(self._heads(q, self.head_dim)), self.k_norm(self._heads(k, self.head_dim))
         v = self._heads(v, self.value_dim)  # (B, H', N, values)
@@ -122,35 +123,35 @@ class Attention(TokenMixer):
         return KVCache(batch_size, self.kv_heads, self.head_dim, self.value_dim)
 
     def prepare(self, x: Tensor, seq: Seq) -> None:
-        """The masks of a row, where it needs any."""
+        """Builds the masks of a sequence once for all layers, where it needs any."""
         rate, width = self.dropout if self.training else 0.0, max(self.head_dim, self.value_dim)
-        facts = {"window": self.window, "strict": self.strict, "k_seq": self._keys(seq)}
-        prepare(seq, self.causal, self.heads, width, x, rate, **facts)
+        k_seq = self._keys(seq)
+        prepare(seq, self.causal, self.heads, width, x, rate, window=self.window, strict=self.strict, k_seq=k_seq)
 
     def _cross(self, x: Tensor, seq: Seq, memory: Memory) -> Tensor:
         """Queries from x, keys and values from the memory: (B, N, H values or output)."""
-        cut = self.widths[0]
-        q = F.linear(x, self.proj_in.weight[:cut], _part(self.proj_in.bias, slice(cut)))  # (B, N, H K)
-        k, v = self._of_memory(memory)
+        queries = slice(self.widths[0])
+        q = F.linear(x, self.proj_in.weight[queries], _part(self.proj_in.bias, queries))  # (B, N, H K)
+        k, v = self._memory_keys(memory)
         q, k = rotate(self.q_norm(self._heads(q, self.head_dim)), k, seq, memory.seq)
         return self.join(self._attend(q, k, v, seq, memory.seq, causal=False))
 
-    def _of_memory(self, memory: Memory) -> tuple[Tensor, Tensor]:
-        """Keys (B, H', M, K) and values of the memory; without gradients worked out once, for all steps of decoding."""
-        keep = not (torch.is_grad_enabled() or self.training or torch.compiler.is_compiling())
-        kept = memory.seq.memo.get(self) if keep else None
-        if kept is not None and kept[0] is memory.x:
-            return kept[1], kept[2]
+    def _memory_keys(self, memory: Memory) -> tuple[Tensor, Tensor]:
+        """Keys (B, H', M, K) and values of the memory; in inference computed once for all decoding steps."""
+        reuse = not (torch.is_grad_enabled() or self.training or torch.compiler.is_compiling())
+        stored = memory.seq.memo.get(self) if reuse else None
+        if stored is not None and stored[0] is memory.x:
+            return stored[1], stored[2]
         rest = slice(self.widths[0], None)
         kv = F.linear(memory.x, self.proj_in.weight[rest], _part(self.proj_in.bias, rest))  # (B, M, ...)
         k, v = kv.split(self.widths[1:], dim=-1)
         k, v = self.k_norm(self._heads(k, self.head_dim)), self._heads(v, self.value_dim)
-        if keep:
+        if reuse:
             memory.seq.memo[self] = (memory.x, k, v)
         return k, v
 
     def _keys(self, seq: Seq) -> Seq:
-        """The facts of all keys where the row's own keys have these."""
+        """The `Seq` of all keys, where the sequence's own keys have this one."""
         return seq
 
     def _attend(
@@ -164,7 +165,7 @@ class Attention(TokenMixer):
         window: int | None = None,
         strict: bool = False,
     ) -> Tensor:
-        """Heads joined: (B, N, H values). A memory has no window, and no token that is oneself."""
+        """Attention with the heads joined: (B, N, H values). `window` and `strict` do not apply to a memory."""
         rate = self.dropout if self.training else 0.0
         y = attend(q, k, v, seq, k_seq, causal, dropout=rate, window=window, strict=strict)  # (B, H, N, values)
         return y.transpose(1, 2).flatten(2)  # (B, N, H values)

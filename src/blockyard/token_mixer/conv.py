@@ -1,4 +1,4 @@
-"""Convolution over tokens: each becomes a weighted sum of its neighbours, with weights across channels.
+"""Convolution over tokens: a weighted sum of the neighbours, with weights across channels.
 
 Source: LeCun et al. 1989, Backpropagation Applied to Handwritten Zip Code Recognition; causal form as in
     van den Oord et al. 2016, WaveNet (arXiv 1609.03499), and on grids PixelRNN (arXiv 1601.06759), masks
@@ -19,11 +19,11 @@ from blockyard.token_mixer._convolution import Convolution
 
 
 class Conv(Convolution):
-    """Neighbours on the line or the grid; padding, other documents and the outside count as zero.
+    """Convolves the line or the grid; padding, other documents and the outside count as zero.
 
     Options:
-        kernel: tokens in a row of the neighbourhood; odd, except on a causal line, where it reaches back only
-        bias: a bias for each channel
+        kernel: side of the neighbourhood in tokens; odd, except on a causal line, where it reaches back only
+        bias: add a learned bias to each channel
     """
 
     def __init__(self, ctx: Context, *, kernel: Count = 3, bias: bool = True) -> None:

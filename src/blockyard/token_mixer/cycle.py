@@ -1,4 +1,4 @@
-"""Cycle: a pattern of token mixers that repeats over the layers, such as two convolutions and an attention.
+"""Cycle: a pattern of token mixers repeated over the layers, such as two convolutions and an attention.
 
 Source: the alternating layers of De et al. 2024, Griffin (arXiv 2402.19427), section 2, and Lieber et al. 2024, Jamba
     (arXiv 2403.19887), section 2
@@ -8,9 +8,9 @@ Cost: that of the layers' mixers
 
     token_mixer=cycle 'token_mixer.pattern=[conv,conv,attention]' token_mixer.members.conv.kernel=5
 
-Every name in the pattern is a choice of token_mixer, with options of its own under members, or a node of your own
-there. All members must be able to do what is asked of the model. A position scheme that turns queries or adds to
-scores acts in the layers that have them; where no layer has, it is refused.
+Every name in the pattern is a choice of token_mixer, with its options under members, or a config node of your own
+there. All members must support what the model requires. A position scheme that rotates queries or adds to scores
+acts in the layers that have them; where no layer has, it is refused.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from blockyard.contracts import Context, TokenMixer, Traits
-from blockyard.token_mixer._declared import check_traits
+from blockyard.token_mixer._checks import check_traits
 
 Member = Callable[[Context], TokenMixer]
 FROM_THE_CHOICES: Mapping[str, Member] = MappingProxyType({})
 
 
 class Cycle(TokenMixer):
-    """Builds the mixer of its layer, and is none itself: weights, caches and maps are those of that mixer.
+    """A factory: constructing it returns the mixer of that layer, with its own weights, caches and attention maps.
 
     Options:
-        pattern: names of token mixers, from the first layer on, again and again
+        pattern: names of token mixers, from the first layer on, repeated
         members: the mixers by name; filled in from the choices of token_mixer
     """
 
@@ -40,12 +40,12 @@ class Cycle(TokenMixer):
     def __new__(  # type: ignore[misc]
         cls, ctx: Context, *, pattern: tuple[str, ...] = ("conv", "attention"), members: dict[str, Member]
     ) -> TokenMixer:
-        """The mixer of layer `ctx.layer`. Raises ValueError where a place or a member would be ignored."""
+        """The mixer of layer `ctx.layer`. Raises ValueError where an entry or a member would have no effect."""
         _check(pattern, members)
         if len(pattern) > ctx.depth:
             raise ValueError(
-                f"token_mixer.pattern has {len(pattern)} places, model.depth={ctx.depth} reaches {ctx.depth} of them; "
-                f"use a shorter pattern or model.depth={len(pattern)}"
+                f"token_mixer.pattern has {len(pattern)} entries and model.depth={ctx.depth} uses only {ctx.depth} of "
+                f"them; use a shorter pattern or model.depth={len(pattern)}"
             )
         check_traits(cls.__name__, cls.traits_for({"pattern": pattern, "members": members}), ctx)
         return members[pattern[ctx.layer % len(pattern)]](ctx)
@@ -57,20 +57,24 @@ class Cycle(TokenMixer):
         pattern: tuple[str, ...] = ("conv", "attention"),
         members: dict[str, Callable[[Context], TokenMixer]] = FROM_THE_CHOICES,  # type: ignore[assignment]
     ) -> None:
-        raise AssertionError("never reached: what is built is no Cycle")
+        raise AssertionError("never reached: __new__ returns a member")
 
     @classmethod
     def traits_for(cls, options: dict[str, Any]) -> Traits:
-        """What all members can do; what any of them needs, and the ports that any of them has."""
-        made = [each.func.traits_for(each.keywords) for each in _factories(options)]
-        found = {each.name: [getattr(traits, each.name) for traits in made] for each in fields(Traits)}
-        of_any = {"ports": frozenset().union(*found.pop("ports")), "reads_features": any(found.pop("reads_features"))}
-        axes = frozenset.intersection(*found.pop("axes"))
-        return Traits(axes=axes, **of_any, **{name: all(values) for name, values in found.items()})
+        """Abilities that all members have; requirements and ports that any of them has."""
+        members: list[Traits] = [each.func.traits_for(each.keywords) for each in _factories(options)]
+        any_of = ("axes", "ports", "reads_features")
+        abilities = [each.name for each in fields(Traits) if each.name not in any_of]
+        return Traits(
+            axes=frozenset.intersection(*(traits.axes for traits in members)),
+            ports=frozenset().union(*(traits.ports for traits in members)),
+            reads_features=any(traits.reads_features for traits in members),
+            **{name: all(getattr(traits, name) for traits in members) for name in abilities},
+        )
 
     @classmethod
     def has(cls, method: str, options: dict[str, Any]) -> bool:
-        """Whether every member has it."""
+        """Whether every member has the method."""
         return all(each.func.has(method, each.keywords) for each in _factories(options))
 
 
@@ -89,12 +93,12 @@ def _check(pattern: tuple[str, ...], members: Mapping[str, Any]) -> None:
             f"token_mixer.pattern names {', '.join(missing)}, which is neither a token mixer nor one of "
             "token_mixer.members; see `blockyard list token_mixer`"
         )
-    idle = [name for name in members if name not in pattern]
-    if idle:
+    unused = [name for name in members if name not in pattern]
+    if unused:
         raise ValueError(
-            f"token_mixer.members.{idle[0]} has no place in token_mixer.pattern=[{','.join(pattern)}]; "
-            "add it to the pattern, or leave it out of the members"
+            f"token_mixer.members.{unused[0]} is not in token_mixer.pattern=[{','.join(pattern)}]; "
+            "add it to the pattern, or remove it from the members"
         )
-    inner = [name for name in pattern if issubclass(members[name].func, Cycle)]
-    if inner:
-        raise ValueError(f"token_mixer.members.{inner[0]} is a cycle itself; write its pattern into the outer one")
+    nested = [name for name in pattern if issubclass(members[name].func, Cycle)]
+    if nested:
+        raise ValueError(f"token_mixer.members.{nested[0]} is a cycle itself; write its pattern into the outer one")

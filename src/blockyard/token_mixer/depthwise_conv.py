@@ -1,4 +1,4 @@
-"""Depthwise convolution over tokens: each channel has its own weights for the neighbours.
+"""Depthwise convolution over tokens: a weighted sum of the neighbours, with separate weights per channel.
 
 Source: Chollet 2017, Xception (arXiv 1610.02357); as a token mixer in Liu et al. 2022, A ConvNet for the 2020s
     (arXiv 2201.03545), and Yu et al. 2022, MetaFormer Baselines for Vision (arXiv 2210.13452)
@@ -14,11 +14,11 @@ from blockyard.token_mixer._convolution import Convolution
 
 
 class DepthwiseConv(Convolution):
-    """Neighbours on the line or the grid; padding, other documents and the outside count as zero.
+    """Convolves the line or the grid; padding, other documents and the outside count as zero.
 
     Options:
-        kernel: tokens in a row of the neighbourhood; odd, except on a causal line, where it reaches back only
-        bias: a bias for each channel
+        kernel: side of the neighbourhood in tokens; odd, except on a causal line, where it reaches back only
+        bias: add a learned bias to each channel
     """
 
     def __init__(self, ctx: Context, *, kernel: Count = 7, bias: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""Attention by given features: who looks at whom is not learned, it is read off the input, such as a patch's colour.
+"""Fixed-feature attention: weights are not learned but computed from given features, such as the colour of a patch.
 
 Source: Nadaraya 1964, On Estimating Regression, and Watson 1964; over an image's neighbours the range filter of
     Tomasi and Manduchi 1998, Bilateral Filtering for Gray and Color Images
@@ -6,12 +6,12 @@ Reference: torch.nn.functional.scaled_dot_product_attention with features for qu
 Equation: sum_j a_ij W x_j, a = softmax over j of -|f_i - f_j|^2 / (2 width^2), or of f_i . f_j / width^2
 Cost: O(N^2 D) time, O(N) memory with a fused kernel; 2 D^2 parameters
 
-    For teaching: the map of attention is one that can be foreseen, patches look at patches of their colour.
+    For teaching: the attention map can be predicted by hand, patches look at patches of their colour.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -20,21 +20,21 @@ from blockyard.contracts import Context, Memory, Positive, Seq, TokenMixer, Trai
 from blockyard.ops.attend import attend
 from blockyard.ops.full_precision import full_precision
 from blockyard.ops.linear import linear, residual
-from blockyard.token_mixer._declared import check_call, check_context
+from blockyard.token_mixer._checks import check_call, check_context
 
 
 class FixedFeatures(TokenMixer):
-    """One head whose queries and keys are `Seq.features`, the same in every layer; values are trained.
+    """One head whose queries and keys are `Seq.features`, the same in every layer; only the values are trained.
 
-    Image tokenizers give the mean colour of a patch; a tokenizer of your own may give anything. Class and
-    register tokens have features zero.
+    Image tokenizers provide the mean colour of a patch; a tokenizer of your own may provide anything. Features of
+    class and register tokens are zero.
 
     Options:
-        kernel: gaussian compares by distance, dot by the product
-        width: what counts as near, in the units of the features
+        kernel: gaussian compares by distance, dot by inner product
+        width: length scale of the comparison, in the units of the features
     """
 
-    traits: ClassVar[Traits] = Traits(causal=True, padding=True, packing=True, equivariant=True, reads_features=True)
+    traits = Traits(causal=True, padding=True, packing=True, equivariant=True, reads_features=True)
 
     def __init__(self, ctx: Context, *, kernel: Literal["gaussian", "dot"] = "gaussian", width: Positive = 0.2) -> None:
         super().__init__()
@@ -49,14 +49,15 @@ class FixedFeatures(TokenMixer):
         return self.proj_out(self.mix(self.proj_in(x), seq))  # (B, N, D)
 
     def mix(self, h: Tensor, seq: Seq, cache: Any = None) -> Tensor:
-        """What lies between the projections: values h (B, N, D) -> (B, N, D).
+        """Attention between the projections: values h (B, N, D) -> (B, N, D).
 
-        Worked out in float32 at least: a distance is a small difference of large products.
+        Computed in float32 at least: a distance is a small difference of large products.
         """
         exact = torch.promote_types(h.dtype, torch.float32)
+        assert seq.features is not None
         q = k = seq.features.to(exact)  # (B, N, F)
         if self.kernel == "gaussian":
-            # -|a - b|^2 / 2 is a . b - |b|^2 / 2, but for |a|^2 / 2, which no softmax over b sees.
+            # -|a - b|^2 / 2 is a . b - |b|^2 / 2 up to |a|^2 / 2, which a softmax over b ignores.
             q = torch.cat([q, torch.ones_like(q[..., :1])], dim=-1)  # (B, N, F + 1)
             k = torch.cat([k, -k.square().sum(-1, keepdim=True) / 2], dim=-1)
         with full_precision(h):

@@ -1,4 +1,4 @@
-"""Fourier mixing: the real part of a Fourier transform over tokens and channels, no weights.
+"""Fourier mixing: the real part of a Fourier transform over tokens and channels, without weights.
 
 Source: Lee-Thorp et al. 2022, FNet (arXiv 2105.03824), eq. 3
 Reference: transformers models/fnet/modeling_fnet.py
@@ -8,23 +8,23 @@ Cost: O(N D log(N D)) time, no parameters
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from blockyard.contracts import Context, Memory, Seq, TokenMixer, Traits
-from blockyard.token_mixer._declared import check_call, check_context
+from blockyard.token_mixer._checks import check_call, check_context
 
 
 class Fourier(TokenMixer):
     """Every output is a fixed mixture of every token and every channel.
 
     Options:
-        scale: ortho keeps the size of what goes in; none is the published form, sqrt(N D) times larger
+        scale: ortho preserves the norm of the input; none is the published form, sqrt(N D) times larger
     """
 
-    traits: ClassVar[Traits] = Traits(axes=frozenset({1, 2}))
+    traits = Traits(axes=frozenset({1, 2}))
 
     def __init__(self, ctx: Context, *, scale: Literal["ortho", "none"] = "ortho") -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Fourier(TokenMixer):
         self.norm = "ortho" if scale == "ortho" else "backward"
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
-        """x (B, N, D) -> (B, N, D); worked out in float32 at least, the transform knows no less."""
+        """x (B, N, D) -> (B, N, D); computed in float32 at least, the FFT supports no less."""
         check_call(self, self.traits, seq, cache, memory)
         exact = x.to(torch.promote_types(x.dtype, torch.float32))
         return torch.fft.fft2(exact, dim=(1, 2), norm=self.norm).real.to(x.dtype)  # (B, N, D)

@@ -1,8 +1,8 @@
-"""Fully connected tokens: one trained matrix from every token to every token, no activation.
+"""Fully connected tokens: one trained matrix from every token to every token, without activation.
 
 Source: Melas-Kyriazi 2021, Do You Even Need Attention? (arXiv 2105.02723); the linear layer of Rosenblatt 1958
     where channels are connected too
-Reference: torch.nn.Linear over the transposed row
+Reference: torch.nn.Linear over the transposed sequence
 Equation: y_i = sum_j W_ij x_j, W_ij a number or a D x D matrix
 Cost: O(N^2 D) time and N^2 parameters; with channels=full O(N^2 D^2) of both
 """
@@ -17,19 +17,19 @@ from torch import Tensor, nn
 
 from blockyard.contracts import Context, Memory, Seq, TokenMixer, Traits
 from blockyard.ops.linear import residual_gain
-from blockyard.token_mixer._declared import check_call, check_context, check_length
+from blockyard.token_mixer._checks import check_call, check_context, check_length
 from blockyard.weight_init import Init
 
 
 class FullyConnected(TokenMixer):
-    """Weights belong to places, so a row always has as many tokens as were trained on.
+    """Weights belong to token indices, so every sequence must have the length of training.
 
     Options:
-        channels: shared has one number for each pair of tokens, full a whole matrix between their channels
-        bias: a bias for each token, and with channels=full for each channel of it
+        channels: shared has one number per pair of tokens, full a whole matrix between their channels
+        bias: add a learned bias to each token, and with channels=full to each of its channels
     """
 
-    traits: ClassVar[Traits] = Traits(causal=True, any_length=False)
+    traits = Traits(causal=True, any_length=False)
     no_weight_decay: ClassVar[frozenset[str]] = frozenset({"bias"})
 
     def __init__(self, ctx: Context, *, channels: Literal["shared", "full"] = "shared", bias: bool = True) -> None:
@@ -42,7 +42,7 @@ class FullyConnected(TokenMixer):
         self.std = residual_gain(ctx) / math.sqrt(self.length * width)
 
     def init_weights(self, init: Init) -> None:
-        """Unit inputs give outputs as large as what any residual layer writes; zero bias."""
+        """Unit inputs give outputs of the scale of any residual layer; zero bias."""
         init.normal("weight", std=self.std)
         init.zeros("bias")
 
@@ -50,7 +50,7 @@ class FullyConnected(TokenMixer):
         """x (B, N, D) -> (B, N, D). Raises ValueError for any other N than that of the constructor."""
         check_call(self, self.traits, seq, cache, memory)
         check_length(self, self.length, x)
-        weight = self.weight
+        weight: Tensor = self.weight
         if self.causal:
             weight = weight * torch.ones_like(weight[:, 0, :, 0]).tril()[:, None, :, None]
         if weight.shape[1] == 1:

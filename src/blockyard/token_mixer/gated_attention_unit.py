@@ -5,11 +5,11 @@ Reference: the pseudo-code in the paper's appendix; lucidrains' FLASH-pytorch, G
 Equation: W_o (u * A v), A_ij = relu(q_i k_j / n_i + b_ij)^2 over the n_i tokens that token i sees
 Cost: O(N^2 (S + E) + N D E) time with S query and E hidden channels; O(N^2) memory
 
-Use it with block=single as the paper does: it holds its own channel mixing. Queries and keys are the same S
-channels, scaled and moved apart. The paper divides by the length of the row; counting what a token sees is the
-same without masks, and makes a padded row equal the row alone. Its trained bias b of the scores is a position scheme:
-t5_bias, bias_table or bias_offset. The unit is one head and reads the numbers of the first; with model.heads=1 and a
-key_dim of its own a scheme has no others.
+Use it with block=single as the paper does: it includes its own channel mixing. Queries and keys are the same S
+channels with different scales and offsets. The paper divides by the sequence length; dividing by the number of visible
+tokens is the same without masks, and makes a padded sequence equal the sequence alone. Its trained bias b of the
+scores is a position scheme: t5_bias, bias_table or bias_offset. The unit has one head and uses the bias of the first;
+with model.heads=1 and a key_dim of its own the scheme has no others.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from blockyard.ops import kernel, mask
 from blockyard.ops.cache import KVCache
 from blockyard.ops.linear import linear, residual
 from blockyard.ops.rotate import rotate
-from blockyard.token_mixer._declared import check_call, check_context
+from blockyard.token_mixer._checks import check_call, check_context
 from blockyard.weight_init import Init
 
 
 class Offsets(nn.Module):
-    """Queries and keys from the same channels: each has its own gain and offset for every channel."""
+    """Queries and keys from the same channels, each with its own gain and offset per channel."""
 
     no_weight_decay: ClassVar[frozenset[str]] = frozenset({"gain", "offset"})
 
@@ -40,9 +40,9 @@ class Offsets(nn.Module):
         self.offset = nn.Parameter(torch.empty(2, width))
 
     def init_weights(self, init: Init) -> None:
-        """Gains around one so that queries and keys differ, offsets zero."""
-        drawn = torch.empty(self.gain.shape).normal_(1.0, 0.02, generator=init.generator("gain"))
-        init.copy("gain", drawn)
+        """Gains around one, so that queries and keys differ; zero offsets."""
+        gain = torch.empty(self.gain.shape).normal_(1.0, 0.02, generator=init.generator("gain"))
+        init.copy("gain", gain)
         init.zeros("offset")
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,16 +52,16 @@ class Offsets(nn.Module):
 
 
 class GatedAttentionUnit(TokenMixer):
-    """One head, whatever model.heads says.
+    """Always one head; model.heads has no effect beyond the default of key_dim.
 
     Options:
         expansion: hidden width E as a multiple of model.dim
-        key_dim: width S of queries and keys; null means that of a head, model.dim / model.heads
-        bias: biases in the projections
-        dropout: rate on the attention weights while training
+        key_dim: width S of queries and keys; null means model.dim / model.heads
+        bias: use biases in the projections
+        dropout: dropout rate on the attention weights
     """
 
-    traits: ClassVar[Traits] = Traits(
+    traits = Traits(
         causal=True, padding=True, packing=True, equivariant=True, ports=frozenset({"queries_and_keys", "scores"})
     )
     fused: ClassVar[bool] = False
@@ -77,7 +77,8 @@ class GatedAttentionUnit(TokenMixer):
     ) -> None:
         super().__init__()
         check_context(self, ctx)
-        self.causal, self.key_width = ctx.causal, key_dim or ctx.head_dim
+        self.causal = ctx.causal
+        self.key_width: int = key_dim or ctx.head_dim
         self.dropout = nn.Dropout(dropout)
         self.hidden = max(1, round(expansion * ctx.dim))
         self.proj_in = linear(ctx, ctx.dim, 2 * self.hidden + self.key_width, bias=bias)
@@ -90,9 +91,10 @@ class GatedAttentionUnit(TokenMixer):
         return self.proj_out(self.mix(self.proj_in(x), seq, cache))
 
     def mix(self, h: Tensor, seq: Seq, cache: KVCache | None = None) -> Tensor:
-        """What lies between the projections: (B, N, 2 E + S) -> (B, N, E)."""
+        """Gated attention between the projections: (B, N, 2 E + S) -> (B, N, E)."""
         gate, v, shared = F.silu(h).split([self.hidden, self.hidden, self.key_width], dim=-1)
-        q, k = rotate(*self.offsets(shared), seq, seq)  # 2 x (B, 1, N, S)
+        q, k = self.offsets(shared)  # 2 x (B, 1, N, S)
+        q, k = rotate(q, k, seq, seq)
         v, k_seq = v[:, None], seq  # (B, 1, N, E)
         if cache is not None:
             k, v, k_seq = cache.append(k, v, seq)

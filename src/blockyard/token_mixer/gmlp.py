@@ -1,11 +1,11 @@
-"""gMLP: half of the hidden channels is mixed over the tokens by a trained matrix and gates the other half.
+"""gMLP: half of the hidden channels are mixed over the tokens by a trained matrix and gate the other half.
 
 Source: Liu et al. 2021, Pay Attention to MLPs (arXiv 2105.08050), eq. 2
 Reference: timm models/mlp_mixer.py, SpatialGatingUnit
 Equation: W2 (u * (W norm(v) + b)), [u, v] = gelu(W1 x), W along the tokens
 Cost: O(N^2 E + N D E) time with E hidden channels, N^2 parameters for the tokens
 
-Use it with block=single as the paper does: it holds its own channel mixing.
+Use it with block=single as the paper does: it includes its own channel mixing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Context, Memory, Positive, Rate, Seq, TokenMixer, Traits
 from blockyard.ops.linear import linear, residual
-from blockyard.token_mixer._declared import check_call, check_context, check_length
+from blockyard.token_mixer._checks import check_call, check_context, check_length
 from blockyard.weight_init import Init
 
 
@@ -33,28 +33,28 @@ class SpatialGate(nn.Module):
         self.bias = nn.Parameter(torch.empty(length))
 
     def init_weights(self, init: Init) -> None:
-        """Next to nothing is mixed and the gate is one, so that training starts as an MLP of each token."""
+        """Near-zero weights and bias one: the gate starts at one, and the unit as an MLP on each token."""
         init.normal("weight", std=1e-6)
         init.ones("bias")
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, N, 2 C) -> (B, N, C)."""
-        kept, gate = x.chunk(2, dim=-1)
+        value, gate = x.chunk(2, dim=-1)
         weight = self.weight.tril() if self.causal else self.weight
-        return kept * (weight @ self.norm(gate) + self.bias[:, None])
+        return value * (weight @ self.norm(gate) + self.bias[:, None])
 
 
 class GMLP(TokenMixer):
-    """Weights belong to places, so a row always has as many tokens as were trained on.
+    """Weights belong to token indices, so every sequence must have the length of training.
 
     Options:
-        expansion: hidden width as a multiple of model.dim, before it is halved by the gate
-        bias: biases in the projections of channels
-        dropout: rate on the hidden channels, before the gate, while training
+        expansion: hidden width as a multiple of model.dim, before the gate halves it
+        bias: use biases in the projections of channels
+        dropout: dropout rate on the hidden channels, before the gate
     """
 
-    traits: ClassVar[Traits] = Traits(causal=True, any_length=False)
-    hidden_multiple: ClassVar[int] = 2  # those that are mixed, and those that they gate
+    traits = Traits(causal=True, any_length=False)
+    hidden_multiple: ClassVar[int] = 2  # the gated half and the gating half
 
     def __init__(self, ctx: Context, *, expansion: Positive = 6.0, bias: bool = True, dropout: Rate = 0.0) -> None:
         super().__init__()
@@ -72,6 +72,6 @@ class GMLP(TokenMixer):
         return self.proj_out(self.mix(self.proj_in(x), seq))
 
     def mix(self, h: Tensor, seq: Seq, cache: Any = None) -> Tensor:
-        """What lies between the projections: (B, N, E) -> (B, N, E / 2)."""
+        """Activation and gate between the projections: (B, N, E) -> (B, N, E / 2)."""
         check_length(self, self.length, h)
         return self.gate(self.dropout(F.gelu(h)))

@@ -1,9 +1,9 @@
-"""Gated recurrent unit: gates decide how much of the state is kept and how much of it the new one reads.
+"""Gated recurrent unit (GRU): gates decide how much of the state to keep and how much of it to read.
 
 Source: Cho et al. 2014, Learning Phrase Representations using RNN Encoder-Decoder (arXiv 1406.1078), section 2.3
 Reference: torch.nn.GRU
 Equation: h_t = z h_(t-1) + (1 - z) n; n = tanh(W x_t + r (U h_(t-1))), r and z sigmoids of x_t and h_(t-1)
-Cost: O(N (D E + E^2)) time, one token after the other; a decoding step takes the same time and memory at any length
+Cost: O(N (D E + E^2)) time, sequential in N; a decoding step takes constant time and memory
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class GRU(Recurrent):
     """A recurrent baseline with two gates.
 
     Options:
-        expansion: channels of the state, of both directions together, as a multiple of model.dim
-        bias: biases in the cell and in the projection
+        expansion: state channels, both directions together, as a multiple of model.dim
+        bias: use biases in the cell and in the projection
     """
 
     def __init__(self, ctx: Context, *, expansion: Positive = 1.0, bias: bool = True) -> None:

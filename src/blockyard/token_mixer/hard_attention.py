@@ -1,12 +1,12 @@
-"""Hard attention: each query takes the value of its most similar key, as from a dictionary.
+"""Hard attention: each query takes the value of its most similar key, like a dictionary lookup.
 
-Source: Xu et al. 2015, Show, Attend and Tell (arXiv 1502.03044), section 4.1, there drawn at random; the gradient from
+Source: Xu et al. 2015, Show, Attend and Tell (arXiv 1502.03044), section 4.1, sampled there; the gradient from
     Bengio et al. 2013 (arXiv 1308.3432)
 Reference: torch.nn.functional.gumbel_softmax(hard=True), without its noise
 Equation: V[argmax_j s_ij] with s = Q K^T / sqrt(K), and the gradient of softmax(s / temperature) V
 Cost: O(N^2 D) time, O(N^2) memory in each head: no fused kernel gives the gradient
 
-    Softmax attention tends to it as its temperature goes to zero.
+    The limit of softmax attention as its temperature goes to zero.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class HardAttention(Attention):
     """Keys that tie for the highest score share the weight.
 
     Options:
-        temperature: of the softmax whose gradient is used; what comes out does not depend on it
-        num_kv_heads: heads of keys and values; null means as many as queries, 1 is multi-query
+        temperature: temperature of the softmax whose gradient is used; the output does not depend on it
+        num_kv_heads: number of key and value heads; null means as many as query heads, 1 is multi-query
         qk_norm: RMS-normalise queries and keys in each head, with a learned gain, before rotation
-        bias: biases in the projections
-        dropout: rate on the attention weights while training: a query whose key is dropped gets nothing
+        bias: use biases in the projections
+        dropout: dropout rate on the attention weights; a query whose key is dropped reads zero
     """
 
     fused: ClassVar[bool] = False
@@ -48,7 +48,7 @@ class HardAttention(Attention):
         self.rule = partial(hard, temperature=temperature)
 
     def prepare(self, x: Tensor, seq: Seq) -> None:
-        """Nothing is shared by layers."""
+        """Does nothing: these layers share no masks."""
 
     def _attend(
         self,

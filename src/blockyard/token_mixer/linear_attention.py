@@ -1,15 +1,15 @@
-"""Linear attention: weights are products of features, so a row is read through a sum of constant size.
+"""Linear attention: weights are products of features, so a sequence is read through a sum of constant size.
 
 Source: Katharopoulos et al. 2020, Transformers are RNNs (arXiv 2006.16236), eq. 5 and 10; rotation of the features
     as in Su et al. 2021, RoFormer (arXiv 2104.09864), eq. 19; polynomial features as in Tsai et al. 2019
     (arXiv 1908.11775), table 1
 Reference: the authors' fast_transformers
 Equation: y_i = phi(q_i)^T S / phi(q_i)^T z, S = sum_j phi(k_j) v_j^T, z = sum_j phi(k_j)
-Cost: O(N D F) time with F features a head, F = K or about K^2 / 2; a decoding step takes the same time and memory
-    at any length. Packed rows of a bidirectional model cost O(N^2 D)
+Cost: O(N D F) time with F features per head, F = K or about K^2 / 2; a decoding step takes constant time and memory.
+    Packed sequences of a bidirectional model cost O(N^2 D)
 
-A causal row runs in chunks: inside a chunk as a masked product, between chunks through S and z. A chunk of the
-whole row is the parallel form, a chunk of one token the recurrent form; all agree.
+A causal sequence is processed in chunks: inside a chunk by a masked product, between chunks through S and z. One
+chunk for the whole sequence is the parallel form, chunks of one token are the recurrent form; all agree.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from blockyard.ops import mask
 from blockyard.ops.full_precision import full_precision
 from blockyard.ops.linear import linear, residual
 from blockyard.ops.rotate import rotate
-from blockyard.token_mixer._declared import check_call, check_context
-from blockyard.token_mixer._linear import chunks, everywhere, seen
-from blockyard.token_mixer._state import StateCache
+from blockyard.token_mixer._caches import StateCache
+from blockyard.token_mixer._checks import check_call, check_context
+from blockyard.token_mixer._linear_sums import chunked_sums, full_sums, masked_sums
 
-EPSILON = 1e-6  # a query whose weights are all zero gives zero
+EPSILON = 1e-6  # a query whose weights are all zero reads zero
 
 
 class LinearAttention(TokenMixer):
-    """As attention, without softmax. Documents of a packed row are runs of tokens.
+    """Attention without softmax. Documents of a packed sequence are contiguous runs of tokens.
 
     Options:
         feature: elu is elu(x) + 1; relu is relu(x); polynomial makes the weights (1 + q k / sqrt(K))^2
-        chunk: tokens that a causal row is worked on at a time; changes speed only
-        bias: biases in the projections
+        chunk: tokens of a causal sequence processed at a time; affects speed only
+        bias: use biases in the projections
     """
 
-    traits: ClassVar[Traits] = Traits(
+    traits = Traits(
         causal=True, padding=True, packing=True, cross=True, equivariant=True, ports=frozenset({"queries_and_keys"})
     )
     incidental: ClassVar[frozenset[str]] = frozenset({"chunk"})
@@ -63,20 +63,22 @@ class LinearAttention(TokenMixer):
         self.proj_out = residual(ctx, self.width, ctx.dim, bias=bias)
 
     def forward(self, x: Tensor, seq: Seq, cache: StateCache | None = None, memory: Memory | None = None) -> Tensor:
-        """x (B, N, D) -> (B, N, D); with `memory`, keys and values come from there and nothing is causal."""
+        """x (B, N, D) -> (B, N, D); with `memory`, keys and values come from it and nothing is causal."""
         check_call(self, self.traits, seq, cache, memory)
         if memory is None:
             return self.proj_out(self.mix(self.proj_in(x), seq, cache))  # (B, N, D)
         if cache is not None:
-            raise ValueError("attention over a memory keeps no cache; give one of cache and memory")
-        bias, cut = self.proj_in.bias, self.width
-        q = F.linear(x, self.proj_in.weight[:cut], None if bias is None else bias[:cut])  # (B, N, D)
-        kv = F.linear(memory.x, self.proj_in.weight[cut:], None if bias is None else bias[cut:])  # (B, M, 2 D)
-        return self.proj_out(self._attend(q, *kv.chunk(2, dim=-1), seq, memory.seq, None, causal=False))
+            raise ValueError("cross-attention keeps no cache; pass either cache or memory")
+        bias, split = self.proj_in.bias, self.width
+        q = F.linear(x, self.proj_in.weight[:split], None if bias is None else bias[:split])  # (B, N, D)
+        kv = F.linear(memory.x, self.proj_in.weight[split:], None if bias is None else bias[split:])  # (B, M, 2 D)
+        k, v = kv.chunk(2, dim=-1)
+        return self.proj_out(self._attend(q, k, v, seq, memory.seq, None, causal=False))
 
     def mix(self, h: Tensor, seq: Seq, cache: StateCache | None = None) -> Tensor:
-        """What lies between the projections: h (B, N, 3 H K) -> (B, N, H K)."""
-        return self._attend(*h.chunk(3, dim=-1), seq, seq, cache, self.causal)
+        """Attention between the projections: h (B, N, 3 H K) -> (B, N, H K)."""
+        q, k, v = h.chunk(3, dim=-1)
+        return self._attend(q, k, v, seq, seq, cache, self.causal)
 
     def init_cache(self, batch_size: int) -> StateCache:
         """An empty state. Raises ValueError where outputs depend on the future."""
@@ -87,53 +89,61 @@ class LinearAttention(TokenMixer):
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, seq: Seq, k_seq: Seq, cache: StateCache | None, causal: bool
     ) -> Tensor:
-        """q (B, N, H K), k and v (B, M, H K) -> (B, N, H K). Sums are kept in float32 at least."""
+        """q (B, N, H K), k and v (B, M, H K) -> (B, N, H K). Sums are in float32 at least."""
         exact = torch.promote_types(v.dtype, torch.float32)
-        rows = (each.to(exact).unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in (q, k, v))
+        q, k, values = (each.to(exact).unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in (q, k, v))
         with full_precision(v):
-            out = self._exactly(*rows, seq, k_seq, cache, causal)  # (B, H, N, K)
+            out = self._weighted_mean(q, k, values, seq, k_seq, cache, causal)  # (B, H, N, K)
         return out.transpose(1, 2).flatten(2).to(v.dtype)  # (B, N, H K)
 
-    def _exactly(
+    def _weighted_mean(
         self, q: Tensor, k: Tensor, v: Tensor, seq: Seq, k_seq: Seq, cache: StateCache | None, causal: bool
     ) -> Tensor:
         """q (B, H, N, K), k and v (B, H, M, K) -> (B, H, N, K)."""
-        if self.feature == "polynomial":  # its weights depend on q k alone, so turning comes first
-            turned_q, turned_k = q, k = tuple(map(self._features, rotate(q, k, seq, k_seq)))
+        if self.feature == "polynomial":  # its weights depend on q k alone, so rotation comes first
+            q, k = rotate(q, k, seq, k_seq)
+            q_rotated, k_rotated = q, k = self._features(q), self._features(k)
         else:
             q, k = self._features(q), self._features(k)  # (B, H, N, F), (B, H, M, F)
-            turned_q, turned_k = rotate(q, k, seq, k_seq)
+            q_rotated, k_rotated = rotate(q, k, seq, k_seq)
         if k_seq.valid is not None:
-            real = k_seq.valid[:, None, :, None]
-            k, turned_k = k * real, turned_k * real
-        row = (q, turned_q, k, turned_k, v)
-        if not causal:
-            top, bottom = everywhere(*row) if seq.segment is None else seen(*row, mask.table(seq, k_seq, False))
+            valid = k_seq.valid[:, None, :, None]
+            k, k_rotated = k * valid, k_rotated * valid
+        if causal:
+            top, bottom = self._causal_sums((q, q_rotated, k, k_rotated, v), seq, cache)
         else:
-            top, bottom = self._in_order(row, seq, cache)
+            visible = None if seq.segment is None else mask.table(seq, k_seq, False)  # (B|1, 1, N, M)
+            if visible is None:
+                top, bottom = full_sums(q, q_rotated, k, k_rotated, v)
+            else:
+                top, bottom = masked_sums(q, q_rotated, k, k_rotated, v, visible)
         return top / (bottom + EPSILON)
 
-    def _in_order(self, row: tuple[Tensor, ...], seq: Seq, cache: StateCache | None) -> tuple[Tensor, Tensor]:
-        """A causal row; what all tokens see of before (a cache, the prefix of packed rows) is `base`."""
+    def _causal_sums(
+        self, parts: tuple[Tensor, Tensor, Tensor, Tensor, Tensor], seq: Seq, cache: StateCache | None
+    ) -> tuple[Tensor, Tensor]:
+        """Numerator and denominator; the sums that every token starts from (a cache, a prefix) are `base`."""
         base = None if cache is None or cache.parts is None else (cache.parts[0], cache.parts[1])
         if seq.segment is None:
-            top, bottom, base = chunks(row, base, None, self.chunk)
+            top, bottom, base = chunked_sums(parts, base, None, self.chunk)
             if cache is not None:
                 cache.store(*base)
             return top, bottom
         if cache is not None:
-            raise ValueError("token_mixer LinearAttention keeps one document in its state; leave segment out")
+            raise ValueError("token_mixer LinearAttention decodes one document at a time; leave segment out")
+        q, q_rotated, k, k_rotated, v = parts
         tops, bottoms = [], []
         p = seq.num_prefix
         if p:
-            top, bottom, base = chunks(tuple(each[:, :, :p] for each in row), None, None, self.chunk)
+            prefix = (q[:, :, :p], q_rotated[:, :, :p], k[:, :, :p], k_rotated[:, :, :p], v[:, :, :p])
+            top, bottom, base = chunked_sums(prefix, None, None, self.chunk)
             tops, bottoms = [top], [bottom]
-        rest = tuple(each[:, :, p:] for each in row)
-        top, bottom, _ = chunks(rest, base, seq.segment[:, p:], self.chunk)
+        rest = (q[:, :, p:], q_rotated[:, :, p:], k[:, :, p:], k_rotated[:, :, p:], v[:, :, p:])
+        top, bottom, _ = chunked_sums(rest, base, seq.segment[:, p:], self.chunk)
         return torch.cat([*tops, top], dim=2), torch.cat([*bottoms, bottom], dim=2)
 
     def _features(self, x: Tensor) -> Tensor:
-        """phi(x): (B, H, N, K) -> (B, H, N, F), nothing of it negative but in the polynomial map."""
+        """phi(x): (B, H, N, K) -> (B, H, N, F), non-negative except for the polynomial map."""
         if self.feature == "elu":
             return x.clamp(max=0).exp() + F.relu(x)  # elu(x) + 1; torch 2.14 miscompiles elu's gradient
         if self.feature == "relu":

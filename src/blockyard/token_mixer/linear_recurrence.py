@@ -1,12 +1,11 @@
-"""Linear recurrence: a state that decays and takes in each token, computed for the whole row by a parallel scan.
+"""Linear recurrence: a state that decays and takes in each token, computed by a parallel scan.
 
 Source: Feng et al. 2024, Were RNNs All We Needed? (arXiv 2410.01201), eq. of minGRU; decay=fixed is a moving average
-    with one trained rate a channel, near the LRU of Orvieto et al. 2023, Resurrecting Recurrent Neural Networks for
+    with one trained rate per channel, near the LRU of Orvieto et al. 2023, Resurrecting Recurrent Neural Networks for
     Long Sequences (arXiv 2303.06349), whose decays are complex and whose input is scaled by sqrt(1 - |a|^2)
 Reference: a loop; the scan is Blelloch's (1990)
-Equation: h_t = a_t h_(t-1) + (1 - a_t) W_v x_t, a_t = sigmoid(W_a x_t), or one trained number for each channel
-Cost: O(N D E) time, O(N E log N) for the scan of E channels; a decoding step takes the same time and memory at any
-    length
+Equation: h_t = a_t h_(t-1) + (1 - a_t) W_v x_t, a_t = sigmoid(W_a x_t), or one trained number per channel
+Cost: O(N D E) time, O(N E log N) for the scan of E channels; a decoding step takes constant time and memory
 """
 
 from __future__ import annotations
@@ -19,24 +18,24 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Context, Memory, Positive, Seq, TokenMixer, Traits
 from blockyard.ops.linear import linear, residual
-from blockyard.token_mixer._declared import check_call, check_context
-from blockyard.token_mixer._scan import backwards, scan
-from blockyard.token_mixer._state import StateCache
+from blockyard.token_mixer._caches import StateCache
+from blockyard.token_mixer._checks import check_call, check_context
+from blockyard.token_mixer._scan import reverse, scan
 from blockyard.weight_init import Init
 
 
 class LinearRecurrence(TokenMixer):
-    """Tokens in the order of the row. In a bidirectional model half of the channels runs from the end.
+    """Reads tokens in the order of the sequence. In a bidirectional model half of the channels run backwards.
 
-    Documents of a packed row are runs of tokens, and each starts from the state after the prefix.
+    Documents of a packed sequence are contiguous runs of tokens; each starts from the state after the prefix.
 
     Options:
-        decay: input makes it of the token, as in minGRU; fixed is one trained number for each channel
-        expansion: channels of the state as a multiple of model.dim
-        bias: biases in the projections
+        decay: input computes it from the token, as in minGRU; fixed is one trained number per channel
+        expansion: state channels as a multiple of model.dim
+        bias: use biases in the projections
     """
 
-    traits: ClassVar[Traits] = Traits(causal=True, padding=True, packing=True, axes=frozenset({1, 2}))
+    traits = Traits(causal=True, padding=True, packing=True, axes=frozenset({1, 2}))
     hidden_multiple: ClassVar[int] = 2  # a half for each direction
 
     def __init__(
@@ -56,10 +55,10 @@ class LinearRecurrence(TokenMixer):
         self.proj_out = residual(ctx, self.hidden, ctx.dim, bias=bias)
 
     def init_weights(self, init: Init) -> None:
-        """Fixed decays start spread between 0.5 and 0.999 a token."""
+        """Fixed decays start uniform between 0.5 and 0.999 per token."""
         if self.rate is not None:
-            spread = torch.empty(self.rate.shape).uniform_(0.5, 0.999, generator=init.generator("rate"))
-            init.copy("rate", torch.logit(spread))
+            decay = torch.empty(self.rate.shape).uniform_(0.5, 0.999, generator=init.generator("rate"))
+            init.copy("rate", torch.logit(decay))
 
     def forward(self, x: Tensor, seq: Seq, cache: StateCache | None = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
@@ -67,7 +66,7 @@ class LinearRecurrence(TokenMixer):
         return self.proj_out(self.mix(self.proj_in(x), seq, cache))
 
     def mix(self, h: Tensor, seq: Seq, cache: StateCache | None = None) -> Tensor:
-        """What lies between the projections: (B, N, E or 2 E) -> (B, N, E). States are kept in float32 at least."""
+        """The recurrence between the projections: (B, N, E or 2 E) -> (B, N, E). States are in float32 at least."""
         exact = h.to(torch.promote_types(h.dtype, torch.float32))
         value = exact[..., : self.hidden]  # (B, N, E)
         logit = exact[..., self.hidden :] if self.rate is None else self.rate.to(exact.dtype).expand_as(value)
@@ -75,13 +74,14 @@ class LinearRecurrence(TokenMixer):
         if seq.valid is not None:  # padding leaves the state as it is
             a, b = a.masked_fill(~seq.valid[..., None], 1.0), b.masked_fill(~seq.valid[..., None], 0.0)
         if self.causal:
-            return self._forwards(a, b, seq, cache).to(h.dtype)  # (B, N, E)
-        ahead, back = zip(a.chunk(2, dim=-1), b.chunk(2, dim=-1), strict=True)
-        first = scan(*_restart(ahead[0], ahead[1], seq.segment))  # (B, N, E / 2)
-        turned = [backwards(each, seq.valid) for each in back]
-        segment = None if seq.segment is None else backwards(seq.segment[..., None], seq.valid)[..., 0]
-        last = backwards(scan(*_restart(turned[0], turned[1], segment)), seq.valid)  # (B, N, E / 2)
-        return torch.cat([first, last], dim=-1).to(h.dtype)  # (B, N, E)
+            return self._causal(a, b, seq, cache).to(h.dtype)  # (B, N, E)
+        a_ahead, a_back = a.chunk(2, dim=-1)  # 2 x (B, N, E / 2)
+        b_ahead, b_back = b.chunk(2, dim=-1)
+        forwards = scan(*_restart(a_ahead, b_ahead, seq.segment))  # (B, N, E / 2)
+        a_back, b_back = reverse(a_back, seq.valid), reverse(b_back, seq.valid)
+        segment = None if seq.segment is None else reverse(seq.segment[..., None], seq.valid)[..., 0]
+        backwards = reverse(scan(*_restart(a_back, b_back, segment)), seq.valid)  # (B, N, E / 2)
+        return torch.cat([forwards, backwards], dim=-1).to(h.dtype)  # (B, N, E)
 
     def init_cache(self, batch_size: int) -> StateCache:
         """An empty state. Raises ValueError where outputs depend on the future."""
@@ -89,23 +89,23 @@ class LinearRecurrence(TokenMixer):
             raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
         return StateCache()
 
-    def _forwards(self, a: Tensor, b: Tensor, seq: Seq, cache: StateCache | None) -> Tensor:
+    def _causal(self, a: Tensor, b: Tensor, seq: Seq, cache: StateCache | None) -> Tensor:
         if cache is not None:
             if cache.parts is not None:
-                b = _after(a, b, cache.parts[0])
+                b = _continue(a, b, cache.parts[0])
             states = scan(a, b)  # (B, N, E)
             cache.store(states[:, -1])
             return states
         if seq.segment is None or seq.num_prefix == 0:
             return scan(*_restart(a, b, seq.segment))
         p = seq.num_prefix
-        shared = scan(a[:, :p], b[:, :p])  # (B, prefix, E)
-        rest = _restart(a[:, p:], b[:, p:], seq.segment[:, p:], shared[:, -1])
-        return torch.cat([shared, scan(*rest)], dim=1)  # (B, N, E)
+        prefix = scan(a[:, :p], b[:, :p])  # (B, prefix, E)
+        rest = _restart(a[:, p:], b[:, p:], seq.segment[:, p:], prefix[:, -1])
+        return torch.cat([prefix, scan(*rest)], dim=1)  # (B, N, E)
 
 
-def _after(a: Tensor, b: Tensor, state: Tensor) -> Tensor:
-    """b (B, N, E) with what is left of a state (B, E) before the row."""
+def _continue(a: Tensor, b: Tensor, state: Tensor) -> Tensor:
+    """b (B, N, E) such that a scan starts from `state` (B, E)."""
     return torch.cat([b[:, :1] + a[:, :1] * state[:, None], b[:, 1:]], dim=1)
 
 

@@ -1,9 +1,9 @@
-"""Long short-term memory: a cell beside the state, written and read through gates.
+"""Long short-term memory (LSTM): a cell beside the state, written and read through gates.
 
 Source: Hochreiter and Schmidhuber 1997, Long Short-Term Memory; forget gate: Gers et al. 2000, Learning to Forget
 Reference: torch.nn.LSTM
 Equation: c_t = f c_(t-1) + i tanh(W x_t + U h_(t-1)), h_t = o tanh(c_t), f, i and o sigmoids of x_t and h_(t-1)
-Cost: O(N (D E + E^2)) time, one token after the other; a decoding step takes the same time and memory at any length
+Cost: O(N (D E + E^2)) time, sequential in N; a decoding step takes constant time and memory
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class LSTM(Recurrent):
     """A recurrent baseline with three gates and a cell.
 
     Options:
-        expansion: channels of the state, of both directions together, as a multiple of model.dim
-        bias: biases in the cell and in the projection
+        expansion: state channels, both directions together, as a multiple of model.dim
+        bias: use biases in the cell and in the projection
     """
 
     def __init__(self, ctx: Context, *, expansion: Positive = 1.0, bias: bool = True) -> None:

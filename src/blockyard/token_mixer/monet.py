@@ -1,39 +1,37 @@
-"""MONet's unit: no activation, only a product of two linear maps, one of low rank; tokens shift on odd layers.
+"""MONet's unit: the product of two linear maps, one of low rank, without activation; tokens shift on odd layers.
 
 Source: Cheng et al. 2024, Multilinear Operator Networks (arXiv 2401.17992), eq. 2 and section 3.2
 Reference: the authors' PolyMlp in Multilinear_Operator_Networks
 Equation: C (a + alpha a * b), a = norm(shift(A x)), b = norm(B shift(D x))
-Cost: O(N D E) time with E hidden channels; decoding keeps one input a line, or one row of a grid
+Cost: O(N D E) time with E hidden channels; decoding keeps one input on a line, one row of inputs on a grid
 
-Use it with block=single: it holds its own channel mixing. Layers are counted from 1, so that the first, third, ...
-shift and the others mix channels only, as the two units of the paper's block do.
+Use it with block=single: it includes its own channel mixing. Counting layers from 1, the odd ones shift and the even
+ones only mix channels, as the two units of the paper's block do.
 """
 
 from __future__ import annotations
-
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Context, Count, Memory, Positive, Seq, TokenMixer, Traits
 from blockyard.ops.linear import linear, residual
-from blockyard.token_mixer._declared import check_call, check_context
-from blockyard.token_mixer._state import RowCache
-from blockyard.token_mixer.shift import FROM, shifted
+from blockyard.token_mixer._caches import InputCache
+from blockyard.token_mixer._checks import check_call, check_context
+from blockyard.token_mixer.shift import DIRECTIONS, shifted
 from blockyard.weight_init import Init
 
 
 class MONet(TokenMixer):
-    """A polynomial of degree two in its input, but for the norms.
+    """A polynomial of degree two in its input, up to the norms.
 
     Options:
         expansion: hidden width as a multiple of model.dim
-        compression: how many times smaller the rank of the second factor is than the hidden width
-        bias: biases in the linear maps
+        compression: ratio of the hidden width to the rank of the second factor
+        bias: use biases in the linear maps
     """
 
-    traits: ClassVar[Traits] = Traits(causal=True, padding=True, packing=True, prefix=False, axes=frozenset({1, 2}))
+    traits = Traits(causal=True, padding=True, packing=True, prefix=False, axes=frozenset({1, 2}))
 
     def __init__(self, ctx: Context, *, expansion: Positive = 3.0, compression: Count = 8, bias: bool = True) -> None:
         super().__init__()
@@ -41,8 +39,8 @@ class MONet(TokenMixer):
         self.causal, self.axes = ctx.causal, ctx.tokens.axes
         self.shifts = ctx.layer % 2 == 0
         self.window = 1 if self.axes == 1 else ctx.tokens.grid[1]
-        self.hidden = max(len(FROM[self.axes]), round(expansion * ctx.dim))
-        self.rank = max(len(FROM[self.axes]), self.hidden // compression)
+        self.hidden = max(len(DIRECTIONS[self.axes]), round(expansion * ctx.dim))
+        self.rank = max(len(DIRECTIONS[self.axes]), self.hidden // compression)
         self.proj_in = linear(ctx, ctx.dim, self.hidden + self.rank, bias=bias)
         self.expand = linear(ctx, self.rank, self.hidden, bias=bias)
         self.first_norm = nn.LayerNorm(self.hidden, eps=1e-6)
@@ -51,27 +49,27 @@ class MONet(TokenMixer):
         self.proj_out = residual(ctx, self.hidden, ctx.dim, bias=bias)
 
     def init_weights(self, init: Init) -> None:
-        """The product starts as large as the linear part."""
+        """The product starts at the scale of the linear part."""
         init.ones("alpha")
 
-    def forward(self, x: Tensor, seq: Seq, cache: RowCache | None = None, memory: Memory | None = None) -> Tensor:
+    def forward(self, x: Tensor, seq: Seq, cache: InputCache | None = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
         check_call(self, self.traits, seq, cache, memory)
         return self.proj_out(self.mix(self.proj_in(x), seq, cache))
 
-    def mix(self, h: Tensor, seq: Seq, cache: RowCache | None = None) -> Tensor:
-        """What lies between the projections: (B, N, E + rank) -> (B, N, E)."""
+    def mix(self, h: Tensor, seq: Seq, cache: InputCache | None = None) -> Tensor:
+        """Shift and product between the projections: (B, N, E + rank) -> (B, N, E)."""
         first, second = h.split([self.hidden, self.rank], dim=-1)
         if self.shifts:
-            kept, k_seq = (h, None) if cache is None else cache.append(h, seq)
-            k_first, k_second = kept.split([self.hidden, self.rank], dim=-1)
+            past, k_seq = (h, None) if cache is None else cache.append(h, seq)
+            k_first, k_second = past.split([self.hidden, self.rank], dim=-1)
             first = shifted(first, seq, self.causal, self.axes, k_first, k_seq)  # (B, N, E)
             second = shifted(second, seq, self.causal, self.axes, k_second, k_seq)  # (B, N, rank)
         a, b = self.first_norm(first), self.second_norm(self.expand(second))  # 2 x (B, N, E)
         return a + self.alpha * a * b
 
-    def init_cache(self, batch_size: int) -> RowCache:
-        """An empty cache, of the tokens that the next one can take from."""
+    def init_cache(self, batch_size: int) -> InputCache:
+        """An empty cache that keeps the tokens the next one can take channels from."""
         if not self.causal:
             raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
-        return RowCache(batch_size, self.window)
+        return InputCache(batch_size, self.window)

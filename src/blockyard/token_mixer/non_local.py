@@ -1,4 +1,4 @@
-"""Non-local means: each token becomes an average of all, weighed by one of four similarities.
+"""Non-local means: each token becomes an average of all tokens, weighted by one of four similarities.
 
 Source: Wang et al. 2018, Non-local Neural Networks (arXiv 1711.07971), eq. 1 to 5 and figure 2
 Reference: mmcv cnn/bricks/non_local.py; AlexHex7 Non-local_pytorch
@@ -10,7 +10,7 @@ Cost: O(N^2 D) time; O(N) memory with a fused kernel for the first two scores, O
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,24 +21,24 @@ from blockyard.ops.attend import attend
 from blockyard.ops.cache import KVCache
 from blockyard.ops.custom_weights import average, weigh
 from blockyard.ops.linear import linear, residual
-from blockyard.token_mixer._declared import check_call, check_context
+from blockyard.token_mixer._checks import check_call, check_context
 
 EXPONENTIAL = ("gaussian", "embedded_gaussian")
 
 
 class NonLocal(TokenMixer):
-    """One head, and no port for positions: similarity is of content alone. The block adds the residual.
+    """One head and no port for positions: similarity depends on content only. The block adds the residual.
 
     Options:
-        score: gaussian compares tokens as they are, embedded_gaussian what two layers make of them;
-            dot_product takes the product itself, concatenation a layer over both
-        width: channels of what is compared and averaged, as a fraction of model.dim
+        score: gaussian compares the tokens themselves, embedded_gaussian two projections of them; dot_product uses
+            the product itself, concatenation a linear layer over both
+        width: width of the compared and averaged vectors, as a fraction of model.dim
         scale: factor on the products; 1 is the published form, in which wide tokens see little but themselves
-        bias: biases in the layers
-        dropout: rate on the weights of the average while training
+        bias: use biases in the layers
+        dropout: dropout rate on the weights of the average
     """
 
-    traits: ClassVar[Traits] = Traits(causal=True, padding=True, packing=True, equivariant=True)
+    traits = Traits(causal=True, padding=True, packing=True, equivariant=True)
 
     def __init__(
         self,
@@ -55,26 +55,27 @@ class NonLocal(TokenMixer):
         inner = max(1, round(width * ctx.dim))
         self.causal, self.score, self.scale, self.inner = ctx.causal, score, scale, inner
         self.dropout = dropout
-        self.compares = 0 if score == "gaussian" else inner
+        self.embedded = 0 if score == "gaussian" else inner  # width of theta and of phi
         self.key_dim = {"gaussian": ctx.dim, "concatenation": 2}.get(score, inner)
-        # theta and phi where there are any, then g
-        self.proj_in = linear(ctx, ctx.dim, 2 * self.compares + inner, bias=bias, content=2 * self.compares)
+        self.proj_in = linear(ctx, ctx.dim, 2 * self.embedded + inner, bias=bias, content=2 * self.embedded)
         self.pair = linear(ctx, 2 * inner, 1) if score == "concatenation" else None
         self.proj_out = residual(ctx, inner, ctx.dim, bias=bias)
 
     def forward(self, x: Tensor, seq: Seq, cache: KVCache | None = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
         check_call(self, self.traits, seq, cache, memory)
-        theta, phi, g = self.proj_in(x).split([self.compares, self.compares, self.inner], dim=-1)
-        q, k, v = (each[:, None] for each in (*self._compared(x, theta, phi), g))  # 3 x (B, 1, N, ...)
+        theta, phi, g = self.proj_in(x).split([self.embedded, self.embedded, self.inner], dim=-1)
+        q, k = self._queries_and_keys(x, theta, phi)  # 2 x (B, N, key_dim)
+        q, k, v = q[:, None], k[:, None], g[:, None]  # 3 x (B, 1, N, ...)
         k_seq = seq
         if cache is not None:
             k, v, k_seq = cache.append(k, v, seq)
-        facts = {"scale": self.scale, "dropout": self.dropout if self.training else 0.0}
+        rate = self.dropout if self.training else 0.0
         if self.score in EXPONENTIAL:
-            y = attend(q, k, v, seq, k_seq, self.causal, **facts)  # (B, 1, N, inner)
+            y = attend(q, k, v, seq, k_seq, self.causal, scale=self.scale, dropout=rate)  # (B, 1, N, inner)
         else:
-            y = weigh(q, k, v, seq, k_seq, self.causal, rule=self._rule(), **facts)
+            rule = partial(average, activation=F.relu if self.score == "concatenation" else None)
+            y = weigh(q, k, v, seq, k_seq, self.causal, rule=rule, scale=self.scale, dropout=rate)
         return self.proj_out(y[:, 0])  # (B, N, D)
 
     def init_cache(self, batch_size: int) -> KVCache:
@@ -83,16 +84,13 @@ class NonLocal(TokenMixer):
             raise ValueError("a bidirectional model cannot decode from a cache; use model=decoder")
         return KVCache(batch_size, 1, self.key_dim, self.inner)
 
-    def _compared(self, x: Tensor, theta: Tensor, phi: Tensor) -> tuple[Tensor, Tensor]:
-        """What products are taken of: 2 x (B, N, key_dim)."""
+    def _queries_and_keys(self, x: Tensor, theta: Tensor, phi: Tensor) -> tuple[Tensor, Tensor]:
+        """The two factors of every score: 2 x (B, N, key_dim)."""
         if self.score == "gaussian":
             return x, x
         if self.pair is None:
             return theta, phi
-        # w . [theta_i, phi_j] is a sum of two numbers, which is the product of (a_i, 1) and (1, b_j).
+        # w . [theta_i, phi_j] = a_i + b_j is the inner product of (a_i, 1) and (1, b_j).
         first, second = self.pair.weight.split(self.inner, dim=-1)  # 2 x (1, inner)
         a, b = F.linear(theta, first), F.linear(phi, second)  # 2 x (B, N, 1)
         return torch.cat([a, torch.ones_like(a)], -1), torch.cat([torch.ones_like(b), b], -1)  # 2 x (B, N, 2)
-
-    def _rule(self) -> partial[Tensor]:
-        return partial(average, activation=F.relu if self.score == "concatenation" else None)

@@ -1,7 +1,7 @@
-"""No mixing of tokens: each is read alone. With a head that pools, this is deep sets.
+"""No token mixing: each token is processed alone. With a pooling head, this is Deep Sets.
 
-Source: Zaheer et al. 2017, Deep Sets (arXiv 1703.06114), theorem 2: what a sum over such tokens can say of a set
-Reference: timm models/metaformer.py with token_mixer Identity is its nearest neighbour
+Source: Zaheer et al. 2017, Deep Sets (arXiv 1703.06114), theorem 2: which functions of a set such a sum can represent
+Reference: timm models/metaformer.py with token_mixer Identity is the closest
 Equation: nothing is added
 Cost: nothing
 """
@@ -14,19 +14,19 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Context, Memory, Seq, TokenMixer, Traits
-from blockyard.token_mixer._declared import check_call, check_context
+from blockyard.token_mixer._checks import check_call, check_context
 
 
 class NoMixing(TokenMixer):
-    """Adds nothing, so that a block leaves out its branch and the norm of it.
+    """Adds nothing, so a block omits the branch and its norm.
 
-    Tokens meet only in the head. A class token would see nothing, so there is none.
+    Tokens interact only in the head. A class token would see nothing, so it is refused.
 
     Options:
     """
 
     empty: ClassVar[bool] = True
-    traits: ClassVar[Traits] = Traits(causal=True, padding=True, packing=True, prefix=False, equivariant=True)
+    traits = Traits(causal=True, padding=True, packing=True, prefix=False, equivariant=True)
 
     def __init__(self, ctx: Context) -> None:
         super().__init__()
@@ -37,16 +37,16 @@ class NoMixing(TokenMixer):
         check_call(self, self.traits, seq, cache, memory)
         return torch.zeros_like(x)
 
-    def init_cache(self, batch_size: int) -> Nothing:
-        """What has no past keeps nothing."""
-        return Nothing()
+    def init_cache(self, batch_size: int) -> EmptyCache:
+        """A cache that stores nothing."""
+        return EmptyCache()
 
 
-class Nothing:
-    """A cache of nothing."""
+class EmptyCache:
+    """A cache that stores nothing."""
 
     bytes = 0
     kind = ""
 
     def reorder(self, order: Tensor) -> None:
-        """Rows of nothing are all alike."""
+        """Does nothing: there are no sequences to reorder."""

@@ -1,11 +1,11 @@
-"""Pooling: each token becomes the average of its neighbours minus itself, no weights.
+"""Pooling: each token becomes the average of its neighbours minus itself, without weights.
 
 Source: Yu et al. 2022, MetaFormer Is Actually What You Need for Vision (arXiv 2111.11418), eq. 4
 Reference: timm models/metaformer.py, Pooling
 Equation: mean over the neighbourhood of x, minus x
 Cost: O(N D size^A) time, no parameters; O(N^2 D) for grids with holes or padding
 
-      line           grid          causal: what comes later in the row is left out
+      line           grid          causal: later tokens of the sequence are left out
 
     . x x x .      . . . . .          . x x . .          . x x x .
                    . x x x .                             . x x . .
@@ -16,62 +16,61 @@ Cost: O(N D size^A) time, no parameters; O(N^2 D) for grids with holes or paddin
 from __future__ import annotations
 
 from itertools import product
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Context, Count, Memory, Seq, TokenMixer, Traits
-from blockyard.token_mixer._declared import check_call, check_context
+from blockyard.token_mixer._checks import check_call, check_context
 
 
 class Pool(TokenMixer):
-    """Neighbours on the line or the grid; padding, other segments and the outside count for nothing.
+    """Averages neighbours on the line or the grid; padding, other segments and the outside are left out.
 
     Options:
         size: side of the neighbourhood, an odd number of tokens
     """
 
-    traits: ClassVar[Traits] = Traits(causal=True, padding=True, packing=True, prefix=False, axes=frozenset({1, 2}))
+    traits = Traits(causal=True, padding=True, packing=True, prefix=False, axes=frozenset({1, 2}))
 
     def __init__(self, ctx: Context, *, size: Count = 3) -> None:
         super().__init__()
         check_context(self, ctx)
         if size % 2 == 0:
-            raise ValueError(f"token_mixer.size={size} has no middle; use an odd number such as {size + 1}")
+            raise ValueError(f"token_mixer.size={size} must be odd to have a middle; use {size + 1}")
         self.causal, self.axes, self.radius = ctx.causal, ctx.tokens.axes, size // 2
-        steps = list(product(range(-self.radius, self.radius + 1), repeat=self.axes))
-        # Rows are laid out in order, so what is later in the row is a step beyond the zero one.
-        self.steps = [step for step in steps if not ctx.causal or step <= (0,) * self.axes]
+        offsets = product(range(-self.radius, self.radius + 1), repeat=self.axes)
+        # Tokens are in reading order, so later ones have an offset greater than zero.
+        self.offsets = [offset for offset in offsets if not ctx.causal or offset <= (0,) * self.axes]
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
         check_call(self, self.traits, seq, cache, memory)
-        whole = seq.grid is not None and seq.valid is None and seq.segment is None
-        if self.axes > 1 and not whole:
-            return self._scattered(x, seq)
         grid = (len(seq),) if self.axes == 1 else seq.grid
-        rows = self._place(x, seq.valid, grid)  # (B, *grid + 2 radius, D)
-        real = self._place(torch.ones_like(x[:1, :, :1]), None, grid)  # (1, *grid + 2 radius, 1)
+        if grid is None or (self.axes > 1 and not (seq.valid is None and seq.segment is None)):
+            return self._by_coordinates(x, seq)
+        padded = self._pad(x, seq.valid, grid)  # (B, *grid + 2 radius, D)
+        inside = self._pad(torch.ones_like(x[:1, :, :1]), None, grid)  # (1, *grid + 2 radius, 1)
         if seq.valid is not None:
-            real = self._place(seq.valid[..., None].to(x.dtype), None, grid)  # (B, ..., 1)
+            inside = self._pad(seq.valid[..., None].to(x.dtype), None, grid)  # (B, ..., 1)
         segment = None
         if seq.segment is not None:
-            segment = self._place(seq.segment[..., None], None, grid)
+            segment = self._pad(seq.segment[..., None], None, grid)
         middle = (0,) * self.axes
         total, count = torch.zeros_like(x), torch.zeros_like(x[..., :1])
-        for step in self.steps:
-            weight = self._shift(real, step, grid)  # (B|1, N, 1)
+        for offset in self.offsets:
+            weight = self._shift(inside, offset, grid)  # (B|1, N, 1)
             if segment is not None:
-                same = self._shift(segment, step, grid) == self._shift(segment, middle, grid)
+                same = self._shift(segment, offset, grid) == self._shift(segment, middle, grid)
                 weight = weight * same
-            total = total + weight * self._shift(rows, step, grid)
+            total = total + weight * self._shift(padded, offset, grid)
             count = count + weight
         return total / count.clamp(min=1) - x  # (B, N, D)
 
-    def _scattered(self, x: Tensor, seq: Seq) -> Tensor:
-        """The same where tokens are not a full grid: neighbours are found by their coordinates."""
+    def _by_coordinates(self, x: Tensor, seq: Seq) -> Tensor:
+        """The same for tokens that are not a full grid: neighbours are found by their coordinates."""
         gap = (seq.coords[:, :, None] - seq.coords[:, None]).abs()  # (B|1, N, N, A)
         near = (gap < self.radius + 0.5).all(-1)  # (B|1, N, N)
         if self.causal:
@@ -81,17 +80,17 @@ class Pool(TokenMixer):
         if seq.segment is not None:
             near = near & (seq.segment[:, None] == seq.segment[:, :, None])
         weight = near.to(x.dtype)
-        real = x if seq.valid is None else x.masked_fill(~seq.valid[..., None], 0.0)
-        return weight @ real / weight.sum(-1, keepdim=True).clamp(min=1) - x  # (B, N, D)
+        values = x if seq.valid is None else x.masked_fill(~seq.valid[..., None], 0.0)
+        return weight @ values / weight.sum(-1, keepdim=True).clamp(min=1) - x  # (B, N, D)
 
-    def _place(self, x: Tensor, valid: Tensor | None, grid: tuple[int, ...]) -> Tensor:
+    def _pad(self, x: Tensor, valid: Tensor | None, grid: tuple[int, ...]) -> Tensor:
         """x (B, N, C) on its grid with a border of zeros: (B, *grid + 2 radius, C)."""
         if valid is not None:
             x = x.masked_fill(~valid[..., None], 0.0)
         return F.pad(x.unflatten(1, grid), (0, 0) + (self.radius, self.radius) * self.axes)
 
-    def _shift(self, x: Tensor, step: tuple[int, ...], grid: tuple[int, ...]) -> Tensor:
-        """What lies `step` from each token: (B, *grid + 2 radius, C) -> (B, N, C)."""
-        for axis, (move, side) in enumerate(zip(step, grid, strict=True)):
+    def _shift(self, x: Tensor, offset: tuple[int, ...], grid: tuple[int, ...]) -> Tensor:
+        """The neighbour at `offset` of each token: (B, *grid + 2 radius, C) -> (B, N, C)."""
+        for axis, (move, side) in enumerate(zip(offset, grid, strict=True)):
             x = x.narrow(1 + axis, self.radius + move, side)
         return x.flatten(1, self.axes)  # (B, N, C)

@@ -1,9 +1,9 @@
-"""Recurrent network of Elman: the state is a squashed sum of the token and the last state.
+"""Elman recurrent network (RNN): the state is a nonlinearity of the token plus the previous state.
 
 Source: Elman 1990, Finding Structure in Time, Cognitive Science 14
 Reference: torch.nn.RNN
 Equation: h_t = tanh(W x_t + U h_(t-1) + b)
-Cost: O(N (D E + E^2)) time, one token after the other; a decoding step takes the same time and memory at any length
+Cost: O(N (D E + E^2)) time, sequential in N; a decoding step takes constant time and memory
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class RNN(Recurrent):
     """The plain recurrent baseline.
 
     Options:
-        nonlinearity: what squashes the sum
-        expansion: channels of the state, of both directions together, as a multiple of model.dim
-        bias: biases in the cell and in the projection
+        nonlinearity: activation of the new state
+        expansion: state channels, both directions together, as a multiple of model.dim
+        bias: use biases in the cell and in the projection
     """
 
     def __init__(

@@ -1,13 +1,13 @@
-"""Strict attention: a token does not see itself, in the first layer or in all.
+"""Strict attention: a token does not see itself, in the first layer or in every layer.
 
 Source: Germain et al. 2015, MADE (arXiv 1502.03509), and van den Oord et al. 2016, Pixel Recurrent Neural Networks
     (arXiv 1601.06759), section 3.4: mask "A" in the first layer, "B" after it
 Reference: the diagonal masked out of torch.nn.MultiheadAttention
-Equation: softmax(Q K^T / sqrt(K)) V over j < i; looking both ways, over j != i
-Cost: that of attention; looking back needs no mask, the same kernel runs over all queries but the first
+Equation: softmax(Q K^T / sqrt(K)) V over j < i; bidirectional, over j != i
+Cost: that of attention; the causal form needs no mask, the same kernel runs over all queries but the first
 
-    A strict token is not among what it reads; it still asks its own question. Where a net is to predict it
-    from the others, nothing of it may reach its output: asks=learned, and a block without a residual.
+    A strict token does not read itself, but its query still depends on it. To predict a token from the others,
+    nothing of it may reach its output: use asks=learned and a block without a residual.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from blockyard.weight_init import Init
 
 
 class StrictAttention(Attention):
-    """What sees nothing, such as the first token of a causal row, gets zero.
+    """A token that sees nothing, such as the first one of a causal sequence, reads zero.
 
     Options:
-        layers: first masks the token itself in the first block alone, all in every block
-        asks: own makes a query of each token, learned gives all tokens of a strict layer the query of one
-            trained vector, which positions still turn
-        num_kv_heads: heads of keys and values; null means as many as queries, 1 is multi-query
+        layers: first masks the token itself in the first block only, all in every block
+        asks: own takes each token's query from the token; learned gives all tokens of a strict layer the query of
+            one trained vector, which rotary positions still rotate
+        num_kv_heads: number of key and value heads; null means as many as query heads, 1 is multi-query
         qk_norm: RMS-normalise queries and keys in each head, with a learned gain, before rotation
-        bias: biases in the projections
-        dropout: rate on the attention weights while training
+        bias: use biases in the projections
+        dropout: dropout rate on the attention weights
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class StrictAttention(Attention):
         self.question = nn.Parameter(torch.empty(ctx.dim)) if learned else None  # (D,)
 
     def init_weights(self, init: Init) -> None:
-        """A normal vector, as large as a normalised token."""
+        """A normal vector of the scale of a normalised token."""
         init.normal("question", std=1.0)
 
     def mix(self, h: Tensor, seq: Seq, cache: KVCache | None = None) -> Tensor:
-        """As `Attention.mix`; h (B, N, queries + keys + values)."""
+        """As `Attention.mix`, with the learned query in place of the tokens'; h (B, N, queries + keys + values)."""
         if self.question is not None:
             cut, bias = self.widths[0], self.proj_in.bias
             query = F.linear(self.question, self.proj_in.weight[:cut], None if bias is None else bias[:cut])  # (H K,)

@@ -1,4 +1,4 @@
-"""Token MLP: one MLP over the tokens, the same for every channel.
+"""Token MLP: an MLP over the tokens, shared by all channels.
 
 Source: Tolstikhin et al. 2021, MLP-Mixer (arXiv 2105.01601), eq. 1
 Reference: timm models/mlp_mixer.py, MixerBlock
@@ -8,26 +8,26 @@ Cost: O(N D E) time with E hidden tokens, 2 N E parameters
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockyard.contracts import Context, Memory, Positive, Rate, Seq, TokenMixer, Traits
 from blockyard.ops.linear import linear, residual
-from blockyard.token_mixer._declared import check_call, check_context, check_length
+from blockyard.token_mixer._checks import check_call, check_context, check_length
 
 
 class TokenMLP(TokenMixer):
-    """Weights belong to places, so a row always has as many tokens as were trained on.
+    """Weights belong to token indices, so every sequence must have the length of training.
 
     Options:
-        expansion: hidden width as a part of model.dim
-        bias: biases on both layers
-        dropout: rate on the hidden tokens while training
+        expansion: hidden width as a multiple of model.dim
+        bias: use biases on both layers
+        dropout: dropout rate on the hidden tokens
     """
 
-    traits: ClassVar[Traits] = Traits(any_length=False)
+    traits = Traits(any_length=False)
 
     def __init__(self, ctx: Context, *, expansion: Positive = 0.5, bias: bool = True, dropout: Rate = 0.0) -> None:
         super().__init__()

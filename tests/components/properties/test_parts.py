@@ -127,10 +127,10 @@ class Lookback(Attention):
 def test_traits_follow_the_options(block: str) -> None:
     backwards = partial(Lookback, backwards=True)
     assert tiny(block=block, causal=True, replace={"token_mixer": backwards})(symbols(2, 6)).shape == (2, 6, 11)
-    with pytest.raises(ValueError, match="Lookback only looks back"):
+    with pytest.raises(ValueError, match="Lookback is causal only"):
         tiny(block=block, replace={"token_mixer": backwards})
     tiny(block=block, replace={"token_mixer": Lookback})
-    with pytest.raises(ValueError, match="Lookback cannot keep the future"):
+    with pytest.raises(ValueError, match="Lookback cannot be causal"):
         tiny(block=block, causal=True, replace={"token_mixer": Lookback})
 
 

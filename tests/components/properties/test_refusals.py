@@ -152,10 +152,10 @@ def test_one_answer_for_several_documents_is_refused(head: str) -> None:
 
 
 def test_ties_that_cannot_work() -> None:
-    with pytest.raises(ValueError, match=r"shares a table of 11 symbols, the head has 5"):
+    with pytest.raises(ValueError, match=r"shares an embedding table of 11 token ids, but the head has 5"):
         tiny(options={"head": {"tied": True}}, sizes={"outputs": 5})
     head = factory("head", "token", {"tied": True})(context())
-    with pytest.raises(ValueError, match=r"needs a table of shape \(11, 16\).*none"):
+    with pytest.raises(ValueError, match=r"needs an embedding table of shape \(11, 16\).*none"):
         head.tie(Embedder())
 
 
@@ -168,7 +168,7 @@ def test_a_cache_takes_whole_rows_only() -> None:
 
 
 def test_an_even_neighbourhood_has_no_middle() -> None:
-    with pytest.raises(ValueError, match=r"token_mixer\.size=2 has no middle"):
+    with pytest.raises(ValueError, match=r"token_mixer\.size=2 must be odd"):
         factory("token_mixer", "pool", {"size": 2})(context())
 
 

@@ -1,4 +1,4 @@
-"""Attention against torch.nn.MultiheadAttention, and qk_norm and grouped heads against formulas."""
+"""Attention against torch.nn.MultiheadAttention; qk_norm and grouped heads against formulas."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.helpers import context, stir
 N, D = 6, 16
 
 
-def row(n: int = N, valid: Tensor | None = None) -> Seq:
-    """Facts of a plain row."""
+def sequence(n: int = N, valid: Tensor | None = None) -> Seq:
+    """The `Seq` of a plain sequence."""
     return Seq(torch.arange(n), torch.arange(n, dtype=torch.float64)[None, :, None], valid)
 
 
@@ -39,36 +39,36 @@ def test_multi_head(causal: bool) -> None:
     ours, theirs = pair(causal)
     x = torch.randn(2, N, D, dtype=torch.float64)
     hidden = torch.ones(N, N).triu(1).bool() if causal else None
-    assert_close(ours(x, row()), theirs(x, x, x, attn_mask=hidden)[0])
+    assert_close(ours(x, sequence()), theirs(x, x, x, attn_mask=hidden)[0])
 
 
 def test_padding() -> None:
     ours, theirs = pair()
     x = torch.randn(2, N, D, dtype=torch.float64)
     valid = torch.arange(N) < torch.tensor([[4], [6]])
-    assert_close(ours(x, row(N, valid)), theirs(x, x, x, key_padding_mask=~valid)[0])
+    assert_close(ours(x, sequence(N, valid)), theirs(x, x, x, key_padding_mask=~valid)[0])
 
 
 def test_memory() -> None:
     ours, theirs = pair(causal=True)
     x, y = torch.randn(2, N, D, dtype=torch.float64), torch.randn(2, 9, D, dtype=torch.float64)
     valid = torch.arange(9) < torch.tensor([[4], [9]])
-    out = ours(x, row(), memory=Memory(y, row(9, valid)))
+    out = ours(x, sequence(), memory=Memory(y, sequence(9, valid)))
     assert_close(out, theirs(x, y, y, key_padding_mask=~valid)[0])
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 @pytest.mark.parametrize("qk_norm", [False, True])
-def test_a_row_that_is_its_own_memory(qk_norm: bool, kv_heads: int) -> None:
-    """Looking at itself as at a memory is what a bidirectional mixer does anyway."""
+def test_a_sequence_as_its_own_memory(qk_norm: bool, kv_heads: int) -> None:
+    """Cross-attention to the sequence itself equals bidirectional self-attention."""
     ours = stir(Attention(context(), num_kv_heads=kv_heads, qk_norm=qk_norm, bias=True)).double()
     x = torch.randn(2, N, D, dtype=torch.float64)
-    assert_close(ours(x, row(), memory=Memory(x, row())), ours(x, row()))
+    assert_close(ours(x, sequence(), memory=Memory(x, sequence())), ours(x, sequence()))
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
 def test_grouped_heads_with_normalised_queries_and_keys(kv_heads: int) -> None:
-    """Ainslie et al.: head h reads key head h // (H / H'). Each head worked out by itself."""
+    """Ainslie et al.: query head h reads key head h // (H / H'). Each head is computed separately."""
     ours = stir(Attention(context(), num_kv_heads=kv_heads, qk_norm=True)).double()
     x, width = torch.randn(2, N, D, dtype=torch.float64), D // 4
     weight = ours.proj_in.weight
@@ -82,7 +82,7 @@ def test_grouped_heads_with_normalised_queries_and_keys(kv_heads: int) -> None:
         q = q / torch.sqrt(q.square().mean(-1, keepdim=True) + 1e-6) * ours.q_norm.weight
         k = k / torch.sqrt(k.square().mean(-1, keepdim=True) + 1e-6) * ours.k_norm.weight
         heads.append(F.softmax(q @ k.transpose(1, 2) / math.sqrt(width), dim=-1) @ v)
-    assert_close(ours(x, row()), torch.cat(heads, -1) @ ours.proj_out.weight.T)
+    assert_close(ours(x, sequence()), torch.cat(heads, -1) @ ours.proj_out.weight.T)
 
 
 def test_planted_wrong_scale_is_caught() -> None:
@@ -91,4 +91,4 @@ def test_planted_wrong_scale_is_caught() -> None:
     with torch.no_grad():
         ours.proj_in.weight[:D] *= 2
     with pytest.raises(AssertionError):
-        assert_close(ours(x, row()), theirs(x, x, x)[0])
+        assert_close(ours(x, sequence()), theirs(x, x, x)[0])

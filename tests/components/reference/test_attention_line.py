@@ -1,4 +1,4 @@
-"""The attention line against torch.nn.MultiheadAttention and formulas written out token by token."""
+"""Variants of attention against torch.nn.MultiheadAttention and formulas, token by token."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ CAUSAL = pytest.mark.parametrize("causal", [False, True])
 
 
 def stir(mixer: TokenMixer) -> TokenMixer:
-    """Its own initial weights, and then larger ones."""
+    """Initialises the mixer, then enlarges its weights."""
     return stirred(initialise(mixer, 0))
 
 
-def row(n: int = N, valid: Tensor | None = None) -> Seq:
-    """Facts of a plain row."""
+def sequence(n: int = N, valid: Tensor | None = None) -> Seq:
+    """The `Seq` of a plain sequence."""
     return Seq(torch.arange(n), torch.arange(n, dtype=torch.float64)[None, :, None], valid)
 
 
 def tokens(n: int = N) -> Tensor:
-    """Two rows of random tokens."""
+    """Two sequences of random tokens."""
     return torch.randn(2, n, D, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
 def paired(ours: Attention, **options: object) -> nn.MultiheadAttention:
-    """torch's attention with the weights of ours."""
+    """torch's attention with our weights."""
     theirs = nn.MultiheadAttention(D, 4, batch_first=True, **options).double().eval()
     with torch.no_grad():
         theirs.in_proj_weight.copy_(ours.proj_in.weight)
@@ -54,30 +54,30 @@ def paired(ours: Attention, **options: object) -> nn.MultiheadAttention:
     return theirs
 
 
-def look(x: Tensor, ours: Attention, i: int, seen: list[int], head: int) -> tuple[Tensor, Tensor]:
-    """Scores (B, seen) and values (B, seen, ...) of one query in one head, from the weights alone."""
+def scores_and_values(x: Tensor, ours: Attention, i: int, visible: list[int], head: int) -> tuple[Tensor, Tensor]:
+    """Scores (B, visible) and values (B, visible, ...) of one query in one head, from the weights only."""
     k_dim, v_dim, group = ours.head_dim, ours.value_dim, head // (ours.heads // ours.kv_heads)
     q, k, v = ours.proj_in.weight.split(ours.widths)
     query = x[:, i] @ q[head * k_dim : (head + 1) * k_dim].T
-    keys = x[:, seen] @ k[group * k_dim : (group + 1) * k_dim].T
-    return (keys * query[:, None]).sum(-1) / math.sqrt(k_dim), x[:, seen] @ v[group * v_dim : (group + 1) * v_dim].T
+    keys = x[:, visible] @ k[group * k_dim : (group + 1) * k_dim].T
+    return (keys * query[:, None]).sum(-1) / math.sqrt(k_dim), x[:, visible] @ v[group * v_dim : (group + 1) * v_dim].T
 
 
 @CAUSAL
 @pytest.mark.parametrize(("heads", "kv_heads", "key_dim", "value_dim"), [(1, 1, 3, 7), (4, 2, 5, 2), (2, 1, 8, 16)])
 def test_distinct_widths(heads: int, kv_heads: int, key_dim: int, value_dim: int, causal: bool) -> None:
-    """Scores over keys of one width, sums of values of another, and an output of a third."""
+    """Keys, values and outputs of three different widths."""
     ctx = context(causal=causal, heads=heads)
     ours = stir(Attention(ctx, num_kv_heads=kv_heads, key_dim=key_dim, value_dim=value_dim)).double()
     x, out = tokens(), []
     for i in range(N):
         seen, heads_out = list(range(i + 1 if causal else N)), []
         for head in range(heads):
-            scores, values = look(x, ours, i, seen, head)
+            scores, values = scores_and_values(x, ours, i, seen, head)
             heads_out.append((F.softmax(scores, -1)[..., None] * values).sum(1))
         out.append(torch.cat(heads_out, -1) @ ours.proj_out.weight.T)
     assert ours.proj_out.weight.shape == (D, heads * value_dim)
-    assert_close(ours(x, row()), torch.stack(out, 1))
+    assert_close(ours(x, sequence()), torch.stack(out, 1))
     if causal:
         cache = ours.init_cache(2)
         steps = [ours(x[:, i : i + 1], Seq(torch.tensor([i]), torch.zeros(1, 1, 1)), cache) for i in range(N)]
@@ -87,8 +87,8 @@ def test_distinct_widths(heads: int, kv_heads: int, key_dim: int, value_dim: int
 
 @CAUSAL
 @pytest.mark.parametrize(("heads", "key_dim"), [(1, 6), (1, 16), (4, 10)])
-def test_keys_of_their_own_width_are_turned(heads: int, key_dim: int, causal: bool) -> None:
-    """Pairs of the key's own channels turn by p base^(-2i / key_dim), as complex numbers; decoding too."""
+def test_keys_of_a_custom_width_rotate(heads: int, key_dim: int, causal: bool) -> None:
+    """Channel pairs of the key rotate by p base^(-2i / key_dim), as complex numbers; when decoding too."""
     ctx = context(causal=causal, heads=heads)
     ours = stir(Attention(ctx, key_dim=key_dim, value_dim=3)).double()
     x, rope, half = tokens(), Rope(ctx), key_dim // 2
@@ -101,22 +101,22 @@ def test_keys_of_their_own_width_are_turned(heads: int, key_dim: int, causal: bo
         score = (a @ b.mH).real / math.sqrt(key_dim)
         score = score.masked_fill(torch.ones(N, N).triu(1).bool(), float("-inf")) if causal else score
         out.append(F.softmax(score, -1) @ v[..., head * 3 : head * 3 + 3])
-    wanted, seq = torch.cat(out, -1) @ ours.proj_out.weight.T, replace(row(), position=rope)
-    assert_close(ours(x, seq), wanted, rtol=1e-6, atol=1e-6)
+    expected, seq = torch.cat(out, -1) @ ours.proj_out.weight.T, replace(sequence(), position=rope)
+    assert_close(ours(x, seq), expected, rtol=1e-6, atol=1e-6)
     if causal:
         cache, steps = ours.init_cache(2), []
         for i in range(N):
             place = torch.tensor([[[float(i)]]], dtype=torch.float64)
             steps.append(ours(x[:, i : i + 1], Seq(torch.tensor([i]), place, position=rope), cache))
-        assert_close(torch.cat(steps, 1), wanted, rtol=1e-6, atol=1e-6)
+        assert_close(torch.cat(steps, 1), expected, rtol=1e-6, atol=1e-6)
 
 
-def test_keys_of_their_own_width_turn_in_models() -> None:
+def test_keys_of_a_custom_width_rotate_in_models() -> None:
     for position in ("rope", "xpos", "alibi"):
         picks = {"position": position, "options": {"token_mixer": {"key_dim": 6, "value_dim": 3, "output_dim": 5}}}
         cached_decoding(tiny(causal=True, sizes={"heads": 1}, **picks), 6)
         relative(tiny(causal=True, **picks), 6)
-    # heads 3 wide have no pairs, queries 4 wide do
+    # Heads of 3 channels have no pairs, queries of 4 do.
     tiny(position="rope", sizes={"dim": 12}, options={"token_mixer": {"key_dim": 4}})
     with pytest.raises(ValueError, match=r"width of queries and keys .* multiple of 2, not 5; change token_mixer.key_"):
         tiny(position="rope", options={"token_mixer": {"key_dim": 5}})
@@ -127,7 +127,7 @@ def test_keys_of_their_own_width_turn_in_models() -> None:
 @CAUSAL
 @pytest.mark.parametrize(("heads", "output_dim"), [(1, 5), (4, 24)])
 def test_an_output_width(heads: int, output_dim: int, causal: bool) -> None:
-    """The heads' values go through two matrices, the first to `output_dim` channels."""
+    """The joined heads pass through two matrices, the first to `output_dim` channels."""
     ctx = context(causal=causal, heads=heads)
     options = {"key_dim": 3, "value_dim": 7, "bias": True}
     ours = stir(Attention(ctx, output_dim=output_dim, **options)).double()
@@ -138,12 +138,12 @@ def test_an_output_width(heads: int, output_dim: int, causal: bool) -> None:
     with torch.no_grad():
         plain.proj_out.weight.copy_(ours.proj_out.weight @ ours.join.weight)
         plain.proj_out.bias.copy_(ours.proj_out.bias)
-    assert_close(ours(x, row()), plain(x, row()))
-    memory = Memory(tokens(9), row(9))
-    assert_close(ours(x, row(), memory=memory), plain(x, row(), memory=memory))
+    assert_close(ours(x, sequence()), plain(x, sequence()))
+    memory = Memory(tokens(9), sequence(9))
+    assert_close(ours(x, sequence(), memory=memory), plain(x, sequence(), memory=memory))
 
 
-def test_an_output_width_in_counts_and_initial_weights() -> None:
+def test_an_output_width_changes_counts_and_initial_weights() -> None:
     ctx = context(dim=64, depth=8)
 
     def count(**options: int) -> int:
@@ -167,7 +167,7 @@ def test_windowed(window: int, causal: bool) -> None:
     i, j = torch.arange(N)[:, None], torch.arange(N)
     hidden = (i - j >= window) | (j - i >= (1 if causal else window))
     x = tokens()
-    assert_close(ours(x, row()), paired(ours)(x, x, x, attn_mask=hidden)[0])
+    assert_close(ours(x, sequence()), paired(ours)(x, x, x, attn_mask=hidden)[0])
 
 
 @CAUSAL
@@ -175,24 +175,24 @@ def test_strict(causal: bool) -> None:
     ours = stir(StrictAttention(context(causal=causal), bias=True)).double()
     hidden = torch.eye(N).bool() | (torch.ones(N, N).triu(1).bool() if causal else torch.zeros(N, N).bool())
     x = tokens()
-    out, wanted = ours(x, row()), paired(ours)(x, x, x, attn_mask=hidden)[0]
+    out, expected = ours(x, sequence()), paired(ours)(x, x, x, attn_mask=hidden)[0]
     first = 1 if causal else 0  # torch gives NaN where nothing is seen
-    assert_close(out[:, first:], wanted[:, first:])
+    assert_close(out[:, first:], expected[:, first:])
     if causal:
         assert_close(out[:, 0], ours.proj_out.bias.expand(2, -1))
 
 
 def reaches(mixer: StrictAttention) -> list[list[bool]]:
-    """Which tokens move each output."""
+    """Which tokens affect each output."""
     x = tokens().requires_grad_()
-    slopes = [torch.autograd.grad(mixer(x, row())[:, i].sum(), x)[0] for i in range(N)]
+    slopes = [torch.autograd.grad(mixer(x, sequence())[:, i].sum(), x)[0] for i in range(N)]
     return [(slope.abs().amax((0, 2)) > 1e-12).tolist() for slope in slopes]
 
 
 @CAUSAL
 @pytest.mark.parametrize("layers", ["first", "all"])
 def test_strict_layers(layers: str, causal: bool) -> None:
-    """A strict layer that does not ask its own question hides a token from its own output altogether."""
+    """With a learned query, nothing of a token reaches its own output."""
     strict = [StrictAttention(context(depth=3).at(layer), layers=layers).strict for layer in range(3)]
     assert strict == [True, layers == "all", layers == "all"]
     blind = stir(StrictAttention(context(causal=causal), layers=layers, asks="learned", bias=True)).double()
@@ -207,12 +207,12 @@ def test_strict_layers(layers: str, causal: bool) -> None:
         twin.load_state_dict(blind.state_dict(), strict=False)
         asked = F.linear(blind.question, blind.proj_in.weight[:D], blind.proj_in.bias[:D])
         twin.proj_in.weight[:D], twin.proj_in.bias[:D] = 0, asked
-    assert_close(blind(tokens(), row()), twin(tokens(), row()))
+    assert_close(blind(tokens(), sequence()), twin(tokens(), sequence()))
 
 
 @CAUSAL
 @pytest.mark.parametrize("padded", [False, True])
-def test_memory_attention_of_one_slot_is_torchs_bias_kv(padded: bool, causal: bool) -> None:
+def test_memory_attention_with_one_slot_is_torchs_bias_kv(padded: bool, causal: bool) -> None:
     ours = stir(MemoryAttention(context(causal=causal), slots=1, bias=True)).double()
     theirs = paired(ours, add_bias_kv=True)
     with torch.no_grad():
@@ -221,70 +221,70 @@ def test_memory_attention_of_one_slot_is_torchs_bias_kv(padded: bool, causal: bo
     valid = torch.arange(N) < torch.tensor([[4], [6]]) if padded else None
     hidden = torch.ones(N, N).triu(1).bool() if causal else None
     x = tokens()
-    out = ours(x, row(N, valid))
+    out = ours(x, sequence(N, valid))
     assert_close(out, theirs(x, x, x, attn_mask=hidden, key_padding_mask=None if valid is None else ~valid)[0])
 
 
 @CAUSAL
 @pytest.mark.parametrize("kv_heads", [1, 2])
 def test_memory_attention(kv_heads: int, causal: bool) -> None:
-    """Sukhbaatar et al., eq. 6: one softmax over what the row offers and what was learned."""
+    """Sukhbaatar et al., eq. 6: one softmax over the keys of the sequence and the learned ones."""
     ours = stir(MemoryAttention(context(causal=causal), slots=5, num_kv_heads=kv_heads)).double()
     x, out = tokens(), []
     for i in range(N):
         heads_out = []
         for head in range(4):
             group = head // (4 // kv_heads)
-            scores, values = look(x, ours, i, list(range(i + 1 if causal else N)), head)
+            scores, values = scores_and_values(x, ours, i, list(range(i + 1 if causal else N)), head)
             query = x[:, i] @ ours.proj_in.weight[head * 4 : (head + 1) * 4].T
             scores = torch.cat([scores, query @ ours.keys[group].T / 2], -1)
             values = torch.cat([values, ours.values[group].expand(2, -1, -1)], 1)
             heads_out.append((F.softmax(scores, -1)[..., None] * values).sum(1))
         out.append(torch.cat(heads_out, -1) @ ours.proj_out.weight.T)
-    assert_close(ours(x, row()), torch.stack(out, 1))
+    assert_close(ours(x, sequence()), torch.stack(out, 1))
 
 
 @pytest.mark.parametrize("mixer", [Attention, WindowedAttention, StrictAttention, HardAttention])
 def test_a_memory_is_projected_once(mixer: type[Attention], monkeypatch: pytest.MonkeyPatch) -> None:
-    """While decoding; another memory, or a step of training, is worked out anew."""
+    """During decoding; another memory, or a training step, is projected again."""
     ours, whole, widths = stir(mixer(context(causal=True))).double().eval(), F.linear, []
     monkeypatch.setattr(F, "linear", lambda x, w, b=None: widths.append(len(w)) or whole(x, w, b))
-    x, memory = tokens(), Memory(tokens(9).flip(0), row(9))
-    wanted = ours(x, row(), memory=memory)
+    x, memory = tokens(), Memory(tokens(9).flip(0), sequence(9))
+    expected = ours(x, sequence(), memory=memory)
     assert not memory.seq.memo
     widths.clear()
     with torch.no_grad():
         for i in range(N):
-            assert_close(ours(x[:, i : i + 1], row(1), memory=memory), wanted[:, i : i + 1])
+            assert_close(ours(x[:, i : i + 1], sequence(1), memory=memory), expected[:, i : i + 1])
         assert widths.count(2 * D) == 1
         other = Memory(memory.x + 1, memory.seq)
-        assert_close(ours(x, row(), memory=other), ours(x, row(), memory=Memory(other.x, row(9))))
+        assert_close(ours(x, sequence(), memory=other), ours(x, sequence(), memory=Memory(other.x, sequence(9))))
         twin = stir(mixer(context(causal=True))).double().eval()
         with torch.no_grad():
             twin.proj_in.weight.add_(1)
-        assert not torch.equal(twin(x, row(), memory=memory), wanted)
+        assert not torch.equal(twin(x, sequence(), memory=memory), expected)
     ours.train()
     with torch.no_grad():
         ours.proj_in.weight.mul_(1.1)
-        assert not torch.equal(ours(x, row(), memory=memory), wanted)
+        assert not torch.equal(ours(x, sequence(), memory=memory), expected)
 
 
 def test_planted_window_without_itself_is_caught() -> None:
-    """Planted: a window that does not count the token itself."""
+    """Planted: a window that excludes the token itself."""
     ours = stir(WindowedAttention(context(causal=True), window=3, bias=True)).double()
     ours.window = 4
     i, j = torch.arange(N)[:, None], torch.arange(N)
     x = tokens()
     with pytest.raises(AssertionError):
-        assert_close(ours(x, row()), paired(ours)(x, x, x, attn_mask=(i - j >= 3) | (j > i))[0])
+        assert_close(ours(x, sequence()), paired(ours)(x, x, x, attn_mask=(i - j >= 3) | (j > i))[0])
 
 
-def test_planted_foreign_slots_are_caught() -> None:
-    """Planted: slots that are masked as tokens of the row are."""
+def test_planted_masked_slots_are_caught() -> None:
+    """Planted: slots masked like tokens of the sequence."""
     ours = stir(MemoryAttention(context(causal=True), slots=5)).double()
     x = tokens()
     q, k, v = (t.unflatten(-1, (4, 4)).transpose(1, 2) for t in (x @ ours.proj_in.weight.T).chunk(3, -1))
     k, v = (torch.cat([t, own.expand(2, -1, -1, -1)], 2) for t, own in ((k, ours.keys), (v, ours.values)))
-    behind = eager(q, k, v, row(), row(N + 5), True).transpose(1, 2).flatten(2) @ ours.proj_out.weight.T
+    behind = eager(q, k, v, sequence(), sequence(N + 5), True).transpose(1, 2).flatten(2) @ ours.proj_out.weight.T
     with pytest.raises(AssertionError):
-        assert_close(ours(x, row()), behind)
+        assert_close(ours(x, sequence()), behind)

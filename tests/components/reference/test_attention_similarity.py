@@ -1,4 +1,4 @@
-"""Hard, non-local and given similarities against formulas written out token by token."""
+"""Hard, non-local and fixed-feature attention against formulas, token by token."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.helpers import context
 @CAUSAL
 @pytest.mark.parametrize("kv_heads", [1, 4])
 def test_hard(kv_heads: int, causal: bool) -> None:
-    """One value, that of the highest score, by a loop."""
+    """The value of the highest score, by a loop."""
     ours = stir(HardAttention(context(causal=causal), num_kv_heads=kv_heads)).double()
     x, out = tokens(), []
     for i in range(N):
@@ -41,8 +41,8 @@ def test_hard(kv_heads: int, causal: bool) -> None:
 
 
 @CAUSAL
-def test_softmax_tends_to_hard_attention(causal: bool) -> None:
-    """The dictionary limit: the colder the softmax, the nearer, down to nothing between them."""
+def test_softmax_converges_to_hard_attention(causal: bool) -> None:
+    """The difference shrinks to zero with the temperature of the softmax."""
     x = tokens()
     hard = stir(HardAttention(context(causal=causal))).double()
     soft = Attention(context(causal=causal)).double()
@@ -57,8 +57,8 @@ def test_softmax_tends_to_hard_attention(causal: bool) -> None:
     assert apart[-1] < 1e-9
 
 
-def test_hard_attention_shares_among_equals() -> None:
-    """Two tokens alike are the two entries of a softmax limit, half each."""
+def test_hard_attention_splits_ties() -> None:
+    """Two equal tokens get half the weight each, as in the limit of softmax."""
     x = tokens()
     x[:, 3] = x[:, 1]
     ours = stir(HardAttention(context())).double()
@@ -70,17 +70,17 @@ def test_hard_attention_shares_among_equals() -> None:
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
 def test_the_gradient_of_hard_attention_is_the_softmaxs(temperature: float) -> None:
-    x, wanted = tokens(), torch.randn(2, N, D, dtype=torch.float64)
+    x, expected = tokens(), torch.randn(2, N, D, dtype=torch.float64)
     ours = stir(HardAttention(context(heads=1), temperature=temperature)).double()
     x.requires_grad_()
-    (ours(x, row()) * wanted).sum().backward()
+    (ours(x, row()) * expected).sum().backward()
     q, k, v = (x.detach() @ ours.proj_in.weight.T.detach()).chunk(3, -1)
     q, k, v = (t.requires_grad_() for t in (q, k, v))
     scores = q @ k.transpose(1, 2) / math.sqrt(D)
     soft, out_of = F.softmax(scores / temperature, -1), ours.proj_out.weight.T.detach()
-    by_score = torch.autograd.grad((soft @ v.detach() @ out_of * wanted).sum(), (q, k), retain_graph=True)
+    by_score = torch.autograd.grad((soft @ v.detach() @ out_of * expected).sum(), (q, k), retain_graph=True)
     picked = F.one_hot(scores.argmax(-1), N).double()
-    (by_value,) = torch.autograd.grad((picked @ v @ out_of * wanted).sum(), v)
+    (by_value,) = torch.autograd.grad((picked @ v @ out_of * expected).sum(), v)
     assert_close(x.grad, torch.cat([*by_score, by_value], -1) @ ours.proj_in.weight)
 
 
@@ -88,7 +88,7 @@ SCORES = ["gaussian", "embedded_gaussian", "dot_product", "concatenation"]
 
 
 def similarity(score: str, ours: NonLocal, a: Tensor, b: Tensor) -> Tensor:
-    """Wang et al., eq. 2 to 5, of two tokens (D,)."""
+    """Wang et al., eq. 2 to 5, for two tokens (D,)."""
     theta, phi = ours.proj_in.weight[: ours.inner], ours.proj_in.weight[ours.inner : 2 * ours.inner]
     if score == "gaussian":
         return torch.exp(a @ b)
@@ -112,8 +112,8 @@ def test_non_local(score: str, padded: bool, causal: bool) -> None:
             seen = range(i + 1 if causal else count)
             f = [similarity(score, ours, x[b, i], x[b, j]) for j in seen]
             size = sum(f) if "gaussian" in score else len(seen)
-            wanted = sum(weight * (g @ x[b, j]) for weight, j in zip(f, seen, strict=True)) / size
-            assert_close(out[b, i], ours.proj_out.weight @ wanted)
+            expected = sum(weight * (g @ x[b, j]) for weight, j in zip(f, seen, strict=True)) / size
+            assert_close(out[b, i], ours.proj_out.weight @ expected)
 
 
 @pytest.mark.parametrize("score", SCORES)
@@ -132,8 +132,8 @@ def half(n: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("rule", [hard, average, partial(average, activation=F.relu)], ids=["hard", "mean", "relu"])
-def test_half_precision_keeps_scores_apart(rule: Rule) -> None:
-    """Autocast would take the product of queries and keys to bfloat16, in which scores of different keys tie."""
+def test_half_precision_does_not_create_ties(rule: Rule) -> None:
+    """Autocast would compute scores in bfloat16, in which different keys tie."""
     q, k, v = half(256, 16)
     kept = []
 
@@ -172,7 +172,7 @@ def test_planted_soft_choice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("kernel", ["gaussian", "dot"])
 def test_fixed_features(kernel: str, padded: bool, causal: bool) -> None:
-    """Nadaraya's and Watson's estimate: an average weighed by a kernel of the features."""
+    """The Nadaraya-Watson estimate: an average weighted by a kernel of the features."""
     ours = stir(FixedFeatures(context(causal=causal), kernel=kernel, width=0.7)).double()
     x, f = tokens(), torch.rand(2, N, 3, dtype=torch.float64)
     valid = torch.arange(N) < torch.tensor([[4], [6]]) if padded else None
@@ -192,7 +192,7 @@ def test_fixed_features(kernel: str, padded: bool, causal: bool) -> None:
 
 
 def test_features_are_the_mean_colours_of_patches() -> None:
-    """A picture of four flat squares: with a narrow kernel each looks at those of its own colour."""
+    """An image of four flat squares: with a narrow kernel, patches attend to those of their own colour."""
     data = DataSpec("image", (3, 8, 8), classes=2, target="class")
     colours = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 1, 0], [1, 0, 0]])
     image = colours.T.reshape(3, 2, 2).repeat_interleave(4, 1).repeat_interleave(4, 2)[None]
@@ -208,12 +208,12 @@ def test_features_are_the_mean_colours_of_patches() -> None:
     assert_close(seen[0].weights()[0, 0], (colours @ colours.T) / 2)
     x, longer = PrefixTokens(ctx, Prefix(class_token=True))(torch.randn(1, 4, D), seq)
     assert_close(longer.features[0], torch.cat([torch.zeros(1, 3), colours]))
-    with pytest.raises(ValueError, match="FixedFeatures mixes by features of the raw input, this row has none"):
+    with pytest.raises(ValueError, match="FixedFeatures mixes by features of the raw input and there are none"):
         mixer(x, row(5))
 
 
 def test_distances_survive_half_precision() -> None:
-    """Colours far from the origin and near each other: their distances are not rounded to bfloat16."""
+    """Colours far from the origin and close to each other: distances are not rounded to bfloat16."""
     ours = stir(FixedFeatures(context(), width=0.2))
     seq, random = row(N), torch.Generator().manual_seed(0)
     seq.features = 2 + 0.2 * torch.randn(2, N, 3, generator=random)
@@ -225,7 +225,7 @@ def test_distances_survive_half_precision() -> None:
 
 
 def test_planted_wrong_kernel_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: the norm of the keys is forgotten, so that bright tokens draw all eyes."""
+    """Planted: the norm of the keys is dropped, so bright tokens get all the weight."""
     monkeypatch.setattr(Tensor, "square", lambda x: x * 0)
     with pytest.raises(AssertionError):
         test_fixed_features("gaussian", False, False)

@@ -1,4 +1,4 @@
-"""Schemes that add to scores, against libraries and loops; each also inside a FlexAttention score function."""
+"""Position biases against libraries and loops, and inside a FlexAttention score function."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from tests.ops.test_attend import qkv
 BIASES = [name for name in choices("position") if "bias" in node("position", name)[0].acts_on]
 
 
-def row(position: Position, coords: Tensor, prefix: int = 0) -> Seq:
-    """The facts of a row at coords (1, N, A)."""
+def sequence(position: Position, coords: Tensor, prefix: int = 0) -> Seq:
+    """The `Seq` of tokens at coords (1, N, A)."""
     return Seq(torch.arange(coords.shape[1]), coords, num_prefix=prefix, position=position)
 
 
 def table(position: Position, coords: Tensor) -> Tensor:
-    """The whole table (H, N, N) of a scheme, as `attend` makes it."""
-    seq = row(position, coords)
+    """The table (H, N, N) of a scheme, as `attend` builds it."""
+    seq = sequence(position, coords)
     return bias_table(seq, seq, 4)[0].detach()
 
 
-def drawn(position: Position) -> Position:
-    """The scheme with random numbers, in float64."""
+def randomised(position: Position) -> Position:
+    """The scheme with random parameters, in float64."""
     for number in position.parameters():
         nn.init.normal_(number)
     return position.double()
@@ -48,25 +48,25 @@ def drawn(position: Position) -> Position:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("buckets", "far"), [(32, 128), (16, 20), (8, 300)])
 def test_t5(buckets: int, far: int, causal: bool) -> None:
-    """transformers' own, over 400 places."""
+    """As in transformers, over 400 positions."""
     config = T5Config(
         d_model=16, d_kv=4, num_heads=4, relative_attention_num_buckets=buckets, relative_attention_max_distance=far
     )
     config.is_decoder = causal
     theirs = T5Attention(config, has_relative_attention_bias=True, layer_idx=0).double()
-    ours = drawn(T5Bias(context(causal=causal), buckets=buckets, far=far))
+    ours = randomised(T5Bias(context(causal=causal), buckets=buckets, far=far))
     with torch.no_grad():
         theirs.relative_attention_bias.weight.copy_(ours.table[0].T)
-    wanted, got = theirs.compute_bias(400, 400)[0].detach(), table(ours, line(400))
+    expected, got = theirs.compute_bias(400, 400)[0].detach(), table(ours, line(400))
     if causal:  # what lies ahead is never seen
-        wanted, got = wanted.tril(), got.tril()
-    assert_close(got, wanted)
+        expected, got = expected.tril(), got.tril()
+    assert_close(got, expected)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("causal", [False, True])
 def test_t5_attention(causal: bool) -> None:
-    """A whole layer of transformers' own, which does not divide scores by sqrt(K): our queries are as much larger."""
+    """A layer of transformers, which does not divide scores by sqrt(K): our queries are larger by that factor."""
     model = tiny(causal=causal, position="t5_bias")
     config = T5Config(d_model=16, d_kv=4, num_heads=4, attn_implementation="eager")
     config.is_decoder = causal
@@ -80,26 +80,26 @@ def test_t5_attention(causal: bool) -> None:
     mixer.proj_out.weight.copy_(theirs.o.weight)
     x = torch.randn(2, 40, 16, dtype=torch.float64, generator=generator)
     ahead = torch.full((40, 40), -torch.inf, dtype=torch.float64).triu(1) if causal else None
-    wanted = theirs(x, mask=None if ahead is None else ahead[None, None])[0]
-    assert_close(mixer(x, row(model.position, line(40))), wanted)
+    expected = theirs(x, mask=None if ahead is None else ahead[None, None])[0]
+    assert_close(mixer(x, sequence(model.position, line(40))), expected)
     model.position.table[0, 0, 0] += 1.0  # of one head, the bucket of a token itself
     with pytest.raises(AssertionError):
-        assert_close(mixer(x, row(model.position, line(40))), wanted)
+        assert_close(mixer(x, sequence(model.position, line(40))), expected)
 
 
-def test_t5_on_a_grid_adds_up_its_axes() -> None:
-    ours, places = drawn(T5Bias(context(axes=2))), lattice(3, 5)
-    wanted = torch.zeros(4, 15, 15, dtype=torch.float64)
+def test_t5_on_a_grid_sums_over_axes() -> None:
+    ours, positions = randomised(T5Bias(context(axes=2))), lattice(3, 5)
+    expected = torch.zeros(4, 15, 15, dtype=torch.float64)
     for axis in (0, 1):
-        single = drawn(T5Bias(context()))
+        single = randomised(T5Bias(context()))
         with torch.no_grad():
             single.table.copy_(ours.table[[axis]])
-        wanted += table(single, places[..., [axis]])
-    assert_close(table(ours, places), wanted)
+        expected += table(single, positions[..., [axis]])
+    assert_close(table(ours, positions), expected)
 
 
-def test_t5_refuses_buckets_that_do_not_fit() -> None:
-    with pytest.raises(ValueError, match=r"position\.buckets=7: half are for what lies ahead"):
+def test_t5_refuses_invalid_buckets() -> None:
+    with pytest.raises(ValueError, match=r"position\.buckets=7 must be even: half are for later tokens"):
         T5Bias(context(), buckets=7)
     with pytest.raises(ValueError, match=r"position\.far=16 is within the 16 distances"):
         T5Bias(context(causal=True), far=16)
@@ -107,15 +107,15 @@ def test_t5_refuses_buckets_that_do_not_fit() -> None:
 
 @pytest.mark.parametrize("axes", [1, 2])
 def test_full_table(axes: int) -> None:
-    """On its own grid the table itself; between places the nearest."""
-    ours = drawn(BiasTable(context(axes=axes)))
-    places = line(6) if axes == 1 else lattice(2, 3)
-    assert_close(table(ours, places), ours.table.detach(), rtol=0, atol=0)
-    assert_close(table(ours, places + 0.3), ours.table.detach(), rtol=0, atol=0)
+    """The table itself on its own grid; fractional coordinates are rounded."""
+    ours = randomised(BiasTable(context(axes=axes)))
+    positions = line(6) if axes == 1 else lattice(2, 3)
+    assert_close(table(ours, positions), ours.table.detach(), rtol=0, atol=0)
+    assert_close(table(ours, positions + 0.3), ours.table.detach(), rtol=0, atol=0)
 
 
-def test_full_table_on_larger_grids_takes_the_nearest_place() -> None:
-    """A model built for 6 places and given 12 reads each entry for two places; a causal row is refused."""
+def test_full_table_on_larger_grids_takes_the_nearest_position() -> None:
+    """A model built for 6 positions reads each entry for two of 12; causal models refuse."""
     model = tiny(position="bias_table")
     seq = model.steps(symbols(1, 12))["seq"]
     got = bias_table(seq, seq, 4)[0]
@@ -125,7 +125,7 @@ def test_full_table_on_larger_grids_takes_the_nearest_place() -> None:
 
 
 def test_offsets_on_a_grid() -> None:
-    """timm's, whose index counts offsets in the same order."""
+    """As in timm, whose index orders offsets in the same way."""
     theirs = RelPosBias((3, 5), num_heads=4)
     nn.init.normal_(theirs.relative_position_bias_table)
     ours = BiasOffset(context(axes=2, grid=(3, 5)))
@@ -137,7 +137,7 @@ def test_offsets_on_a_grid() -> None:
 @pytest.mark.parametrize("causal", [False, True])
 def test_offsets_are_clipped(causal: bool) -> None:
     """By a loop over pairs."""
-    ours = drawn(BiasOffset(context(causal=causal), clip=3))
+    ours = randomised(BiasOffset(context(causal=causal), clip=3))
     got = table(ours, line(9))
     low = 0 if causal else -3
     assert ours.table.shape == (4, 4 - low)
@@ -148,16 +148,16 @@ def test_offsets_are_clipped(causal: bool) -> None:
 
 @pytest.mark.parametrize("clip", [1, 2])
 def test_offsets_are_clipped_on_a_grid(clip: int) -> None:
-    """By a loop over pairs: by rows and by columns, each at the same clip, however long the side."""
-    ours = drawn(BiasOffset(context(axes=2, grid=(3, 5)), clip=clip))
+    """By a loop over pairs: rows and columns have the same clip, whatever the side."""
+    ours = randomised(BiasOffset(context(axes=2, grid=(3, 5)), clip=clip))
     side = 2 * clip + 1
     assert ours.table.shape == (4, side**2)
     numbers = ours.table.detach().unflatten(1, (side, side))
     for rows, columns in ((3, 5), (4, 6)):
-        places = lattice(rows, columns)
-        got = table(ours, places)
-        for i, here in enumerate(places[0].long().tolist()):
-            for j, there in enumerate(places[0].long().tolist()):
+        positions = lattice(rows, columns)
+        got = table(ours, positions)
+        for i, here in enumerate(positions[0].long().tolist()):
+            for j, there in enumerate(positions[0].long().tolist()):
                 down, along = (max(-clip, min(clip, a - b)) + clip for a, b in zip(here, there, strict=True))
                 assert_close(got[:, i, j], numbers[:, down, along])
 
@@ -165,9 +165,9 @@ def test_offsets_are_clipped_on_a_grid(clip: int) -> None:
 def test_trained_slopes_start_at_the_papers_and_learn() -> None:
     fixed, trained = tiny(position="alibi"), tiny(position="alibi", options={"position": {"slopes": "trained"}})
     initialise(trained, 0)
-    places = line(6)
-    assert_close(table(trained.position, places), table(fixed.position, places), rtol=1e-6, atol=1e-6)
-    seq = row(trained.position, places)
+    positions = line(6)
+    assert_close(table(trained.position, positions), table(fixed.position, positions), rtol=1e-6, atol=1e-6)
+    seq = sequence(trained.position, positions)
     bias_table(seq, seq, 4).sum().backward()
     assert (trained.position.steps.grad > 0).all()
     assert not list(fixed.position.parameters())
@@ -182,11 +182,11 @@ VARIANTS = [(name, {}) for name in BIASES] + [("alibi", {"slopes": "trained"}), 
 @pytest.mark.parametrize("axes", [1, 2])
 @pytest.mark.parametrize(("name", "options"), VARIANTS, ids=str)
 def test_inside_a_score_function(name: str, options: dict[str, object], axes: int, causal: bool) -> None:
-    """One number at a time inside FlexAttention gives what the whole table gives."""
-    scheme = drawn(factory("position", name, options)(context(axes=axes, causal=causal)))
+    """Entries computed one at a time inside FlexAttention equal the table."""
+    scheme = randomised(factory("position", name, options)(context(axes=axes, causal=causal)))
     coords = torch.arange(6).double()[None, :, None] if axes == 1 else lattice(*GRIDS[2])
     coords = torch.cat([torch.zeros(1, 2, axes, dtype=torch.float64), coords], 1)
-    seq = row(scheme, coords, prefix=2)
+    seq = sequence(scheme, coords, prefix=2)
     q, k, v = qkv(torch.float64, 2, n=8, m=8)
     with torch.no_grad():
         assert_close(
@@ -197,9 +197,9 @@ def test_inside_a_score_function(name: str, options: dict[str, object], axes: in
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="FlexAttention has gradients on a GPU only")
 @pytest.mark.parametrize(("name", "options"), VARIANTS, ids=str)
 def test_gradients_inside_a_score_function(name: str, options: dict[str, object]) -> None:
-    """A learned table gets the same gradient from the fused kernel as from the whole table."""
-    scheme = drawn(factory("position", name, options)(context(causal=True, grid=(64,)))).float().cuda()
-    seq = row(scheme, line(64).float().cuda())
+    """A learned table has the same gradient through the fused kernel as through the table."""
+    scheme = randomised(factory("position", name, options)(context(causal=True, grid=(64,)))).float().cuda()
+    seq = sequence(scheme, line(64).float().cuda())
     seq.index = seq.index.cuda()
     grads = []
     for path in (flex, eager):
@@ -212,19 +212,19 @@ def test_gradients_inside_a_score_function(name: str, options: dict[str, object]
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS[len(BIASES) :], ids=str)
-def test_options_keep_every_promise(name: str, options: dict[str, object]) -> None:
+def test_options_have_the_declared_properties(name: str, options: dict[str, object]) -> None:
     cached_decoding(tiny(causal=True, position=name, options={"position": options}), 6)
     relative(tiny(position=name, options={"position": options}), 6)
 
 
-class Turned(Alibi):
-    """Planted: a bias that knows keys only."""
+class KeysOnly(Alibi):
+    """Planted: a bias that depends on keys only."""
 
     def bias(self, head: Tensor, q_coords: tuple[Tensor, ...], k_coords: tuple[Tensor, ...]) -> Tensor:
         return super().bias(head, tuple(torch.zeros_like(axis) for axis in q_coords), k_coords)
 
 
-def test_planted_bias_of_keys_alone_is_caught() -> None:
+def test_planted_bias_of_keys_only_is_caught() -> None:
     coords = line(6)
     with pytest.raises(AssertionError):
-        assert_close(table(Turned(context()), coords), table(Alibi(context()), coords))
+        assert_close(table(KeysOnly(context()), coords), table(Alibi(context()), coords))

@@ -1,4 +1,4 @@
-"""Blocks against their equations, timm's LayerScale block, and the table of DeepNet's paper."""
+"""Blocks against their equations, timm's LayerScale block, and the table of the DeepNet paper."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ BRANCHES = {
 
 
 def formula(name: str, block: Block, x: Tensor, drop: Map) -> Tensor:
-    """What a block gives, written out; each branch in turn."""
+    """The output of a block, branch by branch."""
     cross = getattr(block, "cross_mixer", None)
     if name == "parallel":
         h = block.token_norm(x)
@@ -82,7 +82,7 @@ def formula(name: str, block: Block, x: Tensor, drop: Map) -> Tensor:
 
 
 def made(name: str, **options: Any) -> Block:
-    """A block with a branch for a memory where it has a place for one, all its weights large."""
+    """A block with large weights, and a cross-attention branch where it supports one."""
     ctx = replace(context(causal=True), peer=3)
     channel = "none" if node("block", name)[0].single else "mlp"
     parts = (factory("token_mixer", "attention"), factory("channel_mixer", channel), factory("norm", "layer"))
@@ -101,7 +101,7 @@ def test_equation(name: str) -> None:
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_dropout(name: str) -> None:
-    """On what each branch adds, with the draws of torch's own dropout in order."""
+    """On the output of each branch, with the random numbers of torch's dropout in order."""
     block = made(name, dropout=0.4).train()
     torch.manual_seed(3)
     ours = block(X, row(6), None, MEMORY)
@@ -115,7 +115,7 @@ SKIPPING = [name for name in BLOCKS if "drop_path" in node("block", name)[1]]
 
 @pytest.mark.parametrize("name", SKIPPING)
 def test_drop_path(name: str) -> None:
-    """Each sample skips each branch by itself, at the rate of its depth; what is kept makes up for it."""
+    """Each sample skips each branch independently, at the rate of its depth; kept branches are rescaled."""
     block, rate, size = made(name, drop_path=0.6).train(), 0.3, 3000
     block.drop.drop_path = rate  # as in the middle of three blocks
     x, memory = X[:1].expand(size, -1, -1), Memory(MEMORY.x[:1].expand(size, -1, -1), MEMORY.seq)
@@ -126,8 +126,8 @@ def test_drop_path(name: str) -> None:
     found = torch.zeros(size, dtype=torch.long)
     for kept in itertools.product((0.0, 1.0), repeat=len(calls)):
         draws = iter(kept)
-        wanted = formula(name, block, X, lambda h, draws=draws: h * next(draws) / (1 - rate))[0]
-        same = (ours - wanted).abs().flatten(1).amax(1) < 1e-9
+        expected = formula(name, block, X, lambda h, draws=draws: h * next(draws) / (1 - rate))[0]
+        same = (ours - expected).abs().flatten(1).amax(1) < 1e-9
         found += same
         chance = torch.tensor([1 - rate if k else rate for k in kept]).prod().item()
         assert abs(same.double().mean().item() - chance) < 4 * (chance * (1 - chance) / size) ** 0.5
@@ -142,19 +142,19 @@ def test_drop_path_grows_with_depth(name: str) -> None:
 
 @pytest.mark.parametrize("name", [n for n in BLOCKS if not node("block", n)[0].single])
 def test_an_empty_mixer_has_no_branch(name: str) -> None:
-    """No norm, no scale and no draw for it; the other branch is alone."""
+    """It has no norm, no scale and no random numbers; the other branch remains."""
     options = {"block": {"fused": False}} if name == "parallel" else {}
     model = tiny(block=name, channel_mixer="none", options=options)
     block = model.blocks[0]
     assert not [path for path, _ in block.named_parameters() if path.startswith("channel")]
     x, mixed = X, lambda h: block.token_mixer(h, row(6))
     if name == "parallel":
-        wanted = x + mixed(block.token_norm(x))
+        expected = x + mixed(block.token_norm(x))
     elif name == "deepnorm":
-        wanted = block.token_norm(4**0.25 * x + mixed(x))
+        expected = block.token_norm(4**0.25 * x + mixed(x))
     else:
-        wanted = BRANCHES[name](x, block.token_norm, mixed, block.token_finish, lambda h: h)
-    assert_close(block(x, row(6)), wanted)
+        expected = BRANCHES[name](x, block.token_norm, mixed, block.token_finish, lambda h: h)
+    assert_close(block(x, row(6)), expected)
 
 
 def test_layer_scale_is_timms() -> None:
@@ -193,7 +193,7 @@ def test_layer_scale_is_timms() -> None:
 
 @pytest.mark.parametrize(("depth", "start"), [(18, 0.1), (24, 1e-5), (36, 1e-6)])
 def test_layer_scale_starts_by_depth(depth: int, start: float) -> None:
-    """Touvron et al., section 2: the deeper, the smaller."""
+    """Touvron et al., section 2: deeper models start smaller."""
     block = factory("block", "layer_scale")(
         context(depth=depth), *(factory(f, n) for f, n in (("token_mixer", "pool"), ("channel_mixer", "mlp"))), nn_norm
     )
@@ -201,14 +201,14 @@ def test_layer_scale_starts_by_depth(depth: int, start: float) -> None:
 
 
 def nn_norm(ctx: Any) -> nn.Module:
-    """torch's own layer norm."""
+    """torch's layer norm."""
     return nn.LayerNorm(ctx.dim)
 
 
 @pytest.mark.parametrize(
     ("place", "alpha", "beta"),
     [
-        # figure 2 of Wang et al. 2022, worked out by hand for whole roots
+        # Figure 2 of Wang et al. 2022, by hand for integer roots.
         ({"depth": 8}, 2.0, 64**-0.25),
         ({"depth": 128, "causal": True}, 4.0, 1024**-0.25),
         ({"depth": 2, "peer": 2}, 0.81 * 32 ** (1 / 16), 0.87 / 32 ** (1 / 16)),
@@ -224,7 +224,7 @@ def test_deepnorm_constants(place: dict[str, Any], alpha: float, beta: float) ->
 
 
 def test_deepnorm_starts_smaller() -> None:
-    """Values, hidden layers and outputs by beta; queries and keys not; elsewhere outputs by sqrt(2 depth)."""
+    """Values, hidden layers and outputs by beta, queries and keys not; in other blocks outputs by sqrt(2 depth)."""
     plain, deep_ = (initialise(tiny(block=name), 0).blocks[1] for name in ("pre_norm", "deepnorm"))
     beta = 16**-0.25
     assert isinstance(deep_, DeepNorm)
@@ -237,7 +237,7 @@ def test_deepnorm_starts_smaller() -> None:
         assert_close(ours, theirs * beta * 2.0)
 
 
-def test_deepnorm_knows_no_other_memory() -> None:
+def test_deepnorm_refuses_other_memories() -> None:
     block = tiny(block="deepnorm").blocks[0]
     with pytest.raises(ValueError, match="use block=pre_norm"):
         block.add_cross(context(), factory("token_mixer", "attention"), factory("norm", "layer"))
@@ -251,16 +251,16 @@ def test_rezero_starts_as_the_identity() -> None:
     assert block.token_finish.weight.grad.item() != 0
 
 
-def test_blocks_refuse_what_they_have_no_place_for() -> None:
+def test_blocks_refuse_unsupported_mixers() -> None:
     with pytest.raises(ValueError, match="use channel_mixer=none"):
         tiny(block="single", channel_mixer="mlp")
     for name in BLOCKS:
         options = {"block": {"fused": False}} if name == "parallel" else {}
         with pytest.raises(ValueError, match="token_mixer and channel_mixer are both empty"):
-            tiny(block=name, channel_mixer="none", options=options, replace={"token_mixer": Nothing})
+            tiny(block=name, channel_mixer="none", options=options, replace={"token_mixer": AddsNothing})
 
 
-class Nothing(node("token_mixer", "pool")[0]):
+class AddsNothing(node("token_mixer", "pool")[0]):
     """A token mixer that adds nothing."""
 
     empty = True
@@ -273,7 +273,7 @@ def test_bert_normalises_before_the_first_block() -> None:
 
 
 class Louder(nn.Module):
-    """Planted: what a branch adds, half as much again."""
+    """Planted: scales the output of a branch by 1.5."""
 
     def forward(self, x: Tensor) -> Tensor:
         return 1.5 * x
@@ -282,13 +282,13 @@ class Louder(nn.Module):
 @pytest.mark.parametrize("name", BLOCKS)
 def test_planted_difference_is_caught(name: str) -> None:
     block = made(name)
-    wanted = formula(name, block, X, lambda h: h)
+    expected = formula(name, block, X, lambda h: h)
     block.drop = Louder()
     with pytest.raises(AssertionError):
-        assert_close(block(X, row(6), None, MEMORY), wanted)
+        assert_close(block(X, row(6), None, MEMORY), expected)
 
 
-def test_planted_weight_of_the_stream_is_caught() -> None:
+def test_planted_scale_of_the_stream_is_caught() -> None:
     block = made("deepnorm")
     block.alpha = 1.5  # 1.565 is right
     with pytest.raises(AssertionError):

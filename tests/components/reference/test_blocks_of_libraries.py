@@ -1,4 +1,4 @@
-"""The sandwich block against transformers' Gemma2DecoderLayer, the parallel one against timm's."""
+"""The sandwich block against transformers' Gemma2DecoderLayer, the parallel block against timm's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ X = torch.randn(2, N, D, dtype=torch.float64, generator=torch.Generator().manual
 
 @torch.no_grad()
 def gemma(ours: Block) -> nn.Module:
-    """Gemma 2's layer with the weights of a sandwich of attention and GEGLU; its scores are not capped."""
+    """Gemma 2's layer with the weights of a sandwich block of attention and GEGLU, without capped scores."""
     config = Gemma2Config(
         hidden_size=D,
         intermediate_size=ours.channel_mixer.proj_out.in_features,
@@ -55,37 +55,37 @@ def gemma(ours: Block) -> nn.Module:
 
 
 def sandwich() -> Block:
-    """A decoder's, of the parts that Gemma 2 has."""
+    """A decoder block with the components of Gemma 2."""
     options = {"token_mixer": {"num_kv_heads": 2}, "channel_mixer": {"activation": "gelu_tanh"}}
     return tiny(causal=True, block="sandwich", norm="rms", channel_mixer="glu", options=options).blocks[0]
 
 
-def asked(theirs: nn.Module) -> Tensor:
-    """What Gemma 2's layer makes of X, turned by no position; later tokens are hidden."""
+def reference_output(theirs: nn.Module) -> Tensor:
+    """The output of Gemma 2's layer for X, without rotation, with a causal mask."""
     still = (torch.ones(1, N, D // HEADS).double(), torch.zeros(1, N, D // HEADS).double())
     later = torch.full((N, N), -torch.inf, dtype=torch.float64).triu(1)[None, None]
     return theirs(X, position_embeddings=still, attention_mask=later)
 
 
 def test_sandwich_is_gemmas() -> None:
-    """Their norms and softmax are worked out in float32 whatever comes in."""
+    """Their norms and softmax are always in float32."""
     ours = sandwich()
-    assert_close(ours(X, row(N)), asked(gemma(ours)), rtol=1e-5, atol=1e-5)
+    assert_close(ours(X, row(N)), reference_output(gemma(ours)), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("norm", ["token_norm", "token_finish", "channel_norm", "channel_finish"])
-def test_each_norm_of_a_sandwich_is_seen(norm: str) -> None:
+def test_each_norm_of_a_sandwich_matters(norm: str) -> None:
     ours = sandwich()
     theirs = gemma(ours)
     setattr(ours, norm, nn.Identity())
     with pytest.raises(AssertionError):
-        assert_close(ours(X, row(N)), asked(theirs), rtol=1e-3, atol=1e-3)
+        assert_close(ours(X, row(N)), reference_output(theirs), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 def test_parallel_is_timms(bias: bool, fused: bool) -> None:
-    """Weights of the hidden layer come first in timm's joined projection."""
+    """In timm's fused projection the weights of the hidden layer come first."""
     options = {"token_mixer": {"bias": bias}, "channel_mixer": {"bias": bias}, "block": {"fused": fused}}
     ours = tiny(block="parallel", options=options).blocks[0]
     theirs = ParallelScalingBlock(

@@ -96,8 +96,8 @@ def test_dynamic_tanh() -> None:
     norm = initialise(DyT(context(), start=0.8), 0).double()
     assert_close(norm(X), torch.tanh(0.8 * X))
     stir(norm)
-    wanted = [norm.weight[c] * torch.tanh(norm.alpha * X[..., c]) + norm.bias[c] for c in range(D)]
-    assert_close(norm(X), torch.stack(wanted, -1))
+    expected = [norm.weight[c] * torch.tanh(norm.alpha * X[..., c]) + norm.bias[c] for c in range(D)]
+    assert_close(norm(X), torch.stack(expected, -1))
 
 
 def batch_norms() -> tuple[Batch, nn.BatchNorm1d]:
@@ -127,7 +127,7 @@ def test_batch_norm() -> None:
 
 
 def in_one_of_two(rank: int, port_file: str, found: str) -> None:
-    """A process's part of the batch: outputs, gradients and running statistics go to a file."""
+    """Writes one process's outputs, gradients and running statistics to a file."""
     torch.distributed.init_process_group("gloo", init_method=f"file://{port_file}", rank=rank, world_size=2)
     ours, _ = batch_norms()
     x = torch.cat([X, 2 * X])[rank::2].clone().requires_grad_()
@@ -139,7 +139,7 @@ def in_one_of_two(rank: int, port_file: str, found: str) -> None:
 
 @pytest.mark.full
 def test_batch_norm_over_two_processes(tmp_path: Path) -> None:
-    """Two processes with half the batch each give what one with the whole batch gives."""
+    """Two processes with half the batch each equal one with the whole batch."""
     torch.multiprocessing.spawn(in_one_of_two, (str(tmp_path / "meet"), str(tmp_path / "found")), nprocs=2)
     parts = [torch.load(tmp_path / f"found{rank}") for rank in (0, 1)]
     _, theirs = batch_norms()
@@ -154,13 +154,13 @@ def test_batch_norm_over_two_processes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [{"causal": True}, {"variable": True}, {"packed": True}])
-def test_batch_norm_refuses_tokens_that_may_not_meet(place: dict[str, bool]) -> None:
+def test_batch_norm_refuses_contexts_where_it_would_leak(place: dict[str, bool]) -> None:
     with pytest.raises(ValueError, match=r"norm Batch .* or norm=layer"):
         Batch(context(**place))
 
 
-def test_gates_of_shazeers_table() -> None:
-    """GLU and Bilinear, eq. 5; the others are timm's above."""
+def test_gates_of_shazeer() -> None:
+    """GLU and bilinear, eq. 5; the others are tested against timm above."""
     for activation, gate in (("sigmoid", lambda h: 1 / (1 + torch.exp(-h))), ("identity", lambda h: h)):
         ours = stir(GLU(context(), activation=activation)).double()
         first, second = (X @ ours.proj_in.weight.T).chunk(2, -1)
@@ -174,7 +174,7 @@ def test_any_expansion(expansion: float) -> None:
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "relu2", "silu"])
-def test_memory_with_a_plain_activation_is_an_mlp(activation: str, bias: bool) -> None:
+def test_memory_with_an_elementwise_activation_is_an_mlp(activation: str, bias: bool) -> None:
     ours = stir(Memory(context(), activation=activation, bias=bias)).double()
     mlp = MLP(context(), activation=activation, bias=bias).double()
     mlp.load_state_dict(ours.state_dict())

@@ -1,4 +1,4 @@
-"""Convolutions against torch's modules and against loops; shift and MONet against slices; the matrices against timm."""
+"""Convolutions against torch and loops; shift and MONet against slices; gMLP and fully connected against libraries."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ D = 16
 ROWS, COLUMNS = 4, 5
 
 
-def row(n: int, valid: Tensor | None = None, segment: Tensor | None = None) -> Seq:
-    """Facts of a row on a line."""
+def sequence(n: int, valid: Tensor | None = None, segment: Tensor | None = None) -> Seq:
+    """The `Seq` of tokens on a line."""
     return Seq(torch.arange(n), torch.arange(n).double()[None, :, None], valid, segment, grid=(n,))
 
 
 def plane(whole: bool = True) -> Seq:
-    """Facts of a full grid, or of the same tokens that do not say so."""
+    """The `Seq` of a full grid, or of the same tokens without `grid`."""
     coords = torch.cartesian_prod(torch.arange(ROWS), torch.arange(COLUMNS)).double()[None]
     return Seq(torch.arange(ROWS * COLUMNS), coords, grid=(ROWS, COLUMNS) if whole else None)
 
 
 def grid_context(**place: object) -> object:
-    """Where tokens lie on that grid."""
+    """A Context of tokens on that grid."""
     return context(axes=2, grid=(ROWS, COLUMNS), **place)
 
 
@@ -57,25 +57,25 @@ def test_on_a_line(kind: type, groups: int, kernel: int) -> None:
     theirs = nn.Conv1d(D, D, kernel, padding=kernel // 2, groups=groups).double()
     theirs.load_state_dict(ours.state_dict())
     x = torch.randn(2, 7, D, dtype=torch.float64)
-    assert_close(ours(x, row(7)), theirs(x.transpose(1, 2)).transpose(1, 2))
+    assert_close(ours(x, sequence(7)), theirs(x.transpose(1, 2)).transpose(1, 2))
 
 
 @pytest.mark.parametrize("kernel", [1, 2, 3, 4])
 @pytest.mark.parametrize(("kind", "groups"), KINDS)
 def test_on_a_causal_line(kind: type, groups: int, kernel: int) -> None:
-    """torch pads both ends: what follows the row is cut off."""
+    """torch pads both ends, so the end is cut off."""
     ours = made(kind(context(causal=True), kernel=kernel))
     theirs = nn.Conv1d(D, D, kernel, padding=kernel - 1, groups=groups).double()
     theirs.load_state_dict(ours.state_dict())
     x = torch.randn(2, 7, D, dtype=torch.float64)
-    wanted = theirs(x.transpose(1, 2))[..., :7].transpose(1, 2)
-    assert_close(ours(x, row(7)), wanted)
+    expected = theirs(x.transpose(1, 2))[..., :7].transpose(1, 2)
+    assert_close(ours(x, sequence(7)), expected)
     cache, parts = ours.init_cache(2), []
     for t in range(7):
         here = Seq(torch.tensor([t]), torch.full((1, 1, 1), float(t), dtype=torch.float64))
         parts.append(ours(x[:, t : t + 1], here, cache))
         assert cache.parts[0].shape[1] == min(t + 1, kernel - 1), "the last kernel - 1 inputs"
-    assert_close(torch.cat(parts, 1), wanted)
+    assert_close(torch.cat(parts, 1), expected)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -89,9 +89,9 @@ def test_on_a_grid(kind: type, groups: int, kernel: int, causal: bool) -> None:
     square[..., :kept] = ours.weight.detach()  # a causal kernel ends in its middle
     theirs.load_state_dict({"weight": square.view_as(theirs.weight), "bias": ours.bias.detach()})
     x = torch.randn(2, ROWS * COLUMNS, D, dtype=torch.float64)
-    wanted = theirs(x.transpose(1, 2).unflatten(2, (ROWS, COLUMNS))).flatten(2).transpose(1, 2)
+    expected = theirs(x.transpose(1, 2).unflatten(2, (ROWS, COLUMNS))).flatten(2).transpose(1, 2)
     for whole in (True, False):
-        assert_close(ours(x, plane(whole)), wanted)
+        assert_close(ours(x, plane(whole)), expected)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -104,39 +104,39 @@ def test_padding_and_documents(kind: type, groups: int, causal: bool) -> None:
     segment = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1, 1]])
     reach = range(-2, 1) if causal else range(-1, 2)
     for real, parts in ((valid, segment), (None, segment), (valid, None)):
-        out = ours(x, row(n, real, parts))
+        out = ours(x, sequence(n, real, parts))
         for b in range(2):
             for t in range(n if real is None else int(real[b].sum())):
-                wanted = ours.bias
+                expected = ours.bias
                 for number, step in enumerate(reach):
                     s = t + step
                     if not 0 <= s < n or (real is not None and not real[b, s]):
                         continue
                     if parts is None or parts[b, s] == parts[b, t]:
                         weight = ours.weight[..., number]
-                        wanted = wanted + (weight[:, 0] * x[b, s] if groups > 1 else weight @ x[b, s])
-                assert_close(out[b, t], wanted)
+                        expected = expected + (weight[:, 0] * x[b, s] if groups > 1 else weight @ x[b, s])
+                assert_close(out[b, t], expected)
 
 
-def test_a_kernel_needs_a_middle() -> None:
-    with pytest.raises(ValueError, match="kernel=4 has no middle; use an odd number such as 5"):
+def test_a_centred_kernel_must_be_odd() -> None:
+    with pytest.raises(ValueError, match="kernel=4 must be odd to have a middle; use 5"):
         Conv(context(), kernel=4)
-    with pytest.raises(ValueError, match="no middle"):
+    with pytest.raises(ValueError, match="kernel=2 must be odd"):
         DepthwiseConv(grid_context(causal=True), kernel=2)
 
 
 def test_planted_flip_is_caught() -> None:
-    """Planted: a convolution as in signal processing, whose kernel runs backwards."""
+    """Planted: a convolution as in signal processing, with a flipped kernel."""
     ours = made(Conv(context()))
     theirs = nn.Conv1d(D, D, 3, padding=1).double()
     theirs.load_state_dict({"weight": ours.weight.detach().flip(-1), "bias": ours.bias.detach()})
     x = torch.randn(2, 7, D, dtype=torch.float64)
     with pytest.raises(AssertionError):
-        assert_close(ours(x, row(7)), theirs(x.transpose(1, 2)).transpose(1, 2))
+        assert_close(ours(x, sequence(7)), theirs(x.transpose(1, 2)).transpose(1, 2))
 
 
 def paper_shift(images: Tensor) -> Tensor:
-    """The slices of S2-MLP's algorithm 1, written from a copy: images (B, rows, columns, C)."""
+    """Algorithm 1 of S2-MLP by slices: images (B, rows, columns, C)."""
     out, part = images.clone(), images.shape[-1] // 4
     out[:, 1:, :, :part] = images[:, :-1, :, :part]
     out[:, :-1, :, part : 2 * part] = images[:, 1:, :, part : 2 * part]
@@ -149,9 +149,9 @@ def test_shift_on_a_grid() -> None:
     ours = made(Shift(grid_context()))
     x = torch.randn(2, ROWS * COLUMNS, D, dtype=torch.float64)
     hidden = F.gelu(ours.proj_in(x)).unflatten(1, (ROWS, COLUMNS))
-    wanted = ours.proj_out(paper_shift(hidden).flatten(1, 2))
+    expected = ours.proj_out(paper_shift(hidden).flatten(1, 2))
     for whole in (True, False):
-        assert_close(ours(x, plane(whole)), wanted)
+        assert_close(ours(x, plane(whole)), expected)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -163,12 +163,12 @@ def test_shift_on_a_line(causal: bool) -> None:
     moved[:, 1:, : D // 2] = hidden[:, :-1, : D // 2]
     if not causal:
         moved[:, :-1, D // 2 :] = hidden[:, 1:, D // 2 :]
-    assert_close(ours(x, row(7)), ours.proj_out(moved))
+    assert_close(ours(x, sequence(7)), ours.proj_out(moved))
 
 
 @pytest.mark.parametrize("layer", [0, 1])
 def test_monet(layer: int) -> None:
-    """The unit with its maps apart: shifted in the first, third, ... layer only."""
+    """The unit written with separate maps; only the first, third, ... layer shifts."""
     ours = made(MONet(grid_context().at(layer), expansion=2.0, compression=4))
     x = torch.randn(2, ROWS * COLUMNS, D, dtype=torch.float64)
     (wa, wd), (ba, bd) = (each.split([32, 8]) for each in (ours.proj_in.weight, ours.proj_in.bias))
@@ -182,8 +182,8 @@ def test_monet(layer: int) -> None:
         return (h - h.mean(-1, keepdim=True)) / spread * layer_norm.weight + layer_norm.bias
 
     a, b = norm(first, ours.first_norm), norm(second, ours.second_norm)
-    wanted = (a + ours.alpha * a * b) @ ours.proj_out.weight.T + ours.proj_out.bias
-    assert_close(ours(x, plane()), wanted)
+    expected = (a + ours.alpha * a * b) @ ours.proj_out.weight.T + ours.proj_out.bias
+    assert_close(ours(x, plane()), expected)
 
 
 def test_gmlp_is_timms() -> None:
@@ -193,13 +193,13 @@ def test_gmlp_is_timms() -> None:
         theirs.get_submodule(name).load_state_dict(part.state_dict())
     theirs.gate.proj.load_state_dict({"weight": ours.gate.weight.detach(), "bias": ours.gate.bias.detach()})
     x = torch.randn(2, 6, D, dtype=torch.float64)
-    assert_close(ours(x, row(6)), theirs(x))
+    assert_close(ours(x, sequence(6)), theirs(x))
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("channels", ["shared", "full"])
 def test_fully_connected(channels: str, causal: bool) -> None:
-    """torch's linear layer over tokens, or over tokens and channels; causal: what is later has no weight."""
+    """torch's linear layer over tokens, or tokens and channels; causal: later tokens have no weight."""
     ours = made(FullyConnected(context(causal=causal), channels=channels))
     x = torch.randn(2, 6, D, dtype=torch.float64)
     width = D if channels == "full" else 1
@@ -208,11 +208,11 @@ def test_fully_connected(channels: str, causal: bool) -> None:
     for t in range(6) if causal else ():
         weight[t, :, t + 1 :] = 0.0
     theirs.load_state_dict({"weight": weight.reshape(6 * width, -1), "bias": ours.bias.detach().flatten()})
-    wanted = theirs(x.flatten(1)).view_as(x) if channels == "full" else theirs(x.transpose(1, 2)).transpose(1, 2)
-    assert_close(ours(x, row(6)), wanted)
+    expected = theirs(x.flatten(1)).view_as(x) if channels == "full" else theirs(x.transpose(1, 2)).transpose(1, 2)
+    assert_close(ours(x, sequence(6)), expected)
 
 
 @pytest.mark.parametrize("mixer", [GMLP, FullyConnected])
-def test_places_are_counted(mixer: type) -> None:
+def test_other_lengths_are_refused(mixer: type) -> None:
     with pytest.raises(ValueError, match="was built for 6 tokens and got 5"):
-        mixer(context())(torch.randn(1, 5, D), row(5))
+        mixer(context())(torch.randn(1, 5, D), sequence(5))

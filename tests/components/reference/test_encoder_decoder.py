@@ -1,4 +1,4 @@
-"""Two rows with copied weights: torch's own Transformer, its blocks alone and from symbols to symbols."""
+"""Encoder-decoder with copied weights against torch.nn.Transformer: its blocks, and the whole model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.helpers import TinyEmbedder, factory, stir, symbols
 
 
 def pair(norm_first: bool) -> tuple[nn.Module, nn.Transformer]:
-    """Our encoder-decoder, and torch's Transformer with the weights of its blocks."""
+    """Our encoder-decoder, and torch's Transformer with the weights of our blocks."""
     plan = EncoderDecoder(
         dim=16, depth=3, encoder_depth=2, heads=4, cross=factory("token_mixer", "attention", {"bias": True})
     )
@@ -35,7 +35,7 @@ def pair(norm_first: bool) -> tuple[nn.Module, nn.Transformer]:
     ours = stir(initialise(plan.build(ctx, parts), 0)).double().eval()
     theirs = nn.Transformer(16, 4, 2, 3, 64, 0.0, batch_first=True, norm_first=norm_first).double().eval()
     for stack, mine in ((theirs.encoder, ours.encoder), (theirs.decoder, ours)):
-        # torch normalises the stream once more at the end of each stack, whatever its layers do.
+        # torch applies one more norm at the end of each stack, with any layer.
         stack.norm = stack.norm if norm_first else None
         if norm_first:
             stack.norm.load_state_dict(mine.final_norm.state_dict())
@@ -46,7 +46,7 @@ def pair(norm_first: bool) -> tuple[nn.Module, nn.Transformer]:
 
 @torch.no_grad()
 def copy_layer(layer: nn.Module, block: nn.Module) -> None:
-    """The weights of one of our blocks, under torch's names."""
+    """Copies the weights of one of our blocks to torch's names."""
     crossing = block.cross_mixer is not None
     attentions = [(layer.self_attn, block.token_mixer)]
     norms = [(layer.norm1, block.token_norm)]
@@ -75,7 +75,7 @@ def test_transformer(norm_first: bool) -> None:
     hidden = torch.arange(7) >= lengths[:, None]
     future = torch.ones(6, 6, dtype=torch.bool).triu(1)
 
-    def wanted() -> torch.Tensor:
+    def expected() -> torch.Tensor:
         return theirs(
             found["source.placed"],
             found["placed"],
@@ -84,14 +84,14 @@ def test_transformer(norm_first: bool) -> None:
             memory_key_padding_mask=hidden,
         )
 
-    assert_close(found["normed"], wanted())
+    assert_close(found["normed"], expected())
     theirs.decoder.layers[1].multihead_attn.in_proj_bias[-3:] += 1.0
     with pytest.raises(AssertionError):
-        assert_close(found["normed"], wanted())
+        assert_close(found["normed"], expected())
 
 
 def original(ours: nn.Module, blocks: nn.Transformer, inputs: Tensor, source: Tensor, lengths: Tensor) -> Tensor:
-    """Section 3 of the paper around torch's blocks: one table, scaled for tokens and not for answers."""
+    """Section 3 of the paper around torch's blocks: one table, scaled for inputs and not for outputs."""
     table = ours.embedder.table
     dim = table.shape[1]
 
@@ -110,7 +110,7 @@ def original(ours: nn.Module, blocks: nn.Transformer, inputs: Tensor, source: Te
 
 
 @torch.no_grad()
-def test_the_preset_from_symbols_on() -> None:
+def test_the_preset_from_token_ids() -> None:
     ours = stir(preset("preset=original_transformer", "data=translation"))
     theirs = nn.Transformer(16, 4, 2, 2, 64, 0.0, batch_first=True).double().eval()
     for stack, mine in ((theirs.encoder, ours.encoder), (theirs.decoder, ours)):
@@ -118,10 +118,10 @@ def test_the_preset_from_symbols_on() -> None:
         for layer, block in zip(stack.layers, mine.blocks, strict=True):
             copy_layer(layer, block)
     inputs, source, lengths = symbols(2, 6), symbols(2, 7, 1), torch.tensor([4, 7])
-    wanted = original(ours, theirs, inputs, source, lengths)
-    assert_close(ours(inputs, source=source, source_lengths=lengths), wanted)
+    expected = original(ours, theirs, inputs, source, lengths)
+    assert_close(ours(inputs, source=source, source_lengths=lengths), expected)
     assert {name.partition(".")[0] for name, _ in ours.named_parameters()} == {"embedder", "blocks", "encoder"}
     plain = preset("preset=original_transformer", "data=translation", "tokenizer.scale=one")
     plain.load_state_dict(ours.state_dict())
     with pytest.raises(AssertionError):
-        assert_close(plain(inputs, source=source, source_lengths=lengths), wanted)
+        assert_close(plain(inputs, source=source, source_lengths=lengths), expected)

@@ -1,4 +1,4 @@
-"""The gated attention unit against its equations written out token by token."""
+"""The gated attention unit against its equations, token by token."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.helpers import context, stir, tiny
 D, S, E, N = 16, 4, 24, 7
 
 
-def row(valid: Tensor | None = None, segment: Tensor | None = None) -> Seq:
-    """Facts of a row on a line."""
+def sequence(valid: Tensor | None = None, segment: Tensor | None = None) -> Seq:
+    """The `Seq` of tokens on a line."""
     return Seq(torch.arange(N), torch.arange(N).double()[None, :, None], valid, segment)
 
 
@@ -39,7 +39,7 @@ def test_written_out(causal: bool) -> None:
     valid = torch.arange(N) < torch.tensor([[N], [5]])
     segment = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1, 1]])
     for real, parts in ((None, None), (valid, None), (None, segment), (valid, segment)):
-        out = unit(x, row(real, parts))
+        out = unit(x, sequence(real, parts))
         for b in range(2):
             for i in range(N if real is None else int(real[b].sum())):
                 seen = [j for j in range(N) if (j <= i or not causal) and (real is None or real[b, j])]
@@ -51,7 +51,7 @@ def test_written_out(causal: bool) -> None:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("heads", [1, 4])
 def test_a_trained_bias_written_out(heads: int, causal: bool) -> None:
-    """Eq. 4: the number of a distance is added to the score before it is squared; of many heads, the first one's."""
+    """Eq. 4: the bias of a distance is added to the score before squaring; with several heads, that of the first."""
     ctx = context(causal=causal, heads=heads)
     unit = stir(initialise(GatedAttentionUnit(ctx, expansion=1.5, key_dim=S), 0)).double()
     scheme = stir(initialise(T5Bias(ctx, buckets=8), 0)).double()
@@ -59,29 +59,29 @@ def test_a_trained_bias_written_out(heads: int, causal: bool) -> None:
     weights, biases = (each.split([E, E, S]) for each in (unit.proj_in.weight, unit.proj_in.bias))
     u, v, z = (F.silu(x @ w.T + b) for w, b in zip(weights, biases, strict=True))
     q, k = (z * unit.offsets.gain[i] + unit.offsets.offset[i] for i in range(2))
-    wanted = torch.zeros_like(x)
+    expected = torch.zeros_like(x)
     for b in range(2):
         for i in range(N):
             seen, read = range(i + 1 if causal else N), 0
             for j in seen:
-                # 8 buckets: of a causal row 4 exact ones, 4 to 7 the fifth; else 2 exact ones on each side, then one
+                # 8 buckets: causal, 4 exact ones, then 4 to 7 share the fifth; else 2 exact ones on each side, then one
                 far = min(i - j, 4) if causal else min(abs(i - j), 2) + 4 * (j > i)
                 read = read + torch.relu(q[b, i] @ k[b, j] / len(seen) + scheme.table[0, 0, far]) ** 2 * v[b, j]
-            wanted[b, i] = unit.proj_out.weight @ (u[b, i] * read) + unit.proj_out.bias
-    assert_close(unit(x, replace(row(), position=scheme)), wanted)
+            expected[b, i] = unit.proj_out.weight @ (u[b, i] * read) + unit.proj_out.bias
+    assert_close(unit(x, replace(sequence(), position=scheme)), expected)
     if causal:
         cache = unit.init_cache(2)
-        facts = [Seq(torch.tensor([i]), torch.tensor([[[float(i)]]]).double(), position=scheme) for i in range(N)]
-        assert_close(torch.cat([unit(x[:, i : i + 1], facts[i], cache) for i in range(N)], 1), wanted)
-    assert not torch.allclose(wanted, unit(x, row()))
-    unit(x, replace(row(), position=scheme)).square().sum().backward()
+        seqs = [Seq(torch.tensor([i]), torch.tensor([[[float(i)]]]).double(), position=scheme) for i in range(N)]
+        assert_close(torch.cat([unit(x[:, i : i + 1], seqs[i], cache) for i in range(N)], 1), expected)
+    assert not torch.allclose(expected, unit(x, sequence()))
+    unit(x, replace(sequence(), position=scheme)).square().sum().backward()
     assert scheme.table.grad[0, 0].abs().sum() > 0
     assert scheme.table.grad[0, 1:].abs().sum() == 0
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("position", ["rope", "t5_bias", "alibi"])
-def test_schemes_make_it_relative(position: str, causal: bool) -> None:
+def test_relative_positions_make_it_relative(position: str, causal: bool) -> None:
     for options in ({}, {"key_dim": 6}):
         picks = {"token_mixer": "gated_attention_unit", "position": position, "options": {"token_mixer": options}}
         relative(tiny(causal=causal, **picks), 6)
@@ -93,19 +93,19 @@ def test_dropout_is_on_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     unit, x = stir(initialise(GatedAttentionUnit(context(), dropout=0.25), 0)), torch.randn(2, N, D)
     drawn = []
     monkeypatch.setattr(F, "dropout", lambda w, rate, training, _inplace: drawn.append((w.shape, rate, training)) or w)
-    unit(x, row())
-    unit.eval()(x, row())
+    unit(x, sequence())
+    unit.eval()(x, sequence())
     assert drawn == [((2, 1, N, N), 0.25, True), ((2, 1, N, N), 0.25, False)]
 
 
-def test_queries_and_keys_start_apart() -> None:
+def test_queries_and_keys_start_different() -> None:
     gain = initialise(GatedAttentionUnit(context()), 0).offsets.gain
     assert (gain[0] - gain[1]).abs().min() > 0
     assert gain.mean().item() == pytest.approx(1.0, abs=0.05)
 
 
 class Leaks(GatedAttentionUnit):
-    """Planted: forgets that the model is causal."""
+    """Planted: ignores that the model is causal."""
 
     def __init__(self, ctx: object) -> None:
         super().__init__(ctx)

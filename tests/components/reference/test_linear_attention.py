@@ -1,4 +1,4 @@
-"""Linear attention against its weights written out one by one; its three forms and its state against each other."""
+"""Linear attention against its explicit weights; its three forms and its state against each other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from blockyard.contracts import Memory, Seq
 from blockyard.model._prefix import Prefix
-from blockyard.token_mixer import _linear
+from blockyard.token_mixer import _linear_sums
 from blockyard.token_mixer.linear_attention import LinearAttention
 from blockyard.weight_init import initialise
 from tests.components.properties.checks import cached_decoding, causality, packing, padding, relative
@@ -22,8 +22,8 @@ D, HEADS, K = 16, 4, 4
 FEATURES = ("elu", "relu", "polynomial")
 
 
-def row(n: int, start: int = 0, position: nn.Module | None = None, segment: Tensor | None = None) -> Seq:
-    """Facts of a row on a line."""
+def sequence(n: int, start: int = 0, position: nn.Module | None = None, segment: Tensor | None = None) -> Seq:
+    """The `Seq` of tokens on a line."""
     index = torch.arange(start, start + n)
     return Seq(index, index.double()[None, :, None], segment=segment, position=position)
 
@@ -34,7 +34,7 @@ def made(causal: bool, **options: object) -> LinearAttention:
 
 
 def similarity(q: Tensor, k: Tensor, feature: str) -> Tensor:
-    """What a query and a key are worth to each other, both (K,)."""
+    """The unnormalised weight of a query and a key, both (K,)."""
     if feature == "polynomial":
         return (1 + q @ k / math.sqrt(K)) ** 2
     phi = (lambda x: F.elu(x) + 1) if feature == "elu" else torch.relu
@@ -42,7 +42,7 @@ def similarity(q: Tensor, k: Tensor, feature: str) -> Tensor:
 
 
 def written_out(mixer: LinearAttention, x: Tensor, y: Tensor, causal: bool, segment: Tensor | None = None) -> Tensor:
-    """Each output as a weighted mean over the tokens that it sees."""
+    """Each output as a weighted mean over the tokens it sees."""
     weight = mixer.proj_in.weight
     q, k, v = x @ weight[:D].T, y @ weight[D : 2 * D].T, y @ weight[2 * D :].T
     out = torch.zeros_like(x)
@@ -62,16 +62,16 @@ def written_out(mixer: LinearAttention, x: Tensor, y: Tensor, causal: bool, segm
 @pytest.mark.parametrize("feature", FEATURES)
 def test_weights_written_out(feature: str, causal: bool) -> None:
     mixer, x = made(causal, feature=feature, chunk=3), torch.randn(2, 7, D, dtype=torch.float64)
-    assert_close(mixer(x, row(7)), written_out(mixer, x, x, causal))
+    assert_close(mixer(x, sequence(7)), written_out(mixer, x, x, causal))
     segment = torch.tensor([[0, 0, 0, 0, 1, 1, 1], [0, 1, 1, 2, 2, 2, 2]])
-    assert_close(mixer(x, row(7, segment=segment)), written_out(mixer, x, x, causal, segment))
+    assert_close(mixer(x, sequence(7, segment=segment)), written_out(mixer, x, x, causal, segment))
 
 
 @pytest.mark.parametrize("feature", FEATURES)
 def test_a_memory(feature: str) -> None:
     mixer = made(True, feature=feature)
     x, y = torch.randn(2, 3, D, dtype=torch.float64), torch.randn(2, 5, D, dtype=torch.float64)
-    assert_close(mixer(x, row(3), memory=Memory(y, row(5))), written_out(mixer, x, y, causal=False))
+    assert_close(mixer(x, sequence(3), memory=Memory(y, sequence(5))), written_out(mixer, x, y, causal=False))
 
 
 @pytest.mark.parametrize("position", ["none", "rope"])
@@ -81,15 +81,15 @@ def test_parallel_chunked_and_recurrent_forms_agree(feature: str, position: str)
     x, n = torch.randn(2, 13, D, dtype=torch.float64), 13
     segment = torch.tensor([[0] * 6 + [1] * 7, [0] * 2 + [1] * 3 + [2] * 8])
     for documents in (None, segment):
-        whole = made(True, feature=feature, chunk=n)(x, row(n, 0, scheme, documents))
+        whole = made(True, feature=feature, chunk=n)(x, sequence(n, 0, scheme, documents))
         for chunk in (1, 2, 5, 12):
-            pieces = made(True, feature=feature, chunk=chunk)(x, row(n, 0, scheme, documents))
+            pieces = made(True, feature=feature, chunk=chunk)(x, sequence(n, 0, scheme, documents))
             assert_close(pieces, whole, rtol=1e-9, atol=1e-9)
     mixer, parts = made(True, feature=feature), []
     cache = mixer.init_cache(2)
     for start, size in ((0, 1), (1, 4), (5, 1), (6, 7)):
-        parts.append(mixer(x[:, start : start + size], row(size, start, scheme), cache))
-    assert_close(torch.cat(parts, 1), made(True, feature=feature)(x, row(n, 0, scheme)), rtol=1e-9, atol=1e-9)
+        parts.append(mixer(x[:, start : start + size], sequence(size, start, scheme), cache))
+    assert_close(torch.cat(parts, 1), made(True, feature=feature)(x, sequence(n, 0, scheme)), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("feature", FEATURES)
@@ -97,23 +97,23 @@ def test_the_state_does_not_grow(feature: str) -> None:
     mixer = made(True, feature=feature).float()
     cache, sizes = mixer.init_cache(2), []
     for t in range(20):
-        mixer(torch.randn(2, 1, D), row(1, t), cache)
+        mixer(torch.randn(2, 1, D), sequence(1, t), cache)
         sizes.append(cache.bytes)
     features = 1 + 2 * K + K * (K - 1) // 2 if feature == "polynomial" else K
     assert set(sizes) == {2 * HEADS * features * (K + 1) * 4}
 
 
-def test_rows_of_the_state_change_places() -> None:
+def test_the_state_can_be_reordered() -> None:
     mixer, x = made(True), torch.randn(2, 6, D, dtype=torch.float64)
     cache, order = mixer.init_cache(2), torch.tensor([1, 1])
-    mixer(x[:, :5], row(5), cache)
+    mixer(x[:, :5], sequence(5), cache)
     cache.reorder(order)
-    wanted = mixer(torch.cat([x[order, :5], x[:, 5:]], 1), row(6))[:, 5:]
-    assert_close(mixer(x[:, 5:], row(1, 5), cache), wanted)
+    expected = mixer(torch.cat([x[order, :5], x[:, 5:]], 1), sequence(6))[:, 5:]
+    assert_close(mixer(x[:, 5:], sequence(1, 5), cache), expected)
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-def test_every_map_keeps_what_is_declared(feature: str) -> None:
+def test_every_feature_map_has_the_declared_properties(feature: str) -> None:
     for chunk in (2, 64):
         options = {"token_mixer": {"feature": feature, "chunk": chunk}}
         for position in ("none", "rope"):
@@ -135,27 +135,28 @@ def test_rotation_makes_it_relative(feature: str, causal: bool) -> None:
 
 @pytest.mark.parametrize("feature", FEATURES)
 def test_half_precision_keeps_sums_exact(feature: str) -> None:
-    """Under autocast only the projections are in bfloat16: sums, and so what a row comes to, do not hang on chunks."""
+    """Under autocast only the projections are in bfloat16, so sums do not depend on the chunk size."""
     h = torch.randn(1, 512, 3 * D, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
     outs = []
     for chunk in (1, 64, 512):
         mixer = made(True, feature=feature, chunk=chunk).float()
         with torch.autocast("cpu", torch.bfloat16):
-            outs.append(mixer.mix(h, row(512)))
+            outs.append(mixer.mix(h, sequence(512)))
         assert outs[-1].dtype == torch.bfloat16
-        exact = mixer.mix(h.float(), row(512))
+        exact = mixer.mix(h.float(), sequence(512))
         assert_close(outs[-1].float(), exact, rtol=2**-8, atol=1e-4)  # half a step of bfloat16
     for out in outs[1:]:
         assert (out != outs[0]).float().mean() < 0.01  # a number may lie where rounding turns
 
 
-def test_planted_forgotten_documents_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: the state is carried over the end of a document."""
-    plain = _linear.chunks
+def test_planted_leak_between_documents_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: the state carries over from one document to the next."""
+    plain = _linear_sums.chunked_sums
     model = tiny(causal=True, token_mixer="linear_attention", options={"token_mixer": {"chunk": 2}})
     packing(model, 6)
     monkeypatch.setattr(
-        "blockyard.token_mixer.linear_attention.chunks", lambda row, base, segment, chunk: plain(row, base, None, chunk)
+        "blockyard.token_mixer.linear_attention.chunked_sums",
+        lambda parts, base, segment, chunk: plain(parts, base, None, chunk),
     )
     assert model(symbols(2, 6)).isfinite().all()
     with pytest.raises(AssertionError):

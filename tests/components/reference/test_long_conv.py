@@ -1,4 +1,4 @@
-"""The long convolution against torch's convolutions with its weights written out, and against a loop."""
+"""The long convolution against torch's convolutions with explicit weights, and against a loop."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.helpers import context, stir, tiny
 D, N, ROWS, COLUMNS = 16, 9, 4, 5
 
 
-def row(n: int, valid: Tensor | None = None, segment: Tensor | None = None) -> Seq:
-    """Facts of a row on a line."""
+def sequence(n: int, valid: Tensor | None = None, segment: Tensor | None = None) -> Seq:
+    """The `Seq` of tokens on a line."""
     return Seq(torch.arange(n), torch.arange(n).double()[None, :, None], valid, segment, grid=(n,))
 
 
@@ -31,9 +31,9 @@ def made(ctx: object, **options: object) -> LongConv:
 
 
 def g(mixer: LongConv, distance: Tensor, side: int) -> Tensor:
-    """The weights of distances (..., A) within a row whose longest side is this, from the equation: (..., D)."""
+    """The weights of distances (..., A) on a grid with longest side `side`, from the equation: (..., D)."""
     net = mixer.weights
-    # A hundredth is left after 1.5 rows in the first channel, after 0.3 rows in the last.
+    # A hundredth remains at 1.5 sequence lengths in the first channel, at 0.3 in the last.
     rates = [math.log(100) * (1 / 1.5 + (1 / 0.3 - 1 / 1.5) * c / (D - 1)) for c in range(D)]
     taps = []
     for d in (distance / side).reshape(-1, distance.shape[-1]):
@@ -46,14 +46,14 @@ def g(mixer: LongConv, distance: Tensor, side: int) -> Tensor:
 
 @pytest.mark.parametrize("cutoff", [1, 3, 4, None])
 @pytest.mark.parametrize("causal", [False, True])
-def test_it_is_a_convolution_cut_off_at_k(causal: bool, cutoff: int | None) -> None:
-    """Kernel k - 1 to both sides, or k to the past; without a cut-off as long as the row."""
+def test_it_is_a_convolution_with_a_cutoff(causal: bool, cutoff: int | None) -> None:
+    """A kernel of k - 1 to both sides, or of k to the past; without a cutoff, as long as the sequence."""
     mixer, x = made(context(causal=causal, grid=(N,)), cutoff=cutoff), torch.randn(2, N, D, dtype=torch.float64)
     reach = N - 1 if cutoff is None else cutoff - 1
     back = torch.arange(reach, -1 if causal else -reach - 1, -1, dtype=torch.float64)  # i - j, from far behind on
     kernel = g(mixer, back[:, None], N).T[:, None]  # (D, 1, taps)
     line = F.pad(x.transpose(1, 2), (reach, 0 if causal else reach))
-    assert_close(mixer(x, row(N)), F.conv1d(line, kernel, groups=D).transpose(1, 2))
+    assert_close(mixer(x, sequence(N)), F.conv1d(line, kernel, groups=D).transpose(1, 2))
 
 
 @pytest.mark.parametrize("cutoff", [2, None])
@@ -65,10 +65,10 @@ def test_on_a_grid(cutoff: int | None) -> None:
     between = torch.stack(torch.meshgrid(*far, indexing="ij"), -1)  # (taps, taps, 2)
     kernel = g(mixer, between, COLUMNS).permute(2, 0, 1)[:, None]
     image = x.transpose(1, 2).unflatten(2, (ROWS, COLUMNS))
-    wanted = F.conv2d(image, kernel, padding=reach, groups=D).flatten(2).transpose(1, 2)
+    expected = F.conv2d(image, kernel, padding=reach, groups=D).flatten(2).transpose(1, 2)
     coords = torch.cartesian_prod(torch.arange(ROWS), torch.arange(COLUMNS)).double()[None]
     for grid in ((ROWS, COLUMNS), None):
-        assert_close(mixer(x, Seq(torch.arange(ROWS * COLUMNS), coords, grid=grid)), wanted)
+        assert_close(mixer(x, Seq(torch.arange(ROWS * COLUMNS), coords, grid=grid)), expected)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -78,35 +78,35 @@ def test_padding_and_documents(causal: bool) -> None:
     valid = torch.arange(N) < torch.tensor([[N], [6]])
     segment = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1, 1, 1, 1]])
     for real, parts in ((valid, segment), (None, segment), (valid, None)):
-        out = mixer(x, row(N, real, parts))
+        out = mixer(x, sequence(N, real, parts))
         for b in range(2):
             for i in range(N if real is None else int(real[b].sum())):
-                wanted = torch.zeros(D, dtype=torch.float64)
+                expected = torch.zeros(D, dtype=torch.float64)
                 for j in range(N):
                     seen = (real is None or real[b, j]) and (parts is None or parts[b, i] == parts[b, j])
                     if seen and abs(i - j) < 6 and (j <= i or not causal):
-                        wanted = wanted + g(mixer, torch.tensor([i - j]).double(), N) * x[b, j]
-                assert_close(out[b, i], wanted)
+                        expected = expected + g(mixer, torch.tensor([i - j]).double(), N) * x[b, j]
+                assert_close(out[b, i], expected)
 
 
-def test_parameters_do_not_depend_on_the_row() -> None:
+def test_parameters_do_not_depend_on_the_length() -> None:
     sizes = {sum(p.numel() for p in LongConv(context(grid=(n,))).parameters()) for n in (6, 600)}
     assert len(sizes) == 1
 
 
-def test_a_cut_off_bounds_the_cache() -> None:
+def test_a_cutoff_bounds_the_cache() -> None:
     for cutoff, kept in ((4, 3), (None, N)):
         mixer = made(context(causal=True, grid=(N,)), cutoff=cutoff)
         cache, x, parts = mixer.init_cache(1), torch.randn(1, N, D, dtype=torch.float64), []
         for t in range(N):
             here = Seq(torch.tensor([t]), torch.full((1, 1, 1), float(t), dtype=torch.float64))
             parts.append(mixer(x[:, t : t + 1], here, cache))
-        assert_close(torch.cat(parts, 1), mixer(x, row(N)))
+        assert_close(torch.cat(parts, 1), mixer(x, sequence(N)))
         assert cache.parts[0].shape[1] == kept
 
 
 @pytest.mark.parametrize("cutoff", [1, 3])
-def test_a_cut_off_keeps_what_is_declared(cutoff: int) -> None:
+def test_a_cutoff_has_the_declared_properties(cutoff: int) -> None:
     options = {"token_mixer": {"cutoff": cutoff}}
     for axes in (1, 2):
         model = tiny(causal=True, axes=axes, token_mixer="long_conv", options=options)
@@ -116,19 +116,19 @@ def test_a_cut_off_keeps_what_is_declared(cutoff: int) -> None:
         packing(tiny(causal=causal, token_mixer="long_conv", options=options), 6)
 
 
-def test_its_transforms_are_counted() -> None:
-    """5 / 2 n log2 n for a row of real numbers twice as long: of the weights, of two rows, and of those back."""
+def test_its_ffts_are_counted() -> None:
+    """5 / 2 n log2 n for a real sequence of twice the length: the weights, two sequences, and their inverse."""
     mixer, n = LongConv(context(grid=(16,))), 16
     linear = sum(2 * 2 * n * w.in_features * w.out_features for w in mixer.modules() if isinstance(w, nn.Linear))
     with counter() as counted:
-        initialise(mixer, 0)(torch.randn(2, n, D), row(n))
+        initialise(mixer, 0)(torch.randn(2, n, D), sequence(n))
     assert counted.get_total_flops() == linear + (1 + 2 + 2) * D * (2 * n) * 5 * 5 // 2
 
 
 class Wraps(LongConv):
-    """Planted: the transform is only as long as the row, so that its end meets its start."""
+    """Planted: the FFT is only as long as the sequence, so it wraps around."""
 
-    def _transformed(self, x: Tensor, grid: tuple[int, ...]) -> Tensor:
+    def _by_fft(self, x: Tensor, grid: tuple[int, ...]) -> Tensor:
         (n,) = grid
         distance = torch.arange(n, dtype=x.dtype)[:, None]
         weights = torch.fft.rfft(self.kernel(distance)[None], dim=1)
@@ -140,10 +140,10 @@ def test_planted_wrap_is_caught() -> None:
         causality(tiny(causal=True, replace={"token_mixer": Wraps}), 6)
 
 
-def test_half_precision_is_left_to_the_rest() -> None:
+def test_half_precision_does_not_reach_the_fft() -> None:
     mixer = nn.Sequential(made(context(causal=True, grid=(N,))).float())[0]
     x = torch.randn(2, N, D)
     with torch.autocast("cpu", torch.bfloat16):
-        assert_close(mixer(x, row(N)), mixer(x.double().float(), row(N)))
-        assert mixer(x.bfloat16(), row(N)).dtype == torch.bfloat16
-    assert_close(mixer(x.bfloat16(), row(N)).float(), mixer(x, row(N)), rtol=3e-2, atol=3e-2)
+        assert_close(mixer(x, sequence(N)), mixer(x.double().float(), sequence(N)))
+        assert mixer(x.bfloat16(), sequence(N)).dtype == torch.bfloat16
+    assert_close(mixer(x.bfloat16(), sequence(N)).float(), mixer(x, sequence(N)), rtol=3e-2, atol=3e-2)

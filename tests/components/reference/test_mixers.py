@@ -1,4 +1,4 @@
-"""Token MLP, Fourier and pooling against timm and numpy; each causal or padded form against a loop."""
+"""Token MLP, Fourier and pooling against timm and numpy; causal and padded forms against a loop."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.helpers import context, stir, tiny
 D = 16
 
 
-def row(n: int, valid: torch.Tensor | None = None, segment: torch.Tensor | None = None) -> Seq:
-    """Facts of a row on a line."""
+def sequence(n: int, valid: torch.Tensor | None = None, segment: torch.Tensor | None = None) -> Seq:
+    """The `Seq` of tokens on a line."""
     return Seq(torch.arange(n), torch.arange(n).double()[None, :, None], valid, segment, grid=(n,))
 
 
 def test_token_mlp_in_a_mixer_block() -> None:
-    """A whole pre-norm block with a biased MLP is timm's MixerBlock."""
+    """A pre-norm block with a biased MLP is timm's MixerBlock."""
     theirs = MixerBlock(D, 6).double().eval()
     block = tiny(token_mixer="token_mlp", options={"channel_mixer": {"bias": True}}).blocks[0]
     block.token_norm.eps = block.channel_norm.eps = 1e-6
@@ -39,16 +39,16 @@ def test_token_mlp_in_a_mixer_block() -> None:
     for name, ours in names.items():
         theirs.get_submodule(name).load_state_dict(ours.state_dict())
     x = torch.randn(2, 6, D, dtype=torch.float64)
-    assert_close(block(x, row(6)), theirs(x))
+    assert_close(block(x, sequence(6)), theirs(x))
 
 
 @pytest.mark.parametrize("scale", ["ortho", "none"])
 def test_fourier(scale: str) -> None:
     x = torch.randn(2, 6, D, dtype=torch.float64)
-    wanted = np.fft.fft(np.fft.fft(x.numpy(), axis=-1), axis=-2).real
+    expected = np.fft.fft(np.fft.fft(x.numpy(), axis=-1), axis=-2).real
     if scale == "ortho":
-        wanted = wanted / np.sqrt(6 * D)
-    assert_close(Fourier(context(), scale=scale)(x, row(6)), torch.from_numpy(wanted))
+        expected = expected / np.sqrt(6 * D)
+    assert_close(Fourier(context(), scale=scale)(x, sequence(6)), torch.from_numpy(expected))
 
 
 @pytest.mark.parametrize("size", [1, 3, 5])
@@ -58,9 +58,9 @@ def test_pool_on_a_grid(size: int) -> None:
     rows, cols = torch.meshgrid(torch.arange(5), torch.arange(4), indexing="ij")
     coords = torch.stack([rows, cols], -1).reshape(1, 20, 2).double()
     mixer = Pool(context(axes=2, grid=(5, 4)), size=size)
-    wanted = Pooling(size)(images).flatten(2).transpose(1, 2)
-    assert_close(mixer(x, Seq(torch.arange(20), coords, grid=(5, 4))), wanted)
-    assert_close(mixer(x, Seq(torch.arange(20), coords)), wanted)  # by coordinates
+    expected = Pooling(size)(images).flatten(2).transpose(1, 2)
+    assert_close(mixer(x, Seq(torch.arange(20), coords, grid=(5, 4))), expected)
+    assert_close(mixer(x, Seq(torch.arange(20), coords)), expected)  # by coordinates
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -71,7 +71,7 @@ def test_pool_on_a_line(size: int, causal: bool) -> None:
     x = torch.randn(2, n, D, dtype=torch.float64)
     valid = torch.arange(n) < torch.tensor([[7], [5]])
     segment = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1, 1]])
-    out = Pool(context(causal=causal), size=size)(x, row(n, valid, segment))
+    out = Pool(context(causal=causal), size=size)(x, sequence(n, valid, segment))
     for b in range(2):
         for t in range(int(valid[b].sum())):
             near = [
@@ -85,7 +85,7 @@ def test_pool_on_a_line(size: int, causal: bool) -> None:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("size", [3, 5])
 def test_pool_on_a_grid_of_documents(size: int, causal: bool) -> None:
-    """A loop over the tokens of grids that hold two documents each, one of them padded at its end."""
+    """A loop over the tokens of grids with two documents each, one of them padded at the end."""
     rows, cols, reach = 3, 4, size // 2
     n = rows * cols
     place = torch.cartesian_prod(torch.arange(rows), torch.arange(cols))
@@ -94,8 +94,8 @@ def test_pool_on_a_grid_of_documents(size: int, causal: bool) -> None:
     x = torch.randn(2, n, D, dtype=torch.float64)
     mixer = Pool(context(causal=causal, axes=2, grid=(rows, cols)), size=size)
     for real in (None, valid):
-        facts = Seq(torch.arange(n), place.double()[None], real, segment, grid=(rows, cols))
-        out = mixer(x, facts)
+        seqs = Seq(torch.arange(n), place.double()[None], real, segment, grid=(rows, cols))
+        out = mixer(x, seqs)
         for b in range(2):
             for t in range(n if real is None else int(real[b].sum())):
                 near = [
@@ -110,7 +110,7 @@ def test_pool_on_a_grid_of_documents(size: int, causal: bool) -> None:
 
 
 def test_planted_border_is_caught() -> None:
-    """Planted: the border counts as zeros, as `avg_pool2d` does unless told otherwise."""
+    """Planted: the border counts as zeros, the default of `avg_pool2d`."""
     images = torch.randn(1, D, 3, 3, dtype=torch.float64)
     ours = stir(Pool(context(axes=2, grid=(3, 3))))
     x = images.flatten(2).transpose(1, 2)
@@ -123,4 +123,4 @@ def test_planted_border_is_caught() -> None:
 def test_token_mlp_takes_one_length() -> None:
     mixer = TokenMLP(context())
     with pytest.raises(ValueError, match="built for 6 tokens and got 5"):
-        mixer(torch.randn(1, 5, D), row(5))
+        mixer(torch.randn(1, 5, D), sequence(5))

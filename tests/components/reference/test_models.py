@@ -1,4 +1,4 @@
-"""Whole models with copied weights: Hugging Face's GPT-2, timm's Vision Transformer."""
+"""Whole models with copied weights against Hugging Face's GPT-2 and timm's Vision Transformer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def gpt2() -> tuple[nn.Module, GPT2LMHeadModel]:
     }
     for name, value in theirs.transformer.h.named_parameters():
         number, module, kind = re.fullmatch(r"(\d+)\.(.+)\.(weight|bias)", name).groups()
-        # GPT-2 keeps linear weights the other way round.
+        # GPT-2 stores linear weights transposed.
         value = value.T if value.ndim == 2 else value
         copied[f"blocks.{number}.{names[module]}.{kind}"] = value
     copied["final_norm.weight"] = theirs.transformer.ln_f.weight
@@ -61,8 +61,8 @@ def test_gpt2() -> None:
     assert_close(ours(inputs), theirs(inputs).logits, rtol=1e-6, atol=1e-6)
 
 
-def test_gpt2_continues_alike() -> None:
-    """Greedy continuation from a cache is that of transformers' own loop."""
+def test_gpt2_generates_the_same() -> None:
+    """Greedy decoding from a cache equals transformers' `generate`."""
     ours, theirs = gpt2()
     prompt = symbols(1, 3)
     cache, row = ours.init_cache(1), prompt
@@ -70,7 +70,7 @@ def test_gpt2_continues_alike() -> None:
     for _ in range(3):
         new = ours(new, cache=cache)[:, -1:].argmax(-1)
         row = torch.cat([row, new], 1)
-    wanted = theirs.generate(
+    expected = theirs.generate(
         prompt,
         attention_mask=torch.ones_like(prompt),
         max_new_tokens=3,
@@ -78,7 +78,7 @@ def test_gpt2_continues_alike() -> None:
         pad_token_id=0,
         eos_token_id=None,
     )
-    assert torch.equal(row, wanted)
+    assert torch.equal(row, expected)
 
 
 @pytest.mark.parametrize("pool", ["token", "avg"])
@@ -144,7 +144,7 @@ def test_vision_transformer(pool: str) -> None:
 
 
 def test_post_norm_block() -> None:
-    """torch's encoder layer normalises after each sum unless told otherwise."""
+    """torch's encoder layer is post-norm by default."""
     block = tiny(
         block="post_norm",
         options={"token_mixer": {"bias": True}, "channel_mixer": {"bias": True, "activation": "relu"}},
@@ -167,7 +167,7 @@ def test_post_norm_block() -> None:
 
 
 def test_parallel_block() -> None:
-    """Its equation, with the mixers called one by one."""
+    """Its equation, with the mixers called separately."""
     block = tiny(block="parallel").blocks[0]
     x = torch.randn(2, 6, 16, dtype=torch.float64)
     h = block.token_norm(x)

@@ -1,4 +1,4 @@
-"""Latents with copied weights: the Perceiver of transformers."""
+"""The perceiver with copied weights against transformers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.helpers import TinyEmbedder, factory, stir, symbols
 
 
 def pair() -> tuple[nn.Module, PerceiverModel]:
-    """Our model, and theirs with our weights; theirs ends before a last norm."""
+    """Our model, and theirs with our weights; theirs has no final norm."""
     attention = factory("token_mixer", "attention", {"bias": True})
     plan = Perceiver(dim=16, depth=2, heads=4, num_latents=3, cross=attention)
     ctx = plan.context(DataSpec("text", (6,), variable=True), TokenSpec((6,), vocabulary=11, variable=True), 11)
@@ -61,7 +61,7 @@ def copied(ours: nn.Module, widening: int) -> PerceiverModel:
 
 @torch.no_grad()
 def copy_layer(layer: nn.Module, block: nn.Module, reads: nn.Module | None) -> None:
-    """The weights of one of our blocks, under their names."""
+    """Copies the weights of one of our blocks to their names."""
     inner, mixer = layer.attention.self, block.token_mixer
     weights, biases = mixer.proj_in.weight.chunk(3), mixer.proj_in.bias.chunk(3)
     for part, weight, bias in zip((inner.query, inner.key, inner.value), weights, biases, strict=True):
@@ -89,8 +89,8 @@ def test_perceiver() -> None:
 
 
 @torch.no_grad()
-def test_the_preset_from_pixels_to_answers() -> None:
-    """Pixels and places by hand, theirs on them, then norm, mean and answer by hand."""
+def test_the_preset_from_pixels_to_predictions() -> None:
+    """Embedding by hand, their layers, then norm, pooling and head by hand."""
     words = ["data=digits", "model.num_latents=3", "position.width=8"]
     ours = stir(preset("preset=perceiver", *words))
     pixels = images()
@@ -103,8 +103,8 @@ def test_the_preset_from_pixels_to_answers() -> None:
     latents = copied(ours, 1)(inputs=torch.cat([tokens, code], -1)).last_hidden_state
     scaled = (latents - latents.mean(-1, keepdim=True)) / (latents.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
     mean = (scaled * ours.final_norm.weight + ours.final_norm.bias).mean(1)
-    wanted = mean @ ours.head.proj.weight.T + ours.head.proj.bias
-    assert_close(ours(pixels), wanted)
+    expected = mean @ ours.head.proj.weight.T + ours.head.proj.bias
+    assert_close(ours(pixels), expected)
     ours.latents.vectors[0, 0] += 1.0
     with pytest.raises(AssertionError):
-        assert_close(ours(pixels), wanted)
+        assert_close(ours(pixels), expected)

@@ -19,11 +19,11 @@ from blockyard.position.learned import Learned
 from blockyard.position.rope import Rope
 from blockyard.position.sinusoidal import Sinusoidal
 from tests.helpers import context, symbols, tiny
-from tests.ops.test_attend import facts
+from tests.ops.test_attend import seqs
 
 
 def line(n: int) -> torch.Tensor:
-    """Coordinates of a row (1, N, 1)."""
+    """Coordinates of a line (1, N, 1)."""
     return torch.arange(n, dtype=torch.float64)[None, :, None]
 
 
@@ -37,14 +37,14 @@ def test_rope_on_a_line() -> None:
     q, k = torch.randn(2, 4, 9, 8, dtype=torch.float64), torch.randn(2, 2, 9, 8, dtype=torch.float64)
     angle = torch.outer(torch.arange(9).double(), 10000.0 ** -(torch.arange(0, 8, 2).double() / 8))
     angle = torch.cat([angle, angle], -1)[None]
-    wanted = apply_rotary_pos_emb(q, k, angle.cos(), angle.sin())
+    expected = apply_rotary_pos_emb(q, k, angle.cos(), angle.sin())
     ours = Rope(context(dim=32)).rotate(q, k, line(9), line(9))
-    assert_close(ours, wanted)
+    assert_close(ours, expected)
 
 
 @pytest.mark.parametrize(("base", "temperature"), [(None, 100.0), (100.0, 100.0), (10000.0, 10000.0)])
 def test_rope_on_a_grid(base: float | None, temperature: float) -> None:
-    """Axial as in timm (language frequencies), whose pairs are neighbours and not halves; 100 unless told."""
+    """Axial as in timm (language frequencies), whose pairs are neighbours and not halves; base 100 by default."""
     rows, cols, width = 3, 5, 16
     sin, cos = build_rotary_pos_embed(
         [rows, cols], dim=width, temperature=temperature, in_pixels=False, dtype=torch.float64
@@ -60,22 +60,22 @@ def test_rope_on_a_grid(base: float | None, temperature: float) -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
-def test_rope_counts_to_a_thousand_in_half_precision(kind: torch.dtype) -> None:
-    """Angles are worked out in float32; only what comes out is rounded."""
+def test_rope_is_exact_at_a_thousand_positions_in_half_precision(kind: torch.dtype) -> None:
+    """Angles are computed in float32; only the output is rounded."""
     q, k = torch.randn(2, 4, 9, 8).to(kind), torch.randn(2, 2, 9, 8).to(kind)
     coords = (line(9) + 995).float()
     ours = Rope(context(dim=32)).rotate(q, k, coords, coords)
-    wanted = Rope(context(dim=32)).rotate(q.float(), k.float(), coords, coords)
-    for got, exact in zip(ours, wanted, strict=True):
+    expected = Rope(context(dim=32)).rotate(q.float(), k.float(), coords, coords)
+    for got, exact in zip(ours, expected, strict=True):
         assert got.dtype == kind
         assert_close(got, exact.to(kind), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("heads", [1, 4, 6, 8, 12])
 def test_alibi_slopes(heads: int) -> None:
-    """Bloom writes -slope * (last - j) up to a constant of each row, which no softmax sees."""
+    """Bloom adds -slope * (last - j) up to a constant per query, which a softmax ignores."""
     ctx = context(dim=48, heads=heads)
-    seq = facts("plain", Alibi(ctx))
+    seq = seqs("plain", Alibi(ctx))
     n = len(seq)
     theirs = build_alibi_tensor(torch.ones(1, n), heads, torch.float32).view(1, heads, 1, n)
     hidden = torch.ones(n, n).triu(1).bool()
@@ -119,7 +119,7 @@ def test_sinusoidal_on_a_grid() -> None:
 
 
 def made(ctx: Context) -> Learned:
-    """A table of random vectors."""
+    """A table with random vectors."""
     scheme = Learned(ctx).double()
     torch.nn.init.normal_(scheme.table)
     return scheme
@@ -134,13 +134,13 @@ def test_learned_is_a_lookup_on_its_own_grid() -> None:
 
 
 def test_learned_interpolates_to_larger_grids() -> None:
-    """A model built for 2 x 3 and given 4 x 6 resizes its table as timm does, with linear weights."""
+    """A model built for 2 x 3 and applied to 4 x 6 resizes its table as timm does, with linear weights."""
     model = tiny(axes=2, position="learned")
     model.embedder.grid = (4, 6)
     inputs = symbols(1, 24)
     steps = model.steps(inputs)
     added = steps["placed"] - steps["embedded"]
-    wanted = resample_abs_pos_embed(
+    expected = resample_abs_pos_embed(
         model.position.table[None].float(),
         [4, 6],
         [2, 3],
@@ -148,19 +148,19 @@ def test_learned_interpolates_to_larger_grids() -> None:
         interpolation="bilinear",
         antialias=False,
     )
-    assert_close(added.float(), wanted, rtol=1e-4, atol=1e-5)
+    assert_close(added.float(), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_learned_interpolates_to_longer_rows() -> None:
+def test_learned_interpolates_to_longer_sequences() -> None:
     model = tiny(position="learned")
     steps = model.steps(symbols(1, 12))
     table = model.position.table.T[None]
-    wanted = F.interpolate(table, size=12, mode="linear", align_corners=False)[0].T
-    assert_close(steps["placed"] - steps["embedded"], wanted[None])
+    expected = F.interpolate(table, size=12, mode="linear", align_corners=False)[0].T
+    assert_close(steps["placed"] - steps["embedded"], expected[None])
 
 
 @pytest.mark.parametrize("how", ["causal", "padded", "packed"])
-def test_learned_refuses_rows_it_cannot_squeeze(how: str) -> None:
+def test_learned_refuses_sequences_it_cannot_interpolate(how: str) -> None:
     model = tiny(causal=how == "causal", position="learned")
     lengths = torch.tensor([8]) if how == "padded" else None
     segment = torch.zeros(1, 8, dtype=torch.long) if how == "packed" else None

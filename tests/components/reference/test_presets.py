@@ -40,25 +40,25 @@ SINGLE = {"rtol": 1e-4, "atol": 1e-5}  # transformers works out these models' no
 NO_END = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
 
 
-def ours(*words: str, sizes: Sequence[str] = SIZES) -> nn.Module:
-    """A preset's model as `train` builds it, in float64."""
-    composed = compose([*sizes, *words])
+def ours(*overrides: str, sizes: Sequence[str] = SIZES) -> nn.Module:
+    """The model of a preset as `train` builds it, in float64."""
+    composed = compose([*sizes, *overrides])
     assert check(composed) == []
     return Components(composed.config).model(0).double().eval()
 
 
 def symbols(model: nn.Module) -> Tensor:
-    """Rows of symbols (3, 6)."""
+    """Token ids (3, 6)."""
     return torch.randint(model.ctx.tokens.vocabulary, (3, 6), generator=torch.Generator().manual_seed(0))
 
 
 def images() -> Tensor:
-    """Pictures (2, 1, 8, 8)."""
+    """Images (2, 1, 8, 8)."""
     return torch.rand(2, 1, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
-def translated(theirs: Mapping[str, Tensor], names: Mapping[str, str], layers: str) -> dict[str, Tensor]:
-    """Weights under our names: `names` of modules, those of layer n at `layers` (a pattern with one group)."""
+def renamed(theirs: Mapping[str, Tensor], names: Mapping[str, str], layers: str) -> dict[str, Tensor]:
+    """Their weights under our names: `names` maps modules, `layers` is a pattern with one group, the layer."""
     found = {}
     for name, value in theirs.items():
         module, _, kind = name.rpartition(".")
@@ -69,19 +69,19 @@ def translated(theirs: Mapping[str, Tensor], names: Mapping[str, str], layers: s
     return found
 
 
-def joined(weights: dict[str, Tensor], to: str, parts: tuple[str, ...]) -> None:
-    """Put matrices (and biases) that we keep in one under each other, in place."""
+def concatenate(weights: dict[str, Tensor], to: str, parts: tuple[str, ...]) -> None:
+    """Stacks matrices (and biases) that we store as one, in place."""
     for name in [name for name in weights if f".{parts[0]}." in name]:
         pieces = [weights.pop(name.replace(parts[0], part)) for part in parts]
         weights[name.replace(parts[0], to)] = torch.cat(pieces)
 
 
-def differ(model: nn.Module, call: Callable[[], Tensor], wanted: Tensor) -> None:
-    """Guards against a comparison that any weights pass."""
+def differ(model: nn.Module, call: Callable[[], Tensor], expected: Tensor) -> None:
+    """Asserts that the comparison depends on the weights."""
     with torch.no_grad():
         model.blocks[1].token_norm.weight[::2] += 0.5
     with pytest.raises(AssertionError):
-        assert_close(call(), wanted)
+        assert_close(call(), expected)
 
 
 def test_gpt2() -> None:
@@ -99,14 +99,14 @@ def test_gpt2() -> None:
         "mlp.c_proj": "channel_mixer.proj_out",
         "transformer.ln_f": "final_norm",
     }
-    copied = translated(theirs.state_dict(), names, r"transformer\.h\.(\d+)")
-    # GPT-2 keeps the matrices of its blocks the other way round.
+    copied = renamed(theirs.state_dict(), names, r"transformer\.h\.(\d+)")
+    # GPT-2 stores the matrices of its blocks transposed.
     copied = {k: v.T if k.startswith("blocks") and v.ndim == 2 else v for k, v in copied.items()}
     model.load_state_dict(copied | {"position.table": theirs.transformer.wpe.weight})
     inputs = symbols(model)
-    wanted = theirs(inputs).logits
-    assert_close(model(inputs), wanted)
-    differ(model, partial(model, inputs), wanted)
+    expected = theirs(inputs).logits
+    assert_close(model(inputs), expected)
+    differ(model, partial(model, inputs), expected)
 
 
 LLAMA = {
@@ -138,18 +138,18 @@ def test_llama(kv_heads: int) -> None:
         **NO_END,
     )
     theirs = stir(LlamaForCausalLM(config)).double().eval()
-    copied = translated(theirs.state_dict(), LLAMA, r"model\.layers\.(\d+)")
-    joined(copied, "token_mixer.proj_in", ("token_mixer.q", "token_mixer.k", "token_mixer.v"))
-    joined(copied, "channel_mixer.proj_in", ("channel_mixer.gate", "channel_mixer.up"))
+    copied = renamed(theirs.state_dict(), LLAMA, r"model\.layers\.(\d+)")
+    concatenate(copied, "token_mixer.proj_in", ("token_mixer.q", "token_mixer.k", "token_mixer.v"))
+    concatenate(copied, "channel_mixer.proj_in", ("channel_mixer.gate", "channel_mixer.up"))
     model.load_state_dict(copied)
     inputs = symbols(model)
-    wanted = theirs(inputs).logits
-    assert_close(model(inputs), wanted, **SINGLE)
-    differ(model, partial(model, inputs), wanted)
+    expected = theirs(inputs).logits
+    assert_close(model(inputs), expected, **SINGLE)
+    differ(model, partial(model, inputs), expected)
 
 
 def test_palm_is_coheres_block() -> None:
-    """Command-R has PaLM's block: parallel, multi-query, no biases; it turns neighbouring channels."""
+    """Command-R has PaLM's block: parallel, multi-query, no biases; it rotates neighbouring channels."""
     model = ours("preset=palm", *TEXT)
     config = CohereConfig(
         vocab_size=model.ctx.tokens.vocabulary,
@@ -164,16 +164,16 @@ def test_palm_is_coheres_block() -> None:
         **NO_END,
     )
     theirs = stir(CohereForCausalLM(config)).double().eval()
-    copied = translated(theirs.state_dict(), LLAMA, r"model\.layers\.(\d+)")
+    copied = renamed(theirs.state_dict(), LLAMA, r"model\.layers\.(\d+)")
     for name in [name for name in copied if name.endswith(("token_mixer.q.weight", "token_mixer.k.weight"))]:
         copied[name] = copied[name].unflatten(0, (-1, 2, 2)).transpose(1, 2).flatten(0, 2)
-    joined(copied, "token_mixer.proj_in", ("token_mixer.q", "token_mixer.k", "token_mixer.v"))
-    joined(copied, "channel_mixer.proj_in", ("channel_mixer.gate", "channel_mixer.up"))
+    concatenate(copied, "token_mixer.proj_in", ("token_mixer.q", "token_mixer.k", "token_mixer.v"))
+    concatenate(copied, "channel_mixer.proj_in", ("channel_mixer.gate", "channel_mixer.up"))
     model.load_state_dict(copied)
     inputs = symbols(model)
-    wanted = theirs(inputs).logits
-    assert_close(model(inputs), wanted, **SINGLE)
-    differ(model, partial(model, inputs), wanted)
+    expected = theirs(inputs).logits
+    assert_close(model(inputs), expected, **SINGLE)
+    differ(model, partial(model, inputs), expected)
 
 
 MASKED_HEAD = {
@@ -183,7 +183,7 @@ MASKED_HEAD = {
 
 
 def folded(weights: dict[str, Tensor], theirs: Any, bias: Tensor) -> dict[str, Tensor]:
-    """BERT's three tables as ours: that of token types is part of the symbols', which the head shares."""
+    """BERT's three tables as ours: token types are folded into the token embedding, which the head shares."""
     table = theirs.embeddings.word_embeddings.weight + theirs.embeddings.token_type_embeddings.weight[0]
     position = theirs.embeddings.position_embeddings.weight
     tables = {"embedder.symbols.weight": table, "head.proj.weight": table, "position.table": position}
@@ -191,7 +191,7 @@ def folded(weights: dict[str, Tensor], theirs: Any, bias: Tensor) -> dict[str, T
 
 
 def test_bert() -> None:
-    """What is predicted is equal but for one number: what the token type in our table adds to all symbols alike."""
+    """Predictions are equal up to a constant: what the token type in our table adds to every logit."""
     model = ours("preset=bert", *TEXT)
     size = {"vocab_size": model.ctx.tokens.vocabulary, "hidden_size": 16, "intermediate_size": 64}
     config = BertConfig(**size, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=6)
@@ -207,20 +207,20 @@ def test_bert() -> None:
         "output.dense": "channel_mixer.proj_out",
         "output.LayerNorm": "channel_norm",
     }
-    copied = translated(theirs.state_dict(), names, r"bert\.encoder\.layer\.(\d+)")
-    joined(copied, "token_mixer.proj_in", ("token_mixer.q", "token_mixer.k", "token_mixer.v"))
+    copied = renamed(theirs.state_dict(), names, r"bert\.encoder\.layer\.(\d+)")
+    concatenate(copied, "token_mixer.proj_in", ("token_mixer.q", "token_mixer.k", "token_mixer.v"))
     model.load_state_dict(folded(copied, theirs.bert, theirs.cls.predictions.bias))
     masked_like(model, theirs)
 
 
 def masked_like(model: nn.Module, theirs: nn.Module) -> None:
-    """Hidden states and predictions, as likelihoods; every weight counts in one of them."""
+    """Compares hidden states and log-likelihoods; every weight affects one of them."""
     inputs = symbols(model)
     found = theirs(inputs, output_hidden_states=True)
     assert_close(model.steps(inputs)["normed"], found.hidden_states[-1])
-    wanted = found.logits.log_softmax(-1)
-    assert_close(model(inputs).log_softmax(-1), wanted)
-    differ(model, lambda: model(inputs).log_softmax(-1), wanted)
+    expected = found.logits.log_softmax(-1)
+    assert_close(model(inputs).log_softmax(-1), expected)
+    differ(model, lambda: model(inputs).log_softmax(-1), expected)
 
 
 def test_fnet() -> None:
@@ -237,7 +237,7 @@ def test_fnet() -> None:
         "output.dense": "channel_mixer.proj_out",
         "output.LayerNorm": "channel_norm",
     }
-    copied = translated(theirs.state_dict(), names, r"fnet\.encoder\.layer\.(\d+)")
+    copied = renamed(theirs.state_dict(), names, r"fnet\.encoder\.layer\.(\d+)")
     model.load_state_dict(folded(copied, theirs.fnet, theirs.cls.predictions.bias))
     masked_like(model, theirs)
 
@@ -261,18 +261,18 @@ TIMM = {
 
 
 def compare_images(model: nn.Module, theirs: nn.Module, names: Mapping[str, str], patches: str) -> None:
-    """Copy timm's weights and compare what both say of pictures."""
+    """Copies timm's weights and compares predictions for images."""
     stir(theirs).double().eval()
     given = theirs.state_dict()
-    copied = translated(given, names, r"blocks\.(\d+)")
+    copied = renamed(given, names, r"blocks\.(\d+)")
     copied["embedder.proj.weight"] = given[f"{patches}.proj.weight"].flatten(1)
     copied["embedder.proj.bias"] = given[f"{patches}.proj.bias"]
     if "pos_embed" in given:
         copied |= {"position.table": given["pos_embed"][0], "prefix.class_token": given["cls_token"][0]}
     model.load_state_dict(copied)
-    wanted = theirs(images())
-    assert_close(model(images()), wanted)
-    differ(model, lambda: model(images()), wanted)
+    expected = theirs(images())
+    assert_close(model(images()), expected)
+    differ(model, lambda: model(images()), expected)
 
 
 def test_vit() -> None:
@@ -309,17 +309,17 @@ def test_gmlp() -> None:
     assert len(gates) * 2 == len(given)
     model = ours("preset=gmlp", *IMAGE)
     rest = {k: v for k, v in theirs.state_dict().items() if k not in given}
-    copied = translated(rest, names, r"blocks\.(\d+)") | translated(given, inner, r"blocks\.(\d+)")
+    copied = renamed(rest, names, r"blocks\.(\d+)") | renamed(given, inner, r"blocks\.(\d+)")
     copied["embedder.proj.weight"] = rest["stem.proj.weight"].flatten(1)
     copied["embedder.proj.bias"] = rest["stem.proj.bias"]
     model.load_state_dict(copied)
-    wanted = theirs(images())
-    assert_close(model(images()), wanted)
-    differ(model, lambda: model(images()), wanted)
+    expected = theirs(images())
+    assert_close(model(images()), expected)
+    differ(model, lambda: model(images()), expected)
 
 
 def test_poolformers_blocks() -> None:
-    """timm's blocks on pictures of channels; its stages and its norm over tokens and channels are not ours."""
+    """timm's blocks on feature maps; we do not have its stages and its norm over tokens and channels."""
     model = ours("preset=poolformer", *IMAGE)
     norm = partial(ChannelNorm, eps=1e-5)
     theirs = nn.Sequential(
@@ -332,19 +332,19 @@ def test_poolformers_blocks() -> None:
     stir(theirs).double()
     names = TIMM | {"layer_scale1": "token_finish", "layer_scale2": "channel_finish"}
     given = {f"blocks.{name}".replace(".scale1.scale", ".weight"): v for name, v in theirs.state_dict().items()}
-    copied = translated(given, names, r"blocks\.(\d+)")
+    copied = renamed(given, names, r"blocks\.(\d+)")
     copied = {name.replace("finish.scale", "finish.weight"): value for name, value in copied.items()}
     copied = {k: v.flatten(1) if v.ndim == 4 else v for k, v in copied.items()}
     model.load_state_dict(model.state_dict() | copied)
     assert len(copied) == sum(path.startswith("blocks") for path in model.state_dict())
     steps = model.steps(images())
-    wanted = theirs(steps["stream"].transpose(1, 2).unflatten(2, (4, 4))).flatten(2).transpose(1, 2)
-    assert_close(steps["block.1"], wanted)
-    differ(model, lambda: model.steps(images())["block.1"], wanted)
+    expected = theirs(steps["stream"].transpose(1, 2).unflatten(2, (4, 4))).flatten(2).transpose(1, 2)
+    assert_close(steps["block.1"], expected)
+    differ(model, lambda: model.steps(images())["block.1"], expected)
 
 
 def test_cnn() -> None:
-    """The features of timm's classifier, and its answers where the projection to model.dim leaves them as they are."""
+    """The features of timm's classifier, and its predictions where the projection to model.dim is the identity."""
     model = ours("preset=cnn", "data=digits", sizes=["model.dim=512", "logger=none"])
     theirs = stir(timm.create_model("resnet10t", in_chans=1, num_classes=10)).double().eval()
     for module in theirs.modules():
@@ -361,16 +361,16 @@ def test_cnn() -> None:
         model.embedder.proj.weight.copy_(torch.eye(512))
         model.embedder.proj.bias.zero_()
     model.head.proj.load_state_dict({"weight": given["fc.weight"], "bias": given["fc.bias"]})
-    wanted = theirs(pictures)
-    assert_close(model(pictures), wanted)
+    expected = theirs(pictures)
+    assert_close(model(pictures), expected)
     with torch.no_grad():
         model.embedder.network.layer4[0].conv1.weight[::2] += 0.5
     with pytest.raises(AssertionError):
-        assert_close(model(pictures), wanted)
+        assert_close(model(pictures), expected)
 
 
 class ChannelNorm(nn.LayerNorm):
-    """torch's layer norm over the channels of a picture (B, C, height, width)."""
+    """torch's layer norm over the channels of an image (B, C, height, width)."""
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, C, height, width) -> the same shape."""

@@ -1,4 +1,4 @@
-"""Recurrent mixers against loops over their equations; the scan against its loop; documents apart."""
+"""Recurrent mixers against loops over their equations; the scan against a loop; splitting into documents."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch.testing import assert_close
 
 from blockyard.contracts import Seq
 from blockyard.model._prefix import Prefix
-from blockyard.token_mixer._apart import apart
-from blockyard.token_mixer._scan import backwards, scan
+from blockyard.token_mixer._documents import split_documents
+from blockyard.token_mixer._scan import reverse, scan
 from blockyard.token_mixer.gru import GRU
 from blockyard.token_mixer.linear_recurrence import LinearRecurrence
 from blockyard.token_mixer.lstm import LSTM
@@ -24,8 +24,8 @@ D, N = 16, 7
 CELLS = [(RNN, {"nonlinearity": "tanh"}), (RNN, {"nonlinearity": "relu"}), (GRU, {}), (LSTM, {})]
 
 
-def row(n: int, start: int = 0, valid: Tensor | None = None, segment: Tensor | None = None) -> Seq:
-    """Facts of a row on a line."""
+def sequence(n: int, start: int = 0, valid: Tensor | None = None, segment: Tensor | None = None) -> Seq:
+    """The `Seq` of tokens on a line."""
     index = torch.arange(start, start + n)
     return Seq(index, index.double()[None, :, None], valid, segment)
 
@@ -36,7 +36,7 @@ def made(mixer: nn.Module) -> nn.Module:
 
 
 def by_hand(mixer: nn.Module, cell: nn.RNNBase, x: Tensor) -> Tensor:
-    """The states of one row x (N, D), from the equations: (N, E)."""
+    """The states over one sequence x (N, D), from the equations: (N, E)."""
     w, u = cell.weight_ih_l0, cell.weight_hh_l0
     b, c = (cell.bias_ih_l0, cell.bias_hh_l0) if cell.bias else (0.0, 0.0)
     h = memory = torch.zeros(cell.hidden_size, dtype=x.dtype)
@@ -58,7 +58,7 @@ def by_hand(mixer: nn.Module, cell: nn.RNNBase, x: Tensor) -> Tensor:
 
 
 def whole(mixer: nn.Module, x: Tensor) -> Tensor:
-    """What one row x (N, D) gives, both directions where there are two."""
+    """The output for one sequence x (N, D), in both directions where there are two."""
     states = by_hand(mixer, mixer.ahead, x)
     if mixer.back is not None:
         states = torch.cat([states, by_hand(mixer, mixer.back, x.flip(0)).flip(0)], dim=-1)
@@ -69,12 +69,12 @@ def whole(mixer: nn.Module, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("kind", "options"), CELLS)
 def test_cells(kind: type, options: dict[str, str], causal: bool, bias: bool) -> None:
-    """Plain rows, padded rows and packed rows."""
+    """Plain, padded and packed sequences."""
     mixer, x = made(kind(context(causal=causal), bias=bias, **options)), torch.randn(2, N, D, dtype=torch.float64)
     assert any("bias" in name for name, _ in mixer.named_parameters()) == bias
-    plain = mixer(x, row(N))
-    padded = mixer(x, row(N, valid=torch.arange(N) < torch.tensor([[N], [4]])))
-    packed = mixer(x, row(N, segment=torch.tensor([[0, 0, 0, 1, 1, 2, 2], [5, 5, 5, 5, 5, 5, 5]])))
+    plain = mixer(x, sequence(N))
+    padded = mixer(x, sequence(N, valid=torch.arange(N) < torch.tensor([[N], [4]])))
+    packed = mixer(x, sequence(N, segment=torch.tensor([[0, 0, 0, 1, 1, 2, 2], [5, 5, 5, 5, 5, 5, 5]])))
     for b in range(2):
         assert_close(plain[b], whole(mixer, x[b]))
     assert_close(padded[0], plain[0])
@@ -85,23 +85,23 @@ def test_cells(kind: type, options: dict[str, str], causal: bool, bias: bool) ->
 
 
 @pytest.mark.parametrize(("kind", "options"), [*CELLS, (LinearRecurrence, {}), (LinearRecurrence, {"decay": "fixed"})])
-def test_the_state_is_all_that_is_kept(kind: type, options: dict[str, str]) -> None:
-    """It does not grow, and its rows can change places."""
+def test_the_cache_holds_only_the_state(kind: type, options: dict[str, str]) -> None:
+    """It does not grow, and can be reordered."""
     mixer, x = made(kind(context(causal=True), **options)), torch.randn(2, N, D, dtype=torch.float64)
     cache, sizes, parts = mixer.init_cache(2), set(), []
     for t in range(N):
-        parts.append(mixer(x[:, t : t + 1], row(1, t), cache))
+        parts.append(mixer(x[:, t : t + 1], sequence(1, t), cache))
         sizes.add(cache.bytes)
-    assert_close(torch.cat(parts, 1), mixer(x, row(N)))
+    assert_close(torch.cat(parts, 1), mixer(x, sequence(N)))
     assert sizes == {2 * D * 8 * (2 if kind is LSTM else 1)}
     cache, order = mixer.init_cache(2), torch.tensor([1, 0, 1])
-    mixer(x[:, :5], row(5), cache)
+    mixer(x[:, :5], sequence(5), cache)
     cache.reorder(order)
-    assert_close(mixer(x[order, 5:], row(2, 5), cache), mixer(x[order], row(N))[:, 5:])
+    assert_close(mixer(x[order, 5:], sequence(2, 5), cache), mixer(x[order], sequence(N))[:, 5:])
 
 
-def test_cells_give_gradients_in_evaluation_too() -> None:
-    """On a GPU cuDNN refuses them outside training, and looking inside a model needs them."""
+def test_cells_have_gradients_in_evaluation() -> None:
+    """On a GPU cuDNN refuses them outside training, and `inspect` needs them."""
     model = tiny(token_mixer="lstm").eval()
     cells = [part for part in model.modules() if isinstance(part, nn.RNNBase)]
     assert len(cells) == 4
@@ -129,12 +129,12 @@ def test_scan_equals_the_loop(length: int) -> None:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("decay", ["input", "fixed"])
 def test_linear_recurrence(decay: str, causal: bool) -> None:
-    """A loop over tokens and documents, from both ends where it looks both ways."""
+    """A loop over tokens and documents, in both directions where bidirectional."""
     mixer, x = made(LinearRecurrence(context(causal=causal), decay=decay)), torch.randn(2, N, D, dtype=torch.float64)
     valid = torch.arange(N) < torch.tensor([[N], [5]])
     segment = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [0, 1, 1, 2, 2, 2, 2]])
     for real, parts in ((None, None), (valid, None), (None, segment), (valid, segment)):
-        out = mixer(x, row(N, valid=real, segment=parts))
+        out = mixer(x, sequence(N, valid=real, segment=parts))
         for b in range(2):
             size = N if real is None else int(real[b].sum())
             states = torch.zeros(size, D, dtype=torch.float64)
@@ -151,7 +151,7 @@ def test_linear_recurrence(decay: str, causal: bool) -> None:
             assert_close(out[b, :size], states @ mixer.proj_out.weight.T + mixer.proj_out.bias)
 
 
-def test_fixed_decay_keeps_what_is_declared() -> None:
+def test_fixed_decay_has_the_declared_properties() -> None:
     options = {"token_mixer": {"decay": "fixed", "expansion": 1.5}}
     for prefix in (Prefix(), Prefix(registers=2)):
         model = tiny(causal=True, prefix=prefix, token_mixer="linear_recurrence", options=options)
@@ -161,51 +161,46 @@ def test_fixed_decay_keeps_what_is_declared() -> None:
         promise(tiny(token_mixer="linear_recurrence", options=options), 6)
 
 
-def test_backwards_is_its_own_inverse() -> None:
+def test_reverse_is_its_own_inverse() -> None:
     x, valid = torch.randn(3, 5, 2), torch.arange(5) < torch.tensor([[5], [2], [0]])
-    turned = backwards(x, valid)
-    assert torch.equal(turned[1], x[1, [1, 0, 2, 3, 4]])
-    assert torch.equal(turned[2], x[2])
-    assert torch.equal(backwards(turned, valid), x)
-    assert torch.equal(backwards(x, None), x.flip(1))
+    reversed_x = reverse(x, valid)
+    assert torch.equal(reversed_x[1], x[1, [1, 0, 2, 3, 4]])
+    assert torch.equal(reversed_x[2], x[2])
+    assert torch.equal(reverse(reversed_x, valid), x)
+    assert torch.equal(reverse(x, None), x.flip(1))
 
 
-def test_documents_apart_come_back_where_they_were() -> None:
-    """Each with the prefix in front, after the prefixes alone; padding is in none, and may be all of a row."""
+def test_split_documents_merge_back_into_place() -> None:
+    """The prefixes come first, then each document behind its prefix; padding is dropped, even a whole sequence."""
     x = torch.randn(3, 6, 2)
     segment = torch.tensor([[-1, -1, 0, 0, 1, 1], [-1, -1, 3, 3, 3, 3], [-1, -1, 0, 0, 0, 0]])
     valid = torch.tensor([[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0]], dtype=torch.bool)
     seq = Seq(torch.arange(6), torch.zeros(1, 6, 1), valid, segment, num_prefix=2)
-    rows = []
-
-    def mix(part: Tensor, real: Tensor) -> Tensor:
-        rows.extend(r[m].tolist() for r, m in zip(part, real, strict=True))
-        return part
-
-    out = apart(x, seq, mix)
-    assert torch.equal(out[valid], x[valid])
-    wanted = [x[b, :2] for b in range(3)] + [x[0, :4], x[0, [0, 1, 4]], x[1], x[2, :2]]
-    assert rows == [each.tolist() for each in wanted]
+    documents = split_documents(x, seq)
+    assert torch.equal(documents.merge(documents.x)[valid], x[valid])
+    expected = [x[b, :2] for b in range(3)] + [x[0, :4], x[0, [0, 1, 4]], x[1], x[2, :2]]
+    actual = [row[real] for row, real in zip(documents.x, documents.valid, strict=True)]
+    assert [each.tolist() for each in actual] == [each.tolist() for each in expected]
 
 
-class Runs(GRU):
-    """Planted: the way back starts in the padding."""
+class ReversesPadding(GRU):
+    """Planted: the backward direction starts in the padding."""
 
     def _states(self, x: Tensor, valid: Tensor | None) -> Tensor:
         return super()._states(x, None)
 
 
-class Carries(LSTM):
-    """Planted: the cell is not kept between tokens."""
+class ResetsCell(LSTM):
+    """Planted: the cell is reset between tokens."""
 
-    def _after(self, x: Tensor, cache: object) -> Tensor:
-        states = super()._after(x, cache)
+    def _continue(self, x: Tensor, cache: object) -> Tensor:
+        states = super()._continue(x, cache)
         cache.store(cache.parts[0], torch.zeros_like(cache.parts[1]))
         return states
 
 
-def test_planted_padding_and_loss_are_caught() -> None:
+def test_planted_padding_and_reset_are_caught() -> None:
     with pytest.raises(AssertionError):
-        padding(tiny(replace={"token_mixer": Runs}), 6)
+        padding(tiny(replace={"token_mixer": ReversesPadding}), 6)
     with pytest.raises(AssertionError):
-        cached_decoding(tiny(causal=True, replace={"token_mixer": Carries}), 6)
+        cached_decoding(tiny(causal=True, replace={"token_mixer": ResetsCell}), 6)

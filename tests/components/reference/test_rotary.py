@@ -1,4 +1,4 @@
-"""Rotary schemes beyond the plain one: parts of a head, scaled frequencies, fading scores."""
+"""Variants of rotary positions: fractions of a head, scaled frequencies, decaying scores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRAINED = 64  # tokens of a row in training
 
 
 def by_transformers(q: Tensor, kind: str, factor: float, share: float, seq_len: int | None = None) -> Tensor:
-    """q (B, H, N, K) turned by the frequencies of transformers' own function, its last channels untouched."""
+    """q (B, H, N, K) rotated by the frequencies of transformers, its last channels unchanged."""
     width = q.shape[-1]
     asked = {"rope_type": kind, "rope_theta": 10000.0, "factor": factor, "partial_rotary_factor": share}
     if kind == "yarn":
@@ -39,7 +39,7 @@ def by_transformers(q: Tensor, kind: str, factor: float, share: float, seq_len: 
 
 
 def scheme(**options: object) -> Rope:
-    """Rope for heads 32 wide."""
+    """Rope for heads of 32 channels."""
     return Rope(context(dim=128, grid=(TRAINED,)), **options)
 
 
@@ -48,7 +48,7 @@ def scheme(**options: object) -> Rope:
 @pytest.mark.parametrize("kind", ["linear", "yarn", "ntk"])
 @pytest.mark.parametrize("how", ["factor", "length_scale"])
 def test_scaled(kind: str, factor: float, share: float, how: str) -> None:
-    """A factor given in the config, or by an evaluation at longer rows."""
+    """The factor is set in the config, or by an evaluation at longer sequences."""
     q = torch.randn(1, 4, 200, 32, dtype=torch.float64)
     ours = scheme(scaling=kind, fraction=share, factor=1.0)
     ours.length_scale = factor
@@ -56,11 +56,11 @@ def test_scaled(kind: str, factor: float, share: float, how: str) -> None:
         long = context(dim=128, grid=(int(TRAINED * factor),))
         ours = Rope(long, scaling=kind, fraction=share, factor=factor)
     if kind == "ntk":
-        # Their base grows with the row: by our factor in a row so many times longer, where their own is 1.
-        wanted = by_transformers(q, "dynamic", 1.0, share, int(TRAINED * factor))
+        # Their base grows with the length: a sequence longer by our factor, with their own factor 1.
+        expected = by_transformers(q, "dynamic", 1.0, share, int(TRAINED * factor))
     else:
-        wanted = by_transformers(q, kind, factor, share)
-    assert_close(ours.rotate(q, q, line(200), line(200))[0], wanted, rtol=1e-4, atol=1e-4)
+        expected = by_transformers(q, kind, factor, share)
+    assert_close(ours.rotate(q, q, line(200), line(200))[0], expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["linear", "yarn", "ntk"])
@@ -70,8 +70,8 @@ def test_no_factor_changes_nothing(kind: str) -> None:
     assert torch.equal(plain, same)
 
 
-def test_yarn_at_its_ends() -> None:
-    """Pairs of many turns in a training row stay as they are, pairs of less than one are slowed fully."""
+def test_yarn_at_both_ends_of_its_ramp() -> None:
+    """Pairs that rotate often within a training sequence are unchanged, those below one rotation slowed fully."""
     ours = Rope(context(dim=256, heads=1, grid=(2048,)), scaling="yarn")
     ours.length_scale = 4.0
     step = torch.arange(128, dtype=torch.float64) / 128
@@ -82,20 +82,20 @@ def test_yarn_at_its_ends() -> None:
     assert ((kept[1:] - kept[:-1]) <= 1e-12).all()
 
 
-def test_a_part_of_a_grid_turns() -> None:
-    """The turning part is what a narrower head would have, the rest is untouched."""
+def test_a_fraction_rotates_on_a_grid() -> None:
+    """The rotated part equals that of a narrower head; the rest is unchanged."""
     q = torch.randn(2, 4, 15, 16, dtype=torch.float64)
     part = Rope(context(dim=64, axes=2), fraction=0.5).rotate(q, q, lattice(3, 5), lattice(3, 5))[0]
     narrow = Rope(context(dim=32, axes=2)).rotate(q[..., :8], q[..., :8], lattice(3, 5), lattice(3, 5))[0]
     assert_close(part, torch.cat([narrow, q[..., 8:]], -1))
 
 
-def test_what_would_not_be_read_or_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"position\.factor=2 with position\.scaling=none is read by nothing"):
+def test_options_without_effect_and_bad_widths_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"position\.factor=2 has no effect with position\.scaling=none"):
         scheme(factor=2.0)
     with pytest.raises(ValueError, match=r"fraction=0\.3 of the head width .* is 9\.6, .*fraction=0\.25 or 0\.3125"):
         scheme(fraction=0.3).check_width(32)
-    with pytest.raises(ValueError, match=r"is 4\.8, no whole multiple of 2; use position\.fraction=0\.25 or 0\.375"):
+    with pytest.raises(ValueError, match=r"is 4\.8, not a multiple of 2; use position\.fraction=0\.25 or 0\.375"):
         Rope(context(dim=64), fraction=0.3).check_width(16)
     with pytest.raises(ValueError, match=r"is 15\.84, .*use position\.fraction=0\.875 or 1$"):
         Rope(context(dim=64), fraction=0.99).check_width(16)
@@ -105,8 +105,8 @@ def test_what_would_not_be_read_or_does_not_fit_is_refused() -> None:
 
 @pytest.mark.parametrize("axes", [1, 2])
 @pytest.mark.parametrize("width", [8, 12, 24, 100, 128])
-def test_shares_turn_as_many_channels_as_they_say(axes: int, width: int) -> None:
-    """Whole numbers of pairs, however their share is rounded: 0.29 of 100 is 28.999999999999996."""
+def test_fractions_rotate_the_stated_number_of_channels(axes: int, width: int) -> None:
+    """Whole numbers of pairs, however the fraction is rounded: 0.29 of 100 is 28.999999999999996."""
     coords = line(5) if axes == 1 else lattice(1, 5)
     q = torch.randn(1, 1, 5, width, dtype=torch.float64)
     accepted = 0
@@ -123,42 +123,42 @@ def test_shares_turn_as_many_channels_as_they_say(axes: int, width: int) -> None
         moved = (ours.rotate(q, q, coords, coords)[0] != q).any((0, 1, 2))
         assert round(part) == pytest.approx(part, abs=0.02)
         assert not moved[round(part) :].any()
-        assert ours.turned(width) == round(part)
+        assert ours.rotated_width(width) == round(part)
     assert accepted
 
 
 def scores(ours: Position, q: Tensor, k: Tensor, coords: Tensor) -> Tensor:
-    """Q K^T after both were turned."""
+    """Q K^T after rotation."""
     turned = ours.rotate(q, k, coords, coords)
     return turned[0] @ turned[1].transpose(-1, -2)
 
 
 @pytest.mark.parametrize("shift", [0.0, 3000.0])
 def test_xpos_by_complex_numbers(shift: float) -> None:
-    """Score of pair i: Re(q k* e^(i (n - m) w)) z^((n - m) / span), summed over pairs; the same far out."""
+    """Score of pair i: Re(q k* e^(i (n - m) w)) z^((n - m) / span), summed over pairs; at large positions too."""
     q, k = torch.randn(2, 1, 2, 9, 8, dtype=torch.float64).unbind(0)
     ours = scores(XPos(context(dim=32), gamma=0.3, span=64.0), q, k, line(9) + shift)
-    wanted = torch.zeros(1, 2, 9, 9, dtype=torch.float64)
+    expected = torch.zeros(1, 2, 9, 9, dtype=torch.float64)
     for pair in range(4):
         a = torch.complex(q[..., pair], q[..., pair + 4])
         b = torch.complex(k[..., pair], k[..., pair + 4])
         apart = torch.arange(9.0).double()[:, None] - torch.arange(9.0).double()
         wave = torch.polar(torch.ones_like(apart), apart * 10000.0 ** (-pair / 4))
         fade = ((pair / 4 + 0.3) / 1.3) ** (apart / 64)
-        wanted += (a[..., :, None] * b.conj()[..., None, :] * wave).real * fade
-    assert_close(ours, wanted, rtol=1e-7, atol=1e-7)
+        expected += (a[..., :, None] * b.conj()[..., None, :] * wave).real * fade
+    assert_close(ours, expected, rtol=1e-7, atol=1e-7)
 
 
 @pytest.mark.parametrize("width", [2, 8, 24])
 @pytest.mark.parametrize("made", [Rope, XPos])
 def test_the_width_is_that_of_the_queries(made: type[Position], width: int) -> None:
-    """A scheme built for heads 4 wide turns wider ones as one that was built for those."""
+    """A scheme built for heads of 4 channels rotates wider ones like one built for them."""
     q, k = torch.randn(2, 1, 1, 9, width, dtype=torch.float64).unbind(0)
     own = made(context(dim=width, heads=1))
     assert_close(scores(made(context(dim=16)), q, k, line(9)), scores(own, q, k, line(9)))
 
 
-def test_xpos_without_fading_is_rope() -> None:
+def test_xpos_without_decay_is_rope() -> None:
     q = torch.randn(1, 4, 15, 8, dtype=torch.float64)
     for axes, coords in ((1, line(15)), (2, lattice(3, 5))):
         ctx = context(dim=32, axes=axes)
@@ -169,7 +169,7 @@ def test_xpos_without_fading_is_rope() -> None:
 
 
 def test_planted_unblended_yarn_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: every pair slowed alike, which is linear scaling under another name."""
+    """Planted: every pair slowed equally, which is linear scaling."""
     q = torch.randn(1, 4, 200, 32, dtype=torch.float64)
     monkeypatch.setattr(Rope, "_slowed", lambda _self, _side, step: torch.ones_like(step))
     ours = scheme(scaling="yarn")
@@ -180,7 +180,7 @@ def test_planted_unblended_yarn_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
         )
 
 
-def test_planted_shares_that_are_cut_off_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Rope, "turned", lambda self, width: int(width * self.fraction))
-    with pytest.raises(ValueError, match=r"position\.fraction=0\.58 of .* 100, is 58, no whole"):
-        test_shares_turn_as_many_channels_as_they_say(1, 100)
+def test_planted_truncated_fractions_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Rope, "rotated_width", lambda self, width: int(width * self.fraction))
+    with pytest.raises(ValueError, match=r"position\.fraction=0\.58 of .* 100, is 58, not a multiple"):
+        test_fractions_rotate_the_stated_number_of_channels(1, 100)

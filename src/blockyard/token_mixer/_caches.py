@@ -1,4 +1,4 @@
-"""What a mixer keeps of the tokens so far when it decodes: a state of constant size, or the last inputs."""
+"""Caches for decoding that are not keys and values: a state of constant size, or the last inputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from blockyard.contracts import Seq
 
 
 class StateCache:
-    """Tensors with the batch first whose sizes do not grow with the row. For inference: no gradient is kept."""
+    """Tensors whose size does not grow with the sequence, batch first. For inference: detached from the graph."""
 
     kind: ClassVar[str] = "recurrent state"
 
@@ -20,21 +20,21 @@ class StateCache:
 
     @property
     def bytes(self) -> int:
-        """What the state fills."""
+        """The size of the state."""
         return sum(part.numel() * part.element_size() for part in self.parts or ())
 
     def store(self, *parts: Tensor) -> None:
-        """Keep these in place of what was there."""
+        """Replace the state."""
         self.parts = tuple(part.detach() for part in parts)
 
     def reorder(self, order: Tensor) -> None:
-        """Row i becomes what row order[i] was; order (B',) int64 may repeat rows, drop some, or add to them."""
+        """Sequence i becomes the former order[i]; order (B',) int64 may repeat sequences and drop some."""
         if self.parts is not None:
             self.parts = tuple(part.index_select(0, order) for part in self.parts)
 
 
-class RowCache(StateCache):
-    """The last `window` inputs of a mixer with their places; None keeps all."""
+class InputCache(StateCache):
+    """The last `window` inputs of a mixer with their indices and coordinates; `window` None keeps all."""
 
     kind: ClassVar[str] = "cache of past inputs"
 
@@ -44,11 +44,12 @@ class RowCache(StateCache):
         self.index: Tensor | None = None
 
     def append(self, x: Tensor, seq: Seq) -> tuple[Tensor, Seq]:
-        """Inputs (B, N, C) of new tokens; what is kept and the new ones (B, M, C), and their facts."""
+        """x (B, N, C) of new tokens -> the cached inputs followed by x (B, M, C), and their `Seq`."""
         if len(x) != self.batch_size:
-            raise ValueError(f"the cache is for {self.batch_size} rows, not {len(x)}")
+            raise ValueError(f"the cache is for {self.batch_size} sequences, not {len(x)}")
         coords, index = seq.coords.expand(len(x), -1, -1), seq.index
         if self.parts is not None:
+            assert self.index is not None
             x = torch.cat([self.parts[0], x], dim=1)  # (B, M, C)
             coords = torch.cat([self.parts[1], coords], dim=1)  # (B, M, A)
             index = torch.cat([self.index, index])  # (M,)

@@ -1,16 +1,16 @@
-"""Two torch optimizers behind the face of one."""
+"""Several torch optimizers combined into one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch.optim import Optimizer
 
 
-class Together(Optimizer):
-    """Steps several optimizers as one; groups and state are shared, so saving and loading is torch's own.
+class CombinedOptimizer(Optimizer):
+    """Steps several optimizers as one. Groups and state are shared, so torch's own saving and loading work.
 
     Args:
         parts: optimizers over disjoint parameters
@@ -29,9 +29,15 @@ class Together(Optimizer):
             part.state = self.state
             start += size
 
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One update of every part; the closure runs once, before all of them."""
+        """One step of every part; the closure runs once, before them."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -41,6 +47,6 @@ class Together(Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what `state_dict` of the same optimizers over the same parameters gave."""
+        """Loads the `state_dict` of the same optimizers over the same parameters."""
         super().load_state_dict(state_dict)
         self._link()

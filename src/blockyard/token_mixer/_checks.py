@@ -1,0 +1,63 @@
+"""Checks that token mixers share: what a mixer does not declare, it refuses, at construction and at every call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from blockyard.contracts import Context, Memory, Seq, TokenMixer, Traits
+
+
+def check_context(mixer: TokenMixer, ctx: Context) -> None:
+    """Raises ValueError where `ctx` requires what the mixer, with its options, does not support."""
+    check_traits(type(mixer).__name__, mixer.traits, ctx)
+
+
+def check_traits(name: str, traits: Traits, ctx: Context) -> None:
+    """The same check for a mixer that is known by its name and traits."""
+    issues = []
+    if ctx.causal and not traits.causal:
+        issues.append("cannot be causal: use model=encoder or a causal token mixer")
+    if not ctx.causal and not traits.bidirectional:
+        issues.append("is causal only: use model=decoder or a bidirectional token mixer")
+    if ctx.tokens.axes not in traits.axes:
+        allowed = ", ".join(map(str, sorted(traits.axes)))
+        issues.append(f"supports {allowed} coordinate axes, the tokens have {ctx.tokens.axes}: use another tokenizer")
+    if ctx.num_prefix and not traits.prefix:
+        issues.append(
+            f"does not mix class and register tokens, and model.prefix has {ctx.num_prefix}: use "
+            "model.prefix.class_token=false model.prefix.registers=0"
+        )
+    if ctx.tokens.variable and not (traits.any_length and traits.padding):
+        issues.append("does not support sequences of different lengths: use data of one length or another token mixer")
+    if ctx.data.packed and not traits.packing:
+        issues.append("mixes the documents of a packed sequence: use data without packing or another token mixer")
+    if issues:
+        raise ValueError("; ".join(f"token_mixer {name} {issue}" for issue in issues))
+
+
+def check_call(mixer: TokenMixer, traits: Traits, seq: Seq, cache: Any, memory: Memory | None) -> None:
+    """Raises ValueError where the arguments of a call hold something that the mixer would have to ignore."""
+    name = f"token_mixer {type(mixer).__name__}"
+    if seq.valid is not None and not traits.padding:
+        raise ValueError(f"{name} cannot leave padding out; pass sequences of one length, without lengths")
+    if seq.segment is not None and not traits.packing:
+        raise ValueError(f"{name} cannot keep segments apart; pass one document per sequence, without segment")
+    if memory is not None and not traits.cross:
+        raise ValueError(f"{name} does not support cross-attention to a memory; use token_mixer=attention")
+    if cache is not None and not hasattr(mixer, "init_cache"):
+        raise ValueError(f"{name} cannot decode from a cache; run it over the whole sequence instead")
+    if seq.features is None and traits.reads_features:
+        raise ValueError(f"{name} mixes by features of the raw input and there are none; use tokenizer=patch")
+    if seq.num_prefix and not traits.prefix:
+        raise ValueError(f"{name} does not mix class and register tokens; use a model without a prefix")
+
+
+def check_length(mixer: TokenMixer, length: int, x: Tensor) -> None:
+    """Raises ValueError where x (B, N, C) has another number of tokens than the mixer has weights for."""
+    if x.shape[1] != length:
+        raise ValueError(
+            f"token_mixer {type(mixer).__name__} was built for {length} tokens and got {x.shape[1]}; pass inputs of "
+            "the size it was trained on or use another token mixer"
+        )
