@@ -1,7 +1,8 @@
-"""token_mixer=cycle: the mixers of its pattern, layer by layer, from the command line to the model."""
+"""token_mixer=cycle: the mixers of its pattern in every layer, from the command line to the model."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ BASE = ["data=code", "tokenizer=char", "model=decoder", "head=token", "objective
 
 
 def cycle(*pattern: str, **options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a cycle of choices."""
+    """The options of a cycle of token mixers."""
     members = {name: factory("token_mixer", name, options.get(name)) for name in dict.fromkeys(pattern)}
     return {"token_mixer": {"pattern": pattern, "members": members}}
 
@@ -44,50 +45,50 @@ def made(*pattern: str, depth: int = 4, options: dict[str, Any] | None = None, *
     return tiny(token_mixer="cycle", options={**cycle(*pattern), **(options or {})}, sizes=sizes, **picks)
 
 
-def mixers(words: list[str]) -> list[TokenMixer]:
-    """The mixers of a command line's model. Fails where `check` refuses it."""
-    composed = compose([*BASE, "model.dim=16", "model.heads=2", *words])
+def mixers(overrides: list[str]) -> list[TokenMixer]:
+    """The mixers of the model of a command line, which `check` must accept."""
+    composed = compose([*BASE, "model.dim=16", "model.heads=2", *overrides])
     assert [str(issue) for issue in check(composed)] == []
     return Components(composed.config).meta_model().mixers
 
 
-def issues(words: list[str]) -> str:
-    """What `check` says."""
-    return "\n".join(str(issue) for issue in check(compose([*BASE, "model.dim=16", "model.heads=2", *words])))
+def issues(overrides: list[str]) -> str:
+    """The issues that `check` reports, joined."""
+    return "\n".join(str(issue) for issue in check(compose([*BASE, "model.dim=16", "model.heads=2", *overrides])))
 
 
-def test_the_pattern_goes_on_over_the_layers() -> None:
-    words = ["token_mixer=cycle", "token_mixer.pattern=[conv,conv,attention]", "model.depth=5"]
-    found = mixers([*words, "token_mixer.members.conv.kernel=5", "position=rope"])
-    assert [type(mixer) for mixer in found] == [Conv, Conv, Attention, Conv, Conv]
-    assert [mixer.kernel for mixer in found if isinstance(mixer, Conv)] == [5] * 4
+def test_the_pattern_repeats_over_the_layers() -> None:
+    overrides = ["token_mixer=cycle", "token_mixer.pattern=[conv,conv,attention]", "model.depth=5"]
+    built = mixers([*overrides, "token_mixer.members.conv.kernel=5", "position=rope"])
+    assert [type(mixer) for mixer in built] == [Conv, Conv, Attention, Conv, Conv]
+    assert [mixer.kernel for mixer in built if isinstance(mixer, Conv)] == [5] * 4
 
 
-def test_a_choice_that_is_not_in_the_file_is_drawn_by_its_name() -> None:
-    words = ["token_mixer=cycle", "token_mixer.pattern=[gru,linear_attention]", "model.depth=2"]
-    found = mixers([*words, "token_mixer.members.linear_attention.feature=relu"])
-    assert [type(mixer).__name__ for mixer in found] == ["GRU", "LinearAttention"]
-    assert found[1].feature == "relu"
+def test_a_choice_outside_the_yaml_is_found_by_name() -> None:
+    overrides = ["token_mixer=cycle", "token_mixer.pattern=[gru,linear_attention]", "model.depth=2"]
+    built = mixers([*overrides, "token_mixer.members.linear_attention.feature=relu"])
+    assert [type(mixer).__name__ for mixer in built] == ["GRU", "LinearAttention"]
+    assert built[1].feature == "relu"
 
 
-def test_a_node_of_ones_own_under_a_name_of_ones_own() -> None:
+def test_a_custom_node_under_a_custom_name() -> None:
     wide = "{wide: {_target_: blockyard.token_mixer.conv.Conv, _partial_: true, kernel: 9}}"
-    words = ["token_mixer=cycle", "token_mixer.pattern=[conv,wide]", f"token_mixer.members={wide}"]
-    assert [mixer.kernel for mixer in mixers(words)] == [3, 9, 3, 9]
+    overrides = ["token_mixer=cycle", "token_mixer.pattern=[conv,wide]", f"token_mixer.members={wide}"]
+    assert [mixer.kernel for mixer in mixers(overrides)] == [3, 9, 3, 9]
 
 
-def test_the_frozen_config_says_all_and_names_the_arm() -> None:
-    words = [*BASE, "token_mixer=cycle", "token_mixer.pattern=[conv,attention]"]
-    plain, wide = compose(words), compose([*words, "token_mixer.members.conv.kernel=5"])
+def test_the_frozen_config_and_identity_include_members() -> None:
+    overrides = [*BASE, "token_mixer=cycle", "token_mixer.pattern=[conv,attention]"]
+    plain, wide = compose(overrides), compose([*overrides, "token_mixer.members.conv.kernel=5"])
     assert plain.config["token_mixer"]["members"]["conv"]["bias"] is True
     assert identity(plain.config) == identity(compose([*BASE, "token_mixer=cycle"]).config)
     assert identity(plain.config) != identity(wide.config)
-    for line in (words, [*words, "token_mixer.members.conv.kernel=5"]):
+    for line in (overrides, [*overrides, "token_mixer.members.conv.kernel=5"]):
         assert Composer().compose(line).config == compose(line).config
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("overrides", "message"),
     [
         (
             ["token_mixer.pattern=[convv]"],
@@ -95,7 +96,7 @@ def test_the_frozen_config_says_all_and_names_the_arm() -> None:
         ),
         (["token_mixer.pattern=[]"], "pattern is empty; name at least one"),
         (["token_mixer.pattern=[cycle,conv]"], "members.cycle is a cycle itself"),
-        (["token_mixer.pattern=[conv,gru,rnn]", "model.depth=2"], "has 3 places, model.depth=2 reaches 2"),
+        (["token_mixer.pattern=[conv,gru,rnn]", "model.depth=2"], "has 3 entries and model.depth=2 uses only 2"),
         (["token_mixer.members.convv.kernel=5"], r"members.convv: is no node.*conv"),
         (["token_mixer.members.conv.kernl=5"], "has no option 'kernl'.*kernel"),
         (["token_mixer.members.conv.kernel=0"], r"kernel: 0 does not fit: expected int >= 1"),
@@ -115,13 +116,12 @@ def test_the_frozen_config_says_all_and_names_the_arm() -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused(words: list[str], said: str) -> None:
-    import re
+def test_invalid_patterns_and_members_are_refused(overrides: list[str], message: str) -> None:
+    reported = issues(["token_mixer=cycle", *overrides])
+    assert re.search(message, reported, re.DOTALL), reported
 
-    assert re.search(said, issues(["token_mixer=cycle", *words]), re.DOTALL), issues(["token_mixer=cycle", *words])
 
-
-def test_a_member_without_a_place_is_refused() -> None:
+def test_an_unused_member_is_refused() -> None:
     options = cycle("conv", "attention")["token_mixer"] | {"pattern": ("conv",)}
     with pytest.raises(ValueError, match=r"members.attention is not in token_mixer.pattern=\[conv\]"):
         Cycle(context(), **options)
@@ -145,8 +145,8 @@ def test_traits_are_combined() -> None:
 
 
 @pytest.mark.parametrize("name", ["attention", "gru"])
-def test_a_cycle_of_one_is_that_mixer_bit_by_bit(name: str) -> None:
-    """The same weights, under the same names."""
+def test_a_cycle_of_one_equals_that_mixer_bitwise(name: str) -> None:
+    """The same weights under the same names."""
     ours, theirs = made(name), tiny(token_mixer=name, sizes={"depth": 4})
     for model in (ours, theirs):
         initialise(model.float(), 3)
@@ -158,31 +158,31 @@ PATTERNS = [("conv", "conv", "attention"), ("gru", "linear_attention"), ("linear
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids="-".join)
-def test_promises_are_kept(pattern: tuple[str, ...]) -> None:
+def test_declared_properties_hold(pattern: tuple[str, ...]) -> None:
     model = made(*pattern, causal=True)
-    for promise in (causality, padding, packing, cached_decoding):
-        promise(model, 6)
-    for promise in (padding, packing):
-        promise(made(*pattern), 6)
+    for check_property in (causality, padding, packing, cached_decoding):
+        check_property(model, 6)
+    for check_property in (padding, packing):
+        check_property(made(*pattern), 6)
 
 
-def test_order_and_rotation_in_the_layers_that_have_them() -> None:
+def test_positions_act_in_the_layers_that_support_them() -> None:
     permutation(made("attention", "linear_attention"), 6)
     relative(made("conv", "attention", position="rope"), 6)
     with pytest.raises(AssertionError):
         relative(made("conv", "attention", position="learned"), 6)
-    turned, plain = (made("conv", "attention", position=name)(symbols(2, 6)) for name in ("rope", "none"))
-    assert (turned - plain).abs().max() > 1e-6
+    rotated, plain = (made("conv", "attention", position=name)(symbols(2, 6)) for name in ("rope", "none"))
+    assert (rotated - plain).abs().max() > 1e-6
 
 
-def test_caches_are_those_of_the_layers() -> None:
+def test_every_layer_has_its_own_kind_of_cache() -> None:
     cache = made("conv", "attention", causal=True).init_cache(2)
-    assert [type(layer).__name__ for layer in cache.layers] == ["RowCache", "KVCache"] * 2
+    assert [type(layer).__name__ for layer in cache.layers] == ["InputCache", "KVCache"] * 2
     with pytest.raises(ValueError, match="token_mixer Pool cannot decode"):
         made("conv", "pool", causal=True).init_cache(2)
 
 
-def test_mixers_that_can_all_be_fused_are() -> None:
+def test_a_cycle_of_fusable_mixers_fuses() -> None:
     pair = [
         made("attention", "shift", block="parallel", options={"block": {"fused": fused}}) for fused in (True, False)
     ]
@@ -190,14 +190,14 @@ def test_mixers_that_can_all_be_fused_are() -> None:
 
 
 class Stuck(Cycle):
-    """Planted: every layer takes the first of the pattern."""
+    """Planted: every layer takes the first mixer of the pattern."""
 
     def __new__(cls, ctx: Any, **options: Any) -> Any:
         return super().__new__(cls, ctx.at(0), **options)
 
 
-def test_planted_standstill_is_caught() -> None:
+def test_planted_constant_pattern_is_caught() -> None:
     options = cycle("conv", "attention")["token_mixer"]
-    found = [type(factory(context(depth=4).at(n), **options)) for factory in (Cycle, Stuck) for n in range(4)]
-    assert found[:4] == [Conv, Attention] * 2
-    assert found[4:] != [Conv, Attention] * 2
+    types = [type(factory(context(depth=4).at(n), **options)) for factory in (Cycle, Stuck) for n in range(4)]
+    assert types[:4] == [Conv, Attention] * 2
+    assert types[4:] != [Conv, Attention] * 2

@@ -1,4 +1,4 @@
-"""What decays, over every choice on the disk: maps from vectors to vectors, and no bias, gain or learned vector."""
+"""Weight decay applies to linear maps only, and to no bias, gain or learned vector; for every choice in conf/."""
 
 from __future__ import annotations
 
@@ -32,40 +32,40 @@ CHOICES = [
 ]
 
 
-def variants(target: type, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The options as they are, then each switch the other way and each word in turn."""
+def variants(target: type, defaults: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The default options, then each boolean flipped and each literal value, one at a time."""
     yield {}
-    if issubclass(target, Tokenizer):  # one of them may ask a library for trained weights
+    if issubclass(target, Tokenizer):  # one of them may load pretrained weights
         return
     for name, option in schema.options(target).items():
         hint = option.annotation
         if hint is bool:
-            yield {name: not given.get(name, option.default)}
-        for word in typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ():
-            yield {name: word}
+            yield {name: not defaults.get(name, option.default)}
+        for value in typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ():
+            yield {name: value}
 
 
 def built(family: str, name: str) -> Iterator[nn.Module]:
-    """A choice with its initial weights, in every variant that stands."""
-    target, given = node(family, name)
-    for options in variants(target, given):
+    """A choice with its initial weights, in every valid variant."""
+    target, defaults = node(family, name)
+    for options in variants(target, defaults):
         for axes in (1, 2):
             try:
-                made = one(family, name, options, axes)
+                module = build_one(family, name, options, axes)
             except ValueError:
-                continue  # options, or axes, that do not go together
-            yield initialise(nn.ModuleList([made]), 0)
+                continue  # incompatible options or axes
+            yield initialise(nn.ModuleList([module]), 0)
 
 
-def one(family: str, name: str, options: dict[str, Any], axes: int) -> nn.Module:
+def build_one(family: str, name: str, options: dict[str, Any], axes: int) -> nn.Module:
     if family == "model":
         prefix = {"prefix": Prefix(registers=1)} if "prefix" in schema.options(node("model", name)[0]) else {}
         return planned(name, **{**prefix, **options})
     if family == "tokenizer":
-        target, given = node("tokenizer", name)
-        plan = target(**{**given, **options})
-        tokens = plan.spec(DATA[plan.modality])
-        return plan.embedder(replace(context(), tokens=tokens, data=DATA[plan.modality]))
+        target, defaults = node("tokenizer", name)
+        tokenizer = target(**{**defaults, **options})
+        tokens = tokenizer.spec(DATA[tokenizer.modality])
+        return tokenizer.embedder(replace(context(), tokens=tokens, data=DATA[tokenizer.modality]))
     if family == "block":
         channel = "none" if node("block", name)[0].single else "mlp"
         inner = [factory("token_mixer", "attention"), factory("channel_mixer", channel), factory("norm", "layer")]
@@ -73,8 +73,8 @@ def one(family: str, name: str, options: dict[str, Any], axes: int) -> nn.Module
     return factory(family, name, options)(context(axes=axes, prefix=Prefix(family == "head")))
 
 
-def no_maps(model: nn.Module) -> set[str]:
-    """What decays although it starts as what adds, scales or stands still: not spread evenly around zero."""
+def decayed_non_maps(model: nn.Module) -> set[str]:
+    """Decaying parameters that start constant or away from zero, as biases, gains and scales do."""
     decayed = {id(p) for p in split_by_decay(model)[0]} | {id(p) for p in hidden_matrices(model)}
     return {
         name
@@ -84,11 +84,11 @@ def no_maps(model: nn.Module) -> set[str]:
 
 
 @pytest.mark.parametrize(("family", "name"), CHOICES)
-def test_what_starts_as_a_bias_or_a_gain_does_not_decay(family: str, name: str) -> None:
-    found = list(built(family, name))
-    assert found, f"{family}={name} was built in no variant"
-    for model in found:
-        assert no_maps(model) == set()
+def test_biases_and_gains_do_not_decay(family: str, name: str) -> None:
+    models = list(built(family, name))
+    assert models, f"{family}={name} has no valid variant"
+    for model in models:
+        assert decayed_non_maps(model) == set()
         for module in model.modules():
             if isinstance(module, NoWeightDecay):
                 assert all(hasattr(module, each) for each in module.no_weight_decay)
@@ -98,8 +98,8 @@ def test_learned_tokens_and_tables_do_not_decay() -> None:
     for name, vectors in (("perceiver", "latents.vectors"), ("encoder", "prefix.class_token")):
         prefix = {"prefix": Prefix(True, 1)} if name == "encoder" else {}
         model = planned(name, **prefix)
-        plain = {id(p) for p in split_by_decay(model)[1]}
-        assert id(model.get_parameter(vectors)) in plain
+        no_decay = {id(p) for p in split_by_decay(model)[1]}
+        assert id(model.get_parameter(vectors)) in no_decay
 
 
 def test_muon_takes_no_gains() -> None:
@@ -109,8 +109,8 @@ def test_muon_takes_no_gains() -> None:
     assert not {id(p) for p in hidden_matrices(model)} & {id(p) for p in offsets.parameters()}
 
 
-def test_slots_decay_and_are_no_hidden_matrix() -> None:
-    """They stand for the two matrices of an MLP."""
+def test_slots_decay_and_are_not_muons() -> None:
+    """They replace the two matrices of an MLP."""
     model = tiny(token_mixer="memory_attention")
     mixer = model.blocks[0].token_mixer
     slots = {id(mixer.keys), id(mixer.values)}
@@ -118,14 +118,14 @@ def test_slots_decay_and_are_no_hidden_matrix() -> None:
     assert not slots & {id(p) for p in hidden_matrices(model)}
 
 
-def test_a_bias_that_is_not_declared_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_no_weight_decay_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FullyConnected, "no_weight_decay", frozenset())
     with pytest.raises(AssertionError, match="bias"):
-        test_what_starts_as_a_bias_or_a_gain_does_not_decay("token_mixer", "fully_connected")
+        test_biases_and_gains_do_not_decay("token_mixer", "fully_connected")
 
 
-def test_a_gain_that_is_drawn_around_one_is_caught() -> None:
+def test_a_gain_around_one_is_caught() -> None:
     model = nn.ModuleList([nn.Linear(8, 8)])
     with torch.no_grad():
         model[0].weight.normal_(1.0, 0.02)
-    assert no_maps(model) == {"0.weight"}
+    assert decayed_non_maps(model) == {"0.weight"}

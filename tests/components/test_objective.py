@@ -1,4 +1,4 @@
-"""Objectives: what is asked, what it costs, and how it is averaged."""
+"""Objectives: targets, losses and metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IMAGES = DataSpec("image", (1, 8, 8), target="class", classes=7)
 GRID = TokenSpec((4, 4))
 
 
-def test_classify_smooths_in_training_only() -> None:
+def test_classify_smooths_the_training_loss_only() -> None:
     prediction, target = torch.randn(9, 7), torch.randint(7, (9,))
     objective = Classify(label_smoothing=0.1)
     logs = prediction.log_softmax(-1)
@@ -28,7 +28,7 @@ def test_classify_smooths_in_training_only() -> None:
     torch.testing.assert_close(loss.compute(), plain)
 
 
-def test_outputs_come_from_the_data() -> None:
+def test_outputs_follow_from_the_data() -> None:
     assert Classify().outputs(IMAGES, GRID) == 7
     with pytest.raises(ValueError, match="needs data with classes"):
         Classify().outputs(DataSpec("image", (1, 8, 8)), GRID)
@@ -39,7 +39,7 @@ def test_outputs_come_from_the_data() -> None:
 
 
 def assert_exact_mean(metrics: dict, sizes: tuple[int, ...]) -> None:
-    """Uneven batches weigh by their targets, and ignored targets not at all."""
+    """Batches are weighted by their number of targets; ignored targets do not count."""
     from torchmetrics.functional.classification import multiclass_accuracy
 
     predictions = [torch.randn(size, 5, 7) for size in sizes]
@@ -48,10 +48,10 @@ def assert_exact_mean(metrics: dict, sizes: tuple[int, ...]) -> None:
     for prediction, target in zip(predictions, targets, strict=True):
         for metric in metrics.values():
             metric.update(prediction, target)
-    logits, wanted = torch.cat(predictions).flatten(0, 1), torch.cat(targets).flatten()
-    loss = F.cross_entropy(logits, wanted, ignore_index=Batch.ignore)
+    logits, target = torch.cat(predictions).flatten(0, 1), torch.cat(targets).flatten()
+    loss = F.cross_entropy(logits, target, ignore_index=Batch.ignore)
     torch.testing.assert_close(metrics["loss"].compute(), loss)
-    accuracy = multiclass_accuracy(logits, wanted, 7, average="micro", ignore_index=Batch.ignore)
+    accuracy = multiclass_accuracy(logits, target, 7, average="micro", ignore_index=Batch.ignore)
     torch.testing.assert_close(metrics["accuracy"].compute(), accuracy)
 
 
@@ -79,7 +79,7 @@ def test_metrics_of_shards_add_up() -> None:
         whole[name].update(prediction, target)
         for metric, rows in zip((part[name] for part in parts), (slice(0, 7), slice(7, 10)), strict=True):
             metric.update(prediction[rows], target[rows])
-        # What a process group does with states of reduction "sum".
+        # As a process group reduces states with dist_reduce_fx="sum".
         total = sum(part[name].total for part in parts)
         count = sum(part[name].count for part in parts)
         torch.testing.assert_close((total / count).float(), whole[name].compute())
@@ -104,7 +104,7 @@ class Text:
         raise AssertionError
 
 
-def test_text_metrics_follow_from_the_loss() -> None:
+def test_text_metrics_derive_from_the_loss() -> None:
     metrics = NextToken().metrics(Text())
     assert list(metrics) == ["loss", "accuracy", "perplexity", "bits_per_byte"]
     assert "bits_per_byte" not in NextToken().metrics()
@@ -118,16 +118,16 @@ def test_text_metrics_follow_from_the_loss() -> None:
 
 
 def test_next_token_shifts_by_one() -> None:
-    rows = torch.arange(10).view(2, 5)
-    batch = NextToken().prepare(Batch(rows))
-    torch.testing.assert_close(batch.inputs, rows[:, :4])
-    torch.testing.assert_close(batch.target, rows[:, 1:])
+    token_ids = torch.arange(10).view(2, 5)
+    batch = NextToken().prepare(Batch(token_ids))
+    torch.testing.assert_close(batch.inputs, token_ids[:, :4])
+    torch.testing.assert_close(batch.target, token_ids[:, 1:])
     assert (batch.lengths, batch.segment) == (None, None)
 
 
-def test_nothing_is_asked_of_padding() -> None:
-    rows = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0], [7, 0, 0, 0]])
-    batch = NextToken().prepare(Batch(rows, lengths=torch.tensor([4, 2, 1])))
+def test_padding_has_no_target() -> None:
+    token_ids = torch.tensor([[1, 2, 3, 4], [5, 6, 0, 0], [7, 0, 0, 0]])
+    batch = NextToken().prepare(Batch(token_ids, lengths=torch.tensor([4, 2, 1])))
     assert batch.target is not None
     assert batch.target.tolist() == [[2, 3, 4], [6, -100, -100], [-100, -100, -100]]
     assert batch.lengths is not None
@@ -135,17 +135,17 @@ def test_nothing_is_asked_of_padding() -> None:
 
 
 def test_targets_do_not_cross_documents() -> None:
-    rows = torch.tensor([[1, 2, 3, 4, 5]])
+    token_ids = torch.tensor([[1, 2, 3, 4, 5]])
     segment = torch.tensor([[0, 0, 1, 2, 2]])
-    batch = NextToken().prepare(Batch(rows, segment=segment))
+    batch = NextToken().prepare(Batch(token_ids, segment=segment))
     assert batch.target is not None
     assert batch.target.tolist() == [[2, -100, -100, 5]]
     torch.testing.assert_close(batch.segment, segment[:, :4])
 
 
-def test_a_target_of_the_data_is_kept() -> None:
-    rows, asked = torch.tensor([[1, 2, 3]]), torch.tensor([[-100, -100, 9]])
-    batch = NextToken().prepare(Batch(rows, target=asked))
+def test_a_target_from_the_data_is_shifted() -> None:
+    token_ids, target = torch.tensor([[1, 2, 3]]), torch.tensor([[-100, -100, 9]])
+    batch = NextToken().prepare(Batch(token_ids, target=target))
     assert batch.target is not None
     assert batch.target.tolist() == [[-100, 9]]
 

@@ -1,4 +1,4 @@
-"""Which parameters decay, who updates them, and that a saved optimizer goes on."""
+"""Optimizers: weight decay, which optimizer updates what, and resuming from a saved state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ YAMLS = sorted((CONF / "optimizer").glob("*.yaml"))
 SMALL = ("model.dim=16", "model.depth=1", "model.heads=2")
 
 
-def components_of(path: Path, **options: Any) -> OptimizerBuilder:
+def builder(path: Path, **options: Any) -> OptimizerBuilder:
     node = yaml.safe_load(path.read_text())
     module, _, name = node.pop("_target_").rpartition(".")
     return getattr(importlib.import_module(module), name)(**{**node, **options})
@@ -42,7 +42,7 @@ def names(model: nn.Module, chosen: list[nn.Parameter]) -> set[str]:
 
 
 def descend(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, seed: int = 0) -> list[float]:
-    found = []
+    losses = []
     for step in range(steps):
         generator = torch.Generator().manual_seed(seed + step)
         images = torch.rand(32, 1, 8, 8, generator=generator)
@@ -54,19 +54,19 @@ def descend(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, seed
             loss.backward()
             return loss
 
-        found.append(optimizer.step(closure).item())
-    return found
+        losses.append(optimizer.step(closure).item())
+    return losses
 
 
-def test_only_maps_from_vectors_to_vectors_decay() -> None:
+def test_only_linear_maps_decay() -> None:
     model = vit()
-    decay, plain = split_by_decay(model)
-    assert {id(p) for p in decay}.isdisjoint({id(p) for p in plain})
-    assert len(decay) + len(plain) == len(list(model.parameters()))
+    decay, no_decay = split_by_decay(model)
+    assert {id(p) for p in decay}.isdisjoint({id(p) for p in no_decay})
+    assert len(decay) + len(no_decay) == len(list(model.parameters()))
     decaying = names(model, decay)
     assert all(dict(model.named_parameters())[name].ndim >= 2 for name in decaying)
-    still = names(model, plain)
-    assert {"position.table", "prefix.class_token"} <= still
+    exempt = names(model, no_decay)
+    assert {"position.table", "prefix.class_token"} <= exempt
     for block in iter_blocks(model):
         for module in block.modules():
             if isinstance(module, nn.Linear):
@@ -82,38 +82,38 @@ def test_a_table_shared_with_the_head_does_not_decay() -> None:
             self.head.weight = self.table.weight
 
     model = Tied()
-    decay, plain = split_by_decay(model)
+    decay, no_decay = split_by_decay(model)
     assert decay == []
-    assert len(plain) == 1
+    assert len(no_decay) == 1
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: path.stem)
 def test_every_optimizer_has_every_parameter_once_and_learns(path: Path) -> None:
     model = vit()
-    optimizer = components_of(path).build(model)
-    held = [id(p) for group in optimizer.param_groups for p in group["params"]]
-    assert sorted(held) == sorted(id(p) for p in model.parameters())
+    optimizer = builder(path).build(model)
+    ids = [id(p) for group in optimizer.param_groups for p in group["params"]]
+    assert sorted(ids) == sorted(id(p) for p in model.parameters())
     losses = descend(model, optimizer, 30)
     assert sum(losses[-5:]) < sum(losses[:5])
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: path.stem)
-def test_a_saved_optimizer_goes_on_with_the_same_bits(path: Path) -> None:
-    plan, model = components_of(path), vit()
-    optimizer = plan.build(model)
+def test_a_restored_optimizer_continues_bitwise(path: Path) -> None:
+    optimizer_builder, model = builder(path), vit()
+    optimizer = optimizer_builder.build(model)
     descend(model, optimizer, 4)
     saved, weights = copy.deepcopy(optimizer.state_dict()), copy.deepcopy(model.state_dict())
     expected = descend(model, optimizer, 4, seed=50)
     other = vit()
     other.load_state_dict(weights)
-    again = plan.build(other)
+    again = optimizer_builder.build(other)
     again.load_state_dict(saved)
     assert descend(other, again, 4, seed=50) == expected
     for ours, theirs in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
-def test_a_rate_set_in_the_groups_reaches_both_parts_of_muon() -> None:
+def test_a_learning_rate_set_in_the_groups_reaches_both_parts_of_muon() -> None:
     model = vit()
     optimizer = Muon(weight_decay=0.0).build(model)
     descend(model, optimizer, 1)
@@ -128,14 +128,14 @@ def test_a_rate_set_in_the_groups_reaches_both_parts_of_muon() -> None:
             torch.testing.assert_close(p, old, rtol=0, atol=0)
 
 
-def test_muon_takes_the_matrices_inside_the_blocks_and_no_others() -> None:
+def test_muon_takes_exactly_the_matrices_inside_the_blocks() -> None:
     model = vit()
     hidden = names(model, hidden_matrices(model))
     inside = {name for name, p in model.named_parameters() if name.startswith("blocks.") and p.ndim == 2}
     assert hidden == inside
 
 
-def test_muon_says_what_a_torch_without_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_muon_needs_a_torch_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.optim, "Muon")
     with pytest.raises(ValueError, match=r"optimizer=muon needs torch.optim.Muon.*optimizer=adamw"):
         Muon()
@@ -147,7 +147,7 @@ def test_nesterov_without_momentum_is_refused() -> None:
 
 
 @pytest.mark.parametrize("value", ["inf", "nan", ".inf"])
-def test_a_rate_that_is_no_number_is_refused(value: str) -> None:
+def test_a_learning_rate_must_be_finite(value: str) -> None:
     from blockyard.config.check import check
     from blockyard.config.compose import compose
 

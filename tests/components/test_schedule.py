@@ -1,4 +1,4 @@
-"""Learning-rate schedules against torch's and transformers' own, and against their corners."""
+"""Learning rate schedules against torch and transformers, and their edge cases."""
 
 from __future__ import annotations
 
@@ -26,59 +26,59 @@ def from_yaml(path: Path, **options: object) -> Schedule:
     return getattr(importlib.import_module(module), name)(**{**node, **options})
 
 
-def line(schedule: Schedule, total: int) -> list[float]:
+def factors_of(schedule: Schedule, total: int) -> list[float]:
     return [schedule.factor(step, total) for step in range(total + 1)]
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: path.stem)
-def test_every_schedule_rises_from_above_zero_to_one_and_never_passes_it(path: Path) -> None:
-    factors = line(from_yaml(path, warmup=10), 100)
+def test_every_schedule_warms_up_from_above_zero_to_one_and_never_exceeds_it(path: Path) -> None:
+    factors = factors_of(from_yaml(path, warmup=10), 100)
     expected = [(step + 1) / 11 for step in range(10)]
     assert factors[:10] == pytest.approx(expected)
     assert factors[10] == pytest.approx(1.0)
     assert min(factors[:-1]) > 0
     assert max(factors) <= 1.0
-    # After the warm-up no factor rises again.
+    # After the warm-up no factor increases.
     assert all(after <= before + 1e-12 for before, after in pairwise(factors[10:]))
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: path.stem)
-def test_a_share_of_the_run_is_the_count_it_comes_to(path: Path) -> None:
-    assert line(from_yaml(path, warmup=0.1), 200) == line(from_yaml(path, warmup=20), 200)
+def test_a_share_of_the_run_equals_the_number_of_steps(path: Path) -> None:
+    assert factors_of(from_yaml(path, warmup=0.1), 200) == factors_of(from_yaml(path, warmup=20), 200)
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("total", [1, 2, 5])
-def test_a_run_shorter_than_its_warm_up_works(path: Path, total: int) -> None:
-    assert all(0 <= factor <= 1 for factor in line(from_yaml(path, warmup=1000), total))
+def test_a_run_may_be_shorter_than_its_warm_up(path: Path, total: int) -> None:
+    assert all(0 <= factor <= 1 for factor in factors_of(from_yaml(path, warmup=1000), total))
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: path.stem)
-def test_a_warm_up_of_1_0_is_refused(path: Path) -> None:
-    with pytest.raises(ValueError, match=r"schedule.warmup=1.0 is neither.*write 1 for updates"):
+def test_an_ambiguous_warm_up_of_1_0_is_refused(path: Path) -> None:
+    with pytest.raises(ValueError, match=r"schedule.warmup=1.0 is ambiguous; use 1 for a number of steps"):
         from_yaml(path, warmup=1.0)
 
 
 def test_cosine_is_torchs() -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     torchs = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=50, eta_min=0.1)
-    found = []
+    expected = []
     for _ in range(51):
-        found.append(optimizer.param_groups[0]["lr"])
+        expected.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         torchs.step()
-    assert line(Cosine(warmup=0, final=0.1), 50) == pytest.approx(found)
+    assert factors_of(Cosine(warmup=0, final=0.1), 50) == pytest.approx(expected)
 
 
-def test_linear_and_wsd_are_transformers_after_the_warm_up() -> None:
+def test_linear_and_wsd_match_transformers_after_the_warm_up() -> None:
     transformers = pytest.importorskip("transformers")
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     linear = transformers.get_linear_schedule_with_warmup(optimizer, 10, 60).lr_lambdas[0]
-    assert line(Linear(warmup=10), 60)[10:] == pytest.approx([linear(step) for step in range(10, 61)])
+    assert factors_of(Linear(warmup=10), 60)[10:] == pytest.approx([linear(step) for step in range(10, 61)])
     wsd = transformers.get_wsd_schedule(
         optimizer, 10, 20, num_training_steps=100, min_lr_ratio=0.1, decay_type="linear"
     ).lr_lambdas[0]
-    ours = line(WSD(warmup=10, decay=20, shape="linear", final=0.1), 100)
+    ours = factors_of(WSD(warmup=10, decay=20, shape="linear", final=0.1), 100)
     assert ours[10:100] == pytest.approx([wsd(step) for step in range(10, 100)])
 
 

@@ -1,4 +1,4 @@
-"""What components promise, as functions of a model that raise AssertionError where it is not kept."""
+"""Declared properties of components, as functions of a model that raise AssertionError where they fail."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ EXACT = {"rtol": 1e-9, "atol": 1e-9}
 
 
 def differs(a: Tensor, b: Tensor) -> None:
-    """Guards against a test that holds because nothing happens."""
+    """Asserts that the outputs differ, so that a test does not pass because nothing happens."""
     assert (a - b).abs().max() > 1e-6, "the outputs do not depend on the input"
 
 
 def mixes(model: nn.Module, length: int) -> bool:
-    """Whether any token reads another: one that comes before it, for a model may look back only."""
+    """Whether the last token reads an earlier one, which causal models do too."""
     inputs = symbols(2, length)
     changed = inputs.clone()
     changed[:, : length - 1] = (changed[:, : length - 1] + 1) % 11
@@ -26,7 +26,7 @@ def mixes(model: nn.Module, length: int) -> bool:
 
 @torch.no_grad()
 def causality(model: nn.Module, length: int) -> None:
-    """Changing tokens from t on does not move outputs before t, and does move the one at t."""
+    """Changing tokens from t on does not change outputs before t, and changes the output at t."""
     inputs = symbols(2, length)
     before = model(inputs)
     for t in range(length):
@@ -39,44 +39,44 @@ def causality(model: nn.Module, length: int) -> None:
 
 @torch.no_grad()
 def padding(model: nn.Module, length: int) -> None:
-    """A padded row gives what it gives alone, whatever the padding holds; no row gives NaN."""
+    """A padded sequence equals the sequence alone, whatever the padding contains; no output is NaN."""
     inputs = symbols(4, length)
     lengths = torch.tensor([length, length - 2, 1, 0])
     padded = model(inputs, lengths=lengths)
     assert torch.isfinite(padded).all()
     other = inputs.clone()
-    for row, count in enumerate(lengths.tolist()):
-        other[row, count:] = (other[row, count:] + 3) % 11
+    for sample, count in enumerate(lengths.tolist()):
+        other[sample, count:] = (other[sample, count:] + 3) % 11
     refilled = model(other, lengths=lengths)
-    for row, count in enumerate(lengths.tolist()):
+    for sample, count in enumerate(lengths.tolist()):
         if count:
-            alone = model(inputs[row : row + 1, :count])
-            assert_close(padded[row, :count], alone[0], **EXACT)
-        assert_close(refilled[row, :count], padded[row, :count], **EXACT)
+            alone = model(inputs[sample : sample + 1, :count])
+            assert_close(padded[sample, :count], alone[0], **EXACT)
+        assert_close(refilled[sample, :count], padded[sample, :count], **EXACT)
 
 
 @torch.no_grad()
-def padding_of_answers(model: nn.Module, length: int) -> None:
-    """A padded row's one answer is what the row gives alone; another first or last token changes it."""
+def padding_of_pooled_outputs(model: nn.Module, length: int) -> None:
+    """The one prediction of a padded sequence equals that of the sequence alone; its first and last token matter."""
     inputs = symbols(4, length)
     lengths = torch.tensor([length, length - 2, 1, 0])
     padded = model(inputs, lengths=lengths)
     assert torch.isfinite(padded).all()
-    for row, count in enumerate(lengths.tolist()):
-        other = inputs[row : row + 1].clone()
+    for sample, count in enumerate(lengths.tolist()):
+        other = inputs[sample : sample + 1].clone()
         other[:, count:] = (other[:, count:] + 3) % 11
-        assert_close(model(other, lengths=lengths[row : row + 1])[0], padded[row], **EXACT)
+        assert_close(model(other, lengths=lengths[sample : sample + 1])[0], padded[sample], **EXACT)
         if count:
-            assert_close(padded[row], model(inputs[row : row + 1, :count])[0], **EXACT)
-        for place in {0, count - 1} if count else ():
-            other = inputs[row : row + 1].clone()
-            other[:, place] = (other[:, place] + 3) % 11
-            differs(model(other, lengths=lengths[row : row + 1])[0], padded[row])
+            assert_close(padded[sample], model(inputs[sample : sample + 1, :count])[0], **EXACT)
+        for index in {0, count - 1} if count else ():
+            other = inputs[sample : sample + 1].clone()
+            other[:, index] = (other[:, index] + 3) % 11
+            differs(model(other, lengths=lengths[sample : sample + 1])[0], padded[sample])
 
 
 @torch.no_grad()
 def packing(model: nn.Module, length: int) -> None:
-    """Documents packed into a row give what each gives alone; padding after them changes nothing."""
+    """Packed documents equal each document alone; padding after them changes nothing."""
     inputs = symbols(2, length)
     segment = torch.zeros(2, length, dtype=torch.long)
     segment[0, 2:] = 1
@@ -84,22 +84,22 @@ def packing(model: nn.Module, length: int) -> None:
     packed = model(inputs, segment=segment)
     cut = length - 1
     short = model(inputs, lengths=torch.tensor([cut, cut]), segment=segment)
-    for row in range(2):
-        for number in segment[row].unique():
-            here = segment[row] == number
-            alone = model(inputs[row : row + 1, here])
-            assert_close(packed[row, here], alone[0], **EXACT)
-            kept = here[:cut]
-            if kept.any():
-                alone = model(inputs[row : row + 1, :cut][:, kept])
-                assert_close(short[row, :cut][kept], alone[0], **EXACT)
+    for sample in range(2):
+        for document in segment[sample].unique():
+            inside = segment[sample] == document
+            alone = model(inputs[sample : sample + 1, inside])
+            assert_close(packed[sample, inside], alone[0], **EXACT)
+            left = inside[:cut]
+            if left.any():
+                alone = model(inputs[sample : sample + 1, :cut][:, left])
+                assert_close(short[sample, :cut][left], alone[0], **EXACT)
     if mixes(model, length):
         differs(packed, model(inputs))
 
 
 @torch.no_grad()
 def cached_decoding(model: nn.Module, length: int) -> None:
-    """Token by token and in pieces, a cache gives what the full pass gives."""
+    """Decoding from a cache, in chunks of one or more tokens, equals the full forward pass."""
     inputs = symbols(2, length)
     full = model(inputs)
     for sizes in ([1] * length, [3, 1, length - 4], [length - 2, 2], [length]):
@@ -123,7 +123,7 @@ def permutation(model: nn.Module, length: int) -> None:
 
 @torch.no_grad()
 def relative(model: nn.Module, length: int) -> None:
-    """Moving all coordinates by one vector changes nothing."""
+    """Translating all coordinates by one vector changes nothing."""
     inputs = symbols(2, length)
     before = model(inputs)
     model.embedder.shift = 5.0
@@ -133,8 +133,8 @@ def relative(model: nn.Module, length: int) -> None:
 
 
 @torch.no_grad()
-def channels_alone(mixer: nn.Module, dim: int) -> None:
-    """A channel mixer's token t depends on token t only."""
+def tokens_alone(mixer: nn.Module, dim: int) -> None:
+    """Output t of a channel mixer depends on token t only."""
     x = torch.randn(2, 5, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     before = mixer(x)
     assert before.shape == x.shape

@@ -1,4 +1,4 @@
-"""Memories, prefixes, lengths: the rest of what a mixer declares, for every YAML."""
+"""Cross-attention, prefix tokens, sequence lengths: traits of every token mixer in conf/."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.components.properties.checks import differs
 from tests.helpers import choices, combinations, context, factory, stir, symbols, tiny, traits
 
 
-def row(n: int, position: nn.Module | None = None) -> Seq:
-    """Facts of a plain row."""
+def sequence(n: int, position: nn.Module | None = None) -> Seq:
+    """The `Seq` of a plain sequence."""
     return Seq(torch.arange(n), torch.arange(n).double()[None, :, None], position=position)
 
 
-def crossing() -> list[str]:
-    """Mixers that take a memory."""
+def cross_mixers() -> list[str]:
+    """Mixers that support cross-attention."""
     return [name for name in choices("token_mixer") if traits(name).cross]
 
 
@@ -29,39 +29,39 @@ GROUPED = [{"num_kv_heads": 2, "qk_norm": True}, {"num_kv_heads": 1}]
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("mixer", crossing())
+@pytest.mark.parametrize("mixer", cross_mixers())
 def test_memory(mixer: str, causal: bool) -> None:
-    """All of the memory is seen, its padding is not, its order does not matter."""
+    """The whole memory is read, except its padding, and its order does not matter."""
     for options in [{}, *GROUPED] if mixer == "attention" else [{}]:
-        crosses(stir(factory("token_mixer", mixer, options)(context(causal=causal))).double())
+        check_cross(stir(factory("token_mixer", mixer, options)(context(causal=causal))).double())
 
 
-def crosses(part: nn.Module) -> None:
-    """What a mixer that takes a memory promises."""
-    # So many rows, that a mixer which looks at a few tokens only looks at each in some row.
+def check_cross(part: nn.Module) -> None:
+    """The properties of a mixer that supports cross-attention."""
+    # Enough sequences that a mixer which reads few tokens reads each of them in one.
     x, y = torch.randn(64, 4, 16).double(), torch.randn(64, 7, 16).double()
-    out = part(x, row(4), memory=Memory(y, row(7)))
+    out = part(x, sequence(4), memory=Memory(y, sequence(7)))
     assert out.shape == x.shape
     for t in range(7):
         changed = y.clone()
         changed[:, t] += torch.randn(16)
-        moved = part(x, row(4), memory=Memory(changed, row(7)))
+        moved = part(x, sequence(4), memory=Memory(changed, sequence(7)))
         assert (moved - out).abs().amax((0, 2)).min() > 1e-6, "some token does not see the memory"
     order = torch.randperm(7)
-    assert_close(part(x, row(4), memory=Memory(y[:, order], row(7))), out)
-    padded = row(7)
+    assert_close(part(x, sequence(4), memory=Memory(y[:, order], sequence(7))), out)
+    padded = sequence(7)
     padded.valid = torch.arange(7) < torch.tensor([[5], [0]])
-    masked = part(x[:2], row(4), memory=Memory(y[:2], padded))
-    assert_close(masked[:1], part(x[:1], row(4), memory=Memory(y[:1, :5], row(5))))
+    masked = part(x[:2], sequence(4), memory=Memory(y[:2], padded))
+    assert_close(masked[:1], part(x[:1], sequence(4), memory=Memory(y[:1, :5], sequence(5))))
     assert_close(masked[1], torch.zeros_like(masked[1]))
     for t in range(4):
-        alone = part(x[:, t : t + 1], row(1), memory=Memory(y, row(7)))
+        alone = part(x[:, t : t + 1], sequence(1), memory=Memory(y, sequence(7)))
         assert_close(alone, out[:, t : t + 1])
 
 
 @pytest.mark.parametrize("mixer", [m for m in choices("token_mixer") if traits(m).prefix])
-def test_the_class_token_takes_part(mixer: str) -> None:
-    """It sees every token, and every token sees it and the registers."""
+def test_prefix_tokens_are_mixed(mixer: str) -> None:
+    """The class token sees every token, and every token sees it and the registers."""
     prefix = Prefix(class_token=True, registers=1)
     model = tiny(token_mixer=mixer, head="class_token", prefix=prefix)
     inputs = symbols(64, 6)
@@ -83,7 +83,7 @@ def test_the_class_token_takes_part(mixer: str) -> None:
 
 @pytest.mark.parametrize(("mixer", "position", "axes"), combinations())
 def test_lengths(mixer: str, position: str, axes: int) -> None:
-    """Rows of any length where declared, of one length where not."""
+    """Sequences of any length where declared, of one length otherwise."""
     if axes == 2:
         return
     model = tiny(token_mixer=mixer, position=position, axes=axes)
@@ -96,32 +96,32 @@ def test_lengths(mixer: str, position: str, axes: int) -> None:
 
 
 @pytest.mark.parametrize("axes", [1, 2])
-def test_rotation_leaves_the_prefix_alone(axes: int) -> None:
+def test_rotation_leaves_the_prefix_unchanged(axes: int) -> None:
     position = factory("position", "rope")(context(axes=axes))
     coords = torch.randint(1, 5, (1, 6, axes)).double()
     seq = Seq(torch.arange(6), coords, num_prefix=2, position=position)
     q, k = torch.randn(2, 4, 6, 4).double(), torch.randn(2, 2, 6, 4).double()
-    turned = rotate(q, k, seq, seq)
-    for before, after in zip((q, k), turned, strict=True):
+    rotated = rotate(q, k, seq, seq)
+    for before, after in zip((q, k), rotated, strict=True):
         assert torch.equal(before[:, :, :2], after[:, :, :2])
         assert (before[:, :, 2:] - after[:, :, 2:]).abs().amax((0, 1, 3)).min() > 0
     bare = Seq(torch.arange(4), coords[:, 2:], position=position)
-    assert_close(rotate(q[:, :, 2:], k[:, :, 2:], bare, bare)[0], turned[0][:, :, 2:])
+    assert_close(rotate(q[:, :, 2:], k[:, :, 2:], bare, bare)[0], rotated[0][:, :, 2:])
 
 
-def test_a_memory_turns_only_in_the_same_coordinates() -> None:
+def test_a_memory_rotates_only_in_the_same_coordinates() -> None:
     position = factory("position", "rope")(context())
     q, k = torch.randn(1, 4, 3, 4).double(), torch.randn(1, 4, 5, 4).double()
-    foreign = rotate(q, k, row(3, position), row(5))
+    foreign = rotate(q, k, sequence(3, position), sequence(5))
     assert foreign[0] is q
     assert foreign[1] is k
-    own = rotate(q, k, row(3, position), row(5, position))
+    own = rotate(q, k, sequence(3, position), sequence(5, position))
     assert not torch.equal(own[0], q)
-    assert_close(own[1][:, :, :3], rotate(q, k[:, :, :3], row(3, position), row(3, position))[1])
+    assert_close(own[1][:, :, :3], rotate(q, k[:, :, :3], sequence(3, position), sequence(3, position))[1])
 
 
-def test_the_cache_keeps_facts() -> None:
-    """Index, coordinates, validity and segments of past keys, through every mixture of pieces."""
+def test_the_cache_keeps_the_seq_of_past_keys() -> None:
+    """Index, coordinates, validity and segments, over chunks that lack some of them."""
     cache, segments = KVCache(2, 1, 4), torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 2, 2]])
     valid = torch.tensor([[True, True], [True, False]])
     start = 0
@@ -143,6 +143,6 @@ def test_the_cache_keeps_facts() -> None:
     assert torch.equal(k_seq.segment, segments)
     assert torch.equal(k_seq.valid, torch.tensor([[True] * 5, [True, False, True, True, True]]))
     with pytest.raises(ValueError, match="segment is given for only one"):
-        cache.append(k[:, :, :1], k[:, :, :1], row(1))
+        cache.append(k[:, :, :1], k[:, :, :1], sequence(1))
     with pytest.raises(ValueError, match="a prefix can only be the first"):
         cache.append(k[:, :, :1], k[:, :, :1], Seq(torch.arange(1), torch.zeros(1, 1, 1), num_prefix=1))

@@ -1,4 +1,4 @@
-"""Caches, permutations, shifts: what order and place may change, for every YAML."""
+"""Cached decoding, permutation and translation, for every token mixer and position scheme in conf/."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.helpers import GRIDS, LENGTH, blocks, choices, combinations, context,
 
 
 def cacheable() -> list[tuple[str, str, int]]:
-    """Combinations whose mixer can decode from a cache."""
+    """Legal combinations whose mixer decodes from a cache."""
     return [c for c in combinations("causal") if has(c[0], "init_cache")]
 
 
@@ -35,7 +35,7 @@ def test_cached_decoding_in_every_block(block: str, options: dict[str, object]) 
     cached_decoding(model, LENGTH)
 
 
-def test_the_cache_grows_past_its_first_storage() -> None:
+def test_the_cache_grows_beyond_its_initial_storage() -> None:
     model = tiny(causal=True, position="rope", sizes={"grid": (150,)})
     cached_decoding(model, 150)
 
@@ -57,16 +57,16 @@ def test_permutation(mixer: str, axes: int) -> None:
         permutation(tiny(token_mixer=mixer, axes=axes, prefix=Prefix(True, 1)), LENGTH)
 
 
-def placed() -> list[tuple[str, int]]:
-    """(position, axes) of each number of axes that a scheme declares."""
+def schemes() -> list[tuple[str, int]]:
+    """(position, axes) for every number of axes that a scheme declares."""
     return [(p, axes) for p in choices("position") for axes in GRIDS if axes in node("position", p)[0].axes]
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("position", "axes"), placed())
+@pytest.mark.parametrize(("position", "axes"), schemes())
 def test_relative(position: str, axes: int, causal: bool) -> None:
     declared = node("position", position)[0]
-    # A turned query meets unturned prefix keys, so that its own place shows there.
+    # Prefix keys are not rotated, so a rotated query would reveal its absolute position there.
     prefix = NO_PREFIX if "rotate" in declared.acts_on else Prefix(registers=2)
     model = tiny(causal=causal, axes=axes, position=position, prefix=prefix)
     if declared.relative:
@@ -79,35 +79,35 @@ def test_relative(position: str, axes: int, causal: bool) -> None:
 @pytest.mark.parametrize("axes", [1, 2])
 @pytest.mark.parametrize("position", [p for p in choices("position") if p != "none"])
 def test_positions_matter(position: str, axes: int) -> None:
-    """Each scheme breaks the symmetry that a model without one has."""
+    """Every scheme breaks the permutation symmetry of a model without one."""
     with pytest.raises(AssertionError):
         permutation(tiny(position=position, axes=axes), LENGTH)
 
 
-@pytest.mark.parametrize(("position", "axes"), placed())
-def test_hooks_are_those_declared(position: str, axes: int) -> None:
-    """A hook that is not named in `acts_on` is the identity, one that is named is not."""
+@pytest.mark.parametrize(("position", "axes"), schemes())
+def test_hooks_are_declared_in_acts_on(position: str, axes: int) -> None:
+    """A hook is the identity unless it is named in `acts_on`."""
     scheme = factory("position", position)(context(axes=axes)).double()
     for parameter in scheme.parameters():
         torch.nn.init.normal_(parameter)
     coords = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 2.0]], dtype=torch.float64)[None, :, :axes]
     x = torch.randn(2, 3, 16, dtype=torch.float64)
     q, k = torch.randn(2, 4, 3, 4, dtype=torch.float64), torch.randn(2, 2, 3, 4, dtype=torch.float64)
-    turned = scheme.rotate(q, k, coords, coords)
+    rotated = scheme.rotate(q, k, coords, coords)
     assert torch.equal(scheme.embed(x, coords), x) == ("embed" not in scheme.acts_on)
-    assert torch.equal(turned[0], q) == torch.equal(turned[1], k) == ("rotate" not in scheme.acts_on)
+    assert torch.equal(rotated[0], q) == torch.equal(rotated[1], k) == ("rotate" not in scheme.acts_on)
     assert ("bias" in scheme.acts_on) == ("bias" in vars(type(scheme)))
 
 
-class Unturned(Rope):
-    """Planted: turns queries only, so that scores depend on where, not on how far."""
+class QueriesOnly(Rope):
+    """Planted: rotates queries only, so scores depend on absolute positions."""
 
     def rotate(self, q: Tensor, k: Tensor, q_coords: Tensor, k_coords: Tensor) -> tuple[Tensor, Tensor]:
         return super().rotate(q, k, q_coords, k_coords)[0], k
 
 
-class Forgets(KVCache):
-    """Planted: loses the oldest key's value."""
+class LosesValue(KVCache):
+    """Planted: loses the value of the oldest key."""
 
     def append(self, k: Tensor, v: Tensor, seq: Seq) -> tuple[Tensor, Tensor, Seq]:
         k, v, k_seq = super().append(k, v, seq)
@@ -115,14 +115,14 @@ class Forgets(KVCache):
 
 
 class Forgetful(Attention):
-    """Planted: decodes from a cache that forgets."""
+    """Planted: decodes from a cache that loses a value."""
 
     def init_cache(self, batch_size: int) -> KVCache:
-        return Forgets(batch_size, self.kv_heads, self.head_dim)
+        return LosesValue(batch_size, self.kv_heads, self.head_dim)
 
 
 class Ordered(Attention):
-    """Planted: knows the order although there is no position scheme."""
+    """Planted: depends on the order without a position scheme."""
 
     def forward(self, x: Tensor, seq: Seq, cache: object = None, memory: object = None) -> Tensor:
         return super().forward(x + x.cumsum(1), seq, cache, memory)
@@ -130,10 +130,10 @@ class Ordered(Attention):
 
 def test_planted_half_rotation_is_caught() -> None:
     with pytest.raises(AssertionError):
-        relative(tiny(replace={"position": Unturned}), LENGTH)
+        relative(tiny(replace={"position": QueriesOnly}), LENGTH)
 
 
-def test_planted_forgetting_is_caught() -> None:
+def test_planted_lost_value_is_caught() -> None:
     with pytest.raises(AssertionError):
         cached_decoding(tiny(causal=True, replace={"token_mixer": Forgetful}), LENGTH)
 

@@ -1,4 +1,4 @@
-"""Channel mixers, fused blocks, initial weights: what parts promise by themselves, for every YAML."""
+"""Channel mixers, norms, fused blocks and initial weights, for every choice in conf/."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from blockyard.contracts import ChannelMixer, Context, Traits
 from blockyard.model._prefix import Prefix
 from blockyard.token_mixer.attention import Attention
 from blockyard.weight_init import Init, initialise
-from tests.components.properties.checks import channels_alone, fused_equals_unfused
+from tests.components.properties.checks import fused_equals_unfused, tokens_alone
 from tests.helpers import blocks, choices, context, factory, legal, node, stir, symbols, tiny
 
 
@@ -28,23 +28,23 @@ def test_channel_mixers_never_mix_tokens(name: str) -> None:
     if mixer.empty:
         assert_close(mixer(torch.ones(2, 5, 16)), torch.zeros(2, 5, 16), rtol=0, atol=0)
         return
-    channels_alone(mixer, 16)
+    tokens_alone(mixer, 16)
 
 
 @pytest.mark.parametrize("name", choices("norm"))
 def test_norms_never_mix_tokens(name: str) -> None:
-    """In training too, unless it declares that all tokens have a say there."""
+    """Also in training, unless it declares `across_tokens`."""
     norm = stir(factory("norm", name)(context())).double()
-    channels_alone(norm.eval(), 16)
+    tokens_alone(norm.eval(), 16)
     if getattr(norm, "across_tokens", False):
         with pytest.raises(AssertionError):
-            channels_alone(norm.train(), 16)
+            tokens_alone(norm.train(), 16)
     else:
-        channels_alone(norm.train(), 16)
+        tokens_alone(norm.train(), 16)
 
 
 class Smears(MLP):
-    """Planted: takes the mean of all tokens away."""
+    """Planted: subtracts the mean over tokens."""
 
     def mix(self, h: Tensor) -> Tensor:
         return super().mix(h) - h.mean(1, keepdim=True)
@@ -52,11 +52,11 @@ class Smears(MLP):
 
 def test_planted_smear_is_caught() -> None:
     with pytest.raises(AssertionError):
-        channels_alone(stir(Smears(context())).double(), 16)
+        tokens_alone(stir(Smears(context())).double(), 16)
 
 
 def projected(family: str) -> list[str]:
-    """Choices that a fused block takes."""
+    """Choices that a fused block accepts."""
     return [name for name in choices(family) if hasattr(node(family, name)[0], "mix")]
 
 
@@ -66,10 +66,10 @@ def fusing() -> list[str]:
 
 
 def variants() -> list[tuple[str, dict[str, Any]]]:
-    """Token mixers that a fused block takes, with the options that change their projections."""
-    wanted = ({}, {"bias": True}, {"num_kv_heads": 2, "qk_norm": True})
-    known = {name: inspect.signature(node("token_mixer", name)[0]).parameters for name in projected("token_mixer")}
-    return [(name, options) for name in known for options in wanted if options.keys() <= known[name].keys()]
+    """Token mixers that a fused block accepts, with the options that change their projections."""
+    variants = ({}, {"bias": True}, {"num_kv_heads": 2, "qk_norm": True})
+    parameters = {name: inspect.signature(node("token_mixer", name)[0]).parameters for name in projected("token_mixer")}
+    return [(name, options) for name in parameters for options in variants if options.keys() <= parameters[name].keys()]
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -92,8 +92,8 @@ def test_fused_equals_unfused(block: str, mixer: str, options: dict[str, Any], c
         fused_equals_unfused(*pair, 6)
 
 
-class Drops(MLP):
-    """Planted: something its `mix` does not know of."""
+class Scaled(MLP):
+    """Planted: forward scales what `mix` does not."""
 
     def forward(self, x: Tensor) -> Tensor:
         return 1.1 * super().forward(x)
@@ -101,7 +101,7 @@ class Drops(MLP):
 
 def test_planted_difference_is_caught() -> None:
     pair = [
-        tiny(block="parallel", options={"block": {"fused": fused}}, replace={"channel_mixer": Drops})
+        tiny(block="parallel", options={"block": {"fused": fused}}, replace={"channel_mixer": Scaled})
         for fused in (True, False)
     ]
     with pytest.raises(AssertionError):
@@ -109,7 +109,7 @@ def test_planted_difference_is_caught() -> None:
 
 
 class Lookback(Attention):
-    """Its class promises nothing causal; an option makes it so, and then it only looks back."""
+    """Bidirectional as a class; an option makes it causal only."""
 
     traits = replace(Attention.traits, causal=False)
 
@@ -168,7 +168,7 @@ def test_seeds_differ_and_paths_differ() -> None:
     assert not torch.equal(first[name], first[name.replace(".0.", ".1.")])
 
 
-def test_spread_is_as_declared() -> None:
+def test_standard_deviations_are_as_declared() -> None:
     model = initialise(tiny(sizes={"dim": 128, "depth": 8}), 0)
     block = model.blocks[3]
     assert block.token_mixer.proj_in.weight.std().item() == pytest.approx(0.02, rel=0.05)
@@ -176,8 +176,8 @@ def test_spread_is_as_declared() -> None:
         assert layer.weight.std().item() == pytest.approx(0.02 / 4, rel=0.05)
 
 
-def test_what_is_added_to_the_stream_starts_at_its_size() -> None:
-    """Position vectors, waves, class and register tokens: init_std, unless an option says otherwise."""
+def test_what_is_added_to_the_stream_starts_at_its_scale() -> None:
+    """Position vectors, sinusoids, class and register tokens: init_std, unless an option overrides it."""
     sizes = {"dim": 256, "grid": (64,), "init_std": 0.05}
     prefix = Prefix(class_token=True, registers=16)
     model = initialise(tiny(position="learned", prefix=prefix, sizes=sizes), 0)
@@ -192,16 +192,16 @@ def test_what_is_added_to_the_stream_starts_at_its_size() -> None:
     assert waves.square().mean().sqrt().item() == pytest.approx(0.05 / 2**0.5, rel=1e-6)
 
 
-def test_tied_weights_are_drawn_once() -> None:
+def test_tied_weights_are_initialised_once() -> None:
     loose, tied = tiny(causal=True), tiny(causal=True, options={"head": {"tied": True}})
     assert tied.head.proj.weight is tied.embedder.table
-    drawn = [initialise(model, 0).embedder.table for model in (loose, tied)]
-    assert torch.equal(*drawn)
+    tables = [initialise(model, 0).embedder.table for model in (loose, tied)]
+    assert torch.equal(*tables)
     assert tied(symbols(1, 6)).shape == (1, 6, 11)
 
 
 class Undeclared(ChannelMixer):
-    """Planted: a weight of its own, and nothing said about how it starts."""
+    """Planted: a parameter without initial weights."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__()
@@ -211,17 +211,19 @@ class Undeclared(ChannelMixer):
         return x * self.gain
 
 
-class Half(Undeclared):
-    """Planted: declares the wrong one."""
+class WrongParameter(Undeclared):
+    """Planted: initialises another parameter."""
 
     def init_weights(self, init: Init) -> None:
         init.module.other = None
         init.zeros("other")
 
 
-@pytest.mark.parametrize(("planted", "says"), [(Undeclared, "declares no initial"), (Half, "leaves out gain")])
-def test_undeclared_weights_are_refused(planted: type, says: str) -> None:
-    with pytest.raises(ValueError, match=says) as refused:
+@pytest.mark.parametrize(
+    ("planted", "message"), [(Undeclared, "declares no initial"), (WrongParameter, "leaves out gain")]
+)
+def test_undeclared_weights_are_refused(planted: type, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as refused:
         tiny(replace={"channel_mixer": planted})
     assert planted.__name__ in str(refused.value)
     assert "blocks.0.channel_mixer" in str(refused.value)

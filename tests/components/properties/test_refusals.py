@@ -1,4 +1,4 @@
-"""What a part does not declare, it refuses, by name and with a way out; for every YAML."""
+"""Components refuse what they do not declare, by name and with an alternative; for every choice in conf/."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from blockyard.token_mixer.attention import Attention
 from tests.helpers import GRIDS, choices, context, factory, has, node, stir, symbols, tiny, traits
 
 
-def built(mixer: str, **place: object) -> torch.nn.Module:
-    """A mixer in a Context that its traits allow, as far as `place` does not say otherwise."""
+def build(mixer: str, **settings: object) -> torch.nn.Module:
+    """A mixer in a Context that its traits allow, changed by `settings`."""
     declared = traits(mixer)
     axes = 1 if 1 in declared.axes else min(declared.axes)
-    return factory("token_mixer", mixer)(context(**{"causal": not declared.bidirectional, "axes": axes, **place}))
+    return factory("token_mixer", mixer)(context(**{"causal": not declared.bidirectional, "axes": axes, **settings}))
 
 
-PLACES = {
+SETTINGS = {
     "causal": {"causal": True},
     "bidirectional": {"causal": False},
     "prefix": {"prefix": Prefix(registers=1)},
@@ -28,15 +28,15 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("trait", PLACES)
+@pytest.mark.parametrize("trait", SETTINGS)
 @pytest.mark.parametrize("mixer", choices("token_mixer"))
-def test_a_context_is_taken_where_declared_and_refused_where_not(mixer: str, trait: str) -> None:
+def test_a_context_is_accepted_only_where_declared(mixer: str, trait: str) -> None:
     target = node("token_mixer", mixer)[0]
     if getattr(traits(mixer), trait):
-        built(mixer, **PLACES[trait])
+        build(mixer, **SETTINGS[trait])
         return
     with pytest.raises(ValueError, match=f"token_mixer {target.__name__} .*use"):
-        built(mixer, **PLACES[trait])
+        build(mixer, **SETTINGS[trait])
 
 
 @pytest.mark.parametrize("axes", GRIDS)
@@ -45,19 +45,19 @@ def test_axes_are_checked(family: str, axes: int) -> None:
     for name in choices(family):
         target = node(family, name)[0]
         declared = target.axes if family == "position" else traits(name).axes
-        place = context(axes=axes)
+        ctx = context(axes=axes)
         if axes in declared:
-            factory(family, name)(place)
+            factory(family, name)(ctx)
         else:
             with pytest.raises(ValueError, match="coordinate axes"):
-                factory(family, name)(place)
+                factory(family, name)(ctx)
 
 
 @pytest.mark.parametrize("trait", ["padding", "packing", "cross", "cache"])
 @pytest.mark.parametrize("mixer", choices("token_mixer"))
-def test_a_call_is_taken_where_declared_and_refused_where_not(mixer: str, trait: str) -> None:
+def test_a_call_is_accepted_only_where_declared(mixer: str, trait: str) -> None:
     causal = trait == "cache" and traits(mixer).causal
-    part = stir(built(mixer, causal=causal)).double()
+    part = stir(build(mixer, causal=causal)).double()
     x = torch.randn(2, 6, 16, dtype=torch.float64)
     features = torch.rand(2, 6, 3, dtype=torch.float64)
     seq = Seq(torch.arange(6), torch.arange(6).double()[None, :, None], grid=(6,), features=features)
@@ -68,10 +68,10 @@ def test_a_call_is_taken_where_declared_and_refused_where_not(mixer: str, trait:
         seq.segment = torch.tensor([[0, 0, 0, 1, 1, 1]] * 2)
     if trait == "cross":
         extra["memory"] = Memory(torch.randn(2, 4, 16, dtype=torch.float64), Seq(torch.arange(4), torch.zeros(1, 4, 1)))
-    able = hasattr(part, "init_cache") if trait == "cache" else getattr(part.traits, trait)
+    supported = hasattr(part, "init_cache") if trait == "cache" else getattr(part.traits, trait)
     if trait == "cache":
-        extra["cache"] = part.init_cache(2) if able else object()
-    if able:
+        extra["cache"] = part.init_cache(2) if supported else object()
+    if supported:
         assert part(x, seq, **extra).shape == x.shape
         return
     with pytest.raises(ValueError, match=f"token_mixer {type(part).__name__} "):
@@ -79,19 +79,19 @@ def test_a_call_is_taken_where_declared_and_refused_where_not(mixer: str, trait:
 
 
 @pytest.mark.parametrize("mixer", choices("token_mixer"))
-def test_every_position_that_a_mixer_would_ignore_is_refused(mixer: str) -> None:
+def test_positions_that_a_mixer_would_ignore_are_refused(mixer: str) -> None:
     declared = traits(mixer)
     for position in choices("position"):
-        where = node("position", position)[0]
-        ports = {where.needs[hook] for hook in where.acts_on if hook in where.needs}
+        scheme = node("position", position)[0]
+        ports = {scheme.needs[hook] for hook in scheme.acts_on if hook in scheme.needs}
         if ports <= declared.ports:
             tiny(token_mixer=mixer, position=position)
         else:
-            with pytest.raises(ValueError, match=f"position {where.__name__} acts on"):
+            with pytest.raises(ValueError, match=f"position {scheme.__name__} acts on"):
                 tiny(token_mixer=mixer, position=position)
 
 
-def test_a_cache_names_the_mixer_that_has_none() -> None:
+def test_the_error_names_the_mixer_without_a_cache() -> None:
     for mixer in choices("token_mixer"):
         target = node("token_mixer", mixer)[0]
         if traits(mixer).causal and not has(mixer, "init_cache"):
@@ -114,23 +114,23 @@ def test_heads_must_divide() -> None:
 
 @pytest.mark.parametrize(("position", "sizes"), [("rope", {"dim": 12}), ("sinusoidal", {"dim": 15, "heads": 3})])
 def test_channels_must_pair_up(position: str, sizes: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=f"position {position} shares .* must be a multiple of 2"):
+    with pytest.raises(ValueError, match=f"position {position} divides .* must be a multiple of 2"):
         tiny(position=position, sizes=sizes)
 
 
-def test_rope_on_a_grid_wants_multiples_of_four() -> None:
-    with pytest.raises(ValueError, match="over 2 axes, so it must be a multiple of 4, not 6"):
+def test_rope_on_a_grid_needs_multiples_of_four() -> None:
+    with pytest.raises(ValueError, match="among 2 axes, so it must be a multiple of 4, not 6"):
         tiny(position="rope", axes=2, sizes={"dim": 24})
 
 
 @pytest.mark.parametrize("mixer", [m for m in choices("token_mixer") if not has(m, "mix")])
-def test_fusing_wants_projections(mixer: str) -> None:
+def test_fusing_needs_projections(mixer: str) -> None:
     with pytest.raises(ValueError, match=r"block.fused=true joins .* use block.fused=false"):
         tiny(block="parallel", token_mixer=mixer)
     tiny(block="parallel", token_mixer=mixer, options={"block": {"fused": False}})
 
 
-def test_prefixes_that_cannot_work() -> None:
+def test_invalid_prefixes_are_refused() -> None:
     with pytest.raises(ValueError, match="the class token is the first"):
         tiny(causal=True, prefix=Prefix(class_token=True))
     with pytest.raises(ValueError, match="head ClassToken reads the class token"):
@@ -143,15 +143,15 @@ def test_prefixes_that_cannot_work() -> None:
 
 
 @pytest.mark.parametrize("head", [h for h in choices("head") if node("head", h)[0].gives == "sequence"])
-def test_one_answer_for_several_documents_is_refused(head: str) -> None:
+def test_one_prediction_for_several_documents_is_refused(head: str) -> None:
     prefix = Prefix(class_token=node("head", head)[0].needs_class_token)
     part = factory("head", head)(context(prefix=prefix))
     seq = Seq(torch.arange(6), torch.zeros(1, 6, 1), segment=torch.zeros(1, 6), num_prefix=len(prefix))
-    with pytest.raises(ValueError, match="holds several documents"):
+    with pytest.raises(ValueError, match="packs several documents"):
         part(torch.randn(1, 6, 16), seq)
 
 
-def test_ties_that_cannot_work() -> None:
+def test_invalid_ties_are_refused() -> None:
     with pytest.raises(ValueError, match=r"shares an embedding table of 11 token ids, but the head has 5"):
         tiny(options={"head": {"tied": True}}, sizes={"outputs": 5})
     head = factory("head", "token", {"tied": True})(context())
@@ -159,7 +159,7 @@ def test_ties_that_cannot_work() -> None:
         head.tie(Embedder())
 
 
-def test_a_cache_takes_whole_rows_only() -> None:
+def test_a_cache_needs_sequences_of_one_length() -> None:
     model = tiny(causal=True)
     with pytest.raises(ValueError, match="sequences of one length"):
         model(symbols(2, 3), lengths=torch.tensor([3, 2]), cache=model.init_cache(2))
@@ -167,12 +167,12 @@ def test_a_cache_takes_whole_rows_only() -> None:
         model(symbols(3, 3), cache=model.init_cache(2))
 
 
-def test_an_even_neighbourhood_has_no_middle() -> None:
+def test_an_even_neighbourhood_is_refused() -> None:
     with pytest.raises(ValueError, match=r"token_mixer\.size=2 must be odd"):
         factory("token_mixer", "pool", {"size": 2})(context())
 
 
-def test_mean_pool_of_nothing_is_finite() -> None:
+def test_mean_pool_of_an_empty_sequence_is_finite() -> None:
     head = stir(MeanPool(context()))
     seq = Seq(torch.arange(3), torch.zeros(1, 3, 1), valid=torch.tensor([[False] * 3, [True, True, False]]))
     x = torch.randn(2, 3, 16)

@@ -1,4 +1,4 @@
-"""Causality, padding, packing: what a mixer declares holds with every position scheme, for every YAML."""
+"""Causality, padding and packing, for every token mixer in conf/ with every position scheme."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from blockyard.head.mean_pool import MeanPool
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.ops import mask
 from blockyard.token_mixer.attention import Attention
-from tests.components.properties.checks import causality, packing, padding, padding_of_answers
+from tests.components.properties.checks import causality, packing, padding, padding_of_pooled_outputs
 from tests.helpers import GRIDS, LENGTH, blocks, choices, combinations, context, node, takes, tiny, traits
 
 
 def on_a_line(*traits: str) -> list[tuple[str, str, int]]:
-    """Combinations for documents, which lie on a line or nowhere."""
-    return [found for found in combinations(*traits) if found[2] < 2]
+    """Legal combinations for text, whose tokens lie on a line or have no coordinates."""
+    return [choice for choice in combinations(*traits) if choice[2] < 2]
 
 
 def prefixes(mixer: str, causal: bool) -> list[Prefix]:
-    """The prefixes to try with a mixer."""
+    """The prefixes to test a mixer with."""
     if not traits(mixer).prefix:
         return [NO_PREFIX]
     return [NO_PREFIX, Prefix(class_token=not causal, registers=2)]
@@ -47,13 +47,13 @@ def test_padding(mixer: str, position: str, axes: int, causal: bool) -> None:
 def test_packing(mixer: str, position: str, axes: int, causal: bool) -> None:
     if causal and not traits(mixer).causal:
         return
-    # Registers in a bidirectional model would join the documents, and are refused.
+    # Registers in a bidirectional model would mix the documents, and are refused.
     for prefix in prefixes(mixer, causal) if causal else [NO_PREFIX]:
         packing(tiny(causal=causal, axes=axes, prefix=prefix, token_mixer=mixer, position=position), LENGTH)
 
 
 def pooling() -> list[str]:
-    """Heads that give one answer a row."""
+    """Heads that make one prediction per sequence."""
     return [name for name in choices("head") if node("head", name)[0].gives == "sequence"]
 
 
@@ -61,14 +61,14 @@ def pooling() -> list[str]:
     "prefix", [NO_PREFIX, Prefix(class_token=True), Prefix(class_token=True, registers=2)], ids=str
 )
 @pytest.mark.parametrize("head", pooling())
-def test_padding_reaches_no_answer(head: str, prefix: Prefix) -> None:
+def test_padding_does_not_reach_pooled_outputs(head: str, prefix: Prefix) -> None:
     if node("head", head)[0].needs_class_token and not prefix.class_token:
         return
-    padding_of_answers(tiny(head=head, prefix=prefix, position="rope"), LENGTH)
+    padding_of_pooled_outputs(tiny(head=head, prefix=prefix, position="rope"), LENGTH)
 
 
 class Shifted(MeanPool):
-    """Planted: the mask is read from the first token of the row, prefix or not."""
+    """Planted: the mask starts at the first token, even if it is a prefix token."""
 
     def forward(self, x: Tensor, seq: Seq) -> Tensor:
         if seq.valid is None:
@@ -79,9 +79,9 @@ class Shifted(MeanPool):
 
 
 def test_planted_shift_of_the_mask_is_caught() -> None:
-    padding_of_answers(tiny(replace={"head": Shifted}), LENGTH)
+    padding_of_pooled_outputs(tiny(replace={"head": Shifted}), LENGTH)
     with pytest.raises(AssertionError):
-        padding_of_answers(tiny(replace={"head": Shifted}, prefix=Prefix(registers=2)), LENGTH)
+        padding_of_pooled_outputs(tiny(replace={"head": Shifted}, prefix=Prefix(registers=2)), LENGTH)
 
 
 ALONE = [name for name in choices("norm") if not getattr(node("norm", name)[0], "across_tokens", False)]
@@ -90,7 +90,7 @@ WIRED = [(block, channel) for block in blocks() for channel in choices("channel_
 
 @pytest.mark.parametrize("norm", ALONE)
 @pytest.mark.parametrize(("block", "channel"), WIRED)
-def test_blocks_keep_what_mixers_promise(block: str, channel: str, norm: str) -> None:
+def test_blocks_keep_the_traits_of_mixers(block: str, channel: str, norm: str) -> None:
     for causal in (False, True):
         model = tiny(causal=causal, block=block, channel_mixer=channel, norm=norm, position="rope")
         padding(model, LENGTH)
@@ -112,7 +112,7 @@ def test_variants_of_attention(position: str, options: dict[str, object]) -> Non
 
 
 class Leaks(Attention):
-    """Planted: forgets that the model is causal."""
+    """Planted: ignores that the model is causal."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__(ctx)
@@ -140,7 +140,7 @@ def test_planted_average_is_caught() -> None:
 
 
 def test_planted_mask_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted in the mask itself: validity and segments are forgotten."""
+    """Planted: the mask ignores validity and segments."""
     whole = mask.visible
 
     def forgetful(causal: bool, num_prefix: int, q: Tensor, k: Tensor, place: Tensor, *rest: object) -> Tensor:
@@ -159,7 +159,7 @@ def test_grids_are_full() -> None:
     assert [context(axes=axes).tokens.axes for axes in GRIDS] == [0, 1, 2]
 
 
-def test_a_count_that_is_not_the_grids_is_refused() -> None:
+def test_a_count_must_match_the_grid() -> None:
     assert TokenSpec((2, 3)).max_len == TokenSpec((2, 3), count=6).max_len == TokenSpec((), count=6).max_len == 6
     for grid, count in (((2, 3), 5), ((), 0)):
         with pytest.raises(ValueError, match="leave count out, or use grid="):

@@ -18,7 +18,7 @@ from blockyard.position.one_hot import OneHot
 from blockyard.position.scalar import Scalar
 from blockyard.position.sinusoidal import Sinusoidal
 from tests.components.properties.checks import cached_decoding, causality, packing, padding
-from tests.components.reference.test_positions import lattice, line
+from tests.components.reference.inputs import lattice, line
 from tests.helpers import LENGTH, choices, context, node, symbols, tiny
 
 ABSOLUTE = [name for name in choices("position") if "combine" in node("position", name)[1]]
@@ -35,7 +35,7 @@ def test_every_absolute_scheme_can_be_concatenated() -> None:
 
 @pytest.mark.parametrize("axes", [1, 2])
 def test_scalar(axes: int) -> None:
-    """One number per axis: the norm of a token embedding at the far end, or multiples of the given step."""
+    """One number per axis: the norm of a token embedding at the far end, or multiples of the model step."""
     ctx = context(axes=axes, init_std=0.25)  # a token's vector of 16 channels has length 1
     positions = line(LENGTH) if axes == 1 else lattice(2, 3)
     steps = torch.tensor([1 / 5] if axes == 1 else [1.0, 1 / 2], dtype=torch.float64)
@@ -129,8 +129,8 @@ def test_a_translation_on_a_grid_is_a_rotation_of_each_axis(layout: str) -> None
 def linear_map_residual(scheme: Absolute) -> float:
     """The error of the best linear map from each position to the next, over 40 positions."""
     here, there = encoding(scheme, line(40)), encoding(scheme, line(40) + 1)
-    found = torch.linalg.lstsq(here, there, driver="gelsd").solution
-    return (here @ found - there).abs().max().item()
+    solution = torch.linalg.lstsq(here, there, driver="gelsd").solution
+    return (here @ solution - there).abs().max().item()
 
 
 def test_sines_alone_and_learned_tables_do_not_rotate() -> None:
@@ -169,8 +169,8 @@ def test_concatenated_encodings_have_the_declared_properties(name: str) -> None:
 
 def test_the_width_of_an_encoding_is_configurable() -> None:
     for name in ("learned", "sinusoidal"):
-        given = tiny(position=name, options={"position": {"combine": "concat", "width": 6}})
-        assert given.position.width == 6
+        model = tiny(position=name, options={"position": {"combine": "concat", "width": 6}})
+        assert model.position.width == 6
         assert tiny(position=name, options={"position": {"combine": "concat"}}).position.width == 4
         with pytest.raises(ValueError, match=r"position\.width=6 has no effect with position\.combine=add"):
             tiny(position=name, options={"position": {"width": 6}})

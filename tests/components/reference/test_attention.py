@@ -6,20 +6,16 @@ import math
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from blockyard.contracts import Memory, Seq
+from blockyard.contracts import Memory
 from blockyard.token_mixer.attention import Attention
+from tests.components.reference.inputs import sequence
 from tests.helpers import context, stir
 
 N, D = 6, 16
-
-
-def sequence(n: int = N, valid: Tensor | None = None) -> Seq:
-    """The `Seq` of a plain sequence."""
-    return Seq(torch.arange(n), torch.arange(n, dtype=torch.float64)[None, :, None], valid)
 
 
 def pair(causal: bool = False) -> tuple[Attention, nn.MultiheadAttention]:
@@ -39,7 +35,7 @@ def test_multi_head(causal: bool) -> None:
     ours, theirs = pair(causal)
     x = torch.randn(2, N, D, dtype=torch.float64)
     hidden = torch.ones(N, N).triu(1).bool() if causal else None
-    assert_close(ours(x, sequence()), theirs(x, x, x, attn_mask=hidden)[0])
+    assert_close(ours(x, sequence(N)), theirs(x, x, x, attn_mask=hidden)[0])
 
 
 def test_padding() -> None:
@@ -53,7 +49,7 @@ def test_memory() -> None:
     ours, theirs = pair(causal=True)
     x, y = torch.randn(2, N, D, dtype=torch.float64), torch.randn(2, 9, D, dtype=torch.float64)
     valid = torch.arange(9) < torch.tensor([[4], [9]])
-    out = ours(x, sequence(), memory=Memory(y, sequence(9, valid)))
+    out = ours(x, sequence(N), memory=Memory(y, sequence(9, valid)))
     assert_close(out, theirs(x, y, y, key_padding_mask=~valid)[0])
 
 
@@ -63,7 +59,7 @@ def test_a_sequence_as_its_own_memory(qk_norm: bool, kv_heads: int) -> None:
     """Cross-attention to the sequence itself equals bidirectional self-attention."""
     ours = stir(Attention(context(), num_kv_heads=kv_heads, qk_norm=qk_norm, bias=True)).double()
     x = torch.randn(2, N, D, dtype=torch.float64)
-    assert_close(ours(x, sequence(), memory=Memory(x, sequence())), ours(x, sequence()))
+    assert_close(ours(x, sequence(N), memory=Memory(x, sequence(N))), ours(x, sequence(N)))
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
@@ -82,7 +78,7 @@ def test_grouped_heads_with_normalised_queries_and_keys(kv_heads: int) -> None:
         q = q / torch.sqrt(q.square().mean(-1, keepdim=True) + 1e-6) * ours.q_norm.weight
         k = k / torch.sqrt(k.square().mean(-1, keepdim=True) + 1e-6) * ours.k_norm.weight
         heads.append(F.softmax(q @ k.transpose(1, 2) / math.sqrt(width), dim=-1) @ v)
-    assert_close(ours(x, sequence()), torch.cat(heads, -1) @ ours.proj_out.weight.T)
+    assert_close(ours(x, sequence(N)), torch.cat(heads, -1) @ ours.proj_out.weight.T)
 
 
 def test_planted_wrong_scale_is_caught() -> None:
@@ -91,4 +87,4 @@ def test_planted_wrong_scale_is_caught() -> None:
     with torch.no_grad():
         ours.proj_in.weight[:D] *= 2
     with pytest.raises(AssertionError):
-        assert_close(ours(x, sequence()), theirs(x, x, x)[0])
+        assert_close(ours(x, sequence(N)), theirs(x, x, x)[0])

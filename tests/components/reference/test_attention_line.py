@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from blockyard.contracts import Memory, Seq, TokenMixer
+from blockyard.contracts import Memory, Seq
 from blockyard.ops.reference import eager
 from blockyard.position.rope import Rope
 from blockyard.token_mixer.attention import Attention
@@ -21,26 +21,9 @@ from blockyard.token_mixer.strict_attention import StrictAttention
 from blockyard.token_mixer.windowed_attention import WindowedAttention
 from blockyard.weight_init import initialise
 from tests.components.properties.checks import cached_decoding, relative
+from tests.components.reference.attention_inputs import CAUSAL, D, N, scores_and_values, tokens
+from tests.components.reference.inputs import sequence, stirred
 from tests.helpers import context, symbols, tiny
-from tests.helpers import stir as stirred
-
-N, D = 6, 16
-CAUSAL = pytest.mark.parametrize("causal", [False, True])
-
-
-def stir(mixer: TokenMixer) -> TokenMixer:
-    """Initialises the mixer, then enlarges its weights."""
-    return stirred(initialise(mixer, 0))
-
-
-def sequence(n: int = N, valid: Tensor | None = None) -> Seq:
-    """The `Seq` of a plain sequence."""
-    return Seq(torch.arange(n), torch.arange(n, dtype=torch.float64)[None, :, None], valid)
-
-
-def tokens(n: int = N) -> Tensor:
-    """Two sequences of random tokens."""
-    return torch.randn(2, n, D, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
 def paired(ours: Attention, **options: object) -> nn.MultiheadAttention:
@@ -54,21 +37,12 @@ def paired(ours: Attention, **options: object) -> nn.MultiheadAttention:
     return theirs
 
 
-def scores_and_values(x: Tensor, ours: Attention, i: int, visible: list[int], head: int) -> tuple[Tensor, Tensor]:
-    """Scores (B, visible) and values (B, visible, ...) of one query in one head, from the weights only."""
-    k_dim, v_dim, group = ours.head_dim, ours.value_dim, head // (ours.heads // ours.kv_heads)
-    q, k, v = ours.proj_in.weight.split(ours.widths)
-    query = x[:, i] @ q[head * k_dim : (head + 1) * k_dim].T
-    keys = x[:, visible] @ k[group * k_dim : (group + 1) * k_dim].T
-    return (keys * query[:, None]).sum(-1) / math.sqrt(k_dim), x[:, visible] @ v[group * v_dim : (group + 1) * v_dim].T
-
-
 @CAUSAL
 @pytest.mark.parametrize(("heads", "kv_heads", "key_dim", "value_dim"), [(1, 1, 3, 7), (4, 2, 5, 2), (2, 1, 8, 16)])
 def test_distinct_widths(heads: int, kv_heads: int, key_dim: int, value_dim: int, causal: bool) -> None:
     """Keys, values and outputs of three different widths."""
     ctx = context(causal=causal, heads=heads)
-    ours = stir(Attention(ctx, num_kv_heads=kv_heads, key_dim=key_dim, value_dim=value_dim)).double()
+    ours = stirred(Attention(ctx, num_kv_heads=kv_heads, key_dim=key_dim, value_dim=value_dim))
     x, out = tokens(), []
     for i in range(N):
         seen, heads_out = list(range(i + 1 if causal else N)), []
@@ -77,7 +51,7 @@ def test_distinct_widths(heads: int, kv_heads: int, key_dim: int, value_dim: int
             heads_out.append((F.softmax(scores, -1)[..., None] * values).sum(1))
         out.append(torch.cat(heads_out, -1) @ ours.proj_out.weight.T)
     assert ours.proj_out.weight.shape == (D, heads * value_dim)
-    assert_close(ours(x, sequence()), torch.stack(out, 1))
+    assert_close(ours(x, sequence(N)), torch.stack(out, 1))
     if causal:
         cache = ours.init_cache(2)
         steps = [ours(x[:, i : i + 1], Seq(torch.tensor([i]), torch.zeros(1, 1, 1)), cache) for i in range(N)]
@@ -90,7 +64,7 @@ def test_distinct_widths(heads: int, kv_heads: int, key_dim: int, value_dim: int
 def test_keys_of_a_custom_width_rotate(heads: int, key_dim: int, causal: bool) -> None:
     """Channel pairs of the key rotate by p base^(-2i / key_dim), as complex numbers; when decoding too."""
     ctx = context(causal=causal, heads=heads)
-    ours = stir(Attention(ctx, key_dim=key_dim, value_dim=3)).double()
+    ours = stirred(Attention(ctx, key_dim=key_dim, value_dim=3))
     x, rope, half = tokens(), Rope(ctx), key_dim // 2
     q, k, v = (x @ w.T for w in ours.proj_in.weight.split(ours.widths))
     wave = torch.polar(torch.ones(N, half), torch.arange(N)[:, None] * 10000.0 ** (-torch.arange(half) / half))
@@ -101,7 +75,7 @@ def test_keys_of_a_custom_width_rotate(heads: int, key_dim: int, causal: bool) -
         score = (a @ b.mH).real / math.sqrt(key_dim)
         score = score.masked_fill(torch.ones(N, N).triu(1).bool(), float("-inf")) if causal else score
         out.append(F.softmax(score, -1) @ v[..., head * 3 : head * 3 + 3])
-    expected, seq = torch.cat(out, -1) @ ours.proj_out.weight.T, replace(sequence(), position=rope)
+    expected, seq = torch.cat(out, -1) @ ours.proj_out.weight.T, replace(sequence(N), position=rope)
     assert_close(ours(x, seq), expected, rtol=1e-6, atol=1e-6)
     if causal:
         cache, steps = ours.init_cache(2), []
@@ -130,7 +104,7 @@ def test_an_output_width(heads: int, output_dim: int, causal: bool) -> None:
     """The joined heads pass through two matrices, the first to `output_dim` channels."""
     ctx = context(causal=causal, heads=heads)
     options = {"key_dim": 3, "value_dim": 7, "bias": True}
-    ours = stir(Attention(ctx, output_dim=output_dim, **options)).double()
+    ours = stirred(Attention(ctx, output_dim=output_dim, **options))
     plain, x = Attention(ctx, **options).double(), tokens()
     assert ours.join.weight.shape == (output_dim, heads * 7)
     assert ours.proj_out.weight.shape == (D, output_dim)
@@ -138,9 +112,9 @@ def test_an_output_width(heads: int, output_dim: int, causal: bool) -> None:
     with torch.no_grad():
         plain.proj_out.weight.copy_(ours.proj_out.weight @ ours.join.weight)
         plain.proj_out.bias.copy_(ours.proj_out.bias)
-    assert_close(ours(x, sequence()), plain(x, sequence()))
+    assert_close(ours(x, sequence(N)), plain(x, sequence(N)))
     memory = Memory(tokens(9), sequence(9))
-    assert_close(ours(x, sequence(), memory=memory), plain(x, sequence(), memory=memory))
+    assert_close(ours(x, sequence(N), memory=memory), plain(x, sequence(N), memory=memory))
 
 
 def test_an_output_width_changes_counts_and_initial_weights() -> None:
@@ -163,19 +137,19 @@ def test_an_output_width_changes_counts_and_initial_weights() -> None:
 @CAUSAL
 @pytest.mark.parametrize("window", [1, 2, 4, 99])
 def test_windowed(window: int, causal: bool) -> None:
-    ours = stir(WindowedAttention(context(causal=causal), window=window, bias=True)).double()
+    ours = stirred(WindowedAttention(context(causal=causal), window=window, bias=True))
     i, j = torch.arange(N)[:, None], torch.arange(N)
     hidden = (i - j >= window) | (j - i >= (1 if causal else window))
     x = tokens()
-    assert_close(ours(x, sequence()), paired(ours)(x, x, x, attn_mask=hidden)[0])
+    assert_close(ours(x, sequence(N)), paired(ours)(x, x, x, attn_mask=hidden)[0])
 
 
 @CAUSAL
 def test_strict(causal: bool) -> None:
-    ours = stir(StrictAttention(context(causal=causal), bias=True)).double()
+    ours = stirred(StrictAttention(context(causal=causal), bias=True))
     hidden = torch.eye(N).bool() | (torch.ones(N, N).triu(1).bool() if causal else torch.zeros(N, N).bool())
     x = tokens()
-    out, expected = ours(x, sequence()), paired(ours)(x, x, x, attn_mask=hidden)[0]
+    out, expected = ours(x, sequence(N)), paired(ours)(x, x, x, attn_mask=hidden)[0]
     first = 1 if causal else 0  # torch gives NaN where nothing is seen
     assert_close(out[:, first:], expected[:, first:])
     if causal:
@@ -185,7 +159,7 @@ def test_strict(causal: bool) -> None:
 def reaches(mixer: StrictAttention) -> list[list[bool]]:
     """Which tokens affect each output."""
     x = tokens().requires_grad_()
-    slopes = [torch.autograd.grad(mixer(x, sequence())[:, i].sum(), x)[0] for i in range(N)]
+    slopes = [torch.autograd.grad(mixer(x, sequence(N))[:, i].sum(), x)[0] for i in range(N)]
     return [(slope.abs().amax((0, 2)) > 1e-12).tolist() for slope in slopes]
 
 
@@ -195,25 +169,25 @@ def test_strict_layers(layers: str, causal: bool) -> None:
     """With a learned query, nothing of a token reaches its own output."""
     strict = [StrictAttention(context(depth=3).at(layer), layers=layers).strict for layer in range(3)]
     assert strict == [True, layers == "all", layers == "all"]
-    blind = stir(StrictAttention(context(causal=causal), layers=layers, asks="learned", bias=True)).double()
+    blind = stirred(StrictAttention(context(causal=causal), layers=layers, asks="learned", bias=True))
     others = [[j < i or (j > i and not causal) for j in range(N)] for i in range(N)]
     assert reaches(blind) == others
     own = [[seen or i == j for j, seen in enumerate(sees)] for i, sees in enumerate(others)]
     own[0] = others[0] if causal else own[0]
     own[1] = others[1] if causal else own[1]  # of one key, whatever is asked
-    assert reaches(stir(StrictAttention(context(causal=causal), layers=layers)).double()) == own
+    assert reaches(stirred(StrictAttention(context(causal=causal), layers=layers))) == own
     with torch.no_grad():
         twin = StrictAttention(context(causal=causal), bias=True).double()
         twin.load_state_dict(blind.state_dict(), strict=False)
         asked = F.linear(blind.question, blind.proj_in.weight[:D], blind.proj_in.bias[:D])
         twin.proj_in.weight[:D], twin.proj_in.bias[:D] = 0, asked
-    assert_close(blind(tokens(), sequence()), twin(tokens(), sequence()))
+    assert_close(blind(tokens(), sequence(N)), twin(tokens(), sequence(N)))
 
 
 @CAUSAL
 @pytest.mark.parametrize("padded", [False, True])
 def test_memory_attention_with_one_slot_is_torchs_bias_kv(padded: bool, causal: bool) -> None:
-    ours = stir(MemoryAttention(context(causal=causal), slots=1, bias=True)).double()
+    ours = stirred(MemoryAttention(context(causal=causal), slots=1, bias=True))
     theirs = paired(ours, add_bias_kv=True)
     with torch.no_grad():
         theirs.bias_k.copy_(ours.keys.flatten()[None, None])
@@ -229,7 +203,7 @@ def test_memory_attention_with_one_slot_is_torchs_bias_kv(padded: bool, causal: 
 @pytest.mark.parametrize("kv_heads", [1, 2])
 def test_memory_attention(kv_heads: int, causal: bool) -> None:
     """Sukhbaatar et al., eq. 6: one softmax over the keys of the sequence and the learned ones."""
-    ours = stir(MemoryAttention(context(causal=causal), slots=5, num_kv_heads=kv_heads)).double()
+    ours = stirred(MemoryAttention(context(causal=causal), slots=5, num_kv_heads=kv_heads))
     x, out = tokens(), []
     for i in range(N):
         heads_out = []
@@ -241,16 +215,16 @@ def test_memory_attention(kv_heads: int, causal: bool) -> None:
             values = torch.cat([values, ours.values[group].expand(2, -1, -1)], 1)
             heads_out.append((F.softmax(scores, -1)[..., None] * values).sum(1))
         out.append(torch.cat(heads_out, -1) @ ours.proj_out.weight.T)
-    assert_close(ours(x, sequence()), torch.stack(out, 1))
+    assert_close(ours(x, sequence(N)), torch.stack(out, 1))
 
 
 @pytest.mark.parametrize("mixer", [Attention, WindowedAttention, StrictAttention, HardAttention])
 def test_a_memory_is_projected_once(mixer: type[Attention], monkeypatch: pytest.MonkeyPatch) -> None:
     """During decoding; another memory, or a training step, is projected again."""
-    ours, whole, widths = stir(mixer(context(causal=True))).double().eval(), F.linear, []
+    ours, whole, widths = stirred(mixer(context(causal=True))).eval(), F.linear, []
     monkeypatch.setattr(F, "linear", lambda x, w, b=None: widths.append(len(w)) or whole(x, w, b))
     x, memory = tokens(), Memory(tokens(9).flip(0), sequence(9))
-    expected = ours(x, sequence(), memory=memory)
+    expected = ours(x, sequence(N), memory=memory)
     assert not memory.seq.memo
     widths.clear()
     with torch.no_grad():
@@ -258,33 +232,33 @@ def test_a_memory_is_projected_once(mixer: type[Attention], monkeypatch: pytest.
             assert_close(ours(x[:, i : i + 1], sequence(1), memory=memory), expected[:, i : i + 1])
         assert widths.count(2 * D) == 1
         other = Memory(memory.x + 1, memory.seq)
-        assert_close(ours(x, sequence(), memory=other), ours(x, sequence(), memory=Memory(other.x, sequence(9))))
-        twin = stir(mixer(context(causal=True))).double().eval()
+        assert_close(ours(x, sequence(N), memory=other), ours(x, sequence(N), memory=Memory(other.x, sequence(9))))
+        twin = stirred(mixer(context(causal=True))).eval()
         with torch.no_grad():
             twin.proj_in.weight.add_(1)
-        assert not torch.equal(twin(x, sequence(), memory=memory), expected)
+        assert not torch.equal(twin(x, sequence(N), memory=memory), expected)
     ours.train()
     with torch.no_grad():
         ours.proj_in.weight.mul_(1.1)
-        assert not torch.equal(ours(x, sequence(), memory=memory), expected)
+        assert not torch.equal(ours(x, sequence(N), memory=memory), expected)
 
 
 def test_planted_window_without_itself_is_caught() -> None:
     """Planted: a window that excludes the token itself."""
-    ours = stir(WindowedAttention(context(causal=True), window=3, bias=True)).double()
+    ours = stirred(WindowedAttention(context(causal=True), window=3, bias=True))
     ours.window = 4
     i, j = torch.arange(N)[:, None], torch.arange(N)
     x = tokens()
     with pytest.raises(AssertionError):
-        assert_close(ours(x, sequence()), paired(ours)(x, x, x, attn_mask=(i - j >= 3) | (j > i))[0])
+        assert_close(ours(x, sequence(N)), paired(ours)(x, x, x, attn_mask=(i - j >= 3) | (j > i))[0])
 
 
 def test_planted_masked_slots_are_caught() -> None:
     """Planted: slots masked like tokens of the sequence."""
-    ours = stir(MemoryAttention(context(causal=True), slots=5)).double()
+    ours = stirred(MemoryAttention(context(causal=True), slots=5))
     x = tokens()
     q, k, v = (t.unflatten(-1, (4, 4)).transpose(1, 2) for t in (x @ ours.proj_in.weight.T).chunk(3, -1))
     k, v = (torch.cat([t, own.expand(2, -1, -1, -1)], 2) for t, own in ((k, ours.keys), (v, ours.values)))
-    behind = eager(q, k, v, sequence(), sequence(N + 5), True).transpose(1, 2).flatten(2) @ ours.proj_out.weight.T
+    behind = eager(q, k, v, sequence(N), sequence(N + 5), True).transpose(1, 2).flatten(2) @ ours.proj_out.weight.T
     with pytest.raises(AssertionError):
-        assert_close(ours(x, sequence()), behind)
+        assert_close(ours(x, sequence(N)), behind)

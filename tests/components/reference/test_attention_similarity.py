@@ -23,7 +23,8 @@ from blockyard.token_mixer.hard_attention import HardAttention
 from blockyard.token_mixer.non_local import NonLocal
 from blockyard.tokenizer.conv_patch import ConvPatch
 from blockyard.tokenizer.patch import Patch
-from tests.components.reference.test_attention_line import CAUSAL, D, N, look, row, stir, tokens
+from tests.components.reference.attention_inputs import CAUSAL, D, N, scores_and_values, tokens
+from tests.components.reference.inputs import sequence, stirred
 from tests.helpers import context
 
 
@@ -31,27 +32,27 @@ from tests.helpers import context
 @pytest.mark.parametrize("kv_heads", [1, 4])
 def test_hard(kv_heads: int, causal: bool) -> None:
     """The value of the highest score, by a loop."""
-    ours = stir(HardAttention(context(causal=causal), num_kv_heads=kv_heads)).double()
+    ours = stirred(HardAttention(context(causal=causal), num_kv_heads=kv_heads))
     x, out = tokens(), []
     for i in range(N):
-        found = [look(x, ours, i, list(range(i + 1 if causal else N)), head) for head in range(4)]
-        picked = [values[torch.arange(2), scores.argmax(-1)] for scores, values in found]
+        pairs = [scores_and_values(x, ours, i, list(range(i + 1 if causal else N)), head) for head in range(4)]
+        picked = [values[torch.arange(2), scores.argmax(-1)] for scores, values in pairs]
         out.append(torch.cat(picked, -1) @ ours.proj_out.weight.T)
-    assert_close(ours(x, row()), torch.stack(out, 1))
+    assert_close(ours(x, sequence(N)), torch.stack(out, 1))
 
 
 @CAUSAL
 def test_softmax_converges_to_hard_attention(causal: bool) -> None:
     """The difference shrinks to zero with the temperature of the softmax."""
     x = tokens()
-    hard = stir(HardAttention(context(causal=causal))).double()
+    hard = stirred(HardAttention(context(causal=causal)))
     soft = Attention(context(causal=causal)).double()
     soft.load_state_dict(hard.state_dict())
     apart = []
     for temperature in (1.0, 0.1, 0.01, 1e-3, 1e-5):
         with torch.no_grad():
             soft.proj_in.weight[:D] = hard.proj_in.weight[:D] / temperature
-            apart.append((soft(x, row()) - hard(x, row())).abs().max().item())
+            apart.append((soft(x, sequence(N)) - hard(x, sequence(N))).abs().max().item())
     assert apart == sorted(apart, reverse=True)
     assert apart[0] > 0.1
     assert apart[-1] < 1e-9
@@ -61,19 +62,19 @@ def test_hard_attention_splits_ties() -> None:
     """Two equal tokens get half the weight each, as in the limit of softmax."""
     x = tokens()
     x[:, 3] = x[:, 1]
-    ours = stir(HardAttention(context())).double()
+    ours = stirred(HardAttention(context()))
     with torch.no_grad():
         ours.proj_in.weight[D : 2 * D] = 0  # all keys are equal
     v = x @ ours.proj_in.weight[2 * D :].T
-    assert_close(ours(x, row()), v.mean(1, keepdim=True).expand_as(v) @ ours.proj_out.weight.T)
+    assert_close(ours(x, sequence(N)), v.mean(1, keepdim=True).expand_as(v) @ ours.proj_out.weight.T)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
 def test_the_gradient_of_hard_attention_is_the_softmaxs(temperature: float) -> None:
     x, expected = tokens(), torch.randn(2, N, D, dtype=torch.float64)
-    ours = stir(HardAttention(context(heads=1), temperature=temperature)).double()
+    ours = stirred(HardAttention(context(heads=1), temperature=temperature))
     x.requires_grad_()
-    (ours(x, row()) * expected).sum().backward()
+    (ours(x, sequence(N)) * expected).sum().backward()
     q, k, v = (x.detach() @ ours.proj_in.weight.T.detach()).chunk(3, -1)
     q, k, v = (t.requires_grad_() for t in (q, k, v))
     scores = q @ k.transpose(1, 2) / math.sqrt(D)
@@ -102,10 +103,10 @@ def similarity(score: str, ours: NonLocal, a: Tensor, b: Tensor) -> Tensor:
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("score", SCORES)
 def test_non_local(score: str, padded: bool, causal: bool) -> None:
-    ours = stir(NonLocal(context(causal=causal), score=score)).double()
+    ours = stirred(NonLocal(context(causal=causal), score=score))
     x, g = 0.3 * tokens(), ours.proj_in.weight[-ours.inner :]
     valid = torch.arange(N) < torch.tensor([[4], [6]]) if padded else None
-    out = ours(x, row(N, valid))
+    out = ours(x, sequence(N, valid))
     for b in range(2):
         count = 4 if padded and b == 0 else N
         for i in range(count):
@@ -118,10 +119,10 @@ def test_non_local(score: str, padded: bool, causal: bool) -> None:
 
 @pytest.mark.parametrize("score", SCORES)
 def test_non_local_from_a_cache(score: str) -> None:
-    ours = stir(NonLocal(context(causal=True), score=score)).double()
+    ours = stirred(NonLocal(context(causal=True), score=score))
     x, cache = 0.3 * tokens(), ours.init_cache(2)
     steps = [ours(x[:, i : i + 1], Seq(torch.tensor([i]), torch.zeros(1, 1, 1)), cache) for i in range(N)]
-    assert_close(torch.cat(steps, 1), ours(x, row()))
+    assert_close(torch.cat(steps, 1), ours(x, sequence(N)))
     assert cache.bytes == 2 * N * (ours.inner + {"gaussian": D, "concatenation": 2}.get(score, ours.inner)) * 8
 
 
@@ -142,8 +143,8 @@ def test_half_precision_does_not_create_ties(rule: Rule) -> None:
         return kept[-1]
 
     with torch.autocast("cpu", torch.bfloat16):
-        out = weigh(q, k, v, row(256), row(256), False, rule=listening)
-    exact = rule(q.float(), k.float(), row(256), row(256), False)
+        out = weigh(q, k, v, sequence(256), sequence(256), False, rule=listening)
+    exact = rule(q.float(), k.float(), sequence(256), sequence(256), False)
     assert_close(kept[0], exact, rtol=1e-6, atol=1e-9)
     assert_close(out, exact.to(torch.bfloat16) @ v)
     if rule is hard:
@@ -152,13 +153,13 @@ def test_half_precision_does_not_create_ties(rule: Rule) -> None:
 
 def test_planted_wrong_count_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: an average over all tokens, padding included."""
-    ours = stir(NonLocal(context(), score="dot_product")).double()
+    ours = stirred(NonLocal(context(), score="dot_product"))
     x, valid = tokens(), torch.arange(N) < torch.tensor([[4], [6]])
-    alone = ours(x[:1, :4], row(4))
-    assert_close(ours(x, row(N, valid))[:1, :4], alone)
+    alone = ours(x[:1, :4], sequence(4))
+    assert_close(ours(x, sequence(N, valid))[:1, :4], alone)
     monkeypatch.setattr("blockyard.ops.custom_weights.mask.table", lambda *_: None)
     with pytest.raises(AssertionError):
-        assert_close(ours(x.masked_fill(~valid[..., None], 0), row(N, valid))[:1, :4], alone)
+        assert_close(ours(x.masked_fill(~valid[..., None], 0), sequence(N, valid))[:1, :4], alone)
 
 
 def test_planted_soft_choice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,10 +174,10 @@ def test_planted_soft_choice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kernel", ["gaussian", "dot"])
 def test_fixed_features(kernel: str, padded: bool, causal: bool) -> None:
     """The Nadaraya-Watson estimate: an average weighted by a kernel of the features."""
-    ours = stir(FixedFeatures(context(causal=causal), kernel=kernel, width=0.7)).double()
+    ours = stirred(FixedFeatures(context(causal=causal), kernel=kernel, width=0.7))
     x, f = tokens(), torch.rand(2, N, 3, dtype=torch.float64)
     valid = torch.arange(N) < torch.tensor([[4], [6]]) if padded else None
-    seq = row(N, valid)
+    seq = sequence(N, valid)
     seq.features = f
     out = ours(x, seq)
     for b in range(2):
@@ -209,13 +210,13 @@ def test_features_are_the_mean_colours_of_patches() -> None:
     x, longer = PrefixTokens(ctx, Prefix(class_token=True))(torch.randn(1, 4, D), seq)
     assert_close(longer.features[0], torch.cat([torch.zeros(1, 3), colours]))
     with pytest.raises(ValueError, match="FixedFeatures mixes by features of the raw input and there are none"):
-        mixer(x, row(5))
+        mixer(x, sequence(5))
 
 
 def test_distances_survive_half_precision() -> None:
     """Colours far from the origin and close to each other: distances are not rounded to bfloat16."""
-    ours = stir(FixedFeatures(context(), width=0.2))
-    seq, random = row(N), torch.Generator().manual_seed(0)
+    ours = stirred(FixedFeatures(context(), width=0.2)).float()
+    seq, random = sequence(N), torch.Generator().manual_seed(0)
     seq.features = 2 + 0.2 * torch.randn(2, N, 3, generator=random)
     x = torch.randn(2, N, D, generator=random)
     exact = ours(x, seq)

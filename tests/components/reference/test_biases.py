@@ -20,7 +20,7 @@ from blockyard.position.bias_table import BiasTable
 from blockyard.position.t5_bias import T5Bias
 from blockyard.weight_init import initialise
 from tests.components.properties.checks import cached_decoding, relative
-from tests.components.reference.test_positions import lattice, line
+from tests.components.reference.inputs import lattice, line
 from tests.helpers import GRIDS, choices, context, factory, node, symbols, tiny
 from tests.ops.test_attend import qkv
 

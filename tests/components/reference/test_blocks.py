@@ -18,12 +18,12 @@ from torch.testing import assert_close
 from blockyard.block.deepnorm import DeepNorm, constants
 from blockyard.contracts import Block, Memory
 from blockyard.weight_init import initialise
-from tests.components.reference.test_mixers import row
+from tests.components.reference.inputs import sequence
 from tests.helpers import choices, context, factory, node, stir, tiny
 
 D = 16
 X = torch.randn(2, 6, D, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-MEMORY = Memory(torch.randn(2, 4, D, dtype=torch.float64, generator=torch.Generator().manual_seed(1)), row(4))
+MEMORY = Memory(torch.randn(2, 4, D, dtype=torch.float64, generator=torch.Generator().manual_seed(1)), sequence(4))
 Map = Callable[[Tensor], Tensor]
 BLOCKS = [name for name in choices("block") if not node("block", name)[0].empty]
 
@@ -70,18 +70,18 @@ def formula(name: str, block: Block, x: Tensor, drop: Map) -> Tensor:
     cross = getattr(block, "cross_mixer", None)
     if name == "parallel":
         h = block.token_norm(x)
-        added = block.token_mixer(h, row(6)) + block.channel_mixer(h)
-        return x + drop(added + cross(h, row(6), None, MEMORY) if cross is not None else added)
+        added = block.token_mixer(h, sequence(6)) + block.channel_mixer(h)
+        return x + drop(added + cross(h, sequence(6), None, MEMORY) if cross is not None else added)
     branch = BRANCHES[name]
-    x = branch(x, block.token_norm, lambda h: block.token_mixer(h, row(6)), block.token_finish, drop)
+    x = branch(x, block.token_norm, lambda h: block.token_mixer(h, sequence(6)), block.token_finish, drop)
     if cross is not None:
-        x = branch(x, block.cross_norm, lambda h: cross(h, row(6), None, MEMORY), block.cross_finish, drop)
+        x = branch(x, block.cross_norm, lambda h: cross(h, sequence(6), None, MEMORY), block.cross_finish, drop)
     if name == "single":
         return x
     return branch(x, block.channel_norm, block.channel_mixer, block.channel_finish, drop)
 
 
-def made(name: str, **options: Any) -> Block:
+def block_of(name: str, **options: Any) -> Block:
     """A block with large weights, and a cross-attention branch where it supports one."""
     ctx = replace(context(causal=True), peer=3)
     channel = "none" if node("block", name)[0].single else "mlp"
@@ -93,21 +93,21 @@ def made(name: str, **options: Any) -> Block:
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_equation(name: str) -> None:
-    block = made(name)
-    assert_close(block(X, row(6), None, MEMORY), formula(name, block, X, lambda h: h))
-    other = Memory(MEMORY.x.flip(-1), row(4))
-    assert not torch.allclose(block(X, row(6), None, other), block(X, row(6), None, MEMORY))
+    block = block_of(name)
+    assert_close(block(X, sequence(6), None, MEMORY), formula(name, block, X, lambda h: h))
+    other = Memory(MEMORY.x.flip(-1), sequence(4))
+    assert not torch.allclose(block(X, sequence(6), None, other), block(X, sequence(6), None, MEMORY))
 
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_dropout(name: str) -> None:
     """On the output of each branch, with the random numbers of torch's dropout in order."""
-    block = made(name, dropout=0.4).train()
+    block = block_of(name, dropout=0.4).train()
     torch.manual_seed(3)
-    ours = block(X, row(6), None, MEMORY)
+    ours = block(X, sequence(6), None, MEMORY)
     torch.manual_seed(3)
     assert_close(ours, formula(name, block, X, lambda h: F.dropout(h, 0.4)))
-    assert not torch.allclose(ours, block.eval()(X, row(6), None, MEMORY))
+    assert not torch.allclose(ours, block.eval()(X, sequence(6), None, MEMORY))
 
 
 SKIPPING = [name for name in BLOCKS if "drop_path" in node("block", name)[1]]
@@ -116,22 +116,22 @@ SKIPPING = [name for name in BLOCKS if "drop_path" in node("block", name)[1]]
 @pytest.mark.parametrize("name", SKIPPING)
 def test_drop_path(name: str) -> None:
     """Each sample skips each branch independently, at the rate of its depth; kept branches are rescaled."""
-    block, rate, size = made(name, drop_path=0.6).train(), 0.3, 3000
+    block, rate, size = block_of(name, drop_path=0.6).train(), 0.3, 3000
     block.drop.drop_path = rate  # as in the middle of three blocks
     x, memory = X[:1].expand(size, -1, -1), Memory(MEMORY.x[:1].expand(size, -1, -1), MEMORY.seq)
     torch.manual_seed(0)
-    ours = block(x, row(6), None, memory)
+    ours = block(x, sequence(6), None, memory)
     calls: list[Tensor] = []
     formula(name, block, X, lambda h: calls.append(h) or h)
-    found = torch.zeros(size, dtype=torch.long)
+    matches = torch.zeros(size, dtype=torch.long)
     for kept in itertools.product((0.0, 1.0), repeat=len(calls)):
         draws = iter(kept)
         expected = formula(name, block, X, lambda h, draws=draws: h * next(draws) / (1 - rate))[0]
         same = (ours - expected).abs().flatten(1).amax(1) < 1e-9
-        found += same
+        matches += same
         chance = torch.tensor([1 - rate if k else rate for k in kept]).prod().item()
         assert abs(same.double().mean().item() - chance) < 4 * (chance * (1 - chance) / size) ** 0.5
-    assert (found == 1).all()
+    assert (matches == 1).all()
 
 
 @pytest.mark.parametrize("name", SKIPPING)
@@ -147,14 +147,14 @@ def test_an_empty_mixer_has_no_branch(name: str) -> None:
     model = tiny(block=name, channel_mixer="none", options=options)
     block = model.blocks[0]
     assert not [path for path, _ in block.named_parameters() if path.startswith("channel")]
-    x, mixed = X, lambda h: block.token_mixer(h, row(6))
+    x, mixed = X, lambda h: block.token_mixer(h, sequence(6))
     if name == "parallel":
         expected = x + mixed(block.token_norm(x))
     elif name == "deepnorm":
         expected = block.token_norm(4**0.25 * x + mixed(x))
     else:
         expected = BRANCHES[name](x, block.token_norm, mixed, block.token_finish, lambda h: h)
-    assert_close(block(x, row(6)), expected)
+    assert_close(block(x, sequence(6)), expected)
 
 
 def test_layer_scale_is_timms() -> None:
@@ -184,11 +184,11 @@ def test_layer_scale_is_timms() -> None:
     with torch.no_grad():
         theirs.ls1.gamma.copy_(block.token_finish.weight)
         theirs.ls2.gamma.copy_(block.channel_finish.weight)
-    assert_close(block(X, row(6)), theirs(X))
+    assert_close(block(X, sequence(6)), theirs(X))
     with torch.no_grad():
         theirs.ls2.gamma.copy_(block.token_finish.weight * 1.1)
     with pytest.raises(AssertionError):
-        assert_close(block(X, row(6)), theirs(X))
+        assert_close(block(X, sequence(6)), theirs(X))
 
 
 @pytest.mark.parametrize(("depth", "start"), [(18, 0.1), (24, 1e-5), (36, 1e-6)])
@@ -206,7 +206,7 @@ def nn_norm(ctx: Any) -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("place", "alpha", "beta"),
+    ("sizes", "alpha", "beta"),
     [
         # Figure 2 of Wang et al. 2022, by hand for integer roots.
         ({"depth": 8}, 2.0, 64**-0.25),
@@ -217,10 +217,10 @@ def nn_norm(ctx: Any) -> nn.Module:
         ({"depth": 6, "peer": 6, "causal": True}, 2.0598, 0.3433),
     ],
 )
-def test_deepnorm_constants(place: dict[str, Any], alpha: float, beta: float) -> None:
-    peer = place.pop("peer", None)
-    found = constants(replace(context(**place), peer=peer))
-    assert found == pytest.approx((alpha, beta), rel=1e-4)
+def test_deepnorm_constants(sizes: dict[str, Any], alpha: float, beta: float) -> None:
+    peer = sizes.pop("peer", None)
+    matches = constants(replace(context(**sizes), peer=peer))
+    assert matches == pytest.approx((alpha, beta), rel=1e-4)
 
 
 def test_deepnorm_starts_smaller() -> None:
@@ -246,8 +246,8 @@ def test_deepnorm_refuses_other_memories() -> None:
 def test_rezero_starts_as_the_identity() -> None:
     model = initialise(tiny(block="rezero", norm="none"), 0)
     for block in model.blocks:
-        assert_close(block(X, row(6)), X, rtol=0, atol=0)
-    block(X, row(6)).sum().backward()
+        assert_close(block(X, sequence(6)), X, rtol=0, atol=0)
+    block(X, sequence(6)).sum().backward()
     assert block.token_finish.weight.grad.item() != 0
 
 
@@ -268,7 +268,7 @@ class AddsNothing(node("token_mixer", "pool")[0]):
 
 def test_bert_normalises_before_the_first_block() -> None:
     first, second = tiny(block="post_norm", options={"block": {"first_norm": True}}).blocks
-    assert_close(first(X, row(6)), formula("post_norm", first, first.first_norm(X), lambda h: h))
+    assert_close(first(X, sequence(6)), formula("post_norm", first, first.first_norm(X), lambda h: h))
     assert not list(second.first_norm.parameters())
 
 
@@ -281,15 +281,15 @@ class Louder(nn.Module):
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_planted_difference_is_caught(name: str) -> None:
-    block = made(name)
+    block = block_of(name)
     expected = formula(name, block, X, lambda h: h)
     block.drop = Louder()
     with pytest.raises(AssertionError):
-        assert_close(block(X, row(6), None, MEMORY), expected)
+        assert_close(block(X, sequence(6), None, MEMORY), expected)
 
 
 def test_planted_scale_of_the_stream_is_caught() -> None:
-    block = made("deepnorm")
+    block = block_of("deepnorm")
     block.alpha = 1.5  # 1.565 is right
     with pytest.raises(AssertionError):
-        assert_close(block(X, row(6), None, MEMORY), formula("deepnorm", block, X, lambda h: h))
+        assert_close(block(X, sequence(6), None, MEMORY), formula("deepnorm", block, X, lambda h: h))

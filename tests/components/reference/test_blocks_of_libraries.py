@@ -13,7 +13,7 @@ from transformers import Gemma2Config
 from transformers.models.gemma2.modeling_gemma2 import Gemma2DecoderLayer
 
 from blockyard.contracts import Block
-from tests.components.reference.test_mixers import row
+from tests.components.reference.inputs import sequence
 from tests.helpers import tiny
 
 D, HEADS, N = 16, 4, 6
@@ -70,7 +70,7 @@ def reference_output(theirs: nn.Module) -> Tensor:
 def test_sandwich_is_gemmas() -> None:
     """Their norms and softmax are always in float32."""
     ours = sandwich()
-    assert_close(ours(X, row(N)), reference_output(gemma(ours)), rtol=1e-5, atol=1e-5)
+    assert_close(ours(X, sequence(N)), reference_output(gemma(ours)), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("norm", ["token_norm", "token_finish", "channel_norm", "channel_finish"])
@@ -79,7 +79,7 @@ def test_each_norm_of_a_sandwich_matters(norm: str) -> None:
     theirs = gemma(ours)
     setattr(ours, norm, nn.Identity())
     with pytest.raises(AssertionError):
-        assert_close(ours(X, row(N)), reference_output(theirs), rtol=1e-3, atol=1e-3)
+        assert_close(ours(X, sequence(N)), reference_output(theirs), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -104,8 +104,8 @@ def test_parallel_is_timms(bias: bool, fused: bool) -> None:
     if not bias:
         state["mlp_bias"] = torch.zeros(4 * D)
     theirs.load_state_dict(state)
-    assert_close(ours(X, row(N)), theirs(X))
+    assert_close(ours(X, sequence(N)), theirs(X))
     with torch.no_grad():
         theirs.in_norm.weight[0] += 0.1
     with pytest.raises(AssertionError):
-        assert_close(ours(X, row(N)), theirs(X))
+        assert_close(ours(X, sequence(N)), theirs(X))

@@ -126,22 +126,22 @@ def test_batch_norm() -> None:
         assert_close(ours(X).flatten(0, 1), theirs(X.flatten(0, 1)))
 
 
-def in_one_of_two(rank: int, port_file: str, found: str) -> None:
+def in_one_of_two(rank: int, port_file: str, output: str) -> None:
     """Writes one process's outputs, gradients and running statistics to a file."""
     torch.distributed.init_process_group("gloo", init_method=f"file://{port_file}", rank=rank, world_size=2)
     ours, _ = batch_norms()
     x = torch.cat([X, 2 * X])[rank::2].clone().requires_grad_()
     y = ours(x)
     (y.square() * torch.arange(D)).sum().backward()
-    torch.save([y.detach(), x.grad, ours.weight.grad, ours.running_mean, ours.running_var], f"{found}{rank}")
+    torch.save([y.detach(), x.grad, ours.weight.grad, ours.running_mean, ours.running_var], f"{output}{rank}")
     torch.distributed.destroy_process_group()
 
 
 @pytest.mark.full
 def test_batch_norm_over_two_processes(tmp_path: Path) -> None:
     """Two processes with half the batch each equal one with the whole batch."""
-    torch.multiprocessing.spawn(in_one_of_two, (str(tmp_path / "meet"), str(tmp_path / "found")), nprocs=2)
-    parts = [torch.load(tmp_path / f"found{rank}") for rank in (0, 1)]
+    torch.multiprocessing.spawn(in_one_of_two, (str(tmp_path / "meet"), str(tmp_path / "output")), nprocs=2)
+    parts = [torch.load(tmp_path / f"output{rank}") for rank in (0, 1)]
     _, theirs = batch_norms()
     x = torch.cat([X, 2 * X]).clone().requires_grad_()
     y = theirs(x.flatten(0, 1)).view_as(x)
@@ -153,10 +153,10 @@ def test_batch_norm_over_two_processes(tmp_path: Path) -> None:
     assert_close(parts[0][2] + parts[1][2], theirs.weight.grad)
 
 
-@pytest.mark.parametrize("place", [{"causal": True}, {"variable": True}, {"packed": True}])
-def test_batch_norm_refuses_contexts_where_it_would_leak(place: dict[str, bool]) -> None:
+@pytest.mark.parametrize("sizes", [{"causal": True}, {"variable": True}, {"packed": True}])
+def test_batch_norm_refuses_contexts_where_it_would_leak(sizes: dict[str, bool]) -> None:
     with pytest.raises(ValueError, match=r"norm Batch .* or norm=layer"):
-        Batch(context(**place))
+        Batch(context(**sizes))
 
 
 def test_gates_of_shazeer() -> None:

@@ -19,16 +19,11 @@ from blockyard.token_mixer.fully_connected import FullyConnected
 from blockyard.token_mixer.gmlp import GMLP
 from blockyard.token_mixer.monet import MONet
 from blockyard.token_mixer.shift import Shift
-from blockyard.weight_init import initialise
-from tests.helpers import context, stir
+from tests.components.reference.inputs import sequence, stirred
+from tests.helpers import context
 
 D = 16
 ROWS, COLUMNS = 4, 5
-
-
-def sequence(n: int, valid: Tensor | None = None, segment: Tensor | None = None) -> Seq:
-    """The `Seq` of tokens on a line."""
-    return Seq(torch.arange(n), torch.arange(n).double()[None, :, None], valid, segment, grid=(n,))
 
 
 def plane(whole: bool = True) -> Seq:
@@ -37,14 +32,9 @@ def plane(whole: bool = True) -> Seq:
     return Seq(torch.arange(ROWS * COLUMNS), coords, grid=(ROWS, COLUMNS) if whole else None)
 
 
-def grid_context(**place: object) -> object:
+def grid_context(**sizes: object) -> object:
     """A Context of tokens on that grid."""
-    return context(axes=2, grid=(ROWS, COLUMNS), **place)
-
-
-def made(mixer: nn.Module) -> nn.Module:
-    """A mixer in float64 with weights large enough to matter."""
-    return stir(initialise(mixer, 0)).double()
+    return context(axes=2, grid=(ROWS, COLUMNS), **sizes)
 
 
 KINDS = [(Conv, 1), (DepthwiseConv, D)]
@@ -53,7 +43,7 @@ KINDS = [(Conv, 1), (DepthwiseConv, D)]
 @pytest.mark.parametrize("kernel", [1, 3, 5])
 @pytest.mark.parametrize(("kind", "groups"), KINDS)
 def test_on_a_line(kind: type, groups: int, kernel: int) -> None:
-    ours = made(kind(context(), kernel=kernel))
+    ours = stirred(kind(context(), kernel=kernel))
     theirs = nn.Conv1d(D, D, kernel, padding=kernel // 2, groups=groups).double()
     theirs.load_state_dict(ours.state_dict())
     x = torch.randn(2, 7, D, dtype=torch.float64)
@@ -64,7 +54,7 @@ def test_on_a_line(kind: type, groups: int, kernel: int) -> None:
 @pytest.mark.parametrize(("kind", "groups"), KINDS)
 def test_on_a_causal_line(kind: type, groups: int, kernel: int) -> None:
     """torch pads both ends, so the end is cut off."""
-    ours = made(kind(context(causal=True), kernel=kernel))
+    ours = stirred(kind(context(causal=True), kernel=kernel))
     theirs = nn.Conv1d(D, D, kernel, padding=kernel - 1, groups=groups).double()
     theirs.load_state_dict(ours.state_dict())
     x = torch.randn(2, 7, D, dtype=torch.float64)
@@ -82,7 +72,7 @@ def test_on_a_causal_line(kind: type, groups: int, kernel: int) -> None:
 @pytest.mark.parametrize("kernel", [1, 3, 5])
 @pytest.mark.parametrize(("kind", "groups"), KINDS)
 def test_on_a_grid(kind: type, groups: int, kernel: int, causal: bool) -> None:
-    ours = made(kind(grid_context(causal=causal), kernel=kernel))
+    ours = stirred(kind(grid_context(causal=causal), kernel=kernel))
     theirs = nn.Conv2d(D, D, kernel, padding=kernel // 2, groups=groups).double()
     square = torch.zeros(*theirs.weight.shape[:2], kernel**2, dtype=torch.float64)
     kept = kernel**2 // 2 + 1 if causal else kernel**2
@@ -98,7 +88,7 @@ def test_on_a_grid(kind: type, groups: int, kernel: int, causal: bool) -> None:
 @pytest.mark.parametrize(("kind", "groups"), KINDS)
 def test_padding_and_documents(kind: type, groups: int, causal: bool) -> None:
     """A loop over tokens."""
-    n, ours = 7, made(kind(context(causal=causal), kernel=3))
+    n, ours = 7, stirred(kind(context(causal=causal), kernel=3))
     x = torch.randn(2, n, D, dtype=torch.float64)
     valid = torch.arange(n) < torch.tensor([[7], [5]])
     segment = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1, 1]])
@@ -127,7 +117,7 @@ def test_a_centred_kernel_must_be_odd() -> None:
 
 def test_planted_flip_is_caught() -> None:
     """Planted: a convolution as in signal processing, with a flipped kernel."""
-    ours = made(Conv(context()))
+    ours = stirred(Conv(context()))
     theirs = nn.Conv1d(D, D, 3, padding=1).double()
     theirs.load_state_dict({"weight": ours.weight.detach().flip(-1), "bias": ours.bias.detach()})
     x = torch.randn(2, 7, D, dtype=torch.float64)
@@ -146,7 +136,7 @@ def paper_shift(images: Tensor) -> Tensor:
 
 
 def test_shift_on_a_grid() -> None:
-    ours = made(Shift(grid_context()))
+    ours = stirred(Shift(grid_context()))
     x = torch.randn(2, ROWS * COLUMNS, D, dtype=torch.float64)
     hidden = F.gelu(ours.proj_in(x)).unflatten(1, (ROWS, COLUMNS))
     expected = ours.proj_out(paper_shift(hidden).flatten(1, 2))
@@ -156,7 +146,7 @@ def test_shift_on_a_grid() -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_shift_on_a_line(causal: bool) -> None:
-    ours = made(Shift(context(causal=causal)))
+    ours = stirred(Shift(context(causal=causal)))
     x = torch.randn(2, 7, D, dtype=torch.float64)
     hidden = F.gelu(ours.proj_in(x))
     moved = hidden.clone()
@@ -169,7 +159,7 @@ def test_shift_on_a_line(causal: bool) -> None:
 @pytest.mark.parametrize("layer", [0, 1])
 def test_monet(layer: int) -> None:
     """The unit written with separate maps; only the first, third, ... layer shifts."""
-    ours = made(MONet(grid_context().at(layer), expansion=2.0, compression=4))
+    ours = stirred(MONet(grid_context().at(layer), expansion=2.0, compression=4))
     x = torch.randn(2, ROWS * COLUMNS, D, dtype=torch.float64)
     (wa, wd), (ba, bd) = (each.split([32, 8]) for each in (ours.proj_in.weight, ours.proj_in.bias))
     first, second = x @ wa.T + ba, x @ wd.T + bd
@@ -187,7 +177,7 @@ def test_monet(layer: int) -> None:
 
 
 def test_gmlp_is_timms() -> None:
-    ours = made(GMLP(context(), expansion=2.0))
+    ours = stirred(GMLP(context(), expansion=2.0))
     theirs = GatedMlp(D, 2 * D, gate_layer=partial(SpatialGatingUnit, seq_len=6)).double()
     for name, part in (("fc1", ours.proj_in), ("fc2", ours.proj_out), ("gate.norm", ours.gate.norm)):
         theirs.get_submodule(name).load_state_dict(part.state_dict())
@@ -200,7 +190,7 @@ def test_gmlp_is_timms() -> None:
 @pytest.mark.parametrize("channels", ["shared", "full"])
 def test_fully_connected(channels: str, causal: bool) -> None:
     """torch's linear layer over tokens, or tokens and channels; causal: later tokens have no weight."""
-    ours = made(FullyConnected(context(causal=causal), channels=channels))
+    ours = stirred(FullyConnected(context(causal=causal), channels=channels))
     x = torch.randn(2, 6, D, dtype=torch.float64)
     width = D if channels == "full" else 1
     theirs = nn.Linear(6 * width, 6 * width).double()

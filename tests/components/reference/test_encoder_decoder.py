@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from blockyard.contracts import DataSpec, Parts, TokenSpec
 from blockyard.model.encoder_decoder import EncoderDecoder
 from blockyard.weight_init import initialise
-from tests.components.reference.test_presets import ours as preset
+from tests.components.reference.inputs import preset
 from tests.helpers import TinyEmbedder, factory, stir, symbols
 
 
@@ -71,23 +71,23 @@ def test_transformer(norm_first: bool) -> None:
     ours, theirs = pair(norm_first)
     inputs, source = symbols(2, 6), symbols(2, 7, 1)
     lengths = torch.tensor([4, 7])
-    found = ours.steps(inputs, source=source, source_lengths=lengths)
+    steps = ours.steps(inputs, source=source, source_lengths=lengths)
     hidden = torch.arange(7) >= lengths[:, None]
     future = torch.ones(6, 6, dtype=torch.bool).triu(1)
 
     def expected() -> torch.Tensor:
         return theirs(
-            found["source.placed"],
-            found["placed"],
+            steps["source.placed"],
+            steps["placed"],
             tgt_mask=future,
             src_key_padding_mask=hidden,
             memory_key_padding_mask=hidden,
         )
 
-    assert_close(found["normed"], expected())
+    assert_close(steps["normed"], expected())
     theirs.decoder.layers[1].multihead_attn.in_proj_bias[-3:] += 1.0
     with pytest.raises(AssertionError):
-        assert_close(found["normed"], expected())
+        assert_close(steps["normed"], expected())
 
 
 def original(ours: nn.Module, blocks: nn.Transformer, inputs: Tensor, source: Tensor, lengths: Tensor) -> Tensor:
@@ -95,18 +95,18 @@ def original(ours: nn.Module, blocks: nn.Transformer, inputs: Tensor, source: Te
     table = ours.embedder.table
     dim = table.shape[1]
 
-    def placed(row: Tensor) -> Tensor:
-        code = torch.zeros(row.shape[1], dim, dtype=torch.float64)
-        for place in range(row.shape[1]):
+    def embed(token_ids: Tensor) -> Tensor:
+        encoding = torch.zeros(token_ids.shape[1], dim, dtype=torch.float64)
+        for index in range(token_ids.shape[1]):
             for pair in range(dim // 2):
-                angle = place / 10000 ** (2 * pair / dim)
-                code[place, 2 * pair], code[place, 2 * pair + 1] = math.sin(angle), math.cos(angle)
-        return table[row] * math.sqrt(dim) + code
+                angle = index / 10000 ** (2 * pair / dim)
+                encoding[index, 2 * pair], encoding[index, 2 * pair + 1] = math.sin(angle), math.cos(angle)
+        return table[token_ids] * math.sqrt(dim) + encoding
 
     hidden = torch.arange(source.shape[1]) >= lengths[:, None]
     future = torch.ones(inputs.shape[1], inputs.shape[1], dtype=torch.bool).triu(1)
     masks = {"src_key_padding_mask": hidden, "memory_key_padding_mask": hidden}
-    return blocks(placed(source), placed(inputs), tgt_mask=future, **masks) @ table.T
+    return blocks(embed(source), embed(inputs), tgt_mask=future, **masks) @ table.T
 
 
 @torch.no_grad()

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
@@ -15,31 +14,27 @@ from blockyard.position.t5_bias import T5Bias
 from blockyard.token_mixer.gated_attention_unit import GatedAttentionUnit
 from blockyard.weight_init import initialise
 from tests.components.properties.checks import cached_decoding, causality, relative
+from tests.components.reference.inputs import sequence, stirred
 from tests.helpers import context, stir, tiny
 
 D, S, E, N = 16, 4, 24, 7
 
 
-def sequence(valid: Tensor | None = None, segment: Tensor | None = None) -> Seq:
-    """The `Seq` of tokens on a line."""
-    return Seq(torch.arange(N), torch.arange(N).double()[None, :, None], valid, segment)
-
-
-def made(causal: bool) -> GatedAttentionUnit:
-    """In float64 with weights large enough to matter."""
-    return stir(initialise(GatedAttentionUnit(context(causal=causal), expansion=1.5), 0)).double()
+def unit_of(causal: bool) -> GatedAttentionUnit:
+    """A unit with large weights."""
+    return stirred(GatedAttentionUnit(context(causal=causal), expansion=1.5))
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_written_out(causal: bool) -> None:
-    unit, x = made(causal), torch.randn(2, N, D, dtype=torch.float64)
+    unit, x = unit_of(causal), torch.randn(2, N, D, dtype=torch.float64)
     weights, biases = (each.split([E, E, S]) for each in (unit.proj_in.weight, unit.proj_in.bias))
     u, v, z = (F.silu(x @ w.T + b) for w, b in zip(weights, biases, strict=True))
     q, k = (z * unit.offsets.gain[i] + unit.offsets.offset[i] for i in range(2))
     valid = torch.arange(N) < torch.tensor([[N], [5]])
     segment = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1, 1]])
     for real, parts in ((None, None), (valid, None), (None, segment), (valid, segment)):
-        out = unit(x, sequence(real, parts))
+        out = unit(x, sequence(N, real, parts))
         for b in range(2):
             for i in range(N if real is None else int(real[b].sum())):
                 seen = [j for j in range(N) if (j <= i or not causal) and (real is None or real[b, j])]
@@ -53,7 +48,7 @@ def test_written_out(causal: bool) -> None:
 def test_a_trained_bias_written_out(heads: int, causal: bool) -> None:
     """Eq. 4: the bias of a distance is added to the score before squaring; with several heads, that of the first."""
     ctx = context(causal=causal, heads=heads)
-    unit = stir(initialise(GatedAttentionUnit(ctx, expansion=1.5, key_dim=S), 0)).double()
+    unit = stirred(GatedAttentionUnit(ctx, expansion=1.5, key_dim=S))
     scheme = stir(initialise(T5Bias(ctx, buckets=8), 0)).double()
     x = 2 * torch.randn(2, N, D, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     weights, biases = (each.split([E, E, S]) for each in (unit.proj_in.weight, unit.proj_in.bias))
@@ -68,13 +63,13 @@ def test_a_trained_bias_written_out(heads: int, causal: bool) -> None:
                 far = min(i - j, 4) if causal else min(abs(i - j), 2) + 4 * (j > i)
                 read = read + torch.relu(q[b, i] @ k[b, j] / len(seen) + scheme.table[0, 0, far]) ** 2 * v[b, j]
             expected[b, i] = unit.proj_out.weight @ (u[b, i] * read) + unit.proj_out.bias
-    assert_close(unit(x, replace(sequence(), position=scheme)), expected)
+    assert_close(unit(x, replace(sequence(N), position=scheme)), expected)
     if causal:
         cache = unit.init_cache(2)
         seqs = [Seq(torch.tensor([i]), torch.tensor([[[float(i)]]]).double(), position=scheme) for i in range(N)]
         assert_close(torch.cat([unit(x[:, i : i + 1], seqs[i], cache) for i in range(N)], 1), expected)
-    assert not torch.allclose(expected, unit(x, sequence()))
-    unit(x, replace(sequence(), position=scheme)).square().sum().backward()
+    assert not torch.allclose(expected, unit(x, sequence(N)))
+    unit(x, replace(sequence(N), position=scheme)).square().sum().backward()
     assert scheme.table.grad[0, 0].abs().sum() > 0
     assert scheme.table.grad[0, 1:].abs().sum() == 0
 
@@ -93,8 +88,8 @@ def test_dropout_is_on_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     unit, x = stir(initialise(GatedAttentionUnit(context(), dropout=0.25), 0)), torch.randn(2, N, D)
     drawn = []
     monkeypatch.setattr(F, "dropout", lambda w, rate, training, _inplace: drawn.append((w.shape, rate, training)) or w)
-    unit(x, sequence())
-    unit.eval()(x, sequence())
+    unit(x, sequence(N))
+    unit.eval()(x, sequence(N))
     assert drawn == [((2, 1, N, N), 0.25, True), ((2, 1, N, N), 0.25, False)]
 
 

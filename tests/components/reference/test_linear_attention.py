@@ -6,31 +6,25 @@ import math
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from blockyard.contracts import Memory, Seq
+from blockyard.contracts import Memory
 from blockyard.model._prefix import Prefix
 from blockyard.token_mixer import _linear_sums
 from blockyard.token_mixer.linear_attention import LinearAttention
-from blockyard.weight_init import initialise
 from tests.components.properties.checks import cached_decoding, causality, packing, padding, relative
-from tests.helpers import context, factory, stir, symbols, tiny
+from tests.components.reference.inputs import sequence, stirred
+from tests.helpers import context, factory, symbols, tiny
 
 D, HEADS, K = 16, 4, 4
 FEATURES = ("elu", "relu", "polynomial")
 
 
-def sequence(n: int, start: int = 0, position: nn.Module | None = None, segment: Tensor | None = None) -> Seq:
-    """The `Seq` of tokens on a line."""
-    index = torch.arange(start, start + n)
-    return Seq(index, index.double()[None, :, None], segment=segment, position=position)
-
-
-def made(causal: bool, **options: object) -> LinearAttention:
-    """In float64 with weights large enough to matter."""
-    return stir(initialise(LinearAttention(context(causal=causal), **options), 0)).double()
+def mixer_of(causal: bool, **options: object) -> LinearAttention:
+    """A mixer with large weights."""
+    return stirred(LinearAttention(context(causal=causal), **options))
 
 
 def similarity(q: Tensor, k: Tensor, feature: str) -> Tensor:
@@ -61,7 +55,7 @@ def written_out(mixer: LinearAttention, x: Tensor, y: Tensor, causal: bool, segm
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("feature", FEATURES)
 def test_weights_written_out(feature: str, causal: bool) -> None:
-    mixer, x = made(causal, feature=feature, chunk=3), torch.randn(2, 7, D, dtype=torch.float64)
+    mixer, x = mixer_of(causal, feature=feature, chunk=3), torch.randn(2, 7, D, dtype=torch.float64)
     assert_close(mixer(x, sequence(7)), written_out(mixer, x, x, causal))
     segment = torch.tensor([[0, 0, 0, 0, 1, 1, 1], [0, 1, 1, 2, 2, 2, 2]])
     assert_close(mixer(x, sequence(7, segment=segment)), written_out(mixer, x, x, causal, segment))
@@ -69,7 +63,7 @@ def test_weights_written_out(feature: str, causal: bool) -> None:
 
 @pytest.mark.parametrize("feature", FEATURES)
 def test_a_memory(feature: str) -> None:
-    mixer = made(True, feature=feature)
+    mixer = mixer_of(True, feature=feature)
     x, y = torch.randn(2, 3, D, dtype=torch.float64), torch.randn(2, 5, D, dtype=torch.float64)
     assert_close(mixer(x, sequence(3), memory=Memory(y, sequence(5))), written_out(mixer, x, y, causal=False))
 
@@ -81,35 +75,37 @@ def test_parallel_chunked_and_recurrent_forms_agree(feature: str, position: str)
     x, n = torch.randn(2, 13, D, dtype=torch.float64), 13
     segment = torch.tensor([[0] * 6 + [1] * 7, [0] * 2 + [1] * 3 + [2] * 8])
     for documents in (None, segment):
-        whole = made(True, feature=feature, chunk=n)(x, sequence(n, 0, scheme, documents))
+        whole = mixer_of(True, feature=feature, chunk=n)(x, sequence(n, segment=documents, position=scheme))
         for chunk in (1, 2, 5, 12):
-            pieces = made(True, feature=feature, chunk=chunk)(x, sequence(n, 0, scheme, documents))
-            assert_close(pieces, whole, rtol=1e-9, atol=1e-9)
-    mixer, parts = made(True, feature=feature), []
+            chunked = mixer_of(True, feature=feature, chunk=chunk)(x, sequence(n, segment=documents, position=scheme))
+            assert_close(chunked, whole, rtol=1e-9, atol=1e-9)
+    mixer, parts = mixer_of(True, feature=feature), []
     cache = mixer.init_cache(2)
     for start, size in ((0, 1), (1, 4), (5, 1), (6, 7)):
-        parts.append(mixer(x[:, start : start + size], sequence(size, start, scheme), cache))
-    assert_close(torch.cat(parts, 1), made(True, feature=feature)(x, sequence(n, 0, scheme)), rtol=1e-9, atol=1e-9)
+        parts.append(mixer(x[:, start : start + size], sequence(size, start=start, position=scheme), cache))
+    assert_close(
+        torch.cat(parts, 1), mixer_of(True, feature=feature)(x, sequence(n, position=scheme)), rtol=1e-9, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("feature", FEATURES)
 def test_the_state_does_not_grow(feature: str) -> None:
-    mixer = made(True, feature=feature).float()
+    mixer = mixer_of(True, feature=feature).float()
     cache, sizes = mixer.init_cache(2), []
     for t in range(20):
-        mixer(torch.randn(2, 1, D), sequence(1, t), cache)
+        mixer(torch.randn(2, 1, D), sequence(1, start=t), cache)
         sizes.append(cache.bytes)
     features = 1 + 2 * K + K * (K - 1) // 2 if feature == "polynomial" else K
     assert set(sizes) == {2 * HEADS * features * (K + 1) * 4}
 
 
 def test_the_state_can_be_reordered() -> None:
-    mixer, x = made(True), torch.randn(2, 6, D, dtype=torch.float64)
+    mixer, x = mixer_of(True), torch.randn(2, 6, D, dtype=torch.float64)
     cache, order = mixer.init_cache(2), torch.tensor([1, 1])
     mixer(x[:, :5], sequence(5), cache)
     cache.reorder(order)
     expected = mixer(torch.cat([x[order, :5], x[:, 5:]], 1), sequence(6))[:, 5:]
-    assert_close(mixer(x[:, 5:], sequence(1, 5), cache), expected)
+    assert_close(mixer(x[:, 5:], sequence(1, start=5), cache), expected)
 
 
 @pytest.mark.parametrize("feature", FEATURES)
@@ -139,7 +135,7 @@ def test_half_precision_keeps_sums_exact(feature: str) -> None:
     h = torch.randn(1, 512, 3 * D, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
     outs = []
     for chunk in (1, 64, 512):
-        mixer = made(True, feature=feature, chunk=chunk).float()
+        mixer = mixer_of(True, feature=feature, chunk=chunk).float()
         with torch.autocast("cpu", torch.bfloat16):
             outs.append(mixer.mix(h, sequence(512)))
         assert outs[-1].dtype == torch.bfloat16

@@ -15,19 +15,15 @@ from blockyard.ops.flops import counter
 from blockyard.token_mixer.long_conv import LongConv
 from blockyard.weight_init import initialise
 from tests.components.properties.checks import cached_decoding, causality, packing, padding
-from tests.helpers import context, stir, tiny
+from tests.components.reference.inputs import sequence, stirred
+from tests.helpers import context, tiny
 
 D, N, ROWS, COLUMNS = 16, 9, 4, 5
 
 
-def sequence(n: int, valid: Tensor | None = None, segment: Tensor | None = None) -> Seq:
-    """The `Seq` of tokens on a line."""
-    return Seq(torch.arange(n), torch.arange(n).double()[None, :, None], valid, segment, grid=(n,))
-
-
-def made(ctx: object, **options: object) -> LongConv:
-    """In float64 with weights large enough to matter."""
-    return stir(initialise(LongConv(ctx, **options), 0)).double()
+def mixer_of(ctx: object, **options: object) -> LongConv:
+    """A mixer with large weights."""
+    return stirred(LongConv(ctx, **options))
 
 
 def g(mixer: LongConv, distance: Tensor, side: int) -> Tensor:
@@ -48,7 +44,7 @@ def g(mixer: LongConv, distance: Tensor, side: int) -> Tensor:
 @pytest.mark.parametrize("causal", [False, True])
 def test_it_is_a_convolution_with_a_cutoff(causal: bool, cutoff: int | None) -> None:
     """A kernel of k - 1 to both sides, or of k to the past; without a cutoff, as long as the sequence."""
-    mixer, x = made(context(causal=causal, grid=(N,)), cutoff=cutoff), torch.randn(2, N, D, dtype=torch.float64)
+    mixer, x = mixer_of(context(causal=causal, grid=(N,)), cutoff=cutoff), torch.randn(2, N, D, dtype=torch.float64)
     reach = N - 1 if cutoff is None else cutoff - 1
     back = torch.arange(reach, -1 if causal else -reach - 1, -1, dtype=torch.float64)  # i - j, from far behind on
     kernel = g(mixer, back[:, None], N).T[:, None]  # (D, 1, taps)
@@ -58,7 +54,7 @@ def test_it_is_a_convolution_with_a_cutoff(causal: bool, cutoff: int | None) -> 
 
 @pytest.mark.parametrize("cutoff", [2, None])
 def test_on_a_grid(cutoff: int | None) -> None:
-    mixer = made(context(axes=2, grid=(ROWS, COLUMNS)), cutoff=cutoff)
+    mixer = mixer_of(context(axes=2, grid=(ROWS, COLUMNS)), cutoff=cutoff)
     x = torch.randn(2, ROWS * COLUMNS, D, dtype=torch.float64)
     reach = (ROWS - 1, COLUMNS - 1) if cutoff is None else (cutoff - 1, cutoff - 1)
     far = [torch.arange(side, -side - 1, -1, dtype=torch.float64) for side in reach]
@@ -74,7 +70,7 @@ def test_on_a_grid(cutoff: int | None) -> None:
 @pytest.mark.parametrize("causal", [False, True])
 def test_padding_and_documents(causal: bool) -> None:
     """A loop over pairs of tokens."""
-    mixer, x = made(context(causal=causal, grid=(N,)), cutoff=6), torch.randn(2, N, D, dtype=torch.float64)
+    mixer, x = mixer_of(context(causal=causal, grid=(N,)), cutoff=6), torch.randn(2, N, D, dtype=torch.float64)
     valid = torch.arange(N) < torch.tensor([[N], [6]])
     segment = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1, 1, 1, 1]])
     for real, parts in ((valid, segment), (None, segment), (valid, None)):
@@ -96,7 +92,7 @@ def test_parameters_do_not_depend_on_the_length() -> None:
 
 def test_a_cutoff_bounds_the_cache() -> None:
     for cutoff, kept in ((4, 3), (None, N)):
-        mixer = made(context(causal=True, grid=(N,)), cutoff=cutoff)
+        mixer = mixer_of(context(causal=True, grid=(N,)), cutoff=cutoff)
         cache, x, parts = mixer.init_cache(1), torch.randn(1, N, D, dtype=torch.float64), []
         for t in range(N):
             here = Seq(torch.tensor([t]), torch.full((1, 1, 1), float(t), dtype=torch.float64))
@@ -141,7 +137,7 @@ def test_planted_wrap_is_caught() -> None:
 
 
 def test_half_precision_does_not_reach_the_fft() -> None:
-    mixer = nn.Sequential(made(context(causal=True, grid=(N,))).float())[0]
+    mixer = nn.Sequential(mixer_of(context(causal=True, grid=(N,))).float())[0]
     x = torch.randn(2, N, D)
     with torch.autocast("cpu", torch.bfloat16):
         assert_close(mixer(x, sequence(N)), mixer(x.double().float(), sequence(N)))

@@ -13,14 +13,10 @@ from blockyard.contracts import Seq
 from blockyard.token_mixer.fourier import Fourier
 from blockyard.token_mixer.pool import Pool
 from blockyard.token_mixer.token_mlp import TokenMLP
+from tests.components.reference.inputs import sequence
 from tests.helpers import context, stir, tiny
 
 D = 16
-
-
-def sequence(n: int, valid: torch.Tensor | None = None, segment: torch.Tensor | None = None) -> Seq:
-    """The `Seq` of tokens on a line."""
-    return Seq(torch.arange(n), torch.arange(n).double()[None, :, None], valid, segment, grid=(n,))
 
 
 def test_token_mlp_in_a_mixer_block() -> None:
@@ -88,20 +84,20 @@ def test_pool_on_a_grid_of_documents(size: int, causal: bool) -> None:
     """A loop over the tokens of grids with two documents each, one of them padded at the end."""
     rows, cols, reach = 3, 4, size // 2
     n = rows * cols
-    place = torch.cartesian_prod(torch.arange(rows), torch.arange(cols))
-    segment = torch.stack([torch.arange(n) // 5, (place[:, 1] > 1).long()])
+    coords = torch.cartesian_prod(torch.arange(rows), torch.arange(cols))
+    segment = torch.stack([torch.arange(n) // 5, (coords[:, 1] > 1).long()])
     valid = torch.arange(n) < torch.tensor([[12], [9]])
     x = torch.randn(2, n, D, dtype=torch.float64)
     mixer = Pool(context(causal=causal, axes=2, grid=(rows, cols)), size=size)
     for real in (None, valid):
-        seqs = Seq(torch.arange(n), place.double()[None], real, segment, grid=(rows, cols))
-        out = mixer(x, seqs)
+        seq = Seq(torch.arange(n), coords.double()[None], real, segment, grid=(rows, cols))
+        out = mixer(x, seq)
         for b in range(2):
             for t in range(n if real is None else int(real[b].sum())):
                 near = [
                     x[b, s]
                     for s in range(n)
-                    if (place[s] - place[t]).abs().max() <= reach
+                    if (coords[s] - coords[t]).abs().max() <= reach
                     and (real is None or real[b, s])
                     and segment[b, s] == segment[b, t]
                     and (s <= t or not causal)

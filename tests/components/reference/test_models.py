@@ -16,7 +16,7 @@ from blockyard.model._prefix import Prefix
 from blockyard.model.encoder import Encoder
 from blockyard.tokenizer.patch import Patch
 from blockyard.weight_init import initialise
-from tests.components.reference.test_mixers import row
+from tests.components.reference.inputs import sequence
 from tests.helpers import factory, stir, symbols, tiny
 
 
@@ -65,11 +65,11 @@ def test_gpt2_generates_the_same() -> None:
     """Greedy decoding from a cache equals transformers' `generate`."""
     ours, theirs = gpt2()
     prompt = symbols(1, 3)
-    cache, row = ours.init_cache(1), prompt
+    cache, generated = ours.init_cache(1), prompt
     new = prompt
     for _ in range(3):
         new = ours(new, cache=cache)[:, -1:].argmax(-1)
-        row = torch.cat([row, new], 1)
+        generated = torch.cat([generated, new], 1)
     expected = theirs.generate(
         prompt,
         attention_mask=torch.ones_like(prompt),
@@ -78,7 +78,7 @@ def test_gpt2_generates_the_same() -> None:
         pad_token_id=0,
         eos_token_id=None,
     )
-    assert torch.equal(row, expected)
+    assert torch.equal(generated, expected)
 
 
 @pytest.mark.parametrize("pool", ["token", "avg"])
@@ -111,17 +111,17 @@ def test_vision_transformer(pool: str) -> None:
         head=factory("head", "class_token" if pool == "token" else "mean_pool"),
     )
     ours = initialise(plan.build(ctx, parts), 0).double().eval()
-    given = theirs.state_dict()
+    weights = theirs.state_dict()
     copied = {
-        "embedder.proj.weight": given["patch_embed.proj.weight"].flatten(1),
-        "embedder.proj.bias": given["patch_embed.proj.bias"],
-        "position.table": given["pos_embed"][0],
-        "prefix.class_token": given["cls_token"][0],
-        "prefix.registers": given["reg_token"][0],
-        "head.proj.weight": given["head.weight"],
-        "head.proj.bias": given["head.bias"],
-        "final_norm.weight": given["norm.weight"],
-        "final_norm.bias": given["norm.bias"],
+        "embedder.proj.weight": weights["patch_embed.proj.weight"].flatten(1),
+        "embedder.proj.bias": weights["patch_embed.proj.bias"],
+        "position.table": weights["pos_embed"][0],
+        "prefix.class_token": weights["cls_token"][0],
+        "prefix.registers": weights["reg_token"][0],
+        "head.proj.weight": weights["head.weight"],
+        "head.proj.bias": weights["head.bias"],
+        "final_norm.weight": weights["norm.weight"],
+        "final_norm.bias": weights["norm.bias"],
     }
     names = {
         "norm1": "token_norm",
@@ -131,9 +131,9 @@ def test_vision_transformer(pool: str) -> None:
         "mlp.fc1": "channel_mixer.proj_in",
         "mlp.fc2": "channel_mixer.proj_out",
     }
-    for name, value in given.items():
-        if found := re.fullmatch(r"blocks\.(\d+)\.(.+)\.(weight|bias)", name):
-            copied[f"blocks.{found[1]}.{names[found[2]]}.{found[3]}"] = value
+    for name, value in weights.items():
+        if match := re.fullmatch(r"blocks\.(\d+)\.(.+)\.(weight|bias)", name):
+            copied[f"blocks.{match[1]}.{names[match[2]]}.{match[3]}"] = value
     ours.load_state_dict(copied)
     images = torch.rand(2, 3, 8, 8, dtype=torch.float64)
     assert_close(ours(images), theirs(images))
@@ -163,7 +163,7 @@ def test_post_norm_block() -> None:
         theirs.self_attn.in_proj_weight.copy_(block.token_mixer.proj_in.weight)
         theirs.self_attn.in_proj_bias.copy_(block.token_mixer.proj_in.bias)
     x = torch.randn(2, 6, 16, dtype=torch.float64)
-    assert_close(block(x, row(6)), theirs(x))
+    assert_close(block(x, sequence(6)), theirs(x))
 
 
 def test_parallel_block() -> None:
@@ -171,4 +171,4 @@ def test_parallel_block() -> None:
     block = tiny(block="parallel").blocks[0]
     x = torch.randn(2, 6, 16, dtype=torch.float64)
     h = block.token_norm(x)
-    assert_close(block(x, row(6)), x + block.token_mixer(h, row(6)) + block.channel_mixer(h))
+    assert_close(block(x, sequence(6)), x + block.token_mixer(h, sequence(6)) + block.channel_mixer(h))

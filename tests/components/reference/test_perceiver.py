@@ -13,8 +13,7 @@ from transformers import PerceiverConfig, PerceiverModel
 from blockyard.contracts import DataSpec, Parts, TokenSpec
 from blockyard.model.perceiver import Perceiver
 from blockyard.weight_init import initialise
-from tests.components.reference.test_presets import images
-from tests.components.reference.test_presets import ours as preset
+from tests.components.reference.inputs import images, preset
 from tests.helpers import TinyEmbedder, factory, stir, symbols
 
 
@@ -80,24 +79,24 @@ def copy_layer(layer: nn.Module, block: nn.Module, reads: nn.Module | None) -> N
 def test_perceiver() -> None:
     ours, theirs = pair()
     lengths = torch.tensor([6, 4])
-    found = ours.steps(symbols(2, 6), lengths=lengths)
+    steps = ours.steps(symbols(2, 6), lengths=lengths)
     mask = (torch.arange(6) < lengths[:, None]).long()
-    assert_close(found["block.1"], theirs(inputs=found["placed"], attention_mask=mask).last_hidden_state)
+    assert_close(steps["block.1"], theirs(inputs=steps["placed"], attention_mask=mask).last_hidden_state)
     ours.input_norm.weight[0] += 1.0
     with pytest.raises(AssertionError):
-        assert_close(ours.steps(symbols(2, 6), lengths=lengths)["block.1"], found["block.1"])
+        assert_close(ours.steps(symbols(2, 6), lengths=lengths)["block.1"], steps["block.1"])
 
 
 @torch.no_grad()
 def test_the_preset_from_pixels_to_predictions() -> None:
     """Embedding by hand, their layers, then norm, pooling and head by hand."""
-    words = ["data=digits", "model.num_latents=3", "position.width=8"]
-    ours = stir(preset("preset=perceiver", *words))
+    overrides = ["data=digits", "model.num_latents=3", "position.width=8"]
+    ours = stir(preset("preset=perceiver", *overrides))
     pixels = images()
     tokens = pixels.flatten(2).transpose(1, 2) * ours.embedder.proj.weight[:, 0] + ours.embedder.proj.bias  # (B, N, 8)
     waves = []
-    for place in range(64):
-        angles = [(axis, axis / 100) for axis in divmod(place, 8)]  # 10000^0 and 10000^(-1/2)
+    for index in range(64):
+        angles = [(axis, axis / 100) for axis in divmod(index, 8)]  # 10000^0 and 10000^(-1/2)
         waves.append([wave(angle) / 4 for pair in angles for wave in (math.sin, math.cos) for angle in pair])
     code = torch.tensor(waves, dtype=torch.float64).expand(2, -1, -1)  # as high as fresh tokens, 16^(-1/2)
     latents = copied(ours, 1)(inputs=torch.cat([tokens, code], -1)).last_hidden_state

@@ -18,18 +18,8 @@ from blockyard.position.alibi import Alibi
 from blockyard.position.learned import Learned
 from blockyard.position.rope import Rope
 from blockyard.position.sinusoidal import Sinusoidal
+from tests.components.reference.inputs import lattice, line, sequence
 from tests.helpers import context, symbols, tiny
-from tests.ops.test_attend import seqs
-
-
-def line(n: int) -> torch.Tensor:
-    """Coordinates of a line (1, N, 1)."""
-    return torch.arange(n, dtype=torch.float64)[None, :, None]
-
-
-def lattice(rows: int, cols: int) -> torch.Tensor:
-    """Coordinates of a grid (1, N, 2)."""
-    return torch.cartesian_prod(torch.arange(rows), torch.arange(cols)).double()[None]
 
 
 def test_rope_on_a_line() -> None:
@@ -75,7 +65,7 @@ def test_rope_is_exact_at_a_thousand_positions_in_half_precision(kind: torch.dty
 def test_alibi_slopes(heads: int) -> None:
     """Bloom adds -slope * (last - j) up to a constant per query, which a softmax ignores."""
     ctx = context(dim=48, heads=heads)
-    seq = seqs("plain", Alibi(ctx))
+    seq = sequence(12, position=Alibi(ctx))
     n = len(seq)
     theirs = build_alibi_tensor(torch.ones(1, n), heads, torch.float32).view(1, heads, 1, n)
     hidden = torch.ones(n, n).triu(1).bool()
@@ -118,7 +108,7 @@ def test_sinusoidal_on_a_grid() -> None:
     assert_close(ours[0], theirs, rtol=1e-5, atol=1e-6)
 
 
-def made(ctx: Context) -> Learned:
+def random_table(ctx: Context) -> Learned:
     """A table with random vectors."""
     scheme = Learned(ctx).double()
     torch.nn.init.normal_(scheme.table)
@@ -126,10 +116,10 @@ def made(ctx: Context) -> Learned:
 
 
 def test_learned_is_a_lookup_on_its_own_grid() -> None:
-    scheme = made(context(axes=2, grid=(3, 4)))
+    scheme = random_table(context(axes=2, grid=(3, 4)))
     out = scheme.embed(torch.zeros(2, 12, 16, dtype=torch.float64), lattice(3, 4))
     assert_close(out, scheme.table.detach().expand(2, -1, -1), rtol=0, atol=0)
-    line_scheme = made(context(grid=(1,)))
+    line_scheme = random_table(context(grid=(1,)))
     assert_close(line_scheme.embed(torch.zeros(1, 1, 16, dtype=torch.float64), line(1))[0], line_scheme.table)
 
 

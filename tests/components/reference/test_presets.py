@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -28,23 +28,13 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from blockyard.config.build import Components
-from blockyard.config.check import check
-from blockyard.config.compose import compose
+from tests.components.reference.inputs import images, preset
 from tests.helpers import stir
 
-SIZES = ["model.dim=16", "model.depth=2", "model.heads=4", "logger=none"]
 TEXT = ["data=code", "data.context=6", "tokenizer=byte"]
 IMAGE = ["data=digits", "tokenizer=patch", "tokenizer.size=2"]
-SINGLE = {"rtol": 1e-4, "atol": 1e-5}  # transformers works out these models' norms and angles in single precision
+SINGLE = {"rtol": 1e-4, "atol": 1e-5}  # transformers computes norms and angles of these models in float32
 NO_END = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
-
-
-def ours(*overrides: str, sizes: Sequence[str] = SIZES) -> nn.Module:
-    """The model of a preset as `train` builds it, in float64."""
-    composed = compose([*sizes, *overrides])
-    assert check(composed) == []
-    return Components(composed.config).model(0).double().eval()
 
 
 def symbols(model: nn.Module) -> Tensor:
@@ -52,28 +42,23 @@ def symbols(model: nn.Module) -> Tensor:
     return torch.randint(model.ctx.tokens.vocabulary, (3, 6), generator=torch.Generator().manual_seed(0))
 
 
-def images() -> Tensor:
-    """Images (2, 1, 8, 8)."""
-    return torch.rand(2, 1, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-
-
 def renamed(theirs: Mapping[str, Tensor], names: Mapping[str, str], layers: str) -> dict[str, Tensor]:
     """Their weights under our names: `names` maps modules, `layers` is a pattern with one group, the layer."""
-    found = {}
+    weights = {}
     for name, value in theirs.items():
         module, _, kind = name.rpartition(".")
         inside = re.fullmatch(rf"{layers}\.(.+)", module)
         to = names.get(inside[2] if inside else module)
         if to is not None:
-            found[f"blocks.{inside[1]}.{to}.{kind}" if inside else f"{to}.{kind}"] = value
-    return found
+            weights[f"blocks.{inside[1]}.{to}.{kind}" if inside else f"{to}.{kind}"] = value
+    return weights
 
 
 def concatenate(weights: dict[str, Tensor], to: str, parts: tuple[str, ...]) -> None:
     """Stacks matrices (and biases) that we store as one, in place."""
     for name in [name for name in weights if f".{parts[0]}." in name]:
-        pieces = [weights.pop(name.replace(parts[0], part)) for part in parts]
-        weights[name.replace(parts[0], to)] = torch.cat(pieces)
+        matrices = [weights.pop(name.replace(parts[0], part)) for part in parts]
+        weights[name.replace(parts[0], to)] = torch.cat(matrices)
 
 
 def differ(model: nn.Module, call: Callable[[], Tensor], expected: Tensor) -> None:
@@ -85,7 +70,7 @@ def differ(model: nn.Module, call: Callable[[], Tensor], expected: Tensor) -> No
 
 
 def test_gpt2() -> None:
-    model = ours("preset=gpt2", *TEXT)
+    model = preset("preset=gpt2", *TEXT)
     config = GPT2Config(vocab_size=model.ctx.tokens.vocabulary, n_positions=6, n_embd=16, n_layer=2, n_head=4)
     theirs = stir(GPT2LMHeadModel(config)).double().eval()
     names = {
@@ -127,7 +112,7 @@ LLAMA = {
 
 @pytest.mark.parametrize("kv_heads", [4, 2])
 def test_llama(kv_heads: int) -> None:
-    model = ours("preset=llama", *TEXT, f"token_mixer.num_kv_heads={kv_heads}")
+    model = preset("preset=llama", *TEXT, f"token_mixer.num_kv_heads={kv_heads}")
     config = LlamaConfig(
         vocab_size=model.ctx.tokens.vocabulary,
         hidden_size=16,
@@ -150,7 +135,7 @@ def test_llama(kv_heads: int) -> None:
 
 def test_palm_is_coheres_block() -> None:
     """Command-R has PaLM's block: parallel, multi-query, no biases; it rotates neighbouring channels."""
-    model = ours("preset=palm", *TEXT)
+    model = preset("preset=palm", *TEXT)
     config = CohereConfig(
         vocab_size=model.ctx.tokens.vocabulary,
         hidden_size=16,
@@ -192,7 +177,7 @@ def folded(weights: dict[str, Tensor], theirs: Any, bias: Tensor) -> dict[str, T
 
 def test_bert() -> None:
     """Predictions are equal up to a constant: what the token type in our table adds to every logit."""
-    model = ours("preset=bert", *TEXT)
+    model = preset("preset=bert", *TEXT)
     size = {"vocab_size": model.ctx.tokens.vocabulary, "hidden_size": 16, "intermediate_size": 64}
     config = BertConfig(**size, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=6)
     theirs = stir(BertForMaskedLM(config)).double().eval()
@@ -216,15 +201,15 @@ def test_bert() -> None:
 def masked_like(model: nn.Module, theirs: nn.Module) -> None:
     """Compares hidden states and log-likelihoods; every weight affects one of them."""
     inputs = symbols(model)
-    found = theirs(inputs, output_hidden_states=True)
-    assert_close(model.steps(inputs)["normed"], found.hidden_states[-1])
-    expected = found.logits.log_softmax(-1)
+    outputs = theirs(inputs, output_hidden_states=True)
+    assert_close(model.steps(inputs)["normed"], outputs.hidden_states[-1])
+    expected = outputs.logits.log_softmax(-1)
     assert_close(model(inputs).log_softmax(-1), expected)
     differ(model, lambda: model(inputs).log_softmax(-1), expected)
 
 
 def test_fnet() -> None:
-    model = ours("preset=fnet", *TEXT)
+    model = preset("preset=fnet", *TEXT)
     size = {"vocab_size": model.ctx.tokens.vocabulary, "hidden_size": 16, "intermediate_size": 64}
     theirs = stir(FNetForMaskedLM(FNetConfig(**size, num_hidden_layers=2, max_position_embeddings=6))).double().eval()
     with torch.no_grad():  # its further projection, which the paper does not have
@@ -263,12 +248,12 @@ TIMM = {
 def compare_images(model: nn.Module, theirs: nn.Module, names: Mapping[str, str], patches: str) -> None:
     """Copies timm's weights and compares predictions for images."""
     stir(theirs).double().eval()
-    given = theirs.state_dict()
-    copied = renamed(given, names, r"blocks\.(\d+)")
-    copied["embedder.proj.weight"] = given[f"{patches}.proj.weight"].flatten(1)
-    copied["embedder.proj.bias"] = given[f"{patches}.proj.bias"]
-    if "pos_embed" in given:
-        copied |= {"position.table": given["pos_embed"][0], "prefix.class_token": given["cls_token"][0]}
+    weights = theirs.state_dict()
+    copied = renamed(weights, names, r"blocks\.(\d+)")
+    copied["embedder.proj.weight"] = weights[f"{patches}.proj.weight"].flatten(1)
+    copied["embedder.proj.bias"] = weights[f"{patches}.proj.bias"]
+    if "pos_embed" in weights:
+        copied |= {"position.table": weights["pos_embed"][0], "prefix.class_token": weights["cls_token"][0]}
     model.load_state_dict(copied)
     expected = theirs(images())
     assert_close(model(images()), expected)
@@ -277,12 +262,12 @@ def compare_images(model: nn.Module, theirs: nn.Module, names: Mapping[str, str]
 
 def test_vit() -> None:
     theirs = VisionTransformer(8, 2, 1, num_classes=10, embed_dim=16, depth=2, num_heads=4, no_embed_class=True)
-    compare_images(ours("preset=vit", *IMAGE), theirs, TIMM, "patch_embed")
+    compare_images(preset("preset=vit", *IMAGE), theirs, TIMM, "patch_embed")
 
 
 def test_mixer() -> None:
     theirs = MlpMixer(num_classes=10, img_size=8, in_chans=1, patch_size=2, num_blocks=2, embed_dim=16)
-    compare_images(ours("preset=mixer", *IMAGE), theirs, TIMM, "stem")
+    compare_images(preset("preset=mixer", *IMAGE), theirs, TIMM, "stem")
 
 
 def test_gmlp() -> None:
@@ -305,11 +290,11 @@ def test_gmlp() -> None:
     gates = {f"blocks.{n}.norm": f"blocks.{n}.token_norm" for n in range(2)}
     stir(theirs).double().eval()
     inner = {"norm": "token_norm"}
-    given = {k: v for k, v in theirs.state_dict().items() if re.fullmatch(r"blocks\.\d+\.norm\..+", k)}
-    assert len(gates) * 2 == len(given)
-    model = ours("preset=gmlp", *IMAGE)
-    rest = {k: v for k, v in theirs.state_dict().items() if k not in given}
-    copied = renamed(rest, names, r"blocks\.(\d+)") | renamed(given, inner, r"blocks\.(\d+)")
+    weights = {k: v for k, v in theirs.state_dict().items() if re.fullmatch(r"blocks\.\d+\.norm\..+", k)}
+    assert len(gates) * 2 == len(weights)
+    model = preset("preset=gmlp", *IMAGE)
+    rest = {k: v for k, v in theirs.state_dict().items() if k not in weights}
+    copied = renamed(rest, names, r"blocks\.(\d+)") | renamed(weights, inner, r"blocks\.(\d+)")
     copied["embedder.proj.weight"] = rest["stem.proj.weight"].flatten(1)
     copied["embedder.proj.bias"] = rest["stem.proj.bias"]
     model.load_state_dict(copied)
@@ -320,7 +305,7 @@ def test_gmlp() -> None:
 
 def test_poolformers_blocks() -> None:
     """timm's blocks on feature maps; we do not have its stages and its norm over tokens and channels."""
-    model = ours("preset=poolformer", *IMAGE)
+    model = preset("preset=poolformer", *IMAGE)
     norm = partial(ChannelNorm, eps=1e-5)
     theirs = nn.Sequential(
         *(
@@ -331,8 +316,8 @@ def test_poolformers_blocks() -> None:
     assert_close(model.blocks[1].token_finish.weight.float(), theirs[1].layer_scale1.scale)
     stir(theirs).double()
     names = TIMM | {"layer_scale1": "token_finish", "layer_scale2": "channel_finish"}
-    given = {f"blocks.{name}".replace(".scale1.scale", ".weight"): v for name, v in theirs.state_dict().items()}
-    copied = renamed(given, names, r"blocks\.(\d+)")
+    weights = {f"blocks.{name}".replace(".scale1.scale", ".weight"): v for name, v in theirs.state_dict().items()}
+    copied = renamed(weights, names, r"blocks\.(\d+)")
     copied = {name.replace("finish.scale", "finish.weight"): value for name, value in copied.items()}
     copied = {k: v.flatten(1) if v.ndim == 4 else v for k, v in copied.items()}
     model.load_state_dict(model.state_dict() | copied)
@@ -345,13 +330,13 @@ def test_poolformers_blocks() -> None:
 
 def test_cnn() -> None:
     """The features of timm's classifier, and its predictions where the projection to model.dim is the identity."""
-    model = ours("preset=cnn", "data=digits", sizes=["model.dim=512", "logger=none"])
+    model = preset("preset=cnn", "data=digits", sizes=["model.dim=512", "logger=none"])
     theirs = stir(timm.create_model("resnet10t", in_chans=1, num_classes=10)).double().eval()
     for module in theirs.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.running_mean += 0.1
-    given = theirs.state_dict()
-    backbone = {name: value for name, value in given.items() if not name.startswith("fc.")}
+    weights = theirs.state_dict()
+    backbone = {name: value for name, value in weights.items() if not name.startswith("fc.")}
     model.embedder.network.load_state_dict(backbone)
     pictures = torch.rand(2, 1, 64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     features = theirs.forward_features(pictures)
@@ -360,7 +345,7 @@ def test_cnn() -> None:
     with torch.no_grad():
         model.embedder.proj.weight.copy_(torch.eye(512))
         model.embedder.proj.bias.zero_()
-    model.head.proj.load_state_dict({"weight": given["fc.weight"], "bias": given["fc.bias"]})
+    model.head.proj.load_state_dict({"weight": weights["fc.weight"], "bias": weights["fc.bias"]})
     expected = theirs(pictures)
     assert_close(model(pictures), expected)
     with torch.no_grad():

@@ -16,23 +16,12 @@ from blockyard.token_mixer.gru import GRU
 from blockyard.token_mixer.linear_recurrence import LinearRecurrence
 from blockyard.token_mixer.lstm import LSTM
 from blockyard.token_mixer.rnn import RNN
-from blockyard.weight_init import initialise
 from tests.components.properties.checks import cached_decoding, causality, packing, padding
-from tests.helpers import context, stir, tiny
+from tests.components.reference.inputs import sequence, stirred
+from tests.helpers import context, tiny
 
 D, N = 16, 7
 CELLS = [(RNN, {"nonlinearity": "tanh"}), (RNN, {"nonlinearity": "relu"}), (GRU, {}), (LSTM, {})]
-
-
-def sequence(n: int, start: int = 0, valid: Tensor | None = None, segment: Tensor | None = None) -> Seq:
-    """The `Seq` of tokens on a line."""
-    index = torch.arange(start, start + n)
-    return Seq(index, index.double()[None, :, None], valid, segment)
-
-
-def made(mixer: nn.Module) -> nn.Module:
-    """In float64 with weights large enough to matter."""
-    return stir(initialise(mixer, 0)).double()
 
 
 def by_hand(mixer: nn.Module, cell: nn.RNNBase, x: Tensor) -> Tensor:
@@ -42,15 +31,15 @@ def by_hand(mixer: nn.Module, cell: nn.RNNBase, x: Tensor) -> Tensor:
     h = memory = torch.zeros(cell.hidden_size, dtype=x.dtype)
     states = []
     for token in x:
-        given, held = w @ token + b, u @ h + c
+        from_input, from_state = w @ token + b, u @ h + c
         if isinstance(mixer, RNN):
-            h = getattr(torch, cell.nonlinearity)(given + held)
+            h = getattr(torch, cell.nonlinearity)(from_input + from_state)
         elif isinstance(mixer, GRU):
-            (r, z, n), (hr, hz, hn) = given.chunk(3), held.chunk(3)
+            (r, z, n), (hr, hz, hn) = from_input.chunk(3), from_state.chunk(3)
             keep = torch.sigmoid(z + hz)
             h = keep * h + (1 - keep) * torch.tanh(n + torch.sigmoid(r + hr) * hn)
         else:
-            i, f, g, o = (given + held).chunk(4)
+            i, f, g, o = (from_input + from_state).chunk(4)
             memory = torch.sigmoid(f) * memory + torch.sigmoid(i) * torch.tanh(g)
             h = torch.sigmoid(o) * torch.tanh(memory)
         states.append(h)
@@ -70,7 +59,7 @@ def whole(mixer: nn.Module, x: Tensor) -> Tensor:
 @pytest.mark.parametrize(("kind", "options"), CELLS)
 def test_cells(kind: type, options: dict[str, str], causal: bool, bias: bool) -> None:
     """Plain, padded and packed sequences."""
-    mixer, x = made(kind(context(causal=causal), bias=bias, **options)), torch.randn(2, N, D, dtype=torch.float64)
+    mixer, x = stirred(kind(context(causal=causal), bias=bias, **options)), torch.randn(2, N, D, dtype=torch.float64)
     assert any("bias" in name for name, _ in mixer.named_parameters()) == bias
     plain = mixer(x, sequence(N))
     padded = mixer(x, sequence(N, valid=torch.arange(N) < torch.tensor([[N], [4]])))
@@ -87,17 +76,17 @@ def test_cells(kind: type, options: dict[str, str], causal: bool, bias: bool) ->
 @pytest.mark.parametrize(("kind", "options"), [*CELLS, (LinearRecurrence, {}), (LinearRecurrence, {"decay": "fixed"})])
 def test_the_cache_holds_only_the_state(kind: type, options: dict[str, str]) -> None:
     """It does not grow, and can be reordered."""
-    mixer, x = made(kind(context(causal=True), **options)), torch.randn(2, N, D, dtype=torch.float64)
+    mixer, x = stirred(kind(context(causal=True), **options)), torch.randn(2, N, D, dtype=torch.float64)
     cache, sizes, parts = mixer.init_cache(2), set(), []
     for t in range(N):
-        parts.append(mixer(x[:, t : t + 1], sequence(1, t), cache))
+        parts.append(mixer(x[:, t : t + 1], sequence(1, start=t), cache))
         sizes.add(cache.bytes)
     assert_close(torch.cat(parts, 1), mixer(x, sequence(N)))
     assert sizes == {2 * D * 8 * (2 if kind is LSTM else 1)}
     cache, order = mixer.init_cache(2), torch.tensor([1, 0, 1])
     mixer(x[:, :5], sequence(5), cache)
     cache.reorder(order)
-    assert_close(mixer(x[order, 5:], sequence(2, 5), cache), mixer(x[order], sequence(N))[:, 5:])
+    assert_close(mixer(x[order, 5:], sequence(2, start=5), cache), mixer(x[order], sequence(N))[:, 5:])
 
 
 def test_cells_have_gradients_in_evaluation() -> None:
@@ -130,7 +119,7 @@ def test_scan_equals_the_loop(length: int) -> None:
 @pytest.mark.parametrize("decay", ["input", "fixed"])
 def test_linear_recurrence(decay: str, causal: bool) -> None:
     """A loop over tokens and documents, in both directions where bidirectional."""
-    mixer, x = made(LinearRecurrence(context(causal=causal), decay=decay)), torch.randn(2, N, D, dtype=torch.float64)
+    mixer, x = stirred(LinearRecurrence(context(causal=causal), decay=decay)), torch.randn(2, N, D, dtype=torch.float64)
     valid = torch.arange(N) < torch.tensor([[N], [5]])
     segment = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [0, 1, 1, 2, 2, 2, 2]])
     for real, parts in ((None, None), (valid, None), (None, segment), (valid, segment)):

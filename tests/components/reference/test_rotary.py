@@ -15,20 +15,20 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from blockyard.contracts import Position
 from blockyard.position.rope import Rope
 from blockyard.position.xpos import XPos
-from tests.components.reference.test_positions import lattice, line
+from tests.components.reference.inputs import lattice, line
 from tests.helpers import context
 
-TRAINED = 64  # tokens of a row in training
+TRAINED = 64  # tokens of a training sequence
 
 
 def by_transformers(q: Tensor, kind: str, factor: float, share: float, seq_len: int | None = None) -> Tensor:
     """q (B, H, N, K) rotated by the frequencies of transformers, its last channels unchanged."""
     width = q.shape[-1]
-    asked = {"rope_type": kind, "rope_theta": 10000.0, "factor": factor, "partial_rotary_factor": share}
+    parameters = {"rope_type": kind, "rope_theta": 10000.0, "factor": factor, "partial_rotary_factor": share}
     if kind == "yarn":
-        asked["original_max_position_embeddings"] = TRAINED
+        parameters["original_max_position_embeddings"] = TRAINED
     config = LlamaConfig(
-        hidden_size=4 * width, num_attention_heads=4, max_position_embeddings=TRAINED, rope_parameters=asked
+        hidden_size=4 * width, num_attention_heads=4, max_position_embeddings=TRAINED, rope_parameters=parameters
     )
     frequencies, longer = ROPE_INIT_FUNCTIONS[kind](config, "cpu", seq_len)
     angle = torch.arange(q.shape[2])[:, None] * frequencies.double()
@@ -52,7 +52,7 @@ def test_scaled(kind: str, factor: float, share: float, how: str) -> None:
     q = torch.randn(1, 4, 200, 32, dtype=torch.float64)
     ours = scheme(scaling=kind, fraction=share, factor=1.0)
     ours.length_scale = factor
-    if how == "factor":  # a row of the config is then so many times longer than the frequencies are for
+    if how == "factor":  # the configured length is then longer than the frequencies are for
         long = context(dim=128, grid=(int(TRAINED * factor),))
         ours = Rope(long, scaling=kind, fraction=share, factor=factor)
     if kind == "ntk":
@@ -150,12 +150,12 @@ def test_xpos_by_complex_numbers(shift: float) -> None:
 
 
 @pytest.mark.parametrize("width", [2, 8, 24])
-@pytest.mark.parametrize("made", [Rope, XPos])
-def test_the_width_is_that_of_the_queries(made: type[Position], width: int) -> None:
+@pytest.mark.parametrize("kind", [Rope, XPos])
+def test_the_width_is_that_of_the_queries(kind: type[Position], width: int) -> None:
     """A scheme built for heads of 4 channels rotates wider ones like one built for them."""
     q, k = torch.randn(2, 1, 1, 9, width, dtype=torch.float64).unbind(0)
-    own = made(context(dim=width, heads=1))
-    assert_close(scores(made(context(dim=16)), q, k, line(9)), scores(own, q, k, line(9)))
+    own = kind(context(dim=width, heads=1))
+    assert_close(scores(kind(context(dim=16)), q, k, line(9)), scores(own, q, k, line(9)))
 
 
 def test_xpos_without_decay_is_rope() -> None:
