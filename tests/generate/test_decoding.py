@@ -16,7 +16,7 @@ from blockyard.generate.sampling import Sampler, probabilities
 from blockyard.generate.stepper import Stats, describe_cache
 from blockyard.model._prefix import Prefix
 from blockyard.ops.cache import KVCache
-from blockyard.token_mixer.none import Nothing
+from blockyard.token_mixer.none import EmptyCache
 from tests.components.test_cycle import made
 from tests.components.test_model_shapes import crossing_blocks, two_rows
 from tests.helpers import LENGTH, choices, combinations, has, node, symbols, tiny, traits
@@ -136,7 +136,7 @@ def test_a_cache_of_ones_own_needs_no_kind() -> None:
         bytes = 0
 
     assert describe_cache(SimpleNamespace(layers=[Own(), KVCache(1, 1, 1)])) == "cache and key-value cache"
-    assert describe_cache(SimpleNamespace(layers=[Nothing()])) == "nothing cached (no token reads another)"
+    assert describe_cache(SimpleNamespace(layers=[EmptyCache()])) == "nothing cached (no token reads another)"
 
 
 def test_keys_and_values_are_counted() -> None:
