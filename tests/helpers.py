@@ -1,4 +1,4 @@
-"""Tiny models from the YAML files on disk, for tests that need any legal combination."""
+"""Tiny models from the YAML files in conf/, for tests over all legal combinations."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.tiny import CONF
 
 VOCABULARY = 11
 LENGTH = 6
-SMALL = {"window": 3}  # options that would not show in so few tokens
+SMALL = {"window": 3}  # options whose default would have no effect on so few tokens
 GRIDS: dict[int, tuple[int, ...]] = {0: (), 1: (LENGTH,), 2: (2, 3)}  # of 6 tokens each
 
 
 def choices(family: str) -> list[str]:
-    """Every choice of a family, from the files on disk."""
+    """Every choice of a family, from the files in conf/."""
     return list(_choices(family))
 
 
@@ -38,17 +38,17 @@ def _choices(family: str) -> tuple[str, ...]:
 
 
 def blocks() -> list[str]:
-    """Every choice of a block that a model can stack."""
+    """Every block that a model can stack."""
     return [name for name in choices("block") if not node("block", name)[0].empty]
 
 
 def node(family: str, name: str) -> tuple[type, dict[str, Any]]:
-    """The class of a choice and the options its YAML gives."""
+    """The class of a choice and the options in its YAML."""
     target, options = _node(family, name)
     return target, deepcopy(options)
 
 
-@cache  # each file is asked for hundreds of times
+@cache  # each file is read hundreds of times
 def _node(family: str, name: str) -> tuple[type, dict[str, Any]]:
     options = yaml.safe_load((CONF / family / f"{name}.yaml").read_text())
     module, _, attribute = options["_target_"].rpartition(".")
@@ -60,49 +60,48 @@ def _node(family: str, name: str) -> tuple[type, dict[str, Any]]:
 
 
 def traits(mixer: str) -> Traits:
-    """What a token mixer declares as its YAML gives it."""
+    """The traits of a token mixer with the options of its YAML."""
     target, options = node("token_mixer", mixer)
     return target.traits_for(options)
 
 
 def has(mixer: str, method: str) -> bool:
-    """Whether a token mixer, as its YAML gives it, has init_cache or mix."""
+    """Whether a token mixer, with the options of its YAML, has `init_cache` or `mix`."""
     target, options = node("token_mixer", mixer)
     return target.has(method, options)
 
 
 def takes(block: str, channel: str) -> bool:
-    """Whether a block has a place for a channel mixer, and shares its matmuls where it fuses, by their declarations."""
-    wired, mixer = node("block", block)[0], node("channel_mixer", channel)[0]
-    return mixer.empty or not wired.single if not wired.fuses({}) else hasattr(mixer, "mix")
+    """Whether a block accepts a channel mixer by their declarations, fused where it fuses by default."""
+    target, mixer = node("block", block)[0], node("channel_mixer", channel)[0]
+    return mixer.empty or not target.single if not target.fuses({}) else hasattr(mixer, "mix")
 
 
 def factory(family: str, name: str, options: dict[str, Any] | None = None) -> Callable[..., Any]:
-    """The choice as the model gets it: waiting for its Context."""
-    target, given = node(family, name)
-    small = {key: value for key, value in SMALL.items() if key in given}
-    return partial(target, **{**given, **small, **(options or {})})
+    """The choice as a partial that takes its Context, as a model receives it."""
+    target, defaults = node(family, name)
+    small = {key: value for key, value in SMALL.items() if key in defaults}
+    return partial(target, **{**defaults, **small, **(options or {})})
 
 
 def legal(mixer: str, position: str, axes: int) -> bool:
-    """Whether two choices go together on so many axes, by their declarations."""
-    mixing, where = traits(mixer), node("position", position)[0]
-    ports = {where.needs[hook] for hook in where.acts_on if hook in where.needs}
-    return axes in mixing.axes and axes in where.axes and ports <= mixing.ports
+    """Whether a token mixer and a position scheme are compatible on `axes` axes, by their declarations."""
+    declared, scheme = traits(mixer), node("position", position)[0]
+    ports = {scheme.needs[hook] for hook in scheme.acts_on if hook in scheme.needs}
+    return axes in declared.axes and axes in scheme.axes and ports <= declared.ports
 
 
 def combinations(*declared: str) -> list[Any]:
     """(mixer, position, axes) of every legal combination whose mixer declares all of `declared`."""
-    found = []
-    for mixer, position, axes in product(choices("token_mixer"), choices("position"), GRIDS):
-        offered = traits(mixer)
-        if all(getattr(offered, trait) for trait in declared) and legal(mixer, position, axes):
-            found.append((mixer, position, axes))
-    return found
+    return [
+        (mixer, position, axes)
+        for mixer, position, axes in product(choices("token_mixer"), choices("position"), GRIDS)
+        if all(getattr(traits(mixer), trait) for trait in declared) and legal(mixer, position, axes)
+    ]
 
 
 class TinyEmbedder(Embedder):
-    """Symbols on a line, on a grid or nowhere. `shift` moves every coordinate."""
+    """Token ids on a line, on a grid or without coordinates. `shift` is added to every coordinate."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__()
@@ -117,19 +116,19 @@ class TinyEmbedder(Embedder):
     def forward(
         self, inputs: Tensor, lengths: Tensor | None = None, segment: Tensor | None = None, start: int = 0
     ) -> tuple[Tensor, Seq]:
-        """Symbols (B, N) -> x (B, N, D), Seq."""
+        """Token ids (B, N) -> x (B, N, D), Seq."""
         index = torch.arange(start, start + inputs.shape[1], device=inputs.device)
         valid = None if lengths is None else index < lengths[:, None]
-        place = index[None]
+        position = index[None]
         if segment is not None:
             firsts = torch.stack([(segment == segment[:, [n]]).int().argmax(1) for n in range(len(index))], 1)
-            place = index[None] - firsts
+            position = index[None] - firsts
         if len(self.grid) == 0:
-            coords, grid = place[..., None][..., :0], ()
+            coords, grid = position[..., None][..., :0], ()
         elif len(self.grid) == 1:
-            coords, grid = place[..., None], (len(index),)
+            coords, grid = position[..., None], (len(index),)
         else:
-            coords = torch.stack([place // self.grid[1], place % self.grid[1]], -1)
+            coords = torch.stack([position // self.grid[1], position % self.grid[1]], -1)
             grid = self.grid if start == 0 and len(index) == self.grid[0] * self.grid[1] else None
         x = self.table[inputs]
         features = torch.stack([torch.sin(inputs.to(x.dtype)), torch.cos(1.7 * inputs.to(x.dtype))], -1)  # (B, N, 2)
@@ -137,7 +136,7 @@ class TinyEmbedder(Embedder):
 
 
 def context(*, causal: bool = False, axes: int = 1, prefix: Prefix = NO_PREFIX, **sizes: Any) -> Context:
-    """A Context of small sizes."""
+    """A Context with small sizes."""
     grid = sizes.pop("grid", GRIDS[axes])
     count = None if grid else LENGTH
     tokens = TokenSpec(grid, variable=sizes.pop("variable", False), vocabulary=VOCABULARY, count=count)
@@ -156,7 +155,7 @@ def tiny(
     replace: dict[str, Any] | None = None,
     **picks: str,
 ) -> nn.Module:
-    """A model in float64 with weights large enough to matter; families not picked take a default."""
+    """A model in float64 with weights large enough to matter; families that are not passed have a default."""
     from blockyard.model._transformer import Transformer
 
     defaults = {
@@ -169,17 +168,29 @@ def tiny(
     }
     if node("block", picks.get("block", "pre_norm"))[0].single:
         defaults["channel_mixer"] = "none"
-    made = {
+    factories = {
         family: factory(family, name, (options or {}).get(family)) for family, name in {**defaults, **picks}.items()
     }
-    made.update(replace or {})
+    factories.update(replace or {})
     ctx = context(causal=causal, axes=axes, prefix=prefix, **(sizes or {}))
-    model = Transformer(ctx, Parts(embedder=TinyEmbedder, **made), prefix=prefix, dropout=0.0)
+    model = Transformer(ctx, Parts(embedder=TinyEmbedder, **factories), prefix=prefix, dropout=0.0)
     return stir(initialise(model, 0)).double().eval()
 
 
+def cycle_options(*pattern: str, **options: dict[str, Any]) -> dict[str, Any]:
+    """The options of token_mixer=cycle over choices of token_mixer, each with its own options."""
+    members = {name: factory("token_mixer", name, options.get(name)) for name in dict.fromkeys(pattern)}
+    return {"token_mixer": {"pattern": pattern, "members": members}}
+
+
+def cycle_model(*pattern: str, depth: int = 4, options: dict[str, Any] | None = None, **picks: Any) -> nn.Module:
+    """A tiny model whose layers cycle through token mixers."""
+    sizes = {"depth": depth, **picks.pop("sizes", {})}
+    return tiny(token_mixer="cycle", options={**cycle_options(*pattern), **(options or {})}, sizes=sizes, **picks)
+
+
 def stir(model: nn.Module) -> nn.Module:
-    """Make every weight large and different, biases and gains too, so that nothing cancels by chance."""
+    """Makes every parameter large and different, biases and gains too, so that nothing cancels by chance."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -188,5 +199,5 @@ def stir(model: nn.Module) -> nn.Module:
 
 
 def symbols(batch: int, length: int, seed: int = 0) -> Tensor:
-    """Random symbols (B, N)."""
+    """Random token ids (B, N)."""
     return torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))

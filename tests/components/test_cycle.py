@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 import pytest
-import torch
 from torch.testing import assert_close
 
 from blockyard.config.build import Components
@@ -28,21 +27,9 @@ from tests.components.properties.checks import (
     permutation,
     relative,
 )
-from tests.helpers import context, factory, symbols, tiny
+from tests.helpers import context, cycle_model, cycle_options, symbols, tiny
 
 BASE = ["data=code", "tokenizer=char", "model=decoder", "head=token", "objective=next_token", "logger=none"]
-
-
-def cycle(*pattern: str, **options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a cycle of token mixers."""
-    members = {name: factory("token_mixer", name, options.get(name)) for name in dict.fromkeys(pattern)}
-    return {"token_mixer": {"pattern": pattern, "members": members}}
-
-
-def made(*pattern: str, depth: int = 4, options: dict[str, Any] | None = None, **picks: Any) -> torch.nn.Module:
-    """A tiny model of a cycle."""
-    sizes = {"depth": depth, **picks.pop("sizes", {})}
-    return tiny(token_mixer="cycle", options={**cycle(*pattern), **(options or {})}, sizes=sizes, **picks)
 
 
 def mixers(overrides: list[str]) -> list[TokenMixer]:
@@ -122,14 +109,14 @@ def test_invalid_patterns_and_members_are_refused(overrides: list[str], message:
 
 
 def test_an_unused_member_is_refused() -> None:
-    options = cycle("conv", "attention")["token_mixer"] | {"pattern": ("conv",)}
+    options = cycle_options("conv", "attention")["token_mixer"] | {"pattern": ("conv",)}
     with pytest.raises(ValueError, match=r"members.attention is not in token_mixer.pattern=\[conv\]"):
         Cycle(context(), **options)
 
 
 def test_traits_are_combined() -> None:
     def traits(*pattern: str) -> Any:
-        return Cycle.traits_for(cycle(*pattern)["token_mixer"])
+        return Cycle.traits_for(cycle_options(*pattern)["token_mixer"])
 
     assert traits("attention") == Attention.traits
     both = traits("conv", "attention")
@@ -140,14 +127,14 @@ def test_traits_are_combined() -> None:
     assert not both.prefix
     assert not traits("attention", "token_mlp").any_length
     assert traits("fixed_features", "attention").reads_features
-    assert Cycle.has("init_cache", cycle("gru", "conv")["token_mixer"])
-    assert not Cycle.has("init_cache", cycle("gru", "pool")["token_mixer"])
+    assert Cycle.has("init_cache", cycle_options("gru", "conv")["token_mixer"])
+    assert not Cycle.has("init_cache", cycle_options("gru", "pool")["token_mixer"])
 
 
 @pytest.mark.parametrize("name", ["attention", "gru"])
 def test_a_cycle_of_one_equals_that_mixer_bitwise(name: str) -> None:
     """The same weights under the same names."""
-    ours, theirs = made(name), tiny(token_mixer=name, sizes={"depth": 4})
+    ours, theirs = cycle_model(name), tiny(token_mixer=name, sizes={"depth": 4})
     for model in (ours, theirs):
         initialise(model.float(), 3)
     assert ours.state_dict().keys() == theirs.state_dict().keys()
@@ -159,32 +146,33 @@ PATTERNS = [("conv", "conv", "attention"), ("gru", "linear_attention"), ("linear
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids="-".join)
 def test_declared_properties_hold(pattern: tuple[str, ...]) -> None:
-    model = made(*pattern, causal=True)
+    model = cycle_model(*pattern, causal=True)
     for check_property in (causality, padding, packing, cached_decoding):
         check_property(model, 6)
     for check_property in (padding, packing):
-        check_property(made(*pattern), 6)
+        check_property(cycle_model(*pattern), 6)
 
 
 def test_positions_act_in_the_layers_that_support_them() -> None:
-    permutation(made("attention", "linear_attention"), 6)
-    relative(made("conv", "attention", position="rope"), 6)
+    permutation(cycle_model("attention", "linear_attention"), 6)
+    relative(cycle_model("conv", "attention", position="rope"), 6)
     with pytest.raises(AssertionError):
-        relative(made("conv", "attention", position="learned"), 6)
-    rotated, plain = (made("conv", "attention", position=name)(symbols(2, 6)) for name in ("rope", "none"))
+        relative(cycle_model("conv", "attention", position="learned"), 6)
+    rotated, plain = (cycle_model("conv", "attention", position=name)(symbols(2, 6)) for name in ("rope", "none"))
     assert (rotated - plain).abs().max() > 1e-6
 
 
 def test_every_layer_has_its_own_kind_of_cache() -> None:
-    cache = made("conv", "attention", causal=True).init_cache(2)
+    cache = cycle_model("conv", "attention", causal=True).init_cache(2)
     assert [type(layer).__name__ for layer in cache.layers] == ["InputCache", "KVCache"] * 2
     with pytest.raises(ValueError, match="token_mixer Pool cannot decode"):
-        made("conv", "pool", causal=True).init_cache(2)
+        cycle_model("conv", "pool", causal=True).init_cache(2)
 
 
 def test_a_cycle_of_fusable_mixers_fuses() -> None:
     pair = [
-        made("attention", "shift", block="parallel", options={"block": {"fused": fused}}) for fused in (True, False)
+        cycle_model("attention", "shift", block="parallel", options={"block": {"fused": fused}})
+        for fused in (True, False)
     ]
     fused_equals_unfused(*pair, 6)
 
@@ -197,7 +185,7 @@ class Stuck(Cycle):
 
 
 def test_planted_constant_pattern_is_caught() -> None:
-    options = cycle("conv", "attention")["token_mixer"]
+    options = cycle_options("conv", "attention")["token_mixer"]
     types = [type(factory(context(depth=4).at(n), **options)) for factory in (Cycle, Stuck) for n in range(4)]
     assert types[:4] == [Conv, Attention] * 2
     assert types[4:] != [Conv, Attention] * 2

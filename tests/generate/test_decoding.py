@@ -17,9 +17,8 @@ from blockyard.generate.stepper import Stats, describe_cache
 from blockyard.model._prefix import Prefix
 from blockyard.ops.cache import KVCache
 from blockyard.token_mixer.none import EmptyCache
-from tests.components.test_cycle import made
 from tests.components.test_model_shapes import crossing_blocks, two_rows
-from tests.helpers import LENGTH, choices, combinations, has, node, symbols, tiny, traits
+from tests.helpers import LENGTH, choices, combinations, cycle_model, has, node, symbols, tiny, traits
 
 MADE = 2 * LENGTH + 2  # so many that bounded rows are cut, twice
 
@@ -113,7 +112,7 @@ WAYS = {"attention": "key-value cache", "gru": "recurrent state", "conv": "cache
 @pytest.mark.parametrize("pattern", [["attention"], ["gru"], ["conv"], ["gru", "attention"], ["none", "gru"]])
 def test_the_kind_of_cache_is_printed(pattern: list[str]) -> None:
     """Of every kind of layer; or that nothing is cached, and why."""
-    model = made(*pattern, depth=2, causal=True)
+    model = cycle_model(*pattern, depth=2, causal=True)
     kept = " and ".join(WAYS[name] for name in pattern if name in WAYS)
     assert f"tokens/s, {kept}, " in str(greedy(model, [[1]], cache=True)[1])
     said = str(greedy(model, [[1]], cache=False)[1])
@@ -125,7 +124,7 @@ def test_a_mixer_without_a_cache_is_named() -> None:
     without = [name for name in choices("token_mixer") if traits(name).causal and not has(name, "init_cache")]
     assert without
     for name in without:
-        model = made("attention", name, depth=2, causal=True)
+        model = cycle_model("attention", name, depth=2, causal=True)
         said = str(greedy(model, [[1]], cache=True, max_tokens=2)[1])
         named = type(model.mixers[1]).__name__
         assert f"full recomputation: the whole sequence ran for each token ({named} has no cache)" in said

@@ -125,7 +125,7 @@ class Attention(TokenMixer):
     def prepare(self, x: Tensor, seq: Seq) -> None:
         """Builds the masks of a sequence once for all layers, where it needs any."""
         rate, width = self.dropout if self.training else 0.0, max(self.head_dim, self.value_dim)
-        k_seq = self._keys(seq)
+        k_seq = self._key_seq(seq)
         prepare(seq, self.causal, self.heads, width, x, rate, window=self.window, strict=self.strict, k_seq=k_seq)
 
     def _cross(self, x: Tensor, seq: Seq, memory: Memory) -> Tensor:
@@ -150,7 +150,7 @@ class Attention(TokenMixer):
             memory.seq.memo[self] = (memory.x, k, v)
         return k, v
 
-    def _keys(self, seq: Seq) -> Seq:
+    def _key_seq(self, seq: Seq) -> Seq:
         """The `Seq` of all keys, where the sequence's own keys have this one."""
         return seq
 

@@ -61,6 +61,7 @@ class HardAttention(Attention):
         window: int | None = None,
         strict: bool = False,
     ) -> Tensor:
+        """As `Attention._attend`, with all weight on the most similar key: (B, N, H values)."""
         rate = self.dropout if self.training else 0.0
         y = weigh(q, k, v, seq, k_seq, causal, rule=self.rule, dropout=rate)  # (B, H, N, values)
         return y.transpose(1, 2).flatten(2)  # (B, N, H values)

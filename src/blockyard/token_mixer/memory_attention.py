@@ -59,7 +59,7 @@ class MemoryAttention(Attention):
         init.normal("keys", std=self.std)
         init.normal("values", std=self.std * self.gain)
 
-    def _keys(self, seq: Seq) -> Seq:
+    def _key_seq(self, seq: Seq) -> Seq:
         return with_slots(seq, self.slots)
 
     def _attend(
@@ -73,9 +73,10 @@ class MemoryAttention(Attention):
         window: int | None = None,
         strict: bool = False,
     ) -> Tensor:
+        """As `Attention._attend`, over the slots and the given keys: (B, N, H values)."""
         k = torch.cat([self.keys.to(k.dtype).expand(k.shape[0], -1, -1, -1), k], dim=2)  # (B, H', slots + M, K)
         v = torch.cat([self.values.to(v.dtype).expand(v.shape[0], -1, -1, -1), v], dim=2)
-        return super()._attend(q, k, v, seq, self._keys(k_seq), causal, window, strict)
+        return super()._attend(q, k, v, seq, self._key_seq(k_seq), causal, window, strict)
 
 
 def with_slots(seq: Seq, slots: int) -> Seq:

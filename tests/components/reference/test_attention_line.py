@@ -125,9 +125,9 @@ def test_an_output_width_changes_counts_and_initial_weights() -> None:
 
     assert count(output_dim=8) == count() - 64 * 64 + 2 * 8 * 64
     assert count(output_dim=64) == count()
-    made = initialise(Attention(ctx, output_dim=32), 0)
-    assert made.join.weight.std().item() == pytest.approx(0.02, rel=0.1)
-    assert made.proj_out.weight.std().item() == pytest.approx(0.02 / math.sqrt(2 * 8), rel=0.1)
+    mixer = initialise(Attention(ctx, output_dim=32), 0)
+    assert mixer.join.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    assert mixer.proj_out.weight.std().item() == pytest.approx(0.02 / math.sqrt(2 * 8), rel=0.1)
     fused = {"options": {"token_mixer": {"output_dim": 5}, "block": {"fused": True}}}
     apart = {"options": {"token_mixer": {"output_dim": 5}, "block": {"fused": False}}}
     rows = symbols(2, 6)
@@ -174,13 +174,13 @@ def test_strict_layers(layers: str, causal: bool) -> None:
     assert reaches(blind) == others
     own = [[seen or i == j for j, seen in enumerate(sees)] for i, sees in enumerate(others)]
     own[0] = others[0] if causal else own[0]
-    own[1] = others[1] if causal else own[1]  # of one key, whatever is asked
+    own[1] = others[1] if causal else own[1]  # one key only, whatever the query
     assert reaches(stirred(StrictAttention(context(causal=causal), layers=layers))) == own
     with torch.no_grad():
         twin = StrictAttention(context(causal=causal), bias=True).double()
         twin.load_state_dict(blind.state_dict(), strict=False)
-        asked = F.linear(blind.question, blind.proj_in.weight[:D], blind.proj_in.bias[:D])
-        twin.proj_in.weight[:D], twin.proj_in.bias[:D] = 0, asked
+        query = F.linear(blind.question, blind.proj_in.weight[:D], blind.proj_in.bias[:D])
+        twin.proj_in.weight[:D], twin.proj_in.bias[:D] = 0, query
     assert_close(blind(tokens(), sequence(N)), twin(tokens(), sequence(N)))
 
 
