@@ -60,6 +60,7 @@ class MemoryAttention(Attention):
         init.normal("values", std=self.std * self.gain)
 
     def _key_seq(self, seq: Seq) -> Seq:
+        """The `Seq` of the slots and the sequence's own keys."""
         return with_slots(seq, self.slots)
 
     def _attend(
