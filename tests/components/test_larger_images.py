@@ -79,7 +79,7 @@ def test_mixers_of_any_length_take_it(mixer: str) -> None:
 def test_a_mixer_of_one_length_refuses_it(tokenizer: str) -> None:
     model = built(TOKENIZERS[tokenizer], "none", mixer="token_mlp")
     assert model(torch.randn(1, 3, 8, 8).double()).shape == (1, 5)
-    with pytest.raises(ValueError, match=r"TokenMLP was built for \d+ tokens and got \d+; give inputs of the size"):
+    with pytest.raises(ValueError, match=r"TokenMLP was built for \d+ tokens and got \d+; pass inputs of the size"):
         model(torch.randn(1, 3, 16, 16).double())
 
 
