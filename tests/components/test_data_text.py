@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from blockyard.contracts import Batch, Splits, TextTokenizer
 from blockyard.data._order import epoch_key
 from blockyard.data._split import by_size
-from blockyard.data._text import Documents, Lines, Windows, read_lines
+from blockyard.data._text import Documents, Lines, Windows, lines_of
 from blockyard.data.code import Code
 from blockyard.data.text_file import TextFile, _slice
 from blockyard.objective.next_token import NextToken
@@ -285,7 +285,7 @@ def test_problems_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_lines_of_keeps_line_feeds_and_drops_blank_lines() -> None:
-    assert read_lines(["a\n\n b\n", "c"]) == ["a\n", " b\n", "c\n"]
+    assert lines_of(["a\n\n b\n", "c"]) == ["a\n", " b\n", "c\n"]
 
 
 @pytest.mark.shared_data
