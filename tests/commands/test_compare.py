@@ -73,9 +73,9 @@ def test_the_table_the_verdicts_and_the_answer(plan: SweepPlan, capsys: pytest.C
         "better",
     ]
     assert re.search(r"^post +3/4 ", text, re.MULTILINE)
-    assert "it cannot be under 1 with 1 seed, 0.25 with 3 seeds" in text
+    assert "it cannot be below 1 with 1 seed, 0.25 with 3 seeds" in text
     assert "pre: Better than post: +0.035" in text
-    assert "few: Too few seeds: 1 common seed, and a verdict needs at least 3" in text
+    assert "few: Too few seeds: 1 common seed; a verdict needs at least 3" in text
     assert "post: 1 of 4 cells failed (RuntimeError: out of memory), seed 3" in text
     assert lines[-1].startswith("As expected (pre > post): ")
     assert "\x1b" not in text
@@ -142,7 +142,9 @@ def test_what_was_expected_is_judged_by_its_own_metric_alone(plan: SweepPlan) ->
     assert asked.expect is not None
     other = compare(plan, metric="test/loss" if asked.metric != "test/loss" else "test/accuracy")
     assert other.expect is None
-    assert any(f"said of {asked.metric}: expect ({asked.expect['text']})" in line for line in other.warnings)
+    assert any(
+        f"({asked.expect['text']}) is not evaluated: it refers to {asked.metric}" in line for line in other.warnings
+    )
 
 
 def test_csv_is_tidy(plan: SweepPlan) -> None:
@@ -201,16 +203,16 @@ def test_names_are_no_markup_on_the_terminal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "names no run: give a sweep, folders of runs"),
-        (["nothing"], "there is no such path, run or sweep under outputs; there are norms"),
-        (["norms", "--baseline", "nobody"], "baseline=nobody: there is no such arm; there are post, pre, few"),
+        ([], "no run given: name a sweep, run folders, names or ids"),
+        (["nothing"], "nothing: no such path, run or sweep under outputs; there are norms"),
+        (["norms", "--baseline", "nobody"], "baseline=nobody: no such arm; there are post, pre, few"),
         (["norms", "--metric", "test/f1"], "metric=test/f1: no run has it; there are test/accuracy, test/loss"),
         (["norms", "--by", "blok"], "--by blok: no run has this key; the runs differ in block, model.depth"),
         (["norms", "--metrics", "x"], "--metrics: there is no such flag; did you mean --metric?"),
         (["norms", "--metric"], "--metric: the word after it is missing"),
         (["norms", "--html"], "--html: names no file"),
-        (["norms", "--direction", "up"], "direction=up: takes max or min"),
-        (["norms", "--cost", "money"], "cost_axis=money: takes one of flops"),
+        (["norms", "--direction", "up"], "direction=up: expected max or min"),
+        (["norms", "--cost", "money"], "cost_axis=money: expected one of flops"),
         (["norms", "--interesting", "lots"], "--interesting lots: takes a number above 0"),
         (["norms", "--csv", "outputs/sweeps/norms/plan.json/x.csv"], "cannot be written"),
     ],
@@ -227,7 +229,7 @@ def test_what_cannot_work_is_one_message_and_code_2(
 def test_an_interesting_size_and_a_direction_are_heard(plan: SweepPlan, capsys: pytest.CaptureFixture[str]) -> None:
     assert "worse" in _said(capsys, "norms", "--direction", "min")
     sweep(Path("outputs"), ARMS, {arm: VALUES["post"] | {3: 0.9 + 0.01 * k} for k, arm in enumerate(ARMS)}, name="same")
-    assert "for a difference of 0.01" in _said(capsys, "same", "--interesting", "0.01")
+    assert "to detect a difference of 0.01" in _said(capsys, "same", "--interesting", "0.01")
     assert "less seconds" not in _said(capsys, "same", "--cost", "seconds")
 
 
@@ -240,7 +242,7 @@ def test_budgets_notes_and_what_memory_means_are_told(plan: SweepPlan) -> None:
     assert "pre: optimizer.lr=0.01, of 3 settings tried" in text
     assert "few: none chosen yet, of 1 setting tried" in text
     assert "widths were solved" in text
-    assert "the whole process held" in text
+    assert "memory: peak of the whole process" in text
     assert "pre: optimizer.lr=0.01, of 3 settings tried" in markdown(data)
 
 

@@ -21,7 +21,7 @@ from blockyard.ops import maps
 from blockyard.ops.attend import attend
 from blockyard.ops.kernel import record
 from blockyard.report.attention_maps import maps as reported
-from blockyard.report.load.run_record import read
+from blockyard.report.load.run_record import read_run
 from blockyard.runs.start import create_run
 from tests.engine_runs import TINY, assert_same_bits, config, folder, killed_at, run
 from tests.text_runs import TEXT
@@ -221,7 +221,7 @@ def test_it_is_off_by_default_and_a_mixer_without_attention_has_no_map(tmp_path:
 
 def test_a_comparison_shows_the_first_run_of_each_arm(tmp_path: Path) -> None:
     made = run(tmp_path, *WATCHED)
-    records = [read(made.path, arm="pre", seed=0), read(tmp_path / "nothing" / "s1", arm="post", seed=1)]
+    records = [read_run(made.path, arm="pre", seed=0), read_run(tmp_path / "nothing" / "s1", arm="post", seed=1)]
     found = reported(records)
     assert [(one["arm"], one["seed"], one["layer"]) for one in found] == [("pre", 0, "block 0"), ("pre", 0, "block 1")]
     assert len(found[0]["map"]) == 4

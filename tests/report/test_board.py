@@ -17,7 +17,7 @@ from blockyard.cli import main
 from blockyard.errors import UserError
 from blockyard.report.page import watch
 from blockyard.report.page.server import Board, loopback, start
-from blockyard.report.page.watch import Watched
+from blockyard.report.page.watch import WatchedComparison
 from tests.report.report_runs import sweep, write
 
 ARMS = {"post": ["block=post_norm"], "pre": ["block=pre_norm"]}
@@ -31,9 +31,9 @@ def plan(tmp_path):
 
 @pytest.fixture
 def board(plan, monkeypatch) -> Iterator[Board]:
-    monkeypatch.setattr(watch, "_REST", 0.0)
-    monkeypatch.setattr(watch, "_SHARE", 0.0)
-    with Board(Watched([str(plan.folder)], options={"outputs": plan.outputs})) as made:
+    monkeypatch.setattr(watch, "_MIN_INTERVAL", 0.0)
+    monkeypatch.setattr(watch, "_DURATION_FACTOR", 0.0)
+    with Board(WatchedComparison([str(plan.folder)], options={"outputs": plan.outputs})) as made:
         thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         yield made
@@ -164,7 +164,7 @@ def test_bad_words(plan, capsys, words, message):
 
 def test_a_folder_of_runs_and_single_runs(plan):
     for paths in ([plan.outputs], [str(plan.path(cell)) for cell in plan.cells if plan.path(cell).exists()]):
-        found = json.loads(Watched(paths, options={"outputs": plan.outputs}).snapshot().data)
+        found = json.loads(WatchedComparison(paths, options={"outputs": plan.outputs}).snapshot().data)
         assert len(found["arms"]) == 2, found["board"]
 
 

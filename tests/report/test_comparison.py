@@ -13,8 +13,8 @@ from blockyard.report import attention_maps
 from blockyard.report.changes import changes
 from blockyard.report.comparison import Comparison, compare
 from blockyard.report.curves import curve, thin
-from blockyard.report.load.groups import Group
-from blockyard.report.load.run_record import read
+from blockyard.report.load.arms import ArmRuns
+from blockyard.report.load.run_record import read_run
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.report.report_runs import config, grid, many, run, sweep, write
 
@@ -53,7 +53,7 @@ def _warned(found: Comparison, *words: str) -> bool:
         ({"precision": {"precision": "bf16-mixed"}}, {}, ("precision", "bf16-mixed (pre)")),
         ({"device": "NVIDIA H200"}, {}, ("device", "NVIDIA H200 (pre)")),
         ({"threads": 2}, {}, ("threads", "2 (pre)")),
-        ({"weights": "last.ckpt"}, {}, ("last weights, not the best",)),
+        ({"weights": "last.ckpt"}, {}, ("tested with the last weights instead of the best",)),
         ({}, {"git": {"commit": "b" * 40, "dirty": False}}, ("code (git commit)", "bbbbbbbbbb (pre)")),
         ({}, {"git": {"commit": "a" * 40, "dirty": True, "diff_hash": "ff"}}, ("code (git commit)", "with changes ff")),
         ({}, {"versions": {"blockyard": "0.2.0", "torch": "2.14.1"}}, ("version of blockyard", "0.2.0 (pre)")),
@@ -74,7 +74,7 @@ def test_times_of_an_unequally_busy_machine_are_not_trusted(tmp_path: Path, load
     for seed in range(3):
         run(tmp_path, "block=pre_norm", seed=seed, summary={"load": 2.0})
         run(tmp_path, "block=post_norm", seed=seed, summary={"load": load})
-    assert _warned(compare(tmp_path), "not equally busy", "2.0 to 6.0") == said
+    assert _warned(compare(tmp_path), "the load of the machine differed", "2.0 to 6.0") == said
 
 
 def test_what_an_old_run_does_not_say_is_no_difference(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_what_differs_within_an_arm_is_said_so(tmp_path: Path) -> None:
 def test_changes_that_were_not_committed_are_said_even_where_all_have_them(tmp_path: Path) -> None:
     git = {"git": {"commit": "a" * 40, "dirty": True, "diff_hash": "ff"}}
     found = compare(_sweep(tmp_path, facts=dict.fromkeys(ARMS, git)))
-    assert _warned(found, "changes that were not committed; they were the same")
+    assert _warned(found, "uncommitted changes, the same for all runs")
 
 
 # -- what an arm changes, costs, curves ----------------------------------------------------------------
@@ -124,7 +124,7 @@ def test_a_config_that_names_a_strange_package_is_not_imported(tmp_path: Path, m
     run(tmp_path / "o", "block=pre_norm", figure=0.8)
     found = compare(tmp_path / "o")
     assert {arm["name"] for arm in found.arms} == {"block=evil", "block=pre_norm"}
-    assert changes(Group("x", made), Group("y", config()[0]), (1, 2))["modules"] == {}
+    assert changes(ArmRuns("x", made), ArmRuns("y", config()[0]), (1, 2))["modules"] == {}
 
 
 def test_costs_and_their_ratios_stand_beside_quality(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_costs_and_their_ratios_stand_beside_quality(tmp_path: Path) -> None:
 
 def test_curves_have_every_axis_and_few_points(tmp_path: Path) -> None:
     path = run(tmp_path, points=900)
-    one = curve(read(path, arm="a"))
+    one = curve(read_run(path, arm="a"))
     assert len(one["step"]) == 200
     assert one["step"][-1] == 9000
     assert one["flops"][-1] == pytest.approx(one["samples"][-1] * 79728, rel=1e-5)
@@ -154,7 +154,7 @@ def test_curves_have_every_axis_and_few_points(tmp_path: Path) -> None:
     kept = [row["step"] for row in thin(judged_first, 10)]
     assert len(kept) == 10
     assert kept[-1] == 999
-    assert curve(read(tmp_path / "nothing"))["step"] == []
+    assert curve(read_run(tmp_path / "nothing"))["step"] == []
 
 
 def test_a_grid_has_effects_and_one_factor_at_a_time_simple_ones(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_grid_has_effects_and_one_factor_at_a_time_simple_ones(tmp_path: Path)
     assert one.effects is not None
     assert one.effects["interactions"] == []
     assert compare(sweep(tmp_path / "c", arms, values, levels=levels, question={"kind": "zip"})).effects is None
-    assert compare(tmp_path / "a").effects is not None, "found runs that make a grid"
+    assert compare(tmp_path / "a").effects is not None, "arms inferred from runs may make a grid"
 
 
 def test_what_an_arm_changes_can_be_left_out(tmp_path: Path) -> None:

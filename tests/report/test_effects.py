@@ -12,10 +12,10 @@ import statsmodels.api as sm
 from statsmodels.formula.api import ols
 from statsmodels.stats.multitest import multipletests
 
-from blockyard.report.cost_table import costs, over_runs, pareto, ratios
+from blockyard.report.costs import costs, median_costs, pareto, ratios
 from blockyard.report.render.columns import effect_lines
-from blockyard.report.stats.effects import factors_of, is_grid, of_grid, simple
-from blockyard.report.stats.statistics import judge
+from blockyard.report.stats.effects import factors_of, grid_effects, is_grid, single_factor_effects
+from blockyard.report.stats.verdict import compare_arms
 from tests.report.report_runs import grid
 
 FACTORS = {"block": ["pre", "post", "parallel"], "rate": ["low", "high"], "heads": ["1", "4"]}
@@ -48,7 +48,7 @@ def _frame(values: dict[str, dict[int, float]], levels: dict[str, dict[str, str]
 
 def test_interactions_are_those_of_an_analysis_of_variance() -> None:
     values, levels = _grid()
-    found = of_grid(values, levels)
+    found = grid_effects(values, levels)
     assert found is not None
     pairs = list(itertools.combinations(FACTORS, 2))
     formula = " + ".join(["C(seed, Sum)", *(f"C({f}, Sum)" for f in FACTORS)])
@@ -62,12 +62,12 @@ def test_interactions_are_those_of_an_analysis_of_variance() -> None:
     wanted = multipletests([one["p"] for one in found["interactions"]], method="holm")[1]
     assert [one["holm_p"] for one in found["interactions"]] == pytest.approx(list(wanted))
     assert [one["holm_p"] < 0.05 for one in found["interactions"]] == [True, False, False]
-    assert found["formula"] == "figure ~ seed + block + rate + heads + block:rate + block:heads + rate:heads"
+    assert found["formula"] == "value ~ seed + block + rate + heads + block:rate + block:heads + rate:heads"
 
 
 def test_main_effects_are_differences_of_marginal_means() -> None:
     values, levels = _grid()
-    found = of_grid(values, levels)
+    found = grid_effects(values, levels)
     assert found is not None
     frame = _frame(values, levels)
     pairs = list(itertools.combinations(FACTORS, 2))
@@ -102,7 +102,7 @@ def test_the_seed_is_a_block() -> None:
         arm: dict(zip(of, np.roll(list(of.values()), place), strict=True))
         for place, (arm, of) in enumerate(values.items())
     }
-    blocked, broken = of_grid(values, levels), of_grid(shuffled, levels)
+    blocked, broken = grid_effects(values, levels), grid_effects(shuffled, levels)
     assert blocked is not None
     assert broken is not None
     assert blocked["main"][1]["p"] < 1e-6 < 0.05 < broken["main"][1]["p"], "seeds spread far more than arms"
@@ -110,7 +110,7 @@ def test_the_seed_is_a_block() -> None:
 
 def test_the_means_of_each_pair_of_levels_are_given() -> None:
     values, levels = _grid()
-    found = of_grid(values, levels)
+    found = grid_effects(values, levels)
     assert found is not None
     one = found["interactions"][0]
     assert one["levels"] == [FACTORS["block"], FACTORS["rate"]]
@@ -125,13 +125,13 @@ def test_a_missing_seed_is_borne_a_missing_pair_of_levels_said() -> None:
     arms = list(values)
     del values[arms[0]][1]
     values[arms[1]][0] = float("nan")
-    found = of_grid(values, levels)
+    found = grid_effects(values, levels)
     assert found is not None
     assert found["interactions"][0]["F"] is not None
     for arm in arms:
         if levels[arm]["block"] == "post" and levels[arm]["rate"] == "high":
             values[arm] = {}
-    found = of_grid(values, levels)
+    found = grid_effects(values, levels)
     assert found is not None
     assert found["interactions"] == []
     assert "interactions left out: cells are missing" in found["formula"]
@@ -139,17 +139,17 @@ def test_a_missing_seed_is_borne_a_missing_pair_of_levels_said() -> None:
     fit = ols("y ~ C(seed, Sum) + C(block, Sum) + C(rate, Sum) + C(heads, Sum)", _frame(values, levels).dropna()).fit()
     post, parallel = fit.params["C(block, Sum)[S.post]"], fit.params["C(block, Sum)[S.parallel]"]
     assert found["main"][0]["effect"] == pytest.approx(2 * post + parallel), "pre is minus the sum of the others"
-    assert of_grid({arm: {} for arm in arms}, levels) is None
+    assert grid_effects({arm: {} for arm in arms}, levels) is None
 
 
 def test_effects_without_anything_left_over_have_no_p() -> None:
     levels = {f"{a}{b}": {"a": a, "b": b} for a in "xy" for b in "uv"}
-    one_seed = of_grid({arm: {0: float(place)} for place, arm in enumerate(levels)}, levels)
+    one_seed = grid_effects({arm: {0: float(place)} for place, arm in enumerate(levels)}, levels)
     assert one_seed is not None
     assert one_seed["main"][0]["effect"] == pytest.approx(2.0)
     assert one_seed["main"][0]["p"] is None
-    assert "no figures left over" in one_seed["formula"]
-    exact = of_grid({arm: {s: 0.1 * place + s for s in range(3)} for place, arm in enumerate(levels)}, levels)
+    assert "no degrees of freedom left for tests" in one_seed["formula"]
+    exact = grid_effects({arm: {s: 0.1 * place + s for s in range(3)} for place, arm in enumerate(levels)}, levels)
     assert exact is not None
     assert exact["main"][0]["p"] is None, "no noise at all: rounding is no evidence"
 
@@ -160,7 +160,7 @@ def test_false_effects_are_as_rare_as_said() -> None:
     wrong, sweeps = np.zeros(2), 200
     for _ in range(sweeps):
         block = draw.normal(size=4)
-        found = of_grid({arm: dict(enumerate(block + draw.normal(size=4))) for arm in levels}, levels)
+        found = grid_effects({arm: dict(enumerate(block + draw.normal(size=4))) for arm in levels}, levels)
         assert found is not None
         wrong += [any(one["holm_p"] < 0.05 for one in found[kind]) for kind in ("main", "interactions")]
     assert (wrong / sweeps <= 0.08).all(), wrong / sweeps
@@ -179,8 +179,8 @@ def test_one_factor_at_a_time_has_simple_effects_only() -> None:
     levels = {"ref": {"a": "1", "b": "1"}, "a2": {"a": "2", "b": "1"}, "b2": {"a": "1", "b": "2"}}
     draw = np.random.default_rng(0)
     values = {arm: dict(enumerate(0.01 * draw.normal(size=4))) for arm in levels}
-    judged = judge(values, "ref", "max")
-    found = simple(judged, levels, "ref")
+    judged = compare_arms(values, "ref", "max")
+    found = single_factor_effects(judged, levels, "ref")
     assert found is not None
     assert [(one["factor"], one["level"]) for one in found["main"]] == [("a", "2"), ("b", "2")]
     gap = judged["a2"].difference
@@ -205,12 +205,12 @@ def test_costs_are_read_from_a_summary_and_the_median_counts() -> None:
     found = costs(summary)
     assert found == {"parameters": 10.0, "flops_per_sample": 60.0, "peak_memory": 5.0, "step_seconds": 0.5}
     runs = [found | {"step_seconds": seconds} for seconds in (0.5, 0.4, 9.0)]
-    arm = over_runs(runs)
+    arm = median_costs(runs)
     assert arm["step_seconds"] == 0.5
     assert arm["seconds"] is None
-    other = ratios(arm, over_runs([found | {"parameters": 5.0, "peak_memory": 0.0}]))
+    other = ratios(arm, median_costs([found | {"parameters": 5.0, "peak_memory": 0.0}]))
     assert (other["parameters"], other["peak_memory"], other["seconds"]) == (2.0, None, None)
-    assert over_runs([])["parameters"] is None
+    assert median_costs([])["parameters"] is None
 
 
 @pytest.mark.parametrize("better", ["max", "min"])

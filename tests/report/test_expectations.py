@@ -8,7 +8,7 @@ from scipy import stats
 from statsmodels.stats.weightstats import ttost_paired
 
 from blockyard.errors import UserError
-from blockyard.report.stats.expectations import MARGIN, Claim, judge, parse
+from blockyard.report.stats.expectations import MARGIN, Claim, evaluate, parse
 from blockyard.sweep.spec import fields
 
 ARMS = ["a", "b", "c", "pre_norm-8e-3", "block=post_norm optimizer.lr=0.1"]
@@ -89,22 +89,22 @@ def test_a_sweep_file_may_expect_what_can_be_judged(text: str) -> None:
 def test_greater_is_better_whichever_way_that_is(direction: str) -> None:
     gain = 0.02 if direction == "max" else -0.02
     values = _values(a=gain, b=0.0)
-    assert judge("a > b", values, direction).verdict == "supported"
-    assert judge("b > a", values, direction).verdict == "contradicted"
-    assert judge("b < a", values, direction).verdict == "supported"
-    assert judge("b >= a", values, direction).verdict == "contradicted"
-    assert judge("a >= b", values, direction).verdict == "supported"
-    assert judge("a ~ b", values, direction).verdict == "contradicted"
+    assert evaluate("a > b", values, direction).verdict == "supported"
+    assert evaluate("b > a", values, direction).verdict == "contradicted"
+    assert evaluate("b < a", values, direction).verdict == "supported"
+    assert evaluate("b >= a", values, direction).verdict == "contradicted"
+    assert evaluate("a >= b", values, direction).verdict == "supported"
+    assert evaluate("a ~ b", values, direction).verdict == "contradicted"
 
 
 def test_without_a_difference_nothing_greater_is_said() -> None:
     values = _values(a=0.0, b=0.0)
-    found = judge("a > b", values, "max")
+    found = evaluate("a > b", values, "max")
     assert found.verdict == "undecided"
     assert "no difference shown" in found.reason
-    assert judge("a ~ b", values, "max").verdict == "supported"
-    assert judge("a >= b", values, "max").verdict == "supported"
-    assert judge("a ~ b", values, "max", interesting=0.0005).verdict == "undecided"
+    assert evaluate("a ~ b", values, "max").verdict == "supported"
+    assert evaluate("a >= b", values, "max").verdict == "supported"
+    assert evaluate("a ~ b", values, "max", margin=0.0005).verdict == "undecided"
 
 
 def test_alike_means_two_one_sided_tests() -> None:
@@ -113,15 +113,15 @@ def test_alike_means_two_one_sided_tests() -> None:
     p_at = {m: ttost_paired(ours, theirs, -m, m)[0] for m in np.linspace(0.002, 0.012, 21)}
     for margin, p in p_at.items():
         expected = "supported" if p < 0.05 else "contradicted"  # the difference itself is sure
-        assert judge("a ~ b", values, "max", interesting=margin).verdict == expected
-    assert len({judge("a ~ b", values, "max", interesting=m).verdict for m in p_at}) == 2
-    default = judge("a ~ b", values, "max")
+        assert evaluate("a ~ b", values, "max", margin=margin).verdict == expected
+    assert len({evaluate("a ~ b", values, "max", margin=m).verdict for m in p_at}) == 2
+    default = evaluate("a ~ b", values, "max")
     assert f"{MARGIN * theirs.mean():.2g} (1% of the mean of b)" in default.reason
 
 
 def test_the_reason_holds_the_figures_of_that_pair() -> None:
     values = _values(a=0.02, b=0.0, c=0.3)
-    reason = judge("a > b", values, "max").reason
+    reason = evaluate("a > b", values, "max").reason
     test = stats.ttest_rel(list(values["a"].values()), list(values["b"].values()))
     assert f"{np.mean(list(values['a'].values())) - np.mean(list(values['b'].values())):+.3g}" in reason
     assert f"p = {test.pvalue:.2g}" in reason or "p < 0.0001" in reason
@@ -130,53 +130,53 @@ def test_the_reason_holds_the_figures_of_that_pair() -> None:
 
 def test_a_chain_is_supported_only_as_a_whole_and_corrected() -> None:
     values = _values(a=0.02, b=0.0, c=0.0)
-    both = judge("a > b and b > c", values, "max")
+    both = evaluate("a > b and b > c", values, "max")
     assert both.verdict == "undecided"
     assert both.reason.startswith("supported: a against b")
     assert "; undecided: b against c" in both.reason
-    assert judge("a > b and c > a", values, "max").verdict == "contradicted"
+    assert evaluate("a > b and c > a", values, "max").verdict == "contradicted"
     base = {0: 0.90, 1: 0.91, 2: 0.905, 3: 0.892}
     gaps = 0.00534, 0.01244, 0.01844, 0.02534
     shift = {"a": {seed: base[seed] + gap for seed, gap in enumerate(gaps)}, "b": base, "c": base}
     assert 0.025 < stats.ttest_1samp(gaps, 0).pvalue < 0.05
-    assert judge("a > b", shift, "max").verdict == "supported"
-    assert judge("a > b and b ~ c", shift, "max").reason.startswith("undecided: a against b")
+    assert evaluate("a > b", shift, "max").verdict == "supported"
+    assert evaluate("a > b and b ~ c", shift, "max").reason.startswith("undecided: a against b")
 
 
 def test_too_few_common_seeds_leave_it_undecided() -> None:
     values = _values(a=0.2, b=0.0)
     values["a"] = {seed + 3: value for seed, value in values["a"].items()}
-    found = judge("a > b", values, "max")
+    found = evaluate("a > b", values, "max")
     assert found.verdict == "undecided"
     assert "2 common seeds, at least 3" in found.reason
-    assert judge("a > b", {"a": {}, "b": {0: 1.0}}, "max").verdict == "undecided"
+    assert evaluate("a > b", {"a": {}, "b": {0: 1.0}}, "max").verdict == "undecided"
 
 
 def test_equal_figures_are_alike_equal_differences_say_nothing() -> None:
     base = {0: 0.9, 1: 0.91, 2: 0.92}
-    assert judge("a ~ b", {"a": dict(base), "b": base}, "max").verdict == "supported"
-    assert judge("a >= b", {"a": dict(base), "b": base}, "max").verdict == "supported"
-    assert judge("a > b", {"a": dict(base), "b": base}, "max").verdict == "undecided"
+    assert evaluate("a ~ b", {"a": dict(base), "b": base}, "max").verdict == "supported"
+    assert evaluate("a >= b", {"a": dict(base), "b": base}, "max").verdict == "supported"
+    assert evaluate("a > b", {"a": dict(base), "b": base}, "max").verdict == "undecided"
     shifted = {seed: value + 0.001 for seed, value in base.items()}
-    assert judge("a ~ b", {"a": shifted, "b": base}, "max").verdict == "undecided"
+    assert evaluate("a ~ b", {"a": shifted, "b": base}, "max").verdict == "undecided"
 
 
 def test_a_mean_of_nothing_gives_no_margin_and_the_sweep_can_say_one() -> None:
     zero = dict.fromkeys(range(4), 0.0)
     near = {0: 0.001, 1: -0.002, 2: 0.001, 3: 0.0005}
     for text in ("a ~ b", "a >= b"):
-        found = judge(text, {"a": near, "b": zero}, "max")
+        found = evaluate(text, {"a": near, "b": zero}, "max")
         assert found.verdict == "undecided"
-        assert "the mean of b is 0, and 1% of it no margin; `margin: D` in the sweep file says one" in found.reason
-        found = judge(text, {"a": near, "b": zero}, "max", interesting=0.01)
+        assert "the mean of b is 0, so 1% of it is not a margin; set `margin: NUMBER` in the sweep file" in found.reason
+        found = evaluate(text, {"a": near, "b": zero}, "max", margin=0.01)
         assert found.verdict == "supported"
-        assert "0.01 (the margin asked for)" in found.reason
-        assert judge(text, {"a": zero, "b": zero}, "max").verdict == "supported"
+        assert "0.01 (the margin set)" in found.reason
+        assert evaluate(text, {"a": zero, "b": zero}, "max").verdict == "supported"
     far = {seed: 1.0 + 0.01 * seed for seed in range(4)}
-    assert judge("a ~ b", {"a": far, "b": zero}, "max").verdict == "contradicted"
+    assert evaluate("a ~ b", {"a": far, "b": zero}, "max").verdict == "contradicted"
 
 
 def test_what_is_no_number_is_no_seed() -> None:
     values = _values(n=4, a=0.1, b=0.0)
     values["a"] |= {0: float("nan"), 1: None}
-    assert "2 common seeds" in judge("a > b", values, "max").reason
+    assert "2 common seeds" in evaluate("a > b", values, "max").reason

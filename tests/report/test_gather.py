@@ -12,7 +12,7 @@ import pytest
 import blockyard
 from blockyard.errors import UserError
 from blockyard.report.comparison import Comparison, compare, plain
-from blockyard.report.load.run_record import read
+from blockyard.report.load.run_record import read_run
 from blockyard.runs.lock import RunLock
 from blockyard.sweep.plan.sweep_plan import Cell, Refused, SweepPlan, Variant
 from tests.report.report_runs import config, grid, run, sweep, write
@@ -72,10 +72,11 @@ def test_the_dictionary_is_json_with_null_for_what_is_no_number(tmp_path: Path) 
     json.dumps(found, allow_nan=False)
     assert found["arms"][1]["n"] == 0
     assert found["arms"][1]["mean"] is None
-    assert found["arms"][1]["verdict"] == "no figure"
+    assert found["arms"][1]["verdict"] == "no value"
     assert found["arms"][1]["cost"]["seconds"] is None
     assert any(
-        "pre: 4 finished runs give no test/accuracy (no number: test/accuracy)" in line for line in found["warnings"]
+        "pre: 4 finished runs have no test/accuracy (not a finite number: test/accuracy)" in line
+        for line in found["warnings"]
     )
     assert plain({1: (math.inf, Path("x"), True)}) == {"1": [None, "x", True]}
 
@@ -110,7 +111,7 @@ def test_every_state_of_a_cell_is_visible(tmp_path: Path) -> None:
 def test_a_running_cell_runs_only_while_somebody_holds_it(tmp_path: Path) -> None:
     plan = _sweep(tmp_path, values={**VALUES, "pre": {0: 0.9, 1: "running"}})
     cell = next(cell for cell in plan.cells if cell.variant == "pre" and cell.seed == 1)
-    assert read(plan.path(cell)).state == "interrupted"
+    assert read_run(plan.path(cell)).state == "interrupted"
     lock = RunLock(plan.path(cell)).acquire()
     try:
         assert [c["state"] for c in compare(plan).cells if c["arm"] == "pre"] == ["done", "running"]
@@ -145,7 +146,7 @@ def test_damaged_files_of_a_run_take_only_that_run(tmp_path: Path) -> None:
     found = compare(plan)
     assert found.arm("pre")["n"] == 1
     assert _warned(
-        found, "pre: 2 finished runs give no test/accuracy", "summary.json is damaged", "has no summary.json"
+        found, "pre: 2 finished runs have no test/accuracy", "summary.json is damaged", "has no summary.json"
     )
     assert _warned(found, "pre: 1 of 4 cells interrupted")
 
@@ -170,7 +171,7 @@ def test_runs_whose_config_is_damaged_are_left_out_aloud(tmp_path: Path) -> None
             (plan.path(cell) / "config.yaml").write_text("a: [b")
     found = compare([tmp_path])
     assert len(found.arms) == len(plan.arms) - 1
-    assert _warned(found, "left out: 4 runs of ", "no config can be read")
+    assert _warned(found, "skipped: 4 runs of ", "whose config is unreadable")
     for cell in plan.cells:
         (plan.path(cell) / "config.yaml").write_text("- 1")
     with pytest.raises(UserError, match="can be read"):
@@ -238,7 +239,7 @@ def test_unequal_budgets_are_said(tmp_path: Path) -> None:
     plan = _tuned(tmp_path)
     lost = [cell for cell in plan.cells if cell.variant != "pre#0"]
     fewer = SweepPlan(**{**plan.__dict__, "cells": tuple(lost)})
-    assert _warned(compare(fewer), "not tuned alike; settings tried: post 3, pre 2")
+    assert _warned(compare(fewer), "different tuning budgets; settings tried: post 3, pre 2")
 
 
 def test_a_setting_with_a_failed_seed_is_not_chosen(tmp_path: Path) -> None:
@@ -268,7 +269,7 @@ def test_arms_are_found_and_named_by_what_differs(tmp_path: Path) -> None:
     assert {arm["name"] for arm in found.arms} == names
     assert all(arm["n"] == arm["planned"] == 3 for arm in found.arms)
     assert found.question is None
-    assert _warned(found, "no baseline was named", "--baseline")
+    assert _warned(found, "no baseline was given", "--baseline ARM")
     named = compare(tmp_path, baseline="block=post_norm")
     assert named.baseline == "block=post_norm optimizer.lr=0.001", "a part of a name is enough where only one has it"
     assert named.arm("block=pre_norm optimizer.lr=0.001")["verdict"] == "better"
@@ -311,7 +312,7 @@ def test_one_arm_alone_has_a_mean_and_nothing_to_compare(tmp_path: Path) -> None
     found = compare(tmp_path)
     assert found.baseline is None
     assert found.arms[0]["mean"] == pytest.approx(0.91)
-    assert "One arm only" in found.answer
+    assert "There is one arm only" in found.answer
 
 
 def test_by_a_key_the_rest_is_averaged_seed_by_seed(tmp_path: Path) -> None:
@@ -359,7 +360,7 @@ def test_the_same_model_twice_is_an_error(tmp_path: Path) -> None:
         compare([first, other])
     facts = json.loads((other / "run.json").read_text()) | {"identity": "0123456789"}
     (other / "run.json").write_text(json.dumps(facts))
-    with pytest.raises(UserError, match="built the same model: no option that changes what is computed differs"):
+    with pytest.raises(UserError, match="built the same model: they differ in no option that changes the result"):
         compare([first, other])
 
 
@@ -377,7 +378,7 @@ def test_what_is_not_there_is_told_with_what_is(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for word, said in (
         ("norm", "no such path, run or sweep"),
-        (str(tmp_path / "empty"), "holds no run"),
+        (str(tmp_path / "empty"), "contains no run"),
         (str(plan.folder / "missing.yaml"), "no such path"),
         ("x" * 5000, "no such path"),
         ("a\0b", "no such path"),
@@ -386,11 +387,11 @@ def test_what_is_not_there_is_told_with_what_is(tmp_path: Path) -> None:
             compare(word, outputs=outputs)
         if said == "no such path, run or sweep":
             assert "norms" in str(caught.value)
-    with pytest.raises(UserError, match="names no run"):
+    with pytest.raises(UserError, match="no run given"):
         compare([], outputs=outputs)
     with pytest.raises(UserError, match=r"no run has it; there are test/accuracy.*step_seconds"):
         compare(plan, metric="test/acuracy")
-    with pytest.raises(UserError, match="there is no such arm; there are post, pre, alibi"):
+    with pytest.raises(UserError, match="baseline=nobody: no such arm; there are post, pre, alibi"):
         compare(plan, baseline="nobody")
     with pytest.raises(UserError, match="has not been run under"):
         compare(_touch(tmp_path / "other.yaml"), outputs=outputs)
@@ -423,7 +424,9 @@ def test_directions_come_from_the_run_and_from_the_name_only_for_old_runs(tmp_pa
     old = {"metrics": {"test/score": 1.0, "test/loss": 1.0}, "directions": None, "monitor": None}
     plan = _sweep(tmp_path / "b", summaries=dict.fromkeys(ARMS, old))
     assert compare(plan, metric="test/loss").direction == "min"
-    with pytest.raises(UserError, match=r"more or less of test/score is better is not known; say --direction"):
+    with pytest.raises(
+        UserError, match=r"unknown whether more or less of test/score is better; pass --direction max or min"
+    ):
         compare(plan, metric="test/score")
     assert compare(plan, metric="test/score", direction="max").direction == "max"
     for seed in range(2):

@@ -36,15 +36,15 @@ def _found(
         (
             OPEN,
             "not done yet",
-            "No cell that counts is done yet: 1 missing, 1 queued, 1 interrupted.",
-            "yet: 0 common seeds with post at most, 3 are needed; alibi was refused; pre is not done yet.",
+            "None of its cells is done yet: 1 missing, 1 queued, 1 interrupted.",
+            "yet: at most 0 seeds in common with post, 3 are needed; alibi was refused; pre is not done yet.",
         ),
         (
             {0: 0.93, 1: "failed", 2: "failed"},
             "too few seeds",
-            "Too few seeds: 1 common seed, and a verdict needs at least 3; from 7 on the exact test can confirm it. "
+            "Too few seeds: 1 common seed; a verdict needs at least 3, and the exact test can confirm one from 7 on. "
             "2 cells failed.",
-            "yet: 1 common seed with post at most, 3 are needed; alibi was refused.",
+            "yet: at most 1 seed in common with post, 3 are needed; alibi was refused.",
         ),
     ],
 )
@@ -74,14 +74,14 @@ def test_a_baseline_without_figures_is_the_reason(tmp_path: Path) -> None:
     found = _found(tmp_path, FAILED, GOOD)
     assert found.arm("post")["verdict"] == "baseline"
     assert "All 3 cells failed" in found.arm("post")["words"]
-    assert "No verdict on test/accuracy yet: the baseline post has no figure" in found.answer
+    assert "No verdict on test/accuracy yet: the baseline post has no value" in found.answer
 
 
 def test_runs_without_the_metric_gave_no_figure(tmp_path: Path) -> None:
     plan = sweep(tmp_path, ARMS, {"post": DONE, "pre": GOOD, "alibi": DONE}, summaries={"alibi": {"metrics": {}}})
     found = compare(plan)
-    assert found.arm("alibi")["verdict"] == "no figure"
-    assert found.answer.endswith("alibi gave no figure.")
+    assert found.arm("alibi")["verdict"] == "no value"
+    assert found.answer.endswith("alibi gave no value.")
 
 
 def test_an_expectation_says_what_became_of_its_arms(tmp_path: Path) -> None:

@@ -417,11 +417,11 @@ def test_the_board_follows_a_sweep_and_keeps_the_readers_choices(browser, tmp_pa
     from tests.report.report_runs import sweep
     from tests.report.report_runs import write as finish
 
-    monkeypatch.setattr(watch, "_REST", 0.0)
-    monkeypatch.setattr(watch, "_SHARE", 0.0)
+    monkeypatch.setattr(watch, "_MIN_INTERVAL", 0.0)
+    monkeypatch.setattr(watch, "_DURATION_FACTOR", 0.0)
     values = {"post": {0: 0.90, 1: 0.91, 2: "missing"}, "pre": {0: 0.93, 1: 0.95, 2: 0.94}}
     plan = sweep(tmp_path, {"post": ["block=post_norm"], "pre": ["block=pre_norm"]}, values)
-    with Board(watch.Watched([str(plan.folder)], options={"outputs": plan.outputs})) as board:
+    with Board(watch.WatchedComparisonComparison([str(plan.folder)], options={"outputs": plan.outputs})) as board:
         thread = threading.Thread(target=board.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         page = browser.new_page()

@@ -32,10 +32,10 @@ def test_an_older_answer_is_marked_once_and_the_new_one_is_not(tmp_path: Path) -
     assert json.loads((plan.folder / stale.DATA).read_text())["stale"] is None
     stale.mark(plan.folder)
     data = json.loads((plan.folder / stale.DATA).read_text())
-    assert "with 5 of 6 cells done: the sweep was started again at" in data["stale"]
-    assert "`blockyard compare norms` gives the present one" in data["stale"]
+    assert "with 5 of 6 cells done; the sweep was started again at" in data["stale"]
+    assert "`blockyard compare norms` shows the current state" in data["stale"]
     page = (plan.folder / stale.PAGE).read_text()
-    assert "An earlier state, of" in page.partition("<noscript>")[2].partition("</noscript>")[0]
+    assert "Outdated: this is the state of" in page.partition("<noscript>")[2].partition("</noscript>")[0]
     stale.mark(plan.folder)
     assert json.loads((plan.folder / stale.DATA).read_text()) == data  # when it was marked first counts
     assert compare(plan).stale is None
@@ -78,10 +78,10 @@ def test_a_file_that_changed_since_its_plan_is_told(tmp_path: Path) -> None:
     assert warned(FILE) == []
     assert warned(f"# another header\n{FILE.replace('claim: x', 'claim: y')}source: me\n") == []
     (told,) = warned(FILE.replace("seeds: 2", "seeds: 3").replace("[norm=rms]", "[norm=layer]"))
-    assert f"{path} has changed since this plan was frozen (seeds, arms)" in told
+    assert f"{path} has changed in seeds, arms since its plan was frozen" in told
     assert f"`blockyard sweep {path}` runs what is new" in told
     (told,) = warned("claim: x\narms: [\n")
-    assert "cannot be read as a sweep file any more" in told
+    assert "is no longer a readable sweep file" in told
     (tmp_path / "other").mkdir()
     (told,) = warned(FILE.replace("seeds: 2", "seeds: 3"), tmp_path / "other" / "q.yaml")
-    assert f"this is the plan of {path}; {tmp_path / 'other' / 'q.yaml'} asks something else (seeds)" in told
+    assert f"the results are those of {path}; {tmp_path / 'other' / 'q.yaml'} differs from it in seeds" in told

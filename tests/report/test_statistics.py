@@ -9,14 +9,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.integrate import quad
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 
 from blockyard.report.stats import intervals, verdict
 from blockyard.report.stats.intervals import bca_interval, mean_of, t_interval
-from blockyard.report.stats.paired import Difference, difference, effect, permutation_p, smallest_p, t_p
-from blockyard.report.stats.statistics import between, judge
-from blockyard.report.stats.verdict import corrected, detectable, exact_from, seeds_needed
+from blockyard.report.stats.paired import (
+    Difference,
+    difference,
+    effect,
+    paired_difference,
+    permutation_p,
+    smallest_p,
+    t_p,
+)
+from blockyard.report.stats.power import detectable_effect, min_seeds_exact, seeds_needed, t_test_power
+from blockyard.report.stats.verdict import compare_arms, corrected
 
 SEEDS = (3, 5, 10)
 SWEEPS = 2_000
@@ -129,10 +138,10 @@ def test_the_effect_is_not_biased() -> None:
 
 
 def test_only_common_seeds_are_compared() -> None:
-    found = between({0: 9.0, 1: 2.0, 2: 3.5, 7: 1.0}, {2: 3.0, 7: 0.0, 1: 1.5, 9: 0.0})
+    found = paired_difference({0: 9.0, 1: 2.0, 2: 3.5, 7: 1.0}, {2: 3.0, 7: 0.0, 1: 1.5, 9: 0.0})
     assert found.n == 3
     assert found.mean == pytest.approx((1.0 + 0.5 + 0.5) / 3)
-    assert between({0: 1.0}, {1: 2.0}) == Difference(0)
+    assert paired_difference({0: 1.0}, {1: 2.0}) == Difference(0)
 
 
 def test_equal_differences_have_no_t_test_but_an_exact_one() -> None:
@@ -178,16 +187,16 @@ def test_the_verdict_follows_the_metrics_direction(direction: str, gain: str, lo
 def test_no_verdict_from_fewer_than_three_seeds(n: int) -> None:
     base = {seed: 0.5 + 0.01 * seed for seed in range(n)}
     values = {"base": base, "arm": {seed: value + 0.3 + 0.001 * seed for seed, value in base.items()}}
-    found = judge(values, "base", "max")["arm"]
+    found = compare_arms(values, "base", "max")["arm"]
     assert found.verdict == "too few seeds"
-    assert "needs at least 3" in found.words
-    assert "from 6 on the exact test can confirm it" in found.words
+    assert "a verdict needs at least 3" in found.explanation
+    assert "the exact test can confirm one from 6 on" in found.explanation
 
 
 def test_what_is_no_number_is_left_out() -> None:
     base = {0: 0.5, 1: 0.51, 2: 0.52, 3: 0.49}
     arm = {0: 0.7, 1: math.nan, 2: 0.73, 3: math.inf, 4: 0.9}
-    found = judge({"base": base, "arm": arm}, "base", "max")["arm"]
+    found = compare_arms({"base": base, "arm": arm}, "base", "max")["arm"]
     assert found.mean.n == 3
     assert found.difference is not None
     assert found.difference.n == 2
@@ -197,25 +206,27 @@ def test_what_is_no_number_is_left_out() -> None:
 def test_words_say_the_figures_and_how_many_seeds_would_do() -> None:
     arm, other = _pair(5)
     values = {"base": dict(enumerate(other)), "arm": dict(enumerate(arm)), "same": dict(enumerate(other))}
-    found = judge(values, "base", "max")
+    found = compare_arms(values, "base", "max")
     gap = found["arm"].difference
     assert gap is not None
     assert gap.effect is not None
     assert found["arm"].verdict == "no difference shown"
     needed = seeds_needed(gap.effect, 0.05 / 2)
-    assert f"about {needed} seeds would do" in found["arm"].words
-    assert found["same"].words == "No difference shown: all 5 seeds gave the same figures as base."
-    wanted = judge(values, "base", "max", interesting=0.05)["arm"].words
-    assert "for a difference of 0.05" in wanted
-    shifted = judge({"base": values["base"], "arm": {s: v + 0.2 for s, v in values["base"].items()}}, "base", "max")
-    assert "all 5 differences are equal (+0.2)" in shifted["arm"].words
+    advice = f"about {needed} seeds are needed to detect a true difference as large as the observed one"
+    assert advice in found["arm"].explanation
+    assert found["same"].explanation == "No difference shown: all 5 seeds have the same values as base."
+    wanted = compare_arms(values, "base", "max", margin=0.05)["arm"].explanation
+    assert "to detect a difference of 0.05" in wanted
+    higher = {s: v + 0.2 for s, v in values["base"].items()}
+    shifted = compare_arms({"base": values["base"], "arm": higher}, "base", "max")
+    assert "all 5 differences are equal (+0.2)" in shifted["arm"].explanation
     assert shifted["arm"].verdict == "no difference shown", "five equal differences: an exact p of 0.0625"
-    assert "6 seeds are the fewest" in shifted["arm"].words
+    assert "That test can show one from 6 seeds on" in shifted["arm"].explanation
 
 
 def test_six_equal_differences_are_enough() -> None:
     base = {seed: 0.5 + 0.01 * seed for seed in range(6)}
-    found = judge({"base": base, "arm": {s: v - 0.1 for s, v in base.items()}}, "base", "min")["arm"]
+    found = compare_arms({"base": base, "arm": {s: v - 0.1 for s, v in base.items()}}, "base", "min")["arm"]
     assert found.verdict == "better"
     assert found.difference is not None
     assert found.difference.holm_p == pytest.approx(2 / 64)
@@ -230,12 +241,40 @@ def test_advice_on_seeds_is_statsmodels() -> None:
     assert seeds_needed(0.01, 0.05) is None
     assert seeds_needed(1e6, 0.05) == 3
     for n in SEEDS:
-        assert detectable(n, 0.05) == pytest.approx(TTestPower().solve_power(nobs=n, alpha=0.05, power=0.8), rel=1e-3)
+        wanted = TTestPower().solve_power(nobs=n, alpha=0.05, power=0.8)
+        assert detectable_effect(n, 0.05) == pytest.approx(wanted, rel=1e-3)
+
+
+def _power(effect: float, n: int, alpha: float) -> float:
+    """The power of a paired t test, integrated over the estimated standard deviation s (of a true one of 1)."""
+    free, shift = n - 1, effect * math.sqrt(n)
+    critical = stats.t.isf(alpha / 2, free)
+
+    def density(s: float) -> float:
+        rejected = stats.norm.sf(critical * s - shift) + stats.norm.cdf(-critical * s - shift)
+        return 2 * free * s * stats.chi2.pdf(free * s * s, free) * rejected
+
+    end = (shift + 9) / critical
+    return float(quad(density, 0, end, limit=500, points=[max(0.0, (shift - 9) / critical)])[0])
+
+
+@pytest.mark.parametrize("alpha", [0.05 / arms for arms in (1, 2, 7, 100)])
+def test_seeds_and_effects_are_those_at_which_the_power_is_reached(alpha: float) -> None:
+    """Also where statsmodels' power is NaN: many arms and few seeds."""
+    for n in (3, 4, 5, 6, 8, 12, 30, 100):
+        effect_size = detectable_effect(n, alpha)
+        assert _power(effect_size, n, alpha) == pytest.approx(0.8, abs=1e-6)
+        assert t_test_power(effect_size, n, alpha) == pytest.approx(0.8, abs=1e-9)
+    for size in np.geomspace(0.2, 20, 25):
+        n = seeds_needed(float(size), alpha)
+        assert n is not None
+        assert _power(float(size), n, alpha) >= 0.8 - 1e-9
+        assert n == 3 or _power(float(size), n - 1, alpha) < 0.8
 
 
 def test_the_fewest_seeds_that_an_exact_test_needs() -> None:
     for arms in (1, 2, 5, 20):
-        n = exact_from(arms)
+        n = min_seeds_exact(arms)
         assert smallest_p(n) * arms <= 0.05
         assert n == 3 or smallest_p(n - 1) * arms > 0.05
 
@@ -281,7 +320,7 @@ def test_the_whole_judgement_is_made_of_those_parts(n: int) -> None:
     by_hand = []
     for sweep in figures:
         values = {str(k): dict(enumerate(map(float, row))) for k, row in enumerate(sweep)}
-        by_hand.append(any(one.verdict in ("better", "worse") for one in judge(values, "0", "max").values()))
+        by_hand.append(any(one.verdict in ("better", "worse") for one in compare_arms(values, "0", "max").values()))
     assert np.mean(by_hand) == pytest.approx(_false_positives(figures))
 
 
@@ -324,11 +363,11 @@ def test_a_bootstrap_of_few_seeds_would_cover_too_little(monkeypatch: pytest.Mon
 
 @pytest.mark.full
 def test_whole_sweeps_without_an_effect() -> None:
-    """2,000 sweeps through `judge` itself, words and all."""
+    """2,000 sweeps through `compare_arms` itself, sentences included."""
     wrong = 0
     for sweep in _sweeps(5, SWEEPS):
         values = {str(k): dict(enumerate(map(float, row))) for k, row in enumerate(sweep)}
-        wrong += any(one.verdict in ("better", "worse") for one in judge(values, "0", "max").values())
+        wrong += any(one.verdict in ("better", "worse") for one in compare_arms(values, "0", "max").values())
     assert wrong / SWEEPS <= 0.06
 
 

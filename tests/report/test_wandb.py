@@ -19,8 +19,8 @@ from blockyard.atomic_files import read_json, read_yaml, write_json, write_yaml
 from blockyard.cli import main
 from blockyard.errors import UserError
 from blockyard.report.comparison import compare
-from blockyard.report.wandb.summary_run import mirror, workspace
-from blockyard.report.wandb.workspace import _where, build
+from blockyard.report.wandb.summary_run import mirror
+from blockyard.report.wandb.workspace import _run_filter, build, workspace
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.report.page_data import HOSTILE, comparison
 from tests.report.report_runs import sweep
@@ -127,10 +127,10 @@ def test_no_error_of_wandbs_reaches_the_sweep(
     def breaks(*_: Any) -> None:
         raise how
 
-    monkeypatch.setattr("blockyard.report.wandb.summary_run._tell", breaks)
+    monkeypatch.setattr("blockyard.report.wandb.summary_run._log_run", breaks)
     assert mirror(found, plan) is None
-    assert "was not told of the comparison" in caplog.text
-    monkeypatch.setattr("blockyard.report.wandb.summary_run._tell", lambda *_: time.sleep(5))
+    assert "the comparison was not logged to W&B" in caplog.text
+    monkeypatch.setattr("blockyard.report.wandb.summary_run._log_run", lambda *_: time.sleep(5))
     started = time.monotonic()
     assert mirror(found, plan, seconds=0.3) is None
     assert time.monotonic() - started < 3
@@ -168,7 +168,7 @@ def test_the_workspace_has_the_pages_panels_over_the_sweeps_runs(tmp_path: Path,
     pytest.importorskip("wandb_workspaces")
     plan, found = answered(tmp_path)
     sent(plan, group=group)
-    where = _where(found, tmp_path)
+    where = _run_filter(found, tmp_path)
     assert (where.entity, where.project, where.group) == ("team", "yard", group)
     spec = _spec(build(found, where, "team"))
     assert (spec["entity"], spec["project"], spec["displayName"]) == ("team", "yard", plan.name)
@@ -193,7 +193,7 @@ def test_the_workspace_escapes_what_configs_say(tmp_path: Path) -> None:
     plan, found = answered(tmp_path)
     sent(plan)
     hostile = found | {"answer": HOSTILE[0], "claim": HOSTILE[1]}
-    text = json.dumps(_spec(build(hostile, _where(found, tmp_path), "team")))
+    text = json.dumps(_spec(build(hostile, _run_filter(found, tmp_path), "team")))
     assert "<script>" not in text
     assert "<img" not in text
 
@@ -220,7 +220,7 @@ def test_a_workspace_is_saved_and_its_address_told(tmp_path: Path, monkeypatch: 
         raise RuntimeError("permission denied")
 
     monkeypatch.setattr(internal, "upsert_view2", refuses)
-    with pytest.raises(UserError, match="did not make the workspace: permission denied"):
+    with pytest.raises(UserError, match="did not create the workspace: permission denied"):
         workspace(found, outputs=str(tmp_path))
 
 
@@ -235,9 +235,9 @@ def test_who_is_not_logged_in_is_told_so_with_exit_code_2(tmp_path: Path, capsys
 def test_runs_that_wandb_never_saw_or_of_two_projects_are_refused(tmp_path: Path) -> None:
     plan, found = answered(tmp_path)
     with pytest.raises(UserError, match="none of these runs was logged to W&B"):
-        _where(found, tmp_path)
+        _run_filter(found, tmp_path)
     sent(plan)
     path = plan.path(plan.cells[0]) / "run.json"
     write_json(path, read_json(path) | {"wandb": {"id": "x", "project": "other", "entity": "team"}})
     with pytest.raises(UserError, match=r"2 projects of W&B \(team/other, team/yard\)"):
-        _where(found, tmp_path)
+        _run_filter(found, tmp_path)

@@ -37,10 +37,10 @@ def run(arguments: Sequence[str]) -> int:
     if "--wandb" in flags:
         return _workspace(words.overrides, options)
     from blockyard.report.page.server import loopback, start
-    from blockyard.report.page.watch import Watched
+    from blockyard.report.page.watch import WatchedComparison
 
     host = loopback(flags.get("--host", "127.0.0.1"))
-    with start(Watched(words.overrides, options=options), host=host, port=port) as board:
+    with start(WatchedComparison(words.overrides, options=options), host=host, port=port) as board:
         sys.stdout.write(f"{board.url} shows {', '.join(words.overrides)} and follows it; Ctrl-C ends\n")
         sys.stdout.flush()
         # A job started in the background has it ignored, and could not be told to end.
@@ -55,7 +55,7 @@ def run(arguments: Sequence[str]) -> int:
 def _workspace(paths: Sequence[str], options: dict[str, Any]) -> int:
     """The same panels at W&B; says where they are."""
     from blockyard.report.comparison import compare
-    from blockyard.report.wandb.summary_run import workspace
+    from blockyard.report.wandb.workspace import workspace
 
     # A sweep's folder lies in its own outputs, whatever the command line says.
     folders = [Path(path).absolute() for path in paths if (Path(path) / "plan.json").is_file()]

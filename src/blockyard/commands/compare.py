@@ -63,7 +63,7 @@ def run(arguments: Sequence[str]) -> int:
         metric=values.get("--metric"),
         by=values.get("--by"),
         direction=values.get("--direction"),
-        interesting=_number(values.get("--interesting")),
+        margin=_number(values.get("--interesting")),
         cost_axis=values.get("--cost", "flops"),
         outputs=asked.outputs,
         changes="--html" in asked.files,  # nothing else shows them

@@ -1,1 +1,1 @@
-"""From finished runs to an answer: tidy figures, statistics, tables, the page."""
+"""Compare finished runs: loading, statistics, tables and the page."""

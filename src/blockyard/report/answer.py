@@ -1,78 +1,76 @@
-"""The answer in one or two plain sentences."""
+"""The answer of a comparison in one or two sentences."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-from blockyard.report.missing_arms import OPEN, SAID
-from blockyard.report.stats.verdict import BETTER, FEW, FEWEST, NONE, WORSE
+from blockyard.report.missing_arms import NOT_DONE, REASONS
+from blockyard.report.stats.power import MIN_SEEDS
+from blockyard.report.stats.verdict import BETTER, NO_DIFFERENCE, TOO_FEW, WORSE
 
-if TYPE_CHECKING:
-    from blockyard.report.comparison import Comparison
+_MAX_NAMED = 4
+_HEADS = {"supported": "As expected", "contradicted": "Not as expected", "undecided": "Undecided"}
 
-_NAMED = 4
-
-
-def answer(found: Comparison) -> str:
-    """What was expected and what came of it; else which arms differ from the baseline."""
-    table = _table(found)
-    if found.expect is None:
-        return table
-    head = {
-        "supported": "As expected",
-        "contradicted": "Not as expected",
-        "undecided": "Undecided",
-    }[found.expect["verdict"]]
-    return f"{head} ({found.expect['text']}): {found.expect['reason']}. {table}"
+Row = dict[str, Any]
 
 
-def _table(found: Comparison) -> str:
-    if not found.arms:
+def answer(arms: Sequence[Row], baseline: str | None, metric: str, expect: dict[str, str] | None) -> str:
+    """Return which arms differ from the baseline, after the verdict on what was expected, if anything was.
+
+    arms: the rows of a comparison (`arm_rows`); expect: text, verdict and reason of the expectation
+    """
+    summary = _summary(arms, baseline, metric)
+    if expect is None:
+        return summary
+    return f"{_HEADS[expect['verdict']]} ({expect['text']}): {expect['reason']}. {summary}"
+
+
+def _summary(arms: Sequence[Row], baseline: str | None, metric: str) -> str:
+    if not arms:
         return "There is nothing to compare."
-    if found.baseline is None:
-        return f"One arm only, {found.arms[0]['name']}: there is nothing to compare it with."
-    rows = [row for row in found.arms if row["name"] != found.baseline]
-    by_verdict: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
+    if baseline is None:
+        return f"There is one arm only, {arms[0]['name']}: nothing to compare it with."
+    others = [row for row in arms if row["name"] != baseline]
+    by_verdict: dict[str, list[Row]] = {}
+    for row in others:
         by_verdict.setdefault(row["verdict"], []).append(row)
-    parts = _judged(by_verdict)
-    lost = [f"{_listed(gone)} {said[len(gone) > 1]}" for kind, said in SAID.items() if (gone := by_verdict.get(kind))]
-    if parts:
-        few = [f"too few seeds for {_listed(by_verdict[FEW], failed=True)}"] if FEW in by_verdict else []
-        return f"On {found.metric} against {found.baseline}: {'; '.join([*parts, *few, *lost])}."
-    base = found.arm(found.baseline)
-    if not base["n"]:
-        lost.insert(0, f"the baseline {found.baseline} has no figure")
-    elif FEW in by_verdict or OPEN in by_verdict:
-        most = max((row["difference"]["n"] if row["difference"] else 0 for row in rows), default=0)
-        lost.insert(
-            0, f"{most} common seed{'s' if most != 1 else ''} with {found.baseline} at most, {FEWEST} are needed"
-        )
-    return f"No verdict on {found.metric} yet: {'; '.join(lost)}."
+    missing = [
+        f"{_names(rows)} {phrases[len(rows) > 1]}"
+        for kind, phrases in REASONS.items()
+        if (rows := by_verdict.get(kind))
+    ]
+    if results := _results(by_verdict):
+        few = [f"too few seeds for {_names(by_verdict[TOO_FEW], failed=True)}"] if TOO_FEW in by_verdict else []
+        return f"On {metric} against {baseline}: {'; '.join([*results, *few, *missing])}."
+    if not next(row for row in arms if row["name"] == baseline)["n"]:
+        missing.insert(0, f"the baseline {baseline} has no value")
+    elif TOO_FEW in by_verdict or NOT_DONE in by_verdict:
+        most = max((row["difference"]["n"] if row["difference"] else 0 for row in others), default=0)
+        plural = "s" if most != 1 else ""
+        missing.insert(0, f"at most {most} seed{plural} in common with {baseline}, {MIN_SEEDS} are needed")
+    return f"No verdict on {metric} yet: {'; '.join(missing)}."
 
 
-def _judged(by_verdict: dict[str, list[dict[str, Any]]]) -> list[str]:
+def _results(by_verdict: dict[str, list[Row]]) -> list[str]:
     parts = []
     for kind in (BETTER, WORSE):
-        if kind in by_verdict:
-            parts.append(f"{_listed(by_verdict[kind], figures=True)} {_is(by_verdict[kind])} {kind}")
-    if NONE in by_verdict:
-        parts.append(f"no difference is shown for {_listed(by_verdict[NONE])}")
+        if rows := by_verdict.get(kind):
+            parts.append(f"{_names(rows, differences=True)} {'is' if len(rows) == 1 else 'are'} {kind}")
+    if rows := by_verdict.get(NO_DIFFERENCE):
+        parts.append(f"no difference is shown for {_names(rows)}")
     return parts
 
 
-def _listed(rows: list[dict[str, Any]], *, figures: bool = False, failed: bool = False) -> str:
-    def said(row: dict[str, Any]) -> str:
-        if figures:
+def _names(rows: Sequence[Row], *, differences: bool = False, failed: bool = False) -> str:
+    """Return the names as a list in a sentence, with differences or counts of failed cells in parentheses."""
+
+    def name(row: Row) -> str:
+        if differences:
             return f"{row['name']} ({row['difference']['mean']:+.3g})"
-        many = f" ({row['failed']} of {row['planned']} failed)" if failed and row["failed"] else ""
-        return f"{row['name']}{many}"
+        note = f" ({row['failed']} of {row['planned']} failed)" if failed and row["failed"] else ""
+        return f"{row['name']}{note}"
 
-    words = [said(row) for row in rows[:_NAMED]]
-    more = [f"{len(rows) - _NAMED} more"] if len(rows) > _NAMED else []
-    every = [*words, *more]
-    return every[0] if len(every) == 1 else f"{', '.join(every[:-1])} and {every[-1]}"
-
-
-def _is(rows: list[dict[str, Any]]) -> str:
-    return "is" if len(rows) == 1 else "are"
+    parts = [name(row) for row in rows[:_MAX_NAMED]]
+    parts += [f"{len(rows) - _MAX_NAMED} more"] if len(rows) > _MAX_NAMED else []
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

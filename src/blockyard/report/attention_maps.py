@@ -1,4 +1,4 @@
-"""The attention maps that runs have kept, as the page shows them."""
+"""The attention maps that runs have saved, for the page."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from collections.abc import Iterable
 from typing import Any
 
 from blockyard.atomic_files import read_json
-from blockyard.report.load.run_record import Record
+from blockyard.report.load.run_record import RunRecord
 
 FILE = "attention.json"  # as callbacks.attention_maps names it; importing that imports torch
-MOST = 60  # maps in all; an arm shows its first so many layers and heads
+MAX_MAPS = 60  # in all; each arm shows its first layers and heads
 
 
-def maps(records: Iterable[Record]) -> list[dict[str, Any]]:
-    """The last maps of each arm's first run that has any: arm, seed, layer in words, and the map."""
-    found: dict[str, list[dict[str, Any]]] = {}
+def maps(records: Iterable[RunRecord]) -> list[dict[str, Any]]:
+    """Return the last maps of each arm's first run that has any: arm, seed, name of the layer, map."""
+    by_arm: dict[str, list[dict[str, Any]]] = {}
     for record in records:
-        if record.done and record.arm not in found and (kept := _kept(record)):
-            found[record.arm] = kept
-    each = max(1, MOST // max(1, len(found)))
-    return [one for kept in found.values() for one in kept[:each]][:MOST]
+        if record.done and record.arm not in by_arm and (saved := _saved(record)):
+            by_arm[record.arm] = saved
+    per_arm = max(1, MAX_MAPS // max(1, len(by_arm)))
+    return [each for saved in by_arm.values() for each in saved[:per_arm]][:MAX_MAPS]
 
 
-def _kept(record: Record) -> list[dict[str, Any]]:
+def _saved(record: RunRecord) -> list[dict[str, Any]]:
     try:
-        kept = read_json(record.path / FILE)["maps"]
-        last = max((one["step"] for one in kept), default=0)
+        saved = read_json(record.path / FILE)["maps"]
+        last = max((each["step"] for each in saved), default=0)
         return [
-            {"arm": record.arm, "seed": record.seed, "layer": _words(one), "image": None, "map": _rows(one["map"])}
-            for one in kept
-            if one["step"] == last
+            {"arm": record.arm, "seed": record.seed, "layer": _layer(each), "image": None, "map": _rows(each["map"])}
+            for each in saved
+            if each["step"] == last
         ]
     except (OSError, ValueError, KeyError, TypeError):
-        return []  # there is none, or it is damaged: the page has other things to show
+        return []  # missing or damaged: the page shows the rest
 
 
-def _words(one: dict[str, Any]) -> str:
-    head = one.get("head")
-    return f"block {one['layer']}" + ("" if head is None else f", head {head}")
+def _layer(saved: dict[str, Any]) -> str:
+    head = saved.get("head")
+    return f"block {saved['layer']}" + ("" if head is None else f", head {head}")
 
 
 def _rows(table: Any) -> list[list[float | None]]:

@@ -1,4 +1,9 @@
-"""What an arm really changes: options, modules of the built model, parameters."""
+"""What an arm changes against the baseline: options, modules of the built model, number of parameters.
+
+The modules are those of models built on the meta device, which allocates no weights. They are built here, not
+read from the run folders, because a run records its config and no list of modules: the config alone tells which
+modules an override replaces, also in arms whose runs have not started or come from an older version.
+"""
 
 from __future__ import annotations
 
@@ -8,81 +13,77 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from blockyard.report.load import arm_names
-from blockyard.report.load.groups import Group
+from blockyard.report.load.arm_names import RunConfig, factors, flatten, semantic_options
+from blockyard.report.load.arms import ArmRuns
 
-MOST_ARMS = 60  # beyond that, models are not sketched to be compared
-MOST_MODULES = 60
+MAX_ARMS = 60  # with more arms, no models are built to compare their modules
+MAX_MODULES = 60
 
 
 def changes(
-    group: Group, baseline: Group | None, counts: tuple[float | None, float | None], *, modules: bool = True
+    arm: ArmRuns, baseline: ArmRuns | None, parameters: tuple[float | None, float | None], *, modules: bool = True
 ) -> dict[str, Any]:
-    """The difference to the baseline: config {key: [baseline's, arm's]}, modules {path: [class, class]}, parameters.
+    """Return config {key: [baseline's, arm's]}, modules {path: [class, class]} and parameters [baseline's, arm's].
 
-    counts: parameters of the baseline and of the arm; layers that change alike are one path, with a *
+    parameters: of the baseline and of the arm. Layers that change alike are one path with a `*`.
     """
-    if baseline is None or group is baseline or not group.config or not baseline.config:
-        return {"config": {}, "modules": {}, "parameters": _counts(counts) if group is not baseline else None}
+    if baseline is None or arm is baseline or not arm.config or not baseline.config:
+        return {"config": {}, "modules": {}, "parameters": _counts(parameters) if arm is not baseline else None}
     return {
-        "config": options(group, baseline),
-        "modules": module_changes(group, baseline) if modules else {},
-        "parameters": _counts(counts),
+        "config": option_changes(arm, baseline),
+        "modules": module_changes(arm, baseline) if modules else {},
+        "parameters": _counts(parameters),
     }
 
 
-def options(group: Group, baseline: Group) -> dict[str, list[Any]]:
-    """Every option that changes what is computed and differs; a choice under its family's name."""
-    kinds = {
-        "base": arm_names.Kind(baseline.config, baseline.choices),
-        "arm": arm_names.Kind(group.config, group.choices),
-    }
-    flat = {name: arm_names.flatten(kind.config) for name, kind in kinds.items()}
-    meaning = {name: arm_names.meaning(kind.config) for name, kind in kinds.items()}
-    found: dict[str, list[Any]] = {}
-    for family, values in arm_names.factors(kinds).items():
-        found[family] = [values.get("base"), values.get("arm")]
-    for key in dict.fromkeys([*meaning["base"], *meaning["arm"]]):
-        both = [flat[name].get(key) for name in ("base", "arm")]
-        if both[0] != both[1] and not key.endswith(("_target_", "_partial_")):
-            found.setdefault(key, both)
-    return found
+def option_changes(arm: ArmRuns, baseline: ArmRuns) -> dict[str, list[Any]]:
+    """Return every option that changes the result and differs; a choice under its family's name."""
+    configs = [RunConfig(each.config, each.choices) for each in (baseline, arm)]
+    flat = [flatten(each.config) for each in configs]
+    options = [semantic_options(each.config) for each in configs]
+    differing = factors({"baseline": configs[0], "arm": configs[1]})
+    result = {key: [values.get("baseline"), values.get("arm")] for key, values in differing.items()}
+    for key in dict.fromkeys([*options[0], *options[1]]):
+        pair = [flat[0].get(key), flat[1].get(key)]
+        if pair[0] != pair[1] and not key.endswith(("_target_", "_partial_")):
+            result.setdefault(key, pair)
+    return result
 
 
-def module_changes(group: Group, baseline: Group) -> dict[str, list[str | None]]:
-    """Modules of another class, or that only one model has; empty where a model cannot be sketched."""
-    theirs, ours = _modules(_key(baseline.config)), _modules(_key(group.config))
-    if theirs is None or ours is None:
+def module_changes(arm: ArmRuns, baseline: ArmRuns) -> dict[str, list[str | None]]:
+    """Return the modules whose class differs or that only one model has; empty where a model cannot be built."""
+    before, after = _modules(_cache_key(baseline.config)), _modules(_cache_key(arm.config))
+    if before is None or after is None:
         return {}
-    found: dict[str, list[str | None]] = {}
-    for path in dict.fromkeys([*theirs, *ours]):
-        pair = [theirs.get(path), ours.get(path)]
+    result: dict[str, list[str | None]] = {}
+    for path in dict.fromkeys([*before, *after]):
+        pair = [before.get(path), after.get(path)]
         parent = path.rpartition(".")[0]
-        # What lies inside a module that only one of them has is said with it.
-        if pair[0] != pair[1] and not (None in pair and None in found.get(re.sub(r"\d+", "*", parent), ())):
-            found.setdefault(re.sub(r"(?<![^.])\d+(?![^.])", "*", path), pair)
-        if len(found) >= MOST_MODULES:
+        # The contents of a module that only one model has are implied by that module.
+        if pair[0] != pair[1] and not (None in pair and None in result.get(re.sub(r"\d+", "*", parent), ())):
+            result.setdefault(re.sub(r"(?<![^.])\d+(?![^.])", "*", path), pair)
+        if len(result) >= MAX_MODULES:
             break
-    return found
+    return result
 
 
-def _counts(counts: tuple[float | None, float | None]) -> list[int | None] | None:
-    if counts[0] is None and counts[1] is None:
+def _counts(parameters: tuple[float | None, float | None]) -> list[int | None] | None:
+    if parameters[0] is None and parameters[1] is None:
         return None
-    return [None if count is None else int(count) for count in counts]
+    return [None if count is None else int(count) for count in parameters]
 
 
-def _key(config: Mapping[str, Any]) -> str:
+def _cache_key(config: Mapping[str, Any]) -> str:
     return json.dumps({**config, "allow": [], "seed": 0}, sort_keys=True, default=str)
 
 
 @lru_cache(maxsize=256)
-def _modules(text: str) -> dict[str, str] | None:
-    # Without the packages that the config allows itself: the folder may come from anywhere.
+def _modules(config: str) -> dict[str, str] | None:
+    # Without the packages that the config allows: the folder may come from anywhere.
     from blockyard.config import build
 
     try:
-        model = build.Components(json.loads(text)).meta_model()
+        model = build.Components(json.loads(config)).meta_model()
     except (ValueError, TypeError, KeyError, AttributeError, OSError, RuntimeError, AssertionError):
         return None
     return {path: type(module).__name__ for path, module in model.named_modules() if path}

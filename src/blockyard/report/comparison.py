@@ -1,4 +1,4 @@
-"""The answer to a question, as plain data: what every table, page and notebook is made from.
+"""Compare the arms of a sweep, or any runs. Every table, page and notebook shows the result of `compare`.
 
 comparison = blockyard.compare("outputs/sweeps/norm_placement")
 print(comparison.answer)
@@ -13,21 +13,26 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from blockyard.errors import UserError
-from blockyard.report import attention_maps, curves, fairness, provenance
-from blockyard.report import tables as arm_rows
+from blockyard.report import attention_maps, fairness
 from blockyard.report.answer import answer
-from blockyard.report.cost_table import AXES, KEYS
-from blockyard.report.load.gather import Selection, gather
-from blockyard.report.load.groups import Gathered
-from blockyard.report.load.metric_direction import default_metric, direction_of, directions
-from blockyard.report.missing_arms import SAID, absent
+from blockyard.report.arm_rows import arm_rows, cell_row
+from blockyard.report.costs import AXES
+from blockyard.report.curves import curves
+from blockyard.report.load.arms import ComparisonInput
+from blockyard.report.load.metrics import choose_metric, direction_of, directions, metric_names
+from blockyard.report.load.selection import Selection, load_selection
+from blockyard.report.missing_arms import missing_result
+from blockyard.report.provenance import provenance
 from blockyard.report.render.markdown import markdown
-from blockyard.report.stats import effects, expectations, statistics
+from blockyard.report.stats import effects
+from blockyard.report.stats.expectations import Outcome, evaluate
+from blockyard.report.stats.paired import Values
+from blockyard.report.stats.verdict import ArmResult, compare_arms
 
 
 @dataclass
 class Comparison:
-    """Every figure of a comparison. `as_dict` gives it as JSON can hold it."""
+    """The result of a comparison. `as_dict` returns it as JSON can hold it."""
 
     title: str
     claim: str | None
@@ -38,9 +43,9 @@ class Comparison:
     metrics: list[str]
     directions: dict[str, str]
     baseline: str | None
-    answer: str = ""
+    answer: str
     stale: str | None = None  # of a file that is older than a later start of its sweep: since when
-    margin: float | None = None  # the smallest difference that matters, where one was said
+    margin: float | None = None  # the smallest difference that matters, where one was set
     expect: dict[str, str] | None = None
     warnings: list[str] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
@@ -54,107 +59,142 @@ class Comparison:
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """A copy as plain JSON: what is no number is null, never NaN."""
-        return {one.name: plain(getattr(self, one.name)) for one in fields(self)}
+        """Return a copy as plain JSON; NaN and infinity become None."""
+        return {each.name: plain(getattr(self, each.name)) for each in fields(self)}
 
     def arm(self, name: str) -> dict[str, Any]:
-        """The row of an arm. Raises KeyError."""
-        return next((row for row in self.arms if row["name"] == name), None) or _no_arm(name)
+        """Return the row of an arm. Raises KeyError."""
+        for row in self.arms:
+            if row["name"] == name:
+                return row
+        raise KeyError(name)
 
     def _repr_markdown_(self) -> str:
-        """The table, for a notebook."""
+        """Return the table, for a notebook."""
         return markdown(self.as_dict())
 
 
 def compare(
-    asked: Selection,
+    selection: Selection,
     *,
     baseline: str | None = None,
     metric: str | None = None,
     by: str | None = None,
     direction: str | None = None,
-    interesting: float | None = None,
+    margin: float | None = None,
     cost_axis: str = "flops",
     outputs: str | os.PathLike[str] = "outputs",
     changes: bool = True,
 ) -> Comparison:
-    """Judge the arms of a sweep, or of any runs.
+    """Compare the arms of a sweep, or any runs, with a baseline, paired by seed.
 
-    asked: a plan, or paths, names and ids: of a sweep, of runs, of a folder of many runs
-    baseline: an arm's name; default the sweep's, else the arm that was run first
-    metric: default the sweep's, else the objective's on test; a cost may be asked too (step_seconds)
-    by: a config key whose values are the arms; direction: max or min, where the metric does not say
-    interesting: the smallest difference that matters, in the metric's unit
-    cost_axis: what quality is weighed against: flops, parameters, step_seconds, ...
-    changes: whether to work out what each arm changes in config and model; takes a few seconds
+    selection: a plan, or paths, names and ids: of a sweep, of runs, of a folder of many runs
+    baseline: an arm's name; default the sweep's, else the arm with the most finished runs
+    metric: default the sweep's, else the objective's on test; a cost is possible too (step_seconds)
+    by: a config key whose values are the arms; direction: max or min, where the metric does not tell
+    margin: the smallest difference that matters, in the metric's unit; default the sweep's
+    cost_axis: the cost that quality is weighed against: flops, parameters, step_seconds, ...
+    changes: whether to compute what each arm changes in config and model; takes a few seconds
 
-    Raises UserError for what is not there, and where two arms built the same model.
+    Raises UserError for what does not exist, and where two arms built the same model.
     """
     if cost_axis not in AXES:
-        raise UserError(f"cost_axis={cost_axis}: takes one of {', '.join(AXES)}")
+        raise UserError(f"cost_axis={cost_axis}: expected one of {', '.join(AXES)}")
     if direction not in (None, "min", "max"):
-        raise UserError(f"direction={direction}: takes max or min")
-    found = gather(asked, outputs=outputs, by=by)
-    ways = directions(found.records)
-    metrics = _metrics(found)
-    metric = _metric(metric or found.metric, metrics, found)
-    own = found.direction if metric == found.metric else None
-    way = direction_of(metric, ways, direction or ways.get(metric) or own)
-    ways[metric] = way
-    base = _baseline(baseline, found)
-    values = {group.name: group.values(metric) for group in found.groups}
-    question = found.question or {}
-    # What a question expects, and its margin, is about its own metric.
-    expected, warnings = question.get("expect"), fairness.warnings(found, metric)
-    if metric != found.metric:
-        warnings += [f"not judged here, because it is said of {found.metric}: expect ({expected})"] if expected else []
+        raise UserError(f"direction={direction}: expected max or min")
+    data = load_selection(selection, outputs=outputs, by=by)
+    metric = choose_metric(metric, data)
+    known = directions(data.records)
+    own = data.direction if metric == data.metric else None
+    direction = known[metric] = direction_of(metric, known, direction or known.get(metric) or own)
+    baseline = _baseline(baseline, data)
+    question = data.question or {}
+    expected, warnings = question.get("expect"), fairness.warnings(data, metric)
+    # The expectation and the margin of a sweep refer to its own metric.
+    if metric == data.metric:
+        margin = margin or question.get("margin")
+    elif expected:
+        warnings.append(f"the expectation ({expected}) is not evaluated: it refers to {data.metric}")
         expected = None
-    elif interesting is None:
-        interesting = question.get("margin")
-    judged = statistics.judge(values, base, way, interesting=interesting)
-    rows = arm_rows.rows(found, judged, base, metric, metrics, way, AXES[cost_axis], told=changes)
-    lacking = {group.name: absent(group, metric, found.records) for group in found.groups}
-    gone = {arm: SAID[why.verdict][0] for arm, why in lacking.items() if why is not None}
-    made = Comparison(
-        title=found.title,
+    values = {arm.name: arm.values(metric) for arm in data.arms}
+    results = compare_arms(values, baseline, direction, margin=margin)
+    reasons = ((arm.name, missing_result(arm, metric, data.records)) for arm in data.arms)
+    missing = {name: reason for name, reason in reasons if reason is not None}
+    phrases = {name: reason.phrase for name, reason in missing.items()}
+    expect = _expect(expected, values, direction, margin, phrases) if expected else None
+    rows = arm_rows(
+        data,
+        results,
+        missing,
+        baseline=baseline,
+        metric=metric,
+        direction=direction,
+        cost=AXES[cost_axis],
+        with_changes=changes,
+    )
+    names = metric_names(data.records)
+    return Comparison(
+        title=data.title,
         claim=question.get("claim"),
         source=question.get("source"),
-        question=found.question,
+        question=data.question,
         metric=metric,
-        direction=way,
-        metrics=metrics,
-        directions={name: ways[name] for name in {*metrics, *ways} if name in ways},
-        baseline=base,
-        margin=interesting,
-        expect=_expected(expected, values, way, interesting, gone),
+        direction=direction,
+        metrics=names,
+        directions={name: known[name] for name in {*names, *known} if name in known},
+        baseline=baseline,
+        answer=answer(rows, baseline, metric, expect),
+        margin=margin,
+        expect=expect,
         warnings=warnings,
-        seeds=sorted({run.seed for group in found.groups for run in group.runs}),
+        seeds=sorted({run.seed for arm in data.arms for run in arm.runs}),
         arms=rows,
-        effects=_effects(found, values, judged, base),
-        cells=[arm_rows.cell(record) for record in found.records],
-        curves=curves.curves(found.records, {group.name: arm_rows.flops(group) for group in found.groups}),
-        tuning=found.tuning,
-        attention=attention_maps.maps(found.records),
+        effects=_effects(data, values, results, baseline),
+        cells=[cell_row(record) for record in data.records],
+        curves=curves(data.records, {row["name"]: row["cost"]["flops_per_sample"] for row in rows}),
+        tuning=data.tuning,
+        attention=attention_maps.maps(data.records),
         cost_axis=cost_axis,
-        provenance=provenance.provenance(found),
+        provenance=provenance(data),
     )
-    made.answer = answer(made)
-    return made
 
 
-def _expected(
-    text: str | None, values: statistics.Values, direction: str, interesting: float | None, lacking: dict[str, str]
-) -> dict[str, str] | None:
-    if not text:
-        return None
+def _baseline(requested: str | None, data: ComparisonInput) -> str | None:
+    """Return the name of the baseline: the requested one (a unique part of its name will do) or the sweep's."""
+    names = [arm.name for arm in data.arms]
+    name = requested or data.baseline
+    if name is not None and name not in names:
+        matches = [each for each in names if name in each]
+        if len(matches) == 1:
+            return matches[0]
+        raise UserError(f"baseline={name}: no such arm; there are {', '.join(names)}")
+    if name is None and len(names) > 1:
+        # The arm with the most runs allows the most paired comparisons.
+        name = max(data.arms, key=lambda arm: len(arm.done)).name
+        data.warnings.append(f"no baseline was given; {name} is used (--baseline ARM selects another)")
+    return name
+
+
+def _expect(text: str, values: Values, direction: str, margin: float | None, missing: dict[str, str]) -> dict[str, str]:
     try:
-        return expectations.judge(text, values, direction, interesting=interesting, lacking=lacking).as_dict()
-    except UserError as error:  # a sweep's file says so before; the figures of a frozen plan stand all the same
-        return expectations.Judgement(text, "undecided", str(error).removeprefix("expect: ")).as_dict()
+        return evaluate(text, values, direction, margin=margin, missing=missing).as_dict()
+    except UserError as error:  # reported when the sweep file is read; the results of a frozen plan remain valid
+        return Outcome(text, "undecided", str(error).removeprefix("expect: ")).as_dict()
+
+
+def _effects(
+    data: ComparisonInput, values: Values, results: dict[str, ArmResult], baseline: str | None
+) -> dict[str, Any] | None:
+    levels = {arm.name: arm.levels for arm in data.arms if arm.levels}
+    if data.kind == "one_at_a_time":
+        return effects.single_factor_effects(results, levels, baseline) if baseline else None
+    if data.kind in ("grid", "inferred") and len(levels) == len(data.arms) and effects.is_grid(levels):
+        return effects.grid_effects(values, levels)
+    return None
 
 
 def plain(value: Any) -> Any:
-    """A copy that JSON can hold: null for NaN and infinity, lists for tuples, text for keys and paths."""
+    """Return a copy that JSON can hold: None for NaN and infinity, lists for tuples, text for keys and paths."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -164,56 +204,3 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value
     return str(value)
-
-
-def _metrics(found: Gathered) -> list[str]:
-    names = dict.fromkeys(name for run in found.records for name in run.metrics)
-    return sorted(names, key=lambda name: (not name.startswith("test/"), name))
-
-
-def _metric(asked: str | None, metrics: list[str], found: Gathered) -> str:
-    if asked is None:
-        asked = default_metric(found.records)
-    if asked is None:
-        done = sum(run.done for run in found.records)
-        if done or not found.question:
-            raise UserError(f"none of the {len(found.records)} runs has a metric yet; {done} are done")
-        return "test/loss"  # a sweep that has just begun: there is nothing to show yet
-    costs = [key for key in KEYS if any(key in run.cost for run in found.records)]
-    if metrics and asked not in (*metrics, *costs):
-        twins = [name for name in (f"test/{asked}", f"val/{asked}") if name in metrics]
-        if twins:
-            return twins[0]
-        raise UserError(f"metric={asked}: no run has it; there are {', '.join([*metrics, *costs])}")
-    return asked
-
-
-def _baseline(asked: str | None, found: Gathered) -> str | None:
-    names = [group.name for group in found.groups]
-    wanted = asked or found.baseline
-    if wanted is not None and wanted not in names:
-        near = [name for name in names if wanted in name]
-        if len(near) == 1:
-            return near[0]
-        raise UserError(f"baseline={wanted}: there is no such arm; there are {', '.join(names)}")
-    if wanted is None and len(names) > 1:
-        # The one with the most runs allows the most comparisons; of equals the first.
-        first = max(found.groups, key=lambda group: len(group.done)).name
-        found.warnings.append(f"no baseline was named: it is {first}; --baseline ARM takes another")
-        return first
-    return wanted
-
-
-def _effects(
-    found: Gathered, values: statistics.Values, judged: dict[str, statistics.Judged], base: str | None
-) -> dict[str, Any] | None:
-    levels = {group.name: group.levels for group in found.groups if group.levels}
-    if found.kind == "one_at_a_time":
-        return effects.simple(judged, levels, base) if base else None
-    if found.kind in ("grid", "found") and len(levels) == len(found.groups) and effects.is_grid(levels):
-        return effects.of_grid(values, levels)
-    return None
-
-
-def _no_arm(name: str) -> dict[str, Any]:
-    raise KeyError(name)

@@ -1,156 +1,159 @@
-"""What makes a table say less than it seems to: everything that differs between arms and was not asked about."""
+"""Warnings about a comparison: missing cells, unequal tuning, and everything that differs between the runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
-from blockyard.report.load.groups import Gathered, Group
-from blockyard.report.load.run_record import Record
+from blockyard.report.load.arms import ArmRuns, ComparisonInput
+from blockyard.report.load.run_record import RunRecord
 
-_NAMED = 6
+_MAX_NAMED = 6
 
-
-def warnings(gathered: Gathered, metric: str | None) -> list[str]:
-    """Every reason to read the table with care, one sentence each."""
-    groups = gathered.groups
-    found = [*gathered.warnings, *_cells(groups), *_no_number(groups, metric)]
-    found += [*_budgets(groups), *_weights(groups)]
-    for what, of in FACTS:
-        found += _differ(what, groups, of)
-    found += [*_code(groups), *_load(groups)]
-    return list(dict.fromkeys(found))
+Fact = Callable[[RunRecord], Hashable]
 
 
-def _fingerprint(run: Record) -> Hashable:
+def warnings(data: ComparisonInput, metric: str | None) -> list[str]:
+    """Return every reason to read the table with care, one sentence each."""
+    arms = data.arms
+    lines = [*data.warnings, *_unfinished(arms), *_without_metric(arms, metric), *_tuning(arms), *_last_weights(arms)]
+    for name, fact in FACTS:
+        lines += _differences(name, arms, fact)
+    lines += [*_code(arms), *_load(arms)]
+    return list(dict.fromkeys(lines))
+
+
+def _fingerprint(run: RunRecord) -> Hashable:
     return str(run.data["fingerprint"])[:12] if run.data.get("fingerprint") else None
 
 
-def _split(run: Record) -> Hashable:
+def _split_sizes(run: RunRecord) -> Hashable:
     sizes = [run.data.get(part) for part in ("train", "validation", "test")]
     return None if None in sizes else "/".join(map(str, sizes))
 
 
-def _precision(run: Record) -> Hashable:
-    found = run.summary.get("precision")
-    return found.get("precision") if isinstance(found, dict) else found
+def _precision(run: RunRecord) -> Hashable:
+    precision = run.summary.get("precision")
+    return precision.get("precision") if isinstance(precision, dict) else precision
 
 
-def _plain(key: str) -> Callable[[Record], Hashable]:
+def _summary_value(key: str) -> Fact:
     return lambda run: run.summary.get(key)
 
 
-FACTS: tuple[tuple[str, Callable[[Record], Hashable]], ...] = (
+FACTS: tuple[tuple[str, Fact], ...] = (
     ("data (fingerprint)", _fingerprint),
-    ("sizes of train/validation/test", _split),
+    ("sizes of train/validation/test", _split_sizes),
     ("precision", _precision),
-    ("device", _plain("device")),
-    ("threads", _plain("threads")),
-    ("processes", _plain("processes")),
+    ("device", _summary_value("device")),
+    ("threads", _summary_value("threads")),
+    ("processes", _summary_value("processes")),
 )
 
 
-def _differ(what: str, groups: list[Group], of: Callable[[Record], Hashable]) -> Iterator[str]:
-    """One sentence where the finished runs do not all have the same of something."""
+def _differences(name: str, arms: list[ArmRuns], fact: Fact) -> Iterator[str]:
+    """Yield one sentence where the finished runs differ in a fact."""
     by_value: dict[Hashable, dict[str, None]] = {}
-    for group in groups:
-        for run in group.done:
-            value = of(run)
-            by_value.setdefault(value if isinstance(value, Hashable) else repr(value), {})[group.name] = None
+    for arm in arms:
+        for run in arm.done:
+            value = fact(run)
+            by_value.setdefault(value if isinstance(value, Hashable) else repr(value), {})[arm.name] = None
     by_value.pop(None, None)
     if len(by_value) > 1:
         parts = [f"{value} ({_listed(list(names))})" for value, names in by_value.items()]
-        within = any(sum(name in names for names in by_value.values()) > 1 for name in by_value[next(iter(by_value))])
+        within = any(sum(each in names for names in by_value.values()) > 1 for each in by_value[next(iter(by_value))])
         note = ", also within an arm" if within else ""
-        yield f"the runs differ in {what}{note}: {'; '.join(parts[:_NAMED])}"
+        yield f"the runs differ in {name}{note}: {'; '.join(parts[:_MAX_NAMED])}"
 
 
-def _code(groups: list[Group]) -> Iterator[str]:
-    yield from _differ("code (git commit)", groups, _commit)
+def _code(arms: list[ArmRuns]) -> Iterator[str]:
+    yield from _differences("code (git commit)", arms, _commit)
     for package in ("blockyard", "torch", "numpy"):
-        yield from _differ(f"version of {package}", groups, _version(package))
-    dirty = [group.name for group in groups if any(_git(run).get("dirty") for run in group.done)]
-    changes = {_git(run).get("diff_hash") for group in groups for run in group.done}
+        yield from _differences(f"version of {package}", arms, _version(package))
+    dirty = any(_git(run).get("dirty") for arm in arms for run in arm.done)
+    changes = {_git(run).get("diff_hash") for arm in arms for run in arm.done}
     if dirty and len(changes) == 1:
-        yield "the code had changes that were not committed; they were the same for all runs"
+        yield "the code had uncommitted changes, the same for all runs"
 
 
-def _load(groups: list[Group]) -> Iterator[str]:
-    """Times of runs that shared the machine with more or fewer others say little of the arms."""
-    loads = [load for group in groups for run in group.done if isinstance(load := run.summary.get("load"), int | float)]
+def _load(arms: list[ArmRuns]) -> Iterator[str]:
+    """Yield a warning where some runs shared the machine with more processes than others."""
+    loads = [load for arm in arms for run in arm.done if isinstance(load := run.summary.get("load"), int | float)]
     if loads and max(loads) > 1.0 + 1.5 * min(loads):
         yield (
-            f"the machine was not equally busy for all runs (load {min(loads):.1f} to {max(loads):.1f}): "
-            "step times, throughput and seconds say little of the arms"
+            f"the load of the machine differed between runs ({min(loads):.1f} to {max(loads):.1f}): "
+            "step times, throughput and training times are not comparable between arms"
         )
 
 
-def _git(run: Record) -> dict[str, Any]:
-    found = run.facts.get("git")
-    return found if isinstance(found, dict) else {}
+def _git(run: RunRecord) -> dict[str, Any]:
+    git = run.facts.get("git")
+    return git if isinstance(git, dict) else {}
 
 
-def _commit(run: Record) -> Hashable:
+def _commit(run: RunRecord) -> Hashable:
     git = _git(run)
     if not git.get("commit"):
         return None
     return str(git["commit"])[:10] + (f" with changes {git['diff_hash']}" if git.get("diff_hash") else "")
 
 
-def _version(package: str) -> Callable[[Record], Hashable]:
-    def of(run: Record) -> Hashable:
+def _version(package: str) -> Fact:
+    def version(run: RunRecord) -> Hashable:
         versions = run.facts.get("versions")
         return versions.get(package) if isinstance(versions, dict) else None
 
-    return of
+    return version
 
 
-def _cells(groups: list[Group]) -> Iterator[str]:
-    for group in groups:
-        if group.refused and not group.runs:
-            yield f"{group.name} was refused: {'; '.join(group.refused)}"
+def _unfinished(arms: list[ArmRuns]) -> Iterator[str]:
+    for arm in arms:
+        if arm.refused and not arm.runs:
+            yield f"{arm.name} was refused: {'; '.join(arm.refused)}"
             continue
-        if group.refused:
-            yield f"{group.name}: a setting was refused: {'; '.join(group.refused)}"
-        if not group.runs and group.planned:
-            yield f"{group.name}: no setting is chosen yet; none was run to its end on all its seeds"
+        if arm.refused:
+            yield f"{arm.name}: a setting was refused: {'; '.join(arm.refused)}"
+        if not arm.runs and arm.planned:
+            yield f"{arm.name}: no setting is chosen yet; none has finished on all its seeds"
             continue
-        states: dict[str, list[Record]] = {}
-        for run in group.runs:
+        states: dict[str, list[RunRecord]] = {}
+        for run in arm.runs:
             if not run.done:
                 states.setdefault(run.state, []).append(run)
         for state, runs in states.items():
-            seeds = ", ".join(str(run.seed) for run in runs)
             reasons = dict.fromkeys(run.reason for run in runs if run.reason and state in ("failed", "interrupted"))
             why = f" ({'; '.join(map(str, reasons))})" if reasons else ""
-            yield f"{group.name}: {len(runs)} of {group.planned} cells {state}{why}, seed {seeds}"
+            yield f"{arm.name}: {len(runs)} of {arm.planned} cells {state}{why}, seed {_seeds(runs)}"
 
 
-def _no_number(groups: list[Group], metric: str | None) -> Iterator[str]:
-    for group in groups if metric else ():
-        lacking = [run for run in group.done if run.figure(str(metric)) is None]
-        if lacking:
-            why = dict.fromkeys(run.reason or f"it has no {metric}" for run in lacking)
-            seeds = ", ".join(str(run.seed) for run in lacking)
-            yield f"{group.name}: {len(lacking)} finished runs give no {metric} ({'; '.join(why)}), seed {seeds}"
+def _without_metric(arms: list[ArmRuns], metric: str | None) -> Iterator[str]:
+    for arm in arms if metric else ():
+        runs = [run for run in arm.done if run.value(str(metric)) is None]
+        if runs:
+            reasons = dict.fromkeys(run.reason or "not recorded" for run in runs)
+            yield f"{arm.name}: {len(runs)} finished runs have no {metric} ({'; '.join(reasons)}), seed {_seeds(runs)}"
 
 
-def _budgets(groups: list[Group]) -> Iterator[str]:
-    tried = {group.name: group.tried for group in groups if group.tried is not None}
+def _tuning(arms: list[ArmRuns]) -> Iterator[str]:
+    tried = {arm.name: arm.tried for arm in arms if arm.tried is not None}
     if len(set(tried.values())) > 1:
-        parts = ", ".join(f"{name} {count}" for name, count in tried.items())
-        yield f"the arms were not tuned alike; settings tried: {parts}"
-    untuned = [group.name for group in groups if group.tried is None and group.runs]
+        counts = ", ".join(f"{name} {count}" for name, count in tried.items())
+        yield f"the arms had different tuning budgets; settings tried: {counts}"
+    untuned = [arm.name for arm in arms if arm.tried is None and arm.runs]
     if tried and untuned:
-        yield f"not all arms were tuned: {_listed(untuned)} had no choice of settings"
+        yield f"some arms were tuned, but not {_listed(untuned)}"
 
 
-def _weights(groups: list[Group]) -> Iterator[str]:
-    last = [run.run for group in groups for run in group.done if run.summary.get("weights") not in (None, "best.ckpt")]
+def _last_weights(arms: list[ArmRuns]) -> Iterator[str]:
+    last = [run.run for arm in arms for run in arm.done if run.summary.get("weights") not in (None, "best.ckpt")]
     if last:
-        yield f"tested with the last weights, not the best: {_listed(last)}"
+        yield f"tested with the last weights instead of the best: {_listed(last)}"
+
+
+def _seeds(runs: list[RunRecord]) -> str:
+    return ", ".join(str(run.seed) for run in runs)
 
 
 def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + more

@@ -1,4 +1,4 @@
-"""Arms without a figure: what became of each, so that none is taken for one with too few seeds."""
+"""Why an arm has no result. Such an arm failed, was refused or is not done yet; it is not one with too few seeds."""
 
 from __future__ import annotations
 
@@ -6,43 +6,48 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from blockyard.report.load.groups import Group
-from blockyard.report.load.run_record import Record
+from blockyard.report.load.arms import ArmRuns
+from blockyard.report.load.run_record import RunRecord
 
-REFUSED, FAILED, FIGURELESS, OPEN = "refused", "failed", "no figure", "not done yet"
-# As a sentence says it of one arm, and of several.
-SAID = {
+REFUSED, FAILED, NO_VALUE, NOT_DONE = "refused", "failed", "no value", "not done yet"
+# How a sentence goes on after the name of one arm, and after the names of several.
+REASONS = {
     FAILED: ("failed", "failed"),
     REFUSED: ("was refused", "were refused"),
-    FIGURELESS: ("gave no figure", "gave no figure"),
-    OPEN: ("is not done yet", "are not done yet"),
+    NO_VALUE: ("gave no value", "gave no value"),
+    NOT_DONE: ("is not done yet", "are not done yet"),
 }
 
 
 @dataclass(frozen=True)
-class Absent:
-    """Why an arm has no figure. verdict: one of REFUSED, FAILED, FIGURELESS, OPEN; words: a sentence."""
+class MissingResult:
+    """Why an arm has no result. verdict: one of REFUSED, FAILED, NO_VALUE, NOT_DONE; explanation: a sentence."""
 
     verdict: str
-    words: str
+    explanation: str
+
+    @property
+    def phrase(self) -> str:
+        """The reason as it reads after the arm's name: "was refused"."""
+        return REASONS[self.verdict][0]
 
 
-def absent(group: Group, metric: str, records: Sequence[Record]) -> Absent | None:
-    """What became of an arm that has no figure of a metric; None for one that has.
+def missing_result(arm: ArmRuns, metric: str, records: Sequence[RunRecord]) -> MissingResult | None:
+    """Return why an arm has no value of a metric; None for an arm that has one.
 
-    records: of the whole sweep, where the runs of settings that were not chosen are too
+    records: of the whole sweep, including runs of settings that were not chosen
     """
-    if group.values(metric):
+    if arm.values(metric):
         return None
-    if group.refused and not group.runs:
-        return Absent(REFUSED, f"It was refused: {'; '.join(group.refused)}.")
-    if group.done:
-        return Absent(FIGURELESS, f"Its {len(group.done)} finished runs give no {metric}.")
-    mine = group.runs or [run for run in records if run.arm == group.name]
-    states = Counter(run.state for run in mine)
-    if mine and set(states) == {"failed"}:
-        why = list(dict.fromkeys(run.reason for run in mine if run.reason))
-        more = f" and {len(why) - 1} more reasons" if len(why) > 1 else ""
-        return Absent(FAILED, f"All {len(mine)} cells failed{f': {why[0]}{more}' if why else ''}.")
-    said = ", ".join(f"{count} {state}" for state, count in states.items())
-    return Absent(OPEN, f"No cell that counts is done yet{f': {said}' if said else ''}.")
+    if arm.refused and not arm.runs:
+        return MissingResult(REFUSED, f"It was refused: {'; '.join(arm.refused)}.")
+    if arm.done:
+        return MissingResult(NO_VALUE, f"Its {len(arm.done)} finished runs have no {metric}.")
+    runs = arm.runs or [run for run in records if run.arm == arm.name]
+    states = Counter(run.state for run in runs)
+    if runs and set(states) == {"failed"}:
+        reasons = list(dict.fromkeys(run.reason for run in runs if run.reason))
+        more = f" and {len(reasons) - 1} more reasons" if len(reasons) > 1 else ""
+        return MissingResult(FAILED, f"All {len(runs)} cells failed{f': {reasons[0]}{more}' if reasons else ''}.")
+    counts = ", ".join(f"{count} {state}" for state, count in states.items())
+    return MissingResult(NOT_DONE, f"None of its cells is done yet{f': {counts}' if counts else ''}.")

@@ -1,39 +1,36 @@
-"""Where the figures come from."""
+"""Where the results come from: code, versions, machine, command, data."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Any
 
-from blockyard.report.load.groups import Gathered
+from blockyard.report.load.arms import ComparisonInput
 from blockyard.runs.status import now
 
 
-def provenance(found: Gathered) -> dict[str, Any]:
-    """Time, code, versions, machine, command, data, what the planner decided, what memory means.
+def provenance(data: ComparisonInput) -> dict[str, Any]:
+    """Return time, code, versions, host, command, data, the planner's notes and what peak memory measures.
 
-    Of runs that differ, what most of them have.
+    Where runs differ, the most common value.
     """
-    facts = [run.facts for run in found.records if run.facts]
-    git = _most([fact.get("git") for fact in facts])
-    data = [run.data for run in found.records if run.data.get("fingerprint")]
-    memories = [run.summary.get("peak_memory") for run in found.records]
-    host = _most([fact.get("host") for fact in facts])
+    facts = [run.facts for run in data.records if run.facts]
+    memory = [run.summary.get("peak_memory") for run in data.records]
     return {
         "time": now(),
-        "code": git,
-        "versions": _most([fact.get("versions") for fact in facts]),
-        "host": host,
-        "command": found.facts.get("command") or _most([fact.get("command") for fact in facts]),
-        "data": _most(data),
-        "notes": list(found.notes),
-        "memory": _most([memory.get("kind") for memory in memories if isinstance(memory, dict)]),
+        "code": _most_common([each.get("git") for each in facts]),
+        "versions": _most_common([each.get("versions") for each in facts]),
+        "host": _most_common([each.get("host") for each in facts]),
+        "command": data.facts.get("command") or _most_common([each.get("command") for each in facts]),
+        "data": _most_common([run.data for run in data.records if run.data.get("fingerprint")]),
+        "notes": list(data.notes),
+        "memory": _most_common([each.get("kind") for each in memory if isinstance(each, dict)]),
     }
 
 
-def _most(values: list[Any]) -> Any:
+def _most_common(values: list[Any]) -> Any:
     known = [value for value in values if value]
     if not known:
         return None
-    place = Counter(map(repr, known)).most_common(1)[0][0]
-    return next(value for value in known if repr(value) == place)
+    text = Counter(map(repr, known)).most_common(1)[0][0]
+    return next(value for value in known if repr(value) == text)

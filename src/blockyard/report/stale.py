@@ -1,7 +1,6 @@
-"""An answer that was written before its sweep was started again, marked as of then.
+"""Mark the saved answer of a sweep as outdated when the sweep is started again.
 
-Whoever starts a sweep may be stopped at any moment, so the mark is made before the first cell runs, and
-the new answer takes its place.
+A sweep may be stopped at any moment, so the mark is set before the first cell runs; the new answer replaces it.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from blockyard.report.page import write
 from blockyard.runs.status import now
 
 DATA, PAGE = "comparison.json", "report.html"
-_ASIDE = "report-earlier.html"
+_EARLIER = "report-earlier.html"
 
 
 def mark(folder: Path) -> None:
-    """Say in comparison.json and report.html that they are of an earlier state. Raises OSError.
+    """Mark comparison.json and report.html in a sweep's folder as outdated. Raises OSError.
 
-    A page without its data, which cannot be made anew, is put aside as report-earlier.html.
+    A page whose data is missing or damaged cannot be rendered again; it is renamed to report-earlier.html.
     """
     try:
         data = read_json(folder / DATA)
@@ -29,19 +28,19 @@ def mark(folder: Path) -> None:
         data = None
     if not isinstance(data, dict) or not isinstance(data.get("cells"), list):
         if (folder / PAGE).exists():
-            os.replace(folder / PAGE, folder / _ASIDE)
+            os.replace(folder / PAGE, folder / _EARLIER)
         return
-    data["stale"] = data.get("stale") or _words(data, folder)
+    data["stale"] = data.get("stale") or _notice(data, folder)
     write_json(folder / DATA, data)
     if (folder / PAGE).exists():
         write(data, folder / PAGE)
 
 
-def _words(data: dict[str, Any], folder: Path) -> str:
+def _notice(data: dict[str, Any], folder: Path) -> str:
     cells = data["cells"]
     done = sum(isinstance(cell, dict) and cell.get("state") == "done" for cell in cells)
-    made = str((data.get("provenance") or {}).get("time") or "an unknown time")
+    time = str((data.get("provenance") or {}).get("time") or "an unknown time")
     return (
-        f"An earlier state, of {made} with {done} of {len(cells)} cells done: the sweep was started again at {now()} "
-        f"and has not come to a new answer; `blockyard compare {folder.name}` gives the present one"
+        f"Outdated: this is the state of {time}, with {done} of {len(cells)} cells done; the sweep was started again "
+        f"at {now()}. `blockyard compare {folder.name}` shows the current state"
     )

@@ -1,1 +1,1 @@
-"""From run folders to the records that a comparison is computed from."""
+"""From paths and ids on a command line to the arms and runs that a comparison is computed from."""

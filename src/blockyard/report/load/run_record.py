@@ -1,4 +1,4 @@
-"""One run as the report sees it: how it stands, what it measured, what it cost."""
+"""One run as the report reads it from its folder: state, metrics, cost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from blockyard.atomic_files import read_json
-from blockyard.report.cost_table import costs
+from blockyard.report.costs import costs
 from blockyard.runs.folder import CONFIG, RUN, SUMMARY
 from blockyard.runs.status import read_status
 
@@ -16,11 +16,12 @@ State = Literal["done", "failed", "running", "queued", "interrupted", "missing",
 
 
 @dataclass(frozen=True)
-class Record:
-    """A cell of a comparison.
+class RunRecord:
+    """One cell of a comparison.
 
-    arm: its name; seed: its replicate; setting: of what is tuned, key -> value
-    path: the run's folder, there or not; summary and facts: its files, empty where they are not there
+    arm: its name; seed: its replicate; setting: of the tuned keys, key -> value
+    path: the run's folder, whether it exists or not
+    summary, facts: the contents of summary.json and run.json, empty where a file is missing
     """
 
     arm: str
@@ -35,70 +36,76 @@ class Record:
 
     @property
     def run(self) -> str:
-        """The run as it is listed: `<name>-<hash>/s<seed>`."""
+        """The run as `blockyard runs` lists it: `<name>-<hash>/s<seed>`."""
         return f"{self.path.parent.name}/{self.path.name}"
 
     @property
     def done(self) -> bool:
-        """Whether it came to its end."""
+        """Whether the run finished."""
         return self.state == "done"
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Its metrics that are numbers; of a run that is done only."""
-        found = self.summary.get("metrics") if self.done else None
-        return (
-            {name: float(value) for name, value in found.items() if _number(value)} if isinstance(found, dict) else {}
-        )
+        """The finite metrics of a finished run."""
+        metrics = self.summary.get("metrics") if self.done else None
+        if not isinstance(metrics, dict):
+            return {}
+        return {name: float(value) for name, value in metrics.items() if _is_finite(value)}
 
     @property
     def cost(self) -> dict[str, float]:
-        """What it cost, as far as it is known."""
+        """The known costs of a finished run."""
         return costs(self.summary) if self.done else {}
 
-    def figure(self, metric: str) -> float | None:
-        """A metric or a cost by name."""
+    def value(self, metric: str) -> float | None:
+        """Return a metric or a cost by name."""
         value = self.metrics.get(metric)
         return self.cost.get(metric) if value is None else value
 
     @property
     def data(self) -> dict[str, Any]:
-        """What is known of its data: fingerprint and sizes of the parts."""
-        found = self.summary.get("data") or self.facts.get("data")
-        return found if isinstance(found, dict) else {}
+        """The fingerprint of the data and the sizes of its splits, as far as they are recorded."""
+        data = self.summary.get("data") or self.facts.get("data")
+        return data if isinstance(data, dict) else {}
 
 
-def read(
+def read_run(
     path: Path, *, arm: str = "", seed: int = 0, setting: dict[str, Any] | None = None, variant: str = ""
-) -> Record:
-    """The run in a folder; one that is not there, or whose files are damaged, is said to be so."""
-    place = {"arm": arm, "seed": seed, "path": path, "setting": dict(setting or {}), "variant": variant}
+) -> RunRecord:
+    """Read the run in a folder. A folder that is missing or damaged gives a record with that state and reason."""
+    cell: dict[str, Any] = {
+        "arm": arm,
+        "seed": seed,
+        "path": path,
+        "setting": dict(setting or {}),
+        "variant": variant,
+    }
     if not (path / CONFIG).is_file():
-        return Record(**place, state="missing", reason="not started")
+        return RunRecord(**cell, state="missing", reason="not started")
     status = read_status(path)
-    facts, _ = _json(path / RUN)
-    summary, damage = _json(path / SUMMARY) if status.finished else ({}, None)
+    facts, _ = _read_mapping(path / RUN)
+    summary, damage = _read_mapping(path / SUMMARY) if status.finished else ({}, None)
     reason = status.reason
     if status.finished and not summary:
-        reason = damage or f"done, but it has no {SUMMARY}"
-    elif status.finished and (odd := _odd(summary.get("metrics"))):
-        reason = f"no number: {', '.join(odd)}"
-    return Record(**place, state=status.state, reason=reason, summary=summary, facts=facts)
+        reason = damage or f"finished, but has no {SUMMARY}"
+    elif status.finished and (names := _not_finite(summary.get("metrics"))):
+        reason = f"not a finite number: {', '.join(names)}"
+    return RunRecord(**cell, state=status.state, reason=reason, summary=summary, facts=facts)
 
 
-def _json(path: Path) -> tuple[dict[str, Any], str | None]:
+def _read_mapping(path: Path) -> tuple[dict[str, Any], str | None]:
     try:
-        found = read_json(path)
+        content = read_json(path)
     except FileNotFoundError:
         return {}, None
     except (OSError, ValueError) as error:
         return {}, f"{path.name} is damaged ({error})"
-    return (found, None) if isinstance(found, dict) else ({}, f"{path.name} is damaged (it holds no mapping)")
+    return (content, None) if isinstance(content, dict) else ({}, f"{path.name} is damaged (not a mapping)")
 
 
-def _odd(metrics: object) -> list[str]:
-    return [name for name, value in metrics.items() if not _number(value)] if isinstance(metrics, dict) else []
+def _not_finite(metrics: object) -> list[str]:
+    return [name for name, value in metrics.items() if not _is_finite(value)] if isinstance(metrics, dict) else []
 
 
-def _number(value: object) -> bool:
+def _is_finite(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,12 +1,12 @@
-"""The page of a comparison: one HTML file that opens offline and asks nobody for anything.
+"""The page of a comparison: one self-contained HTML file that opens offline.
 
-document.py  a comparison -> the page's text; what keeps names text is here
-thin.py      as many points of each curve as a screen can show
+document.py  renders a comparison as HTML; escaping and the content security policy are here
+thin.py      reduces each curve to as many points as a screen can show
 page.html    the frame
-*.css        the look, light and dark, on a phone and on paper, joined in the order of STYLES
+*.css        the style, light and dark, for phones and for print, joined in the order of STYLES
 *.js         the charts and the table, joined in the order of SCRIPTS; no library
-watch.py     a comparison that is made again when its runs change
-server.py    the page at this machine's own address, for `blockyard board`
+watch.py     recomputes a comparison when its runs change
+server.py    serves the page on a loopback address, for `blockyard board`
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A comparison as one HTML file. What comes from configs is text here, never HTML, script or an address.
+"""Render a comparison as one HTML file. Names and values from configs are text in it, never HTML, script or URLs.
 
-Nothing is loaded: style, script and data are in the file, and its content security policy lets only that
-style and that script run, by their hashes. The data lies in a JSON block in which no `<` occurs; the
-script makes elements from it by name and text.
+The file loads nothing: style, script and data are inline, and its content security policy allows only that style
+and that script, by their hashes. The data is a JSON block without any `<`; the script creates elements from it by
+name and text content.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ SCRIPTS = (
 
 
 def write(comparison: dict[str, Any], path: str | os.PathLike[str]) -> Path:
-    """Write the page of a comparison to `path`, whole or not at all. Raises OSError."""
+    """Write the page of a comparison to `path`, atomically. Raises OSError."""
     write_text(Path(path), render(comparison))
     return Path(path)
 
 
 def render(comparison: dict[str, Any], *, live: str | None = None, etag: str = "") -> str:
-    """The page of what `Comparison.as_dict()` gives.
+    """Return the page of a comparison (`Comparison.as_dict()`).
 
-    live: where the page asks for newer data, below its own address; None for a file, which asks for nothing
-    etag: the mark of the data, for a page that asks
+    live: the path, relative to the page, that it polls for newer data; None for a file, which polls nothing
+    etag: the ETag of the data, for a page that polls
     """
     style, script = _style(), _script()
     title = str(comparison.get("title") or comparison.get("claim") or "comparison")
@@ -49,12 +49,12 @@ def render(comparison: dict[str, Any], *, live: str | None = None, etag: str = "
         data=encode(thin(comparison)),
         live=html.escape(live or ""),
         etag=html.escape(etag),
-        plain=_plain(comparison),
+        plain=_without_script(comparison),
     )
 
 
 def policy(*, live: bool = False) -> str:
-    """The page's content security policy: its own style and script, pictures inside it, nothing else."""
+    """Return the page's content security policy: its own style and script, inline images, nothing else."""
     rules = {
         "default-src": "'none'",
         "script-src": _hash(_script()),
@@ -68,29 +68,29 @@ def policy(*, live: bool = False) -> str:
 
 
 def encode(value: Any) -> str:
-    """Compact JSON that may stand in a script element: `<`, `>`, `&` and two line ends as escapes."""
+    """Return compact JSON for a script element: `<`, `>`, `&` and the two Unicode line separators are escaped."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text.encode("utf-8", errors="replace").decode()
 
 
-def _plain(comparison: dict[str, Any]) -> str:
-    """The answer and the means without a script, for a reader who has switched scripts off."""
+def _without_script(comparison: dict[str, Any]) -> str:
+    """Return the answer and the means as HTML, for browsers with scripts disabled."""
     lines = [str(comparison.get(key) or "") for key in ("claim", "stale", "answer")]
     expect = comparison.get("expect")
     if expect:
         lines.append(f"Expected {expect['text']}: {expect['verdict']}, {expect['reason']}")
     rows = [
-        "<tr>" + "".join(f"<td>{html.escape(_word(arm.get(key)))}</td>" for key in ("name", "n", "mean", "verdict"))
+        "<tr>" + "".join(f"<td>{html.escape(_text(arm.get(key)))}</td>" for key in ("name", "n", "mean", "verdict"))
         for arm in comparison.get("arms") or []
     ]
     head = f"<tr><th>arm</th><th>n</th><th>{html.escape(str(comparison.get('metric')))}</th><th>verdict</th></tr>"
-    text = "".join(f"<p>{html.escape(line)}</p>" for line in lines if line)
-    return f"{text}<table>{head}{''.join(rows)}</table>"
+    paragraphs = "".join(f"<p>{html.escape(line)}</p>" for line in lines if line)
+    return f"{paragraphs}<table>{head}{''.join(rows)}</table>"
 
 
-def _word(value: Any) -> str:
+def _text(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 

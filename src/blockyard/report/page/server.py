@@ -1,8 +1,7 @@
-"""The page on this machine's own address, for this machine only.
+"""Serve the page on a loopback address, for this machine only.
 
-Two fixed addresses, GET and HEAD, nothing from the disk. A page of another site cannot read it: requests
-whose Host is not a name of this machine are refused (a foreign name that was pointed at 127.0.0.1), and
-so are requests for data that a browser says come from elsewhere.
+There are two paths, GET and HEAD, and no file access. Other sites cannot read the page: requests whose Host is not
+a loopback name are refused (DNS rebinding), and so are requests for the data that a browser marks as cross-site.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from typing import Any
 
 from blockyard.errors import UserError
 from blockyard.report.page.document import policy
-from blockyard.report.page.watch import ADDRESS, Watched
+from blockyard.report.page.watch import DATA_PATH, WatchedComparison
 
 PORT = 8321
-_TRIES = 20
+_PORTS_TRIED = 20
 _HOST = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:\[\]]+)(?::\d{1,5})?")
 
 
 def loopback(host: str) -> str:
-    """The address of a host that means this machine only. Raises UserError for any other."""
+    """Return the loopback address of a host. Raises UserError for a host that other machines can reach."""
     if host == "localhost":
         return "127.0.0.1"
     try:
@@ -33,8 +32,8 @@ def loopback(host: str) -> str:
     except ValueError:
         pass
     raise UserError(
-        f"--host {host}: the board is for this machine only; give 127.0.0.1, ::1 or localhost "
-        "(from another machine: ssh -L 8321:127.0.0.1:8321 THIS_ONE)"
+        f"--host {host}: the board listens on this machine only; use 127.0.0.1, ::1 or localhost "
+        "(from another machine: ssh -L 8321:127.0.0.1:8321 HOST)"
     )
 
 
@@ -43,7 +42,7 @@ class Board(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, watched: Watched, *, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, watched: WatchedComparison, *, host: str = "127.0.0.1", port: int = 0) -> None:
         self.watched = watched
         address = loopback(host)
         self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -51,24 +50,24 @@ class Board(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """What to type into a browser."""
+        """The URL of the page."""
         host, port = self.server_address[:2]
         return f"http://{f'[{host}]' if ':' in str(host) else host}:{port}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A reader that went away is no news."""
+        """Ignore it: usually a browser that closed its connection."""
 
 
-def start(watched: Watched, *, host: str, port: int | None) -> Board:
-    """A board on `port`, or on the first free one from PORT on. Raises UserError where there is none."""
-    ports = range(PORT, PORT + _TRIES) if port is None else (port,)
+def start(watched: WatchedComparison, *, host: str, port: int | None) -> Board:
+    """Return a board on `port`, by default on the first free one from PORT on. Raises UserError if there is none."""
+    ports = range(PORT, PORT + _PORTS_TRIED) if port is None else (port,)
     for number in ports:
         try:
             return Board(watched, host=host, port=number)
         except OSError as error:
             reason = error.strerror
-    asked = f"--port {port}" if port is not None else f"ports {ports[0]} to {ports[-1]}"
-    raise UserError(f"{asked}: cannot listen on {host} ({reason}); give another --port, or 0 for any free one")
+    tried = f"--port {port}" if port is not None else f"ports {ports[0]} to {ports[-1]}"
+    raise UserError(f"{tried}: cannot listen on {host} ({reason}); choose another --port, or 0 for any free one")
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -78,53 +77,53 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 60
 
     def do_GET(self) -> None:
-        """The page, or its data."""
-        if not self._ours():
+        """Send the page or its data."""
+        if not self._is_local():
             return
         path = self.path.partition("?")[0]
         if path == "/":
             self._send(HTTPStatus.OK, "text/html", self.server.watched.snapshot().page)
-        elif path == f"/{ADDRESS}":
-            self._data()
+        elif path == f"/{DATA_PATH}":
+            self._send_data()
         else:
-            self._refuse(HTTPStatus.NOT_FOUND, "there is / and nothing else")
+            self._refuse(HTTPStatus.NOT_FOUND, "not found; the page is at /")
 
     do_HEAD = do_GET  # noqa: N815
 
     def do_POST(self) -> None:
-        """Nothing can be changed from here."""
-        self.close_connection = True  # what was sent is not read
-        self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "only GET", {"Allow": "GET, HEAD"})
+        """Refuse: the board is read-only."""
+        self.close_connection = True  # the body is not read
+        self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "GET and HEAD only", {"Allow": "GET, HEAD"})
 
     do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = do_POST  # noqa: N815
 
-    def _data(self) -> None:
+    def _send_data(self) -> None:
         if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-            self._refuse(HTTPStatus.FORBIDDEN, "not for other sites")
+            self._refuse(HTTPStatus.FORBIDDEN, "cross-site requests are refused")
             return
-        found = self.server.watched.snapshot()
-        if found.etag in (mark.strip() for mark in self.headers.get("If-None-Match", "").split(",")):
-            self._send(HTTPStatus.NOT_MODIFIED, None, b"", {"ETag": found.etag})
+        snapshot = self.server.watched.snapshot()
+        if snapshot.etag in (etag.strip() for etag in self.headers.get("If-None-Match", "").split(",")):
+            self._send(HTTPStatus.NOT_MODIFIED, None, b"", {"ETag": snapshot.etag})
         else:
-            self._send(HTTPStatus.OK, "application/json", found.data, {"ETag": found.etag})
+            self._send(HTTPStatus.OK, "application/json", snapshot.data, {"ETag": snapshot.etag})
 
-    def _ours(self) -> bool:
-        """Whether the request names this machine as a loopback address; a tunnel may give it another port."""
+    def _is_local(self) -> bool:
+        """Return whether the Host header is a loopback name; a tunnel may use another port."""
         hosts = self.headers.get_all("Host") or []
-        found = _HOST.fullmatch(hosts[0].strip()) if len(hosts) == 1 else None
+        match = _HOST.fullmatch(hosts[0].strip()) if len(hosts) == 1 else None
         try:
-            loopback(found[1].strip("[]").lower() if found else "")
+            loopback(match[1].strip("[]").lower() if match else "")
         except UserError:
             self._refuse(HTTPStatus.MISDIRECTED_REQUEST, "this board answers to 127.0.0.1 and localhost only")
             return False
         return True
 
-    def _refuse(self, status: HTTPStatus, words: str, headers: dict[str, str] | None = None) -> None:
-        self._send(status, "text/plain", f"{words}\n".encode(), headers)
+    def _refuse(self, status: HTTPStatus, reason: str, headers: dict[str, str] | None = None) -> None:
+        self._send(status, "text/plain", f"{reason}\n".encode(), headers)
 
     def _send(self, status: HTTPStatus, kind: str | None, body: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
-        for name, value in (SAFE | (headers or {})).items():
+        for name, value in (HEADERS | (headers or {})).items():
             self.send_header(name, value)
         if kind:
             self.send_header("Content-Type", f"{kind}; charset=utf-8")
@@ -134,10 +133,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
-        """Nothing: the terminal belongs to whoever watches the sweep."""
+        """Do not log requests: the terminal is used for the sweep."""
 
 
-SAFE = {
+HEADERS = {
     "Content-Security-Policy": f"{policy(live=True)}; frame-ancestors 'none'",
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",

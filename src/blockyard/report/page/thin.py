@@ -1,4 +1,4 @@
-"""A comparison made small enough for a page: few points a curve, few digits a number."""
+"""Reduce a comparison to what a page can show: fewer points a curve, fewer digits a number."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ import math
 from typing import Any
 
 AXES = ("step", "samples", "flops", "seconds")
-POINTS = 240  # of one metric in one run; a chart is about 1,000 pixels wide
-ALL_POINTS = 60_000  # of one metric in all runs together: above it, fewer a run
-_FEWEST = 60
+MAX_POINTS = 240  # of one metric in one run; a chart is about 1,000 pixels wide
+MAX_TOTAL = 60_000  # of one metric in all runs together
+_MIN_POINTS = 60
 _DIGITS = 6
 
 
 def thin(comparison: dict[str, Any]) -> dict[str, Any]:
-    """The same comparison with thinned curves and rounded numbers; NaN and infinity become None."""
+    """Return the comparison with thinned curves and rounded numbers; NaN and infinity become None."""
     curves = comparison.get("curves") or []
-    limit = max(_FEWEST, min(POINTS, ALL_POINTS // max(len(curves), 1)))
+    limit = max(_MIN_POINTS, min(MAX_POINTS, MAX_TOTAL // max(len(curves), 1)))
     return plain(comparison | {"curves": [_curve(curve, limit) for curve in curves]})
 
 
 def _curve(curve: dict[str, Any], limit: int) -> dict[str, Any]:
-    """The rows kept of one run: of each metric evenly spread ones, its first and its last."""
+    """Return one run's curve with evenly spaced points of each metric, the first and the last included."""
     metrics = curve.get("metrics") or {}
     kept: set[int] = set()
     for values in metrics.values():
-        rows = [row for row, value in enumerate(values) if value is not None]
-        if len(rows) > limit:
-            rows = [rows[round(k * (len(rows) - 1) / (limit - 1))] for k in range(limit)]
-        kept.update(rows)
+        indices = [index for index, value in enumerate(values) if value is not None]
+        if len(indices) > limit:
+            indices = [indices[round(k * (len(indices) - 1) / (limit - 1))] for k in range(limit)]
+        kept.update(indices)
     order = sorted(kept)
-    axes = {axis: [curve[axis][row] for row in order] if curve.get(axis) else [] for axis in AXES}
-    return curve | axes | {"metrics": {name: [values[row] for row in order] for name, values in metrics.items()}}
+    axes = {axis: [curve[axis][index] for index in order] if curve.get(axis) else [] for axis in AXES}
+    return curve | axes | {"metrics": {name: [values[index] for index in order] for name, values in metrics.items()}}
 
 
 def plain(value: Any) -> Any:
-    """JSON-safe data with floats of six significant digits."""
+    """Return JSON-safe data with floats of six significant digits."""
     if isinstance(value, bool) or value is None or isinstance(value, int | str):
         return value
     if isinstance(value, float):

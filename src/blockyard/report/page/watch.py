@@ -1,4 +1,4 @@
-"""A comparison that is made again when its runs change."""
+"""Recompute a comparison when its runs change."""
 
 from __future__ import annotations
 
@@ -14,57 +14,60 @@ from typing import Any
 
 from blockyard.errors import UserError
 from blockyard.report.comparison import compare
-from blockyard.report.load.named_runs import named
+from blockyard.report.load.resolve import resolve
 from blockyard.report.page.document import encode, render
 from blockyard.report.page.thin import thin
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 
-ADDRESS = "comparison.json"  # where the page asks for newer data
+DATA_PATH = "comparison.json"  # the path that the page polls
 FILES = ("config.yaml", "status.json", "metrics.csv", "summary.json", "run.json")
-_REST = 2.0  # seconds at least between two comparisons
-_SHARE = 4.0  # and this many times what the last one took,
-_MOST = 30.0  # but no longer
+_MIN_INTERVAL = 2.0  # seconds between two comparisons,
+_DURATION_FACTOR = 4.0  # or this many times the duration of the last one,
+_MAX_INTERVAL = 30.0  # up to this
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A comparison as it is served: the page, its data, and the mark of that data."""
+    """A comparison as it is served: the page, its data and the data's ETag."""
 
     page: bytes
     data: bytes
     etag: str
 
 
-class Watched:
-    """What `compare` says of some paths, as new as the files in the run folders.
+class WatchedComparison:
+    """The comparison of some paths, kept up to date with the files in the run folders.
 
     paths: of a sweep, of runs, of a folder of runs, as `compare` takes them
-    options: `compare`'s own: outputs, baseline, metric, by
+    options: keyword arguments of `compare`: outputs, baseline, metric, by
     """
 
     def __init__(self, paths: Sequence[str], *, options: dict[str, Any]) -> None:
         self.paths = list(paths)
         self.options = options
         self._lock = threading.Lock()
-        self._print: object = None
-        self._next = 0.0
+        self._fingerprint: object = None
+        self._next_check = 0.0
         self._last: dict[str, Any] | None = None
         self._snapshot: Snapshot | None = None
-        # What means no run at all is for the user to know at once, not for a page.
+        # A path without any run is an error now, not a message on the page later.
         self.fingerprint()
 
     def fingerprint(self) -> tuple[Any, ...]:
-        """Changes whenever a file that the comparison reads does. Raises UserError where a path means no run."""
-        found = named(self.paths, self.options.get("outputs", "outputs"))
-        folders = [*found.runs]
-        for sweep in found.sweeps:
-            folders += _cells(sweep, _stat(sweep / "plan.json"))
+        """Return a value that changes with the files that the comparison reads.
+
+        Raises UserError for a path without runs.
+        """
+        resolved = resolve(self.paths, self.options.get("outputs", "outputs"))
+        folders = [*resolved.runs]
+        for sweep in resolved.sweeps:
+            folders += _cell_folders(sweep, _stat(sweep / "plan.json"))
         return tuple((str(folder), *(_stat(folder / name) for name in FILES)) for folder in folders)
 
     def snapshot(self) -> Snapshot:
-        """The newest state; the last one while nothing has changed or the last one is too young."""
+        """Return the current state; the last one while nothing has changed or too little time has passed."""
         with self._lock:
-            if self._snapshot is None or time.monotonic() >= self._next:
+            if self._snapshot is None or time.monotonic() >= self._next_check:
                 self._refresh()
             assert self._snapshot is not None
             return self._snapshot
@@ -74,28 +77,28 @@ class Watched:
             now: object = self.fingerprint()
         except UserError as error:
             now = str(error)
-        if self._snapshot is not None and now == self._print:
-            self._next = time.monotonic() + _REST / 4
+        if self._snapshot is not None and now == self._fingerprint:
+            self._next_check = time.monotonic() + _MIN_INTERVAL / 4
             return
         started, first = time.monotonic(), self._snapshot is None
-        self._snapshot = _snapshot(self._compared())
-        self._print = now
-        # The first one also imports what the statistics need; that says nothing about the next.
-        took = 0.0 if first else time.monotonic() - started
-        self._next = time.monotonic() + min(_MOST, max(_REST, _SHARE * took))
+        self._snapshot = _snapshot(self._compare())
+        self._fingerprint = now
+        # The first comparison also imports the statistics libraries, so its duration does not predict the next.
+        duration = 0.0 if first else time.monotonic() - started
+        self._next_check = time.monotonic() + min(_MAX_INTERVAL, max(_MIN_INTERVAL, _DURATION_FACTOR * duration))
 
-    def _compared(self) -> dict[str, Any]:
-        """The comparison; where there is none now, the last one or an empty one, and why."""
-        asked = self.paths[0] if len(self.paths) == 1 else self.paths
+    def _compare(self) -> dict[str, Any]:
+        """Return the comparison; where it fails, the last one or an empty one, with the error."""
+        selection = self.paths[0] if len(self.paths) == 1 else self.paths
         try:
-            self._last = compare(asked, **self.options).as_dict()
+            self._last = compare(selection, **self.options).as_dict()
         except UserError as error:
             return (self._last or empty(", ".join(self.paths))) | {"board": {"error": str(error)}}
         return self._last | {"board": {"error": None}}
 
 
 def empty(title: str) -> dict[str, Any]:
-    """A comparison of nothing, for a page that waits for the first run."""
+    """Return a comparison without arms, for a page that waits for the first run."""
     lists = ("metrics", "warnings", "seeds", "arms", "cells", "curves", "tuning", "attention")
     none = ("claim", "source", "question", "baseline", "expect", "effects", "cost_axis")
     fixed = {"title": title, "answer": "", "metric": "", "direction": "max", "directions": {}, "provenance": {}}
@@ -106,19 +109,19 @@ def _snapshot(comparison: dict[str, Any]) -> Snapshot:
     small = thin(comparison)
     data = encode(small).encode()
     etag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
-    return Snapshot(render(small, live=ADDRESS, etag=etag).encode(), data, etag)
+    return Snapshot(render(small, live=DATA_PATH, etag=etag).encode(), data, etag)
 
 
 @lru_cache(maxsize=64)
-def _cells(sweep: Path, stamp: tuple[int, int] | None) -> list[Path]:  # noqa: ARG001 - the key of the cache
-    """The run folders of a plan; read again only when the plan's file has another stamp."""
+def _cell_folders(sweep: Path, stamp: tuple[int, int] | None) -> list[Path]:  # noqa: ARG001 - part of the cache key
+    """Return the run folders of a plan; it is read again only when the stamp of its file has changed."""
     plan = SweepPlan.load(sweep)
     return [sweep, *(plan.path(cell) for cell in plan.cells)]
 
 
 def _stat(path: Path) -> tuple[int, int] | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size

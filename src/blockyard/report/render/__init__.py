@@ -1,1 +1,1 @@
-"""One comparison, several ways to read it. One file each."""
+"""A comparison as text: terminal tables, Markdown, LaTeX and CSV, one file each."""

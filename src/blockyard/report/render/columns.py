@@ -1,4 +1,4 @@
-"""The columns that the terminal, Markdown and LaTeX share: a comparison as rows of text."""
+"""The tables that the terminal, Markdown and LaTeX share: a comparison as rows of text."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from blockyard.report.load.arm_names import show
-from blockyard.report.stats.verdict import p_is, said_p
+from blockyard.report.load.arm_names import format_value
+from blockyard.report.stats.verdict import format_p, p_equals
 
-SHORT = {"no difference shown": "no difference", "too few seeds": "too few seeds"}
-COSTS = (  # figure, head, unit of a thousand
+SHORT = {"no difference shown": "no difference"}
+COSTS = (  # key, header, base of the prefix
     ("parameters", "parameters", 1000),
     ("flops_per_sample", "FLOPs/sample", 1000),
     ("step_seconds", "step", 1),
@@ -24,11 +24,11 @@ _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
 def quality(data: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Heads and one row an arm: figures on the metric, difference to the baseline, verdict."""
+    """Return the header and one row an arm: metric, difference to the baseline, p values, effect, verdict."""
     arms = data["arms"]
     digits = decimals(arms)
-    heads = ["arm", "n", data["metric"], "difference", "p", "exact p", "effect", "verdict"]
-    return heads, [[arm["name"], *_quality(arm, digits)] for arm in arms]
+    header = ["arm", "n", data["metric"], "difference", "p", "exact p", "effect", "verdict"]
+    return header, [[arm["name"], *_quality(arm, digits)] for arm in arms]
 
 
 def _quality(arm: dict[str, Any], digits: int) -> list[str]:
@@ -36,35 +36,35 @@ def _quality(arm: dict[str, Any], digits: int) -> list[str]:
     gap = arm["difference"] or {}
     return [
         n,
-        spread(arm["mean"], arm["interval"], digits),
-        spread(gap.get("mean"), gap.get("interval"), digits, sign=True),
-        said_p(gap["holm_p"]) if gap.get("holm_p") is not None else "",
-        said_p(gap["permutation_p"]) if gap.get("permutation_p") is not None else "",
+        mean_with_interval(arm["mean"], arm["interval"], digits),
+        mean_with_interval(gap.get("mean"), gap.get("interval"), digits, sign=True),
+        format_p(gap["holm_p"]) if gap.get("holm_p") is not None else "",
+        format_p(gap["permutation_p"]) if gap.get("permutation_p") is not None else "",
         f"{gap['effect']:+.2f}" if gap.get("effect") is not None else "",
         SHORT.get(arm["verdict"], arm["verdict"]),
     ]
 
 
 def costs(data: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Heads and one row an arm: what it costs, and its ratio to the baseline where that is not 1."""
-    known = [entry for entry in COSTS if any(arm["cost"].get(entry[0]) is not None for arm in data["arms"])]
-    heads = ["arm", *(head for _, head, _ in known), "Pareto"]
+    """Return the header and one row an arm: each cost, with its ratio to the baseline unless that is 1."""
+    columns = [column for column in COSTS if any(arm["cost"].get(column[0]) is not None for arm in data["arms"])]
+    header = ["arm", *(name for _, name, _ in columns), "Pareto"]
     rows = []
     for arm in data["arms"]:
-        cells = [_cost(arm["cost"].get(key), arm["cost_ratio"].get(key), key, step) for key, _, step in known]
+        cells = [_cost(arm["cost"].get(key), arm["cost_ratio"].get(key), key, base) for key, _, base in columns]
         rows.append([arm["name"], *cells, "yes" if arm["pareto"] else ""])
-    return heads, rows
+    return header, rows
 
 
-def _cost(value: float | None, ratio: float | None, key: str, step: int) -> str:
+def _cost(value: float | None, ratio: float | None, key: str, base: int) -> str:
     if value is None:
         return ""
-    text = seconds(value) if key in ("step_seconds", "seconds") else amount(value, step)
+    text = duration(value) if key in ("step_seconds", "seconds") else with_prefix(value, base)
     return text if ratio is None or abs(ratio - 1) < 0.005 else f"{text} ({ratio:.2f}x)"
 
 
-def spread(mean: float | None, interval: Sequence[float] | None, digits: int, *, sign: bool = False) -> str:
-    """A mean with its interval: "0.905 ± 0.012" where it lies in the middle, else its ends."""
+def mean_with_interval(mean: float | None, interval: Sequence[float] | None, digits: int, *, sign: bool = False) -> str:
+    """Format a mean with its interval: "0.905 ± 0.012" where that is symmetric, else with its ends."""
     if mean is None:
         return ""
     text = f"{mean:{'+' if sign else ''}.{digits}f}"
@@ -78,7 +78,7 @@ def spread(mean: float | None, interval: Sequence[float] | None, digits: int, *,
 
 
 def decimals(arms: Sequence[dict[str, Any]]) -> int:
-    """Digits after the point that show the narrowest interval with two figures; between 2 and 6."""
+    """Return how many decimals show the narrowest interval with two digits; between 2 and 6."""
     widths = [
         high - low
         for arm in arms
@@ -90,18 +90,18 @@ def decimals(arms: Sequence[dict[str, Any]]) -> int:
     return min(6, max(2, 1 - math.floor(math.log10(min(sizes)))))
 
 
-def amount(value: float, step: int = 1000) -> str:
-    """A number with a prefix: 13.3k, 1.2G."""
-    if step == 1:
+def with_prefix(value: float, base: int = 1000) -> str:
+    """Format a number with a prefix: 13.3k, 1.2G; with base 1024 in bytes: 1.2GiB."""
+    if base == 1:
         return f"{value:.4g}"
-    place = 0
-    while abs(value) >= 999.5 and place < len(_PREFIXES) - 1:
-        value, place = value / step, place + 1
-    return f"{value:.3g}{_PREFIXES[place]}{'i' if step == 1024 and place else ''}{'B' if step == 1024 else ''}"
+    power = 0
+    while abs(value) >= 999.5 and power < len(_PREFIXES) - 1:
+        value, power = value / base, power + 1
+    return f"{value:.3g}{_PREFIXES[power]}{'i' if base == 1024 and power else ''}{'B' if base == 1024 else ''}"
 
 
-def seconds(value: float) -> str:
-    """A time for people: 21 ms, 3.2 s, 4 min."""
+def duration(value: float) -> str:
+    """Format seconds: 21 ms, 3.2 s, 4 min."""
     if value < 0.001:
         return f"{value * 1e6:.3g} us"
     if value < 1:
@@ -110,73 +110,75 @@ def seconds(value: float) -> str:
 
 
 def notes(data: dict[str, Any]) -> list[str]:
-    """What the columns mean, and what so few seeds can show at all."""
-    said = ["± and intervals: 95 %" + (", BCa bootstrap" if _kind(data, "bca") else ", Student's t")]
+    """Return what the columns of `quality` mean, and the smallest p that so many seeds allow."""
+    lines = ["± and intervals: 95 %" + (", BCa bootstrap" if _has_interval(data, "bca") else ", Student's t")]
     compared = [arm for arm in data["arms"] if arm["difference"]]
     if compared:
-        judged = sum(arm["difference"]["holm_p"] is not None for arm in compared)
-        over = f", corrected over {judged} arms (Holm)" if judged > 1 else ""
-        said.append(
+        tested = sum(arm["difference"]["holm_p"] is not None for arm in compared)
+        over = f", corrected over {tested} arms (Holm)" if tested > 1 else ""
+        lines.append(
             f"difference: to {data['baseline']}, paired by seed; p: paired t test{over}; "
             "effect: d_z with Hedges' correction"
         )
         least = sorted({(arm["difference"]["n"], arm["difference"]["smallest_p"]) for arm in compared})
-        sizes = ", ".join(f"{said_p(p)} with {n} seed{'s' * (n != 1)}" for n, p in least)
-        drawn = ", sampled" if any(arm["difference"]["sampled"] for arm in compared) else ""
-        said.append(f"exact p: flipping signs{drawn}, not corrected; it cannot be under {sizes}")
-    return said
+        sizes = ", ".join(f"{format_p(p)} with {n} seed{'s' * (n != 1)}" for n, p in least)
+        sampled = ", sampled" if any(arm["difference"]["sampled"] for arm in compared) else ""
+        lines.append(f"exact p: sign-flip test{sampled}, not corrected; it cannot be below {sizes}")
+    return lines
 
 
-def _kind(data: dict[str, Any], kind: str) -> bool:
+def _has_interval(data: dict[str, Any], kind: str) -> bool:
     return any(arm["interval_kind"] == kind and arm["interval"] for arm in data["arms"])
 
 
 def cost_notes(data: dict[str, Any]) -> list[str]:
-    """What the columns of the costs mean."""
-    said = [f"(x): times the cost of {data['baseline']}"] if data["baseline"] else []
+    """Return what the columns of `costs` mean."""
+    lines = [f"(x): times the cost of {data['baseline']}"] if data["baseline"] else []
     if data["provenance"].get("memory") == "process resident":
-        said.append("memory: the most that the whole process held, libraries included")
-    return [*said, f"Pareto: no arm is better for the same or less {axis(data)}"]
+        lines.append("memory: peak of the whole process, libraries included")
+    return [*lines, f"Pareto: no other arm is at least as good in {data['metric']} and {axis(data)}, and better in one"]
 
 
 def axis(data: dict[str, Any]) -> str:
-    """The cost that quality is weighed against, in words."""
-    words = {"flops": "FLOPs per sample", "step_seconds": "time per step", "seconds": "training time"}
-    return words.get(data["cost_axis"], data["cost_axis"].replace("_", " "))
+    """Return the name of the cost axis."""
+    names = {"flops": "FLOPs per sample", "step_seconds": "time per step", "seconds": "training time"}
+    return names.get(data["cost_axis"], data["cost_axis"].replace("_", " "))
 
 
 def tuning_lines(data: dict[str, Any]) -> list[str]:
-    """How many settings each tuned arm tried, and the one that validation chose."""
+    """Return a line for each tuned arm: the setting that validation chose, and how many were tried."""
     lines = []
     for arm in data["arms"]:
         if arm["budget"]:
-            chosen = " ".join(f"{key}={show(value)}" for key, value in (arm["budget"]["chosen"] or {}).items())
+            chosen = " ".join(f"{key}={format_value(value)}" for key, value in (arm["budget"]["chosen"] or {}).items())
             tried = arm["budget"]["settings"]
             lines.append(f"{arm['name']}: {chosen or 'none chosen yet'}, of {tried} setting{'s' * (tried != 1)} tried")
     return lines
 
 
 def effect_lines(data: dict[str, Any]) -> list[str]:
-    """Main effects and interactions, a line each."""
-    found = data["effects"]
-    if not found:
+    """Return main effects and interactions, a line each."""
+    effects = data["effects"]
+    if not effects:
         return []
     lines = []
-    for one in found["main"]:
-        low, high = one["interval"] or (None, None)
-        between = f" (95 % interval {low:.3g} to {high:.3g})" if low is not None else ""
-        p = f", corrected {p_is(one['holm_p'])}" if one["holm_p"] is not None else ""
-        lines.append(f"{one['factor']}: {one['level']} against {one['reference']}: {one['effect']:+.3g}{between}{p}")
-    for one in found["interactions"]:
-        p = f"F = {one['F']:.3g}, corrected {p_is(one['holm_p'])}" if one["F"] is not None else "not judged"
-        lines.append(f"{' x '.join(one['factors'])}: {p}")
-    if "(" in found["formula"]:  # what was left out, and why
-        lines.append(found["formula"])
+    for test in effects["main"]:
+        low, high = test["interval"] or (None, None)
+        interval = f" (95 % interval {low:.3g} to {high:.3g})" if low is not None else ""
+        p = f", corrected {p_equals(test['holm_p'])}" if test["holm_p"] is not None else ""
+        lines.append(
+            f"{test['factor']}: {test['level']} against {test['reference']}: {test['effect']:+.3g}{interval}{p}"
+        )
+    for test in effects["interactions"]:
+        p = f"F = {test['F']:.3g}, corrected {p_equals(test['holm_p'])}" if test["F"] is not None else "not tested"
+        lines.append(f"{' x '.join(test['factors'])}: {p}")
+    if "(" in effects["formula"]:  # terms that were left out, and why
+        lines.append(effects["formula"])
     return lines
 
 
 def head_lines(data: dict[str, Any]) -> list[str]:
-    """The claim, the answer and the expectation's verdict."""
+    """Return the claim, the verdict on the expectation and the answer, a line each."""
     lines = []
     if data["claim"]:
         lines.append(f"claim: {data['claim']}")

@@ -1,24 +1,24 @@
-"""A comparison as CSV: tidy, one row an arm, or one row a run; numbers in full, empty where there is none."""
+"""A comparison as tidy CSV: one row an arm, or one row a run; numbers in full precision, empty where missing."""
 
 from __future__ import annotations
 
-import csv as writer
+import csv as csv_module
 import io
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from blockyard.report.cost_table import KEYS
+from blockyard.report.costs import KEYS
 
 _GAP = ("t_p", "permutation_p", "smallest_p", "holm_p", "effect")
 
 
 def csv(data: dict[str, Any]) -> str:
-    """One row an arm, of what `Comparison.as_dict()` gives."""
+    """Return one row an arm. data: `Comparison.as_dict()`."""
     others = [name for name in data["metrics"] if name != data["metric"]]
-    heads = ["arm", "baseline", "metric", "direction", "n", "planned", "mean", "low", "high", "interval_kind"]
-    heads += ["difference", "difference_low", "difference_high", "difference_n", *_GAP, "verdict", "pareto"]
-    heads += [*KEYS, *(f"{key}_ratio" for key in KEYS), *others]
-    return _text(heads, (_arm(data, arm, others) for arm in data["arms"]))
+    header = ["arm", "baseline", "metric", "direction", "n", "planned", "mean", "low", "high", "interval_kind"]
+    header += ["difference", "difference_low", "difference_high", "difference_n", *_GAP, "verdict", "pareto"]
+    header += [*KEYS, *(f"{key}_ratio" for key in KEYS), *others]
+    return _text(header, (_arm(data, arm, others) for arm in data["arms"]))
 
 
 def _arm(data: dict[str, Any], arm: dict[str, Any], others: Sequence[str]) -> list[Any]:
@@ -32,9 +32,9 @@ def _arm(data: dict[str, Any], arm: dict[str, Any], others: Sequence[str]) -> li
 
 
 def runs(data: dict[str, Any]) -> str:
-    """One row a run: arm, seed, setting, state and every metric."""
+    """Return one row a run: arm, seed, setting, state and every metric."""
     settings = list(dict.fromkeys(key for cell in data["cells"] for key in cell["setting"]))
-    heads = ["arm", "seed", *settings, "state", "reason", "run", *data["metrics"]]
+    header = ["arm", "seed", *settings, "state", "reason", "run", *data["metrics"]]
     rows = (
         [
             *(cell[key] for key in ("arm", "seed")),
@@ -44,12 +44,12 @@ def runs(data: dict[str, Any]) -> str:
         ]
         for cell in data["cells"]
     )
-    return _text(heads, rows)
+    return _text(header, rows)
 
 
-def _text(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def _text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     out = io.StringIO()
-    made = writer.writer(out, lineterminator="\n")
-    made.writerow(heads)
-    made.writerows(["" if cell is None else cell for cell in row] for row in rows)
+    writer = csv_module.writer(out, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(["" if cell is None else cell for cell in row] for row in rows)
     return out.getvalue()

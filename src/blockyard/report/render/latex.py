@@ -21,10 +21,10 @@ _SPECIAL = {
 
 
 def latex(data: dict[str, Any]) -> str:
-    """What `Comparison.as_dict()` gives: two tables, quality and cost, in one float; needs `booktabs`."""
-    way = "more" if data["direction"] == "max" else "less"
-    said = " ".join([data["claim"] or data["title"], *(f"{note}." for note in columns.notes(data))])
-    caption = f"{escape(said)} {escape(data['metric'])}: {way} is better."
+    """Return two tables, quality and cost, in one float; needs `booktabs`. data: `Comparison.as_dict()`."""
+    better = "more" if data["direction"] == "max" else "less"
+    text = " ".join([data["claim"] or data["title"], *(f"{note}." for note in columns.notes(data))])
+    caption = f"{escape(text)} {escape(data['metric'])}: {better} is better."
     lines = [f"% {_line(note)}" for note in data["warnings"]]
     lines += [r"\begin{table}", r"\centering", rf"\caption{{{caption}}}"]
     lines += [*_tabular(*columns.quality(data)), "", r"\medskip", "", *_tabular(*columns.costs(data))]
@@ -32,7 +32,7 @@ def latex(data: dict[str, Any]) -> str:
 
 
 def escape(text: str) -> str:
-    """Text without any character that TeX reads as a command."""
+    """Return text in which TeX reads no character as a command."""
     return "".join(_SPECIAL.get(character, character) for character in _line(text))
 
 
@@ -40,11 +40,11 @@ def _line(text: str) -> str:
     return " ".join(str(text).split())
 
 
-def _tabular(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    shape = "".join("l" if head in ("arm", "verdict", "Pareto") else "r" for head in heads)
-    body = [" & ".join(map(escape, row)) + r" \\" for row in (heads, *rows)]
+def _tabular(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    alignment = "".join("l" if name in ("arm", "verdict", "Pareto") else "r" for name in header)
+    body = [" & ".join(map(escape, row)) + r" \\" for row in (header, *rows)]
     return [
-        rf"\begin{{tabular}}{{{shape}}}",
+        rf"\begin{{tabular}}{{{alignment}}}",
         r"\toprule",
         body[0],
         r"\midrule",

@@ -1,4 +1,4 @@
-"""A comparison as Markdown: tables of GitHub's kind."""
+"""A comparison as GitHub-flavoured Markdown."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _LEFT = ("arm", "verdict", "Pareto")
 
 
 def markdown(data: dict[str, Any]) -> str:
-    """What `Comparison.as_dict()` gives, as text that ends in a line end."""
-    way = "more" if data["direction"] == "max" else "less"
-    parts = [f"## {escape(data['title'])}: {escape(data['metric'])}, {way} is better"]
+    """Return the tables and notes as Markdown that ends in a newline. data: `Comparison.as_dict()`."""
+    better = "more" if data["direction"] == "max" else "less"
+    parts = [f"## {escape(data['title'])}: {escape(data['metric'])}, {better} is better"]
     parts += ["  \n".join(escape(line) for line in columns.head_lines(data))]
     parts += [_table(*columns.quality(data)), "  \n".join(escape(note) for note in columns.notes(data))]
     parts += [_table(*columns.costs(data)), "  \n".join(escape(note) for note in columns.cost_notes(data))]
     sections = {
         "Tuned on validation": columns.tuning_lines(data),
         "Effects": columns.effect_lines(data),
-        "Be careful": data["warnings"],
+        "Warnings": data["warnings"],
     }
     for title, lines in sections.items():
         if lines:
@@ -30,11 +30,11 @@ def markdown(data: dict[str, Any]) -> str:
 
 
 def escape(text: str) -> str:
-    """Text that no renderer takes for markup; on one line."""
+    """Return text on one line that no renderer takes for markup."""
     return re.sub(r"([\\`*_{}\[\]<>#|~$])", r"\\\1", " ".join(str(text).split()))
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [[escape(cell) for cell in row] for row in (heads, *rows)]
-    rule = [":--" if head in _LEFT else "--:" for head in heads]
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [[escape(cell) for cell in row] for row in (header, *rows)]
+    rule = [":--" if name in _LEFT else "--:" for name in header]
     return "\n".join(f"| {' | '.join(row)} |" for row in (lines[0], rule, *lines[1:]))

@@ -1,73 +1,74 @@
-"""A comparison on a terminal: two tables, the verdicts in words, and what to be careful about."""
+"""A comparison on a terminal: two tables, the verdicts as sentences, warnings and the answer."""
 
 from __future__ import annotations
 
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from blockyard.report.missing_arms import FAILED, NO_VALUE, NOT_DONE, REFUSED
 from blockyard.report.render import columns
+from blockyard.report.stats.verdict import BASELINE, BETTER, TOO_FEW, WORSE
 from blockyard.terminal import console as make_console
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_STYLES = {"better": "green", "worse": "red", "no difference": "yellow", "too few seeds": "dim", "baseline": "bold"}
-_STYLES |= {"failed": "red", "refused": "magenta", "no figure": "magenta", "not done yet": "dim"}
-_WORDS = 12  # arms; of more, only those that differ are told in words
-_ARM = 28  # columns of a terminal for an arm's name
+_STYLES = {BETTER: "green", WORSE: "red", "no difference": "yellow", TOO_FEW: "dim", BASELINE: "bold"}
+_STYLES |= {FAILED: "red", REFUSED: "magenta", NO_VALUE: "magenta", NOT_DONE: "dim"}
+_MAX_EXPLAINED = 12  # arms; of more, only those that differ or have no result are explained
+_NAME_WIDTH = 28  # columns of a terminal for an arm's name
 
 
 def show(data: dict[str, Any], console: Console | None = None) -> None:
-    """Print what `Comparison.as_dict()` gives."""
+    """Print a comparison. data: `Comparison.as_dict()`."""
     screen = console or make_console()
-    way = "more" if data["direction"] == "max" else "less"
-    screen.print(f"{data['title']}: {data['metric']}, {way} is better", style="bold")
+    better = "more" if data["direction"] == "max" else "less"
+    screen.print(f"{data['title']}: {data['metric']}, {better} is better", style="bold")
     for line in columns.head_lines(data)[:-1]:
         screen.print(line)
     screen.print()
-    heads, rows = columns.quality(data)
-    screen.print(_table(heads, rows, screen))
+    screen.print(_table(*columns.quality(data), screen))
     for note in columns.notes(data):
         screen.print(note, style="dim")
-    heads, rows = columns.costs(data)
-    if len(heads) > 2:
+    header, rows = columns.costs(data)
+    if len(header) > 2:
         screen.print()
-        screen.print(_table(heads, rows, screen))
+        screen.print(_table(header, rows, screen))
         for note in columns.cost_notes(data):
             screen.print(note, style="dim")
     _list(screen, "tuned on validation", columns.tuning_lines(data))
     _list(screen, "effects", columns.effect_lines(data))
-    _list(screen, "verdicts", _words(data))
+    _list(screen, "verdicts", _explanations(data))
     _list(screen, "notes", data["provenance"].get("notes") or [])
-    _list(screen, "be careful", data["warnings"])
+    _list(screen, "warnings", data["warnings"])
     screen.print()
     screen.print(data["answer"], style="bold")
 
 
-def _table(heads: list[str], rows: list[list[str]], screen: Console) -> Table:
+def _table(header: list[str], rows: list[list[str]], screen: Console) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for place, head in enumerate(heads):
-        if place == 0:
-            # Names wrap on a terminal; anywhere else a row stays one line.
-            made.add_column(head, overflow="fold", max_width=_ARM if screen.is_terminal else None, style="cyan")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for index, name in enumerate(header):
+        if index == 0:
+            # Names wrap on a terminal; when piped, a row stays on one line.
+            table.add_column(name, overflow="fold", max_width=_NAME_WIDTH if screen.is_terminal else None, style="cyan")
         else:
-            made.add_column(head, justify="left" if head in ("verdict", "Pareto") else "right", overflow="fold")
+            table.add_column(name, justify="left" if name in ("verdict", "Pareto") else "right", overflow="fold")
     for row in rows:
-        made.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
-    return made
+        table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
+    return table
 
 
-def _words(data: dict[str, Any]) -> list[str]:
-    arms = [arm for arm in data["arms"] if arm["verdict"] != "baseline"]
-    kinds = ("better", "worse", "failed", "refused", "no figure")
-    told = arms if len(arms) <= _WORDS else [arm for arm in arms if arm["verdict"] in kinds]
-    lines = [f"{arm['name']}: {arm['words']}" for arm in told[: 2 * _WORDS]]
-    left = len(arms) - len(lines)
-    return [*lines, f"and {left} more arms"] if left else lines
+def _explanations(data: dict[str, Any]) -> list[str]:
+    arms = [arm for arm in data["arms"] if arm["verdict"] != BASELINE]
+    kinds = (BETTER, WORSE, FAILED, REFUSED, NO_VALUE)
+    explained = arms if len(arms) <= _MAX_EXPLAINED else [arm for arm in arms if arm["verdict"] in kinds]
+    lines = [f"{arm['name']}: {arm['words']}" for arm in explained[: 2 * _MAX_EXPLAINED]]
+    rest = len(arms) - len(lines)
+    return [*lines, f"and {rest} more arms"] if rest else lines
 
 
 def _list(screen: Console, title: str, lines: list[str]) -> None:

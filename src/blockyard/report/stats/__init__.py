@@ -1,1 +1,1 @@
-"""Statistics of a comparison: intervals, paired differences, effects, corrected verdicts."""
+"""Statistics of a comparison: intervals, paired differences, power, verdicts, effects, expectations."""

@@ -1,9 +1,9 @@
 """Main effects and two-way interactions of a grid: ordinary least squares, each seed a block.
 
-    figure = mean + seed + factors + pairs of factors + noise
+    value = mean + seed + factors + pairs of factors + noise
 
-Factors are coded as deviations from their mean (sum coding), so that an effect is that of a level
-against the first level, averaged over all levels of the other factors with equal weight.
+Factors are coded as deviations from their mean (sum coding). An effect compares a level with the first level of
+its factor, averaged over all levels of the other factors with equal weight.
 
 Source: Fisher 1935, The Design of Experiments, chap. 6 (factorial design, randomised blocks).
 """
@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from blockyard.report.stats.statistics import Judged, Values, finite
-from blockyard.report.stats.verdict import holm
+from blockyard.report.stats.paired import Values, finite
+from blockyard.report.stats.verdict import ArmResult, holm
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,41 +27,41 @@ Levels = Mapping[str, Mapping[str, str]]  # arm -> factor -> level
 
 @dataclass(frozen=True)
 class _Design:
-    """Columns of the regression, and which of them belong to what."""
+    """The design matrix of the regression, and the columns of each term."""
 
     columns: np.ndarray  # (cells, columns)
-    places: dict[tuple[str, ...], list[int]]  # factor, or pair of factors -> its columns
+    terms: dict[tuple[str, ...], list[int]]  # factor, or pair of factors -> its columns
 
 
 def factors_of(levels: Levels) -> dict[str, list[str]]:
-    """Every factor with its levels in the order of the arms."""
-    found: dict[str, dict[str, None]] = {}
-    for of in levels.values():
-        for factor, level in of.items():
-            found.setdefault(factor, {})[level] = None
-    return {factor: list(of) for factor, of in found.items()}
+    """Return every factor with its levels, in the order of the arms."""
+    factors: dict[str, dict[str, None]] = {}
+    for arm_levels in levels.values():
+        for factor, level in arm_levels.items():
+            factors.setdefault(factor, {})[level] = None
+    return {factor: list(of) for factor, of in factors.items()}
 
 
 def is_grid(levels: Levels) -> bool:
-    """Whether every arm has a level of every factor, no two arms the same, and two factors or more vary."""
+    """Return whether two factors or more vary, every arm has a level of each, and no two arms have the same levels."""
     factors = {factor: of for factor, of in factors_of(levels).items() if len(of) > 1}
-    places = {tuple(of.get(factor) for factor in factors) for of in levels.values()}
-    return len(factors) > 1 and len(places) == len(levels) and not any(None in place for place in places)
+    points = {tuple(arm_levels.get(factor) for factor in factors) for arm_levels in levels.values()}
+    return len(factors) > 1 and len(points) == len(levels) and not any(None in point for point in points)
 
 
-def of_grid(values: Values, levels: Levels) -> dict[str, Any] | None:
-    """Effects of a grid as a comparison holds them; None where there are too few figures for any.
+def grid_effects(values: Values, levels: Levels) -> dict[str, Any] | None:
+    """Return main effects and interactions of a grid as plain data; None where there are too few values.
 
-    values: arm -> seed -> figure; levels: arm -> factor -> level
+    values: arm -> seed -> value of the metric; levels: arm -> factor -> level
     """
     import numpy as np
     import statsmodels.api as sm
 
     factors = {factor: of for factor, of in factors_of(levels).items() if len(of) > 1}
     rows = [
-        (levels[arm], seed, figure)
-        for arm, of in values.items()
-        for seed, figure in finite(of).items()
+        (levels[arm], seed, value)
+        for arm, by_seed in values.items()
+        for seed, value in finite(by_seed).items()
         if arm in levels
     ]
     seeds = sorted({seed for _, seed, _ in rows})
@@ -70,45 +70,47 @@ def of_grid(values: Values, levels: Levels) -> dict[str, Any] | None:
     pairs = list(itertools.combinations(factors, 2))
     design = _design(rows, factors, pairs, seeds)
     if np.linalg.matrix_rank(design.columns) < design.columns.shape[1]:
-        pairs = []  # cells are missing: not every pair of levels was seen
+        pairs = []  # cells are missing: not every pair of levels occurs
         design = _design(rows, factors, pairs, seeds)
         if np.linalg.matrix_rank(design.columns) < design.columns.shape[1]:
             return None
     free = len(rows) - design.columns.shape[1]
-    target = np.asarray([figure for _, _, figure in rows])
+    target = np.asarray([value for _, _, value in rows])
     fit = sm.OLS(target, design.columns).fit() if free > 0 else None
-    plain = np.linalg.lstsq(design.columns, target, rcond=None)[0]
+    coefficients = np.linalg.lstsq(design.columns, target, rcond=None)[0]
     means = _means(rows)
     main = [
-        _effect(fit, plain, design, factor, of, level) for factor, of in factors.items() for level in range(1, len(of))
+        _effect(fit, coefficients, design, factor, of, level)
+        for factor, of in factors.items()
+        for level in range(1, len(of))
     ]
-    crossed = [_interaction(fit, design, pair, factors, means) for pair in pairs]
-    _holm(main)
-    _holm(crossed)
+    interactions = [_interaction(fit, design, pair, factors, means) for pair in pairs]
+    _correct(main)
+    _correct(interactions)
     terms = ["seed", *factors, *(f"{a}:{b}" for a, b in pairs)]
-    note = "" if fit is not None else " (no figures left over to judge by)"
+    note = "" if fit is not None else " (no degrees of freedom left for tests)"
     if len(factors) > 1 and not pairs:
         note += " (interactions left out: cells are missing)"
-    return {"main": main, "interactions": crossed, "formula": f"figure ~ {' + '.join(terms)}{note}"}
+    return {"main": main, "interactions": interactions, "formula": f"value ~ {' + '.join(terms)}{note}"}
 
 
-def simple(judged: Mapping[str, Judged], levels: Levels, baseline: str) -> dict[str, Any] | None:
-    """One factor at a time: each arm's difference to the reference is the effect of its one other level."""
+def single_factor_effects(results: Mapping[str, ArmResult], levels: Levels, baseline: str) -> dict[str, Any] | None:
+    """Return the effects of a one-at-a-time sweep: each arm's difference to the baseline, by the level it changes."""
     main = []
-    for arm, found in judged.items():
-        moved = {f: level for f, level in levels.get(arm, {}).items() if level != levels.get(baseline, {}).get(f)}
-        if found.difference is None or len(moved) != 1:
+    for arm, result in results.items():
+        changed = {f: level for f, level in levels.get(arm, {}).items() if level != levels.get(baseline, {}).get(f)}
+        if result.difference is None or len(changed) != 1:
             continue
-        ((factor, level),) = moved.items()
+        ((factor, level),) = changed.items()
         main.append(
             {
                 "factor": factor,
                 "level": level,
                 "reference": levels[baseline].get(factor),
-                "effect": found.difference.mean,
-                "interval": found.difference.interval,
-                "p": found.difference.p,
-                "holm_p": found.difference.holm_p,
+                "effect": result.difference.mean,
+                "interval": result.difference.interval,
+                "p": result.difference.p,
+                "holm_p": result.difference.holm_p,
             }
         )
     if not main:
@@ -126,20 +128,20 @@ def _design(
 
     columns: list[list[float]] = [[1.0] * len(rows)]
     columns += [_coded([row[1] for row in rows], seeds, number) for number in range(len(seeds) - 1)]
-    places: dict[tuple[str, ...], list[int]] = {}
+    terms: dict[tuple[str, ...], list[int]] = {}
     for factor, of in factors.items():
-        made = [_coded([row[0][factor] for row in rows], of, number) for number in range(len(of) - 1)]
-        places[(factor,)] = list(range(len(columns), len(columns) + len(made)))
-        columns += made
+        coded = [_coded([row[0][factor] for row in rows], of, number) for number in range(len(of) - 1)]
+        terms[(factor,)] = list(range(len(columns), len(columns) + len(coded)))
+        columns += coded
     for first, second in pairs:
-        made = [
+        products = [
             [a * b for a, b in zip(columns[i], columns[j], strict=True)]
-            for i in places[(first,)]
-            for j in places[(second,)]
+            for i in terms[(first,)]
+            for j in terms[(second,)]
         ]
-        places[(first, second)] = list(range(len(columns), len(columns) + len(made)))
-        columns += made
-    return _Design(np.asarray(columns).T, places)  # (cells, columns)
+        terms[(first, second)] = list(range(len(columns), len(columns) + len(products)))
+        columns += products
+    return _Design(np.asarray(columns).T, terms)  # (cells, columns)
 
 
 def _coded(values: Sequence[Any], levels: Sequence[Any], number: int) -> list[float]:
@@ -147,24 +149,26 @@ def _coded(values: Sequence[Any], levels: Sequence[Any], number: int) -> list[fl
     return [1.0 if value == levels[number] else -1.0 if value == levels[-1] else 0.0 for value in values]
 
 
-def _effect(fit: Any, plain: np.ndarray, design: _Design, factor: str, of: Sequence[str], level: int) -> dict[str, Any]:
+def _effect(
+    fit: Any, coefficients: np.ndarray, design: _Design, factor: str, of: Sequence[str], level: int
+) -> dict[str, Any]:
     import numpy as np
 
-    # level - first = its coefficient - that of the first; the last level's is minus the sum of all.
+    # The level's coefficient minus that of the first; the last level's coefficient is minus the sum of the others.
     contrast = np.zeros(design.columns.shape[1])
-    places = design.places[(factor,)]
-    contrast[places[0]] -= 1.0
+    columns = design.terms[(factor,)]
+    contrast[columns[0]] -= 1.0
     if level < len(of) - 1:
-        contrast[places[level]] += 1.0
+        contrast[columns[level]] += 1.0
     else:
-        contrast[places] -= 1.0
-    made: dict[str, Any] = {"factor": factor, "level": of[level], "reference": of[0]}
-    made |= {"effect": float(contrast @ plain), "interval": None, "p": None, "holm_p": None}
+        contrast[columns] -= 1.0
+    result: dict[str, Any] = {"factor": factor, "level": of[level], "reference": of[0]}
+    result |= {"effect": float(contrast @ coefficients), "interval": None, "p": None, "holm_p": None}
     if fit is not None and not _exact(fit):
         test = fit.t_test(contrast)
         low, high = test.conf_int()[0]
-        made |= {"effect": float(test.effect[0]), "interval": [float(low), float(high)], "p": float(test.pvalue)}
-    return made
+        result |= {"effect": float(test.effect[0]), "interval": [float(low), float(high)], "p": float(test.pvalue)}
+    return result
 
 
 def _interaction(
@@ -177,31 +181,32 @@ def _interaction(
     import numpy as np
 
     first, second = pair
-    made: dict[str, Any] = {"factors": [first, second], "F": None, "p": None, "holm_p": None}
+    result: dict[str, Any] = {"factors": [first, second], "F": None, "p": None, "holm_p": None}
     if fit is not None and not _exact(fit):
-        test = fit.f_test(np.eye(design.columns.shape[1])[design.places[pair]])
-        made |= {"F": float(test.fvalue), "p": float(test.pvalue)}
-    made["cells"] = [[means.get((first, a, second, b)) for b in factors[second]] for a in factors[first]]
-    return made | {"levels": [list(factors[first]), list(factors[second])]}
+        test = fit.f_test(np.eye(design.columns.shape[1])[design.terms[pair]])
+        result |= {"F": float(test.fvalue), "p": float(test.pvalue)}
+    result["cells"] = [[means.get((first, a, second, b)) for b in factors[second]] for a in factors[first]]
+    return result | {"levels": [list(factors[first]), list(factors[second])]}
 
 
 def _exact(fit: Any) -> bool:
-    """Whether nothing is left over but rounding: then no p means anything."""
+    """Return whether the residuals are rounding errors only: a p computed from them would mean nothing."""
     scale = float(abs(fit.model.endog).max()) or 1.0
     return math.sqrt(float(fit.mse_resid)) <= 1e-7 * scale
 
 
 def _means(rows: Sequence[tuple[Mapping[str, str], int, float]]) -> dict[tuple[str, str, str, str], float]:
-    """The mean figure at each pair of levels of two factors."""
-    found: dict[tuple[str, str, str, str], list[float]] = {}
-    for levels, _, figure in rows:
+    """Return the mean value at each pair of levels of two factors."""
+    values: dict[tuple[str, str, str, str], list[float]] = {}
+    for levels, _, value in rows:
         for (a, at_a), (b, at_b) in itertools.combinations(levels.items(), 2):
-            found.setdefault((a, at_a, b, at_b), []).append(figure)
-            found.setdefault((b, at_b, a, at_a), []).append(figure)
-    return {key: math.fsum(figures) / len(figures) for key, figures in found.items()}
+            values.setdefault((a, at_a, b, at_b), []).append(value)
+            values.setdefault((b, at_b, a, at_a), []).append(value)
+    return {key: math.fsum(cell) / len(cell) for key, cell in values.items()}
 
 
-def _holm(made: list[dict[str, Any]]) -> None:
-    known = [one for one in made if one["p"] is not None and math.isfinite(one["p"])]
-    for one, p in zip(known, holm([one["p"] for one in known]), strict=True):
-        one["holm_p"] = p
+def _correct(tests: list[dict[str, Any]]) -> None:
+    """Add Holm's p to every test that has a p."""
+    valid = [test for test in tests if test["p"] is not None and math.isfinite(test["p"])]
+    for test, p in zip(valid, holm([test["p"] for test in valid]), strict=True):
+        test["holm_p"] = p

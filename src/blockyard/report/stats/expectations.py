@@ -1,7 +1,7 @@
-"""What a sweep expected, judged: `pre_norm > post_norm and rope ~ alibi`.
+"""Evaluate what a sweep expected: `pre_norm > post_norm and rope ~ alibi`.
 
-`>` is better in the metric's direction, whichever that is. The comparisons were named before the runs
-were made, so they are corrected over the comparisons of the expectation, not over all arms.
+`>` means better in the metric's direction, whichever that is. The comparisons were stated before the runs were
+made, so p values are corrected over the comparisons of the expectation, not over all arms.
 
 Source: Schuirmann 1987 (two one-sided tests, for `~` and, one of them, for `>=`); Holm 1979.
 """
@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from blockyard.errors import UserError
-from blockyard.report.stats.paired import Difference
-from blockyard.report.stats.statistics import between, finite
-from blockyard.report.stats.verdict import ALPHA, FEWEST, corrected, p_is
+from blockyard.report.stats.paired import Difference, finite, paired_difference
+from blockyard.report.stats.power import ALPHA, MIN_SEEDS
+from blockyard.report.stats.verdict import corrected, p_equals
 
-MARGIN = 0.01  # of the second arm's mean: closer than this counts as the same, unless the caller says what does
+MARGIN = 0.01  # of the second arm's mean: smaller differences count as none, unless the sweep states a margin
 
 Verdict = Literal["supported", "contradicted", "undecided"]
 
@@ -38,15 +38,15 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """What became of an expectation, and why."""
+class Outcome:
+    """The verdict on an expectation, and the reason."""
 
     text: str
     verdict: Verdict
     reason: str
 
     def as_dict(self) -> dict[str, str]:
-        """As a comparison holds it."""
+        """Return it as plain data."""
         return {"text": self.text, "verdict": self.verdict, "reason": self.reason}
 
 
@@ -82,31 +82,30 @@ def _claim(left: str, sign: str, right: str, known: list[str]) -> Claim:
     return Claim(names[0], sign, names[1])
 
 
-def judge(
+def evaluate(
     text: str,
     values: Mapping[str, Mapping[int, float | None]],
     direction: str,
     *,
-    interesting: float | None = None,
-    lacking: Mapping[str, str] | None = None,
-) -> Judgement:
-    """Whether the figures bear an expectation out.
+    margin: float | None = None,
+    missing: Mapping[str, str] | None = None,
+) -> Outcome:
+    """Return whether the results support an expectation.
 
-    values: arm -> seed -> figure; interesting: the smallest difference that matters; MARGIN where None
-    lacking: arm without a figure -> what became of it ("was refused")
+    values: arm -> seed -> value; margin: the smallest difference that matters; None: MARGIN of the second arm's mean
+    missing: arm without a result -> the reason, as it reads after the arm's name ("was refused")
     Raises UserError as `parse` does.
     """
     claims = parse(text, values)
-    clean = {arm: finite(figures) for arm, figures in values.items()}
-    found = {str(c): between(clean[c.arm], clean[c.other]) for c in claims}
-    found = corrected(found)
-    parts = []
-    for c in claims:
-        gone = [f"{arm} {lacking[arm]}" for arm in (c.arm, c.other) if lacking and arm in lacking]
-        if gone:
-            parts.append(("undecided", f"{c.arm} against {c.other}: {' and '.join(gone)}"))
+    clean = {arm: finite(by_seed) for arm, by_seed in values.items()}
+    gaps = corrected({str(claim): paired_difference(clean[claim.arm], clean[claim.other]) for claim in claims})
+    parts: list[tuple[Verdict, str]] = []
+    for claim in claims:
+        reasons = [f"{arm} {missing[arm]}" for arm in (claim.arm, claim.other) if missing and arm in missing]
+        if reasons:
+            parts.append(("undecided", f"{claim.arm} against {claim.other}: {' and '.join(reasons)}"))
         else:
-            parts.append(_judge(c, found[str(c)], clean[c.other], direction, interesting))
+            parts.append(_evaluate(claim, gaps[str(claim)], clean[claim.other], direction, margin))
     verdicts = [verdict for verdict, _ in parts]
     whole: Verdict = (
         "contradicted"
@@ -117,63 +116,62 @@ def judge(
     )
     several = len(parts) > 1
     reason = "; ".join(f"{verdict}: {why}" if several else why for verdict, why in parts)
-    return Judgement(text, whole, reason)
+    return Outcome(text, whole, reason)
 
 
-def _judge(
-    claim: Claim, found: Difference, other: Mapping[int, float], direction: str, interesting: float | None
+def _evaluate(
+    claim: Claim, gap: Difference, other: Mapping[int, float], direction: str, margin: float | None
 ) -> tuple[Verdict, str]:
     pair = f"{claim.arm} against {claim.other}"
-    if found.n < FEWEST or found.mean is None:
-        return "undecided", f"{pair}: {found.n} common seeds, at least {FEWEST} are needed"
-    gain = found.mean if direction == "max" else -found.mean
-    sure = found.holm_p is not None and found.holm_p <= ALPHA and gain != 0
-    figures = _figures(pair, found)
+    if gap.n < MIN_SEEDS or gap.mean is None:
+        return "undecided", f"{pair}: {gap.n} common seeds, at least {MIN_SEEDS} are needed"
+    gain = gap.mean if direction == "max" else -gap.mean
+    significant = gap.holm_p is not None and gap.holm_p <= ALPHA and gain != 0
+    numbers = _numbers(pair, gap)
     if claim.sign == ">":
-        if sure:
-            return ("supported" if gain > 0 else "contradicted"), figures
-        return "undecided", f"{figures}: no difference shown"
-    if claim.sign == ">=" and sure and gain > 0:
-        return "supported", figures
-    if gain == 0 and found.deviation is None:
-        return "supported", f"{figures}: the same figures"
-    margin = interesting or MARGIN * abs(sum(other.values()) / len(other))
-    if not margin:
+        if significant:
+            return ("supported" if gain > 0 else "contradicted"), numbers
+        return "undecided", f"{numbers}: no difference shown"
+    if claim.sign == ">=" and significant and gain > 0:
+        return "supported", numbers
+    if gain == 0 and gap.deviation is None:
+        return "supported", f"{numbers}: the same values on every seed"
+    size = margin or MARGIN * abs(sum(other.values()) / len(other))
+    if not size:
         why = (
-            f"the mean of {claim.other} is 0, and {MARGIN:.0%} of it no margin; `margin: D` in the sweep file says one"
+            f"the mean of {claim.other} is 0, so {MARGIN:.0%} of it is not a margin; "
+            "set `margin: NUMBER` in the sweep file"
         )
-        return ("contradicted", figures) if sure else ("undecided", f"{figures}: {why}")
-    whose = "the margin asked for" if interesting else f"{MARGIN:.0%} of the mean of {claim.other}"
-    size = f"{margin:.2g} ({whose})"
-    low, high = _one_sided(found, direction)
+        return ("contradicted", numbers) if significant else ("undecided", f"{numbers}: {why}")
+    margin_text = f"{size:.2g} ({'the margin set' if margin else f'{MARGIN:.0%} of the mean of {claim.other}'})"
+    low, high = _gain_interval(gap, direction)
     if claim.sign == ">=":
-        if low > -margin:
-            return "supported", f"{figures}: not worse by as much as {size}"
-        if sure:
-            return "contradicted", figures
-        return "undecided", f"{figures}: it may be worse by more than {size}"
-    if low > -margin and high < margin:
-        return "supported", f"{figures}: closer than {size}"
-    if sure:
-        return "contradicted", figures
-    return "undecided", f"{figures}: no difference shown, but they may be further apart than {size}"
+        if low > -size:
+            return "supported", f"{numbers}: not worse by {margin_text} or more"
+        if significant:
+            return "contradicted", numbers
+        return "undecided", f"{numbers}: it may be worse by more than {margin_text}"
+    if low > -size and high < size:
+        return "supported", f"{numbers}: the difference is smaller than {margin_text}"
+    if significant:
+        return "contradicted", numbers
+    return "undecided", f"{numbers}: no difference shown, but it may be larger than {margin_text}"
 
 
-def _figures(pair: str, found: Difference) -> str:
-    if found.interval is None:
-        spread = "on every seed"
-    else:
-        spread = f"(95 % interval {found.interval[0]:.3g} to {found.interval[1]:.3g})"
-    return f"{pair}: {found.mean:+.3g} {spread}, {p_is(found.holm_p)}, {found.n} seeds"
+def _numbers(pair: str, gap: Difference) -> str:
+    interval = (
+        "on every seed" if gap.interval is None else f"(95 % interval {gap.interval[0]:.3g} to {gap.interval[1]:.3g})"
+    )
+    return f"{pair}: {gap.mean:+.3g} {interval}, {p_equals(gap.holm_p)}, {gap.n} seeds"
 
 
-def _one_sided(found: Difference, direction: str) -> tuple[float, float]:
-    """The ends, towards better, of what two one-sided tests at 5 % leave open: the 90 % interval."""
+def _gain_interval(gap: Difference, direction: str) -> tuple[float, float]:
+    """Return the 90 % interval of the gain (positive: better), which is that of two one-sided tests at 5 %."""
     from scipy import stats
 
-    assert found.mean is not None
-    gain = found.mean if direction == "max" else -found.mean
-    if found.deviation is None:  # equal differences: of 0, or of a size whose spread is not known
+    assert gap.mean is not None
+    gain = gap.mean if direction == "max" else -gap.mean
+    if gap.deviation is None:  # equal differences: of 0, or of a size whose standard deviation is unknown
         return (0.0, 0.0) if gain == 0 else (-math.inf, math.inf)
-    half = stats.t.ppf(1 - ALPHA, found.n - 1) * found.deviation / math.sqrt(found.n)
+    half = stats.t.ppf(1 - ALPHA, gap.n - 1) * gap.deviation / math.sqrt(gap.n)
     return gain - half, gain + half

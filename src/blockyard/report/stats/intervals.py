@@ -1,4 +1,4 @@
-"""The mean of an arm over its seeds, and how well it is known.
+"""The mean of an arm over its seeds, with a 95 % interval.
 
 Source: Student 1908, The Probable Error of a Mean; Efron 1987, Better Bootstrap Confidence Intervals (BCa).
 """
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 LEVEL = 0.95
 BOOTSTRAP_FROM = 20  # values; a bootstrap of fewer covers too little
 RESAMPLES = 9_999
-ROUNDING = 1e-6  # metrics are computed in single precision: what is closer than this is equal
+ROUNDING = 1e-6  # metrics are computed in single precision: values closer than this count as equal
 
 Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean of n values. interval: 95 %, or None where the values cannot say (one, or all equal)."""
+    """The mean of n values. interval: 95 %; None for one value, or where all are equal."""
 
     n: int
     mean: float | None
@@ -31,9 +31,9 @@ class Mean:
 
 
 def mean_of(values: Sequence[float]) -> Mean:
-    """The mean with its 95 % interval: Student's t for few values, BCa from twenty.
+    """Return the mean with its 95 % interval: Student's t below twenty values, BCa bootstrap from twenty on.
 
-    values: finite. Equal values have no interval: their spread is unknown, not zero.
+    values: finite. Equal values have no interval: their standard deviation is unknown, not zero.
     """
     import numpy as np
 
@@ -42,7 +42,7 @@ def mean_of(values: Sequence[float]) -> Mean:
     if not len(data):
         return Mean(0, None, None, kind)
     mean = float(data.mean())
-    if len(data) < 2 or flat(data, float(np.abs(data).max())):
+    if len(data) < 2 or all_equal(data, float(np.abs(data).max())):
         return Mean(len(data), mean, None, kind)
     if kind == "bca":
         return Mean(len(data), mean, bca_interval(data), kind)
@@ -51,7 +51,7 @@ def mean_of(values: Sequence[float]) -> Mean:
 
 
 def t_interval(values: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
-    """The ends of Student's interval of the mean over the last axis: (..., n) -> 2 x (...)."""
+    """Return the ends of Student's interval of the mean over the last axis: (..., n) -> 2 x (...)."""
     import numpy as np
     from scipy import stats
 
@@ -63,14 +63,14 @@ def t_interval(values: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np
 
 
 def bca_interval(values: np.ndarray, level: float = LEVEL) -> Interval | None:
-    """The BCa bootstrap interval of the mean of values (n,); the same for the same values in any order.
+    """Return the BCa bootstrap interval of the mean of values (n,); it does not depend on their order.
 
-    Of twenty to thirty normal values it covers 92 to 93 %, a little less than it says.
+    For twenty to thirty normal values it covers 92 to 93 %, slightly less than its nominal level.
     """
     import numpy as np
     from scipy import stats
 
-    found = stats.bootstrap(
+    interval = stats.bootstrap(
         (np.sort(values),),
         np.mean,
         confidence_level=level,
@@ -78,10 +78,10 @@ def bca_interval(values: np.ndarray, level: float = LEVEL) -> Interval | None:
         method="BCa",
         random_state=np.random.default_rng(0),
     ).confidence_interval
-    low, high = float(found.low), float(found.high)
+    low, high = float(interval.low), float(interval.high)
     return (low, high) if np.isfinite([low, high]).all() else None
 
 
-def flat(values: np.ndarray, scale: float) -> bool:
-    """Whether values (n,) differ by no more than rounding, for figures as large as `scale`."""
+def all_equal(values: np.ndarray, scale: float) -> bool:
+    """Return whether values (n,) differ by no more than rounding, for metric values as large as `scale`."""
     return float(values.max() - values.min()) <= ROUNDING * scale

@@ -1,5 +1,7 @@
-"""The difference of two arms, seed by seed: arms of one seed share their data order and, where they can,
-their initial weights, so that their difference spreads less than either.
+"""The difference between two arms, paired by seed.
+
+Runs of one seed share the order of the data and, where shapes allow, the initial weights, so that the
+differences vary less than either arm does.
 
 Source: Student 1908 (paired t test); Fisher 1935, The Design of Experiments, sec. 21 (sign flips);
 Hedges 1981, Distribution Theory for Glass's Estimator of Effect Size (the correction for small samples).
@@ -10,25 +12,27 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from blockyard.report.stats.intervals import ROUNDING, Interval, flat, t_interval
+from blockyard.report.stats.intervals import ROUNDING, Interval, all_equal, t_interval
 
 if TYPE_CHECKING:
     import numpy as np
 
-EXACT_UP_TO = 14  # seeds: all 16,384 ways to flip signs are tried
-SAMPLED = 99_999  # of them beyond that
+EXACT_UP_TO = 14  # seeds: all 16,384 combinations of signs are enumerated
+SAMPLED = 99_999  # combinations drawn beyond that
 EFFECT = "d_z with Hedges' correction: mean over standard deviation of the paired differences"
+
+Values = Mapping[str, Mapping[int, float]]  # arm -> seed -> value of the metric
 
 
 @dataclass(frozen=True)
 class Difference:
     """An arm minus another over their common seeds, in the metric's unit.
 
-    interval: 95 %, Student's t; t_p: paired t test; both None where the differences do not spread
-    permutation_p: of flipping signs, two-sided; sampled: not all flips were tried
-    smallest_p: the smallest permutation p that n seeds allow; holm_p: after correction over arms
+    interval: 95 %, Student's t; t_p: paired t test; both None where all differences are equal
+    permutation_p: two-sided sign-flip test; sampled: whether the flips were sampled instead of enumerated
+    smallest_p: the smallest permutation p that n seeds allow; holm_p: corrected over the arms (Holm)
     effect: see EFFECT; deviation: standard deviation of the differences
     """
 
@@ -45,57 +49,63 @@ class Difference:
 
     @property
     def p(self) -> float | None:
-        """The p that decides: of the t test; of the permutations where all differences are equal."""
+        """The p that decides: that of the t test, or of the permutation test where all differences are equal."""
         return self.permutation_p if self.t_p is None else self.t_p
 
 
-def common(arm: Mapping[int, float], other: Mapping[int, float]) -> list[int]:
-    """The seeds for which both have a figure."""
-    return sorted(arm.keys() & other.keys())
+def finite(values: Mapping[int, float | None]) -> dict[int, float]:
+    """Return the finite values, by seed."""
+    return {seed: float(v) for seed, v in sorted(values.items()) if v is not None and math.isfinite(v)}
+
+
+def paired_difference(arm: Mapping[int, float], other: Mapping[int, float]) -> Difference:
+    """Return the difference of two arms (seed -> finite value) over the seeds that both have."""
+    seeds = sorted(arm.keys() & other.keys())
+    return difference([arm[seed] for seed in seeds], [other[seed] for seed in seeds])
 
 
 def difference(arm: Sequence[float], other: Sequence[float]) -> Difference:
-    """`arm` minus `other`, value by value; both finite and in the same order of seeds."""
+    """Return `arm` minus `other`, element by element; both finite and in the same order of seeds."""
     import numpy as np
 
-    ours, theirs = np.asarray(arm, dtype=float), np.asarray(other, dtype=float)
-    n = len(ours)
+    first, second = np.asarray(arm, dtype=float), np.asarray(other, dtype=float)
+    n = len(first)
     if not n:
         return Difference(0)
-    gaps = ours - theirs
-    scale = float(np.abs([ours, theirs]).max())
+    gaps = first - second
+    scale = float(np.abs([first, second]).max())
     mean = float(gaps.mean())
-    if float(np.abs(gaps).max()) <= ROUNDING * scale:  # the same figures
+    if float(np.abs(gaps).max()) <= ROUNDING * scale:  # the same values
         gaps, mean = np.zeros(n), 0.0
     p, sampled = permutation_p(gaps, scale)
-    shared = {"permutation_p": p, "smallest_p": smallest_p(n), "sampled": sampled}
-    if n < 2 or flat(gaps, scale):
-        return Difference(n, mean, **shared)
+    permutation: dict[str, Any] = {"permutation_p": p, "smallest_p": smallest_p(n), "sampled": sampled}
+    if n < 2 or all_equal(gaps, scale):
+        return Difference(n, mean, **permutation)
     low, high = t_interval(gaps)
     deviation = float(gaps.std(ddof=1))
     return Difference(
         n,
         mean,
         (float(low), float(high)),
-        float(t_p(ours, theirs)),
+        float(t_p(first, second)),
         effect=effect(mean, deviation, n),
         deviation=deviation,
-        **shared,
+        **permutation,
     )
 
 
 def t_p(arm: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """p of the paired t test over the last axis, two-sided: 2 x (..., n) -> (...)."""
+    """Return the two-sided p of the paired t test over the last axis: 2 x (..., n) -> (...)."""
     from scipy import stats
 
     return stats.ttest_rel(arm, other, axis=-1).pvalue  # (...)
 
 
 def permutation_p(gaps: np.ndarray, scale: float) -> tuple[float, bool]:
-    """p of the mean of paired differences (n,) when their signs are flipped; whether flips were sampled.
+    """Return the sign-flip p of the mean of paired differences (n,), and whether the flips were sampled.
 
-    scale: of the figures. Means that differ by their rounding count as equal: accuracies of few samples,
-    in single precision, have many such.
+    scale: of the metric's values. Means that differ by no more than rounding count as equal: accuracies over few
+    samples, in single precision, have many such ties.
     """
     import numpy as np
     from scipy import stats
@@ -103,33 +113,33 @@ def permutation_p(gaps: np.ndarray, scale: float) -> tuple[float, bool]:
     if float(np.abs(gaps).max()) == 0 or len(gaps) < 2:
         return 1.0, False
     n = len(gaps)
-    # Of two samples that differ by `gaps`, each pair is swapped or not.
-    found = stats.permutation_test(
+    # Flipping a sign is swapping the pair, in two samples that differ by `gaps`.
+    test = stats.permutation_test(
         (gaps / 2, -gaps / 2),
-        _mean_gap,
+        _mean_difference,
         permutation_type="samples",
         vectorized=True,
         n_resamples=2**EXACT_UP_TO if n <= EXACT_UP_TO else SAMPLED,
         batch=4096,
         random_state=np.random.default_rng(0),
     )
-    as_far = int((np.abs(found.null_distribution) >= abs(found.statistic) - ROUNDING * scale).sum())
+    as_extreme = int((np.abs(test.null_distribution) >= abs(test.statistic) - ROUNDING * scale).sum())
     if n <= EXACT_UP_TO:
-        return as_far / len(found.null_distribution), False
-    return (as_far + 1) / (SAMPLED + 1), True  # the signs as they are count as one of the flips
+        return as_extreme / len(test.null_distribution), False
+    return (as_extreme + 1) / (SAMPLED + 1), True  # the observed signs count as one of the samples
 
 
-def _mean_gap(first: np.ndarray, second: np.ndarray, axis: int) -> np.ndarray:
+def _mean_difference(first: np.ndarray, second: np.ndarray, axis: int) -> np.ndarray:
     return (first - second).mean(axis=axis)
 
 
 def smallest_p(n: int) -> float:
-    """The smallest two-sided permutation p of n pairs: two of the 2^n ways are as extreme as can be."""
+    """Return the smallest two-sided permutation p of n pairs: two of the 2^n combinations are the most extreme."""
     return min(1.0, 2.0 ** (1 - n)) if n else 1.0
 
 
 def effect(mean: float, deviation: float, n: int) -> float | None:
-    """d_z, corrected for its bias at small n; None where two pairs or fewer cannot say."""
+    """Return d_z, corrected for its bias at small n; None for fewer than three pairs."""
     if n < 3 or deviation == 0:
         return None
     free = n - 1

@@ -1,164 +1,162 @@
-"""What a difference says, in words; and how many seeds would say more.
+"""The verdict on each arm: corrected p values, better or worse, and a sentence that gives the numbers.
 
-Source: Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure; power of the paired t test
-from the noncentral t distribution (statsmodels TTestPower).
+Source: Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
 
-from blockyard.report.stats.paired import Difference
+from blockyard.report.stats.intervals import Mean, mean_of
+from blockyard.report.stats.paired import Difference, Values, finite, paired_difference
+from blockyard.report.stats.power import (
+    ALPHA,
+    MAX_SEEDS,
+    MIN_SEEDS,
+    detectable_effect,
+    min_seeds_exact,
+    seeds_needed,
+)
 
-ALPHA = 0.05
-POWER = 0.80
-FEWEST = 3  # common seeds; no verdict from fewer
-_LONG = 24  # characters of a name that is said again in every sentence
-MOST = 1_000  # seeds; what needs more is called out of reach
+BASELINE, BETTER, WORSE, NO_DIFFERENCE, TOO_FEW = (
+    "baseline",
+    "better",
+    "worse",
+    "no difference shown",
+    "too few seeds",
+)
+_LONG = 24  # characters; a longer name of the baseline is not repeated in every sentence
 
-BASELINE, BETTER, WORSE, NONE, FEW = "baseline", "better", "worse", "no difference shown", "too few seeds"
+
+@dataclass(frozen=True)
+class ArmResult:
+    """One arm: its mean, its difference to the baseline (None for the baseline, and without one), the verdict."""
+
+    mean: Mean
+    difference: Difference | None
+    verdict: str
+    explanation: str
+
+
+def compare_arms(
+    values: Values, baseline: str | None, direction: str, *, margin: float | None = None
+) -> dict[str, ArmResult]:
+    """Compare every arm with the baseline.
+
+    values: arm -> seed -> value; values that are not finite are left out
+    direction: "max" where more is better, else "min"
+    margin: the smallest difference that matters, for the advice on seeds
+    """
+    clean = {arm: finite(by_seed) for arm, by_seed in values.items()}
+    others = [arm for arm in clean if baseline is not None and arm != baseline]
+    differences = corrected({arm: paired_difference(clean[arm], clean[str(baseline)]) for arm in others})
+    results = {}
+    for arm, by_seed in clean.items():
+        mean = mean_of(list(by_seed.values()))
+        gap = differences.get(arm)
+        if gap is None:
+            text = "The baseline." if arm == baseline else "There is no baseline to compare with."
+            results[arm] = ArmResult(mean, None, BASELINE, text)
+        else:
+            text = explain(gap, direction, str(baseline), len(others), margin)
+            results[arm] = ArmResult(mean, gap, verdict(gap, direction), text)
+    return results
 
 
 def corrected(differences: Mapping[str, Difference]) -> dict[str, Difference]:
-    """The same differences with Holm's p over all of which a verdict can be given."""
-    asked = {name: found.p for name, found in differences.items() if found.n >= FEWEST and found.p is not None}
-    ps = dict(zip(asked, holm(list(asked.values())), strict=True))
-    return {name: replace(found, holm_p=ps.get(name)) for name, found in differences.items()}
+    """Return the differences with Holm's p, corrected over all that have enough seeds for a verdict."""
+    ps = {name: gap.p for name, gap in differences.items() if gap.n >= MIN_SEEDS and gap.p is not None}
+    holm_ps = dict(zip(ps, holm(list(ps.values())), strict=True))
+    return {name: replace(gap, holm_p=holm_ps.get(name)) for name, gap in differences.items()}
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Holm's corrected p: the smallest times their number, the next times one less, never falling, at most 1.
+    """Return Holm's corrected p values: the k-th smallest of m times m - k + 1, never falling, at most 1.
 
-    As statsmodels' multipletests gives them, without its walk through all memory at each call.
+    Equal to statsmodels' multipletests(method="holm"), which runs the garbage collector at each call.
     """
-    made, most = [0.0] * len(ps), 0.0
-    for rank, place in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
-        most = max(most, (len(ps) - rank) * ps[place])
-        made[place] = min(1.0, most)
-    return made
+    result, largest = [0.0] * len(ps), 0.0
+    for rank, index in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
+        largest = max(largest, (len(ps) - rank) * ps[index])
+        result[index] = min(1.0, largest)
+    return result
 
 
-def verdict(found: Difference, direction: str) -> str:
-    """One of better, worse, no difference shown, too few seeds. direction: "max" or "min"."""
-    if found.n < FEWEST or found.holm_p is None or found.mean is None:
-        return FEW
-    if found.holm_p > ALPHA or found.mean == 0:
-        return NONE
-    return BETTER if (found.mean > 0) == (direction == "max") else WORSE
+def verdict(gap: Difference, direction: str) -> str:
+    """Return better, worse, no difference shown or too few seeds. direction: "max" or "min"."""
+    if gap.n < MIN_SEEDS or gap.holm_p is None or gap.mean is None:
+        return TOO_FEW
+    if gap.holm_p > ALPHA or gap.mean == 0:
+        return NO_DIFFERENCE
+    return BETTER if (gap.mean > 0) == (direction == "max") else WORSE
 
 
-def words(found: Difference, direction: str, other: str, compared: int, interesting: float | None = None) -> str:
-    """The verdict on the difference to `other` as one or two sentences, with its figures.
+def explain(gap: Difference, direction: str, baseline: str, compared: int, margin: float | None = None) -> str:
+    """Return the verdict on the difference to the baseline as one or two sentences with its numbers.
 
-    compared: how many arms are; interesting: the smallest difference worth knowing, in the metric's unit
+    compared: how many arms are compared; margin: the smallest difference that matters, in the metric's unit
     """
-    kind = verdict(found, direction)
-    other = other if len(other) <= _LONG else "the baseline"
-    if kind == FEW:
-        return too_few(found.n, compared)
-    gap = said_gap(found)
-    if found.mean == 0 and found.deviation is None:
-        return f"No difference shown: all {found.n} seeds gave the same figures as {other}."
-    if found.interval is None:
-        head = f"{kind[0].upper()}{kind[1:]}" + (f" than {other}" if kind != NONE else "")
-        least = exact_from(compared)
-        more = (
-            f" {least} seeds are the fewest with which it could show one." if kind == NONE and found.n < least else ""
-        )
-        return (
-            f"{head}: all {found.n} differences are equal ({found.mean:+.3g}), which leaves no t test; the exact test "
-            f"gives {p_is(found.permutation_p)}, corrected {said_p(found.holm_p)}.{more}"
-        )
-    if kind in (BETTER, WORSE):
-        return f"{kind.capitalize()} than {other}: {gap}, corrected {p_is(found.holm_p)}, {found.n} seeds."
-    return f"No difference shown to {other}: {gap}, corrected {p_is(found.holm_p)}. " + _more(
-        found, compared, interesting
-    )
+    kind = verdict(gap, direction)
+    other = baseline if len(baseline) <= _LONG else "the baseline"
+    if kind == TOO_FEW:
+        return _too_few(gap.n, compared)
+    if gap.mean == 0 and gap.deviation is None:
+        return f"No difference shown: all {gap.n} seeds have the same values as {other}."
+    if gap.interval is None:
+        return _equal_differences(gap, kind, other, compared)
+    numbers = f"{format_difference(gap)}, corrected {p_equals(gap.holm_p)}"
+    if kind == NO_DIFFERENCE:
+        return f"No difference shown to {other}: {numbers}, {gap.n} seeds. {_advice(gap, compared, margin)}"
+    return f"{kind.capitalize()} than {other}: {numbers}, {gap.n} seeds."
 
 
-def _more(found: Difference, compared: int, interesting: float | None) -> str:
-    assert found.deviation is not None
-    alpha = ALPHA / max(1, compared)
-    least = detectable(found.n, alpha)
-    missed = f"{found.n} seeds would miss most differences under {least * found.deviation:.2g}" if least else ""
-    size = interesting / found.deviation if interesting else abs(found.effect or 0.0)
-    enough = seeds_needed(size, alpha)
-    if interesting:
-        what = f"for a difference of {interesting:.3g}"
-    else:
-        what = "if the true difference is as large as the one seen"
-    if enough is None:
-        ask = f"more than {MOST:,} seeds would be needed {what}"
-    elif enough <= found.n and interesting:
-        ask = f"{found.n} seeds are enough {what}"
-    else:
-        ask = f"about {max(enough, found.n + 1)} seeds would do {what}"
-    advice = "; ".join(filter(None, (missed, ask)))
-    return f"{advice[0].upper()}{advice[1:]}."
-
-
-def too_few(n: int, compared: int) -> str:
-    """Why there is no verdict, and what would give one."""
-    have = {0: "No common seed", 1: "1 common seed"}.get(n, f"{n} common seeds")
+def _too_few(n: int, compared: int) -> str:
+    seeds = {0: "no common seed", 1: "1 common seed"}.get(n, f"{n} common seeds")
     return (
-        f"Too few seeds: {have}, and a verdict needs at least {FEWEST}; from {exact_from(compared)} on "
-        "the exact test can confirm it."
+        f"Too few seeds: {seeds}; a verdict needs at least {MIN_SEEDS}, and the exact test can confirm one "
+        f"from {min_seeds_exact(compared)} on."
     )
 
 
-def said_gap(found: Difference) -> str:
-    """The difference and its interval: "+0.012 (95 % interval -0.002 to 0.026)"."""
-    low, high = found.interval or (math.nan, math.nan)
-    return f"{found.mean:+.3g} (95 % interval {low:.3g} to {high:.3g})"
+def _equal_differences(gap: Difference, kind: str, other: str, compared: int) -> str:
+    least = min_seeds_exact(compared)
+    head = f"{kind.capitalize()} than {other}" if kind != NO_DIFFERENCE else f"No difference shown to {other}"
+    more = f" That test can show one from {least} seeds on." if kind == NO_DIFFERENCE and gap.n < least else ""
+    return (
+        f"{head}: all {gap.n} differences are equal ({gap.mean:+.3g}), so there is no t test; the exact test "
+        f"gives {p_equals(gap.permutation_p)}, corrected {format_p(gap.holm_p)}.{more}"
+    )
 
 
-def said_p(p: float | None) -> str:
-    """A p for a table."""
+def _advice(gap: Difference, compared: int, margin: float | None) -> str:
+    """What so many seeds can detect, and how many would be needed."""
+    assert gap.deviation is not None
+    alpha = ALPHA / max(1, compared)
+    detectable = detectable_effect(gap.n, alpha) * gap.deviation
+    needed = seeds_needed(margin / gap.deviation if margin else abs(gap.effect or 0.0), alpha)
+    what = f"a difference of {margin:.3g}" if margin else "a true difference as large as the observed one"
+    if needed is None:
+        seeds = f"more than {MAX_SEEDS:,} seeds are needed"
+    elif needed <= gap.n and margin:
+        seeds = f"{gap.n} seeds are enough"
+    else:
+        seeds = f"about {max(needed, gap.n + 1)} seeds are needed"
+    return f"{gap.n} seeds would miss most differences below {detectable:.2g}; {seeds} to detect {what}."
+
+
+def format_difference(gap: Difference) -> str:
+    """Format the difference and its interval: "+0.012 (95 % interval -0.002 to 0.026)"."""
+    low, high = gap.interval or (math.nan, math.nan)
+    return f"{gap.mean:+.3g} (95 % interval {low:.3g} to {high:.3g})"
+
+
+def format_p(p: float | None) -> str:
+    """Format a p for a table."""
     return "none" if p is None else "< 0.0001" if p < 1e-4 else f"{p:.2g}"
 
 
-def p_is(p: float | None) -> str:
-    """A p for a sentence: "p = 0.03", "p < 0.0001"."""
-    return f"p {said_p(p)}" if p is not None and p < 1e-4 else f"p = {said_p(p)}"
-
-
-def exact_from(compared: int, alpha: float = ALPHA) -> int:
-    """The fewest seeds whose smallest permutation p, corrected for so many arms, is at most alpha."""
-    return max(FEWEST, math.ceil(1 + math.log2(max(1, compared) / alpha)))
-
-
-def seeds_needed(effect: float, alpha: float, power: float = POWER) -> int | None:
-    """The fewest seeds with which a paired t test finds an effect (d_z) with this power; None beyond MOST."""
-    from statsmodels.stats.power import TTestPower
-
-    test = TTestPower()
-    size = abs(effect)
-
-    def reached(n: int) -> bool:
-        found = float(test.power(size, n, alpha))
-        return found >= power or math.isnan(found)  # not a number where it is 1 to the last digit
-
-    low, high = FEWEST, MOST
-    if size == 0 or not reached(high):
-        return None
-    while low < high:  # power grows with n
-        middle = (low + high) // 2
-        low, high = (low, middle) if reached(middle) else (middle + 1, high)
-    return low
-
-
-@lru_cache(maxsize=1024)
-def detectable(n: int, alpha: float, power: float = POWER) -> float | None:
-    """The effect (d_z) that n seeds find with this power."""
-    from statsmodels.stats.power import TTestPower
-
-    low, high = 0.0, 100.0
-    test = TTestPower()
-    for _ in range(24):
-        middle = (low + high) / 2
-        found = float(test.power(middle, n, alpha))
-        low, high = (low, middle) if found >= power or math.isnan(found) else (middle, high)
-    return high if high < 99 else None
+def p_equals(p: float | None) -> str:
+    """Format a p for a sentence: "p = 0.03", "p < 0.0001"."""
+    return f"p {format_p(p)}" if p is not None and p < 1e-4 else f"p = {format_p(p)}"

@@ -1,1 +1,1 @@
-"""A comparison mirrored at Weights & Biases."""
+"""A comparison at Weights & Biases: a summary run beside the sweep's runs, and a workspace."""

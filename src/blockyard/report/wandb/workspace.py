@@ -1,9 +1,9 @@
-"""The page's panels as a W&B workspace: answer, arms, learning curves, quality against cost, configs.
+"""Create a W&B workspace with the page's panels: answer, arms, learning curves, quality against cost, configs.
 
 Reference: the package wandb-workspaces (wandb_workspaces.workspaces, wandb_workspaces.reports.v2)
 
-W&B draws from the runs it was sent, so the panels follow a sweep that goes on. Intervals, paired
-differences and verdicts are W&B's to show only as the table that the summary run logs.
+W&B draws the panels from the runs logged there, so they follow a running sweep. It cannot compute intervals, paired
+differences and verdicts; those are in the table that the summary run logs.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from blockyard.errors import UserError
 from blockyard.runs.folder import CONFIG, RUN
 
 _ESCAPED = {sign: f"\\{sign}" for sign in r"\`*_[]#|"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
-_ARM, _GROUP, _ID = "JobType", "Group", "ID"  # in W&B's words
+_ARM, _GROUP, _ID = "JobType", "Group", "ID"  # the columns of a W&B run
 
 
 @dataclass(frozen=True)
-class _Where:
-    """Whose runs the panels show: those of one group, or of these ids."""
+class _RunFilter:
+    """The runs that the panels show: those of one group, or those with these ids."""
 
     entity: str | None
     project: str
@@ -34,50 +34,50 @@ class _Where:
 
 
 def workspace(comparison: Mapping[str, Any], *, outputs: str = "outputs") -> str:
-    """Make the workspace of a comparison and say where it is.
+    """Create the workspace of a comparison and return its URL.
 
-    Raises UserError where the package or a login is missing, no run was sent to W&B, or W&B refuses.
+    Raises UserError where the package or a login is missing, no run was logged to W&B, or W&B refuses.
     """
     if importlib.util.find_spec("wandb_workspaces") is None:
         raise UserError("board --wandb needs the package wandb-workspaces: pip install 'blockyard[workspaces]'")
     if not logged_in():
         raise UserError(
-            "board --wandb needs a login: run `wandb login`, or set WANDB_API_KEY; "
-            "without one, `blockyard board` shows the same page here"
+            "board --wandb needs a login: run `wandb login` or set WANDB_API_KEY; "
+            "without one, `blockyard board` shows the same page locally"
         )
-    where = _where(comparison, Path(outputs))
+    runs = _run_filter(comparison, Path(outputs))
     try:
-        made = build(comparison, where, where.entity or _default_entity())
-        made.save()
-        return str(made.url)
+        view = build(comparison, runs, runs.entity or _default_entity())
+        view.save()
+        return str(view.url)
     except UserError:
         raise
-    except Exception as error:  # whatever W&B, or what it is built on, raises
+    except Exception as error:  # W&B and the libraries under it raise errors of many types
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        raise UserError(f"W&B did not make the workspace: {reason}") from error
+        raise UserError(f"W&B did not create the workspace: {reason}") from error
 
 
-def build(comparison: Mapping[str, Any], where: _Where, entity: str) -> Any:
-    """The workspace, not yet saved. No network is used."""
+def build(comparison: Mapping[str, Any], runs: _RunFilter, entity: str) -> Any:
+    """Return the workspace, not yet saved. Uses no network."""
     import wandb_workspaces.reports.v2 as wr
     import wandb_workspaces.workspaces as ws
 
     metric = str(comparison["metric"])
     validation = f"val/{metric.partition('/')[2] or metric}"
     arms = {"groupby": wr.Metric(_ARM), "groupby_aggfunc": "mean", "groupby_rangefunc": "minmax"}
-    shown = list(dict.fromkeys([validation, "val/loss", "train/loss"]))
+    curves = list(dict.fromkeys([validation, "val/loss", "train/loss"]))
     final = [name for name in dict.fromkeys([metric, *comparison.get("metrics", ())]) if name.startswith("test/")]
-    runs = ws.Metric(_GROUP) == where.group if where.group else ws.Metric(_ID).isin(list(where.ids))
+    selected = ws.Metric(_GROUP) == runs.group if runs.group else ws.Metric(_ID).isin(list(runs.ids))
     return ws.Workspace(
         entity=entity,
-        project=where.project,
+        project=runs.project,
         name=str(comparison["title"]),
         sections=[
             ws.Section(
                 name="Answer",
                 is_open=True,
                 panels=[
-                    wr.MarkdownPanel(markdown=_words(comparison)),
+                    wr.MarkdownPanel(markdown=_answer(comparison)),
                     wr.WeavePanelSummaryTable(table_name="comparison"),
                 ],
             ),
@@ -94,7 +94,7 @@ def build(comparison: Mapping[str, Any], where: _Where, entity: str) -> Any:
                 is_open=True,
                 panels=[
                     wr.LinePlot(title=f"{name} by {axis}", x=axis, y=[name], **arms)
-                    for name in shown
+                    for name in curves
                     for axis in ("Step", "samples", "seconds")
                 ],
             ),
@@ -110,11 +110,12 @@ def build(comparison: Mapping[str, Any], where: _Where, entity: str) -> Any:
             ),
             ws.Section(name="What differs", panels=[wr.RunComparer(diff_only="split")]),
         ],
-        runset_settings=ws.RunsetSettings(filters=ws.And(runs), groupby=[ws.Metric(_ARM)]),
+        runset_settings=ws.RunsetSettings(filters=ws.And(selected), groupby=[ws.Metric(_ARM)]),
     )
 
 
-def _words(comparison: Mapping[str, Any]) -> str:
+def _answer(comparison: Mapping[str, Any]) -> str:
+    """Return claim, answer, expectation and warnings as Markdown."""
     expect = comparison.get("expect") or {}
     lines = [f"**{_plain(comparison['claim'])}**" if comparison.get("claim") else ""]
     lines += [_plain(comparison.get("answer") or "")]
@@ -125,35 +126,35 @@ def _words(comparison: Mapping[str, Any]) -> str:
 
 
 def _plain(text: Any) -> str:
-    """Text that Markdown and HTML leave as it is."""
+    """Return text escaped for Markdown and HTML."""
     return "".join(_ESCAPED.get(sign, sign) for sign in str(text))
 
 
-def _where(comparison: Mapping[str, Any], outputs: Path) -> _Where:
-    """Where the runs were sent, by what they wrote down themselves."""
-    found = []
+def _run_filter(comparison: Mapping[str, Any], outputs: Path) -> _RunFilter:
+    """Return the filter that selects the runs at W&B, from what run.json and config.yaml record."""
+    logged = []
     for name in dict.fromkeys(cell.get("run") for cell in comparison.get("cells") or () if cell.get("run")):
         try:
-            sent = read_json(outputs / name / RUN).get("wandb") or {}
+            record = read_json(outputs / name / RUN).get("wandb") or {}
             logger = read_yaml(outputs / name / CONFIG).get("logger") or {}
         except (OSError, ValueError):
             continue
-        if sent.get("id"):
-            found.append((sent.get("entity"), sent.get("project"), logger.get("group"), sent["id"]))
-    if not found:
+        if record.get("id"):
+            logged.append((record.get("entity"), record.get("project"), logger.get("group"), record["id"]))
+    if not logged:
         raise UserError(
-            "none of these runs was logged to W&B: run them with logger=wandb, and `wandb sync` offline ones"
+            "none of these runs was logged to W&B: run them with logger=wandb; `wandb sync` uploads offline runs"
         )
-    places = sorted({(str(entity or ""), str(project or "")) for entity, project, _, _ in found})
-    if len(places) > 1:
-        said = ", ".join("/".join(filter(None, place)) for place in places)
-        raise UserError(f"these runs lie in {len(places)} projects of W&B ({said}); a workspace shows one")
-    groups = {group for _, _, group, _ in found}
-    return _Where(
-        entity=found[0][0],
-        project=found[0][1] or "blockyard",
+    projects = sorted({(str(entity or ""), str(project or "")) for entity, project, _, _ in logged})
+    if len(projects) > 1:
+        names = ", ".join("/".join(filter(None, project)) for project in projects)
+        raise UserError(f"these runs are in {len(projects)} projects of W&B ({names}); a workspace shows one project")
+    groups = {group for _, _, group, _ in logged}
+    return _RunFilter(
+        entity=logged[0][0],
+        project=logged[0][1] or "blockyard",
         group=next(iter(groups)) if len(groups) == 1 else None,
-        ids=tuple(run for *_, run in found),
+        ids=tuple(run for *_, run in logged),
     )
 
 
@@ -162,5 +163,5 @@ def _default_entity() -> str:
 
     entity = wandb.Api().default_entity
     if not entity:
-        raise UserError("W&B names no default entity for this login; set logger.entity=NAME for the runs")
+        raise UserError("this W&B login has no default entity; set logger.entity=NAME for the runs")
     return str(entity)

@@ -1,0 +1,106 @@
+"""The rows of a comparison as plain data: one for each arm, one for each cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from blockyard.report.changes import MAX_ARMS, changes
+from blockyard.report.costs import KEYS, median_costs, pareto, ratios
+from blockyard.report.load.arms import ArmRuns, ComparisonInput
+from blockyard.report.load.metrics import metric_names
+from blockyard.report.load.run_record import RunRecord
+from blockyard.report.missing_arms import MissingResult
+from blockyard.report.stats.intervals import mean_of
+from blockyard.report.stats.paired import EFFECT, Difference
+from blockyard.report.stats.verdict import BASELINE, TOO_FEW, ArmResult
+
+
+def arm_rows(
+    data: ComparisonInput,
+    results: Mapping[str, ArmResult],
+    missing: Mapping[str, MissingResult],
+    *,
+    baseline: str | None,
+    metric: str,
+    direction: str,
+    cost: str,
+    with_changes: bool,
+) -> list[dict[str, Any]]:
+    """Return one row for each arm, in the order of the sweep.
+
+    results: of every arm; missing: why an arm has no result, for those that have none
+    cost: the key of the cost axis; with_changes: whether to compute what each arm changes
+    """
+    costs = {arm.name: median_costs(run.cost for run in arm.done) for arm in data.arms}
+    points = {name: (results[name].mean.mean, costs[name].get(cost)) for name in costs}
+    front = pareto(points, direction, KEYS[cost][0])
+    reference = data.arm(baseline) if baseline and with_changes else None
+    baseline_costs = costs[baseline] if baseline else None
+    names = metric_names(data.records)
+    rows = []
+    for arm in data.arms:
+        result = results[arm.name]
+        parameters = (baseline_costs["parameters"] if baseline_costs else None, costs[arm.name]["parameters"])
+        failed = sum(run.state == "failed" for run in arm.runs)
+        verdict, explanation = _verdict(result, missing.get(arm.name), failed)
+        rows.append(
+            {
+                "name": arm.name,
+                "n": result.mean.n,
+                "planned": arm.planned,
+                "failed": failed,
+                "values": {str(seed): value for seed, value in sorted(arm.values(metric).items())},
+                "mean": result.mean.mean,
+                "interval": result.mean.interval,
+                "interval_kind": result.mean.kind,
+                "difference": _difference(result.difference),
+                "verdict": verdict,
+                "words": explanation,
+                "overrides": list(arm.overrides),
+                "levels": dict(arm.levels),
+                "changes": changes(arm, reference, parameters, modules=len(data.arms) <= MAX_ARMS),
+                "cost": costs[arm.name],
+                "cost_ratio": ratios(costs[arm.name], baseline_costs),
+                "pareto": arm.name in front,
+                "budget": {"settings": arm.tried, "chosen": arm.chosen} if arm.tried is not None else None,
+                "other": {name: _other(arm, name) for name in names},
+            }
+        )
+    return rows
+
+
+def _verdict(result: ArmResult, missing: MissingResult | None, failed: int) -> tuple[str, str]:
+    """Return the verdict and its explanation; for an arm without a result the reason."""
+    if missing is None:
+        note = f" {failed} cell{'s' if failed > 1 else ''} failed." if failed and result.verdict == TOO_FEW else ""
+        return result.verdict, result.explanation + note
+    if result.verdict == BASELINE:
+        return BASELINE, f"{result.explanation} {missing.explanation}"
+    return missing.verdict, missing.explanation
+
+
+def _difference(gap: Difference | None) -> dict[str, Any] | None:
+    """Return a difference as plain data; None where there is no common seed."""
+    if gap is None or not gap.n:
+        return None
+    return {key: value for key, value in asdict(gap).items() if key != "deviation"} | {"effect_kind": EFFECT}
+
+
+def cell_row(record: RunRecord) -> dict[str, Any]:
+    """Return the row of a cell, whether it has a run or not."""
+    return {
+        "arm": record.arm,
+        "seed": record.seed,
+        "setting": record.setting,
+        "state": record.state,
+        "reason": record.reason,
+        "run": record.run if record.state not in ("missing", "refused") else None,
+        "metrics": record.metrics,
+    }
+
+
+def _other(arm: ArmRuns, metric: str) -> dict[str, Any]:
+    mean = mean_of(list(arm.values(metric).values()))
+    return {"mean": mean.mean, "interval": mean.interval, "n": mean.n}

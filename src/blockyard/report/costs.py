@@ -1,0 +1,70 @@
+"""The costs of an arm, their ratios to the baseline, and the Pareto front of quality against cost."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+KEYS = {  # name -> the better direction, and the unit
+    "parameters": ("min", ""),
+    "flops_per_sample": ("min", "FLOPs, forward and backward"),
+    "step_seconds": ("min", "s"),
+    "samples_per_second": ("max", "1/s"),
+    "peak_memory": ("min", "bytes"),
+    "cache_bytes_per_token": ("min", "bytes"),
+    "decode_tokens_per_second": ("max", "1/s"),
+    "seconds": ("min", "s"),
+}
+AXES = {"flops": "flops_per_sample"} | {key: key for key in KEYS}  # name of a cost axis -> its key
+
+
+def costs(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Return the costs in a run's summary that are finite numbers."""
+    parameters, flops, memory = (summary.get(key) for key in ("parameters", "flops_per_sample", "peak_memory"))
+    values = {key: summary.get(key) for key in KEYS}
+    values["parameters"] = parameters.get("trainable") if isinstance(parameters, dict) else parameters
+    values["flops_per_sample"] = flops.get("training") if isinstance(flops, dict) else flops
+    values["peak_memory"] = memory.get("bytes") if isinstance(memory, dict) else memory
+    return {
+        key: float(value)
+        for key, value in values.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }
+
+
+def median_costs(runs: Iterable[Mapping[str, float]]) -> dict[str, float | None]:
+    """Return the costs of an arm: the median over its runs, so that one disturbed run does not count."""
+    every = list(runs)
+    columns = {key: [run[key] for run in every if key in run] for key in KEYS}
+    return {key: statistics.median(column) if column else None for key, column in columns.items()}
+
+
+def ratios(arm: Mapping[str, float | None], baseline: Mapping[str, float | None] | None) -> dict[str, float | None]:
+    """Return each cost divided by the baseline's; None where either is unknown or the baseline's is 0."""
+    reference = baseline or {}
+    return {key: _ratio(arm.get(key), reference.get(key)) for key in KEYS}
+
+
+def _ratio(cost: float | None, reference: float | None) -> float | None:
+    return cost / reference if cost is not None and reference else None
+
+
+def pareto(points: Mapping[str, tuple[float | None, float | None]], better: str, cheaper: str) -> set[str]:
+    """Return the arms that no other arm dominates (at least as good on both axes, better on one).
+
+    points: arm -> (quality, cost); an arm that lacks either is not in the set
+    better, cheaper: the better direction of each axis, "max" or "min"
+    """
+    signs = (1 if better == "max" else -1, 1 if cheaper == "max" else -1)
+    complete = {
+        arm: (signs[0] * quality, signs[1] * cost)
+        for arm, (quality, cost) in points.items()
+        if quality is not None and cost is not None
+    }
+    return {
+        arm
+        for arm, (quality, cost) in complete.items()
+        if not any(q >= quality and c >= cost and (q > quality or c > cost) for q, c in complete.values())
+    }
