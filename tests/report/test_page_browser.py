@@ -78,10 +78,10 @@ def test_an_older_state_and_a_margin_are_told_first(opened):
     (told,) = page.locator(".stale").all_text_contents()
     assert told == "An <b>earlier</b> state, of today with 3 of 9 cells done."
     assert page.locator(".stale").bounding_box()["y"] < page.locator(".expect").bounding_box()["y"]
-    assert "differences from 0.0125 on matter" in page.locator("#answer .facts").inner_text()
+    assert "smallest difference that matters: 0.0125" in page.locator("#answer .facts").inner_text()
 
 
-@pytest.mark.parametrize("verdict", ["refused", "failed", "no figure", "not done yet"])
+@pytest.mark.parametrize("verdict", ["refused", "failed", "no value", "not done yet"])
 def test_what_became_of_an_arm_is_a_badge_of_its_own(opened, verdict):
     made = comparison(arms=3)
     made["arms"][1] |= {"verdict": verdict, "mean": None, "interval": None, "difference": None, "n": 0, "values": {}}
@@ -169,7 +169,7 @@ def test_sorting_and_opening_with_the_keyboard(opened):
     assert button.get_attribute("aria-expanded") == "true"
     inside = page.locator("#detail-1")
     assert "schedule.warmup" in inside.text_content()
-    assert "blocks.*.norm_1 6 places" in inside.text_content()
+    assert "blocks.*.norm_1 6 modules" in inside.text_content()
     assert "+12,288 against the baseline's 101,514" in inside.text_content()
     page.keyboard.press("Enter")
     assert page.locator("#detail-1").count() == 0
@@ -421,7 +421,7 @@ def test_the_board_follows_a_sweep_and_keeps_the_readers_choices(browser, tmp_pa
     monkeypatch.setattr(watch, "_DURATION_FACTOR", 0.0)
     values = {"post": {0: 0.90, 1: 0.91, 2: "missing"}, "pre": {0: 0.93, 1: 0.95, 2: 0.94}}
     plan = sweep(tmp_path, {"post": ["block=post_norm"], "pre": ["block=pre_norm"]}, values)
-    with Board(watch.WatchedComparisonComparison([str(plan.folder)], options={"outputs": plan.outputs})) as board:
+    with Board(watch.WatchedComparison([str(plan.folder)], options={"outputs": plan.outputs})) as board:
         thread = threading.Thread(target=board.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         page = browser.new_page()

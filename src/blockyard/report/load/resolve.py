@@ -104,9 +104,7 @@ def _by_name(arg: str, outputs: Path) -> list[Path]:
     names = sorted({name for entry in entries for name in (entry.name, entry.path.parent.name)})
     sweeps = sorted(path.parent.name for path in (outputs / SWEEPS).glob(f"*/{PLAN}"))
     nearest = near(arg, [*sweeps, *names]) or [*sweeps, *names][:_MAX_LISTED]
-    raise UserError(
-        f"{arg}: no such path, run or sweep under {outputs}; there are {', '.join(nearest)} (see `blockyard runs`)"
-    )
+    raise UserError(f"{arg}: no such path, run or sweep under {outputs}; there are {', '.join(nearest)}")
 
 
 def _names(entry: Entry) -> tuple[str, ...]:

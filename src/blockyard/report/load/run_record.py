@@ -36,7 +36,7 @@ class RunRecord:
 
     @property
     def run(self) -> str:
-        """The run as `blockyard runs` lists it: `<name>-<hash>/s<seed>`."""
+        """The run's path below the outputs folder: `<name>-<hash>/s<seed>`."""
         return f"{self.path.parent.name}/{self.path.name}"
 
     @property

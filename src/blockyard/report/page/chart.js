@@ -1,7 +1,7 @@
-// The frame every chart stands in: title and description for readers who do not see, axes, grid, a pointer's tip.
+// What all charts share: a frame with title and description for screen readers, axes, grid, a tooltip.
 
 /**
- * An SVG with axes. x, y: {domain, label, format, logarithm, ticks: [[value, text]] | undefined}.
+ * Create an SVG with axes. x, y: {domain, label, format, logarithm, ticks: [[value, text]] | undefined}.
  * Returns {root, plot, x, y, left, right, top, bottom}; draw into `plot`.
  */
 function frame({ width, height, title, desc, x, y, margin = {} }) {
@@ -9,10 +9,10 @@ function frame({ width, height, title, desc, x, y, margin = {} }) {
   const [left, right, top, bottom] = [edge.left, width - edge.right, edge.top, height - edge.bottom];
   const across = scale(x.domain, [left, right], x.logarithm);
   const up = scale(y.domain, [bottom, top], y.logarithm);
-  const [name, words] = [fresh("title"), fresh("desc")];
+  const [name, description] = [fresh("title"), fresh("desc")];
   const plot = s("g", {});
-  const root = s("svg", { class: "chart", role: "img", "aria-labelledby": `${name} ${words}`, viewBox: `0 0 ${width} ${height}`,
-    width, height }, s("title", { id: name }, title), s("desc", { id: words }, desc));
+  const root = s("svg", { class: "chart", role: "img", "aria-labelledby": `${name} ${description}`, viewBox: `0 0 ${width} ${height}`,
+    width, height }, s("title", { id: name }, title), s("desc", { id: description }, desc));
   const lines = s("g", { class: "axes", "aria-hidden": "true" });
   const upward = y.ticks || labels(up, Math.max(3, Math.round((bottom - top) / 48)), y);
   for (const [value, text] of upward) {
@@ -33,18 +33,18 @@ function frame({ width, height, title, desc, x, y, margin = {} }) {
   return { root, plot, x: across, y: up, left, right, top, bottom };
 }
 
-/** The ticks of a scale with their texts. */
+/** The ticks of a scale with their labels. */
 function labels(map, n, { format, logarithm }) {
   const ticks = map.ticks(n);
-  const places = ticks.length > 1 && !logarithm ? Math.max(0, Math.min(8, -Math.floor(Math.log10(ticks[1] - ticks[0]) + 1e-9))) : null;
-  const fine = places !== null && ticks.some((value) => Number(value.toFixed(places)) !== value) ? places + 1 : places;
+  const digits = ticks.length > 1 && !logarithm ? Math.max(0, Math.min(8, -Math.floor(Math.log10(ticks[1] - ticks[0]) + 1e-9))) : null;
+  const fine = digits !== null && ticks.some((value) => Number(value.toFixed(digits)) !== value) ? digits + 1 : digits;
   return ticks.map((value) => [value, format ? format(value) : fine === null ? short(value) : fixed(value, Math.min(fine, 8))]);
 }
 
-/** A line through [x, y] pairs. */
-const path = (points) => points.map(([x, y], place) => `${place ? "L" : "M"}${x.toFixed(1)},${y.toFixed(1)}`).join("");
+/** The SVG path through [x, y] pairs. */
+const path = (points) => points.map(([x, y], index) => `${index ? "L" : "M"}${x.toFixed(1)},${y.toFixed(1)}`).join("");
 
-/** A figure: controls above, the chart, its caption and its data as a table below. */
+/** A figure: controls, the chart, its caption, and its data as a table. */
 function figure(key, { controls, chart, caption, table }) {
   return h("figure", { class: "figure" },
     controls && controls.length ? h("div", { class: "controls" }, controls) : null,
@@ -53,7 +53,7 @@ function figure(key, { controls, chart, caption, table }) {
     table ? disclosure(`data:${key}`, "Show data", table) : null);
 }
 
-/** Show the tip beside the pointer; its rows are [arm or null, text]. */
+/** Show the tooltip beside the pointer; its rows are [arm or null, text]. */
 function tip(event, head, rows) {
   const box = document.getElementById("tip");
   box.replaceChildren(h("strong", {}, head),
@@ -65,30 +65,30 @@ function tip(event, head, rows) {
   box.style.top = `${Math.max(4, Math.min(innerHeight - height - 4, event.clientY - height / 2))}px`;
 }
 
-/** Hide the tip. */
+/** Hide the tooltip. */
 const untip = () => { document.getElementById("tip").hidden = true; };
 
-/** A clear sheet over the plot that reports the pointer's place in the plot's own pixels. */
+/** Put a transparent rectangle over the plot that reports the pointer's position in the plot's pixels. */
 function listen(chart, move, leave) {
-  // The empty title keeps browsers from showing the chart's title beside our own tip.
+  // The empty title keeps browsers from showing the chart's title beside the tooltip.
   const sheet = s("rect", { x: chart.left, y: chart.top, width: Math.max(0, chart.right - chart.left),
     height: Math.max(0, chart.bottom - chart.top), fill: "transparent" }, s("title", {}));
   sheet.addEventListener("pointermove", (event) => {
     const box = chart.root.getBoundingClientRect();
-    const grown = chart.root.viewBox.baseVal.width / box.width;
-    move(event, (event.clientX - box.left) * grown, (event.clientY - box.top) * grown);
+    const zoom = chart.root.viewBox.baseVal.width / box.width;
+    move(event, (event.clientX - box.left) * zoom, (event.clientY - box.top) * zoom);
   });
   sheet.addEventListener("pointerleave", () => { untip(); leave(); });
   chart.root.append(sheet);
 }
 
-/** Labels pushed apart so that none lies on another: [{y, ...}] sorted and at least `gap` apart within limits. */
+/** Push labels apart so that none overlaps another: [{y, ...}], sorted and at least `gap` apart within limits. */
 function apart(items, gap, top, bottom) {
   const sorted = [...items].sort((a, b) => a.y - b.y);
-  sorted.forEach((item, place) => { item.y = Math.max(item.y, place ? sorted[place - 1].y + gap : top); });
-  for (let place = sorted.length - 1; place >= 0; place -= 1) {
-    const limit = place === sorted.length - 1 ? bottom : sorted[place + 1].y - gap;
-    sorted[place].y = Math.min(sorted[place].y, limit);
+  sorted.forEach((item, index) => { item.y = Math.max(item.y, index ? sorted[index - 1].y + gap : top); });
+  for (let index = sorted.length - 1; index >= 0; index -= 1) {
+    const limit = index === sorted.length - 1 ? bottom : sorted[index + 1].y - gap;
+    sorted[index].y = Math.min(sorted[index].y, limit);
   }
   return sorted;
 }

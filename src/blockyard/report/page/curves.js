@@ -1,15 +1,15 @@
-// Learning curves: mean over seeds, a band, any metric against any axis.
+// Learning curves: mean over seeds with a band, any metric against any axis.
 
 const PARTS = { all: ["the whole run", 0], half: ["the last half", 0.5], tenth: ["the last tenth", 0.9] };
 const BANDS = { range: "lowest to highest seed", interval: "95 % interval of the mean (Student's t)", seeds: "every seed" };
 
-/** Controls, chart, caption, data. */
+/** Draw controls, chart, caption and data. */
 function drawCurves(body) {
   const metrics = curveMetrics();
   const axes = Object.keys(AXES).filter((axis) => data.curves.some((curve) => (curve[axis] || []).some(known)));
   if (!axes.includes(state.axis)) state.axis = axes[0];
   const pick = (key) => (value) => { state[key] = value; redraw("curves"); };
-  const made = late(shown().map((arm) => series(arm.name, state.metric, state.axis, state.band)).filter(Boolean));
+  const curves = late(shown().map((arm) => series(arm.name, state.metric, state.axis, state.band)).filter(Boolean));
   const controls = [
     choice("curves:metric", "Metric", metrics.map((name) => [name, name]), state.metric, pick("metric")),
     choice("curves:axis", "Against", axes.map((axis) => [axis, AXES[axis].name]), state.axis, pick("axis")),
@@ -17,35 +17,35 @@ function drawCurves(body) {
     choice("curves:part", "Part", Object.entries(PARTS).map(([key, [name]]) => [key, name]), state.part, pick("part")),
     tick("curves:log", "log scale", state.logarithm, pick("logarithm")),
   ];
-  const ragged = made.some((one) => one.n.some((n) => n < one.seeds.length));
-  const drawn = made.length ? curveChart(body, made) : { chart: h("p", { class: "empty" }, "No arm shown has this metric."), cutoff: null };
+  const ragged = curves.some((one) => one.n.some((n) => n < one.seeds.length));
+  const drawn = curves.length ? curveChart(body, curves) : { chart: h("p", { class: "empty" }, "None of the arms shown has this metric."), cutoff: null };
   const band = state.band === "seeds" ? "each thin line is one seed" : `the band is the ${BANDS[state.band]}`;
-  body.append(figure("curves", { controls, chart: drawn.chart, table: () => curveTable(made),
+  body.append(figure("curves", { controls, chart: drawn.chart, table: () => curveTable(curves),
     caption: `Mean of ${state.metric} over seeds; ${band}. ${wish(state.metric)[0].toUpperCase()}${wish(state.metric).slice(1)}.` +
       `${ragged ? " Where a line is faint, some of its seeds have no value." : ""}${drawn.cutoff || ""}` }));
 }
 
-/** Only the part of the runs that is looked at: what comes after a share of the longest one. */
-function late(made) {
-  const start = PARTS[state.part][1] * Math.max(0, ...made.flatMap((one) => one.x));
+/** Keep the selected part of the runs: what comes after a fraction of the longest one. */
+function late(curves) {
+  const start = PARTS[state.part][1] * Math.max(0, ...curves.flatMap((one) => one.x));
   const keep = (one) => (values) => values.filter((_, k) => one.x[k] >= start);
-  return made.map((one) => ({ ...one, seeds: one.seeds.map((run) => run.filter(([x]) => x >= start)).filter((run) => run.length),
+  return curves.map((one) => ({ ...one, seeds: one.seeds.map((run) => run.filter(([x]) => x >= start)).filter((run) => run.length),
     x: keep(one)(one.x), mean: keep(one)(one.mean), low: keep(one)(one.low), high: keep(one)(one.high), n: keep(one)(one.n) }))
     .filter((one) => one.x.length);
 }
 
-/** The chart itself, and what to say where extreme values are cut off. */
-function curveChart(body, made) {
+/** The chart, and a note where extreme values are clipped. */
+function curveChart(body, curves) {
   const width = Math.max(280, body.clientWidth);
-  const direct = width > 720 && made.length <= 8;
-  const room = 34 + 6.8 * Math.max(0, ...made.map((one) => label(one.name).length));
-  const all = state.band === "seeds" ? made.flatMap((one) => one.seeds.flatMap((run) => run.map(([, y]) => y)))
-    : made.flatMap((one) => [...one.low, ...one.high]);
+  const direct = width > 720 && curves.length <= 8;
+  const room = 34 + 6.8 * Math.max(0, ...curves.map((one) => label(one.name).length));
+  const all = state.band === "seeds" ? curves.flatMap((one) => one.seeds.flatMap((run) => run.map(([, y]) => y)))
+    : curves.flatMap((one) => [...one.low, ...one.high]);
   const { domain, cutoff } = reach(all);
   const chart = frame({ width, height: Math.max(260, Math.min(420, width * 0.62)), margin: { right: direct ? room : 16, top: 30 },
-    title: `${state.metric} against ${AXES[state.axis].name.toLowerCase()}`,
-    desc: `${plural(made.length, "arm")}; a line is the mean over seeds. ${made.map(ending).join(" ")}`,
-    x: { domain: extent([...(state.part === "all" ? [0] : []), ...made.flatMap((one) => one.x)], 0), label: AXES[state.axis].name, format: AXES[state.axis].format },
+    title: `${state.metric} against ${lower(AXES[state.axis].name)}`,
+    desc: `${plural(curves.length, "arm")}; a line is the mean over seeds. ${curves.map(ending).join(" ")}`,
+    x: { domain: extent([...(state.part === "all" ? [0] : []), ...curves.flatMap((one) => one.x)], 0), label: AXES[state.axis].name, format: AXES[state.axis].format },
     y: { domain, logarithm: state.logarithm, label: state.metric } });
   const clip = fresh("clip");
   chart.root.prepend(s("clipPath", { id: clip }, s("rect", { x: chart.left, y: chart.top - 4, width: chart.right - chart.left + 4,
@@ -53,19 +53,19 @@ function curveChart(body, made) {
   const lines = s("g", { "clip-path": `url(#${clip})` });
   chart.plot.append(lines);
   const at = (x, y) => [chart.x(x), chart.y(state.logarithm ? Math.max(y, domain[0] / 10) : y)];
-  for (const one of made) lines.append(...bandOf(one, at));
-  for (const one of made) lines.append(...lineOf(one, at));
+  for (const one of curves) lines.append(...bandOf(one, at));
+  for (const one of curves) lines.append(...lineOf(one, at));
   if (direct) {
-    const tags = made.map((one) => ({ one, y: Math.max(chart.top, Math.min(chart.bottom, at(0, one.mean[whole(one)])[1])) }));
+    const tags = curves.map((one) => ({ one, y: Math.max(chart.top, Math.min(chart.bottom, at(0, one.mean[whole(one)])[1])) }));
     for (const { one, y } of apart(tags, 15, chart.top + 4, chart.bottom)) {
       chart.plot.append(marker(one.name, chart.right + 10, y, 4), s("text", { class: "direct", ...tag(one.name), x: chart.right + 19, y: y + 4 }, label(one.name)));
     }
   }
-  follow(chart, made, at);
+  follow(chart, curves, at);
   return { chart: chart.root, cutoff };
 }
 
-/** The range of y; a few wild values do not squeeze the rest flat unless the scale is logarithmic. */
+/** The range of y. A few outliers are clipped so that they do not flatten the rest, except on a log scale. */
 function reach(values) {
   const full = extent(values, 0.04, state.logarithm) || [state.logarithm ? 0.1 : 0, 1];
   if (state.logarithm || values.length < 20) return { domain: full, cutoff: null };
@@ -74,7 +74,7 @@ function reach(values) {
   const room = 3 * (high - low);
   const domain = [Math.max(full[0], low - room), Math.min(full[1], high + room)];
   if (!room || (domain[0] === full[0] && domain[1] === full[1])) return { domain: full, cutoff: null };
-  return { domain, cutoff: ` The range is cut; values reach from ${short(sorted[0])} to ${short(sorted[sorted.length - 1])}.` };
+  return { domain, cutoff: ` The axis is clipped; values range from ${short(sorted[0])} to ${short(sorted[sorted.length - 1])}.` };
 }
 
 /** The band of an arm, or its seeds as thin lines. */
@@ -90,7 +90,7 @@ function bandOf(one, at) {
   return [s("path", { class: "band", ...tag(one.name), d: `${path([...upper, ...lower])}Z`, style: { fill: stroke } })];
 }
 
-/** The mean line: full where all seeds have a value, faint where some have none. */
+/** The mean line: opaque where all seeds have a value, faint where some have none. */
 function lineOf(one, at) {
   const { stroke, dash, width } = look(one.name);
   const last = whole(one);
@@ -100,33 +100,33 @@ function lineOf(one, at) {
   return [draw(0, last + 1, false), last < one.x.length - 1 ? draw(last, one.x.length, true) : null].filter(Boolean);
 }
 
-/** A line under the pointer and the values there. */
-function follow(chart, made, at) {
+/** Show a vertical line at the pointer and the values there. */
+function follow(chart, curves, at) {
   const rule = s("line", { class: "rule", y1: chart.top, y2: chart.bottom, visibility: "hidden" });
   chart.plot.append(rule);
-  const places = decimals(made.flatMap((one) => one.mean));
+  const digits = decimals(curves.flatMap((one) => one.mean));
   listen(chart, (event, x) => {
     const value = chart.x.back(x);
     rule.setAttribute("x1", x); rule.setAttribute("x2", x); rule.setAttribute("visibility", "visible");
-    const near = made.map((one) => [one, one.x.reduce((best, at_, k) => (Math.abs(at_ - value) < Math.abs(one.x[best] - value) ? k : best), 0)])
+    const near = curves.map((one) => [one, one.x.reduce((best, at_, k) => (Math.abs(at_ - value) < Math.abs(one.x[best] - value) ? k : best), 0)])
       .sort(([a, i], [b, j]) => b.mean[j] - a.mean[i]).slice(0, 14);
-    tip(event, `${AXES[state.axis].name} ${AXES[state.axis].format(value)}`, near.map(([one, k]) => [one.name, `${fixed(one.mean[k], places)}  ${label(one.name)}`]));
+    tip(event, `${AXES[state.axis].name} ${AXES[state.axis].format(value)}`, near.map(([one, k]) => [one.name, `${fixed(one.mean[k], digits)}  ${label(one.name)}`]));
   }, () => rule.setAttribute("visibility", "hidden"));
 }
 
 /** "pre_norm ends at 0.95." */
 const ending = (one) => `${one.name} ends at ${short(one.mean[whole(one)])}.`;
 
-/** The means at quarters of the way, for who does not see the chart. */
-function curveTable(made) {
-  const places = decimals(made.flatMap((one) => one.mean));
+/** The means at quarters of the x axis, for screen readers. */
+function curveTable(curves) {
+  const digits = decimals(curves.flatMap((one) => one.mean));
   const parts = [0.25, 0.5, 0.75, 1];
-  const rows = made.map((one) => {
+  const rows = curves.map((one) => {
     const last = whole(one);
     const cells = parts.map((part) => Math.round(part * last)).map((k) =>
-      `${fixed(one.mean[k], places)} ${one.seeds.length > 1 ? interval([one.low[k], one.high[k]], places) : ""}`);
+      `${fixed(one.mean[k], digits)} ${one.seeds.length > 1 ? interval([one.low[k], one.high[k]], digits) : ""}`);
     return [one.name, String(one.seeds.length), AXES[state.axis].format(one.x[last]), ...cells];
   });
   return grid(`${state.metric}: mean over seeds and ${state.band === "interval" ? "95 % interval" : "range"}`,
-    ["arm", "seeds", `last ${AXES[state.axis].name.toLowerCase()}`, "a quarter of the way", "half", "three quarters", "end"], rows, [1, 2, 3, 4, 5, 6]);
+    ["arm", "seeds", `last ${lower(AXES[state.axis].name)}`, "at 25 %", "at 50 %", "at 75 %", "at the end"], rows, [1, 2, 3, 4, 5, 6]);
 }

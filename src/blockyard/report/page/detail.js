@@ -1,6 +1,6 @@
-// What an arm really changes, below its row.
+// What an arm changes, below its row in the table.
 
-/** The open row of one arm. */
+/** The details of one arm. */
 function detail(arm) {
   const changes = arm.changes || {};
   const config = Object.entries(changes.config || {});
@@ -8,11 +8,11 @@ function detail(arm) {
   return h("div", { class: "inside" },
     arm.words ? h("p", { class: "lead" }, arm.words) : null,
     h("div", { class: "parts" },
-      part("Asked for", words(arm)),
+      part("Setup", setup(arm)),
       part("Config", arm.name === data.baseline ? h("p", { class: "note" }, "This is the baseline.")
         : config.length ? grid(`Config of ${arm.name}`, ["key", "baseline", "arm"],
           config.map(([key, [old, fresh]]) => [h("code", {}, key), h("code", {}, word(old)), h("code", {}, word(fresh))]))
-          : h("p", { class: "note" }, "No key differs from the baseline.")),
+          : h("p", { class: "note" }, "No option differs from the baseline.")),
       modules.length ? part("Modules", grid(`Modules of ${arm.name}`, ["path", "baseline", "arm"], modules)) : null,
       part("Size", size(changes.parameters)),
       part("By seed", grid(`${data.metric} of ${arm.name} by seed`, ["seed", data.metric, ...(arm.difference ? ["difference"] : [])],
@@ -20,61 +20,61 @@ function detail(arm) {
       others(arm)));
 }
 
-/** A titled part. */
+/** A part with a heading. */
 const part = (name, ...content) => h("section", {}, h("h3", {}, name), content);
 
-/** Overrides, levels, the tuned setting and the budget behind it. */
-function words(arm) {
+/** Overrides, levels, and the tuned setting with the number of settings tried. */
+function setup(arm) {
   const lines = [
     arm.overrides && arm.overrides.length ? ["overrides", arm.overrides.map((one) => h("code", { class: "tag" }, one))] : null,
     arm.levels && Object.keys(arm.levels).length ? ["levels", h("code", {}, setting(arm.levels))] : null,
     arm.budget ? ["tuned", [h("code", {}, setting(arm.budget.chosen) || NONE), ` chosen of ${plural(arm.budget.settings, "setting")}, on validation`]]
       : null,
   ].filter(Boolean);
-  if (!lines.length) return h("p", { class: "note" }, "Nothing beyond the base.");
+  if (!lines.length) return h("p", { class: "note" }, "None beyond the base config.");
   return h("dl", { class: "pairs" }, lines.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
 }
 
-/** Module changes with layer numbers folded: blocks.*.norm_1 (6 places). */
+/** Module changes with layer numbers folded: blocks.*.norm_1 (6 modules). */
 function grouped(modules) {
-  const found = new Map();
+  const groups = new Map();
   for (const [where, [old, fresh]] of Object.entries(modules)) {
     const name = where.replace(/\.\d+(?=\.|$)/g, ".*");
     const key = JSON.stringify([name, old, fresh]);
-    const entry = found.get(key) || { where, name, old, fresh, n: 0 };
+    const entry = groups.get(key) || { where, name, old, fresh, n: 0 };
     entry.n += 1;
-    found.set(key, entry);
+    groups.set(key, entry);
   }
-  return [...found.values()].map(({ where, name, old, fresh, n }) => [
-    [h("code", {}, n > 1 ? name : where), n > 1 ? h("small", {}, ` ${n} places`) : null],
+  return [...groups.values()].map(({ where, name, old, fresh, n }) => [
+    [h("code", {}, n > 1 ? name : where), n > 1 ? h("small", {}, ` ${n} modules`) : null],
     h("code", {}, old === null ? "absent" : word(old)), h("code", {}, fresh === null ? "absent" : word(fresh))]);
 }
 
-/** Parameters before and after. */
+/** The number of parameters and its difference to the baseline's. */
 function size(pair) {
-  if (!pair || !known(pair[1])) return h("p", { class: "note" }, "The number of parameters is not known.");
+  if (!pair || !known(pair[1])) return h("p", { class: "note" }, "The number of parameters is unknown.");
   const [old, fresh] = pair;
   const same = !known(old) || old === fresh;
   return h("p", {}, `${fresh.toLocaleString("en")} parameters`, same ? null
     : h("small", {}, ` ${change(fresh - old, 0).replace(/\B(?=(\d{3})+$)/g, ",")} against the baseline's ${old.toLocaleString("en")}`));
 }
 
-/** Each seed's value and its difference to the baseline's same seed. */
+/** Each seed's value and its difference to the baseline's value for that seed. */
 function bySeed(arm) {
   const base = (data.arms.find((other) => other.name === data.baseline) || {}).values || {};
-  const places = decimals(data.arms.flatMap((other) => Object.values(other.values)));
+  const digits = decimals(data.arms.flatMap((other) => Object.values(other.values)));
   return data.seeds.map((seed) => {
     const value = arm.values[seed];
     const gap = known(value) && known(base[seed]) ? value - base[seed] : null;
-    return [String(seed), fixed(value, places), ...(arm.difference ? [change(gap, places)] : [])];
+    return [String(seed), fixed(value, digits), ...(arm.difference ? [change(gap, digits)] : [])];
   });
 }
 
 /** The other metrics of an arm. */
 function others(arm) {
   const rows = Object.entries(arm.other || {}).filter(([name]) => name !== data.metric).map(([name, { mean, interval: pair, n }]) => {
-    const places = decimals(data.arms.map((other) => ((other.other || {})[name] || {}).mean));
-    return [name, fixed(mean, places), interval(pair, places) || NONE, String(n)];
+    const digits = decimals(data.arms.map((other) => ((other.other || {})[name] || {}).mean));
+    return [name, fixed(mean, digits), interval(pair, digits) || NONE, String(n)];
   });
   return rows.length ? part("Other metrics", grid(`Other metrics of ${arm.name}`, ["metric", "mean", "95 % interval", "n"], rows, [1, 2, 3])) : null;
 }

@@ -1,15 +1,15 @@
-// Elements made by name and text. Nothing here or elsewhere parses a string as HTML.
+// Elements are created by name and text content. No code of this page parses a string as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
-let made = 0;
+let lastId = 0;
 
-/** A fresh id for labels and charts. */
+/** A new id for labels and charts. */
 function fresh(prefix) {
-  made += 1;
-  return `${prefix}-${made}`;
+  lastId += 1;
+  return `${prefix}-${lastId}`;
 }
 
-/** Attributes and children put on a node; keys beginning with "on" are listeners, "style" an object. */
+/** Set attributes and append children; values that are functions are listeners, "style" is an object. */
 function fill(node, attributes, children) {
   for (const [key, value] of Object.entries(attributes || {})) {
     if (value === null || value === undefined || value === false) continue;
@@ -17,8 +17,8 @@ function fill(node, attributes, children) {
     else if (key === "style") for (const [name, text] of Object.entries(value)) node.style.setProperty(name, text);
     else node.setAttribute(key, value === true ? "" : String(value));
   }
-  const wanted = children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
-  node.append(...wanted.map((child) => (child instanceof Node ? child : String(child))));
+  const nodes = children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
+  node.append(...nodes.map((child) => (child instanceof Node ? child : String(child))));
   return node;
 }
 
@@ -41,7 +41,7 @@ function choice(key, label, options, value, change) {
       options.map(([name, text]) => h("option", { value: name, selected: name === value }, text))));
 }
 
-/** A tick box with its label. */
+/** A checkbox with its label. */
 function tick(key, label, on, change) {
   const id = fresh("tick");
   const box = h("input", { id, type: "checkbox", "data-key": key, onchange: (event) => change(event.target.checked) });
@@ -49,7 +49,7 @@ function tick(key, label, on, change) {
   return h("span", { class: "control" }, box, h("label", { for: id }, label));
 }
 
-/** A <details> whose content is built when it is first opened, and that stays open over redraws. */
+/** A <details> whose content is built when it is first opened; it stays open across redraws. */
 function disclosure(key, summary, build) {
   const box = h("details", { class: "more", "data-open": key }, h("summary", { "data-key": `open:${key}` }, summary));
   const open = () => {
@@ -64,13 +64,13 @@ function disclosure(key, summary, build) {
   return box;
 }
 
-/** A plain table in a box that scrolls by itself. Cells are text or nodes; `numbers` are right-aligned columns. */
+/** A plain table in a scrolling box. Cells are text or nodes; `numbers` lists the right-aligned columns. */
 function grid(caption, head, rows, numbers = []) {
-  const side = (place) => (numbers.includes(place) ? "number" : null);
+  const side = (index) => (numbers.includes(index) ? "number" : null);
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
     h("table", { class: "plain" },
       h("caption", {}, caption),
-      h("thead", {}, h("tr", {}, head.map((cell, place) => h("th", { scope: "col", class: side(place) }, cell)))),
-      h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, place) =>
-        place === 0 ? h("th", { scope: "row" }, cell) : h("td", { class: side(place) }, cell)))))));
+      h("thead", {}, h("tr", {}, head.map((cell, index) => h("th", { scope: "col", class: side(index) }, cell)))),
+      h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell, index) =>
+        index === 0 ? h("th", { scope: "row" }, cell) : h("td", { class: side(index) }, cell)))))));
 }

@@ -1,27 +1,27 @@
-// Grids: what each factor does, and whether it depends on another.
+// The effects of a grid: each factor's main effect, and the interactions of pairs.
 
-/** The table of main effects and a panel for each pair of factors. */
+/** Draw the table of main effects and a panel for each pair of factors. */
 function drawEffects(body) {
   const { main, interactions, formula } = data.effects;
-  const places = decimals([0, ...main.flatMap((one) => [one.effect, ...(one.interval || [])])]);
+  const digits = decimals([0, ...main.flatMap((one) => [one.effect, ...(one.interval || [])])]);
   if (main.length) {
-    body.append(grid(`What each level does to ${data.metric}, against the first level of its factor`,
-      ["factor", "level", "against", "effect", "95 % interval", "p", "p (Holm)"],
-      main.map((one) => [one.factor, word(one.level), word(one.reference), change(one.effect, places), interval(one.interval, places) || NONE,
+    body.append(grid(`Effect of each level on ${data.metric}, relative to the first level of its factor`,
+      ["factor", "level", "reference", "effect", "95 % interval", "p", "p (Holm)"],
+      main.map((one) => [one.factor, word(one.level), word(one.reference), change(one.effect, digits), interval(one.interval, digits) || NONE,
         chance(one.p), chance(one.holm_p)]), [3, 4, 5, 6]));
   }
   if (interactions.length) {
     const sorted = [...interactions].sort((a, b) => (a.holm_p ?? 2) - (b.holm_p ?? 2));
     const width = Math.max(260, Math.min(400, body.clientWidth < 760 ? body.clientWidth - 4 : Math.floor((body.clientWidth - 52) / (body.clientWidth > 1000 ? 3 : 2))));
     body.append(h("h3", {}, "Interactions"),
-      h("p", { class: "note" }, "Parallel lines: the two factors act independently. Crossing or spreading lines: what one does depends on the other."),
-      h("div", { class: "panels" }, sorted.map((one, place) => interaction(one, width, place))));
+      h("p", { class: "note" }, "Parallel lines: the two factors act independently. Crossing or diverging lines: the effect of one depends on the other."),
+      h("div", { class: "panels" }, sorted.map((one, index) => interaction(one, width, index))));
   }
   if (formula) body.append(h("p", { class: "note" }, formula.includes(" ~ ") ? ["Ordinary least squares: ", h("code", {}, formula)] : `Effects: ${formula}.`));
 }
 
-/** Cell means: levels of one factor across, a line for each level of the other. */
-function interaction({ factors, F, p, holm_p: holm, cells, levels }, width, place) {
+/** Cell means: levels of one factor on the x axis, a line for each level of the other. */
+function interaction({ factors, F, p, holm_p: holm, cells, levels }, width, index) {
   const [across, lines] = levels;
   const domain = extent(cells.flat(), 0.1);
   if (!domain) return null;
@@ -43,7 +43,7 @@ function interaction({ factors, F, p, holm_p: holm, cells, levels }, width, plac
       s("path", { d: shape(styles[k].kind, 12, 6, 4), style: { fill: styles[k].stroke } })), word(line))));
   return h("figure", { class: "figure panel" },
     h("h4", {}, `${factors[0]} × ${factors[1]}`), keys, chart.root,
-    h("figcaption", {}, `F = ${short(F)}, p ${equal(p)}, Holm-corrected ${equal(holm)}`),
-    disclosure(`data:effects:${place}`, "Show data", () => grid(`Mean ${data.metric}`, [`${factors[0]} \\ ${factors[1]}`, ...lines.map(word)],
+    h("figcaption", {}, `F = ${short(F)}, p ${equal(p)}, Holm-corrected p ${equal(holm)}`),
+    disclosure(`data:effects:${index}`, "Show data", () => grid(`Mean ${data.metric}`, [`${factors[0]} \\ ${factors[1]}`, ...lines.map(word)],
       across.map((level, i) => [word(level), ...lines.map((_, k) => short(cells[i][k]))]), lines.map((_, k) => k + 1))));
 }

@@ -1,14 +1,14 @@
-// Numbers as people read them. A missing number is a dash everywhere.
+// Formatting of numbers. A missing number is a dash everywhere.
 
 const NONE = "–";
 
-/** Whether a value is a number that can be drawn. */
+/** Whether a value is a finite number. */
 const known = (x) => typeof x === "number" && Number.isFinite(x);
 
-/** A true minus sign instead of a hyphen. */
+/** Replace the hyphen by a minus sign. */
 const signed = (text) => text.replace(/^-/, "\u2212");
 
-/** Decimals that show differences among these values: two digits beyond the size of their range. */
+/** The number of decimals that shows differences among these values: two digits below the size of their range. */
 function decimals(values) {
   const good = values.filter(known);
   const range = Math.max(...good) - Math.min(...good) || Math.abs(good[0]) || 1;
@@ -16,13 +16,13 @@ function decimals(values) {
 }
 
 /** A number with fixed decimals. */
-const fixed = (x, places) => (known(x) ? signed(x.toFixed(places)) : NONE);
+const fixed = (x, digits) => (known(x) ? signed(x.toFixed(digits)) : NONE);
 
-/** A difference: with its sign. */
-const change = (x, places) => (known(x) ? (x > 0 ? "+" : "") + fixed(x, places) : NONE);
+/** A difference, with its sign. */
+const change = (x, digits) => (known(x) ? (x > 0 ? "+" : "") + fixed(x, digits) : NONE);
 
 /** "[0.91, 0.94]", or nothing. */
-const interval = (pair, places) => (pair ? `[${fixed(pair[0], places)}, ${fixed(pair[1], places)}]` : "");
+const interval = (pair, digits) => (pair ? `[${fixed(pair[0], digits)}, ${fixed(pair[1], digits)}]` : "");
 
 /** A p-value. */
 const chance = (p) => (!known(p) ? NONE : p < 0.001 ? "< 0.001" : p.toFixed(3));
@@ -40,19 +40,19 @@ function short(x) {
 /** 1.2 k, 34 M, 5.6 G. */
 function scaled(x, base, units) {
   if (!known(x)) return NONE;
-  let place = 0;
+  let unit = 0;
   let value = x;
-  while (Math.abs(value) >= base * 0.9995 && place < units.length - 1) {
+  while (Math.abs(value) >= base * 0.9995 && unit < units.length - 1) {
     value /= base;
-    place += 1;
+    unit += 1;
   }
-  return `${Number(value.toPrecision(3)).toLocaleString("en")}${units[place] ? `\u00a0${units[place]}` : ""}`;
+  return `${Number(value.toPrecision(3)).toLocaleString("en")}${units[unit] ? `\u00a0${units[unit]}` : ""}`;
 }
 
 const count = (x) => scaled(x, 1000, ["", "k", "M", "G", "T", "P", "E", "Z"]);
 const bytes = (x) => scaled(x, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]);
 
-/** A length of time. */
+/** A duration. */
 function time(x) {
   if (!known(x)) return NONE;
   if (x === 0) return "0\u00a0s";
@@ -65,7 +65,7 @@ function time(x) {
 /** A ratio to the baseline. */
 const ratio = (x) => (!known(x) ? "" : `×${x < 0.1 || x >= 100 ? short(x) : x.toFixed(2)}`);
 
-/** Any value of a config in one line. */
+/** Any config value on one line. */
 function word(value) {
   if (value === null || value === undefined) return "none";
   return typeof value === "object" ? JSON.stringify(value) : String(value);
@@ -74,10 +74,13 @@ function word(value) {
 /** {"optimizer.lr": 0.001} as optimizer.lr=0.001. */
 const setting = (values) => Object.entries(values || {}).map(([key, value]) => `${key}=${word(value)}`).join(" ");
 
+/** A name inside a sentence: "step time", but "FLOPs per sample". */
+const lower = (name) => (/^[A-Z]{2}/.test(name) ? name : name.charAt(0).toLowerCase() + name.slice(1));
+
 /** "1 seed", "3 seeds". */
 const plural = (n, one, many) => `${n.toLocaleString("en")} ${n === 1 ? one : many || `${one}s`}`;
 
-/** A name cut to so many characters, in the middle: names of arms differ at their ends as often as at their heads. */
+/** A name shortened in the middle: names of arms differ at their ends as often as at their beginnings. */
 function cut(text, most) {
   if (text.length <= most) return text;
   const tail = Math.max(1, Math.floor((most - 1) / 2));

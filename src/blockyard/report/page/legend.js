@@ -1,6 +1,6 @@
-// The arms as switches. One legend rules all charts.
+// The legend: one switch for each arm, for all charts.
 
-/** The bar of arm switches, with "all", "none" and, where arms are many, "leading". */
+/** The bar of arm switches with "All", "None" and, with many arms, "Leading". */
 function legend() {
   const many = data.arms.length > SHOWN;
   const set = (names) => {
@@ -9,16 +9,16 @@ function legend() {
   };
   const quick = (key, text, names) =>
     h("button", { type: "button", class: "quiet", "data-key": `legend:${key}`, onclick: () => set(names()) }, text);
-  const single = (place) => {
+  const single = (index) => {
     for (const mark of document.querySelectorAll(".charts .chart [data-arm]")) {
-      mark.classList.toggle("dim", place !== null && mark.dataset.arm !== String(place));
+      mark.classList.toggle("dim", index !== null && mark.dataset.arm !== String(index));
     }
   };
   return h("div", { class: "legend", role: "group", "aria-label": "Arms shown in the charts" },
-    h("div", { class: "switches" }, drawable().map((arm) => [arm, data.arms.indexOf(arm)]).map(([arm, place]) => h("button", {
-      type: "button", class: "switch", "data-key": `legend-arm:${place}`, "data-arm": place,
+    h("div", { class: "switches" }, drawable().map((arm) => [arm, data.arms.indexOf(arm)]).map(([arm, index]) => h("button", {
+      type: "button", class: "switch", "data-key": `legend-arm:${index}`, "data-arm": index,
       "aria-pressed": String(!state.hidden.has(arm.name)), title: arm.name,
-      onpointerenter: () => single(place), onpointerleave: () => single(null), onfocus: () => single(place), onblur: () => single(null),
+      onpointerenter: () => single(index), onpointerleave: () => single(null), onfocus: () => single(index), onblur: () => single(null),
       onclick: () => {
         state.hidden[state.hidden.has(arm.name) ? "delete" : "add"](arm.name);
         redraw("arms");

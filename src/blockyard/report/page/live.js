@@ -1,44 +1,44 @@
-// A page served by `blockyard board` asks its server for newer data and keeps what the reader has chosen.
+// A page served by `blockyard board` polls for newer data and keeps the reader's choices.
 
-const EVERY = 2000; // milliseconds
+const INTERVAL = 2000; // milliseconds
 
-/** Start asking, where the page is a live one. */
+/** Start polling, if the page is live. */
 function followBoard() {
   const address = document.documentElement.dataset.live;
   if (!address) return;
-  const sign = document.getElementById("live");
-  let [mark, wait] = [document.documentElement.dataset.etag || null, EVERY];
-  const say = (kind, text) => {
-    sign.className = `live ${kind}`;
-    if (sign.textContent !== text) sign.textContent = text;
+  const status = document.getElementById("live");
+  let [etag, wait] = [document.documentElement.dataset.etag || null, INTERVAL];
+  const show = (kind, text) => {
+    status.className = `live ${kind}`;
+    if (status.textContent !== text) status.textContent = text;
   };
-  const ask = async () => {
+  const poll = async () => {
     if (!document.hidden) {
       try {
-        const answer = await fetch(address, { cache: "no-store", headers: mark ? { "If-None-Match": mark } : {} });
-        if (answer.status === 200) {
-          const fresher = await answer.json();
-          mark = answer.headers.get("ETag");
-          update(fresher);
-        } else if (answer.status !== 304) throw new Error(`status ${answer.status}`);
-        const busy = data.cells.filter((cell) => cell.state === "running").length;
-        say("on", busy ? `live · ${busy} running` : "live");
-        wait = EVERY;
+        const response = await fetch(address, { cache: "no-store", headers: etag ? { "If-None-Match": etag } : {} });
+        if (response.status === 200) {
+          const newer = await response.json();
+          etag = response.headers.get("ETag");
+          update(newer);
+        } else if (response.status !== 304) throw new Error(`status ${response.status}`);
+        const running = data.cells.filter((cell) => cell.state === "running").length;
+        show("on", running ? `live · ${running} running` : "live");
+        wait = INTERVAL;
       } catch {
-        say("off", "the board has stopped; this is its last state");
+        show("off", "disconnected; this is the last state of the board");
         wait = Math.min(wait * 2, 30000);
       }
     }
-    setTimeout(ask, wait);
+    setTimeout(poll, wait);
   };
-  say("on", "live");
-  setTimeout(ask, EVERY / 4);
+  show("on", "live");
+  setTimeout(poll, INTERVAL / 4);
 }
 
-/** Put newer data in place of the old and draw again. */
-function update(fresher) {
+/** Replace the data and redraw. */
+function update(newer) {
   const empty = !data.arms.length || state.metric === null || state.cost === null;
-  data = fresher;
+  data = newer;
   if (empty) begin();
   build();
 }

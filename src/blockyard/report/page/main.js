@@ -1,11 +1,11 @@
-// The page: its sections, drawn when they come near the screen, redrawn when a choice changes.
+// The page: sections are drawn when they come near the viewport and redrawn when a choice changes.
 
 const SECTIONS = [
   { id: "answer", name: "Answer", draw: drawAnswer, bare: true },
-  { id: "table", name: "Arms", heading: "The arms", draw: drawTable, here: () => data.arms.length },
+  { id: "table", name: "Arms", heading: "Arms", draw: drawTable, here: () => data.arms.length },
   { id: "curves", name: "Curves", heading: "Learning curves", draw: drawCurves, chart: true, here: () => data.curves.length && state.metric },
   { id: "cost", name: "Cost", heading: "Quality against cost", draw: drawScatter, chart: true, here: () => state.cost },
-  { id: "pairs", name: "Seeds", heading: "Seed by seed", draw: drawPairs, chart: true, here: () => data.arms.some((arm) => known(arm.mean)) },
+  { id: "pairs", name: "Seeds", heading: "Results by seed", draw: drawPairs, chart: true, here: () => data.arms.some((arm) => known(arm.mean)) },
   { id: "effects", name: "Factors", heading: "Factors and interactions", draw: drawEffects, chart: true, here: () => data.effects },
   { id: "tuning", name: "Tuning", heading: "Tuning", draw: drawTuning, chart: true, here: () => data.tuning.some((one) => known(one.mean)) },
   { id: "cells", name: "Cells", heading: "Cells", draw: drawCells, here: () => data.cells.length },
@@ -18,7 +18,7 @@ const watch = new IntersectionObserver((entries) => {
   for (const entry of entries) if (entry.isIntersecting) paint(entry.target.closest("section").id);
 }, { rootMargin: "600px 0px" });
 
-/** Draw one section's content, whether it was drawn before or not. */
+/** Draw or redraw the content of one section. */
 function paint(id) {
   const body = document.querySelector(`#${id} > .body`);
   if (!body) return;
@@ -29,7 +29,7 @@ function paint(id) {
   SECTIONS.find((section) => section.id === id).draw(body);
 }
 
-/** Draw again what a choice touches: a section, "arms" for all charts, or "all". Focus stays where it was. */
+/** Redraw what a choice affects: a section, "arms" for all charts, or "all". Keeps the focus. */
 function redraw(what) {
   const key = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.key : null;
   const scrolled = [...document.querySelectorAll("#table .scroll")].map((box) => box.scrollLeft);
@@ -45,34 +45,34 @@ function redraw(what) {
   }
 }
 
-/** Make the sections that the data has, in order, the charts together under one legend. */
+/** Create the sections for which there is data, in order, the charts together under one legend. */
 function build() {
   const main = document.getElementById("main");
-  const wanted = SECTIONS.filter((section) => !section.here || section.here());
-  const same = wanted.map((section) => section.id).join() === [...main.querySelectorAll("section[data-section]")].map((node) => node.id).join();
+  const present = SECTIONS.filter((section) => !section.here || section.here());
+  const same = present.map((section) => section.id).join() === [...main.querySelectorAll("section[data-section]")].map((node) => node.id).join();
   if (same) return redraw("all");
   drawn.clear();
   watch.disconnect();
-  const nodes = new Map(wanted.map(({ id, heading, bare }) => [id, h("section", { id, "data-section": true, class: bare ? "sheet lead" : "sheet",
+  const nodes = new Map(present.map(({ id, heading, bare }) => [id, h("section", { id, "data-section": true, class: bare ? "sheet lead" : "sheet",
     "aria-label": heading || "Answer" }, heading ? h("h2", {}, heading) : null, h("div", { class: "body waiting" }))]));
-  const charts = wanted.filter(({ chart, id }) => chart && id !== "attention").map(({ id }) => nodes.get(id));
+  const charts = present.filter(({ chart, id }) => chart && id !== "attention").map(({ id }) => nodes.get(id));
   const group = h("div", { class: "charts" }, charts.length ? legend() : null, charts);
-  const before = wanted.filter(({ id }) => id === "answer" || id === "table").map(({ id }) => nodes.get(id));
+  const before = present.filter(({ id }) => id === "answer" || id === "table").map(({ id }) => nodes.get(id));
   const rest = [...nodes.values()].filter((node) => !before.includes(node) && !charts.includes(node));
   main.replaceChildren(...before, group, ...rest);
-  document.getElementById("nav").replaceChildren(...wanted.map(({ id, name }) => h("a", { href: `#${id}` }, name)));
-  for (const { id } of wanted) {
+  document.getElementById("nav").replaceChildren(...present.map(({ id, name }) => h("a", { href: `#${id}` }, name)));
+  for (const { id } of present) {
     if (id === "answer" || id === "table") paint(id);
     else watch.observe(nodes.get(id).querySelector(".body"));
   }
   return undefined;
 }
 
-/** The button that turns day into night; the choice is kept where the browser lets a file keep one. */
+/** The button that switches between light and dark; the choice is stored where the browser allows it. */
 function theme() {
   const [root, button] = [document.documentElement, document.getElementById("theme")];
   const system = matchMedia("(prefers-color-scheme: dark)");
-  const keep = (value) => { try { localStorage.setItem("blockyard-theme", value); } catch { /* a file may not */ } };
+  const keep = (value) => { try { localStorage.setItem("blockyard-theme", value); } catch { /* browsers may deny storage to local files */ } };
   const kept = () => { try { return localStorage.getItem("blockyard-theme"); } catch { return null; } };
   const dark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
   const label = () => {
@@ -85,7 +85,7 @@ function theme() {
   label();
 }
 
-/** On paper everything is drawn and open. */
+/** When printing, every section is drawn and every row is open. */
 function printing(on) {
   state.printing = on;
   if (on) for (const { id } of SECTIONS) if (!drawn.has(id)) paint(id);

@@ -1,26 +1,26 @@
-// Seed by seed: each arm beside the baseline, the same seed joined by a line.
+// Results by seed: each arm beside the baseline, with a line for each common seed.
 
 const PANEL = { width: 150, height: 190 };
 
-/** One panel an arm; where there is no baseline, the seeds of every arm as points. */
+/** Draw one panel for each arm; without a baseline, the seeds of every arm as points. */
 function drawPairs(body) {
   const base = data.arms.find((arm) => arm.name === data.baseline);
   const arms = shown().filter((arm) => arm !== base && Object.keys(arm.values).length);
   const values = [...(base ? Object.values(base.values) : []), ...arms.flatMap((arm) => Object.values(arm.values))].filter(known);
-  const places = decimals(values);
-  const chart = !values.length || !arms.length ? h("p", { class: "empty" }, "No arm shown has values.")
+  const digits = decimals(values);
+  const chart = !values.length || !arms.length ? h("p", { class: "empty" }, "None of the arms shown has values.")
     : h("div", { class: "panels narrow" }, arms.map((arm) => (base ? slope(arm, base, extent(values, 0.08)) : strip(arm, extent(values, 0.08)))));
   const seeds = data.seeds.map(String);
   body.append(figure("pairs", {
     chart,
-    caption: base ? `${data.metric} of each seed, the baseline (hollow) joined to the arm (filled); a dashed line is a seed where the arm is not better. Bars are means.`
-      : `${data.metric} of each seed; bars are means.`,
+    caption: base ? `${data.metric} for each seed: baseline (hollow) and arm (filled). A dashed line is a seed for which the arm is not better. Bars are means over common seeds.`
+      : `${data.metric} for each seed. Bars are means.`,
     table: () => grid(`${data.metric} by seed`, ["arm", ...seeds.map((seed) => `seed ${seed}`)],
-      [...(base ? [base] : []), ...arms].map((arm) => [arm.name, ...seeds.map((seed) => fixed(arm.values[seed], places))]), seeds.map((_, k) => k + 1)),
+      [...(base ? [base] : []), ...arms].map((arm) => [arm.name, ...seeds.map((seed) => fixed(arm.values[seed], digits))]), seeds.map((_, k) => k + 1)),
   }));
 }
 
-/** A panel's frame: small, with the arm's name above. */
+/** The frame of a small panel with the arm's name above. */
 function panel(arm, domain, ticks, desc) {
   const chart = frame({ width: PANEL.width, height: PANEL.height, margin: { left: 44, right: 8, bottom: 24, top: 10 },
     title: `${data.metric} of ${arm.name} by seed`, desc, x: { domain: [0, 1], ticks }, y: { domain } });
@@ -28,13 +28,13 @@ function panel(arm, domain, ticks, desc) {
   return { chart, box };
 }
 
-/** Baseline on the left, arm on the right, a line for each seed that both have. */
+/** Baseline on the left, arm on the right, a line for each common seed. */
 function slope(arm, base, domain) {
   const pairs = Object.keys(arm.values).filter((seed) => known(base.values[seed]) && known(arm.values[seed]))
     .map((seed) => [base.values[seed], arm.values[seed]]);
   const better = pairs.filter(([a, b]) => (data.direction === "max" ? b > a : b < a)).length;
-  const words = pairs.length ? `${better} of ${pairs.length} better` : "no common seed";
-  const { chart, box } = panel(arm, domain, [[0.2, "base"], [0.8, "arm"]], `${arm.name} against ${base.name}: ${words}.`);
+  const text = pairs.length ? `${better} of ${pairs.length} better` : "no common seed";
+  const { chart, box } = panel(arm, domain, [[0.2, "base"], [0.8, "arm"]], `${arm.name} against ${base.name}: ${text}.`);
   const { stroke } = look(arm.name);
   const [left, right] = [chart.x(0.2), chart.x(0.8)];
   for (const [a, b] of pairs) {
@@ -46,7 +46,7 @@ function slope(arm, base, domain) {
     const mean = pairs.reduce((sum, pair) => sum + pair[k], 0) / pairs.length;
     if (known(mean)) chart.plot.append(s("line", { class: "mean", x1: x, x2: x + 8, y1: chart.y(mean), y2: chart.y(mean) }));
   }
-  box.append(h("p", { class: "note" }, words));
+  box.append(h("p", { class: "note" }, text));
   return box;
 }
 

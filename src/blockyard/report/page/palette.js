@@ -1,23 +1,23 @@
-// Colour, dash and marker of each arm: never colour alone. The colours themselves are in style.css.
+// Colour, dash and marker of each arm: arms never differ by colour alone. The colours are in style.css.
 
 const COLOURS = 7;
 const DASHES = [null, "7 3", "2 3", "9 3 2 3", "13 4"];
 const MARKERS = ["circle", "square", "triangle", "diamond", "cross", "down"];
 
-/** How an arm is drawn: {stroke, dash, marker, width}. The baseline is ink, solid and round. */
+/** The style of an arm: {stroke, dash, marker, width}. The baseline is drawn in the text colour, solid, with circles. */
 function look(name) {
   if (name === data.baseline) return { stroke: "var(--baseline)", dash: null, marker: "circle", width: 2.5 };
   const others = data.arms.map((arm) => arm.name).filter((other) => other !== data.baseline);
-  const place = Math.max(0, others.indexOf(name));
+  const index = Math.max(0, others.indexOf(name));
   return {
-    stroke: `var(--arm-${place % COLOURS})`,
-    dash: DASHES[(place + Math.floor(place / COLOURS)) % DASHES.length],
-    marker: MARKERS[(place + 1) % MARKERS.length],
+    stroke: `var(--arm-${index % COLOURS})`,
+    dash: DASHES[(index + Math.floor(index / COLOURS)) % DASHES.length],
+    marker: MARKERS[(index + 1) % MARKERS.length],
     width: 2,
   };
 }
 
-/** What lets the legend single out an arm's marks in every chart. */
+/** The attribute by which the legend highlights an arm's marks in every chart. */
 const tag = (name) => ({ "data-arm": data.arms.findIndex((arm) => arm.name === name) });
 
 /** The path of a marker around a point. */
@@ -34,14 +34,14 @@ function shape(kind, x, y, r) {
   }
 }
 
-/** A marker in an arm's colour, ringed with the page's ground so that neighbours stay apart. */
+/** A marker in an arm's colour, outlined in the background colour so that neighbours stay apart. */
 function marker(name, x, y, r, hollow) {
   const { stroke, marker: kind } = look(name);
   const paint = hollow ? { fill: "var(--ground)", stroke } : { fill: stroke, stroke: "var(--ground)" };
   return s("path", { ...tag(name), d: shape(kind, x, y, r), style: { ...paint, "stroke-width": hollow ? "1.8" : "1" } });
 }
 
-/** The little line and marker before an arm's name. */
+/** The line and marker before an arm's name. */
 function swatch(name) {
   const { stroke, dash, width } = look(name);
   return s("svg", { class: "swatch", width: 30, height: 12, viewBox: "0 0 30 12", "aria-hidden": "true", focusable: "false" },

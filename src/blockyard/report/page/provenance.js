@@ -1,6 +1,6 @@
-// Where the figures come from and how to get them again.
+// Where the results come from and how to reproduce them.
 
-/** The command, then every fact. */
+/** Draw the command, then every fact. */
 function drawProvenance(body) {
   const { command, ...facts } = data.provenance || {};
   const text = Array.isArray(command) ? command.join(" ") : command;
@@ -9,11 +9,11 @@ function drawProvenance(body) {
   body.append(h("dl", { class: "pairs" }, rows.map(([name, items]) => [h("dt", {}, name), h("dd", {}, items.map(([inner, value]) =>
     h("span", { class: "fact" }, inner ? [h("small", {}, inner), " "] : null, value)))])));
   if (data.question) {
-    body.append(disclosure("question", "The question as it was asked", () => h("pre", { tabindex: 0 }, JSON.stringify(data.question, null, 2))));
+    body.append(disclosure("question", "The sweep file's question", () => h("pre", { tabindex: 0 }, JSON.stringify(data.question, null, 2))));
   }
 }
 
-/** Nested facts as [name, text]; what is not there or empty is left out. */
+/** Nested facts as [name, text]; missing and empty values are left out. */
 function flat(value, name = "") {
   if (value === null || value === undefined || value === "" || (Array.isArray(value) && !value.length)) return [];
   if (Array.isArray(value)) return [[name, value.map(word).join("; ")]];
@@ -21,7 +21,7 @@ function flat(value, name = "") {
   return Object.entries(value).flatMap(([inner, item]) => flat(item, name ? `${name}.${inner}` : inner));
 }
 
-/** A command with a button that copies it. */
+/** A command with a copy button. */
 function reproduce(text) {
   const code = h("code", { class: "command", tabindex: 0 }, text);
   const button = h("button", { type: "button", class: "quiet", "data-key": "copy", onclick: async () => {
@@ -29,7 +29,7 @@ function reproduce(text) {
       await navigator.clipboard.writeText(text);
       button.textContent = "Copied";
     } catch {
-      getSelection().selectAllChildren(code); // no right to the clipboard: selected, so that a key press copies it
+      getSelection().selectAllChildren(code); // no access to the clipboard: select the text, so that a key press copies it
       button.textContent = "Selected";
     }
     setTimeout(() => { button.textContent = "Copy"; }, 2000);

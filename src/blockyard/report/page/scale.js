@@ -1,6 +1,6 @@
 // Scales and ticks.
 
-/** The smallest range that holds all values, with some room; null where there are none. */
+/** The smallest range that contains all values, with a margin; null where there are none. */
 function extent(values, room = 0.04, logarithm = false) {
   let [low, high] = [Infinity, -Infinity];
   for (const value of values) {
@@ -19,9 +19,9 @@ function extent(values, room = 0.04, logarithm = false) {
 
 /** A function from values to pixels; `.ticks(n)` are round values inside. */
 function scale(domain, pixels, logarithm = false) {
-  const turn = logarithm ? Math.log10 : (x) => x;
-  const [low, high] = domain.map(turn);
-  const map = (x) => pixels[0] + ((turn(x) - low) / (high - low || 1)) * (pixels[1] - pixels[0]);
+  const transform = logarithm ? Math.log10 : (x) => x;
+  const [low, high] = domain.map(transform);
+  const map = (x) => pixels[0] + ((transform(x) - low) / (high - low || 1)) * (pixels[1] - pixels[0]);
   map.back = (pixel) => {
     const value = low + ((pixel - pixels[0]) / (pixels[1] - pixels[0] || 1)) * (high - low);
     return logarithm ? 10 ** value : value;
@@ -36,24 +36,24 @@ function rounds([low, high], n) {
   const rough = (high - low) / Math.max(n, 1);
   const size = 10 ** Math.floor(Math.log10(rough));
   const step = size * ([1, 2, 2.5, 5].find((factor) => size * factor >= rough * 0.999) || 10);
-  const found = [];
+  const ticks = [];
   for (let k = Math.ceil(low / step - 1e-9); k * step <= high * (1 + 1e-12) + step * 1e-9; k += 1) {
-    found.push(Number((k * step).toPrecision(12)));
+    ticks.push(Number((k * step).toPrecision(12)));
   }
-  return found;
+  return ticks;
 }
 
-/** 1, 2, 5, 10 ... inside the range, or only powers of ten where these would be many. */
+/** 1, 2, 5, 10 ... inside the range, or only powers of ten where those are too many. */
 function powers([low, high], n) {
   for (const factors of [[1, 1.5, 2, 3, 5, 7], [1, 2, 5], [1, 3], [1]]) {
-    const found = [];
+    const ticks = [];
     for (let k = Math.floor(Math.log10(low)); k <= Math.ceil(Math.log10(high)); k += 1) {
       for (const factor of factors) {
         const value = Number((factor * 10 ** k).toPrecision(12));
-        if (value >= low && value <= high) found.push(value);
+        if (value >= low && value <= high) ticks.push(value);
       }
     }
-    if (found.length <= n + 2) return found.length > 1 ? found : rounds([low, high], n);
+    if (ticks.length <= n + 2) return ticks.length > 1 ? ticks : rounds([low, high], n);
   }
   return [];
 }

@@ -1,6 +1,6 @@
-// Quality against cost, with the Pareto line: arms that no other arm beats in both.
+// Quality against cost, with the Pareto front: the arms that no other arm beats in both.
 
-/** Controls, chart, caption, data. */
+/** Draw controls, chart, caption and data. */
 function drawScatter(body) {
   const costs = Object.keys(COSTS).filter((key) => data.arms.some((arm) => known((arm.cost || {})[key])));
   const qualities = [data.metric, ...Object.keys(Object.assign({}, ...data.arms.map((arm) => arm.other || {})))];
@@ -15,22 +15,22 @@ function drawScatter(body) {
   const cost = COSTS[state.cost];
   body.append(figure("cost", {
     controls,
-    chart: dots.length ? scatterChart(body, dots, best) : h("p", { class: "empty" }, "No arm shown has both."),
-    caption: `${state.quality} (${wish(state.quality)}) against ${cost.name.toLowerCase()} (${cost.more ? "more" : "less"} is better). ` +
-      "The line joins the arms that no other arm beats in both; whiskers are 95 % intervals." +
-      `${missing > 0 ? ` ${plural(missing, "arm")} without a value left out.` : ""}`,
+    chart: dots.length ? scatterChart(body, dots, best) : h("p", { class: "empty" }, "None of the arms shown has both values."),
+    caption: `${state.quality} (${wish(state.quality)}) against ${lower(cost.name)} (${cost.more ? "more" : "less"} is better). ` +
+      "The line connects the Pareto front: the arms that no other arm beats in both. Whiskers are 95 % intervals." +
+      `${missing > 0 ? ` ${plural(missing, "arm")} not shown for lack of a value.` : ""}`,
     table: () => grid(`${state.quality} and ${cost.name}`, ["arm", state.quality, cost.name, "on the Pareto line"],
       dots.map((one) => [one.name, short(one.y), cost.format(one.x), best.includes(one) ? "yes" : "no"]), [1, 2]),
   }));
 }
 
-/** An arm's place: {name, x, y, interval}. */
+/** The point of an arm: {name, x, y, interval}. */
 function dot(arm) {
   const chosen = state.quality === data.metric ? arm : (arm.other || {})[state.quality] || {};
   return { name: arm.name, x: (arm.cost || {})[state.cost], y: chosen.mean, interval: chosen.interval || null };
 }
 
-/** The dots that no other dot beats in both, from the cheapest. */
+/** The Pareto front, cheapest first. */
 function front(dots) {
   const up = direction(state.quality) === "max" ? 1 : -1;
   const cheap = COSTS[state.cost] && COSTS[state.cost].more ? -1 : 1;
@@ -50,12 +50,12 @@ function scatterChart(body, dots, best) {
   const values = dots.map((one) => one.x);
   const logarithm = Math.min(...values) > 0 && Math.max(...values) / Math.min(...values) > 8;
   const chart = frame({ width, height: Math.max(260, Math.min(400, width * 0.62)), margin: { top: 30 },
-    title: `${state.quality} against ${cost.name.toLowerCase()}`,
-    desc: `${plural(dots.length, "arm")}. On the Pareto line: ${best.map((one) => one.name).join(", ")}.`,
+    title: `${state.quality} against ${lower(cost.name)}`,
+    desc: `${plural(dots.length, "arm")}. On the Pareto front: ${best.map((one) => one.name).join(", ")}.`,
     x: { domain: extent(values, 0.12, logarithm), label: `${cost.name}${cost.unit ? ` (${cost.unit})` : ""}`, format: cost.format, logarithm },
     y: { domain: extent(dots.flatMap((one) => [one.y, ...(one.interval || [])]), 0.08), label: state.quality } });
   const at = (one) => [chart.x(one.x), chart.y(one.y)];
-  // Between two of its arms the line keeps the quality that the cheaper one gives.
+  // Between two arms the line stays at the quality of the cheaper one.
   const steps = best.flatMap((one, k) => (k ? [[at(one)[0], at(best[k - 1])[1]], at(one)] : [at(one)]));
   chart.plot.append(s("path", { class: "pareto", d: path(steps) }));
   for (const one of dots) {
@@ -69,18 +69,18 @@ function scatterChart(body, dots, best) {
   listen(chart, (event, x, y) => {
     const near = dots.reduce((a, b) => (Math.hypot(at(a)[0] - x, at(a)[1] - y) <= Math.hypot(at(b)[0] - x, at(b)[1] - y) ? a : b));
     if (Math.hypot(at(near)[0] - x, at(near)[1] - y) > 40) return untip();
-    return tip(event, near.name, [[near.name, `${short(near.y)} ${state.quality}`], [null, `${cost.format(near.x)} ${cost.name.toLowerCase()}`]]);
+    return tip(event, near.name, [[near.name, `${short(near.y)} ${state.quality}`], [null, `${cost.format(near.x)} ${lower(cost.name)}`]]);
   }, () => {});
   return chart.root;
 }
 
-/** Names beside the dots, on whichever side is free; one that fits nowhere is left to the tip. */
+/** Write names beside the points, on a side that is free; a name that fits nowhere is in the tooltip only. */
 function names(chart, dots, at, best) {
   const taken = dots.map((one) => { const [x, y] = at(one); return [x - 7, y - 7, x + 7, y + 7]; });
   for (const one of dots) {
     const text = label(one.name);
     const [[x, y], wide] = [at(one), text.length * 6.6];
-    // The Pareto line runs to the right of its dots and to the next one's far side: their names keep off it.
+    // The line leaves each point of the front to the right; its name is placed clear of it.
     const clear = direction(state.quality) === "max" ? [9, -9, "start"] : [9, 17, "start"];
     const spots = [...(best.includes(one) ? [clear] : []), [10, 4, "start"], [-10, 4, "end"], [0, -13, "middle"], [0, 21, "middle"], [9, -9, "start"], [9, 16, "start"], [-9, -9, "end"], [-9, 16, "end"]];
     for (const [dx, dy, anchor] of spots) {

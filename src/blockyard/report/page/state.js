@@ -1,4 +1,4 @@
-// What the reader has chosen. It outlives every redraw, so a live page keeps it.
+// The reader's choices. They survive every redraw, so a live page keeps them.
 
 let data = JSON.parse(document.getElementById("data").textContent);
 
@@ -15,7 +15,7 @@ const state = {
   cost: null,
 };
 
-const SHOWN = 12; // arms drawn at first; more lines than that cannot be told apart
+const SHOWN = 12; // arms drawn at first; more lines cannot be told apart
 
 const COSTS = {
   parameters: { name: "Parameters", format: count },
@@ -35,22 +35,22 @@ const AXES = {
   seconds: { name: "Wall time", format: time },
 };
 
-/** The arms of which there is anything to draw: a refused one has no figure and no curve. */
+/** The arms that have a mean or a curve to draw. */
 const drawable = () => data.arms.filter((arm) => known(arm.mean) || data.curves.some((curve) => curve.arm === arm.name));
 
 /** The arms that are switched on. */
 const shown = () => drawable().filter((arm) => !state.hidden.has(arm.name));
 
-/** The seeds, also those of which no arm has a result yet. */
+/** All seeds, including those for which no arm has a result yet. */
 const allSeeds = () => [...new Set([...data.seeds, ...data.cells.filter((cell) => cell.state !== "refused").map((cell) => cell.seed)])]
   .sort((a, b) => a - b);
 
-/** An arm's name where room is scarce: of a grid's arm its levels, without the factors' names. */
+/** A short name of an arm; for an arm of a grid its levels, without the names of the factors. */
 function label(name, most = 28) {
   const brief = (arm) => Object.values(arm.levels || {}).join(" · ");
   const arm = data.arms.find((one) => one.name === name);
-  const plainly = !arm || name.length <= most || Object.keys(arm.levels || {}).length < 2;
-  if (plainly || data.arms.filter((one) => brief(one) === brief(arm)).length > 1) return cut(name, most);
+  const keep = !arm || name.length <= most || Object.keys(arm.levels || {}).length < 2;
+  if (keep || data.arms.filter((one) => brief(one) === brief(arm)).length > 1) return cut(name, most);
   return cut(brief(arm), most);
 }
 
@@ -60,29 +60,29 @@ const direction = (metric) => (metric === data.metric ? data.direction : (data.d
 /** "higher is better" or "lower is better". */
 const wish = (metric) => `${direction(metric) === "max" ? "higher" : "lower"} is better`;
 
-/** Arms sorted from the best mean; those without one last. */
+/** Arms sorted by their mean, the best first; those without one last. */
 function ranked(arms) {
-  const turn = data.direction === "max" ? -1 : 1;
-  return [...arms].sort((a, b) => (known(a.mean) ? turn * a.mean : Infinity) - (known(b.mean) ? turn * b.mean : Infinity));
+  const sign = data.direction === "max" ? -1 : 1;
+  return [...arms].sort((a, b) => (known(a.mean) ? sign * a.mean : Infinity) - (known(b.mean) ? sign * b.mean : Infinity));
 }
 
-/** The baseline and the best others, as many as can be told apart. */
+/** The baseline and the best other arms, SHOWN in all. */
 function leaders() {
   const best = ranked(data.arms.filter((arm) => arm.name !== data.baseline)).slice(0, SHOWN - (data.baseline ? 1 : 0));
   return new Set([data.baseline, ...best.map((arm) => arm.name)]);
 }
 
-/** The choices that a fresh page opens with. */
+/** Set the initial choices. */
 function begin() {
   const names = curveMetrics();
   const twin = String(data.metric).replace(/^test\//, "val/");
   state.metric = [twin, data.metric, "val/loss", names[0]].find((name) => names.includes(name)) || null;
   state.quality = data.metric;
   const costs = Object.keys(COSTS).filter((key) => data.arms.some((arm) => known((arm.cost || {})[key])));
-  // A cost in which no arm differs says nothing; then one in which some do.
+  // A cost in which no arm differs shows nothing: prefer one in which they do.
   const differs = (key) => new Set(data.arms.map((arm) => (arm.cost || {})[key]).filter(known)).size > 1;
-  const asked = costs.find((key) => key.startsWith(String(data.cost_axis)));
-  state.cost = [asked, ...costs].find((key) => key && differs(key)) || asked || costs[0] || null;
+  const requested = costs.find((key) => key.startsWith(String(data.cost_axis)));
+  state.cost = [requested, ...costs].find((key) => key && differs(key)) || requested || costs[0] || null;
   if (data.arms.length > SHOWN) {
     const keep = leaders();
     state.hidden = new Set(data.arms.map((arm) => arm.name).filter((name) => !keep.has(name)));
@@ -91,6 +91,6 @@ function begin() {
 
 /** The metrics that any curve has, in the comparison's order. */
 function curveMetrics() {
-  const found = new Set(data.curves.flatMap((curve) => Object.keys(curve.metrics)));
-  return [...data.metrics.filter((name) => found.has(name)), ...[...found].filter((name) => !data.metrics.includes(name))];
+  const present = new Set(data.curves.flatMap((curve) => Object.keys(curve.metrics)));
+  return [...data.metrics.filter((name) => present.has(name)), ...[...present].filter((name) => !data.metrics.includes(name))];
 }

@@ -1,23 +1,23 @@
-// The table: one row an arm, sortable, each row opening into what the arm changes.
+// The table: one sortable row for each arm; a row opens to show what the arm changes.
 
-const PRINTED = 24; // arms; more of them are printed as rows only
+const PRINTED = 24; // arms; with more, only the rows are printed
 const SIGNS = { better: "▲", worse: "▼", baseline: "●", "no difference shown": "≈", "too few seeds": "…",
-  "not done yet": "…", "no figure": "∅", failed: "✗", refused: "⊘" };
+  "not done yet": "…", "no value": "∅", failed: "✗", refused: "⊘" };
 
-/** A verdict as a small badge; the sign says it without colour. */
+/** A verdict as a badge; the sign carries the meaning without colour. */
 function chip(verdict) {
   const kind = { better: "good", worse: "bad", baseline: "base" }[verdict] || "even";
   return h("span", { class: `chip ${kind}` }, h("span", { "aria-hidden": "true" }, SIGNS[verdict] || "·"), verdict || NONE);
 }
 
-/** Mean and interval as text, the interval smaller. */
-const estimate = (text, pair, places) => [h("span", { class: "main" }, text), h("small", {}, interval(pair, places))];
+/** A mean with its interval in small print. */
+const estimate = (text, pair, digits) => [h("span", { class: "main" }, text), h("small", {}, interval(pair, digits))];
 
-/** The columns: key, name, group, what is sorted by, what a cell shows. */
+/** The columns: key, name, group, the value to sort by, the content of a cell. */
 function columns() {
   const means = decimals(data.arms.flatMap((arm) => [arm.mean, ...(arm.interval || [])]));
   const gaps = data.arms.map((arm) => arm.difference).filter(Boolean);
-  const places = decimals([0, ...gaps.flatMap((gap) => [gap.mean, ...(gap.interval || [])])]);
+  const digits = decimals([0, ...gaps.flatMap((gap) => [gap.mean, ...(gap.interval || [])])]);
   const domain = extent([0, ...gaps.flatMap((gap) => gap.interval || [gap.mean])], 0.06);
   const p = (key, name, help) => ({ key, name, help, group: "Against the baseline", value: (arm) => (arm.difference || {})[key],
     cell: (arm) => (arm.difference ? chance(arm.difference[key]) : "") });
@@ -25,9 +25,9 @@ function columns() {
     { key: "difference", name: "Difference", help: "to the baseline, paired by seed, with its 95 % interval",
       group: "Against the baseline", value: (arm) => (arm.difference || {}).mean,
       cell: (arm) => (arm.difference ? h("div", { class: "difference" }, whisker(arm, domain),
-        h("div", {}, estimate(change(arm.difference.mean, places), arm.difference.interval, places))) : "") },
+        h("div", {}, estimate(change(arm.difference.mean, digits), arm.difference.interval, digits))) : "") },
     p("t_p", "p (t)", "paired t-test"), p("permutation_p", "p (perm.)", "exact permutation test over the signs of the pairs"),
-    p("holm_p", "p (Holm)", "the t-test's p, corrected for the number of arms"),
+    p("holm_p", "p (Holm)", "the p that decides, corrected over the arms (Holm)"),
     { key: "effect", name: "Effect", help: (gaps.find((gap) => gap.effect_kind) || {}).effect_kind, group: "Against the baseline",
       value: (arm) => (arm.difference || {}).effect, cell: (arm) => (arm.difference ? change(arm.difference.effect, 2) : "") }];
   const costs = Object.entries(COSTS).filter(([key]) => data.arms.some((arm) => known((arm.cost || {})[key])));
@@ -44,7 +44,7 @@ function columns() {
   ];
 }
 
-/** The difference and its interval drawn on the scale of all arms, zero marked. */
+/** The difference and its interval on a common scale for all arms, with zero marked. */
 function whisker(arm, domain) {
   const { mean, interval: pair } = arm.difference;
   if (!known(mean)) return null;
@@ -56,21 +56,21 @@ function whisker(arm, domain) {
     s("circle", { cx: across(mean), cy: 10, r: 3.5 }));
 }
 
-/** Arms in the order chosen; what has no value comes last either way. */
+/** Arms in the chosen order; those without a value come last either way. */
 function ordered(all) {
   const column = all.find((one) => one.key === state.sort.column) ||
     (state.sort.column === "name" ? { value: (arm) => arm.name } : null);
   if (!column) return data.arms;
-  const turn = state.sort.down ? -1 : 1;
+  const sign = state.sort.down ? -1 : 1;
   const blank = (x) => x === null || x === undefined;
   return [...data.arms].sort((a, b) => {
     const [x, y] = [column.value(a), column.value(b)];
     if (blank(x) || blank(y)) return Number(blank(x)) - Number(blank(y));
-    return turn * (typeof x === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true }));
+    return sign * (typeof x === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true }));
   });
 }
 
-/** A head cell with its button. First click: best or largest first where numbers, A to Z where words. */
+/** A header cell with its sort button. The first click sorts numbers best or largest first, text from A to Z. */
 function head(column, first) {
   const on = state.sort.column === column.key;
   const press = () => {
@@ -84,7 +84,7 @@ function head(column, first) {
       column.name, h("span", { class: "arrow", "aria-hidden": "true" }, on ? (state.sort.down ? "↓" : "↑") : "↕")));
 }
 
-/** The whole table in its scrolling box, and what its figures mean. */
+/** Draw the table in a scrolling box, and the notes on its columns. */
 function drawTable(body) {
   const all = columns();
   const groups = [...new Set(all.map((column) => column.group))];
@@ -92,7 +92,7 @@ function drawTable(body) {
   body.append(
     h("div", { class: "scroll arms", tabindex: 0, role: "region", "aria-label": "Table of arms" },
       h("table", { id: "arms-table", class: "arms" },
-        h("caption", {}, `Every arm: ${data.metric} (${wish(data.metric)}), the difference to the baseline, and what it costs`),
+        h("caption", {}, `All arms: ${data.metric} (${wish(data.metric)}), difference to the baseline, and cost`),
         h("thead", {},
           h("tr", { class: "groups" }, h("td", { class: "arm" }), groups.map((group) =>
             h("th", { scope: "colgroup", colspan: all.filter((column) => column.group === group).length }, group))),
@@ -102,47 +102,47 @@ function drawTable(body) {
     disclosure("how", "How to read this table", reading));
 }
 
-/** An arm's row and, where it is open, the row below it. */
+/** An arm's row and, where it is open, the row with its details. */
 function row(arm, all) {
-  const place = data.arms.indexOf(arm);
+  const index = data.arms.indexOf(arm);
   const key = `arm:${arm.name}`;
   const open = state.open.has(key) || (state.printing && data.arms.length <= PRINTED);
   const press = () => {
     state.open[open ? "delete" : "add"](key);
     redraw("table");
   };
-  const line = h("tr", { class: arm.name === data.baseline ? "baseline" : null, "data-arm": place },
+  const line = h("tr", { class: arm.name === data.baseline ? "baseline" : null, "data-arm": index },
     h("th", { scope: "row", class: "arm" },
-      h("button", { type: "button", class: "expand", "aria-expanded": String(open), "aria-controls": `detail-${place}`,
-        "data-key": `expand:${place}`, onclick: press, title: arm.name },
-      h("span", { class: "turn", "aria-hidden": "true" }, open ? "▾" : "▸"), swatch(arm.name), h("span", { class: "name" }, breakable(arm.name)))),
+      h("button", { type: "button", class: "expand", "aria-expanded": String(open), "aria-controls": `detail-${index}`,
+        "data-key": `expand:${index}`, onclick: press, title: arm.name },
+      h("span", { class: "twisty", "aria-hidden": "true" }, open ? "▾" : "▸"), swatch(arm.name), h("span", { class: "name" }, breakable(arm.name)))),
     all.map((column) => h("td", { class: column.words ? null : "number", "data-column": column.key }, column.cell(arm))));
   if (!open) return [line];
-  return [line, h("tr", { class: "detail", id: `detail-${place}` }, h("td", { colspan: all.length + 1 }, detail(arm)))];
+  return [line, h("tr", { class: "detail", id: `detail-${index}` }, h("td", { colspan: all.length + 1 }, detail(arm)))];
 }
 
-/** A name that may be broken after its commas: a grid's arm is block=pre_norm,optimizer.lr=0.001. */
+/** A name that may wrap after its commas: block=pre_norm,optimizer.lr=0.001. */
 const breakable = (name) => name.split(/(?<=,)/).flatMap((part, k) => (k ? [h("wbr"), part] : [part]));
 
-/** What the smallest permutation p can be, in words. */
+/** A sentence on the smallest possible permutation p. */
 function smallest() {
   const gaps = data.arms.map((arm) => arm.difference).filter((gap) => gap && known(gap.smallest_p));
   if (!gaps.length) return null;
   const limits = [...new Map(gaps.map((gap) => [gap.n, gap.smallest_p]))].sort((a, b) => b[0] - a[0]);
-  const words = limits.map(([n, p], k) => `${short(p)} with ${k ? n : plural(n, "pair of seeds", "pairs of seeds")}`);
+  const parts = limits.map(([n, p], k) => `${short(p)} with ${k ? n : plural(n, "pair of seeds", "pairs of seeds")}`);
   const never = limits.filter(([, p]) => p > 0.05).length;
-  const so = !never ? "" : `; ${never < limits.length ? "where that is over 0.05, it" : "it"} cannot fall under 0.05 however large the difference`;
-  return `The exact permutation test cannot give a p below ${words.join(", or ")}${so}.`;
+  const note = !never ? "" : `; ${never < limits.length ? "where that is above 0.05, it" : "it"} cannot reach 0.05, however large the difference`;
+  return `The exact permutation test cannot give a p below ${parts.join(", or ")}${note}.`;
 }
 
-/** The legend of the table's words. */
+/** The explanation of the table. */
 function reading() {
   const kinds = [...new Set(data.arms.filter((arm) => arm.interval).map((arm) => arm.interval_kind))];
   const named = { t: "Student's t", bca: "the BCa bootstrap" };
   return h("ul", { class: "note" },
     h("li", {}, `Intervals are 95 %${kinds.length ? `, by ${kinds.map((kind) => named[kind] || kind).join(" and ")}` : ""}.`),
     h("li", {}, "Differences are paired: arm minus baseline within each seed, then averaged."),
-    h("li", {}, "The verdict rests on the Holm-corrected p; fewer than three seeds give none."),
-    h("li", {}, "× is the ratio to the baseline. A dash is a value that was not measured or does not exist."),
-    h("li", {}, "A row opens into what the arm changes in config, modules and parameters."));
+    h("li", {}, "The verdict is better or worse where the Holm-corrected p of the t test is at most 0.05 (that of the exact test where all differences are equal). Fewer than three common seeds give no verdict."),
+    h("li", {}, "× is the ratio to the baseline. A dash is a missing value."),
+    h("li", {}, "Open a row to see what the arm changes in config, modules and parameters."));
 }

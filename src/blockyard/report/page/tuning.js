@@ -1,6 +1,6 @@
-// What was tried for each arm before it was compared, and what was chosen.
+// The settings tried for each arm, and the ones chosen.
 
-/** A chart for every tuned key: the best validation value that each of its values reached. */
+/** Draw a chart for every tuned key: the best validation value reached at each of its values. */
 function drawTuning(body) {
   const tried = data.tuning.filter((one) => !state.hidden.has(one.arm));
   const keys = [...new Set(data.tuning.flatMap((one) => Object.keys(one.setting)))];
@@ -11,28 +11,28 @@ function drawTuning(body) {
   body.append(figure("tuning", {
     chart: tried.some((one) => known(one.mean)) ? h("div", { class: "panels" }, varied.map((key) => tuningChart(key, tried, metric, Math.max(270, width), best)))
       : h("p", { class: "empty" }, "No setting has a value yet."),
-    caption: `Mean ${metric} of every setting tried (faint), the line through the best at each value; the ring is the setting chosen. ` +
+    caption: `Mean ${metric} of every setting tried. The line goes through the best setting at each value; the ring marks the chosen one. ` +
       "Settings are chosen on validation, never on test.",
     table: () => grid("Settings tried", ["arm", "setting", `mean ${metric}`, "seeds", "chosen"],
       tried.map((one) => [one.arm, h("code", {}, setting(one.setting)), short(one.mean), String(Object.keys(one.values || {}).length), one.chosen ? "yes" : "no"]), [2, 3]),
   }));
 }
 
-/** One key across, the metric up; numbers on their own scale, words side by side. */
+/** One key on the x axis, the metric on the y axis; values that are not numbers are evenly spaced. */
 function tuningChart(key, tried, metric, width, best) {
   const good = tried.filter((one) => known(one.mean) && key in one.setting);
   const values = [...new Set(good.map((one) => one.setting[key]))];
   const numeric = values.every(known);
   if (numeric) values.sort((a, b) => a - b);
   const logarithm = numeric && values[0] > 0 && values[values.length - 1] / values[0] > 8;
-  const place = (one) => (numeric ? one.setting[key] : values.indexOf(one.setting[key]));
+  const position = (one) => (numeric ? one.setting[key] : values.indexOf(one.setting[key]));
   const ticks = numeric && values.length > 8 ? undefined : values.map((value, k) => [numeric ? value : k, numeric ? short(value) : cut(word(value), 14)]);
   const chart = frame({ width, height: Math.max(240, Math.min(320, width * 0.5)), title: `${metric} by ${key}`,
-    desc: `${plural(good.length, "setting")} of ${plural(new Set(good.map((one) => one.arm)).size, "arm")}; the chosen ones: ` +
+    desc: `${plural(good.length, "setting")} of ${plural(new Set(good.map((one) => one.arm)).size, "arm")}; chosen: ` +
       `${good.filter((one) => one.chosen).map((one) => `${one.arm} ${word(one.setting[key])}`).join(", ")}.`,
-    x: { domain: extent(good.map(place), 0.06, logarithm), label: key, ticks, logarithm },
+    x: { domain: extent(good.map(position), 0.06, logarithm), label: key, ticks, logarithm },
     y: { domain: extent(good.map((one) => one.mean), 0.1) } });
-  const at = (one) => [chart.x(place(one)), chart.y(one.mean)];
+  const at = (one) => [chart.x(position(one)), chart.y(one.mean)];
   for (const arm of new Set(good.map((one) => one.arm))) {
     const own = good.filter((one) => one.arm === arm);
     const top = values.map((value) => own.filter((one) => one.setting[key] === value).sort(best)[0]).filter(Boolean);

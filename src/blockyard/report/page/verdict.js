@@ -1,8 +1,8 @@
-// The claim, the answer and what to beware of: the first screen.
+// The first section: claim, answer, expectation, summary, warnings.
 
-const JUDGED = { supported: ["✓", "Supported"], contradicted: ["✗", "Contradicted"], undecided: ["?", "Undecided"] };
+const VERDICTS = { supported: ["✓", "Supported"], contradicted: ["✗", "Contradicted"], undecided: ["?", "Undecided"] };
 
-/** Claim, answer, expectation, the run of things in figures, warnings. */
+/** Draw claim, expectation, answer, summary and warnings. */
 function drawAnswer(body) {
   const heading = data.claim || data.title || "Comparison";
   fill(body, {}, [
@@ -17,42 +17,42 @@ function drawAnswer(body) {
   ]);
 }
 
-/** The answer, without the expectation's reason where that has just been read. */
+/** The answer without the expectation's reason, which stands above it. */
 function rest() {
-  const said = data.expect && data.expect.reason ? `${data.expect.reason}. ` : null;
-  const place = said ? data.answer.indexOf(said) : -1;
-  return place < 0 ? data.answer : data.answer.slice(place + said.length);
+  const repeated = data.expect && data.expect.reason ? `${data.expect.reason}. ` : null;
+  const start = repeated ? data.answer.indexOf(repeated) : -1;
+  return start < 0 ? data.answer : data.answer.slice(start + repeated.length);
 }
 
-/** What the file expected and how it came out. */
+/** The expectation and its verdict. */
 function expectation({ text, verdict, reason }) {
-  const [sign, name] = JUDGED[verdict] || ["?", verdict];
-  return h("div", { class: `expect ${JUDGED[verdict] ? verdict : "undecided"}` },
+  const [sign, name] = VERDICTS[verdict] || ["?", verdict];
+  return h("div", { class: `expect ${VERDICTS[verdict] ? verdict : "undecided"}` },
     h("p", { class: "judged" }, h("span", { "aria-hidden": "true" }, sign), name),
     h("div", {}, h("p", {}, "Expected: ", h("code", {}, text)), reason ? h("p", { class: "note" }, reason) : null));
 }
 
-/** [name, value, note] of the comparison at a glance. */
+/** The summary of the comparison: [name, value, note]. */
 function facts() {
-  const wanted = data.cells.filter((cell) => cell.state !== "refused");
-  const done = wanted.filter((cell) => cell.state === "done").length;
+  const cells = data.cells.filter((cell) => cell.state !== "refused");
+  const done = cells.filter((cell) => cell.state === "done").length;
   const seeds = allSeeds();
   const open = ["running", "queued", "failed", "interrupted", "missing", "refused"]
     .map((name) => [data.cells.filter((cell) => cell.state === name).length, name])
     .filter(([n]) => n).map(([n, name]) => `${n} ${name}`).join(", ");
   return [
-    ["Metric", data.metric, [wish(data.metric), data.margin ? `differences from ${short(data.margin)} on matter` : null].filter(Boolean).join(", ")],
+    ["Metric", data.metric, [wish(data.metric), data.margin ? `smallest difference that matters: ${short(data.margin)}` : null].filter(Boolean).join(", ")],
     ["Arms", String(data.arms.length), data.baseline ? `baseline ${data.baseline}` : "no baseline"],
     ["Seeds", String(seeds.length), seeds.length && seeds.length <= 8 ? seeds.join(", ") : null],
-    data.cells.length ? ["Cells done", `${done} of ${wanted.length}`, open || null] : null,
+    data.cells.length ? ["Cells done", `${done} of ${cells.length}`, open || null] : null,
   ].filter(Boolean);
 }
 
-/** Everything that limits the answer, one line each. */
+/** The warnings, one line each. */
 function warnings() {
   const lines = [...(data.board && data.board.error ? [data.board.error] : []), ...data.warnings];
   if (!lines.length) return null;
   return h("aside", { class: "warnings", "aria-label": "Warnings" },
-    h("h2", {}, plural(lines.length, "thing to know", "things to know")),
+    h("h2", {}, plural(lines.length, "warning")),
     h("ul", {}, lines.map((line) => h("li", {}, line))));
 }

@@ -131,7 +131,7 @@ def _equal_differences(gap: Difference, kind: str, other: str, compared: int) ->
 
 
 def _advice(gap: Difference, compared: int, margin: float | None) -> str:
-    """What so many seeds can detect, and how many would be needed."""
+    """Return what so many seeds can detect, and how many are needed."""
     assert gap.deviation is not None
     alpha = ALPHA / max(1, compared)
     detectable = detectable_effect(gap.n, alpha) * gap.deviation
@@ -143,7 +143,7 @@ def _advice(gap: Difference, compared: int, margin: float | None) -> str:
         seeds = f"{gap.n} seeds are enough"
     else:
         seeds = f"about {max(needed, gap.n + 1)} seeds are needed"
-    return f"{gap.n} seeds would miss most differences below {detectable:.2g}; {seeds} to detect {what}."
+    return f"They would miss most differences below {detectable:.2g}; {seeds} to detect {what}."
 
 
 def format_difference(gap: Difference) -> str:
