@@ -8,8 +8,9 @@ from scipy import stats
 from statsmodels.stats.weightstats import ttost_paired
 
 from blockyard.errors import UserError
-from blockyard.report.stats.expectations import MARGIN, Claim, evaluate, parse
+from blockyard.report.stats.expectations import MARGIN, evaluate
 from blockyard.sweep.spec import fields
+from blockyard.sweep.spec.expectation import Claim, parse
 
 ARMS = ["a", "b", "c", "pre_norm-8e-3", "block=post_norm optimizer.lr=0.1"]
 
@@ -41,16 +42,16 @@ def test_comparisons_are_read(text: str, claims: list[Claim]) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a", "is no comparison"),
-        ("", "is no comparison"),
-        ("a >", "is no comparison"),
-        ("> b", "is no comparison"),
+        ("a", "is not a comparison"),
+        ("", "is not a comparison"),
+        ("a >", "is not a comparison"),
+        ("> b", "is not a comparison"),
         ("a > b and", "is no"),
-        ("a == b", "is no comparison"),
+        ("a == b", "is not a comparison"),
         ("a => b", "no"),
         ("a > d", r"no arm 'd'.*arms: a, b, c"),
         ("a > pre_norm-8e3", "did you mean pre_norm-8e-3"),
-        ("a > a", "compared with itself"),
+        ("a > a", "compares a with itself"),
     ],
 )
 def test_what_cannot_be_judged_is_refused_with_what_works(text: str, said: str) -> None:

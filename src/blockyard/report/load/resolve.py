@@ -109,6 +109,6 @@ def _by_name(arg: str, outputs: Path) -> list[Path]:
 
 def _names(entry: Entry) -> tuple[str, ...]:
     try:
-        return entry.words()
+        return entry.names()
     except UserError:
         return (entry.name, entry.path.parent.name)

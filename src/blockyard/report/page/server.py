@@ -51,8 +51,8 @@ class Board(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         """The URL of the page."""
-        host, port = self.server_address[:2]
-        return f"http://{f'[{host}]' if ':' in str(host) else host}:{port}/"
+        host, port = str(self.server_address[0]), self.server_address[1]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore it: usually a browser that closed its connection."""

@@ -8,33 +8,19 @@ Source: Schuirmann 1987 (two one-sided tests, for `~` and, one of them, for `>=`
 
 from __future__ import annotations
 
-import difflib
 import math
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from blockyard.errors import UserError
 from blockyard.report.stats.paired import Difference, finite, paired_difference
 from blockyard.report.stats.power import ALPHA, MIN_SEEDS
 from blockyard.report.stats.verdict import corrected, p_equals
+from blockyard.sweep.spec.expectation import Claim, parse
 
 MARGIN = 0.01  # of the second arm's mean: smaller differences count as none, unless the sweep states a margin
 
 Verdict = Literal["supported", "contradicted", "undecided"]
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One comparison. sign: >, >= or ~; `<` and `<=` are turned round when they are read."""
-
-    arm: str
-    sign: str
-    other: str
-
-    def __str__(self) -> str:
-        return f"{self.arm} {self.sign} {self.other}"
 
 
 @dataclass(frozen=True)
@@ -50,38 +36,6 @@ class Outcome:
         return {"text": self.text, "verdict": self.verdict, "reason": self.reason}
 
 
-def parse(text: str, arms: Iterable[str]) -> list[Claim]:
-    """The comparisons of an expectation. Raises UserError naming what is wrong and what would work."""
-    known = list(arms)
-    claims = []
-    for part in re.split(r"\s+and\s+", text.strip()):
-        words = re.split(r"\s*(>=|<=|(?<![<>=~])[<>~](?![<>=~]))\s*", part.strip())
-        # A name may hold a sign of its own where it comes from overrides; with blanks it is never mistaken.
-        spaced = re.split(r"\s+(>=|<=|>|<|~)\s+", part.strip())
-        words = spaced if len(spaced) >= 3 else words
-        if len(words) < 3 or not all(word.strip() for word in words):
-            raise UserError(
-                f"expect: {part.strip()!r} is no comparison; write `a > b`, `a >= b` or `a ~ b`, with `and`"
-            )
-        for place in range(0, len(words) - 2, 2):
-            claims.append(_claim(words[place], words[place + 1], words[place + 2], known))
-    return claims
-
-
-def _claim(left: str, sign: str, right: str, known: list[str]) -> Claim:
-    names = [left.strip().strip("`'\""), right.strip().strip("`'\"")]
-    for name in names:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise UserError(f"expect: there is no arm {name!r}{hint} (arms: {', '.join(known)})")
-    if names[0] == names[1]:
-        raise UserError(f"expect: {names[0]} is compared with itself")
-    if sign in ("<", "<="):
-        return Claim(names[1], sign.replace("<", ">"), names[0])
-    return Claim(names[0], sign, names[1])
-
-
 def evaluate(
     text: str,
     values: Mapping[str, Mapping[int, float | None]],
@@ -94,7 +48,7 @@ def evaluate(
 
     values: arm -> seed -> value; margin: the smallest difference that matters; None: MARGIN of the second arm's mean
     missing: arm without a result -> the reason, as it reads after the arm's name ("was refused")
-    Raises UserError as `parse` does.
+    Raises UserError as `sweep.spec.expectation.parse` does.
     """
     claims = parse(text, values)
     clean = {arm: finite(by_seed) for arm, by_seed in values.items()}

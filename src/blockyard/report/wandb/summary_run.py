@@ -183,5 +183,7 @@ def _log_run(place: Any, mode: Any, question: dict[str, Any], content: dict[str,
 def _table(rows: list[dict[str, Any]], columns: tuple[str, ...] | None = None) -> Any:
     import wandb
 
-    names = list(columns or (rows[0] if rows else ()))
-    return wandb.Table(columns=names, data=[[row.get(name) for name in names] for row in rows], allow_mixed_types=True)
+    names: list[str | int] = list(columns or (rows[0] if rows else ()))
+    return wandb.Table(
+        columns=names, data=[[row.get(str(name)) for name in names] for row in rows], allow_mixed_types=True
+    )

@@ -64,7 +64,7 @@ def build(comparison: Mapping[str, Any], runs: _RunFilter, entity: str) -> Any:
 
     metric = str(comparison["metric"])
     validation = f"val/{metric.partition('/')[2] or metric}"
-    arms = {"groupby": wr.Metric(_ARM), "groupby_aggfunc": "mean", "groupby_rangefunc": "minmax"}
+    by_arm: dict[str, Any] = {"groupby": wr.Metric(_ARM), "groupby_aggfunc": "mean", "groupby_rangefunc": "minmax"}
     curves = list(dict.fromkeys([validation, "val/loss", "train/loss"]))
     final = [name for name in dict.fromkeys([metric, *comparison.get("metrics", ())]) if name.startswith("test/")]
     selected = ws.Metric(_GROUP) == runs.group if runs.group else ws.Metric(_ID).isin(list(runs.ids))
@@ -85,7 +85,7 @@ def build(comparison: Mapping[str, Any], runs: _RunFilter, entity: str) -> Any:
                 name="Arms",
                 is_open=True,
                 panels=[
-                    wr.BarPlot(title=name, metrics=[wr.SummaryMetric(name)], orientation="h", **arms)
+                    wr.BarPlot(title=name, metrics=[wr.SummaryMetric(name)], orientation="h", **by_arm)
                     for name in final or [metric]
                 ],
             ),
@@ -93,7 +93,7 @@ def build(comparison: Mapping[str, Any], runs: _RunFilter, entity: str) -> Any:
                 name="Learning curves",
                 is_open=True,
                 panels=[
-                    wr.LinePlot(title=f"{name} by {axis}", x=axis, y=[name], **arms)
+                    wr.LinePlot(title=f"{name} by {axis}", x=axis, y=[name], **by_arm)
                     for name in curves
                     for axis in ("Step", "samples", "seconds")
                 ],
