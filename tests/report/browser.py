@@ -37,22 +37,22 @@ def launched() -> Iterator[Any]:
 
 
 class Witness:
-    """What a page said and asked for: console lines, errors, requests beyond its own address."""
+    """What a page logs and requests: console lines, errors, requests beyond its own address."""
 
     def __init__(self, page: Any, address: str) -> None:
         self.console: list[str] = []
         self.requests: list[str] = []
         page.on("console", lambda message: self.console.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: self.console.append(f"error: {error}"))
-        page.on("request", lambda request: self._asked(request.url, address))
+        page.on("request", lambda request: self._record(request.url, address))
         page.on("dialog", lambda dialog: (self.console.append(f"dialog: {dialog.message}"), dialog.dismiss()))
 
-    def _asked(self, url: str, address: str) -> None:
+    def _record(self, url: str, address: str) -> None:
         if url != address and not url.startswith("data:"):
             self.requests.append(url)
 
     def silent(self) -> bool:
-        """Whether nothing was said and nothing asked for."""
+        """Whether nothing was logged or requested."""
         return not self.console and not self.requests
 
 

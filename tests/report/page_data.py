@@ -1,4 +1,4 @@
-"""A comparison as `compare` hands it to the page, made up: any number of arms, seeds and points."""
+"""Synthetic comparisons for the page, with any number of arms, seeds and points."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def comparison(
     tuned: bool = False,
     attention: bool = False,
 ) -> dict[str, Any]:
-    """The whole dict of `Comparison.as_dict()`; the same arguments give the same figures."""
+    """The whole dict of `Comparison.as_dict()`; the same arguments give the same values."""
     draw = random.Random(arms * 1000 + seeds)
     labels = [names[i] if i < len(names) else f"{names[i % len(names)]}_{i // len(names)}" for i in range(arms)]
     level = [0.90 + 0.05 * math.sin(1.3 * i) for i in range(arms)]

@@ -1,4 +1,4 @@
-"""Runs and sweeps as they lie on the disk when they are done, written by hand: nothing is trained.
+"""Folders of finished runs and sweeps, written without training.
 
     plan = sweep(tmp_path, {"post": ["block=post_norm"], "pre": ["block=pre_norm"]},
                  {"post": {0: 0.90, 1: 0.91, 2: "failed"}, "pre": {0: 0.93, 1: 0.95, 2: 0.94}})

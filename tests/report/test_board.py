@@ -1,4 +1,4 @@
-"""`blockyard board`: for this machine only, nothing but its page, and as new as the runs."""
+"""`blockyard board`: loopback only, read-only, and up to date with the runs."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def test_the_page_and_its_data(board):
     assert "frame-ancestors 'none'" in answer.getheader("Content-Security-Policy")
     assert answer.getheader("Access-Control-Allow-Origin") is None
     answer, body = ask(board, "/comparison.json")
-    found = json.loads(body)
-    assert [arm["name"] for arm in found["arms"]] == ["post", "pre"]
-    assert [cell["state"] for cell in found["cells"]].count("missing") == 1
+    result = json.loads(body)
+    assert [arm["name"] for arm in result["arms"]] == ["post", "pre"]
+    assert [cell["state"] for cell in result["cells"]].count("missing") == 1
     assert answer.getheader("ETag").strip('"').encode() in ask(board)[1]
 
 
@@ -119,7 +119,7 @@ def test_head_has_no_body(board):
     "host", ["evil.example", "evil.example:8321", "127.0.0.1.evil.example", "10.0.0.1:80", "", "a b"]
 )
 def test_a_foreign_name_for_this_machine_is_refused(board, host):
-    """DNS rebinding: a site's own name that was pointed at 127.0.0.1."""
+    """DNS rebinding: a foreign host name that resolves to 127.0.0.1."""
     for path in ("/", "/comparison.json"):
         answer, body = ask(board, path, Host=host)
         assert answer.status == 421
@@ -164,8 +164,8 @@ def test_bad_words(plan, capsys, words, message):
 
 def test_a_folder_of_runs_and_single_runs(plan):
     for paths in ([plan.outputs], [str(plan.path(cell)) for cell in plan.cells if plan.path(cell).exists()]):
-        found = json.loads(WatchedComparison(paths, options={"outputs": plan.outputs}).snapshot().data)
-        assert len(found["arms"]) == 2, found["board"]
+        result = json.loads(WatchedComparison(paths, options={"outputs": plan.outputs}).snapshot().data)
+        assert len(result["arms"]) == 2, result["board"]
 
 
 @pytest.mark.parametrize("ignored", [False, True], ids=["front", "background"])

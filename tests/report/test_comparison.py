@@ -1,4 +1,4 @@
-"""What a comparison says beside the figures: what is unequal, what an arm changes, costs, curves, origin."""
+"""A comparison beside its statistics: warnings, what an arm changes, costs, curves, provenance."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def _sweep(outputs: Path, **more: Any) -> SweepPlan:
     return sweep(outputs, ARMS, VALUES, **more)
 
 
-def _warned(found: Comparison, *words: str) -> bool:
-    return any(all(word in line for word in words) for line in found.warnings)
+def _warned(result: Comparison, *words: str) -> bool:
+    return any(all(word in line for word in words) for line in result.warnings)
 
 
 # -- fairness ------------------------------------------------------------------------------------------
@@ -64,23 +64,23 @@ def test_what_differs_between_arms_is_said(
     tmp_path: Path, summary: dict[str, Any], facts: dict[str, Any], words: tuple[str, ...]
 ) -> None:
     plan = _sweep(tmp_path, summaries={"pre": summary}, facts={"pre": facts})
-    found = compare(plan)
-    assert _warned(found, *words), found.warnings
-    assert len(found.warnings) == 1
+    result = compare(plan)
+    assert _warned(result, *words), result.warnings
+    assert len(result.warnings) == 1
 
 
-@pytest.mark.parametrize(("load", "said"), [(2.4, False), (6.0, True)])
-def test_times_of_an_unequally_busy_machine_are_not_trusted(tmp_path: Path, load: float, said: bool) -> None:
+@pytest.mark.parametrize(("load", "message"), [(2.4, False), (6.0, True)])
+def test_times_of_an_unequally_busy_machine_are_not_trusted(tmp_path: Path, load: float, message: bool) -> None:
     for seed in range(3):
         run(tmp_path, "block=pre_norm", seed=seed, summary={"load": 2.0})
         run(tmp_path, "block=post_norm", seed=seed, summary={"load": load})
-    assert _warned(compare(tmp_path), "the load of the machine differed", "2.0 to 6.0") == said
+    assert _warned(compare(tmp_path), "the load of the machine differed", "2.0 to 6.0") == message
 
 
 def test_what_an_old_run_does_not_say_is_no_difference(tmp_path: Path) -> None:
     silent = {"threads": None, "device": None, "precision": None, "data": {}}
-    found = compare(_sweep(tmp_path, summaries={"pre": silent}, facts={"pre": {"git": None, "versions": {}}}))
-    assert found.warnings == []
+    result = compare(_sweep(tmp_path, summaries={"pre": silent}, facts={"pre": {"git": None, "versions": {}}}))
+    assert result.warnings == []
 
 
 def test_what_differs_within_an_arm_is_said_so(tmp_path: Path) -> None:
@@ -92,8 +92,8 @@ def test_what_differs_within_an_arm_is_said_so(tmp_path: Path) -> None:
 
 def test_changes_that_were_not_committed_are_said_even_where_all_have_them(tmp_path: Path) -> None:
     git = {"git": {"commit": "a" * 40, "dirty": True, "diff_hash": "ff"}}
-    found = compare(_sweep(tmp_path, facts=dict.fromkeys(ARMS, git)))
-    assert _warned(found, "uncommitted changes, the same for all runs")
+    result = compare(_sweep(tmp_path, facts=dict.fromkeys(ARMS, git)))
+    assert _warned(result, "uncommitted changes, the same for all runs")
 
 
 # -- what an arm changes, costs, curves ----------------------------------------------------------------
@@ -101,14 +101,14 @@ def test_changes_that_were_not_committed_are_said_even_where_all_have_them(tmp_p
 
 def test_an_arms_real_difference_is_told(tmp_path: Path) -> None:
     arms = {"base": ["block=pre_norm"], "deep": ["model.depth=6"], "post": ["block=post_norm", "optimizer.lr=0.01"]}
-    found = compare(sweep(tmp_path, arms, {arm: {0: 0.9} for arm in arms}))
-    deep, post = found.arm("deep")["changes"], found.arm("post")["changes"]
+    result = compare(sweep(tmp_path, arms, {arm: {0: 0.9} for arm in arms}))
+    deep, post = result.arm("deep")["changes"], result.arm("post")["changes"]
     assert deep["config"] == {"model.depth": [4, 6]}
     assert deep["parameters"] == [13288, 19432]
     assert deep["modules"]["blocks.*"] == [None, "PreNorm"]
     assert post["config"] == {"block": ["pre_norm", "post_norm"], "optimizer.lr": [0.001, 0.01]}
     assert post["modules"]["final_norm"] == ["Layer", "Identity"]
-    assert found.arm("base")["changes"] == {"config": {}, "modules": {}, "parameters": None}
+    assert result.arm("base")["changes"] == {"config": {}, "modules": {}, "parameters": None}
 
 
 def test_a_config_that_names_a_strange_package_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,19 +122,19 @@ def test_a_config_that_names_a_strange_package_is_not_imported(tmp_path: Path, m
     frozen.write_text(frozen.read_text().replace("allow: []", "allow: [evil]"))
     assert "allow: [evil]" in frozen.read_text()
     run(tmp_path / "o", "block=pre_norm", figure=0.8)
-    found = compare(tmp_path / "o")
-    assert {arm["name"] for arm in found.arms} == {"block=evil", "block=pre_norm"}
+    result = compare(tmp_path / "o")
+    assert {arm["name"] for arm in result.arms} == {"block=evil", "block=pre_norm"}
     assert changes(ArmRuns("x", made), ArmRuns("y", config()[0]), (1, 2))["modules"] == {}
 
 
 def test_costs_and_their_ratios_stand_beside_quality(tmp_path: Path) -> None:
     cheap = {"flops_per_sample": {"forward": 1, "training": 100}, "cache_bytes_per_token": 64.0}
-    found = compare(_sweep(tmp_path, summaries={"alibi": cheap, "post": {"cache_bytes_per_token": 256.0}}))
-    assert found.arm("alibi")["cost"]["flops_per_sample"] == 100
-    assert found.arm("alibi")["cost_ratio"]["cache_bytes_per_token"] == 0.25
-    assert found.arm("pre")["cost_ratio"]["cache_bytes_per_token"] is None
-    assert found.arm("pre")["cost_ratio"]["parameters"] == 1.0
-    assert [arm["name"] for arm in found.arms if arm["pareto"]] == ["pre", "alibi"]
+    result = compare(_sweep(tmp_path, summaries={"alibi": cheap, "post": {"cache_bytes_per_token": 256.0}}))
+    assert result.arm("alibi")["cost"]["flops_per_sample"] == 100
+    assert result.arm("alibi")["cost_ratio"]["cache_bytes_per_token"] == 0.25
+    assert result.arm("pre")["cost_ratio"]["cache_bytes_per_token"] is None
+    assert result.arm("pre")["cost_ratio"]["parameters"] == 1.0
+    assert [arm["name"] for arm in result.arms if arm["pareto"]] == ["pre", "alibi"]
     assert [arm["name"] for arm in compare(_sweep(tmp_path), cost_axis="seconds").arms if arm["pareto"]] == ["pre"]
 
 
@@ -198,8 +198,8 @@ def test_where_it_comes_from_is_kept(tmp_path: Path) -> None:
 def test_five_hundred_runs_are_compared_in_seconds(tmp_path: Path) -> None:
     plan = many(tmp_path)
     before = os.times()
-    found = compare(plan)
+    result = compare(plan)
     after = os.times()
-    assert len(found.arms) == 100
-    assert len(found.curves) == 500
+    assert len(result.arms) == 100
+    assert len(result.curves) == 500
     assert after.user - before.user < 15

@@ -22,7 +22,7 @@ FACTORS = {"block": ["pre", "post", "parallel"], "rate": ["low", "high"], "heads
 
 
 def _grid(seeds: int = 3, noise: float = 0.01) -> tuple[dict[str, dict[int, float]], dict[str, dict[str, str]]]:
-    """Figures of a 3 x 2 x 2 grid: post is worse, more so at the high rate; each seed has its own level."""
+    """Values of a 3 x 2 x 2 grid: post is worse, more so at the high rate; each seed has its own level."""
     _, levels = grid(FACTORS)
     draw = np.random.default_rng(0)
     shift = {"pre": 0.0, "post": -0.05, "parallel": 0.01}
@@ -48,46 +48,46 @@ def _frame(values: dict[str, dict[int, float]], levels: dict[str, dict[str, str]
 
 def test_interactions_are_those_of_an_analysis_of_variance() -> None:
     values, levels = _grid()
-    found = grid_effects(values, levels)
-    assert found is not None
+    result = grid_effects(values, levels)
+    assert result is not None
     pairs = list(itertools.combinations(FACTORS, 2))
     formula = " + ".join(["C(seed, Sum)", *(f"C({f}, Sum)" for f in FACTORS)])
     formula += " + " + " + ".join(f"C({a}, Sum):C({b}, Sum)" for a, b in pairs)
     table = sm.stats.anova_lm(ols(f"y ~ {formula}", _frame(values, levels)).fit(), typ=3)
-    for one, (a, b) in zip(found["interactions"], pairs, strict=True):
+    for one, (a, b) in zip(result["interactions"], pairs, strict=True):
         row = table.loc[f"C({a}, Sum):C({b}, Sum)"]
         assert one["factors"] == [a, b]
         assert one["F"] == pytest.approx(row["F"])
         assert one["p"] == pytest.approx(row["PR(>F)"])
-    wanted = multipletests([one["p"] for one in found["interactions"]], method="holm")[1]
-    assert [one["holm_p"] for one in found["interactions"]] == pytest.approx(list(wanted))
-    assert [one["holm_p"] < 0.05 for one in found["interactions"]] == [True, False, False]
-    assert found["formula"] == "value ~ seed + block + rate + heads + block:rate + block:heads + rate:heads"
+    wanted = multipletests([one["p"] for one in result["interactions"]], method="holm")[1]
+    assert [one["holm_p"] for one in result["interactions"]] == pytest.approx(list(wanted))
+    assert [one["holm_p"] < 0.05 for one in result["interactions"]] == [True, False, False]
+    assert result["formula"] == "value ~ seed + block + rate + heads + block:rate + block:heads + rate:heads"
 
 
 def test_main_effects_are_differences_of_marginal_means() -> None:
     values, levels = _grid()
-    found = grid_effects(values, levels)
-    assert found is not None
+    result = grid_effects(values, levels)
+    assert result is not None
     frame = _frame(values, levels)
     pairs = list(itertools.combinations(FACTORS, 2))
     formula = "C(seed, Sum) + " + " + ".join(f"C({f}, Sum)" for f in FACTORS)
     formula += " + " + " + ".join(f"C({a}, Sum):C({b}, Sum)" for a, b in pairs)
     fit = ols(f"y ~ {formula}", frame).fit()
     error, free = np.sqrt(fit.mse_resid), fit.df_resid
-    assert [(m["factor"], m["level"], m["reference"]) for m in found["main"]] == [
+    assert [(m["factor"], m["level"], m["reference"]) for m in result["main"]] == [
         ("block", "post", "pre"),
         ("block", "parallel", "pre"),
         ("rate", "high", "low"),
         ("heads", "4", "1"),
     ]
-    for one in found["main"]:
+    for one in result["main"]:
         at = frame.groupby(one["factor"])["y"]
         gap = at.mean()[one["level"]] - at.mean()[one["reference"]]
         assert one["effect"] == pytest.approx(gap)
         half = _t(0.975, free) * error * np.sqrt(2 / at.size()[one["level"]])
         assert one["interval"] == pytest.approx([gap - half, gap + half])
-    assert [one["holm_p"] < 0.05 for one in found["main"]] == [True, True, False, False]
+    assert [one["holm_p"] < 0.05 for one in result["main"]] == [True, True, False, False]
 
 
 def _t(share: float, free: float) -> float:
@@ -110,9 +110,9 @@ def test_the_seed_is_a_block() -> None:
 
 def test_the_means_of_each_pair_of_levels_are_given() -> None:
     values, levels = _grid()
-    found = grid_effects(values, levels)
-    assert found is not None
-    one = found["interactions"][0]
+    result = grid_effects(values, levels)
+    assert result is not None
+    one = result["interactions"][0]
     assert one["levels"] == [FACTORS["block"], FACTORS["rate"]]
     wanted = _frame(values, levels).groupby(["block", "rate"])["y"].mean()
     for row, a in enumerate(FACTORS["block"]):
@@ -125,20 +125,20 @@ def test_a_missing_seed_is_borne_a_missing_pair_of_levels_said() -> None:
     arms = list(values)
     del values[arms[0]][1]
     values[arms[1]][0] = float("nan")
-    found = grid_effects(values, levels)
-    assert found is not None
-    assert found["interactions"][0]["F"] is not None
+    result = grid_effects(values, levels)
+    assert result is not None
+    assert result["interactions"][0]["F"] is not None
     for arm in arms:
         if levels[arm]["block"] == "post" and levels[arm]["rate"] == "high":
             values[arm] = {}
-    found = grid_effects(values, levels)
-    assert found is not None
-    assert found["interactions"] == []
-    assert "interactions left out: cells are missing" in found["formula"]
-    assert found["formula"] in effect_lines({"effects": found}), "a table says what it leaves out"
+    result = grid_effects(values, levels)
+    assert result is not None
+    assert result["interactions"] == []
+    assert "interactions left out: cells are missing" in result["formula"]
+    assert result["formula"] in effect_lines({"effects": result}), "a table says what it leaves out"
     fit = ols("y ~ C(seed, Sum) + C(block, Sum) + C(rate, Sum) + C(heads, Sum)", _frame(values, levels).dropna()).fit()
     post, parallel = fit.params["C(block, Sum)[S.post]"], fit.params["C(block, Sum)[S.parallel]"]
-    assert found["main"][0]["effect"] == pytest.approx(2 * post + parallel), "pre is minus the sum of the others"
+    assert result["main"][0]["effect"] == pytest.approx(2 * post + parallel), "pre is minus the sum of the others"
     assert grid_effects({arm: {} for arm in arms}, levels) is None
 
 
@@ -160,9 +160,9 @@ def test_false_effects_are_as_rare_as_said() -> None:
     wrong, sweeps = np.zeros(2), 200
     for _ in range(sweeps):
         block = draw.normal(size=4)
-        found = grid_effects({arm: dict(enumerate(block + draw.normal(size=4))) for arm in levels}, levels)
-        assert found is not None
-        wrong += [any(one["holm_p"] < 0.05 for one in found[kind]) for kind in ("main", "interactions")]
+        result = grid_effects({arm: dict(enumerate(block + draw.normal(size=4))) for arm in levels}, levels)
+        assert result is not None
+        wrong += [any(one["holm_p"] < 0.05 for one in result[kind]) for kind in ("main", "interactions")]
     assert (wrong / sweeps <= 0.08).all(), wrong / sweeps
 
 
@@ -180,14 +180,14 @@ def test_one_factor_at_a_time_has_simple_effects_only() -> None:
     draw = np.random.default_rng(0)
     values = {arm: dict(enumerate(0.01 * draw.normal(size=4))) for arm in levels}
     judged = compare_arms(values, "ref", "max")
-    found = single_factor_effects(judged, levels, "ref")
-    assert found is not None
-    assert [(one["factor"], one["level"]) for one in found["main"]] == [("a", "2"), ("b", "2")]
+    result = single_factor_effects(judged, levels, "ref")
+    assert result is not None
+    assert [(one["factor"], one["level"]) for one in result["main"]] == [("a", "2"), ("b", "2")]
     gap = judged["a2"].difference
     assert gap is not None
-    assert found["main"][0]["effect"] == gap.mean
-    assert found["main"][0]["holm_p"] == gap.holm_p
-    assert found["interactions"] == []
+    assert result["main"][0]["effect"] == gap.mean
+    assert result["main"][0]["holm_p"] == gap.holm_p
+    assert result["interactions"] == []
 
 
 # -- costs ---------------------------------------------------------------------------------------------
@@ -202,13 +202,13 @@ def test_costs_are_read_from_a_summary_and_the_median_counts() -> None:
         "samples_per_second": float("nan"),
         "seconds": None,
     }
-    found = costs(summary)
-    assert found == {"parameters": 10.0, "flops_per_sample": 60.0, "peak_memory": 5.0, "step_seconds": 0.5}
-    runs = [found | {"step_seconds": seconds} for seconds in (0.5, 0.4, 9.0)]
+    result = costs(summary)
+    assert result == {"parameters": 10.0, "flops_per_sample": 60.0, "peak_memory": 5.0, "step_seconds": 0.5}
+    runs = [result | {"step_seconds": seconds} for seconds in (0.5, 0.4, 9.0)]
     arm = median_costs(runs)
     assert arm["step_seconds"] == 0.5
     assert arm["seconds"] is None
-    other = ratios(arm, median_costs([found | {"parameters": 5.0, "peak_memory": 0.0}]))
+    other = ratios(arm, median_costs([result | {"parameters": 5.0, "peak_memory": 0.0}]))
     assert (other["parameters"], other["peak_memory"], other["seconds"]) == (2.0, None, None)
     assert median_costs([])["parameters"] is None
 

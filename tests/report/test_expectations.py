@@ -1,4 +1,4 @@
-"""Expectations are read strictly and judged in the metric's direction."""
+"""Expectations are parsed strictly and evaluated in the metric's direction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ARMS = ["a", "b", "c", "pre_norm-8e-3", "block=post_norm optimizer.lr=0.1"]
 
 
 def _values(n: int = 5, **shifts: float) -> dict[str, dict[int, float | None]]:
-    """Figures around 0.9 with a spread of 0.002 between paired seeds."""
+    """Values around 0.9 with a standard deviation of 0.002 between paired seeds."""
     draw = np.random.default_rng(0)
     base = 0.9 + 0.01 * draw.normal(size=n)
     return {arm: dict(enumerate(base + shift + 0.002 * draw.normal(size=n))) for arm, shift in shifts.items()}
@@ -40,7 +40,7 @@ def test_comparisons_are_read(text: str, claims: list[Claim]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("a", "is not a comparison"),
         ("", "is not a comparison"),
@@ -54,8 +54,8 @@ def test_comparisons_are_read(text: str, claims: list[Claim]) -> None:
         ("a > a", "compares a with itself"),
     ],
 )
-def test_what_cannot_be_judged_is_refused_with_what_works(text: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_what_cannot_be_judged_is_refused_with_what_works(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         parse(text, ARMS)
 
 
@@ -100,9 +100,9 @@ def test_greater_is_better_whichever_way_that_is(direction: str) -> None:
 
 def test_without_a_difference_nothing_greater_is_said() -> None:
     values = _values(a=0.0, b=0.0)
-    found = evaluate("a > b", values, "max")
-    assert found.verdict == "undecided"
-    assert "no difference shown" in found.reason
+    result = evaluate("a > b", values, "max")
+    assert result.verdict == "undecided"
+    assert "no difference shown" in result.reason
     assert evaluate("a ~ b", values, "max").verdict == "supported"
     assert evaluate("a >= b", values, "max").verdict == "supported"
     assert evaluate("a ~ b", values, "max", margin=0.0005).verdict == "undecided"
@@ -147,9 +147,9 @@ def test_a_chain_is_supported_only_as_a_whole_and_corrected() -> None:
 def test_too_few_common_seeds_leave_it_undecided() -> None:
     values = _values(a=0.2, b=0.0)
     values["a"] = {seed + 3: value for seed, value in values["a"].items()}
-    found = evaluate("a > b", values, "max")
-    assert found.verdict == "undecided"
-    assert "2 common seeds, at least 3" in found.reason
+    result = evaluate("a > b", values, "max")
+    assert result.verdict == "undecided"
+    assert "2 common seeds, at least 3" in result.reason
     assert evaluate("a > b", {"a": {}, "b": {0: 1.0}}, "max").verdict == "undecided"
 
 
@@ -166,12 +166,14 @@ def test_a_mean_of_nothing_gives_no_margin_and_the_sweep_can_say_one() -> None:
     zero = dict.fromkeys(range(4), 0.0)
     near = {0: 0.001, 1: -0.002, 2: 0.001, 3: 0.0005}
     for text in ("a ~ b", "a >= b"):
-        found = evaluate(text, {"a": near, "b": zero}, "max")
-        assert found.verdict == "undecided"
-        assert "the mean of b is 0, so 1% of it is not a margin; set `margin: NUMBER` in the sweep file" in found.reason
-        found = evaluate(text, {"a": near, "b": zero}, "max", margin=0.01)
-        assert found.verdict == "supported"
-        assert "0.01 (the margin set)" in found.reason
+        result = evaluate(text, {"a": near, "b": zero}, "max")
+        assert result.verdict == "undecided"
+        assert (
+            "the mean of b is 0, so 1% of it is not a margin; set `margin: NUMBER` in the sweep file" in result.reason
+        )
+        result = evaluate(text, {"a": near, "b": zero}, "max", margin=0.01)
+        assert result.verdict == "supported"
+        assert "0.01 (the margin set)" in result.reason
         assert evaluate(text, {"a": zero, "b": zero}, "max").verdict == "supported"
     far = {seed: 1.0 + 0.01 * seed for seed in range(4)}
     assert evaluate("a ~ b", {"a": far, "b": zero}, "max").verdict == "contradicted"

@@ -1,4 +1,4 @@
-"""An arm without figures is said to be what it is: refused, failed, not done; never short of seeds."""
+"""An arm without a result is reported as refused, failed, not done or without value, never as short of seeds."""
 
 from __future__ import annotations
 
@@ -51,43 +51,43 @@ def _found(
 def test_what_became_of_an_arm_is_said(
     tmp_path: Path, pre: dict[int, float | str], verdict: str, words: str, answer: str
 ) -> None:
-    found = _found(tmp_path, DONE, pre)
-    assert found.arm("pre")["verdict"] == verdict
-    assert words in found.arm("pre")["words"]
-    assert (found.arm("alibi")["verdict"], found.arm("alibi")["words"]) == (
+    result = _found(tmp_path, DONE, pre)
+    assert result.arm("pre")["verdict"] == verdict
+    assert words in result.arm("pre")["words"]
+    assert (result.arm("alibi")["verdict"], result.arm("alibi")["words"]) == (
         "refused",
         "It was refused: alibi does not fit.",
     )
-    assert found.answer.endswith(answer)
-    assert "too few seeds for" not in found.answer
+    assert result.answer.endswith(answer)
+    assert "too few seeds for" not in result.answer
 
 
 def test_failed_cells_stand_beside_too_few_seeds(tmp_path: Path) -> None:
     arms = {**ARMS, "rms": ["norm=rms"]}
     values = {"post": DONE, "pre": GOOD, "alibi": FAILED, "rms": {0: 0.9, 1: "failed", 2: "failed"}}
-    found = compare(sweep(tmp_path, arms, values))
-    assert found.answer.endswith("pre (+0.035) is better; too few seeds for rms (2 of 3 failed); alibi failed.")
-    assert [arm["failed"] for arm in found.arms] == [0, 0, 3, 2]
+    result = compare(sweep(tmp_path, arms, values))
+    assert result.answer.endswith("pre (+0.035) is better; too few seeds for rms (2 of 3 failed); alibi failed.")
+    assert [arm["failed"] for arm in result.arms] == [0, 0, 3, 2]
 
 
 def test_a_baseline_without_figures_is_the_reason(tmp_path: Path) -> None:
-    found = _found(tmp_path, FAILED, GOOD)
-    assert found.arm("post")["verdict"] == "baseline"
-    assert "All 3 cells failed" in found.arm("post")["words"]
-    assert "No verdict on test/accuracy yet: the baseline post has no value" in found.answer
+    result = _found(tmp_path, FAILED, GOOD)
+    assert result.arm("post")["verdict"] == "baseline"
+    assert "All 3 cells failed" in result.arm("post")["words"]
+    assert "No verdict on test/accuracy yet: the baseline post has no value" in result.answer
 
 
 def test_runs_without_the_metric_gave_no_figure(tmp_path: Path) -> None:
     plan = sweep(tmp_path, ARMS, {"post": DONE, "pre": GOOD, "alibi": DONE}, summaries={"alibi": {"metrics": {}}})
-    found = compare(plan)
-    assert found.arm("alibi")["verdict"] == "no value"
-    assert found.answer.endswith("alibi gave no value.")
+    result = compare(plan)
+    assert result.arm("alibi")["verdict"] == "no value"
+    assert result.answer.endswith("alibi gave no value.")
 
 
 def test_an_expectation_says_what_became_of_its_arms(tmp_path: Path) -> None:
-    found = _found(tmp_path, DONE, FAILED, expect="pre > post and post > alibi")
-    assert found.expect is not None
-    assert found.expect["verdict"] == "undecided"
-    assert found.expect["reason"] == (
+    result = _found(tmp_path, DONE, FAILED, expect="pre > post and post > alibi")
+    assert result.expect is not None
+    assert result.expect["verdict"] == "undecided"
+    assert result.expect["reason"] == (
         "undecided: pre against post: pre failed; undecided: post against alibi: alibi was refused"
     )

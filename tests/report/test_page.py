@@ -1,4 +1,4 @@
-"""The page as text: one file, nothing loaded, nothing of a config read as HTML, colours that can be read."""
+"""The page as text: one file that loads nothing, no config value read as HTML, legible colours."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ def test_it_loads_nothing(full):
 
 def test_the_policy_lets_only_its_own_style_and_script_run(full):
     reader = read(full)
-    found = next(a["content"] for tag, a in reader.elements if a.get("http-equiv") == "Content-Security-Policy")
-    assert found == policy()
-    rules = dict(rule.split(" ", 1) for rule in found.split("; "))
+    result = next(a["content"] for tag, a in reader.elements if a.get("http-equiv") == "Content-Security-Policy")
+    assert result == policy()
+    rules = dict(rule.split(" ", 1) for rule in result.split("; "))
     assert rules["default-src"] == rules["connect-src"] == rules["base-uri"] == rules["form-action"] == "'none'"
-    assert "unsafe" not in found
+    assert "unsafe" not in result
     for name, text in (("style-src", reader.texts["style"][0]), ("script-src", reader.texts["script"][1])):
         assert rules[name] == f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
     assert "connect-src 'self'" in policy(live=True)
@@ -123,7 +123,7 @@ def test_the_escaping_is_what_keeps_names_text(monkeypatch):
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_scripts_make_elements_only_by_name(name):
-    """No way from a string to HTML or to code."""
+    """No script turns a string into HTML or code."""
     text = (FOLDER / f"{name}.js").read_text(encoding="utf-8")
     bad = r"innerHTML|outerHTML|insertAdjacent|document\.write|DOMParser|\beval\b|new Function|srcdoc|createContextual"
     assert not re.search(bad, text)
@@ -172,10 +172,10 @@ def test_a_comparison_of_nothing_has_a_page():
 
 
 def colours() -> list[dict[str, str]]:
-    """The colours of style.css by name, of day and of night."""
+    """The colours of style.css by name, light and dark."""
     style = (FOLDER / "style.css").read_text(encoding="utf-8")
-    found = re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", style)
-    return [{name: pair[mode] for name, *pair in found} for mode in (0, 1)]
+    result = re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\)", style)
+    return [{name: pair[mode] for name, *pair in result} for mode in (0, 1)]
 
 
 def linear(colour: str) -> list[float]:

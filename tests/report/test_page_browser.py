@@ -65,9 +65,9 @@ def test_nothing_that_is_not_there_is_written_out(opened, warned):
     made["warnings"] = ["careful"] if warned else []
     page = opened(made)
     scroll(page)
-    said = page.locator("main").inner_text().split()
-    assert len(said) > 100
-    assert not {"null", "undefined", "NaN", "[object"} & set(said)
+    message = page.locator("main").inner_text().split()
+    assert len(message) > 100
+    assert not {"null", "undefined", "NaN", "[object"} & set(message)
     assert "p = <" not in page.locator("main").inner_text()
 
 
@@ -75,8 +75,8 @@ def test_an_older_state_and_a_margin_are_told_first(opened):
     made = comparison(arms=4)
     assert opened(made).locator(".stale").count() == 0
     page = opened(made | {"stale": "An <b>earlier</b> state, of today with 3 of 9 cells done", "margin": 0.0125})
-    (told,) = page.locator(".stale").all_text_contents()
-    assert told == "An <b>earlier</b> state, of today with 3 of 9 cells done."
+    (warning,) = page.locator(".stale").all_text_contents()
+    assert warning == "An <b>earlier</b> state, of today with 3 of 9 cells done."
     assert page.locator(".stale").bounding_box()["y"] < page.locator(".expect").bounding_box()["y"]
     assert "smallest difference that matters: 0.0125" in page.locator("#answer .facts").inner_text()
 

@@ -1,4 +1,4 @@
-"""Trials of a search among any runs are one arm, the best; and what of a sweep holds for other arms of its runs."""
+"""Trials of a search count as one arm, the best trial; a sweep regrouped by a key keeps what still applies."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def _searched(outputs: Path) -> dict[str, Path]:
 
 def test_a_search_is_one_arm_among_the_runs_of_a_folder(tmp_path: Path) -> None:
     made = _searched(tmp_path)
-    found = compare(tmp_path)
-    assert [arm["n"] for arm in found.arms] == [3, 3]
-    assert not any("0.001" in arm["name"] or "0.004" in arm["name"] for arm in found.arms)
-    (told,) = [line for line in found.warnings if "trials" in line]
-    assert "3 runs are trials of the search hunt, arm pre; only the best on val/accuracy is kept" in told
-    assert f"{made['0.002'].parent.name}/s0" in told
-    assert "`blockyard compare hunt` shows all" in told
+    result = compare(tmp_path)
+    assert [arm["n"] for arm in result.arms] == [3, 3]
+    assert not any("0.001" in arm["name"] or "0.004" in arm["name"] for arm in result.arms)
+    (warning,) = [line for line in result.warnings if "trials" in line]
+    assert "3 runs are trials of the search hunt, arm pre; only the best on val/accuracy is kept" in warning
+    assert f"{made['0.002'].parent.name}/s0" in warning
+    assert "`blockyard compare hunt` shows all" in warning
 
 
 def test_trials_that_are_named_are_compared(tmp_path: Path) -> None:
     made = _searched(tmp_path)
-    found = compare([made["0.001"], made["0.004"]])
-    assert len(found.arms) == 2
-    found = compare([tmp_path, made["0.004"]])
-    assert any("0.004" in arm["name"] for arm in found.arms)
-    assert not any("0.001" in arm["name"] for arm in found.arms)
+    result = compare([made["0.001"], made["0.004"]])
+    assert len(result.arms) == 2
+    result = compare([tmp_path, made["0.004"]])
+    assert any("0.004" in arm["name"] for arm in result.arms)
+    assert not any("0.001" in arm["name"] for arm in result.arms)
 
 
 def test_a_setting_that_somebody_ran_on_more_seeds_stays(tmp_path: Path) -> None:
@@ -60,9 +60,9 @@ def test_a_search_of_which_no_trial_ended_hides_nothing_else(tmp_path: Path) -> 
         facts = {"trial": {"storage": storage, "study": "pre", "number": number}}
         run(tmp_path, f"optimizer.lr={rate}", figure="failed", facts=facts)
     run(tmp_path, "block=post_norm", figure=0.8)
-    found = compare(tmp_path)
-    assert len(found.arms) == 1
-    assert any("none of them finished" in line for line in found.warnings)
+    result = compare(tmp_path)
+    assert len(result.arms) == 1
+    assert any("none of them finished" in line for line in result.warnings)
 
 
 # -- a sweep by the values of a key -----------------------------------------------------------------
@@ -78,13 +78,13 @@ def test_by_a_key_a_sweeps_metric_direction_and_claim_still_hold(tmp_path: Path)
     first = next(iter(grid({"block": ["pre_norm"], "optimizer.lr": ["0.001"]})[0]))
     plan = _grid(tmp_path, metric="val/loss", margin=0.5, expect=f"{first} ~ {first}", source="somebody")
     plan.facts["metric"] = {"name": "val/loss", "validation": "val/loss", "direction": "min"}
-    found = compare(plan, by="block", baseline="block=post_norm")
-    assert (found.metric, found.direction, found.margin) == ("val/loss", "min", 0.5)
-    assert (found.claim, found.source) == ("Pre-norm is better", "somebody")
-    assert found.expect is None
-    (told,) = [line for line in found.warnings if "refer to its own arms" in line]
-    assert f"expect ({first} ~ {first})" in told
-    assert f"baseline ({first})" in told
+    result = compare(plan, by="block", baseline="block=post_norm")
+    assert (result.metric, result.direction, result.margin) == ("val/loss", "min", 0.5)
+    assert (result.claim, result.source) == ("Pre-norm is better", "somebody")
+    assert result.expect is None
+    (warning,) = [line for line in result.warnings if "refer to its own arms" in line]
+    assert f"expect ({first} ~ {first})" in warning
+    assert f"baseline ({first})" in warning
 
 
 def test_another_metric_than_the_sweeps_has_no_margin_of_its(tmp_path: Path) -> None:
@@ -100,8 +100,8 @@ def test_a_sweep_says_what_counts_as_the_same(tmp_path: Path, margin: float | No
         "post": {0: 0.90, 1: 0.91, 2: 0.905, 3: 0.9},
         "pre": {0: 0.902, 1: 0.925, 2: 0.91, 3: 0.89},
     }
-    found = compare(sweep(tmp_path, arms, values, question={"expect": "pre ~ post", "margin": margin}))
-    assert found.expect is not None
-    assert found.expect["verdict"] == verdict
-    assert ("the margin set" in found.expect["reason"]) == (margin is not None)
-    assert found.margin == margin
+    result = compare(sweep(tmp_path, arms, values, question={"expect": "pre ~ post", "margin": margin}))
+    assert result.expect is not None
+    assert result.expect["verdict"] == verdict
+    assert ("the margin set" in result.expect["reason"]) == (margin is not None)
+    assert result.margin == margin

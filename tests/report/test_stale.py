@@ -1,4 +1,4 @@
-"""An answer of before is marked where its sweep was started again; a file that changed since is told."""
+"""A saved answer is marked as outdated when its sweep starts again; a changed sweep file gives a warning."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ VALUES: dict[str, dict[int, float | str]] = {"post": {0: 0.90, 1: 0.91, 2: "fail
 
 def _answered(outputs: Path) -> SweepPlan:
     plan = sweep(outputs, ARMS, VALUES)
-    found = compare(plan).as_dict()
-    write_json(plan.folder / stale.DATA, found)
-    write(found, plan.folder / stale.PAGE)
+    result = compare(plan).as_dict()
+    write_json(plan.folder / stale.DATA, result)
+    write(result, plan.folder / stale.PAGE)
     return plan
 
 
@@ -77,11 +77,11 @@ def test_a_file_that_changed_since_its_plan_is_told(tmp_path: Path) -> None:
     made.save()
     assert warned(FILE) == []
     assert warned(f"# another header\n{FILE.replace('claim: x', 'claim: y')}source: me\n") == []
-    (told,) = warned(FILE.replace("seeds: 2", "seeds: 3").replace("[norm=rms]", "[norm=layer]"))
-    assert f"{path} has changed in seeds, arms since its plan was frozen" in told
-    assert f"`blockyard sweep {path}` runs what is new" in told
-    (told,) = warned("claim: x\narms: [\n")
-    assert "is no longer a readable sweep file" in told
+    (warning,) = warned(FILE.replace("seeds: 2", "seeds: 3").replace("[norm=rms]", "[norm=layer]"))
+    assert f"{path} has changed in seeds, arms since its plan was frozen" in warning
+    assert f"`blockyard sweep {path}` runs what is new" in warning
+    (warning,) = warned("claim: x\narms: [\n")
+    assert "is no longer a readable sweep file" in warning
     (tmp_path / "other").mkdir()
-    (told,) = warned(FILE.replace("seeds: 2", "seeds: 3"), tmp_path / "other" / "q.yaml")
-    assert f"the results are those of {path}; {tmp_path / 'other' / 'q.yaml'} differs from it in seeds" in told
+    (warning,) = warned(FILE.replace("seeds: 2", "seeds: 3"), tmp_path / "other" / "q.yaml")
+    assert f"the results are those of {path}; {tmp_path / 'other' / 'q.yaml'} differs from it in seeds" in warning

@@ -1,4 +1,4 @@
-"""Each figure of a comparison against scipy, statsmodels or a formula of its own, and on simulated sweeps."""
+"""Each statistic of a comparison against scipy, statsmodels or an independent formula, and on simulated sweeps."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ def _pair(n: int, shift: float = 0.3) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("n", [2, *SEEDS, 19])
 def test_few_values_have_students_interval(n: int) -> None:
     values = _pair(n)[0]
-    found = mean_of(list(values))
-    assert (found.n, found.kind) == (n, "t")
-    assert found.mean == pytest.approx(np.mean(values))
+    result = mean_of(list(values))
+    assert (result.n, result.kind) == (n, "t")
+    assert result.mean == pytest.approx(np.mean(values))
     wanted = stats.ttest_1samp(values, 0).confidence_interval(0.95)
-    assert found.interval == pytest.approx((wanted.low, wanted.high))
+    assert result.interval == pytest.approx((wanted.low, wanted.high))
 
 
 def test_from_twenty_values_on_the_interval_is_bca() -> None:
     values = np.random.default_rng(0).exponential(size=24)
-    found = mean_of(list(values))
-    assert found.kind == "bca"
+    result = mean_of(list(values))
+    assert result.kind == "bca"
     wanted = stats.bootstrap(
         (np.sort(values),), np.mean, method="BCa", n_resamples=9_999, random_state=np.random.default_rng(0)
     ).confidence_interval
-    assert found.interval == pytest.approx((wanted.low, wanted.high))
-    assert mean_of(list(values[::-1])).interval == found.interval, "the order of seeds matters"
+    assert result.interval == pytest.approx((wanted.low, wanted.high))
+    assert mean_of(list(values[::-1])).interval == result.interval, "the order of seeds matters"
     assert mean_of(list(values[:19])).kind == "t"
 
 
@@ -78,14 +78,14 @@ def test_values_that_cannot_say_have_no_interval() -> None:
 @pytest.mark.parametrize("n", [*SEEDS, 13])
 def test_a_difference_is_scipys(n: int) -> None:
     arm, other = _pair(n)
-    found = difference(arm, other)
+    result = difference(arm, other)
     test = stats.ttest_rel(arm, other)
-    assert found.mean == pytest.approx(np.mean(arm - other))
-    assert found.t_p == pytest.approx(test.pvalue)
+    assert result.mean == pytest.approx(np.mean(arm - other))
+    assert result.t_p == pytest.approx(test.pvalue)
     ends = test.confidence_interval(0.95)
-    assert found.interval == pytest.approx((ends.low, ends.high))
-    assert found.deviation == pytest.approx(np.std(arm - other, ddof=1))
-    assert found.p == found.t_p
+    assert result.interval == pytest.approx((ends.low, ends.high))
+    assert result.deviation == pytest.approx(np.std(arm - other, ddof=1))
+    assert result.p == result.t_p
 
 
 @pytest.mark.parametrize("n", [2, *SEEDS, 12])
@@ -132,23 +132,23 @@ def test_the_effect_is_d_z_with_hedges_correction() -> None:
 
 def test_the_effect_is_not_biased() -> None:
     gaps = np.random.default_rng(0).normal(0.8, 1.0, (4_000, 5))
-    found = [effect(float(g.mean()), float(g.std(ddof=1)), 5) for g in gaps]
-    assert np.mean(found) == pytest.approx(0.8, abs=0.04)
+    result = [effect(float(g.mean()), float(g.std(ddof=1)), 5) for g in gaps]
+    assert np.mean(result) == pytest.approx(0.8, abs=0.04)
     assert np.mean(gaps.mean(1) / gaps.std(1, ddof=1)) > 0.9, "uncorrected it would be"
 
 
 def test_only_common_seeds_are_compared() -> None:
-    found = paired_difference({0: 9.0, 1: 2.0, 2: 3.5, 7: 1.0}, {2: 3.0, 7: 0.0, 1: 1.5, 9: 0.0})
-    assert found.n == 3
-    assert found.mean == pytest.approx((1.0 + 0.5 + 0.5) / 3)
+    result = paired_difference({0: 9.0, 1: 2.0, 2: 3.5, 7: 1.0}, {2: 3.0, 7: 0.0, 1: 1.5, 9: 0.0})
+    assert result.n == 3
+    assert result.mean == pytest.approx((1.0 + 0.5 + 0.5) / 3)
     assert paired_difference({0: 1.0}, {1: 2.0}) == Difference(0)
 
 
 def test_equal_differences_have_no_t_test_but_an_exact_one() -> None:
-    found = difference([0.8, 0.81, 0.83], [0.7, 0.71, 0.73])
-    assert found.t_p is None
-    assert found.interval is None
-    assert found.p == found.permutation_p == pytest.approx(0.25)
+    result = difference([0.8, 0.81, 0.83], [0.7, 0.71, 0.73])
+    assert result.t_p is None
+    assert result.interval is None
+    assert result.p == result.permutation_p == pytest.approx(0.25)
     single = np.float32([[341, 342, 345], [340, 341, 344]] / np.float32(360)).astype(float)
     assert difference(*single).t_p is None, "a t test of rounding errors"
     same = difference([0.8, 0.9], [0.8, 0.9])
@@ -162,8 +162,8 @@ def test_equal_differences_have_no_t_test_but_an_exact_one() -> None:
 
 def test_p_is_corrected_over_the_arms_that_can_have_a_verdict() -> None:
     ps = {"a": 0.01, "b": 0.04, "c": 0.03}
-    found = {name: Difference(5, 0.1, t_p=p) for name, p in ps.items()} | {"few": Difference(2, 0.1, t_p=1e-9)}
-    made = corrected(found)
+    result = {name: Difference(5, 0.1, t_p=p) for name, p in ps.items()} | {"few": Difference(2, 0.1, t_p=1e-9)}
+    made = corrected(result)
     wanted = multipletests(list(ps.values()), method="holm")[1]
     assert [made[name].holm_p for name in ps] == pytest.approx(list(wanted))
     assert made["few"].holm_p is None
@@ -187,34 +187,34 @@ def test_the_verdict_follows_the_metrics_direction(direction: str, gain: str, lo
 def test_no_verdict_from_fewer_than_three_seeds(n: int) -> None:
     base = {seed: 0.5 + 0.01 * seed for seed in range(n)}
     values = {"base": base, "arm": {seed: value + 0.3 + 0.001 * seed for seed, value in base.items()}}
-    found = compare_arms(values, "base", "max")["arm"]
-    assert found.verdict == "too few seeds"
-    assert "a verdict needs at least 3" in found.explanation
-    assert "the exact test can confirm one from 6 on" in found.explanation
+    result = compare_arms(values, "base", "max")["arm"]
+    assert result.verdict == "too few seeds"
+    assert "a verdict needs at least 3" in result.explanation
+    assert "the exact test can confirm one from 6 on" in result.explanation
 
 
 def test_what_is_no_number_is_left_out() -> None:
     base = {0: 0.5, 1: 0.51, 2: 0.52, 3: 0.49}
     arm = {0: 0.7, 1: math.nan, 2: 0.73, 3: math.inf, 4: 0.9}
-    found = compare_arms({"base": base, "arm": arm}, "base", "max")["arm"]
-    assert found.mean.n == 3
-    assert found.difference is not None
-    assert found.difference.n == 2
-    assert found.verdict == "too few seeds"
+    result = compare_arms({"base": base, "arm": arm}, "base", "max")["arm"]
+    assert result.mean.n == 3
+    assert result.difference is not None
+    assert result.difference.n == 2
+    assert result.verdict == "too few seeds"
 
 
 def test_words_say_the_figures_and_how_many_seeds_would_do() -> None:
     arm, other = _pair(5)
     values = {"base": dict(enumerate(other)), "arm": dict(enumerate(arm)), "same": dict(enumerate(other))}
-    found = compare_arms(values, "base", "max")
-    gap = found["arm"].difference
+    result = compare_arms(values, "base", "max")
+    gap = result["arm"].difference
     assert gap is not None
     assert gap.effect is not None
-    assert found["arm"].verdict == "no difference shown"
+    assert result["arm"].verdict == "no difference shown"
     needed = seeds_needed(gap.effect, 0.05 / 2)
     advice = f"about {needed} seeds are needed to detect a true difference as large as the observed one"
-    assert advice in found["arm"].explanation
-    assert found["same"].explanation == "No difference shown: all 5 seeds have the same values as base."
+    assert advice in result["arm"].explanation
+    assert result["same"].explanation == "No difference shown: all 5 seeds have the same values as base."
     wanted = compare_arms(values, "base", "max", margin=0.05)["arm"].explanation
     assert "to detect a difference of 0.05" in wanted
     higher = {s: v + 0.2 for s, v in values["base"].items()}
@@ -226,10 +226,10 @@ def test_words_say_the_figures_and_how_many_seeds_would_do() -> None:
 
 def test_six_equal_differences_are_enough() -> None:
     base = {seed: 0.5 + 0.01 * seed for seed in range(6)}
-    found = compare_arms({"base": base, "arm": {s: v - 0.1 for s, v in base.items()}}, "base", "min")["arm"]
-    assert found.verdict == "better"
-    assert found.difference is not None
-    assert found.difference.holm_p == pytest.approx(2 / 64)
+    result = compare_arms({"base": base, "arm": {s: v - 0.1 for s, v in base.items()}}, "base", "min")["arm"]
+    assert result.verdict == "better"
+    assert result.difference is not None
+    assert result.difference.holm_p == pytest.approx(2 / 64)
 
 
 def test_advice_on_seeds_is_statsmodels() -> None:
@@ -283,13 +283,13 @@ def test_the_fewest_seeds_that_an_exact_test_needs() -> None:
 
 
 def _sweeps(n: int, sweeps: int, arms: int = ARMS) -> np.ndarray:
-    """Figures without any effect: a part that all arms of a seed share, and noise. (sweeps, 1 + arms, n)."""
+    """Values without any effect: a part that all arms of a seed share, and noise. (sweeps, 1 + arms, n)."""
     draw = np.random.default_rng(n)
     return 0.9 + 0.01 * draw.normal(size=(sweeps, 1, n)) + 0.01 * draw.normal(size=(sweeps, 1 + arms, n))
 
 
 def _false_positives(figures: np.ndarray) -> float:
-    """The share of sweeps in which any arm gets a verdict, from the parts that `judge` is made of."""
+    """The share of sweeps in which any arm gets a verdict, from the functions that `compare_arms` calls."""
     arms, base = figures[:, 1:], np.broadcast_to(figures[:, :1], figures[:, 1:].shape)
     ps, means, n = t_p(arms, base), (arms - base).mean(-1), figures.shape[-1]
     wrong = 0
@@ -306,8 +306,8 @@ def test_without_an_effect_few_sweeps_claim_one(n: int) -> None:
 
 
 def test_the_simulation_sees_a_missing_correction(monkeypatch: pytest.MonkeyPatch) -> None:
-    def uncorrected(found: dict[str, Difference]) -> dict[str, Difference]:
-        return {name: replace(one, holm_p=one.p) for name, one in found.items()}
+    def uncorrected(result: dict[str, Difference]) -> dict[str, Difference]:
+        return {name: replace(one, holm_p=one.p) for name, one in result.items()}
 
     monkeypatch.setitem(globals(), "corrected", uncorrected)
     assert _false_positives(_sweeps(5, 1_000)) > 0.08
@@ -315,7 +315,7 @@ def test_the_simulation_sees_a_missing_correction(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("n", [3, 5])
 def test_the_whole_judgement_is_made_of_those_parts(n: int) -> None:
-    """`judge` on simulated sweeps: the same verdicts as the fast way through its parts."""
+    """`compare_arms` on simulated sweeps: the same verdicts as its parts give."""
     figures = _sweeps(n, 120)
     by_hand = []
     for sweep in figures:
@@ -326,7 +326,7 @@ def test_the_whole_judgement_is_made_of_those_parts(n: int) -> None:
 
 @pytest.mark.parametrize("n", SEEDS)
 def test_accuracies_of_few_images_do_not_make_effects(n: int) -> None:
-    """Figures in steps of 1/360, in single precision: many ties and equal differences."""
+    """Values in steps of 1/360, in single precision: many ties and equal differences."""
     draw = np.random.default_rng(n)
     wrong = 0
     figures = np.float32(np.round(324 + 0.8 * draw.normal(size=(300, 3, n))) / 360).astype(float)
@@ -381,11 +381,11 @@ def test_bca_covers_at_twenty_and_thirty() -> None:
 
 def test_a_true_effect_is_found() -> None:
     draw = np.random.default_rng(0)
-    found = 0
+    result = 0
     for _ in range(100):
         base = draw.normal(0.9, 0.01, 5)
         arm = base + draw.normal(0.02, 0.01, 5)
         gap = corrected({"arm": difference(arm, base)})["arm"]
-        found += verdict.verdict(gap, "max") == "better"
+        result += verdict.verdict(gap, "max") == "better"
     power = TTestPower().power(2.0, 5, 0.05)
-    assert found / 100 == pytest.approx(power, abs=0.1)
+    assert result / 100 == pytest.approx(power, abs=0.1)

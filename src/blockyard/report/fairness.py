@@ -123,7 +123,7 @@ def _unfinished(arms: list[ArmRuns]) -> Iterator[str]:
         for state, runs in states.items():
             reasons = dict.fromkeys(run.reason for run in runs if run.reason and state in ("failed", "interrupted"))
             why = f" ({'; '.join(map(str, reasons))})" if reasons else ""
-            yield f"{arm.name}: {len(runs)} of {arm.planned} cells {state}{why}, seed {_seeds(runs)}"
+            yield f"{arm.name}: {len(runs)} of {arm.planned} cells {state}{why}, {_seeds(runs)}"
 
 
 def _without_metric(arms: list[ArmRuns], metric: str | None) -> Iterator[str]:
@@ -131,7 +131,7 @@ def _without_metric(arms: list[ArmRuns], metric: str | None) -> Iterator[str]:
         runs = [run for run in arm.done if run.value(str(metric)) is None]
         if runs:
             reasons = dict.fromkeys(run.reason or "not recorded" for run in runs)
-            yield f"{arm.name}: {len(runs)} finished runs have no {metric} ({'; '.join(reasons)}), seed {_seeds(runs)}"
+            yield f"{arm.name}: {len(runs)} finished runs have no {metric} ({'; '.join(reasons)}), {_seeds(runs)}"
 
 
 def _tuning(arms: list[ArmRuns]) -> Iterator[str]:
@@ -151,7 +151,8 @@ def _last_weights(arms: list[ArmRuns]) -> Iterator[str]:
 
 
 def _seeds(runs: list[RunRecord]) -> str:
-    return ", ".join(str(run.seed) for run in runs)
+    """Return "seed 1" or "seeds 1, 2"."""
+    return f"seed{'s' if len(runs) > 1 else ''} {', '.join(str(run.seed) for run in runs)}"
 
 
 def _listed(names: list[str]) -> str:

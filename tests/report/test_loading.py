@@ -1,4 +1,4 @@
-"""From folders to arms: sweeps, any runs, what is missing, what must be said."""
+"""From folders to arms: sweeps, any runs, missing cells, warnings."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ def _sweep(outputs: Path, **more: Any) -> SweepPlan:
     return sweep(outputs, ARMS, more.pop("values", VALUES), **more)
 
 
-def _warned(found: Comparison, *words: str) -> bool:
-    return any(all(word in line for word in words) for line in found.warnings)
+def _warned(result: Comparison, *words: str) -> bool:
+    return any(all(word in line for word in words) for line in result.warnings)
 
 
 # -- sweeps --------------------------------------------------------------------------------------------
 
 
 def test_a_sweep_is_compared_as_it_was_asked(tmp_path: Path) -> None:
-    found = compare(_sweep(tmp_path, question={"expect": "pre > post and alibi ~ post", "source": "Xiong 2020"}))
-    assert (found.title, found.claim, found.source) == ("norms", "Pre-norm is better", "Xiong 2020")
-    assert (found.metric, found.direction, found.baseline) == ("test/accuracy", "max", "post")
-    assert [arm["name"] for arm in found.arms] == ["post", "pre", "alibi"]
-    assert [arm["verdict"] for arm in found.arms] == ["baseline", "better", "no difference shown"]
-    assert found.arm("pre")["values"] == {"0": 0.93, "1": 0.95, "2": 0.94, "3": 0.935}
-    assert found.arm("pre")["overrides"] == ["block=pre_norm"]
-    assert found.expect is not None
-    assert found.answer.startswith(f"{'As expected' if found.expect['verdict'] == 'supported' else 'Undecided'}")
-    assert found.warnings == []
-    assert found.seeds == [0, 1, 2, 3]
-    assert len(found.cells) == len(found.curves) == 12
+    result = compare(_sweep(tmp_path, question={"expect": "pre > post and alibi ~ post", "source": "Xiong 2020"}))
+    assert (result.title, result.claim, result.source) == ("norms", "Pre-norm is better", "Xiong 2020")
+    assert (result.metric, result.direction, result.baseline) == ("test/accuracy", "max", "post")
+    assert [arm["name"] for arm in result.arms] == ["post", "pre", "alibi"]
+    assert [arm["verdict"] for arm in result.arms] == ["baseline", "better", "no difference shown"]
+    assert result.arm("pre")["values"] == {"0": 0.93, "1": 0.95, "2": 0.94, "3": 0.935}
+    assert result.arm("pre")["overrides"] == ["block=pre_norm"]
+    assert result.expect is not None
+    assert result.answer.startswith(f"{'As expected' if result.expect['verdict'] == 'supported' else 'Undecided'}")
+    assert result.warnings == []
+    assert result.seeds == [0, 1, 2, 3]
+    assert len(result.cells) == len(result.curves) == 12
     with pytest.raises(KeyError):
-        found.arm("nobody")
+        result.arm("nobody")
 
 
 def test_the_same_sweep_by_plan_folder_name_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,24 +59,24 @@ def test_the_same_sweep_by_plan_folder_name_and_file(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     (tmp_path / "norms.yaml").write_text("claim: x\n")
     for word in (plan.folder, plan.folder / "plan.json", "norms", "norms.yaml", ["norms"]):
-        found = blockyard.compare(word).as_dict()
-        assert found["arms"] == wanted["arms"], word
-        assert found["cells"] == wanted["cells"]
+        result = blockyard.compare(word).as_dict()
+        assert result["arms"] == wanted["arms"], word
+        assert result["cells"] == wanted["cells"]
 
 
 def test_the_dictionary_is_json_with_null_for_what_is_no_number(tmp_path: Path) -> None:
     plan = _sweep(
         tmp_path, summaries={"pre": {"metrics": {"test/accuracy": math.nan, "val/loss": 1.0}, "seconds": math.inf}}
     )
-    found = compare(plan).as_dict()
-    json.dumps(found, allow_nan=False)
-    assert found["arms"][1]["n"] == 0
-    assert found["arms"][1]["mean"] is None
-    assert found["arms"][1]["verdict"] == "no value"
-    assert found["arms"][1]["cost"]["seconds"] is None
+    result = compare(plan).as_dict()
+    json.dumps(result, allow_nan=False)
+    assert result["arms"][1]["n"] == 0
+    assert result["arms"][1]["mean"] is None
+    assert result["arms"][1]["verdict"] == "no value"
+    assert result["arms"][1]["cost"]["seconds"] is None
     assert any(
         "pre: 4 finished runs have no test/accuracy (not a finite number: test/accuracy)" in line
-        for line in found["warnings"]
+        for line in result["warnings"]
     )
     assert plain({1: (math.inf, Path("x"), True)}) == {"1": [None, "x", True]}
 
@@ -87,8 +87,8 @@ def test_every_state_of_a_cell_is_visible(tmp_path: Path) -> None:
     arms = {**ARMS, "wide": ["model.heads=3"]}
     plan = sweep(tmp_path, arms, {**VALUES, "pre": states}, refused=[refused])
     plan = SweepPlan(**{**plan.__dict__, "variants": {k: v for k, v in plan.variants.items() if k != "wide"}})
-    found = compare(plan)
-    seen = {(cell["arm"], cell["seed"]): cell for cell in found.cells}
+    result = compare(plan)
+    seen = {(cell["arm"], cell["seed"]): cell for cell in result.cells}
     assert {seed: seen["pre", seed]["state"] for seed in states} == {
         0: "done",
         1: "failed",
@@ -99,13 +99,13 @@ def test_every_state_of_a_cell_is_visible(tmp_path: Path) -> None:
     assert seen["pre", 1]["reason"] == "RuntimeError: out of memory"
     assert seen["pre", 3]["run"] is None
     assert seen["wide", 0]["state"] == "refused"
-    assert _warned(found, "pre: 1 of 5 cells failed (RuntimeError: out of memory), seed 1")
-    assert _warned(found, "pre: 1 of 5 cells missing, seed 3")
-    assert _warned(found, "wide was refused: model.heads=3 does not divide")
-    assert found.arm("wide")["n"] == 0
-    assert "It was refused" in found.arm("wide")["words"]
-    assert found.arm("pre")["n"] == 1
-    assert found.arm("pre")["verdict"] == "too few seeds"
+    assert _warned(result, "pre: 1 of 5 cells failed (RuntimeError: out of memory), seed 1")
+    assert _warned(result, "pre: 1 of 5 cells missing, seed 3")
+    assert _warned(result, "wide was refused: model.heads=3 does not divide")
+    assert result.arm("wide")["n"] == 0
+    assert "It was refused" in result.arm("wide")["words"]
+    assert result.arm("pre")["n"] == 1
+    assert result.arm("pre")["verdict"] == "too few seeds"
 
 
 def test_a_running_cell_runs_only_while_somebody_holds_it(tmp_path: Path) -> None:
@@ -121,19 +121,19 @@ def test_a_running_cell_runs_only_while_somebody_holds_it(tmp_path: Path) -> Non
 
 def test_a_sweep_that_has_just_begun_has_no_figures_but_a_table(tmp_path: Path) -> None:
     nothing: dict[str, dict[int, float | str]] = {arm: {0: "missing", 1: "missing"} for arm in ARMS}
-    found = compare(_sweep(tmp_path, values=nothing, question={"expect": "pre > post"}))
-    assert [arm["n"] for arm in found.arms] == [0, 0, 0]
-    assert found.metric == "test/accuracy"
-    assert "No verdict on test/accuracy yet" in found.answer
-    json.dumps(found.as_dict(), allow_nan=False)
+    result = compare(_sweep(tmp_path, values=nothing, question={"expect": "pre > post"}))
+    assert [arm["n"] for arm in result.arms] == [0, 0, 0]
+    assert result.metric == "test/accuracy"
+    assert "No verdict on test/accuracy yet" in result.answer
+    json.dumps(result.as_dict(), allow_nan=False)
 
 
 def test_an_expectation_that_cannot_be_judged_does_not_hide_the_figures(tmp_path: Path) -> None:
-    found = compare(_sweep(tmp_path, question={"expect": "pre > nobody"}))
-    assert found.expect is not None
-    assert found.expect["verdict"] == "undecided"
-    assert "there is no arm 'nobody'" in found.expect["reason"]
-    assert found.arm("pre")["verdict"] == "better"
+    result = compare(_sweep(tmp_path, question={"expect": "pre > nobody"}))
+    assert result.expect is not None
+    assert result.expect["verdict"] == "undecided"
+    assert "there is no arm 'nobody'" in result.expect["reason"]
+    assert result.arm("pre")["verdict"] == "better"
 
 
 def test_damaged_files_of_a_run_take_only_that_run(tmp_path: Path) -> None:
@@ -143,12 +143,12 @@ def test_damaged_files_of_a_run_take_only_that_run(tmp_path: Path) -> None:
     (second / "summary.json").unlink()
     (third / "status.json").write_text("[]")
     (third / "metrics.csv").write_bytes(b"\xff\x00,")
-    found = compare(plan)
-    assert found.arm("pre")["n"] == 1
+    result = compare(plan)
+    assert result.arm("pre")["n"] == 1
     assert _warned(
-        found, "pre: 2 finished runs have no test/accuracy", "summary.json is damaged", "has no summary.json"
+        result, "pre: 2 finished runs have no test/accuracy", "summary.json is damaged", "has no summary.json"
     )
-    assert _warned(found, "pre: 1 of 4 cells interrupted")
+    assert _warned(result, "pre: 1 of 4 cells interrupted")
 
 
 def test_odd_values_in_a_run_s_files_hide_no_figure(tmp_path: Path) -> None:
@@ -169,9 +169,9 @@ def test_runs_whose_config_is_damaged_are_left_out_aloud(tmp_path: Path) -> None
     for cell in plan.cells:
         if cell.variant == "pre":
             (plan.path(cell) / "config.yaml").write_text("a: [b")
-    found = compare([tmp_path])
-    assert len(found.arms) == len(plan.arms) - 1
-    assert _warned(found, "skipped: 4 runs of ", "whose config is unreadable")
+    result = compare([tmp_path])
+    assert len(result.arms) == len(plan.arms) - 1
+    assert _warned(result, "skipped: 4 runs of ", "whose config is unreadable")
     for cell in plan.cells:
         (plan.path(cell) / "config.yaml").write_text("- 1")
     with pytest.raises(UserError, match="can be read"):
@@ -215,24 +215,24 @@ def _tuned(outputs: Path, tune_seeds: int | None = None, fails: tuple[str, int] 
 
 
 def test_settings_are_chosen_on_validation_and_reported_on_test(tmp_path: Path) -> None:
-    found = compare(_tuned(tmp_path))
-    assert found.arm("post")["budget"] == {"settings": 3, "chosen": {"optimizer.lr": 0.01}}
-    assert found.arm("pre")["budget"] == {"settings": 3, "chosen": {"optimizer.lr": 0.1}}
-    assert found.arm("post")["mean"] == pytest.approx(0.83)
-    assert found.arm("pre")["mean"] == pytest.approx(0.85)
-    assert len(found.tuning) == 6
-    assert [row["setting"] for row in found.tuning if row["chosen"]] == [{"optimizer.lr": 0.01}, {"optimizer.lr": 0.1}]
-    assert len(found.cells) == 18
-    assert found.warnings == []
+    result = compare(_tuned(tmp_path))
+    assert result.arm("post")["budget"] == {"settings": 3, "chosen": {"optimizer.lr": 0.01}}
+    assert result.arm("pre")["budget"] == {"settings": 3, "chosen": {"optimizer.lr": 0.1}}
+    assert result.arm("post")["mean"] == pytest.approx(0.83)
+    assert result.arm("pre")["mean"] == pytest.approx(0.85)
+    assert len(result.tuning) == 6
+    assert [row["setting"] for row in result.tuning if row["chosen"]] == [{"optimizer.lr": 0.01}, {"optimizer.lr": 0.1}]
+    assert len(result.cells) == 18
+    assert result.warnings == []
     other = compare(_tuned(tmp_path), metric="test/loss")
     assert other.arm("post")["budget"]["chosen"] == {"optimizer.lr": 0.01}, "the metric shown must not choose"
 
 
 def test_settings_that_were_given_up_after_the_tuning_seeds_are_not_missing(tmp_path: Path) -> None:
-    found = compare(_tuned(tmp_path, tune_seeds=1))
-    assert [arm["n"] for arm in found.arms] == [3, 3]
-    assert found.warnings == []
-    assert len(found.cells) == 2 * (1 + 1 + 3)
+    result = compare(_tuned(tmp_path, tune_seeds=1))
+    assert [arm["n"] for arm in result.arms] == [3, 3]
+    assert result.warnings == []
+    assert len(result.cells) == 2 * (1 + 1 + 3)
 
 
 def test_unequal_budgets_are_said(tmp_path: Path) -> None:
@@ -243,9 +243,9 @@ def test_unequal_budgets_are_said(tmp_path: Path) -> None:
 
 
 def test_a_setting_with_a_failed_seed_is_not_chosen(tmp_path: Path) -> None:
-    found = compare(_tuned(tmp_path, fails=("pre#2", 1)))
-    assert found.arm("pre")["budget"] == {"settings": 3, "chosen": {"optimizer.lr": 0.002}}
-    assert [cell["state"] for cell in found.cells].count("failed") == 1
+    result = compare(_tuned(tmp_path, fails=("pre#2", 1)))
+    assert result.arm("pre")["budget"] == {"settings": 3, "chosen": {"optimizer.lr": 0.002}}
+    assert [cell["state"] for cell in result.cells].count("failed") == 1
 
 
 # -- any runs ------------------------------------------------------------------------------------------
@@ -260,16 +260,16 @@ def _runs(outputs: Path) -> None:
 
 def test_arms_are_found_and_named_by_what_differs(tmp_path: Path) -> None:
     _runs(tmp_path)
-    found = compare(tmp_path)
+    result = compare(tmp_path)
     names = {
         "block=pre_norm optimizer.lr=0.001",
         "block=post_norm optimizer.lr=0.001",
         "block=pre_norm optimizer.lr=0.01",
     }
-    assert {arm["name"] for arm in found.arms} == names
-    assert all(arm["n"] == arm["planned"] == 3 for arm in found.arms)
-    assert found.question is None
-    assert _warned(found, "no baseline was given", "--baseline ARM")
+    assert {arm["name"] for arm in result.arms} == names
+    assert all(arm["n"] == arm["planned"] == 3 for arm in result.arms)
+    assert result.question is None
+    assert _warned(result, "no baseline was given", "--baseline ARM")
     named = compare(tmp_path, baseline="block=post_norm")
     assert named.baseline == "block=post_norm optimizer.lr=0.001", "a part of a name is enough where only one has it"
     assert named.arm("block=pre_norm optimizer.lr=0.001")["verdict"] == "better"
@@ -301,18 +301,18 @@ def test_runs_are_named_by_path_name_and_id(tmp_path: Path) -> None:
     two = [run(outputs, "block=post_norm", "name=bad", seed=seed) for seed in range(2)]
     digits = one[0].parent.name.rpartition("-")[2]
     for words in ([*one, *two], [one[0].parent, two[0].parent], ["good", "bad"], [digits, "bad"], ["good/s0", "bad"]):
-        found = compare([str(word) for word in words], outputs=outputs)
-        assert {arm["name"] for arm in found.arms} == {"block=pre_norm", "block=post_norm"}, words
+        result = compare([str(word) for word in words], outputs=outputs)
+        assert {arm["name"] for arm in result.arms} == {"block=pre_norm", "block=post_norm"}, words
     assert sum(arm["n"] for arm in compare(["good/s0", "bad"], outputs=outputs).arms) == 3
 
 
 def test_one_arm_alone_has_a_mean_and_nothing_to_compare(tmp_path: Path) -> None:
     for seed in range(3):
         run(tmp_path, seed=seed, figure=0.9 + 0.01 * seed)
-    found = compare(tmp_path)
-    assert found.baseline is None
-    assert found.arms[0]["mean"] == pytest.approx(0.91)
-    assert "There is one arm only" in found.answer
+    result = compare(tmp_path)
+    assert result.baseline is None
+    assert result.arms[0]["mean"] == pytest.approx(0.91)
+    assert "There is one arm only" in result.answer
 
 
 def test_by_a_key_the_rest_is_averaged_seed_by_seed(tmp_path: Path) -> None:
@@ -321,11 +321,11 @@ def test_by_a_key_the_rest_is_averaged_seed_by_seed(tmp_path: Path) -> None:
             run(tmp_path, "block=pre_norm", f"optimizer.lr={rate}", seed=seed, figure=0.80 + shift + 0.01 * seed)
             run(tmp_path, "block=post_norm", f"optimizer.lr={rate}", seed=seed, figure=0.70 + shift + 0.01 * seed)
         run(tmp_path, "block=pre_norm", "optimizer.lr=0.1", seed=seed, figure=0.1)
-    found = compare(tmp_path, by="block", baseline="block=post_norm")
-    assert found.arm("block=pre_norm")["values"] == pytest.approx({"0": 0.85, "1": 0.86, "2": 0.87})
-    assert found.arm("block=post_norm")["values"] == pytest.approx({"0": 0.75, "1": 0.76, "2": 0.77})
-    assert _warned(found, "mean over 2 settings of optimizer.lr")
-    assert _warned(found, "1 settings that not every arm has are left out")
+    result = compare(tmp_path, by="block", baseline="block=post_norm")
+    assert result.arm("block=pre_norm")["values"] == pytest.approx({"0": 0.85, "1": 0.86, "2": 0.87})
+    assert result.arm("block=post_norm")["values"] == pytest.approx({"0": 0.75, "1": 0.76, "2": 0.77})
+    assert _warned(result, "mean over 2 settings of optimizer.lr")
+    assert _warned(result, "1 settings that not every arm has are left out")
     rates = compare(tmp_path, by="optimizer.lr", baseline="optimizer.lr=0.001")
     assert [arm["name"] for arm in rates.arms][:2] == ["optimizer.lr=0.001", "optimizer.lr=0.01"]
     with pytest.raises(
@@ -341,16 +341,16 @@ def test_a_seed_that_one_setting_lacks_is_averaged_over_for_none(tmp_path: Path)
         for seed in range(3):
             run(tmp_path, f"block={block}", "optimizer.lr=0.001", seed=seed, figure=0.8)
             run(tmp_path, f"block={block}", "optimizer.lr=0.01", seed=seed, figure="failed" if seed == 1 else 0.9)
-    found = compare(tmp_path, by="block")
-    assert found.arm("block=pre_norm")["values"] == pytest.approx({"0": 0.85, "2": 0.85})
+    result = compare(tmp_path, by="block")
+    assert result.arm("block=pre_norm")["values"] == pytest.approx({"0": 0.85, "2": 0.85})
 
 
 def test_by_works_on_a_sweep_too(tmp_path: Path) -> None:
     arms, levels = grid({"block": ["pre_norm", "post_norm"], "optimizer.lr": ["0.001", "0.01"]})
     values = {arm: {s: 0.8 + 0.01 * s + 0.1 * ("pre" in arm) for s in range(3)} for arm in arms}
     plan = sweep(tmp_path, arms, values, levels=levels)
-    found = compare(plan, by="block", baseline="block=post_norm")
-    assert found.arm("block=pre_norm")["difference"]["mean"] == pytest.approx(0.1)
+    result = compare(plan, by="block", baseline="block=post_norm")
+    assert result.arm("block=pre_norm")["difference"]["mean"] == pytest.approx(0.1)
 
 
 def test_the_same_model_twice_is_an_error(tmp_path: Path) -> None:
@@ -376,16 +376,16 @@ def test_what_is_not_there_is_told_with_what_is(tmp_path: Path) -> None:
     _runs(outputs)
     plan = _sweep(outputs)
     (tmp_path / "empty").mkdir()
-    for word, said in (
+    for word, message in (
         ("norm", "no such path, run or sweep"),
         (str(tmp_path / "empty"), "contains no run"),
         (str(plan.folder / "missing.yaml"), "no such path"),
         ("x" * 5000, "no such path"),
         ("a\0b", "no such path"),
     ):
-        with pytest.raises(UserError, match=said) as caught:
+        with pytest.raises(UserError, match=message) as caught:
             compare(word, outputs=outputs)
-        if said == "no such path, run or sweep":
+        if message == "no such path, run or sweep":
             assert "norms" in str(caught.value)
     with pytest.raises(UserError, match="no run given"):
         compare([], outputs=outputs)
@@ -417,10 +417,10 @@ def test_directions_come_from_the_run_and_from_the_name_only_for_old_runs(tmp_pa
         "directions": {"test/score": "min"},
         "monitor": ["score", "min"],
     }
-    found = compare(
+    result = compare(
         _sweep(tmp_path / "a", summaries=dict.fromkeys(ARMS, odd), question={"metric": None}), metric="test/score"
     )
-    assert found.direction == "min"
+    assert result.direction == "min"
     old = {"metrics": {"test/score": 1.0, "test/loss": 1.0}, "directions": None, "monitor": None}
     plan = _sweep(tmp_path / "b", summaries=dict.fromkeys(ARMS, old))
     assert compare(plan, metric="test/loss").direction == "min"
