@@ -195,6 +195,7 @@ def parity(device: torch.device) -> dict[str, float]:
     """The largest relative error of `attend` in bf16 against the eager reference in float64, per case."""
     from blockyard.ops.attend import attend
     from blockyard.ops.reference import eager
+    from blockyard.ops.visibility import Visibility
 
     found = {}
     for name, keys, causal, length, rule in CASES:
@@ -204,8 +205,8 @@ def parity(device: torch.device) -> dict[str, float]:
         q, k, v = (t.to(device, torch.bfloat16) for t in (q, k, v[..., : 32 if name == "values of 32" else 64]))
         index = torch.arange(length, device=device)
         seq = Seq(index=index, coords=index[None, :, None].float())
-        ours = attend(q, k, v, seq, seq, causal, **rule).double()
-        exact = eager(q.double(), k.double(), v.double(), seq, seq, causal, **rule)
+        ours = attend(q, k, v, seq, seq, Visibility(causal, **rule)).double()
+        exact = eager(q.double(), k.double(), v.double(), seq, seq, Visibility(causal, **rule))
         found[name] = float((ours - exact).norm() / exact.norm())
     return found
 

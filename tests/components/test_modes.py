@@ -14,6 +14,7 @@ from blockyard.model._prefix import Prefix
 from blockyard.model._transformer import Transformer
 from blockyard.ops.flex import flex
 from blockyard.ops.reference import eager
+from blockyard.ops.visibility import CAUSAL
 from tests.helpers import TinyEmbedder, blocks, choices, combinations, context, factory, node, symbols, tiny, traits
 from tests.ops.test_attend import facts, qkv
 
@@ -216,4 +217,4 @@ def test_compiled_flex_attention(axes: int) -> None:
     seq.coords = torch.cat([seq.coords.float()] * axes, -1)
     q, k, v = qkv(torch.float32, 2, 40, 40, 16)
     with torch.no_grad():
-        assert_close(flex(q, k, v, seq, seq, True), eager(q, k, v, seq, seq, True), rtol=1e-4, atol=1e-4)
+        assert_close(flex(q, k, v, seq, seq, CAUSAL), eager(q, k, v, seq, seq, CAUSAL), rtol=1e-4, atol=1e-4)

@@ -75,7 +75,7 @@ def test_weights_times_values_are_what_attention_gave(tmp_path: Path, kind: str)
         v = one.v.repeat_interleave(one.q.shape[1] // one.v.shape[1], dim=1)  # (B, H, M, K)
         made = (weights @ v).transpose(1, 2).flatten(2)  # (B, N, H K)
         torch.testing.assert_close(made, given[one.layer], rtol=1e-4, atol=1e-5)
-        again = attend(one.q, one.k, one.v, one.seq, one.k_seq, one.causal, scale=one.scale)
+        again = attend(one.q, one.k, one.v, one.seq, one.k_seq, one.visibility, scale=one.scale)
         torch.testing.assert_close(weights @ v, again, rtol=1e-4, atol=1e-5)
 
 

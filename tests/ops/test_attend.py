@@ -15,6 +15,7 @@ from blockyard.ops.attend import attend, prepare
 from blockyard.ops.cache import KVCache
 from blockyard.ops.flex import flex
 from blockyard.ops.reference import chunked, eager
+from blockyard.ops.visibility import CAUSAL, FULL, Visibility
 from tests.helpers import context, factory
 
 # The unfused form is what is compared here.
@@ -53,17 +54,17 @@ CASES = list(product(FACTS, [False, True], ["no", "alibi"], [0, PREFIX], [4, 2, 
 
 @pytest.mark.parametrize(("kind", "causal", "position", "prefix", "kv_heads"), CASES)
 def test_against_both_references(kind: str, causal: bool, position: str, prefix: int, kv_heads: int) -> None:
-    seq = facts(kind, scheme(position), prefix)
+    seq, visibility = facts(kind, scheme(position), prefix), Visibility(causal)
     q, k, v = qkv(torch.float64, kv_heads)
-    wanted = eager(q, k, v, seq, seq, causal)
+    wanted = eager(q, k, v, seq, seq, visibility)
     assert torch.isfinite(wanted).all()
-    assert_close(chunked(q, k, v, seq, seq, causal), wanted)
-    assert_close(attend(q, k, v, seq, seq, causal), wanted)
-    prepare(seq, causal, 4, 8, q)
-    assert_close(attend(q, k, v, seq, seq, causal), wanted)
+    assert_close(chunked(q, k, v, seq, seq, visibility), wanted)
+    assert_close(attend(q, k, v, seq, seq, visibility), wanted)
+    prepare(seq, visibility, 4, 8, q)
+    assert_close(attend(q, k, v, seq, seq, visibility), wanted)
     single = [t.float() for t in (q, k, v)]
-    assert_close(attend(*single, seq, seq, causal), wanted.float(), rtol=1e-4, atol=1e-5)
-    assert_close(attend(q, k, v, seq, seq, causal, scale=0.3), eager(q, k, v, seq, seq, causal, 0.3))
+    assert_close(attend(*single, seq, seq, visibility), wanted.float(), rtol=1e-4, atol=1e-5)
+    assert_close(attend(q, k, v, seq, seq, visibility, scale=0.3), eager(q, k, v, seq, seq, visibility, 0.3))
 
 
 def in_pairs(kind: str, causal: bool, position: str, prefix: int, kv_heads: int) -> bool:
@@ -81,8 +82,8 @@ def test_flex_attention_against_the_reference(
     seq = facts(kind, scheme(position), prefix)
     q, k, v = qkv(torch.float64, kv_heads)
     for scale in (None, 0.3):
-        wanted = eager(q, k, v, seq, seq, causal, scale)
-        assert_close(flex(q, k, v, seq, seq, causal, scale, compiled=False), wanted, rtol=1e-6, atol=1e-6)
+        wanted = eager(q, k, v, seq, seq, Visibility(causal), scale)
+        assert_close(flex(q, k, v, seq, seq, Visibility(causal), scale, compiled=False), wanted, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -93,7 +94,7 @@ def test_gradients(kind: str, causal: bool) -> None:
     grads = []
     for path in (attend, eager):
         tensors = [t.requires_grad_() for t in qkv(torch.float64, 2)]
-        path(*tensors, seq, seq, causal).square().sum().backward()
+        path(*tensors, seq, seq, Visibility(causal)).square().sum().backward()
         grads.append([t.grad for t in tensors])
     for ours, theirs in zip(*grads, strict=True):
         assert torch.isfinite(ours).all()
@@ -102,7 +103,7 @@ def test_gradients(kind: str, causal: bool) -> None:
 
 def test_what_sees_nothing_gives_zero() -> None:
     seq = facts("padded")
-    out = attend(*qkv(torch.float32), seq, seq, False)
+    out = attend(*qkv(torch.float32), seq, seq, FULL)
     assert torch.equal(out[1], torch.zeros_like(out[1]))
     assert out[0].abs().min() > 0
 
@@ -113,10 +114,10 @@ def test_memory_of_another_length(kind: str, kv_heads: int) -> None:
     """Keys of another row: its padding counts, the scheme of this one does not."""
     seq, memory = facts("plain", scheme("alibi"), n=3), facts(kind)
     q, k, v = qkv(torch.float64, kv_heads, n=3)
-    out = attend(q, k, v, seq, memory, False)
-    assert_close(out, eager(q, k, v, seq, memory, False))
+    out = attend(q, k, v, seq, memory, FULL)
+    assert_close(out, eager(q, k, v, seq, memory, FULL))
     bare = facts("plain", n=3)
-    assert_close(out, attend(q, k, v, bare, memory, False))
+    assert_close(out, attend(q, k, v, bare, memory, FULL))
 
 
 @pytest.mark.parametrize("sizes", [[1] * N, [3, 4], [4, 1, 2], [N]])
@@ -125,7 +126,7 @@ def test_through_a_cache(position: str, sizes: list[int]) -> None:
     where = scheme(position)
     whole = facts("plain", where, PREFIX)
     q, k, v = qkv(torch.float64, 2)
-    wanted = eager(q, k, v, whole, whole, True)
+    wanted = eager(q, k, v, whole, whole, CAUSAL)
     cache, parts, start = KVCache(2, 2, 8), [], 0
     sizes = [PREFIX + sizes[0] - 1, *sizes[1:]] if len(sizes) == 1 else sizes
     sizes = [N] if sum(sizes) != N else sizes
@@ -135,7 +136,7 @@ def test_through_a_cache(position: str, sizes: list[int]) -> None:
         here = slice(start, start + size)
         new = Seq(whole.index[here], whole.coords[:, here], num_prefix=0 if start else PREFIX, position=where)
         keys, values, k_seq = cache.append(k[:, :, here], v[:, :, here], new)
-        parts.append(attend(q[:, :, here], keys, values, new, k_seq, True))
+        parts.append(attend(q[:, :, here], keys, values, new, k_seq, CAUSAL))
         start += size
     assert_close(torch.cat(parts, 2), wanted)
     assert cache.length == N
@@ -148,20 +149,20 @@ def test_one_query_before_its_keys_is_still_causal() -> None:
     q, k, v = qkv(torch.float64, n=1)
     whole = facts("plain")
     early = Seq(torch.tensor([2]), whole.coords[:, 2:3])
-    out = attend(q, k, v, early, whole, True)
-    assert_close(out, eager(q, k[:, :, :3], v[:, :, :3], early, facts("plain", n=3), False))
+    out = attend(q, k, v, early, whole, CAUSAL)
+    assert_close(out, eager(q, k[:, :, :3], v[:, :, :3], early, facts("plain", n=3), FULL))
 
 
 def test_segments_of_one_side_are_refused() -> None:
     with pytest.raises(ValueError, match="both or neither"):
-        attend(*qkv(torch.float64), facts("plain"), facts("packed"), False)
+        attend(*qkv(torch.float64), facts("plain"), facts("packed"), FULL)
 
 
 def test_dropout_only_where_asked() -> None:
     seq, tensors = facts("plain"), qkv(torch.float64)
     torch.manual_seed(0)
-    dropped = attend(*tensors, seq, seq, True, dropout=0.5)
-    assert not torch.allclose(dropped, attend(*tensors, seq, seq, True))
+    dropped = attend(*tensors, seq, seq, CAUSAL, dropout=0.5)
+    assert not torch.allclose(dropped, attend(*tensors, seq, seq, CAUSAL))
 
 
 def test_planted_top_left_alignment_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,19 +170,19 @@ def test_planted_top_left_alignment_is_caught(monkeypatch: pytest.MonkeyPatch) -
     whole = facts("plain")
     new = Seq(whole.index[4:], whole.coords[:, 4:])
     q, k, v = qkv(torch.float64, n=3)
-    wanted = eager(q, k, v, new, whole, True)
-    assert_close(attend(q, k, v, new, whole, True), wanted)
+    wanted = eager(q, k, v, new, whole, CAUSAL)
+    assert_close(attend(q, k, v, new, whole, CAUSAL), wanted)
     monkeypatch.setattr(mask, "reasons", lambda *_: [])
     with pytest.raises(AssertionError):
-        assert_close(attend(q, k, v, new, whole, True), wanted)
+        assert_close(attend(q, k, v, new, whole, CAUSAL), wanted)
 
 
 def test_planted_bias_on_the_prefix_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     seq, tensors = facts("plain", scheme("alibi"), PREFIX), qkv(torch.float64)
-    out = attend(*tensors, seq, seq, True)
+    out = attend(*tensors, seq, seq, CAUSAL)
     seq.num_prefix = 0
     with pytest.raises(AssertionError):
-        assert_close(out, eager(*tensors, seq, seq, True))
+        assert_close(out, eager(*tensors, seq, seq, CAUSAL))
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2])
@@ -190,4 +191,4 @@ def test_groups_without_a_kernel_for_them(kind: str, kv_heads: int, monkeypatch:
     """Where no fused kernel reads grouped keys in place they are repeated, each for its own queries."""
     seq, tensors = facts(kind, scheme("alibi"), PREFIX), qkv(torch.float64, kv_heads)
     monkeypatch.setattr(kernel, "takes_groups", lambda *_: False)
-    assert_close(attend(*tensors, seq, seq, True), eager(*tensors, seq, seq, True))
+    assert_close(attend(*tensors, seq, seq, CAUSAL), eager(*tensors, seq, seq, CAUSAL))

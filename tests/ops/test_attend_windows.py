@@ -16,6 +16,7 @@ from blockyard.ops.attend import attend, prepare
 from blockyard.ops.cache import KVCache, WindowCache
 from blockyard.ops.flex import flex
 from blockyard.ops.reference import chunked, eager, weights
+from blockyard.ops.visibility import Visibility
 from tests.components.properties.checks import cached_decoding
 from tests.helpers import symbols, tiny
 from tests.ops.test_attend import FACTS, PREFIX, N, facts, qkv, scheme
@@ -44,23 +45,24 @@ def defined(seq: Seq, causal: bool, window: int | None, strict: bool) -> Tensor:
     ("kind", "causal", "position", "prefix"), [*product(FACTS, [False, True], ["no", "alibi"], [0, PREFIX])]
 )
 def test_every_path(kind: str, causal: bool, position: str, prefix: int, window: int | None, strict: bool) -> None:
-    seq, rule = facts(kind, scheme(position), prefix), {"window": window, "strict": strict}
+    seq, rule = facts(kind, scheme(position), prefix), Visibility(causal, window, strict)
     see = defined(seq, causal, window, strict)
     q, k, v = qkv(torch.float64, 2)
     wide = torch.cat([v, v.flip(-1)[..., :3]], -1)  # 11 wide, keys 8
     for values in (v, wide, v[..., :5]):
-        made = weights(q, k, seq, seq, causal, **rule)
+        made = weights(q, k, seq, seq, rule)
         assert torch.equal(made > 0, see[:, None].expand_as(made))
         wanted = made @ values.repeat_interleave(2, 1)
-        assert_close(eager(q, k, values, seq, seq, causal, **rule), wanted)
-        assert_close(chunked(q, k, values, seq, seq, causal, **rule), wanted)
-        assert_close(attend(q, k, values, seq, seq, causal, **rule), wanted)
+        assert_close(eager(q, k, values, seq, seq, rule), wanted)
+        assert_close(chunked(q, k, values, seq, seq, rule), wanted)
+        assert_close(attend(q, k, values, seq, seq, rule), wanted)
         single = [t.float() for t in (q, k, values)]
-        assert_close(attend(*single, seq, seq, causal, **rule), wanted.float(), rtol=1e-4, atol=1e-5)
+        assert_close(attend(*single, seq, seq, rule), wanted.float(), rtol=1e-4, atol=1e-5)
     fresh = facts(kind, scheme(position), prefix)
-    prepare(fresh, causal, 4, 8, q, **rule)
-    assert_close(attend(q, k, v, fresh, fresh, causal, **rule), made @ v.repeat_interleave(2, 1))
-    assert_close(attend(q, k, v, fresh, fresh, causal), eager(q, k, v, fresh, fresh, causal))  # masks are kept apart
+    prepare(fresh, rule, 4, 8, q)
+    assert_close(attend(q, k, v, fresh, fresh, rule), made @ v.repeat_interleave(2, 1))
+    plain = Visibility(causal)
+    assert_close(attend(q, k, v, fresh, fresh, plain), eager(q, k, v, fresh, fresh, plain))  # masks are kept apart
 
 
 @pytest.mark.parametrize(("window", "strict"), RULES)
@@ -69,10 +71,10 @@ def test_every_path(kind: str, causal: bool, position: str, prefix: int, window:
 )
 @pytest.mark.parametrize(("causal", "position", "prefix"), [*product([False, True], ["no", "alibi"], [0, PREFIX])])
 def test_flex_attention(kind: str, causal: bool, position: str, prefix: int, window: int | None, strict: bool) -> None:
-    seq, rule = facts(kind, scheme(position), prefix), {"window": window, "strict": strict}
+    seq, rule = facts(kind, scheme(position), prefix), Visibility(causal, window, strict)
     q, k, v = qkv(torch.float64, 2)
-    flexed = flex(q, k, v, seq, seq, causal, compiled=False, **rule)
-    made = weights(q, k, seq, seq, causal, **rule)
+    flexed = flex(q, k, v, seq, seq, rule, compiled=False)
+    made = weights(q, k, seq, seq, rule)
     assert torch.equal(made > 0, defined(seq, causal, window, strict)[:, None].expand_as(made))
     assert_close(flexed, made @ v.repeat_interleave(2, 1), rtol=1e-6, atol=1e-6)
 
@@ -83,7 +85,7 @@ def test_gradients(kind: str, causal: bool, window: int | None, strict: bool) ->
     seq, grads = facts(kind), []
     for path in (attend, eager):
         tensors = [t.requires_grad_() for t in qkv(torch.float64, 2)]
-        path(*tensors, seq, seq, causal, window=window, strict=strict).square().sum().backward()
+        path(*tensors, seq, seq, Visibility(causal, window, strict)).square().sum().backward()
         grads.append([t.grad for t in tensors])
     for ours, theirs in zip(*grads, strict=True):
         assert torch.isfinite(ours).all()
@@ -96,14 +98,14 @@ def pieces(cache: KVCache, sizes: list[int], position: str, window: int | None, 
     whole = Seq(whole.index, whole.coords, num_prefix=PREFIX, position=whole.position)
     q, k, v = qkv(torch.float64, 2)
     v = v[..., :5]
-    rule, parts, start = {"window": window, "strict": strict}, [], 0
+    rule, parts, start = Visibility(True, window, strict), [], 0
     for size in sizes:
         here = slice(start, start + size)
         new = Seq(whole.index[here], whole.coords[:, here], num_prefix=0 if start else PREFIX, position=whole.position)
         keys, values, k_seq = cache.append(k[:, :, here], v[:, :, here], new)
-        parts.append(attend(q[:, :, here], keys, values, new, k_seq, True, **rule))
+        parts.append(attend(q[:, :, here], keys, values, new, k_seq, rule))
         start += size
-    return torch.cat(parts, 2), eager(q, k, v, whole, whole, True, **rule)
+    return torch.cat(parts, 2), eager(q, k, v, whole, whole, rule)
 
 
 SIZES = [[PREFIX, *[1] * (N - PREFIX)], [3, 4], [4, 1, 2], [N]]
@@ -131,10 +133,10 @@ def test_planted_short_memory_is_caught() -> None:
 
 def test_planted_window_on_the_prefix_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     seq, tensors, whole = facts("plain", None, PREFIX), qkv(torch.float64), mask.visible
-    wanted = weights(*tensors[:2], seq, seq, False, window=2)
+    wanted = weights(*tensors[:2], seq, seq, Visibility(window=2))
     monkeypatch.setattr(mask, "visible", lambda causal, _, *rest: whole(causal, 0, *rest[:-1]))
     with pytest.raises(AssertionError):
-        assert_close(weights(*tensors[:2], seq, seq, False, window=2), wanted)
+        assert_close(weights(*tensors[:2], seq, seq, Visibility(window=2)), wanted)
 
 
 @pytest.mark.parametrize("window", [None, 3])

@@ -1,17 +1,18 @@
-"""Attention, the one way in: chooses the kernel, and says which it chose.
+"""Attention: the one function that every softmax attention calls. It chooses the kernel and records the choice.
 
     plain, causal, one query after a cache      scaled_dot_product_attention without a mask: flash
-    strictly causal                             the same over all queries but the first, all keys but the last
+    strictly causal                             the same without the first query and the last key
     bias, padding, segments, window, on CUDA    FlexAttention
     the same elsewhere, or with dropout         scaled_dot_product_attention with a mask
 
-Mixers come here with facts (`Seq`), never with masks. A query that sees nothing gives zero.
+Mixers pass facts (`Seq`) and a `Visibility`, never masks. A query that sees nothing gives zero.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,9 @@ from torch.nn import functional as F
 from blockyard.contracts import Seq
 from blockyard.ops import kernel, maps, mask
 from blockyard.ops.flex import block_mask, flex, refusal
+from blockyard.ops.visibility import Visibility
+
+Mask = TypeVar("Mask")
 
 
 def attend(
@@ -28,96 +32,104 @@ def attend(
     v: Tensor,
     seq: Seq,
     k_seq: Seq,
-    causal: bool,
+    visibility: Visibility,
     *,
     dropout: float = 0.0,
     scale: float | None = None,
-    window: int | None = None,
-    strict: bool = False,
 ) -> Tensor:
-    """Softmax(Q K^T scale + bias) V over what each query may see: (B, H, N, values' width).
+    """Returns softmax(Q K^T scale + bias) V over what each query may see: (B, H, N, values' width).
 
-    q (B, H, N, K) of `seq`, already rotated; k (B, H', M, K), v (B, H', M, any width) of `k_seq`, with H'
-    dividing H. `scale` None means 1 / sqrt(K). `dropout` is applied to the weights: pass 0 outside training.
-    `window`: a query sees keys whose index is less than that far from its own, and the prefix; a prefix
-    token sees all. `strict`: a query does not see the key of its own index. Both are for rows that look at
-    themselves (or at themselves in a cache), not at a memory.
+    q (B, H, N, K) of `seq`, already rotated; k (B, H', M, K), v (B, H', M, any width) of `k_seq`, with H' dividing H.
+
+    visibility: what the mixer hides; a window and a strict order are for self-attention (over a cache too), not for
+        cross-attention
+    dropout: rate on the weights; pass 0 outside training
+    scale: None is 1 / sqrt(K)
     """
-    # A norm on queries and keys may have left autocast's type; values tell which one is in force.
+    # A norm on queries and keys may have left autocast's type; that of the values is the one in force.
     q, k = q.to(v.dtype), k.to(v.dtype)
     if maps.listening():
-        maps.note(q, k, v, seq, k_seq, causal, scale, window, strict)
+        maps.note(q, k, v, seq, k_seq, visibility, scale)
     width = v.shape[-1]
     if width != k.shape[-1]:
-        # Fused kernels want one width; zeros add nothing to a score, and what they add to values is cut off.
+        # Fused kernels take one width. Zero channels add nothing to a score; those of the values are cut off again.
         scale = 1 / math.sqrt(k.shape[-1]) if scale is None else scale
         q, k, v = (F.pad(x, (0, max(width, k.shape[-1]) - x.shape[-1])) for x in (q, k, v))
-    if strict and mask.shifts(seq, k_seq, causal, window):
+    if mask.strict_by_shift(seq, k_seq, visibility):
         return _shifted(q, k, v, k_seq is seq, dropout, scale)[..., :width]
-    why = mask.reasons(seq, k_seq, causal, window, strict)
-    if not why:
-        return _sdpa(q, k, v, None, causal and k_seq is seq, dropout, scale, why)[..., :width]
-    facts = (causal, window, strict)
+    reasons = mask.reasons(seq, k_seq, visibility)
+    if not reasons:
+        return _sdpa(q, k, v, None, visibility.causal and k_seq is seq, dropout, scale, reasons)[..., :width]
     refused = refusal(q.device.type, q.dtype, q.shape[-1], dropout)
     if refused is None:
-        kernel.note("flex", why)
-        blocks = _once(("blocks", *facts), seq, k_seq, lambda: block_mask(seq, k_seq, causal, len(q), *facts[1:]))
-        return flex(q, k, v, seq, k_seq, causal, scale, blocks, window=window, strict=strict)[..., :width]
-    heads = q.shape[1]
-    key = ("dense", *facts, heads)
-    allowed, blind = _once(key, seq, k_seq, lambda: mask.dense(seq, k_seq, causal, heads, window, strict))
-    if allowed.is_floating_point():
+        kernel.note("flex", reasons)
+        blocks = _block_mask(seq, k_seq, visibility, len(q))
+        return flex(q, k, v, seq, k_seq, visibility, scale, blocks)[..., :width]
+    allowed, blind = _dense_mask(seq, k_seq, visibility, q.shape[1])
+    if allowed is not None and allowed.is_floating_point():
         allowed = allowed.to(q.dtype)
-    out = _sdpa(q, k, v, allowed, False, dropout, scale, [*why, refused])[..., :width]
+    out = _sdpa(q, k, v, allowed, False, dropout, scale, [*reasons, refused])[..., :width]
     return out if blind is None else out.masked_fill(blind, 0.0)
 
 
 def prepare(
     seq: Seq,
-    causal: bool,
+    visibility: Visibility,
     heads: int,
     head_dim: int,
     like: Tensor,
     dropout: float = 0.0,
     *,
-    window: int | None = None,
-    strict: bool = False,
     k_seq: Seq | None = None,
 ) -> None:
-    """Work the masks out once, for all layers of one forward pass over `seq`.
+    """Compute the masks once, for all layers of one forward pass over `seq`.
 
-    `like` (B, N, D) tells batch, device and type; `head_dim` is the larger width of keys and values. Not
-    needed for a right answer: `attend` makes what it does not find. A compiled block cannot keep what it made.
-    `k_seq` are the keys' facts where they are not `seq` itself but kept in its memo under their own "name".
+    This changes speed only: `attend` computes what is missing, but inside a compiled block it cannot keep it.
+
+    like: x (B, N, D), for its batch size, device and type; head_dim: the larger width of keys and values
+    k_seq: the facts of the keys, where they are kept in the memo of `seq` under their own "name"
     """
     k_seq = seq if k_seq is None else k_seq
-    if not mask.reasons(seq, k_seq, causal, window, strict) or (strict and mask.shifts(seq, k_seq, causal, window)):
+    if not mask.reasons(seq, k_seq, visibility) or mask.strict_by_shift(seq, k_seq, visibility):
         return
-    facts = (causal, window, strict)
     if refusal(like.device.type, like.dtype, head_dim, dropout) is None:
-        _once(("blocks", *facts), seq, k_seq, lambda: block_mask(seq, k_seq, causal, len(like), *facts[1:]))
+        _block_mask(seq, k_seq, visibility, len(like))
     else:
-        _once(("dense", *facts, heads), seq, k_seq, lambda: mask.dense(seq, k_seq, causal, heads, window, strict))
+        _dense_mask(seq, k_seq, visibility, heads)
 
 
-def _once(key: tuple[Any, ...], seq: Seq, k_seq: Seq, make: Any) -> Any:
-    """What `make` gives, kept with the queries' facts where the keys' are the same in all layers."""
+def _block_mask(seq: Seq, k_seq: Seq, visibility: Visibility, batch: int) -> Any:
+    """FlexAttention's mask, from the memo where it is there."""
+    return _memoised("blocks", 0, seq, k_seq, visibility, lambda: block_mask(seq, k_seq, visibility, batch))
+
+
+def _dense_mask(seq: Seq, k_seq: Seq, visibility: Visibility, heads: int) -> tuple[Tensor | None, Tensor | None]:
+    """The mask of scaled_dot_product_attention and the blind queries, from the memo where they are there."""
+    return _memoised("dense", heads, seq, k_seq, visibility, lambda: mask.dense(seq, k_seq, visibility, heads))
+
+
+def _memoised(kind: str, heads: int, seq: Seq, k_seq: Seq, visibility: Visibility, make: Callable[[], Mask]) -> Mask:
+    """The result of `make`, kept in the memo of the queries where the keys are the same in all layers."""
     name = "self" if k_seq is seq else k_seq.memo.get("name")
     if name is None or (k_seq is not seq and seq.memo.get(name) is not k_seq):
         return make()
-    key = (*key, name)
+    key = (kind, heads, visibility.causal, visibility.window, visibility.strict, name)
     if key in seq.memo:
-        return seq.memo[key]
-    made = make()
+        kept: Mask = seq.memo[key]
+        return kept
+    result = make()
     if not torch.compiler.is_compiling():
-        seq.memo[key] = made
-    return made
+        seq.memo[key] = result
+    return result
 
 
 def _shifted(q: Tensor, k: Tensor, v: Tensor, whole: bool, dropout: float, scale: float | None) -> Tensor:
-    """Strictly causal without a mask: keys from the last but one back, and zero where no key is left."""
+    """Strictly causal attention without a mask: all keys but the last, and zero for the query that sees none.
+
+    whole: queries and keys are those of one sequence; otherwise one query follows a cache
+    """
     if k.shape[2] < 2:
-        kernel.note("none", ["a token alone sees nothing"])
+        kernel.note("none", ["the only token sees nothing"])
         return torch.zeros_like(q)
     if not whole:
         return _sdpa(q, k[:, :, :-1], v[:, :, :-1], None, False, dropout, scale, [])
@@ -133,12 +145,13 @@ def _sdpa(
     is_causal: bool,
     dropout: float,
     scale: float | None,
-    why: list[str],
+    reasons: list[str],
 ) -> Tensor:
+    """torch's `scaled_dot_product_attention`; notes the kernel it takes and the reasons against a faster one."""
     grouped = q.shape[1] != k.shape[1]
     if grouped and not kernel.takes_groups(q, allowed):
-        times = q.shape[1] // k.shape[1]
-        k, v = k.repeat_interleave(times, dim=1), v.repeat_interleave(times, dim=1)  # (B, H, M, K)
+        repeats = q.shape[1] // k.shape[1]
+        k, v = k.repeat_interleave(repeats, dim=1), v.repeat_interleave(repeats, dim=1)  # (B, H, M, K)
         grouped = False
     settings: dict[str, Any] = {
         "attn_mask": allowed,
@@ -148,5 +161,5 @@ def _sdpa(
         "enable_gqa": grouped,
     }
     if kernel.recording():
-        kernel.note(*kernel.taken(q, k, v, why, settings))
+        kernel.note(*kernel.taken(q, k, v, reasons, settings))
     return F.scaled_dot_product_attention(q, k, v, **settings)

@@ -10,6 +10,6 @@ _DTYPES = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """The context in which a forward pass of this precision runs."""
+    """Returns the context in which a forward pass of this precision runs."""
     dtype = _DTYPES.get(str(precision))
     return torch.autocast(device.type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)

@@ -1,12 +1,12 @@
-"""Keys and values of the tokens so far, for decoding piece by piece.
+"""Keys and values of the tokens so far, for decoding in several calls.
 
-Every cache, of whatever mixer, has `bytes` (what it fills) and `reorder(order)` (rows of the batch, by
-number: what a beam search does to its rows). Its `kind` says in words what it keeps.
+The cache of every mixer has `bytes`, its size, and `reorder(order)`, which selects sequences of the batch by
+number, as a beam search does. Its `kind` names what it keeps.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,9 +17,9 @@ from blockyard.contracts import Seq
 class KVCache:
     """Keys and values of one layer, with the facts of their tokens.
 
-    Storage is taken on the first append, with that call's type and device, and doubles when it is
-    full. It is for inference: no gradient flows through what is stored. Pieces follow each other
-    without a gap. `value_dim` None means values as wide as keys.
+    Storage is allocated at the first append, with that call's type and device, and doubles when it is
+    full. A cache is for inference: no gradient flows through it. The tokens of each call follow those of
+    the last one without a gap. `value_dim` None means values as wide as keys.
     """
 
     kind: ClassVar[str] = "key-value cache"
@@ -34,57 +34,59 @@ class KVCache:
 
     @property
     def bytes(self) -> int:
-        """What the stored keys and values fill; the head room of the storage is not counted."""
+        """The size of the stored keys and values, without the unused part of the storage."""
         if self._k is None or self._v is None or self.seq is None:
             return 0
-        each = self.head_dim * self._k.element_size() + self.value_dim * self._v.element_size()
-        return each * self.batch_size * self.kv_heads * len(self.seq)
+        per_token = self.head_dim * self._k.element_size() + self.value_dim * self._v.element_size()
+        return per_token * self.batch_size * self.kv_heads * len(self.seq)
 
     def append(self, k: Tensor, v: Tensor, seq: Seq) -> tuple[Tensor, Tensor, Seq]:
-        """Store k (B, H', N, K), v (B, H', N, values' width); all keys, all values, and their facts.
+        """Store k (B, H', N, K), v (B, H', N, values' width) and return all keys, all values and their facts.
 
-        Raises ValueError for a batch of another size, and for tokens that do not follow the stored.
+        Raises ValueError for other shapes than the cache was made for, and for a prefix behind other tokens.
         """
         self._check(k, v, seq)
         end = self.length + len(seq)
-        self._reserve(k, v, end)
-        self._k[:, :, self.length : end] = k.detach()
-        self._v[:, :, self.length : end] = v.detach()
+        keys, values = self._reserve(k, v, end)
+        keys[:, :, self.length : end] = k.detach()
+        values[:, :, self.length : end] = v.detach()
         self.length = end
         self.seq = seq if self.seq is None else _follow(self.seq, seq, self.batch_size)
-        return self._k[:, :, :end], self._v[:, :, :end], self.seq  # 2 x (B, H', M, ...)
+        return keys[:, :, :end], values[:, :, :end], self.seq  # 2 x (B, H', M, ...)
 
     def reorder(self, order: Tensor) -> None:
-        """Row i becomes what row order[i] was; order (B',) int64 may repeat rows, drop some, or add to them."""
+        """Make sequence i what sequence order[i] was; order (B',) int64 may repeat sequences or leave some out."""
         self.batch_size = len(order)
         if self._k is None or self._v is None or self.seq is None:
             return
         self._k, self._v = self._k.index_select(0, order), self._v.index_select(0, order)
-        self.seq = _rows(self.seq, order)
+        self.seq = _select(self.seq, order)
 
     def _check(self, k: Tensor, v: Tensor, seq: Seq) -> None:
-        for name, given, width in (("keys", k, self.head_dim), ("values", v, self.value_dim)):
-            wanted = (self.batch_size, self.kv_heads, len(seq), width)
-            if tuple(given.shape) != wanted:
-                raise ValueError(f"the cache takes {name} of shape {wanted}, not {tuple(given.shape)}")
+        for name, tensor, width in (("keys", k, self.head_dim), ("values", v, self.value_dim)):
+            shape = (self.batch_size, self.kv_heads, len(seq), width)
+            if tuple(tensor.shape) != shape:
+                raise ValueError(f"the cache takes {name} of shape {shape}, not {tuple(tensor.shape)}")
         if self.length and seq.num_prefix:
-            raise ValueError("a prefix can only be the first thing in a cache")
+            raise ValueError("prefix tokens must be the first in a cache; run the prefix with the first tokens only")
 
-    def _reserve(self, k: Tensor, v: Tensor, end: int) -> None:
+    def _reserve(self, k: Tensor, v: Tensor, end: int) -> tuple[Tensor, Tensor]:
+        """The storage of keys and values, enlarged if it has fewer than `end` slots."""
         capacity = 0 if self._k is None else self._k.shape[2]
-        if end <= capacity:
-            return
-        places = max(64, 2 * capacity, end)
-        more_k = k.new_empty((self.batch_size, self.kv_heads, places, self.head_dim))
-        more_v = v.new_empty((self.batch_size, self.kv_heads, places, self.value_dim))
+        if self._k is not None and self._v is not None and end <= capacity:
+            return self._k, self._v
+        slots = max(64, 2 * capacity, end)
+        keys = k.new_empty((self.batch_size, self.kv_heads, slots, self.head_dim))
+        values = v.new_empty((self.batch_size, self.kv_heads, slots, self.value_dim))
         if self._k is not None and self._v is not None:
-            more_k[:, :, : self.length] = self._k[:, :, : self.length]
-            more_v[:, :, : self.length] = self._v[:, :, : self.length]
-        self._k, self._v = more_k, more_v
+            keys[:, :, : self.length] = self._k[:, :, : self.length]
+            values[:, :, : self.length] = self._v[:, :, : self.length]
+        self._k, self._v = keys, values
+        return keys, values
 
 
 class WindowCache(KVCache):
-    """Keeps the prefix and the last `window` - 1 tokens: what the next token can see beside itself."""
+    """Keeps the prefix and the last `window` - 1 tokens: what the next token can see besides itself."""
 
     def __init__(
         self, batch_size: int, kv_heads: int, head_dim: int, value_dim: int | None = None, *, window: int
@@ -93,14 +95,14 @@ class WindowCache(KVCache):
         self.window = window
 
     def append(self, k: Tensor, v: Tensor, seq: Seq) -> tuple[Tensor, Tensor, Seq]:
-        """As `KVCache.append`; gives what any of the new tokens may see, and forgets the rest afterwards."""
+        """As `KVCache.append`; returns what any of the new tokens may see, and keeps what the next one may see."""
         self._check(k, v, seq)
         k, v = k.detach(), v.detach()
         if self._k is not None and self._v is not None and self.seq is not None:
             k, v = torch.cat([self._k, k], dim=2), torch.cat([self._v, v], dim=2)
             seq = _follow(self.seq, seq, self.batch_size)
         self.length += len(seq) - (0 if self.seq is None else len(self.seq))
-        # One token after the stored ones sees all of them.
+        # A single token after the stored ones sees all of them.
         seq.memo["window"] = len(seq) - seq.num_prefix
         drop = max(0, len(seq) - seq.num_prefix - (self.window - 1))
         self._k, self._v = _cut(k, 2, seq.num_prefix, drop), _cut(v, 2, seq.num_prefix, drop)
@@ -109,7 +111,7 @@ class WindowCache(KVCache):
 
 
 def _cut(x: Tensor, dim: int, start: int, count: int) -> Tensor:
-    """x without `count` entries from `start` on; a copy, so that what is cut off is freed."""
+    """x without `count` entries from `start` on; a copy, so that the memory of the rest is freed."""
     if count == 0:
         return x
     rest = x.shape[dim] - start - count
@@ -117,6 +119,7 @@ def _cut(x: Tensor, dim: int, start: int, count: int) -> Tensor:
 
 
 def _cut_facts(seq: Seq, count: int) -> Seq:
+    """The facts without the first `count` tokens after the prefix."""
     p = seq.num_prefix
     return Seq(
         index=_cut(seq.index, 0, p, count),
@@ -128,8 +131,8 @@ def _cut_facts(seq: Seq, count: int) -> Seq:
     )
 
 
-def _rows(seq: Seq, order: Tensor) -> Seq:
-    """The facts of the rows `order`."""
+def _select(seq: Seq, order: Tensor) -> Seq:
+    """The facts of the sequences `order`."""
     return Seq(
         index=seq.index,
         coords=seq.coords if seq.coords.shape[0] == 1 else seq.coords.index_select(0, order),
@@ -141,14 +144,14 @@ def _rows(seq: Seq, order: Tensor) -> Seq:
 
 
 def _follow(past: Seq, new: Seq, batch_size: int) -> Seq:
-    """The facts of `past` and then `new`. `ends_with` tells the masks that nothing is later."""
-    rows = max(past.coords.shape[0], new.coords.shape[0])
-    coords = [s.coords.expand(rows, -1, -1) for s in (past, new)]
+    """The facts of `past` followed by `new`. `ends_with` tells the masks that no key is later than `new`."""
+    batch = max(past.coords.shape[0], new.coords.shape[0])
+    coords = [s.coords.expand(batch, -1, -1) for s in (past, new)]
     joined = Seq(
         index=torch.cat([past.index, new.index]),  # (M,)
         coords=torch.cat(coords, dim=1),  # (B|1, M, A)
-        valid=_join(past, new, "valid", True, batch_size),
-        segment=_join(past, new, "segment", None, batch_size),
+        valid=_join_valid(past, new, batch_size),
+        segment=_join_segments(past, new),
         num_prefix=past.num_prefix,
         position=new.position,
     )
@@ -156,19 +159,27 @@ def _follow(past: Seq, new: Seq, batch_size: int) -> Seq:
     return joined
 
 
-def _join(past: Seq, new: Seq, name: str, missing: bool | None, batch_size: int) -> Tensor | None:
-    parts = [getattr(past, name), getattr(new, name)]
-    if parts[0] is None and parts[1] is None:
+def _join_valid(past: Seq, new: Seq, batch_size: int) -> Tensor | None:
+    """Which tokens are real, (B, M) bool; None where all are."""
+    if past.valid is None and new.valid is None:
         return None
-    if missing is None and (parts[0] is None or parts[1] is None):
-        raise ValueError(f"{name} is given for only one of past and new tokens; give it always or never")
-    for place, seq in enumerate((past, new)):
-        if parts[place] is None:
-            parts[place] = torch.full((batch_size, len(seq)), missing, device=seq.index.device)
-    return torch.cat(parts, dim=1)  # (B, M)
+    parts = []
+    for seq in (past, new):
+        all_real = torch.ones((batch_size, len(seq)), dtype=torch.bool, device=seq.index.device)
+        parts.append(all_real if seq.valid is None else seq.valid)
+    return torch.cat(parts, dim=1)
+
+
+def _join_segments(past: Seq, new: Seq) -> Tensor | None:
+    """The segment of each token, (B, M) int64; None where there is one. Raises ValueError where one side has none."""
+    if past.segment is None and new.segment is None:
+        return None
+    if past.segment is None or new.segment is None:
+        raise ValueError("segment is given for only one of past and new tokens; give it always or never")
+    return torch.cat([past.segment, new.segment], dim=1)
 
 
 def cache_bytes(cache: object) -> int:
-    """Bytes of keys and values in the cache of a model or of a layer."""
-    layers = getattr(cache, "layers", [cache])
+    """Returns the bytes that the cache of a model or of a layer holds."""
+    layers: list[Any] = getattr(cache, "layers", [cache])
     return sum(layer.bytes for layer in layers)

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from blockyard.contracts import Seq
 from blockyard.ops.mask import everything, scheme, visible
+from blockyard.ops.visibility import Visibility
 
 
 def refusal(device: str, dtype: torch.dtype, head_dim: int, dropout: float) -> str | None:
-    """Why FlexAttention cannot take this, or None where it can."""
+    """Returns why FlexAttention cannot take this, or None where it can."""
     if device != "cuda":
         return f"FlexAttention is used on CUDA only, not on {device}"
     if dropout:
@@ -25,23 +26,23 @@ def refusal(device: str, dtype: torch.dtype, head_dim: int, dropout: float) -> s
     if dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"FlexAttention does not take {dtype}"
     if head_dim < 16 or head_dim & (head_dim - 1):
-        return f"FlexAttention wants a head width that is a power of two of at least 16, not {head_dim}"
+        return f"FlexAttention needs a head width that is a power of two of at least 16, not {head_dim}"
     return None
 
 
-def block_mask(seq: Seq, k_seq: Seq, causal: bool, batch: int, window: int | None = None, strict: bool = False) -> Any:
-    """The visibility rule as a BlockMask, or None where every query sees every key."""
+def block_mask(seq: Seq, k_seq: Seq, visibility: Visibility, batch: int) -> Any:
+    """Returns a BlockMask of what each query sees, or None where every query sees every key."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    if everything(k_seq, causal, window, strict):
+    if everything(k_seq, visibility):
         return None
     q_index, k_index, num_prefix = seq.index, k_seq.index, seq.num_prefix
     valid, q_segment, k_segment = k_seq.valid, seq.segment, k_seq.segment
-    per_row = valid is not None or k_segment is not None
+    per_sample = valid is not None or k_segment is not None
 
-    def see(b: Tensor, _h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    def sees(b: Tensor, _h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return visible(
-            causal,
+            visibility,
             k_seq.num_prefix,
             q_index[q],
             k_index[k],
@@ -49,30 +50,28 @@ def block_mask(seq: Seq, k_seq: Seq, causal: bool, batch: int, window: int | Non
             None if valid is None else valid[b, k],
             None if q_segment is None else q_segment[b, q],
             None if k_segment is None else k_segment[b, k],
-            window,
-            strict,
             q < num_prefix,
         )
 
-    rows = batch if per_row else None
-    return create_block_mask(see, rows, None, len(seq), len(k_seq), device=q_index.device)
+    batch_size = batch if per_sample else None
+    return create_block_mask(sees, batch_size, None, len(seq), len(k_seq), device=q_index.device)
 
 
 def score_function(seq: Seq, k_seq: Seq) -> Callable[..., Tensor] | None:
-    """The position scheme's bias as a FlexAttention score function, or None."""
+    """Returns the position scheme's bias as a FlexAttention score function, or None."""
     position = scheme(seq, k_seq, "bias")
     if position is None:
         return None
-    # One tensor an axis: the compiler reads single numbers, a vector at an entry comes out wrong.
+    # One tensor for each axis: the compiler reads scalars, and indexing into vectors gives wrong results.
     q_coords = tuple(axis.contiguous() for axis in seq.coords.unbind(-1))  # A x (B|1, N)
     k_coords = tuple(axis.contiguous() for axis in k_seq.coords.unbind(-1))  # A x (B|1, M)
     q_shared, k_shared = seq.coords.shape[0] == 1, k_seq.coords.shape[0] == 1
     p, m = seq.num_prefix, k_seq.num_prefix
 
     def add_bias(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        here = tuple(axis[0 if q_shared else b, q] for axis in q_coords)
-        there = tuple(axis[0 if k_shared else b, k] for axis in k_coords)
-        bias = position.bias(h, here, there)
+        q_coord = tuple(axis[0 if q_shared else b, q] for axis in q_coords)
+        k_coord = tuple(axis[0 if k_shared else b, k] for axis in k_coords)
+        bias = position.bias(h, q_coord, k_coord)
         if p or m:
             bias = torch.where((q < p) | (k < m), 0.0, bias)
         return score + bias
@@ -84,8 +83,8 @@ def score_function(seq: Seq, k_seq: Seq) -> Callable[..., Tensor] | None:
 def _compiled() -> Callable[..., Tensor]:
     from torch.nn.attention.flex_attention import flex_attention
 
-    # One kernel a shape: the form for any shape fails to build on some backends. Past torch's limit of
-    # shapes (8) it runs unfused: slower, still right.
+    # One kernel for each shape: the dynamic form fails to build on some backends. Past torch's limit of 8 shapes
+    # it runs unfused, slower and with the same result.
     return torch.compile(flex_attention, dynamic=False)
 
 
@@ -95,20 +94,18 @@ def flex(
     v: Tensor,
     seq: Seq,
     k_seq: Seq,
-    causal: bool,
+    visibility: Visibility,
     scale: float | None = None,
     mask: Any = None,
     compiled: bool = True,
-    window: int | None = None,
-    strict: bool = False,
 ) -> Tensor:
-    """Attention by FlexAttention: (B, H, N, K). `mask` is a BlockMask made before, for these very facts."""
+    """Attention by FlexAttention: (B, H, N, K). `mask` is a BlockMask made before, for these facts."""
     from torch.nn.attention.flex_attention import flex_attention
 
     if mask is None:
-        mask = block_mask(seq, k_seq, causal, q.shape[0], window, strict)
-    # Inside a compiled block the compiler meets the plain function.
-    kernel = flex_attention if torch.compiler.is_compiling() or not compiled else _compiled()
+        mask = block_mask(seq, k_seq, visibility, q.shape[0])
+    # Inside a compiled block the compiler traces the plain function.
+    kernel: Any = flex_attention if torch.compiler.is_compiling() or not compiled else _compiled()
     return kernel(
         q.contiguous(),
         k.contiguous(),

@@ -1,4 +1,4 @@
-"""A FLOP counter that also knows the CPU's flash kernel, recurrent cells, Fourier transforms and grouped convolutions.
+"""A FLOP counter that also counts the CPU's flash kernel, recurrent cells, Fourier transforms and grouped convolutions.
 
 Source: torch.utils.flop_counter, two FLOPs per multiply-add of every matmul, convolution and attention, and
 5 n log2 n for a Fourier transform of n numbers (half of it for real ones), as FFTW reports it. Elementwise work is not
@@ -18,8 +18,10 @@ _aten = torch.ops.aten
 
 
 def counter() -> FlopCounterMode:
-    """torch's counter, with the CPU's flash kernel, fused recurrent cells and Fourier transforms, which its table
-    lacks, and with the gradients of grouped convolutions, which it takes for those of plain ones.
+    """Returns torch's counter with formulas for operations that it lacks or miscounts.
+
+    It lacks the CPU's flash kernel, fused recurrent cells and Fourier transforms. It counts the gradients of
+    grouped convolutions as those of plain ones.
     """
     return FlopCounterMode(display=False, custom_mapping=_CPU_FLASH | _RECURRENT | _FOURIER | _CONVOLUTION)
 
@@ -29,20 +31,20 @@ def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
 
 
 def _attention_backward(_grad: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    # Scores again, then the gradients of values, scores, queries and keys: five matmuls to the two of
-    # the forward pass.
+    # The scores once more, then the gradients of values, scores, queries and keys: five matmuls, where the
+    # forward pass has two.
     return _attention(query, key, value) * 5 // 2
 
 
 def _repeated(query: Any, key: Any, value: Any) -> tuple[Any, Any]:
-    # Grouped keys are read by several heads each: the work is that of as many heads as the queries'.
+    # Several heads read the same keys; the work is that of one set of keys for each head.
     heads = query[1]
     return (key[0], heads, *key[2:]), (value[0], heads, *value[2:])
 
 
 def _convolution_backward(
     grad: Any,
-    given: Any,
+    inputs: Any,
     weight: Any,
     _bias: Any,
     _stride: Any,
@@ -51,18 +53,18 @@ def _convolution_backward(
     transposed: bool,
     _output_padding: Any,
     _groups: Any,
-    wanted: Any,
+    needs_gradient: Any,
     *_: Any,
     **__: Any,
 ) -> int:
-    # Every product of an input and a weight is one of an output's gradient with either; the weight's own shape
-    # says how few channels a group reads. Which gradients are asked for: of the input, the weight, the bias.
-    return conv_flop_count(given, weight, grad, transposed=transposed) * sum(map(bool, wanted[:2]))
+    # Each gradient takes one product for every product of an input and a weight; the shape of the weight already
+    # has the channels of one group. `needs_gradient` is for the input, the weight and the bias.
+    return conv_flop_count(inputs, weight, grad, transposed=transposed) * sum(map(bool, needs_gradient[:2]))
 
 
-def _fourier(given: Any, dims: Any, *_: Any, out_shape: Any, **__: Any) -> int:
-    # Of a real transform one side has only half of the numbers: the other one says how long it is.
-    full = max(given, out_shape, key=math.prod)
+def _fourier(inputs: Any, dims: Any, *_: Any, out_shape: Any, **__: Any) -> int:
+    # One side of a real transform holds half of the numbers; the other side has the full length.
+    full = max(inputs, out_shape, key=math.prod)
     return round(5 * math.prod(full) * math.log2(max(2, math.prod(full[dim] for dim in dims))))
 
 
@@ -70,10 +72,10 @@ def _real_fourier(*args: Any, **named: Any) -> int:
     return _fourier(*args, **named) // 2
 
 
-def _recurrent(given: Any, weight: Any, other: Any = None, *_: Any, **__: Any) -> int:
-    # The two matrices come one by one (CPU) or in a list with the biases (cuDNN); every token meets both.
+def _recurrent(inputs: Any, weight: Any, other: Any = None, *_: Any, **__: Any) -> int:
+    # The two matrices are separate arguments (CPU) or in a list with the biases (cuDNN); each token takes both.
     matrices = (weight, other) if isinstance(weight, torch.Size) else (each for each in weight if len(each) == 2)
-    return 2 * math.prod(given[:-1]) * sum(map(math.prod, matrices))
+    return 2 * math.prod(inputs[:-1]) * sum(map(math.prod, matrices))
 
 
 def _recurrent_backward(*args: Any, **named: Any) -> int:

@@ -1,7 +1,7 @@
-"""Which attention kernel each layer really takes, and why a faster one was refused.
+"""Which attention kernel each layer takes, and why a faster one was refused.
 
-`record` runs one forward pass and asks torch, with the very tensors of the call, which backend of
-`scaled_dot_product_attention` it takes (`torch._fused_sdp_choice`, the function torch itself asks).
+`record` runs one forward pass and asks torch, with the tensors of each call, which backend of
+`scaled_dot_product_attention` it takes (`torch._fused_sdp_choice`, which torch itself calls).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend
 
 from blockyard.contracts import Block, Context, Position, TokenMixer
 from blockyard.ops.flex import refusal
-from blockyard.ops.mask import OTHER_KEYS, STRICT, WINDOWED
+from blockyard.ops.mask import BIASED, OTHER_KEYS, PACKED, PADDED, STRICT, WINDOWED
 
 NAMES = {
     SDPBackend.MATH.value: "math",
@@ -28,12 +28,12 @@ NAMES = {
 }
 
 NO_DROPOUT = "the CPU's flash kernel has no dropout on the weights"
-NO_GRADIENT = "the CPU's flash kernel gives a learned bias no gradient"
-EAGER = "its weights are not a plain softmax, so they are made one by one"
+NO_GRADIENT = "the CPU's flash kernel computes no gradient of a learned bias"
+EAGER = "its weights are not a plain softmax, so no fused kernel computes them"
 
 
 class Record(TypedDict):
-    """One layer: its path in the model, the kernel it takes, and why none faster ("" if none is)."""
+    """One layer: its path in the model, the kernel it takes, and why none faster ("" if none is faster)."""
 
     layer: str
     kernel: str
@@ -41,25 +41,25 @@ class Record(TypedDict):
 
 
 class _State:
-    """What is being recorded; None outside `record`."""
+    """The records so far, None outside `record`; and the path of the layer that runs."""
 
     records: list[Record] | None = None
     layer: str = ""
 
 
 def recording() -> bool:
-    """Whether somebody listens."""
+    """Whether kernels are being recorded."""
     return _State.records is not None
 
 
 def note(kernel: str, why: list[str]) -> None:
-    """Called by `attend` for each call it serves."""
+    """Record the kernel of one call of `attend`, or of another attention, and why it takes none faster."""
     if _State.records is not None:
         _State.records.append({"layer": _State.layer, "kernel": kernel, "reason": "; ".join(why)})
 
 
 def takes_groups(q: Tensor, mask: Tensor | None) -> bool:
-    """Whether a fused kernel reads grouped keys in place; otherwise they are repeated first."""
+    """Whether a fused kernel reads grouped keys in place; otherwise they must be repeated."""
     if q.device.type == "cuda":
         # Only flash does; the memory-efficient kernel, which masks and float32 need, does not.
         return mask is None and q.dtype in (torch.float16, torch.bfloat16)
@@ -67,7 +67,7 @@ def takes_groups(q: Tensor, mask: Tensor | None) -> bool:
 
 
 def taken(q: Tensor, k: Tensor, v: Tensor, why: list[str], settings: dict[str, Any]) -> tuple[str, list[str]]:
-    """The name of the kernel torch takes for this call, and the reasons against a faster one."""
+    """Returns the name of the kernel that torch takes for this call, and the reasons against a faster one."""
     if q.device.type == "meta":
         return "none", [*why, "nothing is computed on the meta device"]
     mask, rate, causal = settings["attn_mask"], settings["dropout_p"], settings["is_causal"]
@@ -75,18 +75,18 @@ def taken(q: Tensor, k: Tensor, v: Tensor, why: list[str], settings: dict[str, A
     name = NAMES[torch._fused_sdp_choice(q, k, v, mask, rate, causal, **rest)]
     if name in ("flash", "cudnn"):
         return name, why
-    found = list(why)
+    reasons = list(why)
     if q.device.type == "cpu" and rate:
-        found.append(NO_DROPOUT)
+        reasons.append(NO_DROPOUT)
     if q.device.type == "cpu" and mask is not None and mask.requires_grad:
-        found.append(NO_GRADIENT)
+        reasons.append(NO_GRADIENT)
     if q.device.type == "cuda":
         params = torch.backends.cuda.SDPAParams(q, k, v, mask, rate, causal, settings["enable_gqa"])
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             torch.backends.cuda.can_use_flash_attention(params, debug=True)
-        found += [str(item.message).split(" (Triggered")[0] for item in caught]
-    return name, found
+        reasons += [str(item.message).split(" (Triggered")[0] for item in caught]
+    return name, reasons
 
 
 def expected(
@@ -97,20 +97,20 @@ def expected(
     dropout: float = 0.0,
     mixer: TokenMixer | None = None,
 ) -> tuple[str, str]:
-    """The kernel a full forward pass is expected to take, and why none faster; known before any weight.
+    """Returns the kernel that a forward pass over full sequences should take, and why none faster, without running it.
 
-    `mixer` brings what is its own: a window, a strict order, other keys, other widths; None is plain attention.
+    mixer: its window, strict order, further keys and widths count too; None is plain attention
     """
     if not getattr(mixer, "fused", True):
         return "eager", EAGER
     why, width = [], max(getattr(mixer, "head_dim", ctx.head_dim), getattr(mixer, "value_dim", ctx.head_dim))
     if "bias" in position.acts_on:
-        why.append("a position bias is added to the scores")
+        why.append(BIASED)
     if ctx.tokens.variable:
-        why.append("rows are padded")
+        why.append(PADDED)
     if ctx.data.packed:
-        why.append("rows hold several segments")
-    if ctx.causal and getattr(mixer, "slots", 0):
+        why.append(PACKED)
+    if ctx.causal and getattr(mixer, "slots", None):
         why.append(OTHER_KEYS)
     if getattr(mixer, "window", None) is not None:
         why.append(WINDOWED)
@@ -138,11 +138,11 @@ def expected(
 
 @contextmanager
 def named_layers(model: nn.Module) -> Iterator[None]:
-    """While mixers of `model` run, `layer` says the path of the one that does."""
+    """While this context is open, `layer` returns the path of the mixer of `model` that runs."""
     handles = []
     for path, module in model.named_modules():
         if isinstance(module, (Block, TokenMixer)):
-            # A fused block runs its mixer's parts without calling the mixer, so that the block speaks for it.
+            # A fused block runs the parts of its mixer without calling the mixer, so the block sets the path.
             name = f"{path}.token_mixer" if isinstance(module, Block) else path
 
             def enter(_module: nn.Module, _args: Any, name: str = name) -> None:
@@ -158,13 +158,13 @@ def named_layers(model: nn.Module) -> Iterator[None]:
 
 
 def layer() -> str:
-    """The path of the token mixer that runs; empty outside `named_layers`."""
+    """Returns the path of the token mixer that runs; empty outside `named_layers`."""
     return _State.layer
 
 
 @contextmanager
 def _listen(model: nn.Module) -> Iterator[list[Record]]:
-    """Collect what `attend` notes while mixers of `model` run, each under its path."""
+    """Collect the kernels that mixers of `model` note, each under the path of its layer."""
     _State.records = []
     try:
         with named_layers(model):
@@ -174,17 +174,17 @@ def _listen(model: nn.Module) -> Iterator[list[Record]]:
 
 
 def record(model: nn.Module, *inputs: Any, **named: Any) -> list[Record]:
-    """Run one forward pass and say, for every token mixer in order, which kernel it took and why.
+    """Run one forward pass and return, for every token mixer in order, which kernel it took and why none faster.
 
-    Mode (training or evaluation), autocast and whether gradients are kept are left as they are, since
-    each can decide the kernel. A compiled model runs eagerly here.
+    The mode (training or evaluation), autocast and gradients are left as they are, since each can decide
+    the kernel. A compiled model runs eagerly here.
     """
     with _listen(model) as records, torch.compiler.set_stance("force_eager"):
         model(*inputs, **named)
-        heard = {entry["layer"] for entry in records}
+        recorded = {entry["layer"] for entry in records}
         for path, module in model.named_modules():
-            if isinstance(module, TokenMixer) and path not in heard:
+            if isinstance(module, TokenMixer) and path not in recorded:
                 reason = f"{type(module).__name__} does not attend"
                 records.append({"layer": path, "kernel": "none", "reason": reason})
-        order = {path: place for place, (path, _) in enumerate(model.named_modules())}
+        order = {path: number for number, (path, _) in enumerate(model.named_modules())}
         return sorted(records, key=lambda entry: order.get(entry["layer"], -1))

@@ -16,9 +16,9 @@ from blockyard.weight_init import Init
 
 
 class Linear(nn.Linear):
-    """A linear layer whose weights start normal with `std`, those of outputs from `content` on with `gain` times it.
+    """A linear layer that starts with normal weights of standard deviation `std` and zero bias.
 
-    The bias starts at zero.
+    The weights of outputs from `content` on start with `gain` times that.
     """
 
     def __init__(self, d_in: int, d_out: int, *, bias: bool, std: float, content: int = 0, gain: float = 1.0) -> None:
@@ -35,24 +35,23 @@ class Linear(nn.Linear):
 
 
 def linear(ctx: Context, d_in: int, d_out: int, *, bias: bool = False, content: int | None = None) -> Linear:
-    """A layer that starts with the model's own spread.
+    """Returns a layer whose weights start with the model's standard deviation.
 
-    content: the first output that carries content (values, hidden channels) and does not only say where
-        to look (queries, keys); a block may start those smaller, by `ctx.gain`
+    content: the first output that carries content (values, hidden channels) rather than deciding where to look
+        (queries, keys); a block may start those outputs smaller, by `ctx.gain`
     """
     gain = 1.0 if content is None or ctx.gain is None else ctx.gain
     return Linear(d_in, d_out, bias=bias, std=ctx.init_std, content=content or 0, gain=gain)
 
 
 def residual(ctx: Context, d_in: int, d_out: int, *, bias: bool = False) -> Linear:
-    """A layer that writes into the residual stream."""
+    """Returns a layer that writes into the residual stream."""
     return Linear(d_in, d_out, bias=bias, std=ctx.init_std * residual_gain(ctx))
 
 
 def residual_gain(ctx: Context) -> float:
-    """The factor on the initial spread of whatever writes into the residual stream.
+    """Returns the factor on the initial standard deviation of what writes into the residual stream.
 
-    Branches are counted as the shape of the model has them, also where a block leaves one of them empty: what
-    a mixer starts with does not depend on what stands beside it.
+    Empty branches count too, so that the initial weights of a mixer do not depend on the other mixer.
     """
     return 1 / math.sqrt(ctx.branches * ctx.depth) if ctx.gain is None else ctx.gain

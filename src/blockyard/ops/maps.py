@@ -1,7 +1,7 @@
-"""Attention weights of chosen layers, worked out again from the queries and keys that a forward pass used.
+"""Attention weights of chosen layers, computed again from the queries and keys of a forward pass.
 
-Fused kernels never make the weights. While somebody listens, `attend` hands over what it was called
-with, and `reference.weights` works them out in float32: the same scores, bias and masks, no second code.
+Fused kernels never make the weights. Inside `listen`, `attend` keeps its arguments, and
+`reference.weights` computes the weights in float32, with the same scores, bias and masks.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from torch import Tensor, nn
 
 from blockyard.contracts import Seq
 from blockyard.ops import kernel, mask, reference
+from blockyard.ops.visibility import Visibility
 
 
 @dataclass
 class Seen:
-    """One call of `attend`: its layer's path in the model, and its arguments."""
+    """One call of `attend`: the path of its layer in the model, and its arguments."""
 
     layer: str
     q: Tensor
@@ -29,44 +30,57 @@ class Seen:
     v: Tensor
     seq: Seq
     k_seq: Seq
-    causal: bool
+    visibility: Visibility
     scale: float | None
-    window: int | None = None
-    strict: bool = False
-    rule: Callable[..., Tensor] = reference.weights  # what makes weights of these arguments
+    rule: Callable[..., Tensor] = reference.weights  # computes weights from these arguments
+
+    @property
+    def causal(self) -> bool:
+        """Whether a query sees earlier keys only."""
+        return self.visibility.causal
 
     def weights(self) -> Tensor:
-        """The weights (B, H, N, M) in float32: each row sums to one, or to nothing where a query sees nothing."""
-        q, k = self.q.float(), self.k.float()
-        return self.rule(q, k, self.seq, self.k_seq, self.causal, self.scale, self.window, self.strict)
+        """Returns the weights (B, H, N, M) in float32; a query's sum to one, or to zero where it sees nothing."""
+        return self.rule(self.q.float(), self.k.float(), self.seq, self.k_seq, self.visibility, self.scale)
 
     def visible(self) -> Tensor:
-        """Which keys each query may see: (B, H, N, M) bool."""
+        """Returns which keys each query may see: (B, H, N, M) bool."""
         shape = (*self.q.shape[:3], self.k.shape[2])
-        see = mask.table(self.seq, self.k_seq, self.causal, self.window, self.strict)
-        if see is None:
+        sees = mask.table(self.seq, self.k_seq, self.visibility)
+        if sees is None:
             return torch.ones(shape, dtype=torch.bool, device=self.q.device)
-        return see.expand(shape)
+        return sees.expand(shape)
 
 
 class _State:
-    seen: list[Seen] | None = None  # None while nobody listens
+    """The calls kept so far; None outside `listen`."""
+
+    seen: list[Seen] | None = None
 
 
 def listening() -> bool:
-    """Whether somebody listens."""
+    """Whether calls are kept."""
     return _State.seen is not None
 
 
-def note(*call: Any, rule: Callable[..., Tensor] = reference.weights) -> None:
-    """Called by `attend` and its like for each call while somebody listens, with the fields of `Seen` from `q` on."""
+def note(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seq: Seq,
+    k_seq: Seq,
+    visibility: Visibility,
+    scale: float | None,
+    rule: Callable[..., Tensor] = reference.weights,
+) -> None:
+    """Keep the arguments of a call of `attend`, or of another function with a `rule` for its weights."""
     if _State.seen is not None:
-        _State.seen.append(Seen(kernel.layer(), *call, rule=rule))
+        _State.seen.append(Seen(kernel.layer(), q, k, v, seq, k_seq, visibility, scale, rule))
 
 
 @contextmanager
 def listen(model: nn.Module) -> Iterator[list[Seen]]:
-    """Collect the calls of `attend` while `model` runs in this block, in order."""
+    """Collect the calls of `attend` while `model` runs inside this context, in order."""
     _State.seen = []
     try:
         with kernel.named_layers(model):
@@ -76,9 +90,9 @@ def listen(model: nn.Module) -> Iterator[list[Seen]]:
 
 
 def attention(model: nn.Module, *inputs: Any, **named: Any) -> list[Seen]:
-    """What every attention layer saw in one forward pass in evaluation mode, without gradients.
+    """Returns the attention calls of one forward pass in evaluation mode, without gradients.
 
-    A compiled model runs eagerly here. The model is left in the mode it was in, and nothing is drawn.
+    A compiled model runs eagerly here. The model is left in the mode it was in.
     """
     training = model.training
     model.eval()
@@ -91,15 +105,15 @@ def attention(model: nn.Module, *inputs: Any, **named: Any) -> list[Seen]:
 
 
 def block_number(path: str) -> int | None:
-    """The block's number in a layer's path, such as blocks.3.token_mixer."""
-    found = re.search(r"\.(\d+)\.", f".{path}.")
-    return int(found.group(1)) if found else None
+    """Returns the number of the block in a layer's path, such as 3 of blocks.3.token_mixer; None without one."""
+    match = re.search(r"\.(\d+)\.", f".{path}.")
+    return int(match.group(1)) if match else None
 
 
 def smaller(weights: Tensor, side: int) -> Tensor:
-    """Weights (..., N, M) as a map of at most `side` rows and columns.
+    """Returns weights (..., N, M) as a map of at most `side` rows and columns.
 
-    Neighbours are put together: queries by their mean, keys by their sum, so that a row's sum stays.
+    Neighbours are merged, queries by their mean and keys by their sum, so that the sum of each row stays.
     """
     rows = parts(weights.shape[-2], side, weights)  # (side, N)
     columns = parts(weights.shape[-1], side, weights)  # (side, M)
@@ -108,7 +122,7 @@ def smaller(weights: Tensor, side: int) -> Tensor:
 
 
 def parts(count: int, side: int, like: Tensor) -> Tensor:
-    """Which of `side` parts, as even as can be, each of `count` things belongs to: (side, count), ones and zeros."""
+    """Returns a (side, count) matrix of ones and zeros that assigns `count` items to `side` nearly equal parts."""
     side = min(side, count)
     part = torch.arange(count, device=like.device) * side // count  # (count,)
     return (part[None] == torch.arange(side, device=like.device)[:, None]).to(like.dtype)

@@ -1,13 +1,13 @@
-"""Who sees whom, and what a position scheme adds to it: the only mask code of the project.
+"""Which queries see which keys, and the bias of the position scheme: the only mask code of the project.
 
-    see(q, k) =  index[k] <= index[q]                      where the model is causal
-             and valid[k]                                  where rows are padded
-             and (k is prefix or segment[q] == segment[k]) where rows are packed
+    sees(q, k) = index[k] <= index[q]                      where attention is causal
+             and valid[k]                                  where sequences are padded
+             and (k is prefix or segment[q] == segment[k]) where sequences are packed
              and (|index[q] - index[k]| < window or q is prefix or k is prefix)   where there is a window
              and index[k] != index[q]                      where it is strict
 
 The same lines make a whole table for `scaled_dot_product_attention` and one entry inside a
-FlexAttention function: they work elementwise over shapes that broadcast.
+FlexAttention function: they are elementwise over shapes that broadcast.
 """
 
 from __future__ import annotations
@@ -17,108 +17,121 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Position, Seq
+from blockyard.ops.visibility import Visibility
 
-OTHER_KEYS = "other keys (a cache, trained ones) stand before the row"
+OTHER_KEYS = "other keys (a cache, trained ones) precede those of the sequence"
 WINDOWED = "attention is windowed"
 STRICT = "a token does not see itself"
+BIASED = "a position bias is added to the scores"
+PADDED = "sequences are padded"
+PACKED = "sequences hold several segments"
 
 
 def scheme(seq: Seq, k_seq: Seq, hook: str) -> Position | None:
-    """The position scheme if it acts on `hook` and both rows live in its coordinates, else None."""
+    """Returns the position scheme if it acts on `hook` and both sequences have its coordinates, else None."""
     position = seq.position
     if position is None or k_seq.position is not position or hook not in position.acts_on:
         return None
     return position
 
 
-def reasons(seq: Seq, k_seq: Seq, causal: bool, window: int | None = None, strict: bool = False) -> list[str]:
-    """Why a kernel that knows only "everything" and "causal" is not enough; empty where it is."""
-    found = []
+def reasons(seq: Seq, k_seq: Seq, visibility: Visibility) -> list[str]:
+    """Returns why a kernel that knows only "full" and "causal" is not enough; empty where it is."""
+    reasons = []
     if scheme(seq, k_seq, "bias") is not None:
-        found.append("a position bias is added to the scores")
+        reasons.append(BIASED)
     if k_seq.valid is not None:
-        found.append("rows are padded")
+        reasons.append(PADDED)
     if (seq.segment is None) != (k_seq.segment is None):
         raise ValueError("segments are given for only one of queries and keys; give both or neither")
     if k_seq.segment is not None:
-        found.append("rows hold several segments")
-    if causal and not _plain_causal(seq, k_seq):
-        found.append(OTHER_KEYS)
+        reasons.append(PACKED)
+    if visibility.causal and not _ordered_by_row(seq, k_seq):
+        reasons.append(OTHER_KEYS)
+    window = visibility.window
     if window is not None and not (len(seq) == 1 and k_seq.memo.get("window", window + 1) <= window):
-        found.append(WINDOWED)
-    if strict:
-        found.append(STRICT)
-    return found
+        reasons.append(WINDOWED)
+    if visibility.strict:
+        reasons.append(STRICT)
+    return reasons
 
 
-def shifts(seq: Seq, k_seq: Seq, causal: bool, window: int | None) -> bool:
-    """Whether leaving out the token itself comes to leaving out the last key, and a first query that sees nothing."""
-    return causal and _plain_causal(seq, k_seq) and not reasons(seq, k_seq, causal, window)
+def strict_by_shift(seq: Seq, k_seq: Seq, visibility: Visibility) -> bool:
+    """Whether strict attention is plain causal attention without the last key and the first query.
+
+    The first query then sees nothing.
+    """
+    if not (visibility.strict and visibility.causal and _ordered_by_row(seq, k_seq)):
+        return False
+    return not reasons(seq, k_seq, Visibility(causal=True, window=visibility.window))
 
 
-def _plain_causal(seq: Seq, k_seq: Seq) -> bool:
-    """Whether the order of rows says it all: the same row, or one query after all keys."""
+def _ordered_by_row(seq: Seq, k_seq: Seq) -> bool:
+    """Whether row numbers alone tell what is later: the same sequence, or one query after all keys."""
     return k_seq is seq or (len(seq) == 1 and k_seq.memo.get("ends_with") is seq)
 
 
 def visible(
-    causal: bool,
+    visibility: Visibility,
     num_prefix: int,
     q_index: Tensor,
     k_index: Tensor,
-    k_place: Tensor,
+    k_row: Tensor,
     k_valid: Tensor | None,
     q_segment: Tensor | None,
     k_segment: Tensor | None,
-    window: int | None = None,
-    strict: bool = False,
     q_prefix: Tensor | None = None,
 ) -> Tensor:
-    """Whether a query sees a key, elementwise; `k_place` is the key's place in the row, from 0.
+    """Whether a query sees a key, elementwise.
 
-    `window` counts the token itself; `q_prefix` says whether a query is a prefix token, which no window holds.
+    num_prefix: prefix tokens among the keys; k_row: the key's row number, from 0
+    q_prefix: whether a query is a prefix token; None where none is
     """
-    see = (k_index <= q_index) if causal else (k_index >= k_index) & (q_index >= q_index)
+    sees = (k_index <= q_index) if visibility.causal else _everywhere(q_index, k_index)
     if k_valid is not None:
-        see = see & k_valid
+        sees = sees & k_valid
     if k_segment is not None:
-        see = see & ((k_place < num_prefix) | (q_segment == k_segment))
-    if window is not None:
-        near = (q_index - k_index < window) & (k_index - q_index < window) | (k_place < num_prefix)
-        see = see & (near if q_prefix is None else near | q_prefix)
-    if strict:
-        see = see & (k_index != q_index)
-    return see
+        sees = sees & ((k_row < num_prefix) | (q_segment == k_segment))
+    if visibility.window is not None:
+        distance = q_index - k_index
+        near = (distance < visibility.window) & (-distance < visibility.window) | (k_row < num_prefix)
+        sees = sees & (near if q_prefix is None else near | q_prefix)
+    if visibility.strict:
+        sees = sees & (k_index != q_index)
+    return sees
 
 
-def table(seq: Seq, k_seq: Seq, causal: bool, window: int | None = None, strict: bool = False) -> Tensor | None:
-    """Who sees whom: (B|1, 1, N, M) bool, or None where every query sees every key."""
-    if everything(k_seq, causal, window, strict):
+def _everywhere(q_index: Tensor, k_index: Tensor) -> Tensor:
+    """True in the broadcast shape, computed from the indices as FlexAttention needs it: it sees no shapes."""
+    return (k_index >= k_index) & (q_index >= q_index)
+
+
+def table(seq: Seq, k_seq: Seq, visibility: Visibility) -> Tensor | None:
+    """Returns which queries see which keys: (B|1, 1, N, M) bool, or None where every query sees every key."""
+    if everything(k_seq, visibility):
         return None
-    q_place = torch.arange(len(seq), device=seq.index.device)
-    k_place = torch.arange(len(k_seq), device=k_seq.index.device)
+    q_row = torch.arange(len(seq), device=seq.index.device)
+    k_row = torch.arange(len(k_seq), device=k_seq.index.device)
     return visible(
-        causal,
+        visibility,
         k_seq.num_prefix,
         seq.index[None, None, :, None],
         k_seq.index[None, None, None, :],
-        k_place[None, None, None, :],
+        k_row[None, None, None, :],
         None if k_seq.valid is None else k_seq.valid[:, None, None, :],
         None if seq.segment is None else seq.segment[:, None, :, None],
         None if k_seq.segment is None else k_seq.segment[:, None, None, :],
-        window,
-        strict,
-        (q_place < seq.num_prefix)[None, None, :, None],
+        (q_row < seq.num_prefix)[None, None, :, None],
     )  # (B|1, 1, N, M)
 
 
-def everything(k_seq: Seq, causal: bool, window: int | None, strict: bool) -> bool:
+def everything(k_seq: Seq, visibility: Visibility) -> bool:
     """Whether every query sees every key."""
-    return not (causal or strict or window is not None or k_seq.valid is not None or k_seq.segment is not None)
+    return visibility.unrestricted and k_seq.valid is None and k_seq.segment is None
 
 
 def bias_table(seq: Seq, k_seq: Seq, heads: int) -> Tensor | None:
-    """What the position scheme adds to the scores: (B|1, H, N, M) float, zero at prefix tokens."""
+    """Returns what the position scheme adds to the scores: (B|1, H, N, M) float, zero at prefix tokens."""
     position = scheme(seq, k_seq, "bias")
     if position is None:
         return None
@@ -129,21 +142,19 @@ def bias_table(seq: Seq, k_seq: Seq, heads: int) -> Tensor | None:
     return F.pad(bias, (k_seq.num_prefix, 0, seq.num_prefix, 0))  # (B|1, H, N, M)
 
 
-def dense(
-    seq: Seq, k_seq: Seq, causal: bool, heads: int, window: int | None = None, strict: bool = False
-) -> tuple[Tensor | None, Tensor | None]:
-    """One mask for `scaled_dot_product_attention`, and the queries that see nothing.
+def dense(seq: Seq, k_seq: Seq, visibility: Visibility, heads: int) -> tuple[Tensor | None, Tensor | None]:
+    """Returns one mask for `scaled_dot_product_attention`, and the queries that see nothing.
 
     The mask (B|1, H|1, N, M) is bool, or float where a bias is added. A query that sees nothing
-    is let to see everything, so that no softmax runs over nothing; its output must be zeroed:
+    is allowed to see everything, so that no softmax runs over nothing; its output must be zeroed:
     blind (B|1, 1, N, 1) bool, or None where no query can be blind.
     """
-    see, bias = table(seq, k_seq, causal, window, strict), bias_table(seq, k_seq, heads)
-    if see is None:
+    sees, bias = table(seq, k_seq, visibility), bias_table(seq, k_seq, heads)
+    if sees is None:
         return bias, None
-    blind = ~see.any(-1, keepdim=True)  # (B|1, 1, N, 1)
-    see = see | blind
-    # Without padding or segments, a causal row sees at least itself or what came before.
-    may_be_blind = strict or k_seq.valid is not None or k_seq.segment is not None or k_seq is not seq
-    mask = see if bias is None else bias.masked_fill(~see, float("-inf"))
+    blind = ~sees.any(-1, keepdim=True)  # (B|1, 1, N, 1)
+    sees = sees | blind
+    # Without padding or segments, a causal query sees at least itself or what came before.
+    may_be_blind = visibility.strict or k_seq.valid is not None or k_seq.segment is not None or k_seq is not seq
+    mask = sees if bias is None else bias.masked_fill(~sees, float("-inf"))
     return mask, blind if may_be_blind else None

@@ -1,4 +1,4 @@
-"""Attention written out, to test every fast path against. Slow on purpose, exact in float64.
+"""Attention written out, to test every fast path against. Slow, and exact in float64.
 
 Source: Vaswani et al. 2017 (arXiv 1706.03762), eq. 1; Milakov and Gimelshein 2018, Online normalizer
 calculation for softmax (arXiv 1805.02867), algorithm 3, for the chunked form.
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from blockyard.contracts import Seq
 from blockyard.ops.mask import bias_table, table
+from blockyard.ops.visibility import Visibility
 
 
 def scores(
@@ -21,22 +22,20 @@ def scores(
     k: Tensor,
     seq: Seq,
     k_seq: Seq,
-    causal: bool,
+    visibility: Visibility,
     scale: float | None = None,
-    window: int | None = None,
-    strict: bool = False,
 ) -> Tensor:
-    """Scores before the softmax, -inf where a query does not see: (B, H, N, M).
+    """Returns the scores before the softmax, -inf at keys that a query does not see: (B, H, N, M).
 
     q (B, H, N, K); k (B, H', M, K) with H' dividing H: head h reads keys h // (H / H').
     """
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # (B, H, M, K)
     raw = q @ k.transpose(-1, -2)  # (B, H, N, M)
     raw = raw * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
-    bias, see = bias_table(seq, k_seq, q.shape[1]), table(seq, k_seq, causal, window, strict)
+    bias, sees = bias_table(seq, k_seq, q.shape[1]), table(seq, k_seq, visibility)
     if bias is not None:
         raw = raw + bias
-    return raw if see is None else raw.masked_fill(~see, float("-inf"))
+    return raw if sees is None else raw.masked_fill(~sees, float("-inf"))
 
 
 def weights(
@@ -44,21 +43,19 @@ def weights(
     k: Tensor,
     seq: Seq,
     k_seq: Seq,
-    causal: bool,
+    visibility: Visibility,
     scale: float | None = None,
-    window: int | None = None,
-    strict: bool = False,
 ) -> Tensor:
-    """Attention weights (B, H, N, M); a row that sees nothing is all zero. Used for attention maps too."""
-    return normalised(scores(q, k, seq, k_seq, causal, scale, window, strict))
+    """Returns attention weights (B, H, N, M), all zero for a query that sees nothing. Used for attention maps too."""
+    return normalised(scores(q, k, seq, k_seq, visibility, scale))
 
 
 def normalised(raw: Tensor) -> Tensor:
-    """Softmax of scores (B, H, N, M) over the last axis, all zero where every score is -inf."""
+    """Returns the softmax of scores (B, H, N, M) over the last axis, all zero where every score is -inf."""
     top = raw.amax(-1, keepdim=True)  # (B, H, N, 1)
-    lifted = torch.exp(raw - top.masked_fill(top == float("-inf"), 0.0))
-    total = lifted.sum(-1, keepdim=True)  # (B, H, N, 1)
-    return lifted / total.masked_fill(total == 0, 1.0)
+    exponentials = torch.exp(raw - top.masked_fill(top == float("-inf"), 0.0))
+    total = exponentials.sum(-1, keepdim=True)  # (B, H, N, 1)
+    return exponentials / total.masked_fill(total == 0, 1.0)
 
 
 def eager(
@@ -67,15 +64,11 @@ def eager(
     v: Tensor,
     seq: Seq,
     k_seq: Seq,
-    causal: bool,
+    visibility: Visibility,
     scale: float | None = None,
-    window: int | None = None,
-    strict: bool = False,
 ) -> Tensor:
     """softmax(Q K^T scale + bias) V, each step a line: (B, H, N, K)."""
-    return weights(q, k, seq, k_seq, causal, scale, window, strict) @ v.repeat_interleave(
-        q.shape[1] // v.shape[1], dim=1
-    )
+    return weights(q, k, seq, k_seq, visibility, scale) @ v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
 
 
 def chunked(
@@ -84,14 +77,12 @@ def chunked(
     v: Tensor,
     seq: Seq,
     k_seq: Seq,
-    causal: bool,
+    visibility: Visibility,
     scale: float | None = None,
-    window: int | None = None,
-    strict: bool = False,
     chunk: int = 3,
 ) -> Tensor:
     """The same, over `chunk` keys at a time with a running maximum and sum: (B, H, N, K)."""
-    raw = scores(q, k, seq, k_seq, causal, scale, window, strict)
+    raw = scores(q, k, seq, k_seq, visibility, scale)
     v = v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)  # (B, H, M, K)
     top = raw.new_full((*raw.shape[:3], 1), float("-inf"))
     total = raw.new_zeros(top.shape)
@@ -100,9 +91,9 @@ def chunked(
         part = raw[..., start : start + chunk]  # (B, H, N, chunk)
         new_top = torch.maximum(top, part.amax(-1, keepdim=True))
         shift = new_top.masked_fill(new_top == float("-inf"), 0.0)
-        shrink = torch.exp(top - shift)
-        lifted = torch.exp(part - shift)
-        total = total * shrink + lifted.sum(-1, keepdim=True)
-        out = out * shrink + lifted @ v[..., start : start + chunk, :]
+        rescale = torch.exp(top - shift)
+        exponentials = torch.exp(part - shift)
+        total = total * rescale + exponentials.sum(-1, keepdim=True)
+        out = out * rescale + exponentials @ v[..., start : start + chunk, :]
         top = new_top
     return out / total.masked_fill(total == 0, 1.0)

@@ -1,4 +1,4 @@
-"""Random generators left as they were found."""
+"""Random generators restored after use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Whatever is drawn inside, the generators stand afterwards where they stood before."""
+    """Restore the states of Python's, NumPy's and torch's generators when the context ends."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=devices):

@@ -1,4 +1,4 @@
-"""Rotation of queries and keys by the model's position scheme, around the prefix."""
+"""Rotation of queries and keys by the model's position scheme; prefix tokens are left out."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from blockyard.ops.mask import scheme
 
 
 def rotate(q: Tensor, k: Tensor, seq: Seq, k_seq: Seq) -> tuple[Tensor, Tensor]:
-    """Queries (B, H, N, K) of `seq` and keys (B, H', M, K) of `k_seq`, rotated where a scheme does so.
+    """Returns queries (B, H, N, K) of `seq` and keys (B, H', M, K) of `k_seq`, rotated if the scheme rotates.
 
-    Called before keys enter a cache. Prefix tokens come back untouched. A memory that does not
-    live in the coordinates of the model's scheme is not rotated, and neither are its queries.
+    Call it before keys enter a cache. Prefix tokens are returned as they are. In cross-attention to a memory
+    whose coordinates are not those of the scheme, neither keys nor queries are rotated.
     """
     position = scheme(seq, k_seq, "rotate")
     if position is None:
@@ -21,9 +21,9 @@ def rotate(q: Tensor, k: Tensor, seq: Seq, k_seq: Seq) -> tuple[Tensor, Tensor]:
     p, m = seq.num_prefix, k_seq.num_prefix
     q_coords = seq.coords[:, p:]
     k_coords = q_coords if k_seq is seq else k_seq.coords[:, m:]
-    q_turned, k_turned = position.rotate(q[:, :, p:], k[:, :, m:], q_coords, k_coords)
+    q_rotated, k_rotated = position.rotate(q[:, :, p:], k[:, :, m:], q_coords, k_coords)
     if p:
-        q_turned = torch.cat([q[:, :, :p], q_turned], dim=2)  # (B, H, N, K)
+        q_rotated = torch.cat([q[:, :, :p], q_rotated], dim=2)  # (B, H, N, K)
     if m:
-        k_turned = torch.cat([k[:, :, :m], k_turned], dim=2)  # (B, H', M, K)
-    return q_turned, k_turned
+        k_rotated = torch.cat([k[:, :, :m], k_rotated], dim=2)  # (B, H', M, K)
+    return q_rotated, k_rotated

@@ -19,6 +19,7 @@ from blockyard.ops.attend import attend, prepare
 from blockyard.ops.cache import KVCache
 from blockyard.ops.linear import linear, residual
 from blockyard.ops.rotate import rotate
+from blockyard.ops.visibility import FULL, Visibility
 from blockyard.token_mixer._checks import check_call, check_context
 from blockyard.weight_init import Init
 
@@ -114,7 +115,12 @@ class Attention(TokenMixer):
         k_seq = seq
         if cache is not None:
             k, v, k_seq = cache.append(k, v, seq)  # 2 x (B, H', M, K)
-        return self.join(self._attend(q, k, v, seq, k_seq, self.causal, self.window, self.strict))
+        return self.join(self._attend(q, k, v, seq, k_seq, self.visibility))
+
+    @property
+    def visibility(self) -> Visibility:
+        """What a query of the sequence itself may see."""
+        return Visibility(self.causal, self.window, self.strict)
 
     def init_cache(self, batch_size: int) -> KVCache:
         """An empty cache. Raises ValueError where outputs depend on the future."""
@@ -126,7 +132,7 @@ class Attention(TokenMixer):
         """Builds the masks of a sequence once for all layers, where it needs any."""
         rate, width = self.dropout if self.training else 0.0, max(self.head_dim, self.value_dim)
         k_seq = self._key_seq(seq)
-        prepare(seq, self.causal, self.heads, width, x, rate, window=self.window, strict=self.strict, k_seq=k_seq)
+        prepare(seq, self.visibility, self.heads, width, x, rate, k_seq=k_seq)
 
     def _cross(self, x: Tensor, seq: Seq, memory: Memory) -> Tensor:
         """Queries from x, keys and values from the memory: (B, N, H values or output)."""
@@ -134,7 +140,7 @@ class Attention(TokenMixer):
         q = F.linear(x, self.proj_in.weight[queries], _part(self.proj_in.bias, queries))  # (B, N, H K)
         k, v = self._memory_keys(memory)
         q, k = rotate(self.q_norm(self._heads(q, self.head_dim)), k, seq, memory.seq)
-        return self.join(self._attend(q, k, v, seq, memory.seq, causal=False))
+        return self.join(self._attend(q, k, v, seq, memory.seq, FULL))
 
     def _memory_keys(self, memory: Memory) -> tuple[Tensor, Tensor]:
         """Keys (B, H', M, K) and values of the memory; in inference computed once for all decoding steps."""
@@ -161,13 +167,11 @@ class Attention(TokenMixer):
         v: Tensor,
         seq: Seq,
         k_seq: Seq,
-        causal: bool,
-        window: int | None = None,
-        strict: bool = False,
+        visibility: Visibility,
     ) -> Tensor:
-        """Attention with the heads joined: (B, N, H values). `window` and `strict` do not apply to a memory."""
+        """Attention with the heads joined: (B, N, H values)."""
         rate = self.dropout if self.training else 0.0
-        y = attend(q, k, v, seq, k_seq, causal, dropout=rate, window=window, strict=strict)  # (B, H, N, values)
+        y = attend(q, k, v, seq, k_seq, visibility, dropout=rate)  # (B, H, N, values)
         return y.transpose(1, 2).flatten(2)  # (B, N, H values)
 
     def _heads(self, x: Tensor, width: int) -> Tensor:

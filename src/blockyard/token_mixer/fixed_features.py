@@ -20,6 +20,7 @@ from blockyard.contracts import Context, Memory, Positive, Seq, TokenMixer, Trai
 from blockyard.ops.attend import attend
 from blockyard.ops.full_precision import full_precision
 from blockyard.ops.linear import linear, residual
+from blockyard.ops.visibility import Visibility
 from blockyard.token_mixer._checks import check_call, check_context
 
 
@@ -61,5 +62,6 @@ class FixedFeatures(TokenMixer):
             q = torch.cat([q, torch.ones_like(q[..., :1])], dim=-1)  # (B, N, F + 1)
             k = torch.cat([k, -k.square().sum(-1, keepdim=True) / 2], dim=-1)
         with full_precision(h):
-            y = attend(q[:, None], k[:, None], h.to(exact)[:, None], seq, seq, self.causal, scale=self.scale)
+            q, k, v = q[:, None], k[:, None], h.to(exact)[:, None]  # one head
+            y = attend(q, k, v, seq, seq, Visibility(self.causal), scale=self.scale)
         return y[:, 0].to(h.dtype)  # (B, N, D)

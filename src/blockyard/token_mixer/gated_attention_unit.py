@@ -25,6 +25,7 @@ from blockyard.ops import kernel, mask
 from blockyard.ops.cache import KVCache
 from blockyard.ops.linear import linear, residual
 from blockyard.ops.rotate import rotate
+from blockyard.ops.visibility import Visibility
 from blockyard.token_mixer._checks import check_call, check_context
 from blockyard.weight_init import Init
 
@@ -98,7 +99,7 @@ class GatedAttentionUnit(TokenMixer):
         v, k_seq = v[:, None], seq  # (B, 1, N, E)
         if cache is not None:
             k, v, k_seq = cache.append(k, v, seq)
-        see = mask.table(seq, k_seq, self.causal)  # (B|1, 1, N, M) or None
+        see = mask.table(seq, k_seq, Visibility(self.causal))  # (B|1, 1, N, M) or None
         seen = len(k_seq) if see is None else see.sum(-1, keepdim=True).clamp(min=1)  # (B|1, 1, N, 1)
         scores, bias = q @ k.transpose(-1, -2) / seen, mask.bias_table(seq, k_seq, heads=1)  # (B, 1, N, M)
         weights = F.relu(scores if bias is None else scores + bias).square()

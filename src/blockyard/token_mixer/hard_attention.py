@@ -18,6 +18,7 @@ from torch import Tensor
 
 from blockyard.contracts import Context, Count, Positive, Rate, Seq
 from blockyard.ops.custom_weights import hard, weigh
+from blockyard.ops.visibility import Visibility
 from blockyard.token_mixer.attention import Attention
 
 
@@ -57,11 +58,9 @@ class HardAttention(Attention):
         v: Tensor,
         seq: Seq,
         k_seq: Seq,
-        causal: bool,
-        window: int | None = None,
-        strict: bool = False,
+        visibility: Visibility,
     ) -> Tensor:
         """As `Attention._attend`, with all weight on the most similar key: (B, N, H values)."""
         rate = self.dropout if self.training else 0.0
-        y = weigh(q, k, v, seq, k_seq, causal, rule=self.rule, dropout=rate)  # (B, H, N, values)
+        y = weigh(q, k, v, seq, k_seq, visibility, rule=self.rule, dropout=rate)  # (B, H, N, values)
         return y.transpose(1, 2).flatten(2)  # (B, N, H values)

@@ -26,6 +26,7 @@ from blockyard.ops import mask
 from blockyard.ops.full_precision import full_precision
 from blockyard.ops.linear import linear, residual
 from blockyard.ops.rotate import rotate
+from blockyard.ops.visibility import FULL
 from blockyard.token_mixer._caches import StateCache
 from blockyard.token_mixer._checks import check_call, check_context
 from blockyard.token_mixer._linear_sums import chunked_sums, full_sums, masked_sums
@@ -112,7 +113,7 @@ class LinearAttention(TokenMixer):
         if causal:
             top, bottom = self._causal_sums((q, q_rotated, k, k_rotated, v), seq, cache)
         else:
-            visible = None if seq.segment is None else mask.table(seq, k_seq, False)  # (B|1, 1, N, M)
+            visible = None if seq.segment is None else mask.table(seq, k_seq, FULL)  # (B|1, 1, N, M)
             if visible is None:
                 top, bottom = full_sums(q, q_rotated, k, k_rotated, v)
             else:

@@ -19,6 +19,7 @@ from blockyard.contracts import Context, Count, Memory, Seq, TokenMixer, Traits
 from blockyard.ops import mask
 from blockyard.ops.full_precision import full_precision
 from blockyard.ops.linear import Linear, residual_gain
+from blockyard.ops.visibility import Visibility
 from blockyard.token_mixer._caches import InputCache
 from blockyard.token_mixer._checks import check_call, check_context
 from blockyard.token_mixer._neighbours import full_grid
@@ -130,7 +131,7 @@ class LongConv(TokenMixer):
         else:
             distance = (seq.coords[:, :, None] - k_seq.coords[:, None]).round()  # (B|1, N, M, A)
         weights = self.kernel(distance.to(x.dtype))  # (B|1, N, M, D)
-        see = mask.table(seq, k_seq, self.causal)  # (B|1, 1, N, M) or None
+        see = mask.table(seq, k_seq, Visibility(self.causal))  # (B|1, 1, N, M) or None
         if see is not None:
             weights = weights * see[:, 0, ..., None]
         return (weights * x[:, None]).sum(2)  # (B, N, D)

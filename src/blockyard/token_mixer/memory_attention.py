@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockyard.contracts import Context, Count, Rate, Seq
+from blockyard.ops.visibility import Visibility
 from blockyard.token_mixer.attention import Attention
 from blockyard.weight_init import Init
 
@@ -70,14 +71,12 @@ class MemoryAttention(Attention):
         v: Tensor,
         seq: Seq,
         k_seq: Seq,
-        causal: bool,
-        window: int | None = None,
-        strict: bool = False,
+        visibility: Visibility,
     ) -> Tensor:
         """As `Attention._attend`, over the slots and the given keys: (B, N, H values)."""
         k = torch.cat([self.keys.to(k.dtype).expand(k.shape[0], -1, -1, -1), k], dim=2)  # (B, H', slots + M, K)
         v = torch.cat([self.values.to(v.dtype).expand(v.shape[0], -1, -1, -1), v], dim=2)
-        return super()._attend(q, k, v, seq, self._key_seq(k_seq), causal, window, strict)
+        return super()._attend(q, k, v, seq, self._key_seq(k_seq), visibility)
 
 
 def with_slots(seq: Seq, slots: int) -> Seq:

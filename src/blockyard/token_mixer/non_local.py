@@ -21,6 +21,7 @@ from blockyard.ops.attend import attend
 from blockyard.ops.cache import KVCache
 from blockyard.ops.custom_weights import average, weigh
 from blockyard.ops.linear import linear, residual
+from blockyard.ops.visibility import Visibility
 from blockyard.token_mixer._checks import check_call, check_context
 
 EXPONENTIAL = ("gaussian", "embedded_gaussian")
@@ -72,10 +73,10 @@ class NonLocal(TokenMixer):
             k, v, k_seq = cache.append(k, v, seq)
         rate = self.dropout if self.training else 0.0
         if self.score in EXPONENTIAL:
-            y = attend(q, k, v, seq, k_seq, self.causal, scale=self.scale, dropout=rate)  # (B, 1, N, inner)
+            y = attend(q, k, v, seq, k_seq, Visibility(self.causal), scale=self.scale, dropout=rate)  # (B, 1, N, inner)
         else:
             rule = partial(average, activation=F.relu if self.score == "concatenation" else None)
-            y = weigh(q, k, v, seq, k_seq, self.causal, rule=rule, scale=self.scale, dropout=rate)
+            y = weigh(q, k, v, seq, k_seq, Visibility(self.causal), rule=rule, scale=self.scale, dropout=rate)
         return self.proj_out(y[:, 0])  # (B, N, D)
 
     def init_cache(self, batch_size: int) -> KVCache:

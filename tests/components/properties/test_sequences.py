@@ -9,6 +9,7 @@ from blockyard.contracts import Context, Seq, TokenSpec
 from blockyard.head.mean_pool import MeanPool
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.ops import mask
+from blockyard.ops.visibility import Visibility
 from blockyard.token_mixer.attention import Attention
 from tests.components.properties.checks import causality, packing, padding, padding_of_pooled_outputs
 from tests.helpers import GRIDS, LENGTH, blocks, choices, combinations, context, node, takes, tiny, traits
@@ -143,8 +144,8 @@ def test_planted_mask_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the mask ignores validity and segments."""
     whole = mask.visible
 
-    def forgetful(causal: bool, num_prefix: int, q: Tensor, k: Tensor, place: Tensor, *rest: object) -> Tensor:
-        seen = whole(causal, num_prefix, q, k, place, None, None, None)
+    def forgetful(visibility: Visibility, prefix: int, q: Tensor, k: Tensor, k_row: Tensor, *rest: object) -> Tensor:
+        seen = whole(visibility, prefix, q, k, k_row, None, None, None)
         return seen.expand(2 if seen.shape[0] == 2 else seen.shape[0], *seen.shape[1:])
 
     monkeypatch.setattr(mask, "visible", forgetful)

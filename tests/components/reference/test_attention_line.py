@@ -13,6 +13,7 @@ from torch.testing import assert_close
 
 from blockyard.contracts import Memory, Seq
 from blockyard.ops.reference import eager
+from blockyard.ops.visibility import Visibility
 from blockyard.position.rope import Rope
 from blockyard.token_mixer.attention import Attention
 from blockyard.token_mixer.hard_attention import HardAttention
@@ -259,6 +260,9 @@ def test_planted_masked_slots_are_caught() -> None:
     x = tokens()
     q, k, v = (t.unflatten(-1, (4, 4)).transpose(1, 2) for t in (x @ ours.proj_in.weight.T).chunk(3, -1))
     k, v = (torch.cat([t, own.expand(2, -1, -1, -1)], 2) for t, own in ((k, ours.keys), (v, ours.values)))
-    behind = eager(q, k, v, sequence(N), sequence(N + 5), True).transpose(1, 2).flatten(2) @ ours.proj_out.weight.T
+    behind = (
+        eager(q, k, v, sequence(N), sequence(N + 5), Visibility(True)).transpose(1, 2).flatten(2)
+        @ ours.proj_out.weight.T
+    )
     with pytest.raises(AssertionError):
         assert_close(ours(x, sequence(N)), behind)

@@ -14,6 +14,7 @@ from blockyard.contracts import Position, Seq
 from blockyard.ops.flex import flex
 from blockyard.ops.mask import bias_table
 from blockyard.ops.reference import eager
+from blockyard.ops.visibility import CAUSAL, Visibility
 from blockyard.position.alibi import Alibi
 from blockyard.position.bias_offset import BiasOffset
 from blockyard.position.bias_table import BiasTable
@@ -189,9 +190,8 @@ def test_inside_a_score_function(name: str, options: dict[str, object], axes: in
     seq = sequence(scheme, coords, prefix=2)
     q, k, v = qkv(torch.float64, 2, n=8, m=8)
     with torch.no_grad():
-        assert_close(
-            flex(q, k, v, seq, seq, causal, compiled=False), eager(q, k, v, seq, seq, causal), rtol=1e-6, atol=1e-6
-        )
+        wanted = eager(q, k, v, seq, seq, Visibility(causal))
+        assert_close(flex(q, k, v, seq, seq, Visibility(causal), compiled=False), wanted, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="FlexAttention has gradients on a GPU only")
@@ -204,7 +204,7 @@ def test_gradients_inside_a_score_function(name: str, options: dict[str, object]
     grads = []
     for path in (flex, eager):
         tensors = [t.cuda().requires_grad_() for t in qkv(torch.float32, n=64, m=64, width=32)]
-        path(*tensors, seq, seq, True).square().sum().backward()
+        path(*tensors, seq, seq, CAUSAL).square().sum().backward()
         grads.append([t.grad for t in (*tensors, *scheme.parameters())])
         scheme.zero_grad()
     for fused, whole in zip(*grads, strict=True):
