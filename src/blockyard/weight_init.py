@@ -1,17 +1,17 @@
-"""Initial weights depend on the seed and on the path in the model, not on the order of building.
+"""Initial weights depend on the seed and on the path in the model, not on the order of construction.
 
-Every parameter is drawn from its own generator, seeded by sha256 of (seed, path). Swapping one
+Every parameter is drawn from its own generator, seeded by sha256 of (seed, path). Replacing one
 component therefore leaves every other initial weight bit-identical, and two arms of an ablation
 share the weights wherever path and shape agree.
 
-A module says how its own parameters start in `init_weights(init)`, where `init` is an `Init`:
+A module initialises its own parameters in `init_weights(init)`, where `init` is an `Init`:
 
     def init_weights(self, init: Init) -> None:
         init.normal("weight", std=self.std)
         init.zeros("bias")
 
-A plain torch module has a rule in `RULES`, by type. A network of another library, whose parts know best
-how they start, is made by `init.foreign(name, make)`. A module with parameters and none of these is refused.
+A plain torch module has a rule in `RULES`, by type. A network of another library keeps that library's
+initialisation through `init.foreign(name, make)`. A module with parameters and none of these is refused.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from torch import Tensor, nn
 
 
 class Init:
-    """Draws the direct parameters of one module. Made by `initialise`, given to `init_weights`.
+    """Draws the direct parameters of one module. `initialise` makes it and passes it to `init_weights`.
 
-    Names are attribute names of the module. A name whose parameter is None (no bias) is passed
-    over, a parameter shared with a module seen earlier keeps what it was given there.
+    Names are attribute names of the module. A name whose parameter is None (no bias) is skipped.
+    A parameter shared with an earlier module keeps its values.
     """
 
     def __init__(self, module: nn.Module, path: str, seed: int, done: set[int], std: float) -> None:
         self.module, self.path, self.seed, self.std = module, path, seed, std
         self._done = done
         self.declared: set[str] = set()
-        self.foreigners: list[str] = []  # paths of what another library starts
+        self.foreigners: list[str] = []  # paths of the parts that another library initialises
 
     def generator(self, name: str) -> torch.Generator:
-        """A CPU generator that depends on the seed and the parameter's path alone."""
+        """Returns a CPU generator that depends on the seed and the parameter's path alone."""
         key = f"{self.seed}:{self.path}.{name}" if self.path else f"{self.seed}:{name}"
         digest = hashlib.sha256(key.encode()).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
     def normal(self, name: str, std: float | None = None) -> None:
-        """Normal around 0; std None means the model's init_std."""
+        """Normal with mean 0; std None is the model's init_std."""
         scale = self.std if std is None else std
         self._fill(name, lambda shape: torch.empty(shape).normal_(0.0, scale, generator=self.generator(name)))
 
@@ -65,12 +65,14 @@ class Init:
         self.constant(name, 1.0)
 
     def copy(self, name: str, value: Tensor) -> None:
-        """A value worked out by the module itself; draw from `generator(name)` where it is random."""
+        """A value that the module computes; use `generator(name)` for what is random in it."""
         self._fill(name, lambda shape: value.reshape(shape))
 
     def foreign(self, name: str, make: Callable[[], nn.Module]) -> None:
-        """The part `name` as its library makes it: `make()` draws all it needs from torch's own stream, which
-        is seeded here from the seed and the part's path, and left as it was.
+        """Initialise the part `name` as its library does.
+
+        `make()` builds it anew from torch's global generator, which is seeded from the seed and the part's path,
+        and restored afterwards.
         """
         self.foreigners.append(f"{self.path}.{name}" if self.path else name)
         part = getattr(self.module, name)
@@ -114,12 +116,12 @@ def _table(init: Init) -> None:
 
 
 def _recurrence(init: Init) -> None:
-    """As torch does it: an even spread that keeps a state's size."""
+    """Uniform, as in torch: it keeps the size of the state."""
     for name, _ in init.module.named_parameters(recurse=False):
         init.uniform(name, 1 / math.sqrt(init.module.hidden_size))
 
 
-# By exact type: a subclass may use its parameters otherwise, so it has to say so itself.
+# By exact type: a subclass may use its parameters differently, so it has to declare its own.
 RULES: dict[type[nn.Module], Callable[[Init], None]] = {
     nn.Linear: _matrix,
     nn.Embedding: _table,
@@ -136,9 +138,9 @@ RULES: dict[type[nn.Module], Callable[[Init], None]] = {
 
 
 def initialise(model: nn.Module, seed: int) -> nn.Module:
-    """Draw every parameter of `model` from (seed, path), in place, and return it.
+    """Draw every parameter of `model` from (seed, path), in place, and return the model.
 
-    On the meta device nothing is drawn, but the same refusals are made. Raises ValueError for a
+    On the meta device nothing is drawn, but the same errors are raised. Raises ValueError for a
     module with parameters of its own that declares no initial weights.
     """
     std = model.ctx.init_std if hasattr(model, "ctx") else 0.02
@@ -159,7 +161,7 @@ def initialise(model: nn.Module, seed: int) -> nn.Module:
             RULES[type(module)](init)
         else:
             raise ValueError(
-                f"{where} has weights ({', '.join(own)}) and declares no initial ones; give it "
+                f"{where} has parameters ({', '.join(own)}) and declares no initial weights; give it "
                 "`def init_weights(self, init)` that calls init.normal(name, std=...), init.zeros(name), ... "
                 f"or use one of: {', '.join(rule.__name__ for rule in RULES)}"
             )

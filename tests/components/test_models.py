@@ -72,7 +72,7 @@ def test_options_of_one_model() -> None:
         cross = factory("token_mixer", "attention", {"num_kv_heads": 1})
         mixers = [m for m in planned(name, cross=cross).modules() if getattr(m, "kv_heads", 0) == 1]
         assert len(mixers) == count
-        with pytest.raises(ValueError, match=r"model\.cross: Fourier cannot look at a memory"):
+        with pytest.raises(ValueError, match=r"model\.cross: Fourier cannot read a memory"):
             planned(name, cross=factory("token_mixer", "fourier"))
 
 

@@ -115,7 +115,7 @@ def test_explain_of_an_allowed_package(own, capsys):
 
 @pytest.mark.parametrize(
     ("choice", "words"),
-    [("silent", "declares no initial ones"), ("broken", "AttributeError"), ("torn", "cannot be imported")],
+    [("silent", "declares no initial weights"), ("broken", "AttributeError"), ("torn", "cannot be imported")],
 )
 def test_broken_components_are_refused_with_words(own, choice, words, capsys):
     assert typed(f"train norm={choice} 'allow=[ownpack]'") == 2

@@ -1,4 +1,4 @@
-"""DeepNorm: post-norm that weighs the stream more and starts what is added smaller, both by depth.
+"""DeepNorm: post-norm with a larger weight on the stream and smaller initial branches, both by depth.
 
 Source: Wang et al. 2022, DeepNet: Scaling Transformers to 1,000 Layers (arXiv 2203.00555), figure 2
 Reference: none in torch, timm or transformers (microsoft/torchscale has the authors')
@@ -28,7 +28,7 @@ from blockyard.contracts import Context, Memory, Rate, Seq
 
 
 def constants(ctx: Context) -> tuple[float, float]:
-    """alpha, the weight of the stream, and beta, the factor on initial weights: figure 2 of the paper."""
+    """Returns alpha, the weight of the stream, and beta, the factor on initial weights: figure 2 of the paper."""
     if ctx.peer is None:
         return (2 * ctx.depth) ** 0.25, (8 * ctx.depth) ** -0.25
     if ctx.causal:
@@ -38,13 +38,14 @@ def constants(ctx: Context) -> tuple[float, float]:
 
 
 class DeepNorm(BranchedBlock):
-    """beta is on values, hidden layers and outputs, not on queries and keys, instead of the 1 / sqrt(branches depth)
-    with which outputs start in other blocks. A mixer that does not say which of its weights carry content
-    (`ops.linear`) has it on its outputs alone.
+    """Post-norm for deep stacks. beta scales values, hidden layers and outputs, not queries and keys.
+
+    It replaces the factor 1 / sqrt(branches depth) on outputs of other blocks. In a mixer that does not tell which
+    of its weights carry content (`ops.linear`), it scales the outputs alone.
 
     Options:
-        dropout: rate on what each mixer adds, while training
-        drop_path: rate at which a sample skips a mixer of the last block while training; earlier ones less
+        dropout: dropout rate on the output of each mixer
+        drop_path: stochastic depth: rate at which a sample skips a branch of the last block; linearly less before it
     """
 
     needs_final_norm: ClassVar[bool] = False
@@ -65,10 +66,10 @@ class DeepNorm(BranchedBlock):
         self.expects_cross = ctx.peer is not None and ctx.causal
 
     def add_cross(self, ctx: Context, mixer: MixerFactory, norm: NormFactory) -> None:
-        """See `BranchedBlock`. Raises ValueError where no constants are known: outside a decoder beside an encoder."""
+        """As `BranchedBlock.add_cross`. Raises ValueError outside the decoder of an encoder-decoder."""
         if not self.expects_cross:
             raise ValueError(
-                "block DeepNorm has constants for cross-attention in a decoder beside an encoder only; "
+                "block DeepNorm has constants for cross-attention only in the decoder of an encoder-decoder; "
                 "use block=pre_norm or model=encoder_decoder"
             )
         super().add_cross(replace(ctx, gain=self.beta), mixer, norm)

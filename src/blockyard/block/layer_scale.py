@@ -1,4 +1,4 @@
-"""LayerScale: pre-norm whose branches join the stream through a learned factor for each channel, small at first.
+"""LayerScale: pre-norm with a learned factor on each channel of a branch, small at first.
 
 Source: Touvron et al. 2021, Going deeper with Image Transformers (arXiv 2103.17239), eq. 4 and section 2
 Reference: timm layers/layer_scale.py, LayerScale; timm models/vision_transformer.py, Block with init_values
@@ -24,7 +24,7 @@ from blockyard.weight_init import Init
 
 
 class Scale(nn.Module):
-    """A factor for each channel."""
+    """A learned factor for each channel."""
 
     def __init__(self, dim: int, start: float) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Scale(nn.Module):
         self.weight = nn.Parameter(torch.empty(dim))
 
     def init_weights(self, init: Init) -> None:
-        """The same small number everywhere."""
+        """The same small number in every channel."""
         init.constant("weight", self.start)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -41,12 +41,12 @@ class Scale(nn.Module):
 
 
 class LayerScale(BranchedBlock):
-    """Each block starts near the identity, and channels open one by one.
+    """Each block starts near the identity.
 
     Options:
-        start: of the factors; null takes the paper's by depth: 0.1 up to 18 blocks, 1e-5 up to 24, 1e-6 beyond
-        dropout: rate on what each mixer adds, while training
-        drop_path: rate at which a sample skips a mixer of the last block while training; earlier ones less
+        start: initial factor; null is the paper's by depth: 0.1 up to 18 blocks, 1e-5 up to 24, 1e-6 beyond
+        dropout: dropout rate on the output of each mixer
+        drop_path: stochastic depth: rate at which a sample skips a branch of the last block; linearly less before it
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class LayerScale(BranchedBlock):
         dropout: Rate = 0.0,
         drop_path: Rate = 0.0,
     ) -> None:
-        by_depth = 0.1 if ctx.depth <= 18 else 1e-5 if ctx.depth <= 24 else 1e-6
-        first = by_depth if start is None else start
+        paper_start = 0.1 if ctx.depth <= 18 else 1e-5 if ctx.depth <= 24 else 1e-6
+        factor = paper_start if start is None else start
         super().__init__(
-            ctx, token_mixer, channel_mixer, norm, dropout, drop_path, finish=partial(Scale, ctx.dim, first)
+            ctx, token_mixer, channel_mixer, norm, dropout, drop_path, finish=partial(Scale, ctx.dim, factor)
         )
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:

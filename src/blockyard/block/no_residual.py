@@ -1,4 +1,4 @@
-"""No residual: each mixer replaces the stream; what depth then does to tokens is the lesson.
+"""No residual: the output of each mixer replaces the stream, which shows what residual connections are for.
 
 Source: Dong et al. 2021, Attention is not all you need (arXiv 2103.03404), section 2: without skips a stack of
     attention makes all tokens alike, doubly exponentially fast
@@ -20,10 +20,10 @@ from blockyard.contracts import Context, Memory, Rate, Seq
 
 
 class NoResidual(BranchedBlock):
-    """A sample cannot skip a mixer here: nothing would be left of it.
+    """Pre-norm without residual connections. There is no stochastic depth: a skipped branch would leave nothing.
 
     Options:
-        dropout: rate on what each mixer gives, while training
+        dropout: dropout rate on the output of each mixer
     """
 
     def __init__(

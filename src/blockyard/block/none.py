@@ -1,6 +1,6 @@
-"""No block: for a model that stacks none.
+"""No block: for models without blocks.
 
-Source: nobody's; it says that a config has no blocks
+Source: none; it states that a config has no blocks
 Reference: torch.nn.Identity
 Equation: x
 Cost: nothing
@@ -17,7 +17,7 @@ from blockyard.contracts import Block, Context, Memory, Seq
 
 
 class NoBlock(Block):
-    """Leaves the stream alone; takes none of the parts that a block is made of.
+    """Returns the stream as it is, and builds none of the parts of a block.
 
     Options:
     """

@@ -1,4 +1,4 @@
-"""Parallel: both mixers read the same normalised stream and add to it together.
+"""Parallel: both mixers read the same normalised stream, and the sum of their outputs is added to it.
 
 Source: Wang and Komatsuzaki 2021, GPT-J-6B; Dehghani et al. 2023, ViT-22B (arXiv 2302.05442), section 2.1
 Reference: timm models/vision_transformer.py, ParallelScalingBlock
@@ -26,12 +26,12 @@ from blockyard.token_mixer._checks import check_call, check_context
 
 
 class Parallel(Block):
-    """Parameters and checkpoints are those of two mixers, fused or not: either loads the other.
+    """Both mixers in parallel. Parameters and checkpoints are the same fused or not, so each loads the other's.
 
     Options:
-        fused: join the first projections of both mixers into one matmul, and the last ones
-        dropout: rate on what the mixers add, while training
-        drop_path: rate at which a sample skips the last block while training; earlier ones less
+        fused: compute the input projections of both mixers in one matmul, and the output projections in another
+        dropout: dropout rate on the sum of the outputs of the mixers
+        drop_path: stochastic depth: rate at which a sample skips the last block; linearly less for blocks before it
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class Parallel(Block):
                 _check_projected(mixer)
 
     def add_cross(self, ctx: Context, mixer: MixerFactory, norm: NormFactory) -> None:
-        """A third mixer beside the two, which reads the memory; all share one norm."""
+        """Add a third mixer in parallel, which reads the memory; all three share one norm."""
         self.cross_mixer = mixer(replace(ctx, causal=False))
 
     @classmethod
     def fuses(cls, options: dict[str, Any]) -> bool:
-        """Where fused, both mixers must be projection, mix, projection."""
+        """Whether both mixers must be `Projected`: where `fused` is on."""
         return bool(options.get("fused", True))
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:

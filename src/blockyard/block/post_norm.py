@@ -1,4 +1,4 @@
-"""Post-norm: the stream is normalised after each mixer has added to it, as in the first transformer.
+"""Post-norm: the stream is normalised after each branch is added to it, as in the first transformer.
 
 Source: Vaswani et al. 2017, Attention Is All You Need (arXiv 1706.03762), section 3.1
 Reference: torch.nn.TransformerEncoderLayer with norm_first=False
@@ -21,12 +21,12 @@ from blockyard.contracts import Context, Memory, Rate, Seq
 
 
 class PostNorm(BranchedBlock):
-    """Its output is normalised already; deep ones want a warm-up.
+    """The original block. Its output is normalised; deep stacks need a warm-up.
 
     Options:
-        first_norm: normalise the stream before the first block too, as BERT does
-        dropout: rate on what each mixer adds, while training
-        drop_path: rate at which a sample skips a mixer of the last block while training; earlier ones less
+        first_norm: normalise the stream before the first block too, as in BERT
+        dropout: dropout rate on the output of each mixer
+        drop_path: stochastic depth: rate at which a sample skips a branch of the last block; linearly less before it
     """
 
     needs_final_norm: ClassVar[bool] = False

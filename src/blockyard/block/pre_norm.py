@@ -21,11 +21,11 @@ from blockyard.contracts import Context, Memory, Rate, Seq
 
 
 class PreNorm(BranchedBlock):
-    """The stream is never normalised, so the model does it once after the last block.
+    """The stream itself is not normalised, so the model has a final norm after the last block.
 
     Options:
-        dropout: rate on what each mixer adds, while training
-        drop_path: rate at which a sample skips a mixer of the last block while training; earlier ones less
+        dropout: dropout rate on the output of each mixer
+        drop_path: stochastic depth: rate at which a sample skips a branch of the last block; linearly less before it
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""ReZero: branches join the stream through one learned number each, zero at first.
+"""ReZero: each branch is multiplied by one learned number, zero at first.
 
 Source: Bachlechner et al. 2020, ReZero is All You Need (arXiv 2003.04887), eq. 1
 Reference: none in torch, timm or transformers
@@ -23,14 +23,14 @@ from blockyard.weight_init import Init
 
 
 class Gate(nn.Module):
-    """One learned factor."""
+    """One learned factor, zero at first."""
 
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(1))
 
     def init_weights(self, init: Init) -> None:
-        """Closed."""
+        """Zero."""
         init.zeros("weight")
 
     def forward(self, x: Tensor) -> Tensor:
@@ -39,11 +39,11 @@ class Gate(nn.Module):
 
 
 class ReZero(BranchedBlock):
-    """The model starts as the identity; in the first update only the gates have a gradient.
+    """The model starts as the identity, so in the first step only the gates have a gradient.
 
     Options:
-        dropout: rate on what each mixer adds, while training
-        drop_path: rate at which a sample skips a mixer of the last block while training; earlier ones less
+        dropout: dropout rate on the output of each mixer
+        drop_path: stochastic depth: rate at which a sample skips a branch of the last block; linearly less before it
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Sandwich: a norm before and one after each mixer, the second on what joins the stream.
+"""Sandwich: a norm before and after each mixer, the second on what is added to the stream.
 
 Source: Ding et al. 2021, CogView (arXiv 2105.13290), section 2.4 (Sandwich-LN)
 Reference: transformers Gemma2DecoderLayer
@@ -22,11 +22,11 @@ from blockyard.contracts import Context, Memory, Rate, Seq
 
 
 class Sandwich(BranchedBlock):
-    """What a branch adds has a size that no weight before the second norm decides.
+    """The second norm fixes the size of what a branch adds, whatever the weights before it.
 
     Options:
-        dropout: rate on what each mixer adds, while training
-        drop_path: rate at which a sample skips a mixer of the last block while training; earlier ones less
+        dropout: dropout rate on the output of each mixer
+        drop_path: stochastic depth: rate at which a sample skips a branch of the last block; linearly less before it
     """
 
     def __init__(

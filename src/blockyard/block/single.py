@@ -1,4 +1,4 @@
-"""Single: one norm and one mixer that does the work of both; the channel mixer is none.
+"""Single: one norm and one mixer that does the work of both; channel_mixer is none.
 
 Source: Hua et al. 2022, Transformer Quality in Linear Time (arXiv 2202.10447), section 2.2 (gated attention unit);
     Cheng et al. 2024, MONet (arXiv 2401.17992); with plain attention the attention-only models of Elhage et al. 2021
@@ -22,11 +22,11 @@ from blockyard.contracts import Context, Memory, Rate, Seq
 
 
 class Single(BranchedBlock):
-    """A memory is read in a branch of its own, with a norm of its own.
+    """One branch. Cross-attention, if any, is a second branch with a norm of its own.
 
     Options:
-        dropout: rate on what the mixer adds, while training
-        drop_path: rate at which a sample skips the last block while training; earlier ones less
+        dropout: dropout rate on the output of the mixer
+        drop_path: stochastic depth: rate at which a sample skips the last block; linearly less for blocks before it
     """
 
     single: ClassVar[bool] = True

@@ -4,22 +4,25 @@ A model is *tokenizer -> position -> blocks of (token mixer, channel mixer, norm
 a task is *data + objective*. Each of those words is a folder beside this one, a folder of
 `conf/`, and one class in a file of this one:
 
-    facts.py     what is known of data, tokens, a batch, a row
-    plans.py     data, tokenizer, objective, model, optimizer, schedule
-    modules.py   position, token and channel mixer, norm, block, head
-    ranges.py    the ranges of options
+    specs.py          what is known before any weight: of data, of tokens, of a position in the model
+    batch.py          what is known of a batch, and of the tokens of one forward pass
+    builders.py       data, tokenizer, objective, model, optimizer, schedule
+    modules.py        embedder, token and channel mixer, norm, block, head
+    position.py       position
+    option_types.py   the ranges of options
 
 Letters, the same in the whole project:
     B batch   N tokens   D width   H heads   K head width   A coordinate axes   V outputs
-    M tokens of the keys, where they differ from the queries'
+    M tokens of the keys, where they differ from those of the queries
 
-Two kinds of member exist. A *plan* (data, tokenizer, model, objective, optimizer, schedule) is
-cheap: it is built from its options alone and holds no weights. A *module* (position, token and
-channel mixer, norm, block, head) is built late, from a `Context` first and options after.
+Members are of two kinds. A *builder* (data, tokenizer, model, objective, optimizer, schedule) is cheap: it is
+built from its options alone and holds no weights. A *module* (position, token and channel mixer, norm, block,
+head) is built later, from a `Context` and its options.
 """
 
 from __future__ import annotations
 
+from blockyard.contracts.batch import Batch, Memory, Seq
 from blockyard.contracts.builders import (
     Architecture,
     DataModule,
@@ -40,14 +43,14 @@ from blockyard.contracts.modules import (
     Head,
     Norm,
     NoWeightDecay,
-    Position,
     Projected,
     TokenMixer,
     Traits,
     iter_blocks,
 )
 from blockyard.contracts.option_types import Count, CountOrZero, NonNegative, Positive, Rate
-from blockyard.contracts.specs import Batch, Context, DataSpec, Issue, Memory, Seq, TokenSpec, plural
+from blockyard.contracts.position import Position
+from blockyard.contracts.specs import Context, DataSpec, Issue, TokenSpec, plural
 
 __all__ = [
     "Architecture",

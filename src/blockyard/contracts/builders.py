@@ -1,4 +1,4 @@
-"""Plans: built from options alone, without weights. Data, tokenizer, objective, model, optimizer, schedule."""
+"""Builders: made from options alone, without weights. Data, tokenizer, objective, model, optimizer, schedule."""
 
 from __future__ import annotations
 
@@ -8,37 +8,39 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_c
 
 from torch import Tensor, nn
 
-from blockyard.contracts.modules import Block, ChannelMixer, Embedder, Head, Position, TokenMixer
-from blockyard.contracts.specs import Batch, Context, DataSpec, TokenSpec
+from blockyard.contracts.batch import Batch
+from blockyard.contracts.modules import Block, ChannelMixer, Embedder, Head, TokenMixer
+from blockyard.contracts.position import Position
+from blockyard.contracts.specs import Context, DataSpec, TokenSpec
 
 if TYPE_CHECKING:
     import torchmetrics
 
 
 class Split(Protocol):
-    """One part of a data set, from which whole batches are taken by number."""
+    """One part of a data set. Batches are taken from it by the indices of samples."""
 
     def __len__(self) -> int:
-        """How many samples."""
+        """Returns the number of samples."""
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """The samples `order` (B,) int64; `key` seeds augmentation, None leaves it out."""
+        """Returns the samples `order` (B,) int64; `key` seeds augmentation, None turns it off."""
 
 
 @runtime_checkable
 class Resizable(Protocol):
-    """A split that an evaluation can ask for longer rows.
+    """A split that can give longer sequences, for evaluation at lengths beyond training.
 
-    redrawn: False where rows are pieces of one text, which are then joined, so that the same tokens are asked
-        for at every length; True where rows follow a rule and as many are drawn anew at that length
+    redrawn: False where sequences are parts of one text, which are joined, so that the same tokens are predicted
+        at every length; True where sequences follow a rule, and as many new ones are drawn at that length
     """
 
     redrawn: bool
 
     def at_length(self, rows: int, factor: int) -> Split:
-        """The first `rows` rows, or as many new ones, `factor` times as long.
+        """Returns the first `rows` sequences, or as many new ones, `factor` times as long.
 
-        rows: at most as many as there are, and a multiple of `factor` where they are joined
+        rows: at most the number of sequences, and a multiple of `factor` where they are joined
         """
 
 
@@ -53,8 +55,8 @@ class Splits(NamedTuple):
 class DataModule(ABC):
     """A data set. `spec` is known before any file is read.
 
-    Lightning sees it through `engine.loader.Loaders`; it is no LightningDataModule itself so that
-    `check` and `explain` need not import Lightning.
+    Lightning gets it through `engine.loader`. It is not a LightningDataModule itself, so that `check` and
+    `explain` need not import Lightning.
     """
 
     batch_size: int
@@ -63,56 +65,56 @@ class DataModule(ABC):
     @property
     @abstractmethod
     def spec(self) -> DataSpec:
-        """Known from the options; at most a folder is listed."""
+        """What the options say; at most a folder is listed."""
 
     def missing(self) -> str | None:
-        """What is not on the disk and how to get it, or None. Looks, never reads or fetches."""
+        """Returns what is missing on the disk and how to get it, or None. Reads and downloads nothing."""
         return None
 
     def prepare(self) -> None:  # noqa: B027 - most data sets need nothing
-        """Fetch what was asked to be fetched. Called once on a machine, before `load`."""
+        """Download what the options allow. Called once on each machine, before `load`."""
 
     def token_name(self, symbol: int) -> str | None:
-        """What a symbol is called where tables and pictures show it; None where the tokenizer knows better."""
+        """Returns the name of a token id in tables and figures; None leaves it to the tokenizer."""
         return None
 
     @abstractmethod
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Read, split and encode. A trained tokenizer is fitted here, on the training part only."""
+        """Read, split and encode the data. A trained tokenizer is fitted here, on the training split only."""
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """A hash of the content that was loaded, recorded with the run. Valid after `load`."""
+        """Returns a hash of the loaded content, recorded with the run. Valid after `load`."""
 
 
 class Tokenizer(ABC):
     """How raw items become tokens. Names its `modality`; text tokenizers also encode and decode."""
 
     modality: ClassVar[str]
-    axes: ClassVar[int | None] = None  # of its tokens, where `spec` takes long to say it
+    axes: ClassVar[int | None] = None  # of its tokens, where computing `spec` takes long
     gives_features: ClassVar[bool] = False  # its embedder fills `Seq.features`
 
     @abstractmethod
     def spec(self, data: DataSpec) -> TokenSpec:
-        """The tokens of `data`. Raises ValueError where the shape does not fit the options.
+        """Returns the tokens of `data`. Raises ValueError if its shape does not suit the options.
 
-        Before `fit`, a trained tokenizer answers with the largest vocabulary it may come to.
+        Before `fit`, a trained tokenizer returns the largest vocabulary that it may learn.
         """
 
     @abstractmethod
     def embedder(self, ctx: Context) -> Embedder:
-        """The weights that turn inputs into vectors."""
+        """Returns the module that turns inputs into vectors."""
 
     def token_name(self, symbol: int) -> str | None:
-        """What a symbol is called where tables and pictures show it; None where nothing reads it alone."""
+        """Returns the name of a token id in tables and figures; None if it has none alone."""
         return None
 
     def state(self) -> dict[str, Any]:
-        """What `fit` learned, as plain JSON; saved with the run."""
+        """Returns what `fit` learned, as plain JSON; saved with the run."""
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:  # noqa: B027
-        """The inverse of `state`."""
+        """Restore what `state` returned."""
 
 
 class TextTokenizer(Tokenizer):
@@ -122,18 +124,18 @@ class TextTokenizer(Tokenizer):
 
     @abstractmethod
     def fit(self, texts: Iterable[str]) -> None:
-        """Learn the vocabulary from the training part. Deterministic; cached by content."""
+        """Learn the vocabulary from the training split. Deterministic; cached by content."""
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """Symbols of `text`. Unknown symbols become the tokenizer's unknown symbol."""
+        """Returns the token ids of `text`. Unknown characters become the tokenizer's unknown token."""
 
     @abstractmethod
     def decode(self, symbols: list[int]) -> str:
-        """Text of `symbols`; the inverse of `encode` for known symbols."""
+        """Returns the text of token ids; the inverse of `encode` for known characters."""
 
     def token_name(self, symbol: int) -> str | None:
-        """The text of the symbol alone, where it has any."""
+        """Returns the text of the token alone, if it has any."""
         try:
             return self.decode([symbol]) or None
         except (ValueError, KeyError, IndexError, OverflowError):
@@ -141,62 +143,62 @@ class TextTokenizer(Tokenizer):
 
 
 class Objective(ABC):
-    """What is asked of a model, and how the answer is judged."""
+    """The task of a model: its target, its loss and its metrics."""
 
-    needs_causal: ClassVar[bool | None] = None  # True, False, or None where both will do
+    needs_causal: ClassVar[bool | None] = None  # True, False, or None where either will do
     takes: ClassVar[str]  # "token" or "sequence": what the head must give
-    target: ClassVar[str | None] = None  # what the data must bring; None where it is made here
-    modality: ClassVar[str | None] = None  # the only modality it is for, or None
-    needs_source: ClassVar[bool] = False  # it is about a row that is written from another one
+    target: ClassVar[str | None] = None  # what the data must provide; None where it is made here
+    modality: ClassVar[str | None] = None  # the only modality that it takes, or None
+    needs_source: ClassVar[bool] = False  # it predicts one sequence from another
 
     @abstractmethod
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
-        """V, the width of the head."""
+        """Returns V, the width of the head."""
 
     def tokens(self, tokens: TokenSpec) -> TokenSpec:
-        """The tokens as the model sees them: the tokenizer's, and what this objective adds to them.
+        """Returns the tokens of the model: the tokenizer's, and those that this objective adds.
 
-        Asked again whenever the tokenizer has learned its vocabulary, and before any `prepare`.
+        Called again when the tokenizer has learned its vocabulary, and before any `prepare`.
         """
         return tokens
 
     def prepare(self, batch: Batch, key: int | None = None) -> Batch:
-        """The batch as the model and the loss see it. Whatever is drawn is a hash of (key, sample).
+        """Returns the batch for the model and the loss. Whatever is random in it is a hash of (key, sample).
 
-        key: in training a number that follows from (seed, epoch, step) alone, the same in every process
-            and for every piece of an update; None takes one fixed draw for each sample, so that
-            evaluation gives the same figures whenever and however it is run
+        key: in training a number that depends on (seed, epoch, step) alone, the same in every process
+            and for every micro-batch of a step; None draws the same for a sample every time, so that
+            evaluation gives the same values whenever and however it is run
         """
         return batch
 
     @abstractmethod
     def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Mean loss, a scalar, in nats where it is a likelihood. prediction: (B, V) or (B, N, V)."""
+        """Returns the mean loss, a scalar, in nats where it is a likelihood. prediction: (B, V) or (B, N, V)."""
 
     @abstractmethod
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
-        """Fresh metrics for one pass over a split, fed with (prediction, target).
+        """Returns new metrics for one pass over a split, updated with (prediction, target).
 
-        `split` may bring facts that a metric needs, such as `bytes_per_token` of a text.
+        `split` may have facts that a metric needs, such as `bytes_per_token` of a text.
         """
 
     @abstractmethod
     def best(self) -> tuple[str, str]:
-        """The validation metric that chooses a checkpoint, and "min" or "max"."""
+        """Returns the validation metric that selects a checkpoint, and "min" or "max"."""
 
     def directions(self, split: Split | None = None) -> dict[str, str]:
-        """The better direction of each metric, "min" or "max", as its class declares `higher_is_better`.
+        """Returns the better direction of each metric, "min" or "max", as its class declares `higher_is_better`.
 
-        A metric that declares none is left out; the one that chooses is always there.
+        A metric that declares none is left out; the one of `best` is always there.
         """
         declared = {name: metric.higher_is_better for name, metric in self.metrics(split).items()}
-        found = {name: "max" if better else "min" for name, better in declared.items() if better is not None}
+        directions = {name: "max" if better else "min" for name, better in declared.items() if better is not None}
         name, mode = self.best()
-        return {**found, name: mode}
+        return {**directions, name: mode}
 
 
 class Parts(NamedTuple):
-    """The checked factories a model is built from. All but `embedder` take a Context."""
+    """The checked factories from which a model is built. Each takes a Context first."""
 
     embedder: Callable[[Context], Embedder]
     position: Callable[[Context], Position]
@@ -211,38 +213,38 @@ class Architecture(ABC):
     """The shape of a model: how parts are stacked. Holds the sizes, makes the Context."""
 
     causal: ClassVar[bool]
-    takes_source: ClassVar[bool] = False  # an encoder reads a second row beside the one that is predicted
-    crosses: ClassVar[bool] = False  # its blocks need a branch of their own that reads the other row
-    latents: ClassVar[bool] = False  # its blocks run over learned vectors that lie nowhere, not over the tokens
-    stacks: ClassVar[bool] = True  # it has blocks; one without takes `none` for every part of a block
+    takes_source: ClassVar[bool] = False  # an encoder reads a second sequence
+    crosses: ClassVar[bool] = False  # its blocks need a branch that reads the other sequence
+    latents: ClassVar[bool] = False  # its blocks run over learned vectors without coordinates
+    stacks: ClassVar[bool] = True  # it has blocks; without them, every part of a block is `none`
 
     @abstractmethod
     def context(self, data: DataSpec, tokens: TokenSpec, outputs: int) -> Context:
-        """The Context of this architecture over `data`."""
+        """Returns the Context of this architecture over `data`."""
 
     def mixing(self, ctx: Context) -> Context:
-        """Where token mixers are built: among the tokens, unless its blocks run over something else."""
+        """Returns the Context of token mixers: that of the tokens, unless the blocks run over something else."""
         return ctx
 
     @abstractmethod
     def build(self, ctx: Context, parts: Parts) -> nn.Module:
-        """The model: forward(inputs, lengths=None, segment=None, cache=None) -> prediction.
+        """Returns the model: forward(inputs, lengths=None, segment=None, cache=None) -> prediction.
 
-        One with an encoder of its own takes `source` and `source_lengths` too.
+        A model with an encoder and a decoder also takes `source` and `source_lengths`.
         """
 
 
 class OptimizerBuilder(ABC):
-    """Which parameters are updated how."""
+    """How parameters are updated."""
 
     @abstractmethod
     def build(self, model: nn.Module) -> Any:
-        """A torch optimizer over every trainable parameter of `model`."""
+        """Returns a torch optimizer over every trainable parameter of `model`."""
 
 
 class Schedule(ABC):
-    """A factor on the learning rate."""
+    """A factor on the learning rate over time."""
 
     @abstractmethod
     def factor(self, step: int, total: int) -> float:
-        """The factor for update number `step` (from 0) of `total`; 1.0 is the full rate."""
+        """Returns the factor at step `step` (from 0) of `total`; 1.0 is the full learning rate."""

@@ -1,4 +1,4 @@
-"""Modules: built from a Context, then options. Embedder, position, mixers, norm, block, head."""
+"""Modules: built from a Context, then options. Embedder, token and channel mixers, norm, block, head."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from blockyard.contracts.specs import Context, Memory, Seq
+from blockyard.contracts.batch import Memory, Seq
+from blockyard.contracts.specs import Context
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What a token mixer can do. Each is tested for every choice that declares it.
+    """What a token mixer can do. Every trait is tested for every choice that declares it.
 
-    causal: it can keep the future from past outputs; bidirectional: it can run without
-    any_length: it takes rows of any number of tokens; otherwise exactly `tokens.max_len` + prefix
-    padding: a padded row gives what the row gives alone
-    packing: several segments in a row give what each gives alone
-    cross: it can take `memory`
-    prefix: class and register tokens take part
+    causal: it can run so that no output depends on later tokens; bidirectional: it can run without that
+    any_length: it takes any number of tokens; otherwise exactly `tokens.max_len` + prefix
+    padding: padding does not change the outputs of real tokens
+    packing: several segments in one sequence give what each gives alone
+    cross: it can take a `memory`
+    prefix: it can mix class and register tokens
     equivariant: without positions, permuting tokens permutes outputs
-    axes: the numbers of coordinate axes it can work on; 0 is a set of tokens without places
+    axes: the numbers of coordinate axes that it can take; 0 is a set of tokens without coordinates
     ports: what it offers to a position scheme: "queries_and_keys", "scores"
-    reads_features: it mixes by `Seq.features`, which the tokenizer must give
+    reads_features: it mixes by `Seq.features`, which the tokenizer must provide
     """
 
     causal: bool = False
@@ -43,9 +44,9 @@ class Traits:
 class Embedder(nn.Module):
     """Inputs to vectors: forward(inputs, lengths, segment, start) -> x (B, N, D), Seq.
 
-    `start` is the index of the first token, for a stream that is decoded piece by piece.
-    `table` is the (V, D) matrix of symbol vectors where there is one; a tied head shares it. `scale` is what
-    its vectors are multiplied by as they enter the stream, which the head does not share.
+    start: the index of the first token, for a sequence that is decoded in several calls
+    table: the (V, D) matrix of token vectors, where there is one; a tied head shares it
+    scale: the factor on its vectors as they enter the stream, which the head does not share
     """
 
     table: nn.Parameter | None
@@ -57,101 +58,41 @@ class Embedder(nn.Module):
         self.register_parameter("table", None)
 
 
-class Position(nn.Module):
-    """Where tokens lie. Each hook is the identity unless overridden and named in `acts_on`.
-
-    Hooks are functions of coordinates, never of lengths. They never see prefix tokens.
-
-    width: channels that `embed` appends; the embedder is then built for D - width, the stream stays D wide
-    length_scale: how many times longer than in training the rows of an evaluation are, set by it where the scheme
-        `scales_length`; the model divides the coordinates of a bounded scheme by it, any other reads it itself
-    """
-
-    acts_on: ClassVar[frozenset[str]] = frozenset()  # of "embed", "rotate", "bias"
-    axes: ClassVar[frozenset[int]] = frozenset({1, 2})
-    relative: ClassVar[bool] = False  # moving all coordinates by one vector changes nothing
-    bounded: ClassVar[bool] = False  # knows no coordinate beyond `tokens.grid`
-    length_advice: ClassVar[str] = (
-        ""  # advice on the option with which a bounded one reads longer rows, where it has one
-    )
-    needs_causal: ClassVar[bool] = False  # it is for models that look back only
-
-    width: int = 0
-    length_scale: float = 1.0
-
-    @property
-    def scales_length(self) -> bool:
-        """Whether it reads longer rows than those of training as if they were shorter, by a fixed factor."""
-        return False
-
-    # The port of the mixer that each hook needs; `embed` acts before the blocks and needs none.
-    needs: ClassVar[dict[str, str]] = {"rotate": "queries_and_keys", "bias": "scores"}
-
-    @classmethod
-    def concatenates(cls, options: dict[str, Any]) -> bool:
-        """Whether `width` is not 0 under these options."""
-        return False
-
-    def embed(self, x: Tensor, coords: Tensor) -> Tensor:
-        """x (B, N, D - width), coords (B|1, N, A) -> (B, N, D)."""
-        return x
-
-    def rotate(self, q: Tensor, k: Tensor, q_coords: Tensor, k_coords: Tensor) -> tuple[Tensor, Tensor]:
-        """q (B, H, N, K), k (B, H', M, K), coordinates (B|1, N or M, A) -> q, k of the same shapes.
-
-        K is the `key_width` of the mixer, which may differ from layer to layer.
-        """
-        return q, k
-
-    def check_width(self, width: int) -> None:
-        """Raises ValueError where queries and keys of this K cannot be rotated; asked before anything runs."""
-
-    def bias(self, head: Tensor, q_coords: tuple[Tensor, ...], k_coords: tuple[Tensor, ...]) -> Tensor:
-        """What is added to the scores, elementwise over broadcast shapes.
-
-        head: int64 of any shape; q_coords, k_coords: one tensor for each of the A axes. All shapes
-        broadcast against each other, and the result has the broadcast shape. Written so that the
-        same lines give a whole (B|1, H, N, M) table and one entry inside a FlexAttention score
-        function, where every tensor is a single number: no matmul, no reduction, no reshape.
-        """
-        raise AssertionError("only called where acts_on names 'bias'")
-
-
 class TokenMixer(nn.Module):
-    """Mixes tokens of one row: forward(x, seq, cache=None, memory=None) -> (B, N, D).
+    """Mixes the tokens of a sequence: forward(x, seq, cache=None, memory=None) -> (B, N, D).
 
-    One that is `empty` adds nothing: a block leaves its branch out, and the norm of it.
+    An `empty` mixer adds nothing: a block leaves out its branch and the norm of the branch.
 
-    A mixer that can decode token by token has `init_cache(batch_size) -> cache`; its forward then
-    appends to the cache it is given. Every cache, of keys and values or of a state, has `bytes`, what it
-    fills now, and `reorder(order)`, after which row i of the batch is what row order[i] was; order (B',)
-    int64 may repeat rows and leave some out (a beam search does both).
+    A mixer that can decode token by token has `init_cache(batch_size) -> cache`, and its forward appends to
+    the cache that it is called with. Every cache, of keys and values or of a state, has `bytes`, its size, and
+    `reorder(order)`, which makes sequence i of the batch what sequence order[i] was; order (B',) int64 may
+    repeat sequences and leave some out, as a beam search does.
 
     A mixer that can share matmuls in a parallel block is `Projected`.
 
-    Where an option changes the traits, `traits_for` says so before anything is built, and the
-    constructor sets `self.traits` to the same before it checks its Context.
+    If an option changes the traits, override `traits_for`, which is called before anything is built, and set
+    `self.traits` to the same in the constructor before it checks its Context.
     """
 
     traits: Traits = Traits()
     empty: ClassVar[bool] = False
-    hidden_multiple: ClassVar[int] = 1  # its `expansion`, where it has one, makes hidden channels in multiples of it
+    hidden_multiple: ClassVar[int] = 1  # `expansion`, if it is an option, rounds hidden channels to a multiple of it
     key_width: int | None = None  # of the queries and keys that positions rotate; None: D / H
 
     @classmethod
     def traits_for(cls, options: dict[str, Any]) -> Traits:
-        """The traits under these options; override where an option changes them."""
+        """Returns the traits under these options; override if an option changes them."""
         return cls.traits
 
     @classmethod
     def has(cls, method: str, options: dict[str, Any]) -> bool:
-        """Whether what is built with these options has a method that not every mixer has: init_cache, mix."""
+        """Whether the mixer has, under these options, a method that not every mixer has: init_cache, mix."""
         return callable(getattr(cls, method, None))
 
     def prepare(self, x: Tensor, seq: Seq) -> None:
-        """Called with a row before it enters the blocks: put into `seq.memo` what layers can share.
+        """Put into `seq.memo` what layers can share. Called before a sequence enters the blocks.
 
-        Not called for pieces that follow a cache. An answer may not depend on it.
+        It is not called for tokens that follow a cache, or while compiling. Outputs must not depend on it.
         """
 
     def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
@@ -162,11 +103,11 @@ class TokenMixer(nn.Module):
 class ChannelMixer(nn.Module):
     """Mixes the channels of each token alone: forward(x) -> (B, N, D).
 
-    One that is `empty` adds nothing: a block leaves its branch out, and the norm of it.
+    An `empty` mixer adds nothing: a block leaves out its branch and the norm of the branch.
     """
 
     empty: ClassVar[bool] = False
-    hidden_multiple: ClassVar[int] = 1  # as of a token mixer
+    hidden_multiple: ClassVar[int] = 1  # as for a token mixer
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, N, D) -> (B, N, D)."""
@@ -174,9 +115,9 @@ class ChannelMixer(nn.Module):
 
 
 class Norm(nn.Module):
-    """Any module of one Context is a norm, and takes each token alone, unless it is this and declares more.
+    """A norm that declares something. Any module built from a Context can be a norm, of each token alone.
 
-    across_tokens: while training, its statistics are taken over the tokens of all rows together
+    across_tokens: in training, its statistics are taken over the tokens of all sequences together
     """
 
     across_tokens: ClassVar[bool] = False
@@ -184,19 +125,19 @@ class Norm(nn.Module):
 
 @runtime_checkable
 class NoWeightDecay(Protocol):
-    """A module some of whose own parameters are no maps, although they have two dimensions or more.
+    """A module with parameters of two or more dimensions that are not linear maps, such as a bias for each token.
 
-    no_weight_decay: their names, such as a bias for each token; weight decay leaves them alone, and Muon too.
-        What has one dimension, and the tables of embedders and positions, need not be named
+    no_weight_decay: their names; weight decay and Muon leave them out. Parameters of one dimension, and the tables
+        of embedders and positions, need not be named
     """
 
     no_weight_decay: ClassVar[frozenset[str]]
 
 
 class Projected(Protocol):
-    """A mixer that is projection, something without big matmuls, projection.
+    """A mixer of the form projection, mixing, projection.
 
-    forward(x, ...) == proj_out(mix(proj_in(x), ...)); a parallel block concatenates the
+    forward(x, ...) == proj_out(mix(proj_in(x), ...)), and a parallel block can concatenate the
     projections of two such mixers. `mix` takes (h, seq, cache) in a token mixer, (h) in a
     channel mixer.
     """
@@ -213,17 +154,17 @@ class Block(nn.Module):
     """
 
     needs_final_norm: ClassVar[bool] = True
-    empty: ClassVar[bool] = False  # it is no block: for a model that stacks none
-    single: ClassVar[bool] = False  # has a place for a token mixer only: the channel mixer must be empty
+    empty: ClassVar[bool] = False  # not a block: for a model without blocks
+    single: ClassVar[bool] = False  # takes a token mixer only: the channel mixer must be empty
 
     def add_cross(
         self, ctx: Context, mixer: Callable[[Context], TokenMixer], norm: Callable[[Context], nn.Module]
     ) -> None:
-        """A further branch, which alone reads the `memory` from now on; without it the token mixer does.
+        """Add a branch that reads the `memory`; without one, the token mixer reads it.
 
-        Raises ValueError where the block has no place for one.
+        Raises ValueError if the block cannot have one.
         """
-        raise ValueError(f"block {type(self).__name__} has no place for cross-attention; use block=pre_norm")
+        raise ValueError(f"block {type(self).__name__} cannot have a cross-attention branch; use block=pre_norm")
 
     @classmethod
     def fuses(cls, options: dict[str, Any]) -> bool:
@@ -243,9 +184,9 @@ class Head(nn.Module):
         return False
 
     def tie(self, embedder: Embedder) -> None:
-        """Share what is to be shared with `embedder`; called once, when the model is built."""
+        """Share weights with `embedder`, if the options say so. Called once, when the model is built."""
 
 
 def iter_blocks(model: nn.Module) -> Iterator[Block]:
-    """Every block of a model, in order."""
+    """Returns every block of a model, in order."""
     return (module for module in model.modules() if isinstance(module, Block))

@@ -1,4 +1,4 @@
-"""Ranges of options: a part of a constructor's signature, from which `check` reads them."""
+"""Types of options with a range. `check` reads them from a constructor's signature."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ Count = Annotated[int, Ge(1)]
 CountOrZero = Annotated[int, Ge(0)]
 Positive = Annotated[float, Gt(0), AllowInfNan(False)]
 NonNegative = Annotated[float, Ge(0), AllowInfNan(False)]
-Rate = Annotated[float, Ge(0), Lt(1)]  # dropout and its like
+Rate = Annotated[float, Ge(0), Lt(1)]  # of dropout

@@ -1,4 +1,4 @@
-"""Class and register tokens: learned vectors in front of every row.
+"""Class and register tokens: learned vectors in front of every sequence.
 
 Source: Devlin et al. 2019, BERT (arXiv 1810.04805); Darcet et al. 2024, Vision Transformers Need Registers
 (arXiv 2309.16588)
@@ -19,12 +19,12 @@ from blockyard.weight_init import Init
 
 @dataclass(frozen=True)
 class Prefix:
-    """How many learned tokens stand in front, the class token first."""
+    """The learned tokens in front of every sequence, the class token first."""
 
     class_token: bool = False
     registers: CountOrZero = 0
 
-    # pydantic would let a misspelt key pass.
+    # By default pydantic ignores a misspelt key.
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
     def __len__(self) -> int:
@@ -38,7 +38,7 @@ NO_PREFIX = Prefix()
 
 
 class PrefixTokens(nn.Module):
-    """Puts the learned tokens in front of a row, and their facts in front of its facts."""
+    """Puts the learned tokens in front of a sequence, and their facts in front of its facts."""
 
     def __init__(self, ctx: Context, prefix: Prefix) -> None:
         super().__init__()
@@ -52,15 +52,15 @@ class PrefixTokens(nn.Module):
         init.normal("registers")
 
     def forward(self, x: Tensor, seq: Seq) -> tuple[Tensor, Seq]:
-        """x (B, N, D) -> (B, prefix + N, D), and its facts.
+        """x (B, N, D) -> (B, prefix + N, D), and the facts of all tokens.
 
-        Prefix tokens are earlier than all others, real, of no document, and at coordinates zero that
+        Prefix tokens precede all others, are real, belong to no document, and have coordinates zero, which
         no position scheme reads.
         """
         learned = torch.cat([p for p in (self.class_token, self.registers) if p is not None])  # (prefix, D)
         x = torch.cat([learned.to(x.dtype).expand(x.shape[0], -1, -1), x], dim=1)  # (B, prefix + N, D)
         first = torch.arange(self.num, device=seq.index.device)
-        longer = Seq(
+        prefixed = Seq(
             index=torch.cat([first, seq.index + self.num]),
             coords=F.pad(seq.coords, (0, 0, self.num, 0)),
             valid=None if seq.valid is None else F.pad(seq.valid, (self.num, 0), value=True),
@@ -70,4 +70,4 @@ class PrefixTokens(nn.Module):
             position=seq.position,
             features=None if seq.features is None else F.pad(seq.features, (0, 0, self.num, 0)),
         )
-        return x, longer
+        return x, prefixed

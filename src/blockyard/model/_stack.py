@@ -1,4 +1,4 @@
-"""Sizes that architectures share."""
+"""The sizes that architectures share."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.model._transformer import Transformer
 from blockyard.token_mixer.attention import Attention
 
-CROSS: Callable[[Context], TokenMixer] = partial(Attention)  # what looks at another row where nothing else is named
+CROSS: Callable[[Context], TokenMixer] = partial(Attention)  # the default cross-attention mixer
 
 
 class Stack(Architecture):
-    """A stack of like blocks.
+    """A stack of equal blocks.
 
     Options:
         dim: channels of a token (D)
         depth: blocks
         heads: heads of attention (H); must divide dim
-        prefix: class_token, and a number of registers, learned tokens in front of every row
-        init_std: spread of initial weights, null means 1 / sqrt(D); what writes into the stream starts
-            smaller, by the square root of how many branches do
-        dropout: rate on the tokens as they enter the first block, while training
+        prefix: class_token, and a number of registers: learned tokens in front of every sequence
+        init_std: standard deviation of initial weights, null is 1 / sqrt(D); layers that write into the stream start
+            smaller, by the square root of the number of branches
+        dropout: dropout rate on the tokens as they enter the first block
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Stack(Architecture):
         self.prefix, self.init_std, self.dropout = prefix, init_std, dropout
 
     def context(self, data: DataSpec, tokens: TokenSpec, outputs: int) -> Context:
-        """The Context of this stack. Raises ValueError where the sizes do not divide."""
+        """Returns the Context of this stack. Raises ValueError if heads does not divide dim."""
         ctx = Context(
             dim=self.dim,
             depth=self.depth,
@@ -53,23 +53,23 @@ class Stack(Architecture):
             data=data,
             outputs=outputs,
             num_prefix=len(self.prefix),
-            # Unit inputs give unit outputs; what is added to the stream starts at the same size.
+            # Unit inputs give unit outputs, and vectors enter the stream at the same size.
             init_std=self.init_std or self.dim**-0.5,
         )
         assert ctx.head_dim > 0
         return ctx
 
     def build(self, ctx: Context, parts: Parts) -> nn.Module:
-        """The model of `ctx`. Raises ValueError where parts contradict each other."""
+        """Returns the model of `ctx`. Raises ValueError if its parts contradict each other."""
         return Transformer(ctx, parts, prefix=self.prefix, dropout=self.dropout)
 
 
 def crossing(factory: Callable[[Context], TokenMixer]) -> Callable[[Context], TokenMixer]:
-    """The factory of a mixer that is to look at a memory. Raises ValueError where its mixer cannot."""
-    held: Any = factory
-    if not held.func.traits_for(held.keywords).cross:
+    """Returns the factory of a cross-attention mixer. Raises ValueError if its mixer cannot read a memory."""
+    node: Any = factory
+    if not node.func.traits_for(node.keywords).cross:
         raise ValueError(
-            f"model.cross: {held.func.__name__} cannot look at a memory; use one that declares `cross`, such as "
+            f"model.cross: {node.func.__name__} cannot read a memory; use a mixer that declares `cross`, such as "
             "blockyard.token_mixer.attention.Attention"
         )
     return factory

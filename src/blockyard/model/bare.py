@@ -1,4 +1,4 @@
-"""Bare: no blocks; what the tokenizer makes goes straight to the head. With tokenizer=timm a plain CNN.
+"""Bare: no blocks; the tokens go straight to the head. With tokenizer=timm this is a plain CNN.
 
 Source: He et al. 2016, Deep Residual Learning (arXiv 1512.03385), for the CNN that tokenizer=timm makes of it
 Reference: timm.create_model
@@ -16,12 +16,12 @@ from blockyard.model._bare import Bare
 
 
 class BareModel(Architecture):
-    """The baseline of models with blocks: the parts of a block are all `none`, so that nothing is ignored.
+    """The baseline for models with blocks. The parts of a block are all `none`, so that no option is ignored.
 
     Options:
         dim: channels of a token (D)
-        init_std: spread of the head's initial weights, null means 1 / sqrt(D)
-        dropout: rate on the tokens, while training
+        init_std: standard deviation of the head's initial weights; null is 1 / sqrt(D)
+        dropout: dropout rate on the tokens
     """
 
     causal: ClassVar[bool] = False
@@ -31,7 +31,7 @@ class BareModel(Architecture):
         self.dim, self.init_std, self.dropout = dim, init_std, dropout
 
     def context(self, data: DataSpec, tokens: TokenSpec, outputs: int) -> Context:
-        """The Context of the tokenizer and the head."""
+        """Returns the Context of the tokenizer and the head."""
         return Context(
             dim=self.dim,
             depth=1,
@@ -44,5 +44,5 @@ class BareModel(Architecture):
         )
 
     def build(self, ctx: Context, parts: Parts) -> nn.Module:
-        """The model of `ctx`. Raises ValueError where parts contradict each other."""
+        """Returns the model of `ctx`. Raises ValueError if its parts contradict each other."""
         return Bare(ctx, parts, dropout=self.dropout)

@@ -1,4 +1,4 @@
-"""Decoder: blocks that look back only, so that a row can be continued token by token.
+"""Decoder: causal blocks, so that a sequence can be continued token by token.
 
 Source: Radford et al. 2019, Language Models are Unsupervised Multitask Learners
 Reference: transformers GPT2LMHeadModel
@@ -13,6 +13,6 @@ from blockyard.model._stack import Stack
 
 
 class Decoder(Stack):
-    """A token sees itself and what came before; `init_cache` and a cache in `forward` decode piece by piece."""
+    """A token sees itself and earlier tokens; with a cache from `init_cache`, `forward` takes the new tokens only."""
 
     causal: ClassVar[bool] = True

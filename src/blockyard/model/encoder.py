@@ -1,4 +1,4 @@
-"""Encoder: blocks that look both ways over a full row.
+"""Encoder: bidirectional blocks over a full sequence.
 
 Source: Vaswani et al. 2017, Attention Is All You Need (arXiv 1706.03762); Dosovitskiy et al. 2021 (arXiv 2010.11929)
 Reference: timm models/vision_transformer.py; transformers BertModel
@@ -13,6 +13,6 @@ from blockyard.model._stack import Stack
 
 
 class Encoder(Stack):
-    """Every token may see every other."""
+    """Every token may see every other token."""
 
     causal: ClassVar[bool] = False

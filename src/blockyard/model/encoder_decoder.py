@@ -1,6 +1,6 @@
-"""Encoder-decoder: blocks over a source row, and causal blocks that look at it through cross-attention.
+"""Encoder-decoder: blocks over a source, and causal blocks that read it through cross-attention.
 
-Source: Vaswani et al. 2017, Attention Is All You Need (arXiv 1706.03762), section 3.1; sharing the table of symbols
+Source: Vaswani et al. 2017, Attention Is All You Need (arXiv 1706.03762), section 3.1; sharing the table of tokens
     as in its section 3.4
 Reference: torch.nn.Transformer
 Cost: that of its blocks, and O(N M D) time a layer for cross-attention
@@ -24,16 +24,16 @@ from blockyard.model._stack import CROSS, Stack, crossing
 
 
 class EncoderDecoder(Stack):
-    """Learns from the true target, shifted by one (teacher forcing); writes token by token after the encoded source.
+    """Trains with teacher forcing and generates token by token.
 
-    A scheme of positions acts within each row, never between the two: in cross-attention there is none.
+    A position scheme acts within each sequence and never between the two: cross-attention has no positions.
 
     Options:
         depth: blocks of the decoder
-        encoder_depth: blocks of the encoder; null means as many as the decoder's
-        cross: the mixer that looks at the source, in every block of the decoder
+        encoder_depth: blocks of the encoder; null is the depth of the decoder
+        cross: the mixer that reads the source, in every block of the decoder
         shared: one embedder for source and target
-        dropout: rate on the tokens as they enter the first block of either row, while training
+        dropout: dropout rate on the tokens of either sequence as they enter the first block
     """
 
     causal: ClassVar[bool] = True
@@ -57,13 +57,13 @@ class EncoderDecoder(Stack):
         self.cross, self.shared = crossing(cross), shared
 
     def context(self, data: DataSpec, tokens: TokenSpec, outputs: int) -> Context:
-        """The Context of the decoder. Raises ValueError where the sizes do not divide."""
+        """Returns the Context of the decoder. Raises ValueError if heads does not divide dim."""
         return replace(super().context(data, tokens, outputs), peer=self.encoder_depth, branches=3)
 
     def build(self, ctx: Context, parts: Parts) -> nn.Module:
-        """The model of `ctx`. Raises ValueError where parts contradict each other, or the data has no source."""
+        """Returns the model of `ctx`. Raises ValueError if parts contradict each other, or the data has no source."""
         if ctx.data.source is None:
-            raise ValueError("model=encoder_decoder reads a source row and the data brings none; use model=decoder")
+            raise ValueError("model=encoder_decoder reads a source and the data has none; use model=decoder")
         source = replace(
             ctx,
             causal=False,

@@ -1,11 +1,11 @@
-"""Perceiver: a few learned vectors read the input once, and blocks run over those alone.
+"""Perceiver: a few learned vectors read the input once, and the blocks run over them alone.
 
 Source: Jaegle et al. 2021, Perceiver (arXiv 2103.03206), figure 1; Jaegle et al. 2022, Perceiver IO (arXiv 2107.14795),
-    section 3, for one reading and for answers by token
+    section 3, for reading once and for one output a token
 Reference: transformers PerceiverModel
-Cost: O(N M D) time to read N tokens with M latents, then that of its blocks over M tokens, whatever N
+Cost: O(N M D) time to read N tokens with M latents, then that of its blocks over M tokens, independent of N
 
-    tokens ----------+                          +--- tokens (where the head gives one answer a token)
+    tokens ----------+                          +--- tokens (if the head gives one output a token)
                      v                          v
     latents --> cross mixer --> blocks --> [cross mixer] --> head
 """
@@ -24,15 +24,15 @@ from blockyard.model._stack import CROSS, Stack, crossing
 
 
 class Perceiver(Stack):
-    """The depth costs the same however long the input is.
+    """The cost of the blocks does not depend on the length of the input.
 
-    Latents lie nowhere: positions are those of the input, put into its tokens before they are read.
+    Latents have no coordinates: positions are added to the tokens of the input before they are read.
 
     Options:
         depth: blocks over the latents
         num_latents: learned vectors (M)
-        cross: the mixer with which latents read tokens, and tokens latents
-        dropout: rate on the tokens before they are read, while training
+        cross: the mixer with which latents read tokens, and tokens read latents
+        dropout: dropout rate on the tokens before they are read
     """
 
     causal: ClassVar[bool] = False
@@ -53,10 +53,10 @@ class Perceiver(Stack):
         self.num_latents, self.cross = num_latents, crossing(cross)
 
     def mixing(self, ctx: Context) -> Context:
-        """Among the latents: as many for every row, and they lie nowhere."""
+        """Returns the Context of the latents: the same number for every sample, without coordinates."""
         data = replace(ctx.data, variable=False)
         return replace(ctx, tokens=TokenSpec((), count=self.num_latents), data=data)
 
     def build(self, ctx: Context, parts: Parts) -> nn.Module:
-        """The model of `ctx`. Raises ValueError where parts contradict each other."""
+        """Returns the model of `ctx`. Raises ValueError if its parts contradict each other."""
         return PerceiverModel(ctx, self.mixing(ctx), parts, cross=self.cross, dropout=self.dropout)

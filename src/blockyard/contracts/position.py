@@ -1,0 +1,66 @@
+"""Position: what a model knows of where its tokens are."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+
+class Position(nn.Module):
+    """A position scheme. Each hook is the identity unless it is overridden and named in `acts_on`.
+
+    Hooks are functions of coordinates, never of lengths, and never see prefix tokens.
+
+    width: channels that `embed` appends; the embedder then has D - width channels, and the stream is D wide
+    length_scale: how many times longer than in training the sequences of an evaluation are, which sets it if the
+        scheme `scales_length`. The model divides the coordinates of a bounded scheme by it; another scheme reads
+        it itself
+    """
+
+    acts_on: ClassVar[frozenset[str]] = frozenset()  # of "embed", "rotate", "bias"
+    axes: ClassVar[frozenset[int]] = frozenset({1, 2})
+    relative: ClassVar[bool] = False  # adding one vector to all coordinates changes nothing
+    bounded: ClassVar[bool] = False  # knows no coordinate beyond `tokens.grid`
+    length_advice: ClassVar[str] = ""  # the option with which a bounded scheme takes longer sequences, if it has one
+    needs_causal: ClassVar[bool] = False  # for causal models only
+
+    width: int = 0
+    length_scale: float = 1.0
+
+    # The port of the mixer that each hook needs; `embed` acts before the blocks and needs none.
+    needs: ClassVar[dict[str, str]] = {"rotate": "queries_and_keys", "bias": "scores"}
+
+    @property
+    def scales_length(self) -> bool:
+        """Whether it takes sequences longer than those of training by dividing coordinates by a constant factor."""
+        return False
+
+    @classmethod
+    def concatenates(cls, options: dict[str, Any]) -> bool:
+        """Whether `width` is not 0 under these options."""
+        return False
+
+    def embed(self, x: Tensor, coords: Tensor) -> Tensor:
+        """x (B, N, D - width), coords (B|1, N, A) -> (B, N, D)."""
+        return x
+
+    def rotate(self, q: Tensor, k: Tensor, q_coords: Tensor, k_coords: Tensor) -> tuple[Tensor, Tensor]:
+        """q (B, H, N, K), k (B, H', M, K), coordinates (B|1, N or M, A) -> q, k of the same shapes.
+
+        K is the `key_width` of the mixer, which may differ from layer to layer.
+        """
+        return q, k
+
+    def check_width(self, width: int) -> None:
+        """Raises ValueError if queries and keys of this K cannot be rotated. Called before any forward pass."""
+
+    def bias(self, head: Tensor, q_coords: tuple[Tensor, ...], k_coords: tuple[Tensor, ...]) -> Tensor:
+        """Returns what is added to the scores, elementwise over broadcast shapes.
+
+        head: int64 of any shape; q_coords, k_coords: one tensor for each of the A axes. All shapes
+        broadcast against each other, and the result has the broadcast shape. The same lines compute
+        a whole (B|1, H, N, M) table and one entry inside a FlexAttention score function, where every
+        tensor is a scalar: use no matmul, no reduction and no reshape.
+        """
+        raise AssertionError("only called where acts_on names 'bias'")
