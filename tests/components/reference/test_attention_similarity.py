@@ -17,6 +17,7 @@ from blockyard.contracts import DataSpec, Seq
 from blockyard.model._prefix import Prefix, PrefixTokens
 from blockyard.ops import maps
 from blockyard.ops.custom_weights import Rule, average, hard, weigh
+from blockyard.ops.visibility import FULL
 from blockyard.token_mixer.attention import Attention
 from blockyard.token_mixer.fixed_features import FixedFeatures
 from blockyard.token_mixer.hard_attention import HardAttention
@@ -143,8 +144,8 @@ def test_half_precision_does_not_create_ties(rule: Rule) -> None:
         return kept[-1]
 
     with torch.autocast("cpu", torch.bfloat16):
-        out = weigh(q, k, v, sequence(256), sequence(256), False, rule=listening)
-    exact = rule(q.float(), k.float(), sequence(256), sequence(256), False)
+        out = weigh(q, k, v, sequence(256), sequence(256), FULL, rule=listening)
+    exact = rule(q.float(), k.float(), sequence(256), sequence(256), FULL)
     assert_close(kept[0], exact, rtol=1e-6, atol=1e-9)
     assert_close(out, exact.to(torch.bfloat16) @ v)
     if rule is hard:
