@@ -20,6 +20,7 @@ from blockyard.errors import UserError
 from blockyard.ops import maps
 from blockyard.ops.attend import attend
 from blockyard.ops.kernel import record
+from blockyard.ops.visibility import FULL
 from blockyard.report.attention_maps import maps as reported
 from blockyard.report.load.run_record import read_run
 from blockyard.runs.start import create_run
@@ -114,7 +115,7 @@ def test_maps_of_every_kind_of_attention(tmp_path: Path, kind: str) -> None:
         apart = torch.arange(n)[:, None] - torch.arange(m)
         if kind.startswith("windowed"):
             prefix = one.seq.num_prefix
-            far = (apart.abs() >= one.window)[prefix:, prefix:]
+            far = (apart.abs() >= one.visibility.window)[prefix:, prefix:]
             assert far.any()
             assert weights[..., prefix:, prefix:][..., far].abs().max() == 0
             assert prefix == 0 or weights[..., :prefix, :].min() > 0 < weights[..., :prefix].min()
@@ -130,7 +131,7 @@ def test_maps_of_every_kind_of_attention(tmp_path: Path, kind: str) -> None:
 def test_a_mask_that_leaks_would_be_seen(tmp_path: Path) -> None:
     model, batch = model_and_batch(tmp_path, *KINDS["causal"])
     (one, _) = maps.attention(model, batch.inputs, batch.lengths, batch.segment)
-    one.causal = False
+    one.visibility = FULL
     weights = one.weights()
     with pytest.raises(AssertionError):
         torch.testing.assert_close(weights, weights.tril())
