@@ -1,10 +1,10 @@
-"""How long it takes, and how much memory, to plan a sweep of 10,000 cells.
+"""Measures the time and the memory of planning a sweep of 10,000 cells.
 
     python benchmarks/plan_10000.py [wide|tall|both]
 
 wide: 1,000 arms (a grid over four families of choices and learning rates) on 10 seeds
 tall: 10,000 arms (a grid over learning rates, weight decays and depths) on 1 seed
-Each is planned in a process of its own: composed, checked, saved and read again.
+Each case runs in its own process: the plan is composed, checked, saved and loaded again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 WIDE = """
-claim: Something among a thousand arms matters
+claim: One of a thousand arms is better
 base: [experiment=vit_digits]
 grid:
   block: [pre_norm, post_norm]
@@ -28,7 +28,7 @@ grid:
 seeds: 10
 """
 TALL = """
-claim: Something among ten thousand arms matters
+claim: One of ten thousand arms is better
 base: [experiment=vit_digits]
 grid:
   optimizer.lr: [{rates}]
@@ -47,33 +47,33 @@ def text(case: str) -> str:
 
 
 def plan(case: str) -> None:
-    """Plan a case in this process and print what it took."""
+    """Plan a case in this process and print time, file size and memory."""
     from blockyard.engine.system.peak_memory import resident_peak
-    from blockyard.sweep.plan.planner import make
+    from blockyard.sweep.plan.planner import make_plan
     from blockyard.sweep.plan.sweep_plan import SweepPlan
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{case}.yaml"
         file.write_text(text(case))
         started = time.perf_counter()
-        made = make(file, outputs=folder)
+        sweep = make_plan(file, outputs=folder)
         planned = time.perf_counter()
-        size = made.save().stat().st_size
-        again = SweepPlan.load(made.folder)
-        read = time.perf_counter()
-    assert len(made.cells) == 10_000, len(made.cells)
-    assert again.cells == made.cells
+        size = sweep.save().stat().st_size
+        loaded = SweepPlan.load(sweep.folder)
+        ended = time.perf_counter()
+    assert len(sweep.cells) == 10_000, len(sweep.cells)
+    assert loaded.cells == sweep.cells
     peak = resident_peak() / 2**20
     print(
-        f"{case}: {len(made.arms):,} arms, {len(made.cells):,} cells, planned in {planned - started:.1f} s, saved and "
-        f"read in {read - planned:.1f} s, plan.json {size / 1e6:.1f} MB, peak memory {peak:,.0f} MiB"
+        f"{case}: {len(sweep.arms):,} arms, {len(sweep.cells):,} cells, planned in {planned - started:.1f} s, "
+        f"saved and loaded in {ended - planned:.1f} s, plan.json {size / 1e6:.1f} MB, peak memory {peak:,.0f} MiB"
     )
 
 
 if __name__ == "__main__":
-    asked = sys.argv[1] if len(sys.argv) > 1 else "both"
-    if asked == "both":
+    case = sys.argv[1] if len(sys.argv) > 1 else "both"
+    if case == "both":
         for each in ("wide", "tall"):
             subprocess.run([sys.executable, __file__, each], check=True)
     else:
-        plan(asked)
+        plan(case)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import cloudpickle
 
-from blockyard.sweep.executor._warm import HEAVY
+from blockyard.sweep.executor._fork_server import HEAVY
 
 IMPORTED = [*HEAVY, "wandb", "tests.engine_runs"]
 

@@ -69,8 +69,8 @@ class Fake(Executor):
     score: config -> validation accuracy, or an exit code below 1000 with a reason
     """
 
-    def __init__(self, score: Callable[[dict[str, Any]], Any] = peak, places: int = 2) -> None:
-        self.score, self._places = score, places
+    def __init__(self, score: Callable[[dict[str, Any]], Any] = peak, capacity: int = 2) -> None:
+        self.score, self._capacity = score, capacity
         self.tasks: list[Task] = []
         self.waiting: list[Task] = []
 
@@ -81,11 +81,11 @@ class Fake(Executor):
         self.waiting.clear()
 
     @property
-    def places(self) -> int:
-        return self._places
+    def capacity(self) -> int:
+        return self._capacity
 
     def submit(self, task: Task) -> None:
-        assert len(self.waiting) < self._places
+        assert len(self.waiting) < self._capacity
         assert task.key not in {other.key for other in self.waiting}
         self.tasks.append(task)
         self.waiting.append(task)

@@ -8,12 +8,12 @@ import pytest
 
 from blockyard.config.compose import compose
 from blockyard.sweep.spec import override_text
-from blockyard.sweep.spec.arms import expand
+from blockyard.sweep.spec.arms import expand_arms
 
 
 def arms(kind: str, body: object) -> dict[str, tuple[str, ...]]:
     problems: list[str] = []
-    found = expand(kind, body, problems)
+    found = expand_arms(kind, body, problems)
     assert problems == []
     assert len({arm.name for arm in found}) == len(found)
     return {arm.name: arm.overrides for arm in found}
@@ -59,7 +59,7 @@ def test_named_levels_keep_their_names():
 
 def test_levels_know_their_factors():
     problems: list[str] = []
-    found = expand("grid", {"block": ["pre_norm"], "w": {"slim": ["model.dim=8"]}}, problems)
+    found = expand_arms("grid", {"block": ["pre_norm"], "w": {"slim": ["model.dim=8"]}}, problems)
     assert found[0].levels == {"block": "pre_norm", "w": "slim"}
 
 
@@ -89,12 +89,12 @@ def test_a_value_arrives_as_it_was_written(value):
     """Whatever a file holds is one override, and Hydra reads back the same value."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    override = OverridesParser.create().parse_override(override_text.word("name", value))
+    override = OverridesParser.create().parse_override(override_text.to_override("name", value))
     assert not override.is_sweep_override()
     assert override.value() == value
     assert type(override.value()) is type(value)
 
 
 def test_a_level_can_be_a_mapping():
-    word = override_text.word("model.prefix", {"class_token": True, "registers": 2})
+    word = override_text.to_override("model.prefix", {"class_token": True, "registers": 2})
     assert compose([word]).config["model"]["prefix"] == {"class_token": True, "registers": 2}

@@ -1,4 +1,4 @@
-"""Executors: where cells run, what they are given, and what becomes of them when their process dies."""
+"""Executors: where cells run, which devices they get, and what happens when their process dies."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from blockyard.runs.metrics_table import read_metrics
 from blockyard.runs.start import create_run
 from blockyard.runs.status import read_status
 from blockyard.sweep.execution.cell import execute
-from blockyard.sweep.execution.runner import run
+from blockyard.sweep.execution.runner import run_plan
 from blockyard.sweep.executor import build
-from blockyard.sweep.executor._slots import Places
+from blockyard.sweep.executor._slots import DeviceSlots
 from blockyard.sweep.executor.base import BUSY, Outcome, Task
 from blockyard.sweep.executor.local import LocalExecutor
 from blockyard.sweep.executor.slurm import SlurmExecutor
@@ -45,7 +45,7 @@ def until_ended(executor, count, seconds=90):
 # -- one cell, in this process ------------------------------------------------------------------------
 
 
-def test_a_cell_trains_once_and_speaks_into_its_log(tmp_path, capfd):
+def test_a_cell_trains_once_and_writes_its_log(tmp_path, capfd):
     made = plan(tmp_path, "callbacks=default")
     task = task_of(made)
     assert execute(task) == Outcome(task.key, 0)
@@ -57,7 +57,7 @@ def test_a_cell_trains_once_and_speaks_into_its_log(tmp_path, capfd):
     assert "".join(capfd.readouterr()) == ""
 
 
-def test_a_run_in_other_hands_is_busy(tmp_path):
+def test_a_run_that_another_process_holds_is_busy(tmp_path):
     made = plan(tmp_path)
     path = made.path(made.cells[0])
     path.parent.mkdir(parents=True)
@@ -85,7 +85,7 @@ def test_a_retry_whose_checkpoints_are_all_damaged_starts_anew(tmp_path):
     assert list(made.path(made.cells[0]).parent.glob(".replaced-s0-*"))
 
 
-def test_bad_input_that_only_a_run_sees_is_told(tmp_path):
+def test_bad_input_that_only_a_run_detects_is_reported(tmp_path):
     made = plan(tmp_path, changes={"pre_norm": {"trainer.accelerator": "gpu", "trainer.devices": 64}})
     outcome = execute(task_of(made))
     assert outcome.code == 2
@@ -101,30 +101,30 @@ def test_a_plan_of_another_version_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-# -- places -------------------------------------------------------------------------------------------
+# -- slots --------------------------------------------------------------------------------------------
 
 
 def config(devices=1, accelerator="auto", nodes=1):
     return {"trainer": {"devices": devices, "accelerator": accelerator, "num_nodes": nodes}}
 
 
-def test_gpus_go_to_the_least_loaded_and_to_so_many_cells_each():
-    places = Places(6, ["0", "1"], per_gpu=2)
-    taken = [places.take(config()) for _ in range(4)]
-    assert [gpus for _, gpus in taken] == [["0"], ["1"], ["0"], ["1"]]
-    assert places.take(config()) is None
-    places.give(taken[1])
-    assert places.take(config(accelerator="cpu")) == (1, [])  # a place, no GPU
+def test_gpus_go_to_the_least_loaded_with_a_limit_of_cells_each():
+    slots = DeviceSlots(6, ["0", "1"], per_gpu=2)
+    acquired = [slots.acquire(config()) for _ in range(4)]
+    assert [gpus for _, gpus in acquired] == [["0"], ["1"], ["0"], ["1"]]
+    assert slots.acquire(config()) is None
+    slots.release(acquired[1])
+    assert slots.acquire(config(accelerator="cpu")) == (1, [])  # a slot, no GPU
 
 
 def test_a_cell_of_several_devices_takes_as_many():
-    places = Places(2, ["0", "1"])
-    assert places.take(config(2)) == (2, ["0", "1"])
-    assert places.take(config(accelerator="cpu")) is None
-    assert Places(2, []).take(config(5)) == (2, [])  # more processes than cores: it runs alone
-    assert "64" in Places(2, ["0"]).problem(config(64))
-    assert "num_nodes=2" in Places(2, []).problem(config(nodes=2))
-    assert "no GPU" in Places(2, []).problem(config(accelerator="gpu"))
+    slots = DeviceSlots(2, ["0", "1"])
+    assert slots.acquire(config(2)) == (2, ["0", "1"])
+    assert slots.acquire(config(accelerator="cpu")) is None
+    assert DeviceSlots(2, []).acquire(config(5)) == (2, [])  # more processes than cores: it runs alone
+    assert "64" in DeviceSlots(2, ["0"]).problem(config(64))
+    assert "num_nodes=2" in DeviceSlots(2, []).problem(config(nodes=2))
+    assert "no GPU" in DeviceSlots(2, []).problem(config(accelerator="gpu"))
 
 
 # -- warm processes -----------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ EVEN = ("trainer.max_steps=400", "trainer.max_epochs=null", "trainer.eval_every=
 def here(tmp_path_factory):
     """What the cells find in this process."""
     made = plan(tmp_path_factory.mktemp("here"), *EVEN)
-    assert run(made, build("slurm", {"cluster": "debug"}), say=str) == 0
+    assert run_plan(made, build("slurm", {"cluster": "debug"}), say=str) == 0
     return figures(made)
 
 
@@ -246,7 +246,7 @@ def here(tmp_path_factory):
 def test_ray_finds_the_same(tmp_path, here):
     pytest.importorskip("ray")
     made = plan(tmp_path, *EVEN)
-    assert run(made, build("ray", {}, workers=2), say=str) == 0
+    assert run_plan(made, build("ray", {}, workers=2), say=str) == 0
     assert figures(made) == here
 
 
@@ -269,38 +269,6 @@ def test_a_job_of_submitit_that_is_cut_off_goes_on_and_finds_the_same(tmp_path, 
     assert figures(only) == {("pre_norm", 0): here["pre_norm", 0]}
 
 
-SBATCH = """#!/bin/sh
-cp "$1" "$(dirname "$0")/script.sh"
-echo Submitted batch job 77
-"""
-
-
-def test_what_sbatch_is_told(tmp_path, monkeypatch):
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    for name, text in {"sbatch": SBATCH, "srun": "#!/bin/sh\n", "sacct": "#!/bin/sh\necho 'JobID|State'\n"}.items():
-        (tools / name).write_text(text)
-        (tools / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(tools), prepend=os.pathsep)
-    options = {"partition": "gpu", "account": "lab", "gpus_per_node": 1, "mem_gb": 32, "timeout_min": 90}
-    more = {"setup": ["module load cuda"], "sbatch": ["mail-type=END"], "constraint": "a100", "cancel": False}
-    executor = build("slurm", {**options, **more}, workers=2)
-    executor.home = tmp_path / "home"
-    made = plan(tmp_path / "outputs")
-    with executor:
-        for index in range(4):
-            executor.submit(task_of(made, index))
-        executor.poll(0.0)
-    script = (tools / "script.sh").read_text()
-    for word in ("partition=gpu", "account=lab", "gpus-per-node=1", "mem=32GB", "time=90", "array=0-3%2"):
-        assert f"#SBATCH --{word}\n" in script
-    for word in ("mail-type=END", "constraint=a100", "signal=USR2@120", "cpus-per-task=4", "nodes=1"):
-        assert f"#SBATCH --{word}\n" in script
-    assert "\nmodule load cuda\n" in script
-    jobs = read_json(tmp_path / "home" / "submitit" / "jobs.json")
-    assert jobs == {cell.run: f"77_{number}" for number, cell in enumerate(made.cells)}
-
-
 def test_missing_packages_name_what_to_install(monkeypatch):
     for package, extra in (("ray", "ray"), ("submitit", "slurm")):
         monkeypatch.setitem(sys.modules, package, None)
@@ -308,7 +276,7 @@ def test_missing_packages_name_what_to_install(monkeypatch):
             build("ray" if extra == "ray" else "slurm", {})
 
 
-def test_without_slurm_the_way_out_is_told(tmp_path, monkeypatch):
+def test_without_slurm_the_message_names_an_alternative(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     executor = SlurmExecutor()
     executor.home = tmp_path
@@ -322,16 +290,16 @@ def test_without_slurm_the_way_out_is_told(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "options", "workers", "says"),
     [
-        ("locl", {}, None, "nearest: local"),
+        ("locl", {}, None, "did you mean local"),
         ("local", {"partition": "gpu"}, None, "executor.partition"),
-        ("slurm", {"partion": "gpu"}, None, "nearest: partition"),
-        ("slurm", {"timeout_min": 0}, None, "executor.timeout_min: 0 does not fit"),
+        ("slurm", {"partion": "gpu"}, None, "did you mean partition"),
+        ("slurm", {"timeout_min": 0}, None, "executor.timeout_min: invalid value 0"),
         ("slurm", {"timeout_min": 1}, None, "signal_delay_s=120"),
         ("local", {"gpus": [99]}, None, "no GPU 99"),
-        ("local", {}, 0, "executor.workers: 0 does not fit"),
+        ("local", {}, 0, "executor.workers: invalid value 0"),
     ],
 )
-def test_options_that_do_not_fit_are_named(name, options, workers, says):
+def test_invalid_options_are_named(name, options, workers, says):
     with pytest.raises(UserError, match=says):
         build(name, options, workers)
 
@@ -344,8 +312,8 @@ def test_all_problems_at_once():
 
 
 def test_workers_are_one_of_the_options():
-    assert build("local", {"gpus": None, "workers": 3}).places == 3
-    assert build("local", {"gpus": None}, workers=3).places == 3
+    assert build("local", {"gpus": None, "workers": 3}).capacity == 3
+    assert build("local", {"gpus": None}, workers=3).capacity == 3
 
 
 def test_a_run_takes_no_executor(capsys):

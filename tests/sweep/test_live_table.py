@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from blockyard.sweep.execution.cell_states import Standing
-from blockyard.sweep.execution.live_table import Screen
-from blockyard.sweep.execution.runner import Run
+from blockyard.sweep.execution.cell_states import CellState
+from blockyard.sweep.execution.live_table import SweepScreen
+from blockyard.sweep.execution.runner import PlannedRun
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.sweep import sweep_runs
 
@@ -27,10 +27,10 @@ class Once:
         self.console.print(drawn)
 
 
-def drawn(plan: SweepPlan, runs: list[Run], height: int = 30) -> str:
+def drawn(plan: SweepPlan, runs: list[PlannedRun], height: int = 30) -> str:
     """What the terminal shows."""
     shown = io.StringIO()
-    screen = Screen(plan, lambda text: None, live=True)
+    screen = SweepScreen(plan, lambda text: None, live=True)
     screen._display = Once(Console(file=shown, width=100, height=height, color_system=None))
     screen.show({cell.run: run for run in runs for cell in run.cells}, 2, last=True)
     return shown.getvalue()
@@ -41,16 +41,18 @@ def plan(tmp_path: Path) -> SweepPlan:
     return sweep_runs.plan(tmp_path)
 
 
-def standings(plan: SweepPlan, tmp_path: Path) -> list[Run]:
+def standings(plan: SweepPlan, tmp_path: Path) -> list[PlannedRun]:
     """Done, running, failed and queued, in the order of the cells."""
     running = tmp_path / "running"
     running.mkdir()
     (running / "metrics.csv").write_text("step,train/loss,epoch,seconds,val/accuracy\n1,2.0,0.5,1.0,0.25\n")
     config = {"trainer": {"max_steps": 4, "max_epochs": None}}
-    done = Run([plan.cells[0]], tmp_path, config, Standing("done", metrics={"test/accuracy": 0.875}), seconds=8.0)
-    own = Run([plan.cells[1]], running, config, Standing("running"), ours=True)
-    failed = Run([plan.cells[2]], tmp_path, config, Standing("failed", "loss is NaN"), tried=True)
-    return [done, own, failed, Run([plan.cells[3]], tmp_path, config, Standing("missing"))]
+    done = PlannedRun(
+        [plan.cells[0]], tmp_path, config, CellState("done", metrics={"test/accuracy": 0.875}), seconds=8.0
+    )
+    own = PlannedRun([plan.cells[1]], running, config, CellState("running"), submitted=True)
+    failed = PlannedRun([plan.cells[2]], tmp_path, config, CellState("failed", "loss is NaN"), ended=True)
+    return [done, own, failed, PlannedRun([plan.cells[3]], tmp_path, config, CellState("missing"))]
 
 
 def test_arms_stand_by_seeds_with_state_metric_and_time_left(plan: SweepPlan, tmp_path: Path) -> None:
@@ -64,7 +66,7 @@ def test_arms_stand_by_seeds_with_state_metric_and_time_left(plan: SweepPlan, tm
 
 def test_many_seeds_are_counted(tmp_path: Path) -> None:
     plan = sweep_runs.plan(tmp_path, seeds=tuple(range(9)))
-    runs = [Run([cell], tmp_path, {}, Standing("done" if cell.seed < 4 else "missing")) for cell in plan.cells]
+    runs = [PlannedRun([cell], tmp_path, {}, CellState("done" if cell.seed < 4 else "missing")) for cell in plan.cells]
     lines = drawn(plan, runs).splitlines()
     assert [line.split() for line in lines if "_norm" in line] == [
         ["pre_norm", "4", "done,", "5", "queued"],
@@ -75,7 +77,7 @@ def test_many_seeds_are_counted(tmp_path: Path) -> None:
 def test_arms_where_something_happens_come_first_on_a_low_terminal(tmp_path: Path) -> None:
     arms = {f"arm{number}": [f"optimizer.lr={number + 1}e-3"] for number in range(6)}
     plan = sweep_runs.plan(tmp_path, arms=arms, seeds=(0,))
-    runs = [Run([cell], tmp_path / cell.variant, {}, Standing("missing")) for cell in plan.cells]
-    runs[5].ours = True
+    runs = [PlannedRun([cell], tmp_path / cell.variant, {}, CellState("missing")) for cell in plan.cells]
+    runs[5].submitted = True
     shown = [line.split()[0] for line in drawn(plan, runs, height=8).splitlines() if line.lstrip().startswith("arm")]
     assert shown == ["arm", "arm5", "arm0", "arm1", "arm2"]

@@ -1,4 +1,4 @@
-"""Plans: every cell composed and judged beforehand, frozen, small on the disk."""
+"""Plans: every cell is composed and checked beforehand, frozen, and small on the disk."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from blockyard.config.check import check
-from blockyard.config.check_cache import CheckCache
 from blockyard.config.compose import compose
-from blockyard.config.compose_many import Composer
 from blockyard.sweep.plan import history, planner
+from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.spec.question import BadQuestion
 from tests.tiny import ROOT
@@ -31,7 +30,7 @@ seeds: [0, 4]
 def plan(tmp_path: Path, text: str, *overrides: str, name: str = "x") -> SweepPlan:
     path = tmp_path / f"{name}.yaml"
     path.write_text(text)
-    return planner.make(path, outputs=str(tmp_path / "out"), overrides=overrides, command=["test"])
+    return planner.make_plan(path, outputs=str(tmp_path / "out"), overrides=overrides, command=["test"])
 
 
 def refused(tmp_path: Path, text: str, *overrides: str) -> list[str]:
@@ -41,7 +40,7 @@ def refused(tmp_path: Path, text: str, *overrides: str) -> list[str]:
 
 
 def test_configs_are_those_that_compose_gives(tmp_path):
-    """Only what the planner says it pins may differ."""
+    """Only what the planner fixes may differ."""
     made = plan(tmp_path, GRID.replace("[1e-3, 3e-3]", "[3e-3]"), "model.init_std=0.1")
     base = ["experiment=vit_digits", "debug=fast", "model.depth=1", "model.dim=16", "model.heads=2", "logger=none"]
     arms = {arm.name: arm for arm in made.arms}
@@ -89,13 +88,13 @@ def test_a_plan_that_cannot_stand_is_refused(tmp_path):
     assert found[0].startswith("baseline fourier-rope-lr0.001: position with token_mixer")
     assert "metric" in refused(tmp_path, GRID + "metric: test/acuracy\n")[0]
     assert "nothing reads this key" in refused(tmp_path, GRID, "dim=3")[0]
-    assert "seed has no place here" in refused(tmp_path, GRID, "seed=3")[0]
+    assert "seed cannot be set here" in refused(tmp_path, GRID, "seed=3")[0]
 
 
 def test_two_arms_that_are_one_model_are_an_error(tmp_path):
     arms = "arms: {a: [block=pre_norm], b: [norm=rms], c: [model.dim=16, name=other]}"
     (found,) = refused(tmp_path, f"claim: x\n{BASE}\n{arms}")
-    assert found.startswith("arms a and c build the same model")
+    assert found.startswith("arms a and c are the same run")
     arms = "arms: {a: [block=post_norm], b: [norm=rms]}\ntune: {model.depth: [1, 2], data.cache: [1]}"
     assert "data.cache" in " ".join(refused(tmp_path, f"claim: x\n{BASE}\n{arms}"))
 
@@ -103,7 +102,7 @@ def test_two_arms_that_are_one_model_are_an_error(tmp_path):
 def test_a_setting_that_changes_nothing_is_an_error(tmp_path):
     tuned = "arms: {a: [block=post_norm], b: [norm=rms]}\ntune: {trainer.num_workers: [0, 1]}"
     found = refused(tmp_path, f"claim: x\n{BASE}\n{tuned}")
-    assert all(problem.endswith("are one run") for problem in found)
+    assert all(problem.endswith("are the same run") for problem in found)
 
 
 def test_tuned_arms_try_the_same_settings(tmp_path):
@@ -117,7 +116,7 @@ def test_tuned_arms_try_the_same_settings(tmp_path):
     ("words", "found"),
     [([], 32), (["trainer.precision=auto"], "auto"), (["trainer.precision=bf16-mixed"], "bf16-mixed")],
 )
-def test_precision_is_pinned_unless_said(tmp_path, words, found):
+def test_the_precision_is_fixed_unless_the_file_sets_it(tmp_path, words, found):
     made = plan(tmp_path, f"claim: x\n{BASE}\narms: {{a: [], b: [norm=rms]}}", "trainer.accelerator=cpu", *words)
     assert {v.config["trainer"]["precision"] for v in made.variants.values()} == {found}
     assert any("trainer.precision" in note for note in made.facts["notes"]) == (found == 32)
@@ -159,7 +158,7 @@ def test_a_plan_holds_no_secret(tmp_path):
     text = made.save().read_text()
     assert "abcdefghij" not in text
     assert "redacted" in text
-    assert history.store(made) == []  # and is not taken for another one because of that
+    assert history.store_plan(made) == []  # and is not taken for another one because of that
 
 
 def test_a_damaged_plan_is_said(tmp_path):
@@ -170,7 +169,7 @@ def test_a_damaged_plan_is_said(tmp_path):
     (made.folder / "plan.json").write_text("[]")
     with pytest.raises(ValueError, match="damaged"):
         SweepPlan.load(made.folder)
-    with pytest.raises(ValueError, match="is no sweep"):
+    with pytest.raises(ValueError, match="is not a sweep's folder"):
         SweepPlan.load(tmp_path)
 
 
@@ -181,7 +180,7 @@ def test_planners_that_start_together_lose_no_plan(tmp_path):
     made = plan(tmp_path, GRID)
     plans = [replace(made, question=made.question | {"seeds": list(range(n))}) for n in range(2, 10)]
     with ThreadPoolExecutor(8) as pool:
-        told = list(pool.map(history.store, plans))
+        told = list(pool.map(history.store_plan, plans))
     kept = [SweepPlan.load(made.folder, path.name) for path in made.folder.glob("plan*.json")]
     assert sorted(len(found.question["seeds"]) for found in kept) == list(range(2, 10))
     assert sum(map(len, told)) == 7
@@ -190,18 +189,18 @@ def test_planners_that_start_together_lose_no_plan(tmp_path):
 def test_a_changed_file_keeps_the_old_plan(tmp_path):
     arms = f"claim: x\n{BASE}\narms: {{a: [], b: [norm=rms]}}\n"
     first = plan(tmp_path, arms + "seeds: 2")
-    assert history.store(first) == []
-    assert history.store(plan(tmp_path, arms.replace("claim: x", "claim: y") + "seeds: 2")) == []
+    assert history.store_plan(first) == []
+    assert history.store_plan(plan(tmp_path, arms.replace("claim: x", "claim: y") + "seeds: 2")) == []
     assert [path.name for path in first.folder.glob("[!.]*")] == ["plan.json"]
-    (told,) = history.store(plan(tmp_path, arms.replace("b: [", "c: [block=post_norm], b: [") + "seeds: 3"))
-    assert "more arms: c; 4 runs as before, 5 new; changed: seeds, arms" in told
+    (told,) = history.store_plan(plan(tmp_path, arms.replace("b: [", "c: [block=post_norm], b: [") + "seeds: 3"))
+    assert "new arms: c; 4 runs as before, 5 new; changed keys: seeds, arms" in told
     kept = [path.name for path in first.folder.glob("plan-*.json")]
     assert len(kept) == 1
     assert SweepPlan.load(first.folder, kept[0]).cells == first.cells
-    (told,) = history.store(first)
-    assert "fewer arms: c; 4 runs as before, 0 new; 5 no longer asked for" in told
+    (told,) = history.store_plan(first)
+    assert "removed arms: c; 4 runs as before, 0 new; 5 no longer part of it" in told
     (first.folder / "plan.json").write_text("{")
-    (told,) = history.store(first)
+    (told,) = history.store_plan(first)
     assert "damaged" in told
     assert len(list(first.folder.glob("plan-*.json"))) == 3
 
@@ -213,7 +212,7 @@ def test_gpus_may_be_elsewhere(tmp_path, monkeypatch):
     text = f"claim: x\n{BASE}\narms: {{a: [], b: [norm=rms]}}"
     words = ["trainer=gpu", "trainer.devices=4"]
     assert "this machine has 0 GPUs" in refused(tmp_path, text, *words)[0]
-    made = planner.make(tmp_path / "x.yaml", overrides=words, elsewhere=True)
+    made = planner.make_plan(tmp_path / "x.yaml", overrides=words, elsewhere=True)
     assert {v.config["trainer"]["accelerator"] for v in made.variants.values()} == {"gpu"}
     assert {v.config["trainer"]["precision"] for v in made.variants.values()} == {"bf16-mixed"}
 
@@ -232,37 +231,32 @@ def test_a_search_leaves_its_cells_open(tmp_path):
     ]
 
 
-def test_a_judge_says_what_check_says():
-    """Configs that share parts with sound ones, and are not sound themselves."""
-    judge, base = (
-        CheckCache(),
-        ["experiment=vit_digits", "model.dim=16", "model.heads=2", "model.depth=1", "trainer=cpu"],
-    )
-    composer, lines = (
-        Composer(),
-        [
-            [],
-            ["optimizer.lr=0.1"],
-            ["data.batch_size=60"],
-            ["trainer.accumulate=8"],
-            ["data.batch_size=60", "trainer.accumulate=8"],  # each alone is sound
-            ["token_mixer=fourier"],
-            ["position=rope"],
-            ["token_mixer=fourier", "position=rope"],  # likewise
-            ["optimizer=muon", "optimizer.lr=0.1"],
-            ["optimizer=muon", "optimizer.lr=-1"],
-            ["trainer.max_epochs=null", "trainer.max_steps=3"],
-            ["trainer.max_epochs=null"],
-            ["typo=1"],
-            ["seed=1.5"],
-            ["seed=1"],
-            ["model._target_=os.system"],
-        ],
-    )
+def test_the_composer_reports_what_check_reports():
+    """Also for invalid configs whose parts appear in valid ones."""
+    base = ["experiment=vit_digits", "model.dim=16", "model.heads=2", "model.depth=1", "trainer=cpu"]
+    composer = CellComposer()
+    lines = [
+        [],
+        ["optimizer.lr=0.1"],
+        ["data.batch_size=60"],
+        ["trainer.accumulate=8"],
+        ["data.batch_size=60", "trainer.accumulate=8"],  # each alone is valid
+        ["token_mixer=fourier"],
+        ["position=rope"],
+        ["token_mixer=fourier", "position=rope"],  # likewise
+        ["optimizer=muon", "optimizer.lr=0.1"],
+        ["optimizer=muon", "optimizer.lr=-1"],
+        ["trainer.max_epochs=null", "trainer.max_steps=3"],
+        ["trainer.max_epochs=null"],
+        ["typo=1"],
+        ["seed=1.5"],
+        ["seed=1"],
+        ["model._target_=os.system"],
+    ]
     for _ in range(2):
         for line in lines:
-            composed = composer.compose([*base, *line])
-            assert judge.reasons(composed) == [str(issue) for issue in check(composed)], line
+            composed, problems = composer.checked([*base, *line])
+            assert problems == [str(issue) for issue in check(composed)], line
 
 
 @pytest.mark.full

@@ -18,8 +18,8 @@ from blockyard.runs.start import create_run
 from blockyard.sweep.execution import cell
 from blockyard.sweep.executor.base import Task
 from blockyard.sweep.executor.local import LocalExecutor
-from blockyard.sweep.search import optuna_store, search
-from blockyard.sweep.search.pruning import NAME, watchers
+from blockyard.sweep.search import optuna_store, search_runner
+from blockyard.sweep.search.pruning import NAME, trial_callbacks
 from tests.engine_runs import TINY, assert_same_bits, config, killed_at, run
 from tests.sweep.search_runs import ARMS, plan
 
@@ -29,7 +29,7 @@ METRIC = "val/accuracy"
 def study(folder: Path, pruner: str, curves: list[list[float]]) -> optuna.Study:
     """A study with finished trials of these validation curves, and one more that runs."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = optuna_store.study_of(folder, "arm", {"metric": METRIC, "pruner": pruner}, "max")
+    made = optuna_store.open_study(folder, "arm", {"metric": METRIC, "pruner": pruner}, "max")
     made.pruner = optuna_store.make_pruner(pruner)
     for curve in curves:
         trial = made.ask()
@@ -44,7 +44,7 @@ def study(folder: Path, pruner: str, curves: list[list[float]]) -> optuna.Study:
 def task(tmp_path: Path, made: optuna.Study, *overrides: str) -> Task:
     """The task of the trial that runs."""
     plain, choices = config(tmp_path, *overrides)
-    where = {"storage": optuna_store.address(tmp_path / "study"), "study": "arm", "number": len(made.trials) - 1}
+    where = {"storage": optuna_store.storage_url(tmp_path / "study"), "study": "arm", "number": len(made.trials) - 1}
     return Task(f"{run_name(plain)}/s0", plain, choices, ("test",), trial=where)
 
 
@@ -109,7 +109,7 @@ def test_a_watcher_leaves_only_where_the_run_would_go_on(tmp_path: Path) -> None
     plain, choices = config(tmp_path)
     with create_run(plain, choices=choices) as folder:
         asked = task(tmp_path, made)
-        (reporter,) = watchers(asked).values()
+        (reporter,) = trial_callbacks(asked).values()
         live = RunState(None, "x", folder.checkpoints, 30, 20, 64, 16, "image", ("accuracy", "max"))  # type: ignore[arg-type]
         reporter.begin(live)
         live.step, live.stop = 8, "early stopping says so"
@@ -118,7 +118,7 @@ def test_a_watcher_leaves_only_where_the_run_would_go_on(tmp_path: Path) -> None
         live.stop = None
         reporter.evaluated(live, {METRIC: 0.1})
         assert live.leave is not None
-        assert watchers(Task(asked.key, plain)) == {}
+        assert trial_callbacks(Task(asked.key, plain)) == {}
 
 
 def test_a_search_of_real_runs_ends_with_the_best_of_each_arm(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_search_of_real_runs_ends_with_the_best_of_each_arm(tmp_path: Path) ->
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with LocalExecutor(workers=2) as executor:
-            found = search.run(made, executor)
+            found = search_runner.run_search(made, executor)
     assert len(found.variants) == 2
     for arm in found.facts["search"]["arms"].values():
         assert [trial["state"] for trial in arm["trials"]] == ["complete"] * 2

@@ -8,12 +8,12 @@ from typing import Any
 import optuna
 import pytest
 
-from blockyard.config.check_cache import CheckCache
 from blockyard.sweep.executor import build
 from blockyard.sweep.plan import history
+from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.sweep_plan import SweepPlan
-from blockyard.sweep.search import optuna_store, search
-from blockyard.sweep.search.trial_config import template
+from blockyard.sweep.search import optuna_store, search_runner
+from blockyard.sweep.search.trial_config import arm_template
 from tests.sweep.search_runs import ARMS, Fake, peak, plan
 
 
@@ -38,15 +38,15 @@ def _ill(config: dict[str, Any]) -> Any:
 def test_failed_trials_are_tried_again_in_their_place(tmp_path: Path) -> None:
     said: list[str] = []
     made = plan(tmp_path, sampler="random", trials=6)
-    first = search.run(made, Fake(_ill), say=said.append)
+    first = search_runner.run_search(made, Fake(_ill), say=said.append)
     failed = _states(first, "pre").count("fail")
     assert 0 < failed < 6
     assert f"pre: {failed} of 6 trials failed; --retry tries them again" in said
 
-    search.run(made, quiet := Fake())
+    search_runner.run_search(made, quiet := Fake())
     assert quiet.tasks == []  # only --retry reaches them
 
-    again = search.run(made, executor := Fake(), retry=True)
+    again = search_runner.run_search(made, executor := Fake(), retry=True)
     assert len(executor.tasks) == failed
     assert all(task.retry for task in executor.tasks)
     assert _states(again, "pre") == ["complete"] * 6
@@ -56,47 +56,47 @@ def test_failed_trials_are_tried_again_in_their_place(tmp_path: Path) -> None:
     assert chosen.key == f"pre#{max(rates, key=lambda number: rates[number])}"
     assert chosen.config["optimizer"]["lr"] > 0.003  # one that had failed
 
-    search.run(made, quiet := Fake(), retry=True)
+    search_runner.run_search(made, quiet := Fake(), retry=True)
     assert quiet.tasks == []  # nothing is left to try again
 
-    more = search.run(plan(tmp_path, sampler="random", trials=9), Fake())
+    more = search_runner.run_search(plan(tmp_path, sampler="random", trials=9), Fake())
     assert _settings(more, "pre") == _settings(more, "post")  # attempts shift nobody's settings
     assert _settings(more, "pre")[:6] == _settings(first, "pre")
 
 
 def test_what_fails_again_stays_failed_and_can_be_tried_once_more(tmp_path: Path) -> None:
     made = plan(tmp_path, sampler="random", trials=4, arms=ARMS[:1])
-    first = search.run(made, Fake(_ill))
+    first = search_runner.run_search(made, Fake(_ill))
     failed = _states(first, "pre").count("fail")
     for _ in range(2):
-        found = search.run(made, executor := Fake(_ill), retry=True)
+        found = search_runner.run_search(made, executor := Fake(_ill), retry=True)
         assert len(executor.tasks) == failed
         assert _states(found, "pre") == _states(first, "pre")
-    found = search.run(made, Fake(), retry=True)
+    found = search_runner.run_search(made, Fake(), retry=True)
     assert _states(found, "pre") == ["complete"] * 4
 
 
 def test_a_copy_of_a_failed_trial_follows_its_second_attempt(tmp_path: Path) -> None:
     space = {"optimizer.lr": [1e-3, 1e-2]}
     made = plan(tmp_path, sampler="random", trials=6, space=space, arms=ARMS[:1])
-    first = search.run(made, Fake(_ill))
+    first = search_runner.run_search(made, Fake(_ill))
     assert _states(first, "pre").count("fail") > 1  # one, and copies of it
-    found = search.run(made, executor := Fake(), retry=True)
+    found = search_runner.run_search(made, executor := Fake(), retry=True)
     assert len(executor.tasks) == 1
     assert _states(found, "pre") == ["complete"] * 6
 
 
 def test_an_attempt_that_was_left_behind_is_taken_over(tmp_path: Path) -> None:
     made = plan(tmp_path, sampler="random", trials=4, arms=ARMS[:1])
-    search.run(made, Fake(_ill))
+    search_runner.run_search(made, Fake(_ill))
 
     class Dies(Fake):
         def poll(self, seconds: float) -> list[Any]:
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        search.run(made, Dies(), retry=True)
-    found = search.run(made, executor := Fake())  # without --retry: they are open already
+        search_runner.run_search(made, Dies(), retry=True)
+    found = search_runner.run_search(made, executor := Fake())  # without --retry: they are open already
     assert executor.tasks
     assert all(task.retry for task in executor.tasks)
     assert _states(found, "pre") == ["complete"] * 4
@@ -115,19 +115,22 @@ def test_no_more_trials_are_open_than_run_together(tmp_path: Path) -> None:
             return super().poll(seconds)
 
     learns = {"sampler": "tpe", "pruner": "none"}
-    assert search.at_once(Queue(places=10_000), learns) == search.UNKNOWN
-    assert search.at_once(Queue(places=10_000), {"sampler": "random", "pruner": "median"}) == search.UNKNOWN
-    assert search.at_once(Queue(places=10_000), {"sampler": "random", "pruner": "none"}) == 10_000
-    assert search.at_once(Fake(places=3), learns) == 3
-    search.run(plan(tmp_path, trials=12), executor := Queue(places=10_000))
-    assert executor.most == search.UNKNOWN
+    assert search_runner.parallel_trials(Queue(capacity=10_000), learns) == search_runner.DEFAULT_PARALLEL
+    assert (
+        search_runner.parallel_trials(Queue(capacity=10_000), {"sampler": "random", "pruner": "median"})
+        == search_runner.DEFAULT_PARALLEL
+    )
+    assert search_runner.parallel_trials(Queue(capacity=10_000), {"sampler": "random", "pruner": "none"}) == 10_000
+    assert search_runner.parallel_trials(Fake(capacity=3), learns) == 3
+    search_runner.run_search(plan(tmp_path, trials=12), executor := Queue(capacity=10_000))
+    assert executor.most == search_runner.DEFAULT_PARALLEL
 
 
 def test_slurm_says_how_many_run_together_where_it_is_told() -> None:
     pytest.importorskip("submitit")
     learns = {"sampler": "tpe", "pruner": "median"}
-    assert search.at_once(build("slurm", {}), learns) == search.UNKNOWN
-    assert search.at_once(build("slurm", {"workers": 20}), learns) == 20
+    assert search_runner.parallel_trials(build("slurm", {}), learns) == search_runner.DEFAULT_PARALLEL
+    assert search_runner.parallel_trials(build("slurm", {"workers": 20}), learns) == 20
     assert build("slurm", {}).parallel is None
     assert build("slurm", {"setup": ["module load cuda"], "sbatch": ["nice=5"]}).parallel is None
 
@@ -141,10 +144,10 @@ def test_trials_may_run_where_the_gpus_are(tmp_path: Path, monkeypatch: pytest.M
     variant.config["trainer"]["accelerator"] = "gpu"
     try:
         for elsewhere, refused in ((False, True), (True, False)):
-            found = template(made, "pre", lambda _: None, CheckCache(elsewhere))
+            found = arm_template(made, "pre", CellComposer(elsewhere=elsewhere))
             assert found is not None
             assert bool(found.config({"optimizer.lr": 0.01}, 0)[2]) is refused
-        found = search.run(made, executor := Fake(), elsewhere=True)
+        found = search_runner.run_search(made, executor := Fake(), elsewhere=True)
         assert len(executor.tasks) == 6
         assert {task.config["trainer"]["accelerator"] for task in executor.tasks} == {"gpu"}
         assert found.cells
@@ -154,17 +157,17 @@ def test_trials_may_run_where_the_gpus_are(tmp_path: Path, monkeypatch: pytest.M
 
 def test_an_old_plan_stays_until_a_search_has_its_cells(tmp_path: Path) -> None:
     made = plan(tmp_path, sampler="random", trials=2, arms=ARMS[:1])
-    assert history.store(made) == []
+    assert history.store_plan(made) == []
     assert SweepPlan.load(made.folder).cells == ()
-    first = search.run(made, Fake())
-    assert history.store(made) == []  # the same command again
+    first = search_runner.run_search(made, Fake())
+    assert history.store_plan(made) == []  # the same command again
     assert SweepPlan.load(made.folder).cells == first.cells
     more = plan(tmp_path, sampler="random", trials=4, arms=ARMS[:1])
-    (told,) = history.store(more)
-    assert "changed: search; the old plan stays until the search has ended" in told
+    (told,) = history.store_plan(more)
+    assert "changed keys: search; the old plan stays until the search has ended" in told
     assert SweepPlan.load(made.folder).cells == first.cells
     said: list[str] = []
-    found = search.run(more, Fake(), say=said.append)
+    found = search_runner.run_search(more, Fake(), say=said.append)
     assert any("the old plan is kept as plan-" in line for line in said)
     assert SweepPlan.load(made.folder).question["search"]["trials"] == 4
     assert SweepPlan.load(made.folder).cells == found.cells

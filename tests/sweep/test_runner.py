@@ -17,8 +17,8 @@ from blockyard.atomic_files import read_json
 from blockyard.runs.folder import AlreadyDone, FailedBefore, RunFolder
 from blockyard.runs.lock import InUse, RunLock, held
 from blockyard.runs.start import create_run
-from blockyard.sweep.execution.cell_states import progress, standing
-from blockyard.sweep.execution.runner import run
+from blockyard.sweep.execution.cell_states import read_progress, read_state
+from blockyard.sweep.execution.runner import run_plan
 from blockyard.sweep.executor.base import BUSY, Executor, Outcome
 from blockyard.sweep.executor.local import LocalExecutor
 from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.xdist_group("sweep_runner")
 class Scripted(Executor):
     """Ends cells at once, without training. `fails` says of which; `busy` runs are somebody else's first."""
 
-    places = 2
+    capacity = 2
 
     def __init__(self, fails=(), busy=()):
         self.fails, self.busy = set(fails), set(busy)
@@ -84,7 +84,7 @@ def named(made: SweepPlan, executor: Scripted) -> list[tuple[str, int]]:
 def test_first_seeds_first_and_the_baseline_before_the_others(made):
     made = replace(made, question=made.question | {"baseline": "post_norm"})
     executor, said = Scripted(), []
-    assert run(made, executor, say=said.append) == 0
+    assert run_plan(made, executor, say=said.append) == 0
     assert named(made, executor) == [("post_norm", 0), ("pre_norm", 0), ("post_norm", 1), ("pre_norm", 1)]
     assert executor.home == made.folder
     assert executor.seen[0].command == ("blockyard", "sweep", "tiny.yaml")
@@ -92,33 +92,33 @@ def test_first_seeds_first_and_the_baseline_before_the_others(made):
 
 
 def test_a_second_time_nothing_is_started(made):
-    assert run(made, Scripted(), say=str) == 0
+    assert run_plan(made, Scripted(), say=str) == 0
     again = Scripted()
-    assert run(made, again, say=str) == 0
+    assert run_plan(made, again, say=str) == 0
     assert (again.seen, again.entered) == ([], 0)
 
 
 def test_only_holes_are_filled(made):
     first = replace(made, cells=made.cells[:1])
-    assert run(first, Scripted(), say=str) == 0
+    assert run_plan(first, Scripted(), say=str) == 0
     rest = Scripted()
-    assert run(made, rest, say=str) == 0
+    assert run_plan(made, rest, say=str) == 0
     assert len(rest.seen) == 3
 
 
 def test_a_failing_cell_is_recorded_and_the_others_go_on(made):
     bad, said = made.cells[0].run, []
     executor = Scripted(fails=[bad])
-    assert run(made, executor, say=said.append) == 1
+    assert run_plan(made, executor, say=said.append) == 1
     assert len(executor.seen) == 4
-    assert standing(made.path(made.cells[0])).reason == "scripted"
+    assert read_state(made.path(made.cells[0])).reason == "scripted"
     assert any("pre_norm/s0 failed" in line and "scripted" in line for line in said)
     assert any("--retry" in line for line in said)
     again = Scripted()
-    assert run(made, again, say=str) == 1
+    assert run_plan(made, again, say=str) == 1
     assert again.seen == []
     retried = Scripted()
-    assert run(made, retried, say=str, retry=True) == 0
+    assert run_plan(made, retried, say=str, retry=True) == 0
     assert [(task.key, task.retry) for task in retried.seen] == [(bad, True)]
 
 
@@ -127,20 +127,20 @@ def test_a_run_whose_process_dies_after_its_end_is_done(made):
         def _run(self, task):
             return Outcome(super()._run(task).key, -9, "killed by SIGKILL (out of memory?)")
 
-    assert run(made, Dying(), say=str) == 0
+    assert run_plan(made, Dying(), say=str) == 0
 
 
 def test_a_run_in_the_plan_twice_is_run_once(made):
     twice = replace(made, cells=(*made.cells, Cell("post_norm", 0, made.cells[0].run)))
     executor = Scripted()
-    assert run(twice, executor, say=str) == 0
+    assert run_plan(twice, executor, say=str) == 0
     assert len(executor.seen) == 4
 
 
 def test_a_run_that_somebody_else_has_is_waited_for(made, monkeypatch):
     monkeypatch.setattr("blockyard.sweep.execution.runner._LOOK", 0.0)
     executor = Scripted(busy=[made.cells[0].run])
-    assert run(made, executor, say=str) == 0  # given up by the other one, it is run here
+    assert run_plan(made, executor, say=str) == 0  # given up by the other one, it is run here
     assert [task.key for task in executor.seen].count(made.cells[0].run) == 2
 
 
@@ -158,7 +158,7 @@ def test_a_run_that_is_going_on_elsewhere_is_not_handed_out(made, monkeypatch):
         return poll(seconds)
 
     executor.poll = finish
-    assert run(made, executor, say=str) == 0
+    assert run_plan(made, executor, say=str) == 0
     assert executor.seen[-1].key == made.cells[0].run  # after all others, when it was let go
 
 
@@ -179,10 +179,10 @@ def test_settings_that_lost_are_not_run_on_further_seeds(made):
             return outcome
 
     executor = Graded()
-    assert run(tuned, executor, say=str) == 0
+    assert run_plan(tuned, executor, say=str) == 0
     assert named(tuned, executor) == [("pre_norm", 0), ("post_norm", 0), ("pre_norm", 1)]
     again = Graded()
-    assert run(tuned, again, say=str) == 0
+    assert run_plan(tuned, again, say=str) == 0
     assert again.seen == []
 
 
@@ -190,9 +190,9 @@ def test_progress_of_a_running_run(tmp_path):
     (tmp_path / "metrics.csv").write_text(
         "step,train/loss,epoch,seconds,val/accuracy\n10,2.0,0.5,1.0,\n20,1.5,1,2.0,0.75\n30,1.0,1.5,3.0,\n4"
     )
-    found = progress(tmp_path, {"trainer": {"max_steps": None, "max_epochs": 3}}, "val/accuracy")
-    assert (found.part, found.left, found.value) == (0.5, 3.0, 0.75)
-    assert progress(tmp_path / "none", {}, "val/accuracy").part is None
+    found = read_progress(tmp_path, {"trainer": {"max_steps": None, "max_epochs": 3}}, "val/accuracy")
+    assert (found.fraction, found.seconds_left, found.value) == (0.5, 3.0, 0.75)
+    assert read_progress(tmp_path / "none", {}, "val/accuracy").fraction is None
 
 
 # -- real cells in real processes ---------------------------------------------------------------------
@@ -218,7 +218,7 @@ def kept():
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory, kept):
     found = plan(tmp_path_factory.mktemp("undisturbed"), *LONG)
-    assert run(found, kept, say=str, live=False) == 0
+    assert run_plan(found, kept, say=str, live=False) == 0
     return figures(found)
 
 
@@ -242,7 +242,7 @@ def disturb(made: SweepPlan, kills: int, seed: int) -> list[str]:
     while len(struck) < kills:
         wait_for(lambda now=process: now.poll() is not None or at_work(made), PATIENCE)
         if process.poll() is not None:  # it ended with what was left of it
-            if all(standing(made.path(cell)).state == "done" for cell in made.cells):
+            if all(read_state(made.path(cell)).state == "done" for cell in made.cells):
                 break
             process.communicate()
             process = planner(made)
@@ -295,14 +295,14 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path, undisturbed, kept):
     before = signal.getsignal(signal.SIGINT)
     thread = threading.Thread(target=strike)
     thread.start()
-    assert run(made, LocalExecutor(workers=2, gpus=None, threads=1), say=said.append, live=False) == 130
+    assert run_plan(made, LocalExecutor(workers=2, gpus=None, threads=1), say=said.append, live=False) == 130
     thread.join()
     assert signal.getsignal(signal.SIGINT) is before
     assert "stopped by SIGINT" in said[-1]
     assert not at_work(made)
-    states = [standing(made.path(cell)) for cell in made.cells]
+    states = [read_state(made.path(cell)) for cell in made.cells]
     assert any(found.state == "interrupted" and "SIGTERM" in found.reason for found in states)
-    assert run(made, kept, say=str, live=False) == 0
+    assert run_plan(made, kept, say=str, live=False) == 0
     assert_done_once(made, undisturbed)
 
 

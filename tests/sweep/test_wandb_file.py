@@ -16,15 +16,15 @@ import pytest
 import yaml
 
 from blockyard.cli import main
-from blockyard.config.compose_many import Composer
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import run_name
 from blockyard.sweep.execution import single_cell
 from blockyard.sweep.plan import planner
-from blockyard.sweep.plan.planner import make
+from blockyard.sweep.plan.cell_composer import CellComposer
+from blockyard.sweep.plan.planner import make_plan
 from blockyard.sweep.plan.sweep_plan import SweepPlan
-from blockyard.sweep.search.trial_config import template
+from blockyard.sweep.search.trial_config import arm_template
 from blockyard.sweep.wandb_file import files, write
 from tests.engine_runs import TINY
 from tests.tiny import ROOT
@@ -74,10 +74,10 @@ def once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def made(path: Path, **more: Any) -> SweepPlan:
         key = str((path, more["outputs"], more["overrides"]))
-        plans[key] = plans.get(key) or make(path, **more)
+        plans[key] = plans.get(key) or make_plan(path, **more)
         return plans[key]
 
-    monkeypatch.setattr(planner, "make", made)
+    monkeypatch.setattr(planner, "make_plan", made)
 
 
 def question(folder: Path, kind: str) -> Path:
@@ -133,13 +133,13 @@ def named(words: list[str], plan: SweepPlan) -> tuple[str, dict[str, Any]]:
     """The run that a command line stands for, and its config."""
     assert words[:2] == ["/usr/bin/env", "blockyard"]
     assert words[2:5] == ["sweep", plan.question["path"], "--one"]
-    config, _ = single_cell.cell(Path(plan.question["path"]), words[5:], outputs=plan.outputs)
+    config, _ = single_cell.cell_config(Path(plan.question["path"]), words[5:], outputs=plan.outputs)
     return f"{run_name(config)}/s{config['seed']}", config
 
 
 @pytest.mark.parametrize("kind", QUESTIONS)
 def test_wandbs_own_schema_and_parser_take_every_file(tmp_path: Path, kind: str) -> None:
-    plan = make(question(tmp_path, kind))
+    plan = make_plan(question(tmp_path, kind))
     validator = jsonschema.Draft7Validator(schema())
     for content in files(plan).values():
         config = yaml.safe_load(content)
@@ -151,7 +151,7 @@ def test_wandbs_own_schema_and_parser_take_every_file(tmp_path: Path, kind: str)
 
 
 def test_the_schema_is_strict(tmp_path: Path) -> None:
-    config = yaml.safe_load(next(iter(files(make(question(tmp_path, "arms"))).values())))
+    config = yaml.safe_load(next(iter(files(make_plan(question(tmp_path, "arms"))).values())))
     validator = jsonschema.Draft7Validator(schema())
     assert list(validator.iter_errors(config | {"methods": "grid"}))
     assert list(validator.iter_errors(config | {"parameters": {"optimizer/lr": {"values": [1]}}}))
@@ -160,7 +160,7 @@ def test_the_schema_is_strict(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("once")
 @pytest.mark.parametrize("kind", ["arms", "grid", "zip", "one_at_a_time", "leave_one_out"])
 def test_the_agent_runs_exactly_the_cells_of_the_sweep(tmp_path: Path, kind: str) -> None:
-    plan = make(question(tmp_path, kind), outputs=str(tmp_path / "outputs"))
+    plan = make_plan(question(tmp_path, kind), outputs=str(tmp_path / "outputs"))
     (content,) = files(plan).values()
     config = yaml.safe_load(content)
     asked = combinations(config)
@@ -177,7 +177,7 @@ def test_the_agent_runs_exactly_the_cells_of_the_sweep(tmp_path: Path, kind: str
 
 @pytest.mark.usefixtures("once")
 def test_a_tuned_sweep_tries_its_settings_on_the_first_seeds(tmp_path: Path) -> None:
-    plan = make(question(tmp_path, "tune"), outputs=str(tmp_path / "outputs"))
+    plan = make_plan(question(tmp_path, "tune"), outputs=str(tmp_path / "outputs"))
     (content,) = files(plan).values()
     config = yaml.safe_load(content)
     assert config["parameters"]["seed"] == {"values": [0]}
@@ -190,7 +190,7 @@ def test_a_tuned_sweep_tries_its_settings_on_the_first_seeds(tmp_path: Path) -> 
 @pytest.mark.usefixtures("once")
 @pytest.mark.parametrize("kind", ["tpe", pytest.param("random", marks=pytest.mark.full)])
 def test_a_search_is_a_file_for_each_arm_with_its_own_budget(tmp_path: Path, kind: str) -> None:
-    plan = make(question(tmp_path, kind), outputs=str(tmp_path / "outputs"))
+    plan = make_plan(question(tmp_path, kind), outputs=str(tmp_path / "outputs"))
     written = files(plan)
     assert list(written) == [f"{kind}.{arm}.yaml" for arm in ("pre", "post", "null")]
     for arm, content in zip(("pre", "post", "null"), written.values(), strict=True):
@@ -215,7 +215,7 @@ def test_a_search_is_a_file_for_each_arm_with_its_own_budget(tmp_path: Path, kin
                 "channel_mixer.bias": not last,
                 "trainer.gradient_clip": 0.5 if last else None,
             }
-            made = template(plan, arm, Composer().compose)
+            made = arm_template(plan, arm, CellComposer())
             assert made is not None
             trial, _, problems = made.config(setting, 0)
             assert not problems
@@ -237,17 +237,17 @@ def test_words_that_name_no_cell_are_refused(tmp_path: Path) -> None:
         (arms, ["arm=preference", "seed=0"], r"no such arm \(arms: pre, post, null\)"),
         (arms, ["seed=0"], "arm=None"),
         (arms, ["arm=pre"], "seed=None"),
-        (grid, ["norm=rms", "width=narrow", "seed=0"], "say optimizer.lr=... and optimizer.betas=..."),
+        (grid, ["norm=rms", "width=narrow", "seed=0"], "give optimizer.lr=... and optimizer.betas=..."),
         (grid, ["norm=rms", "width=broad", "optimizer.lr=1e-5", "optimizer.betas=[0.9,0.95]", "seed=0"], "no arm of"),
-        (tune, ["arm=pre", "seed=0", "optimizer.lr=1e-3"], "say a value for trainer.gradient_clip"),
-        (tune, ["arm=pre", "seed=0", "optimizer.lr=7", "trainer.gradient_clip=null"], "is no setting of the file"),
+        (tune, ["arm=pre", "seed=0", "optimizer.lr=1e-3"], "give a value for trainer.gradient_clip"),
+        (tune, ["arm=pre", "seed=0", "optimizer.lr=7", "trainer.gradient_clip=null"], "is not a setting of the file"),
     ]:
         with pytest.raises(UserError, match=message):
-            single_cell.cell(path, words, outputs=str(tmp_path))
+            single_cell.cell_config(path, words, outputs=str(tmp_path))
 
 
 def test_what_was_added_on_the_command_line_is_in_the_agents(tmp_path: Path) -> None:
-    plan = make(question(tmp_path, "arms"), outputs=str(tmp_path), overrides=["model.depth=2"])
+    plan = make_plan(question(tmp_path, "arms"), outputs=str(tmp_path), overrides=["model.depth=2"])
     (content,) = files(plan).values()
     config = yaml.safe_load(content)
     line = agent(config, drawn(config["parameters"]))
@@ -260,7 +260,7 @@ def test_the_agents_command_line_trains_the_cell_and_tells_wandb(
 ) -> None:
     path = question(tmp_path, "arms")
     path.write_text(path.read_text().replace("logger=none", "logger=wandb"))
-    said = write(make(path, outputs=str(tmp_path / "outputs")))
+    said = write(make_plan(path, outputs=str(tmp_path / "outputs")))
     assert said == str(tmp_path / "wandb" / "arms.yaml")
     config = yaml.safe_load(Path(said).read_text())
     line = agent(config, {"arm": "post", "seed": 1})
@@ -270,7 +270,7 @@ def test_the_agents_command_line_trains_the_cell_and_tells_wandb(
         "WANDB_SWEEP_ID": "abc123",
     }
     done = subprocess.run(
-        line, cwd=tmp_path, env=environment | {"WANDB_RUN_ID": "firstrun"}, capture_output=True, text=True, timeout=110
+        line, cwd=tmp_path, env=environment | {"WANDB_RUN_ID": "firstrun"}, capture_output=True, text=True, timeout=1800
     )
     assert done.returncode == 0, done.stderr
     for name, value in {"WANDB_MODE": "offline", "WANDB_SWEEP_ID": "abc123", "WANDB_RUN_ID": "secondrun"}.items():
@@ -296,7 +296,7 @@ def test_the_committed_files_are_what_is_generated_now(monkeypatch: pytest.Monke
     monkeypatch.chdir(ROOT)
     generated: dict[str, str] = {}
     for path in sorted(Path("sweeps").glob("*.yaml")):
-        generated |= files(make(path))
+        generated |= files(make_plan(path))
     committed = {path.name: path.read_text() for path in COMMITTED}
     assert sorted(committed) == sorted(generated)
     for name, content in generated.items():

@@ -43,7 +43,7 @@ class SweepArgs:
 
 def parse(arguments: Sequence[str]) -> SweepArgs:
     """The words of a command line. Raises UserError."""
-    from blockyard.sweep.spec.locate import find
+    from blockyard.sweep.spec.locate import find_sweep
 
     words = read(arguments, FLAGS)
     given = _flags(words.flags)
@@ -59,7 +59,7 @@ def parse(arguments: Sequence[str]) -> SweepArgs:
     executor = given.get("--executor") or words.take("executor") or "local"
     options = {w.partition("=")[0].partition(".")[2]: w for w in words.overrides if w.startswith("executor.")}
     return SweepArgs(
-        file=find(names[0]),
+        file=find_sweep(names[0]),
         base=[word for word in words.overrides if not word.startswith("executor.")],
         config_dirs=words.config_dirs,
         outputs=outputs,

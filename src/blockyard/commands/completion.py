@@ -79,14 +79,14 @@ def _runs(key: str) -> list[str]:
 def _sweep(words: list[str], typed: str) -> list[str]:
     """A sweep's name first; then, to run it, flags and overrides."""
     from blockyard.commands._sweep_args import FLAGS
-    from blockyard.sweep.spec.locate import names
+    from blockyard.sweep.spec.locate import sweep_names
 
     if words[-1] == "--executor":
         return list(catalog.choices("executor"))
     if typed.startswith("-"):
         return list(FLAGS) if words[0] == "sweep" else []
     named = any(not word.startswith("-") for word in words[1:])
-    return _override(typed, "train") if named and words[0] == "sweep" else list(names())
+    return _override(typed, "train") if named and words[0] == "sweep" else list(sweep_names())
 
 
 def _override(typed: str, verb: str) -> list[str]:

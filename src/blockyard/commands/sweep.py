@@ -47,11 +47,11 @@ def run(arguments: Sequence[str]) -> int:
     if "--one" in asked.flags:
         return _one(asked, ["blockyard", "sweep", *arguments])
     executor = asked.build()
-    from blockyard.sweep.plan.history import refuse_other
-    from blockyard.sweep.plan.planner import make
+    from blockyard.sweep.plan.history import refuse_other_question
+    from blockyard.sweep.plan.planner import make_plan
 
     try:
-        plan = make(
+        plan = make_plan(
             asked.file,
             outputs=asked.outputs,
             config_dirs=asked.config_dirs,
@@ -66,7 +66,7 @@ def run(arguments: Sequence[str]) -> int:
 
         sys.stdout.write(f"{write(plan)}\n")
         return 0
-    refuse_other(plan)
+    refuse_other_question(plan)
     _show(plan, executor, "--retry" in asked.flags)
     return 0 if "--dry-run" in asked.flags else _work(plan, asked)
 
@@ -74,28 +74,28 @@ def run(arguments: Sequence[str]) -> int:
 def _one(asked: SweepArgs, command: list[str]) -> int:
     """One cell, named by the words."""
     from blockyard.errors import refuse
-    from blockyard.sweep.execution.single_cell import run as run_one
+    from blockyard.sweep.execution.single_cell import run_cell
     from blockyard.sweep.spec.question import BadQuestion
 
     try:
-        return run_one(asked.file, asked.base, outputs=asked.outputs, config_dirs=asked.config_dirs, command=command)
+        return run_cell(asked.file, asked.base, outputs=asked.outputs, config_dirs=asked.config_dirs, command=command)
     except BadQuestion as bad:
         return refuse(bad.problems)
 
 
 def _show(plan: SweepPlan, executor: Executor, retry: bool) -> None:
     from blockyard.sweep.execution.estimate import estimate
-    from blockyard.sweep.execution.plan_table import Stand, show
-    from blockyard.sweep.search.search import at_once
+    from blockyard.sweep.execution.plan_table import PlanStatus, print_plan
+    from blockyard.sweep.search.search_runner import parallel_trials
 
-    stand = Stand.of(plan)
-    show(stand, retry=retry)
+    stand = PlanStatus.read(plan)
+    print_plan(stand, retry=retry)
     search = plan.question.get("search")
     if not search:
-        sys.stdout.write(f"{estimate(plan, stand.left(retry=retry), places=executor.parallel)}\n")
+        sys.stdout.write(f"{estimate(plan, stand.remaining(retry=retry), parallel=executor.parallel)}\n")
         return
-    places = at_once(executor, search)
-    told = estimate(plan, _trials(plan), places=places if executor.parallel or places < executor.places else None)
+    places = parallel_trials(executor, search)
+    told = estimate(plan, _trials(plan), parallel=places if executor.parallel or places < executor.capacity else None)
     sys.stdout.write(f"at most {told}\n")
 
 
@@ -109,10 +109,10 @@ def _trials(plan: SweepPlan) -> list[Cell]:
 
 def _work(plan: SweepPlan, asked: SweepArgs) -> int:
     from blockyard.report import stale
-    from blockyard.sweep.execution.runner import run as run_plan
+    from blockyard.sweep.execution.runner import run_plan
     from blockyard.sweep.plan import history
 
-    for line in history.store(plan):
+    for line in history.store_plan(plan):
         _say(line)
     stale.mark(plan.folder)
     plan, code = _searched(plan, asked)
@@ -135,23 +135,20 @@ def _searched(plan: SweepPlan, asked: SweepArgs) -> tuple[SweepPlan, int]:
     """The plan with the best setting of each arm, where the file searches; 130 or 143 where it was told to stop."""
     if not plan.question.get("search"):
         return plan, 0
-    from blockyard.config.compose_many import Composer
-    from blockyard.sweep.execution.signals import Signals
-    from blockyard.sweep.search import search
+    from blockyard.sweep.execution.stop_signals import StopSignals
+    from blockyard.sweep.search import search_runner
 
     executor = asked.build()
     executor.home = plan.folder
-    with Signals() as signals:
+    with StopSignals() as signals:
         with executor:
-            compose = Composer(asked.config_dirs).compose
-            found = search.run(
+            found = search_runner.run_search(
                 plan,
                 executor,
                 retry="--retry" in asked.flags,
                 elsewhere=asked.elsewhere,
                 say=_say,
                 stopped=lambda: signals.signum is not None,
-                compose=compose,
             )
         if signals.code:
             _say("stopped; what ran is saved, the same command goes on")

@@ -1,1 +1,1 @@
-"""Ablations as objects: a question in a file, its frozen plan, the cells that are missing, their execution."""
+"""Ablations from a question file: its frozen plan, running the missing cells, searching settings."""

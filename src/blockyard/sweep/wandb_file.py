@@ -2,12 +2,12 @@
 
 Source: W&B's sweep schema (github.com/wandb/sweeps, config/schema.json)
 
-What an agent starts is `blockyard sweep NAME --one key=value ...`, one cell, which reads the sweep file
-itself: so a cell is the same run, in the same folder, whoever starts it. The agent writes `key=value` by
-Python's `str`: numbers come through, all else is written here as the word that the command line wants
-(null, true, [0.9,0.95]), and no key is nested. An arm may set many keys, so a parameter carries its
-name; of a grid each factor is a parameter. A search gets a file for each arm: in one file W&B would
-spend the trials on the arm that looks best.
+An agent starts `blockyard sweep NAME --one key=value ...`, one cell, which reads the sweep file itself.
+So a cell is the same run in the same folder, whoever starts it. The agent formats `key=value` with
+Python's `str`: numbers stay as they are, all other values are written here as the text that the command
+line takes (null, true, [0.9,0.95]), and no key is nested. An arm may set many keys, so one parameter
+holds its name; for a grid each factor is a parameter. A search gets one file for each arm: in a single
+file W&B would spend the trials on the arm that looks best.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from blockyard.config.catalog import PACKAGE
 from blockyard.errors import UserError
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.spec import override_text
-from blockyard.sweep.spec.locate import names
+from blockyard.sweep.spec.locate import sweep_names
 
 FOLDER = "wandb"
 ARM, SEED = "arm", "seed"
@@ -31,11 +31,11 @@ _METHODS = {"random": "random", "tpe": "bayes"}
 
 
 def write(plan: SweepPlan, out: Path | None = None) -> str:
-    """Write the sweep's files and say where they lie. Raises UserError.
+    """Write the files of a sweep and return their paths, one a line. Raises UserError.
 
-    out: a folder; None is wandb/ beside the sweep file, or sweeps/wandb/ here for one that was installed
+    out: a folder; None is wandb/ beside the sweep file, or ./sweeps/wandb/ for an installed sweep file
     """
-    folder = out or _beside(Path(plan.question.get("path") or "sweeps/x"))
+    folder = out or _default_folder(Path(plan.question.get("path") or "sweeps/x"))
     paths = []
     for name, content in files(plan).items():
         paths.append(folder / name)
@@ -43,23 +43,23 @@ def write(plan: SweepPlan, out: Path | None = None) -> str:
             write_text(folder / name, content)
         except OSError as error:
             raise UserError(
-                f"{folder / name} cannot be written ({error.strerror or error}); copy the sweep file to a folder of "
-                "your own, such as sweeps/ here, and name that one"
+                f"cannot write {folder / name} ({error.strerror or error}); copy the sweep file to a folder of "
+                "your own, such as ./sweeps, and name that one"
             ) from error
     return "\n".join(map(str, paths))
 
 
-def _beside(path: Path) -> Path:
-    """wandb/ beside a sweep file; never inside an installed package."""
+def _default_folder(path: Path) -> Path:
+    """wandb/ beside a sweep file, but never inside an installed package."""
     inside = path.absolute().is_relative_to(PACKAGE)
     return (Path("sweeps") if inside else path.parent) / FOLDER
 
 
 def files(plan: SweepPlan) -> dict[str, str]:
-    """The content of each file by its name. The same on every machine."""
+    """The content of each file by its name, the same on every machine."""
     arms = [arm.name for arm in plan.arms if any(v.arm == arm.name for v in plan.variants.values())]
     if not arms:
-        raise UserError(f"{plan.name}: every arm is refused; there is nothing for W&B to run")
+        raise UserError(f"{plan.name}: every arm is refused, so W&B has nothing to run")
     if plan.question.get("search"):
         return {f"{plan.name}.{arm}.yaml": _text(plan, f"{plan.name}.{arm}", _searched(plan, arm)) for arm in arms}
     return {f"{plan.name}.yaml": _text(plan, plan.name, _grid(plan, arms))}
@@ -67,10 +67,10 @@ def files(plan: SweepPlan) -> dict[str, str]:
 
 def _grid(plan: SweepPlan, arms: list[str]) -> dict[str, Any]:
     seeds = list(plan.question["seeds"])
-    tried = seeds[: plan.question.get("tune_seeds") or len(seeds)] if plan.question.get("tune") else seeds
+    tuning = seeds[: plan.question.get("tune_seeds") or len(seeds)] if plan.question.get("tune") else seeds
     tuned = {key: _values(values) for key, values in (plan.question.get("tune") or {}).items()}
     parameters = _factors(plan, arms) or {ARM: {"values": arms}}
-    return {"method": "grid", "parameters": {**parameters, **tuned, SEED: {"values": tried}}}
+    return {"method": "grid", "parameters": {**parameters, **tuned, SEED: {"values": tuning}}}
 
 
 def _searched(plan: SweepPlan, arm: str) -> dict[str, Any]:
@@ -78,13 +78,13 @@ def _searched(plan: SweepPlan, arm: str) -> dict[str, Any]:
     content: dict[str, Any] = {"method": _METHODS[search["sampler"]], "run_cap": search["trials"]}
     if search["pruner"] == "halving":
         content["early_terminate"] = {"type": "hyperband", "min_iter": 1, "eta": 2}
-    space = {key: _dimension(of) for key, of in search["space"].items()}
+    space = {key: _distribution(dimension) for key, dimension in search["space"].items()}
     fixed = {ARM: {"value": arm}, SEED: {"value": plan.question["seeds"][0]}}
     return content | {"parameters": {**fixed, **space}}
 
 
 def _factors(plan: SweepPlan, arms: list[str]) -> dict[str, Any]:
-    """Each factor of a grid as a parameter; nothing where they do not say which arm is meant, or one is refused."""
+    """Each factor of a grid as a parameter; empty where the factors do not identify an arm, or an arm is refused."""
     if plan.question.get("kind") != "grid" or len(arms) < len(plan.arms):
         return {}
     body = plan.question["grid"]
@@ -96,11 +96,11 @@ def _factors(plan: SweepPlan, arms: list[str]) -> dict[str, Any]:
     }
 
 
-def _dimension(of: Any) -> dict[str, Any]:
-    if not isinstance(of, dict):
-        return _values(of)
-    low, high, step, log = of["low"], of["high"], of.get("step"), bool(of.get("log"))
-    if of.get("int"):
+def _distribution(dimension: Any) -> dict[str, Any]:
+    if not isinstance(dimension, dict):
+        return _values(dimension)
+    low, high, step, log = dimension["low"], dimension["high"], dimension.get("step"), bool(dimension.get("log"))
+    if dimension.get("int"):
         if log or step not in (None, 1):
             kind = "q_log_uniform_values" if log else "q_uniform"
             return {"distribution": kind, "min": low, "max": high, "q": step or 1}
@@ -116,12 +116,12 @@ def _values(values: list[Any]) -> dict[str, Any]:
 
 
 def _value(value: Any) -> Any:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else override_text.text(value)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else override_text.to_text(value)
 
 
 def _text(plan: SweepPlan, name: str, content: dict[str, Any]) -> str:
     metric = plan.facts["metric"]
-    whole = {
+    document = {
         "program": "blockyard",
         "project": _project(plan),
         "name": name,
@@ -132,39 +132,39 @@ def _text(plan: SweepPlan, name: str, content: dict[str, Any]) -> str:
             "goal": {"max": "maximize", "min": "minimize"}[metric["direction"]],
         },
         **content,
-        "command": ["${env}", "blockyard", "sweep", _named(plan), "--one", *_given(plan), "${args_no_hyphens}"],
+        "command": ["${env}", "blockyard", "sweep", _name(plan), "--one", *_command_line(plan), "${args_no_hyphens}"],
     }
-    body = yaml.safe_dump(whole, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
+    body = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
     return "".join(f"# {line}".rstrip() + "\n" for line in _header(plan, name)) + body
 
 
 def _header(plan: SweepPlan, name: str) -> Iterator[str]:
     yield f"Written by `blockyard sweep {plan.name} --to-wandb`: change the sweep file, not this one."
     yield ""
-    first, last = f"wandb sweep sweeps/{FOLDER}/{name}.yaml", f"blockyard sweep {_named(plan)}"
-    wide = max(map(len, (first, last))) + 2
-    yield f"{first:<{wide}}prints the id"
-    yield f"{'wandb agent ID':<{wide}}runs cells until none is left; on as many machines as you like"
-    yield f"{last:<{wide}}where the runs lie: makes what is missing, and compares"
+    first, last = f"wandb sweep sweeps/{FOLDER}/{name}.yaml", f"blockyard sweep {_name(plan)}"
+    width = max(map(len, (first, last))) + 2
+    yield f"{first:<{width}}prints the sweep's ID"
+    yield f"{'wandb agent ID':<{width}}runs cells until none is left, on any number of machines"
+    yield f"{last:<{width}}on the machine with the runs: trains what is missing and compares"
     search = plan.question.get("search") or {}
     if search.get("pruner") == "median":
         yield ""
-        yield "W&B has no median pruning: every trial runs to its end."
+        yield "W&B has no median pruning: every trial is trained to its end."
     if plan.question.get("tune_seeds"):
         yield ""
-        yield "Settings are tried on the first seeds only; the last command runs the chosen ones on the others."
+        yield "Settings are tried on the first seeds only; the last command trains the chosen ones on the other seeds."
 
 
-def _named(plan: SweepPlan) -> str:
-    """How the agent's command line calls the sweep file."""
+def _name(plan: SweepPlan) -> str:
+    """The sweep file in the agent's command line: its name where that is enough, else its path."""
     path = Path(plan.question.get("path") or plan.name)
-    known = names().get(plan.name)
-    return plan.name if known is not None and path.is_file() and known.samefile(path) else str(path)
+    named = sweep_names().get(plan.name)
+    return plan.name if named is not None and path.is_file() and named.samefile(path) else str(path)
 
 
-def _given(plan: SweepPlan) -> list[str]:
-    """What was added on the command line, and is in force in every cell."""
-    folders = [word for folder in plan.facts.get("config_dirs") or () for word in ("--config-dir", folder)]
+def _command_line(plan: SweepPlan) -> list[str]:
+    """The arguments of the command line that apply to every cell."""
+    folders = [argument for folder in plan.facts.get("config_dirs") or () for argument in ("--config-dir", folder)]
     return [*folders, *(plan.facts.get("overrides") or ())]
 
 

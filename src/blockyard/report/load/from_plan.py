@@ -30,8 +30,8 @@ def from_plan(plan: SweepPlan) -> ComparisonInput:
     refuse_shared(cells)
     metrics = {run.run: run.metrics for run in cells if run.done}
     failed = {run.run for run in cells if run.state == "failed"}
-    chosen = tune.choose(plan, metrics, failed)
-    due = {(cell.variant, cell.seed) for cell in tune.due(plan, metrics, failed)}
+    chosen = tune.chosen_variants(plan, metrics, failed)
+    due = {(cell.variant, cell.seed) for cell in tune.due_cells(plan, metrics, failed)}
     records = [run for run in cells if run.state != "missing" or (run.variant, run.seed) in due]
     question = plan.question
     metric = plan.facts.get("metric") or {}
@@ -79,7 +79,7 @@ def _settings(plan: SweepPlan, metrics: tune.Values, failed: set[str]) -> list[d
             "values": {str(seed): value for seed, value in row.values.items()},
             "chosen": row.chosen,
         }
-        for row in tune.table(plan, metrics, failed)
+        for row in tune.setting_results(plan, metrics, failed)
     ]
 
 

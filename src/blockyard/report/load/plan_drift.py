@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from blockyard.errors import UserError
-from blockyard.sweep.plan.compact_json import clean
-from blockyard.sweep.plan.history import SAID
+from blockyard.sweep.plan.compact_json import without_secrets
+from blockyard.sweep.plan.history import DESCRIPTIVE_KEYS
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.spec.question import read
 
@@ -25,7 +25,11 @@ def plan_drift(path: Path, plan: SweepPlan) -> str | None:
     now["base"] = [*now["base"], *(plan.facts.get("overrides") or ())]
     before = plan.question
     keys = dict.fromkeys([*now, *before])
-    changed = ", ".join(key for key in keys if key not in SAID and clean(now.get(key)) != clean(before.get(key)))
+    changed = ", ".join(
+        key
+        for key in keys
+        if key not in DESCRIPTIVE_KEYS and without_secrets(now.get(key)) != without_secrets(before.get(key))
+    )
     if not changed:
         return None
     file = plan.facts.get("file")

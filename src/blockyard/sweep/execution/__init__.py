@@ -1,1 +1,1 @@
-"""Running the cells of a plan that are missing."""
+"""Runs the cells of a plan that are missing."""

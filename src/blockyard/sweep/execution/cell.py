@@ -1,7 +1,8 @@
-"""One cell of a sweep, in the process that runs it.
+"""Runs one cell of a sweep in the process that an executor started for it.
 
-A cell is a run like any other: the same folder, lock, status and checkpoints as `blockyard train`
-makes, so whichever of them comes first does the work. What the run says goes to log.txt in its folder.
+A cell is a run like any other: it has the same folder, lock, status and checkpoints as a run of
+`blockyard train`, so whichever of the two comes first does the work. Output goes to log.txt in the
+run's folder.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from blockyard.engine.run import train
 from blockyard.errors import UserError
@@ -23,25 +24,21 @@ from blockyard.runs.lock import InUse
 from blockyard.runs.start import create_run
 from blockyard.runs.status import read_status
 from blockyard.sweep.executor.base import BUSY, Outcome, Task
-from blockyard.sweep.search.pruning import watchers
-
-if TYPE_CHECKING:
-    from blockyard.engine.callbacks.base import RunCallback
-    from blockyard.runs.folder import RunFolder
+from blockyard.sweep.search.pruning import trial_callbacks
 
 LOG = "log.txt"
 _PLAIN = {"FORCE_COLOR": None, "TTY_COMPATIBLE": None, "TTY_INTERACTIVE": None, "NO_COLOR": "1", "COLUMNS": "160"}
 
 
 def execute(task: Task) -> Outcome:
-    """Train the task's run, or go on with it, or find it done. Never raises for what a run does.
+    """Train or resume the task's run, or find it done. Never raises for what happens in a run.
 
-    A run that has failed before stays failed unless `task.retry`: then it goes on from its last good
-    checkpoint, which loses nothing and is the same as a new start where the cause is gone; without a
-    checkpoint, or where none can be read, it starts anew.
+    A run that failed before stays failed unless `task.retry`. A retry resumes from the last good
+    checkpoint, which loses nothing and equals a new start once the cause is gone; it starts from
+    scratch where there is no checkpoint or none can be read.
     """
     try:
-        with _folder(task) as folder, logged(folder.path / LOG):
+        with _folder(task) as folder, log_to_file(folder.path / LOG):
             code = _train(task, folder)
             return Outcome(task.key, code, None if code == 0 else folder.status.reason)
     except AlreadyDone:
@@ -49,73 +46,73 @@ def execute(task: Task) -> Outcome:
     except InUse as busy:
         return Outcome(task.key, BUSY, str(busy))
     except FailedBefore as failed:
-        return Outcome(task.key, 1, failed.reason or "it has failed before")
+        return Outcome(task.key, 1, failed.reason or "the run failed before")
     except UserError as error:
         return Outcome(task.key, 2, str(error))
     except KeyboardInterrupt:
-        return Outcome(task.key, 130, "Ctrl-C before it began")
-    except Exception as error:  # of what surrounds a run, such as a full disk; the run's own are in its status
+        return Outcome(task.key, 130, "Ctrl-C before the run began")
+    except Exception as error:  # around a run, such as a full disk; the run's own errors are in its status
         return Outcome(task.key, 1, f"{type(error).__name__}: {error}")
 
 
-def given_up(task: Task, reason: str, *, failed: bool) -> None:
-    """Write down how a run ended whose process died without a word. Who has the run now knows better.
+def record_lost(task: Task, reason: str, *, failed: bool) -> None:
+    """Write to the status how a run ended whose process died silently, unless another process holds the run.
 
-    failed: whether it is for `retry` only; else the same command goes on with it
+    failed: whether only `retry` starts the run again; otherwise the same command resumes it
     """
     with contextlib.suppress(UserError, OSError):
         path = _path(task)
         with RunFolder.open(path).lock() as folder:
             status = read_status(path, alive=False)
-            killed = status.state == "interrupted" and status.ended is None  # read so from `running`
+            killed = status.state == "interrupted" and status.ended is None  # the status file says `running`
             if killed or status.state == "queued":
                 folder.set_status("failed" if failed else "interrupted", reason)
 
 
 @contextlib.contextmanager
-def logged(path: Path) -> Iterator[None]:
-    """Append what this process and its children say to a file, without bars and colours."""
+def log_to_file(path: Path) -> Iterator[None]:
+    """Append the output of this process and its children to a file, without progress bars and colours."""
     _flush()
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
     except OSError:
         handle = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    kept = {number: os.dup(number) for number in (1, 2)}
+    duplicates = {number: os.dup(number) for number in (1, 2)}
     before = {name: os.environ.get(name) for name in _PLAIN}
-    _environment(_PLAIN)
-    for number in kept:
+    _set_environment(_PLAIN)
+    for number in duplicates:
         os.dup2(handle, number)
     os.close(handle)
     try:
-        # Who runs this may have put other objects in their place.
+        # The caller may have replaced sys.stdout and sys.stderr by other objects.
         with (
             os.fdopen(os.dup(1), "w", buffering=1, errors="replace") as stream,
             contextlib.redirect_stdout(stream),
             contextlib.redirect_stderr(stream),
-            _logging(stream),
+            _redirect_logging(stream),
         ):
             yield
     finally:
-        for number, old in kept.items():
-            os.dup2(old, number)
-            os.close(old)
-        _environment(before)
+        for number, duplicate in duplicates.items():
+            os.dup2(duplicate, number)
+            os.close(duplicate)
+        _set_environment(before)
 
 
 def _folder(task: Task) -> RunFolder:
     expected = f"{run_name(task.config)}/s{task.config.get('seed', 0)}"
     if expected != task.key:
         raise UserError(
-            f"{task.key} is {expected} for this version of blockyard: the plan is another version's; "
+            f"{task.key} would be {expected} in this version of blockyard: another version made the plan; "
             "run the sweep's command again"
         )
     config = dict(task.config)
-    if task.retry and _worn_out(task):
+    if task.retry and _checkpoints_unreadable(task):
         config["force"] = True
     return create_run(config, command=task.command or None, choices=task.choices, retry_failed=task.retry)
 
 
-def _worn_out(task: Task) -> bool:
+def _checkpoints_unreadable(task: Task) -> bool:
     """Whether a run has failed and left checkpoints of which none can be read."""
     path = _path(task)
     if not path.is_dir() or read_status(path).state != "failed":
@@ -133,17 +130,12 @@ def _train(task: Task, folder: RunFolder) -> int:
         sys.stderr.write(f"{folder.message}\n")
     if task.trial is None:
         return train(folder, resume=folder.resumes)
-    return train(folder, resume=folder.resumes, watchers=_watchers(task))
-
-
-def _watchers(task: Task) -> Mapping[str, RunCallback]:
-    """Where a search looks on: the watchers of a trial, which report its values and may end it early."""
-    return watchers(task)
+    return train(folder, resume=folder.resumes, watchers=trial_callbacks(task))
 
 
 @contextlib.contextmanager
-def _logging(stream: Any) -> Iterator[None]:
-    """Handlers that hold on to the terminal speak into the file meanwhile."""
+def _redirect_logging(stream: Any) -> Iterator[None]:
+    """Let log handlers that write to the terminal write to the stream instead."""
     handlers = [h for h in logging.getLogger().handlers if type(h) is logging.StreamHandler]
     before = [handler.setStream(stream) for handler in handlers]
     try:
@@ -153,7 +145,7 @@ def _logging(stream: Any) -> Iterator[None]:
             handler.setStream(old or sys.stderr)
 
 
-def _environment(values: Mapping[str, str | None]) -> None:
+def _set_environment(values: Mapping[str, str | None]) -> None:
     for name, value in values.items():
         if value is None:
             os.environ.pop(name, None)

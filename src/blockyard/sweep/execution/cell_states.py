@@ -1,4 +1,4 @@
-"""How the cells of a plan stand, read from their run folders: the only record there is."""
+"""The state of cells, read from their run folders, which are the only record."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from blockyard.runs.metrics import FILE as METRICS
 from blockyard.runs.status import Status, read_status
 
 State = Literal["missing", "queued", "running", "done", "failed", "interrupted"]
+_TAIL = 4096  # bytes at the end of metrics.csv that are read
 
 
 @dataclass(frozen=True)
-class Standing:
-    """One run. metrics: of a finished one, from its summary; seconds: of its last turn."""
+class CellState:
+    """The state of one run.
+
+    metrics: of a finished run, from its summary; seconds: since it was last started
+    """
 
     state: State
     reason: str | None = None
@@ -28,26 +32,29 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far a running one is. part: 0 to 1 where known; left: seconds; value: the metric so far."""
+class CellProgress:
+    """The progress of a running run, None where unknown.
 
-    part: float | None = None
-    left: float | None = None
+    fraction: 0 to 1; seconds_left: until its end; value: the metric at the last evaluation
+    """
+
+    fraction: float | None = None
+    seconds_left: float | None = None
     value: float | None = None
 
 
-def standing(path: Path) -> Standing:
-    """How a run folder stands now; `running` is said only where a live process has it."""
+def read_state(path: Path) -> CellState:
+    """The state of a run folder; `running` only where a live process holds its lock."""
     if not (path / CONFIG).is_file():
-        return Standing("running" if held(path) else "missing")
+        return CellState("running" if held(path) else "missing")
     status = read_status(path)
     if status.state == "queued" and held(path):
-        return Standing("running")
-    metrics = finished(path) if status.state == "done" else {}
-    return Standing(status.state, status.reason, metrics, status.step, _took(status))
+        return CellState("running")
+    metrics = final_metrics(path) if status.state == "done" else {}
+    return CellState(status.state, status.reason, metrics, status.step, _duration(status))
 
 
-def finished(path: Path) -> dict[str, float]:
+def final_metrics(path: Path) -> dict[str, float]:
     """The metrics of a finished run; empty where its summary cannot be read."""
     try:
         metrics = read_json(path / SUMMARY)["metrics"]
@@ -56,40 +63,44 @@ def finished(path: Path) -> dict[str, float]:
         return {}
 
 
-def progress(path: Path, config: dict[str, Any], metric: str) -> Progress:
-    """How far a running run is by the last rows of its metrics.csv. metric: the validation one, val/..."""
+def read_progress(path: Path, config: dict[str, Any], metric: str) -> CellProgress:
+    """The progress of a running run, from the last rows of its metrics.csv.
+
+    metric: the validation metric, val/NAME
+    """
     try:
         with (path / METRICS).open("rb") as file:
             names = file.readline().decode().strip().split(",")
-            file.seek(max(file.tell(), file.seek(0, 2) - 4096))
+            file.seek(max(file.tell(), file.seek(0, 2) - _TAIL))
             lines = file.read().decode(errors="replace").split("\n")[:-1]
     except OSError:
-        return Progress()
+        return CellProgress()
     rows = [dict(zip(names, cells, strict=True)) for line in lines if len(cells := line.split(",")) == len(names)]
     if not rows:
-        return Progress()
+        return CellProgress()
     value = next((number for row in reversed(rows) if (number := _number(row.get(metric))) is not None), None)
     timed = next((row for row in reversed(rows) if _number(row.get("seconds"))), {})
     step, seconds, epoch = (_number(timed.get(name)) for name in ("step", "seconds", "epoch"))
-    total = _total(config.get("trainer") or {}, step, epoch)
+    total = _total_steps(config.get("trainer") or {}, step, epoch)
     if not step or not total:
-        return Progress(value=value)
+        return CellProgress(value=value)
     left = None if seconds is None else max(0.0, seconds / step * (total - step))
-    return Progress(min(1.0, step / total), left, value)
+    return CellProgress(min(1.0, step / total), left, value)
 
 
-def _took(status: Status) -> float | None:
+def _duration(status: Status) -> float | None:
     try:
-        return (datetime.fromisoformat(str(status.ended)) - datetime.fromisoformat(str(status.started))).total_seconds()
+        ended, started = (datetime.fromisoformat(str(time)) for time in (status.ended, status.started))
+        return (ended - started).total_seconds()
     except ValueError:
         return None
 
 
-def _total(trainer: dict[str, Any], step: float | None, epoch: float | None) -> float | None:
-    ends = [trainer["max_steps"]] if trainer.get("max_steps") else []
+def _total_steps(trainer: dict[str, Any], step: float | None, epoch: float | None) -> float | None:
+    limits = [trainer["max_steps"]] if trainer.get("max_steps") else []
     if trainer.get("max_epochs") and step and epoch:
-        ends.append(trainer["max_epochs"] * step / epoch)
-    return min(ends, default=None)
+        limits.append(trainer["max_epochs"] * step / epoch)
+    return min(limits, default=None)
 
 
 def _number(text: str | None) -> float | None:

@@ -1,4 +1,4 @@
-"""One live table of a running sweep, arm by seed; plain lines where there is no terminal."""
+"""A live table of a running sweep, arms by seeds; plain lines where there is no terminal."""
 
 from __future__ import annotations
 
@@ -6,57 +6,47 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from blockyard.sweep.execution.cell_states import progress
+from blockyard.sweep.execution.cell_states import read_progress
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.terminal import table
 
 if TYPE_CHECKING:
-    from blockyard.sweep.execution.runner import Run
+    from blockyard.sweep.execution.runner import PlannedRun
 
-_EVERY = 1.0  # seconds between two drawings
-_SEEDS = 8  # columns; more seeds are counted instead
+_EVERY = 1.0  # seconds between two refreshes
+_SEEDS = 8  # columns; with more seeds each arm shows counts
 _STYLES = {"done": "green", "failed": "red", "interrupted": "yellow", "running": "cyan"}
 
 
-class LiveTable(Protocol):
-    """What the runner tells while it works."""
+class SweepScreen:
+    """Shows a sweep: a table on standard error where that is a terminal, else a line for each cell through `say`.
 
-    total: int  # runs, so far as they are known
-    count: int  # of them that have ended
+    total: the runs so far; count: those that have ended
+    """
 
-    def show(self, runs: dict[str, Run], places: int | None, *, last: bool = False) -> None:
-        """How everything stands."""
-
-    def ended(self, run: Run) -> None:
-        """A run ended, or was found to have."""
-
-
-class Screen:
-    """The table on standard error where that is a terminal, else a line for each finished cell through `say`."""
-
-    def __init__(self, plan: SweepPlan, say: Callable[[str], None], live: bool) -> None:
+    def __init__(self, plan: SweepPlan, say: Callable[[str], object], live: bool) -> None:
         self.plan = plan
         self.say = say
         metric = plan.facts.get("metric") or {}
         self.metric = str(metric.get("name") or plan.question.get("metric") or "test/accuracy")
-        self._twin = str(metric.get("validation") or "val/" + self.metric.partition("/")[2])
+        self._validation = str(metric.get("validation") or "val/" + self.metric.partition("/")[2])
         self._live = live
         self._display: Any = None
-        self._drawn = 0.0
-        self._began = time.monotonic()
+        self._refreshed = 0.0
+        self._started = time.monotonic()
         self.count = 0
         self.total = 0
 
-    def __enter__(self) -> Screen:
+    def __enter__(self) -> SweepScreen:
         from rich.console import Console
 
         console = Console(stderr=True, highlight=False)
         if self._live and console.is_terminal:
-            from rich.live import Live as Display
+            from rich.live import Live
 
-            self._display = Display(console=console, auto_refresh=False, transient=False)
+            self._display = Live(console=console, auto_refresh=False, transient=False)
             self._display.start()
         return self
 
@@ -66,98 +56,97 @@ class Screen:
                 self._display.stop()
             self._display = None
 
-    def show(self, runs: dict[str, Run], places: int | None, *, last: bool = False) -> None:
-        """Draw the table, at most once a second."""
-        if self._display is None or (not last and time.monotonic() - self._drawn < _EVERY):
+    def show(self, runs: dict[str, PlannedRun], parallel: int | None, *, last: bool = False) -> None:
+        """Refresh the table, at most once a second."""
+        if self._display is None or (not last and time.monotonic() - self._refreshed < _EVERY):
             return
-        self._drawn = time.monotonic()
-        with contextlib.suppress(OSError):  # a terminal that is gone is no reason to stop
-            self._display.update(self._table(runs, places), refresh=True)
+        self._refreshed = time.monotonic()
+        with contextlib.suppress(OSError):  # the sweep goes on without its terminal
+            self._display.update(self._table(runs, parallel), refresh=True)
 
-    def ended(self, run: Run) -> None:
-        """Say a failure at once, and where there is no table every ending."""
+    def report(self, run: PlannedRun) -> None:
+        """Print how a run ended: always a failure, and without a table every run."""
         self.count += 1
         name = f"{self.plan.variants[run.cells[0].variant].key}/s{run.cells[0].seed}"
-        took = f" in {_time(run.seconds)}" if run.seconds is not None else ""
-        if run.now.state == "done":
-            if self._display is None:
-                name_, value = self._value(run.now.metrics)
-                found = f" {name_} {value:.4g}" if value is not None else ""
-                self.say(f"[{self.count}/{self.total}] {name} done{found}{took}")
-        else:
-            self.say(f"[{self.count}/{self.total}] {name} {run.now.state}{took}: {run.now.reason}")
+        duration = f" in {_time(run.seconds)}" if run.seconds is not None else ""
+        if run.now.state != "done":
+            self.say(f"[{self.count}/{self.total}] {name} {run.now.state}{duration}: {run.now.reason}")
+        elif self._display is None:
+            metric, value = self._value(run.now.metrics)
+            result = f" {metric} {value:.4g}" if value is not None else ""
+            self.say(f"[{self.count}/{self.total}] {name} done{result}{duration}")
 
-    def stopped(self, signum: int) -> None:
-        """Say that the sweep was asked to stop."""
-        self.say(f"stopped by {signal.Signals(signum).name}; what ran is saved, the same command goes on")
+    def report_stop(self, signum: int) -> None:
+        """Print that a signal has stopped the sweep."""
+        self.say(f"stopped by {signal.Signals(signum).name}; all progress is saved, the same command continues")
 
-    def summary(self, runs: dict[str, Run]) -> None:
-        """The last line."""
-        counts = _counts(runs)
+    def summary(self, runs: dict[str, PlannedRun]) -> None:
+        """Print the last line, and where the logs of failed runs are."""
         failed = [run for run in runs.values() if run.now.state in ("failed", "interrupted")]
-        words = ", ".join(f"{count} {state}" for state, count in counts.items())
-        self.say(f"{words or 'nothing to do'} after {_time(time.monotonic() - self._began)}")
+        self.say(f"{_count_text(runs) or 'nothing to run'} after {_time(time.monotonic() - self._started)}")
         if failed:
             logs = " ".join(str(run.path / "log.txt") for run in failed[:3])
-            self.say(f"why: {logs}{' ...' if len(failed) > 3 else ''}; the same command with --retry tries again")
+            self.say(f"logs: {logs}{' ...' if len(failed) > 3 else ''}; the same command with --retry tries again")
 
     # -- the table --------------------------------------------------------------------------------------
 
-    def _table(self, runs: dict[str, Run], places: int | None) -> Any:
+    def _table(self, runs: dict[str, PlannedRun], parallel: int | None) -> Any:
         from rich.console import Group
         from rich.text import Text
 
         seeds = list(dict.fromkeys(cell.seed for cell in self.plan.cells))
         cells = {(c.variant, c.seed): run for run in runs.values() for c in run.cells}
-        variants = self._rows(runs)
+        variants = self._visible_variants(runs)
         if len(seeds) <= _SEEDS:
-            made = table(None, "arm", *(f"seed {seed}" for seed in seeds))
+            grid = table(None, "arm", *(f"seed {seed}" for seed in seeds))
             for key in variants:
-                made.add_row(Text(key), *(self._cell(cells.get((key, seed))) for seed in seeds))
+                grid.add_row(Text(key), *(self._cell(cells.get((key, seed))) for seed in seeds))
         else:
-            made = table(None, "arm", "cells")
+            grid = table(None, "arm", "cells")
             for key in variants:
-                mine = {str(seed): cells[key, seed] for seed in seeds if (key, seed) in cells}
-                made.add_row(Text(key), Text(", ".join(f"{n} {state}" for state, n in _counts(mine).items())))
-        return Group(made, Text(self._footer(runs, places)))
+                own = {str(seed): cells[key, seed] for seed in seeds if (key, seed) in cells}
+                grid.add_row(Text(key), Text(_count_text(own)))
+        return Group(grid, Text(self._footer(runs, parallel)))
 
-    def _rows(self, runs: dict[str, Run]) -> list[str]:
-        """The variants that fit the terminal: those where something happens first."""
-        known = list(dict.fromkeys(cell.variant for run in runs.values() for cell in run.cells))
-        room = max(4, self._display.console.height - 4)
-        if len(known) <= room:
-            return sorted(known, key=list(self.plan.variants).index)
-        busy = [c.variant for run in runs.values() if run.ours for c in run.cells]
-        return list(dict.fromkeys([*busy, *known]))[:room]
+    def _visible_variants(self, runs: dict[str, PlannedRun]) -> list[str]:
+        """The variants that fit the terminal; those with running cells come first where not all fit."""
+        variants = list(dict.fromkeys(cell.variant for run in runs.values() for cell in run.cells))
+        height = max(4, self._display.console.height - 4)
+        if len(variants) <= height:
+            return sorted(variants, key=list(self.plan.variants).index)
+        running = [cell.variant for run in runs.values() if run.submitted for cell in run.cells]
+        return list(dict.fromkeys([*running, *variants]))[:height]
 
-    def _cell(self, run: Run | None) -> Any:
+    def _cell(self, run: PlannedRun | None) -> Any:
         from rich.text import Text
 
         if run is None:
             return Text("")
-        state = "running" if run.ours else run.now.state
+        state = "running" if run.submitted else run.now.state
         if state == "running":
-            at = progress(run.path, run.config, self._twin)
-            words = [f"{100 * at.part:.0f}%" if at.part is not None else "starting" if run.ours else "running"]
-            words += [f"{at.value:.4g}"] if at.value is not None else []
-            words += [_time(at.left)] if at.left is not None else []
-            words += [] if run.ours else ["elsewhere"]
-            return Text(" ".join(words), style=_STYLES["running"])
+            progress = read_progress(run.path, run.config, self._validation)
+            start = "starting" if run.submitted else "running"
+            parts = [f"{100 * progress.fraction:.0f}%" if progress.fraction is not None else start]
+            parts += [f"{progress.value:.4g}"] if progress.value is not None else []
+            parts += [_time(progress.seconds_left)] if progress.seconds_left is not None else []
+            parts += [] if run.submitted else ["in another process"]
+            return Text(" ".join(parts), style=_STYLES["running"])
         _, value = self._value(run.now.metrics)
         if state == "done":
             return Text("done" if value is None else f"{value:.4g}", style=_STYLES["done"])
         return Text("" if state in ("missing", "queued") else state, style=_STYLES.get(state, ""))
 
-    def _footer(self, runs: dict[str, Run], places: int | None) -> str:
-        words = ", ".join(f"{count} {state}" for state, count in _counts(runs).items())
-        left = [run for run in runs.values() if run.open]
-        took = [run.seconds for run in runs.values() if run.seconds is not None and run.now.state == "done"]
-        ends = ""
-        if took and left and places:  # of a queue that others use too nobody knows
-            mean = sum(took) / len(took)
-            here = sum(min(mean, time.monotonic() - run.began) for run in left if run.ours and run.began)
-            ends = f", about {_time(max(0.0, mean * len(left) - here) / max(1, min(places, len(left))))} left"
-        return f"{words}, {_time(time.monotonic() - self._began)} so far{ends}"
+    def _footer(self, runs: dict[str, PlannedRun], parallel: int | None) -> str:
+        unfinished = [run for run in runs.values() if run.open]
+        durations = [run.seconds for run in runs.values() if run.seconds is not None and run.now.state == "done"]
+        left = ""
+        if durations and unfinished and parallel:  # how fast a shared queue moves is unknown
+            mean = sum(durations) / len(durations)
+            starts = [run.started for run in unfinished if run.submitted and run.started]
+            spent = sum(min(mean, time.monotonic() - start) for start in starts)
+            seconds = max(0.0, mean * len(unfinished) - spent) / max(1, min(parallel, len(unfinished)))
+            left = f", about {_time(seconds)} left"
+        return f"{_count_text(runs)}, {_time(time.monotonic() - self._started)} so far{left}"
 
     def _value(self, metrics: dict[str, float]) -> tuple[str, float | None]:
         for name in (self.metric, "test/accuracy", "test/loss"):
@@ -166,14 +155,15 @@ class Screen:
         return "", None
 
 
-def _counts(runs: dict[str, Run]) -> dict[str, int]:
+def _count_text(runs: dict[str, PlannedRun]) -> str:
+    """How many runs are in each state: "3 done, 1 running"."""
     counts: dict[str, int] = {}
     for run in runs.values():
-        state = "running" if run.ours else run.now.state
+        state = "running" if run.submitted else run.now.state
         state = "queued" if state in ("missing", "queued") else state
         counts[state] = counts.get(state, 0) + 1
     order = ("done", "running", "queued", "interrupted", "failed")
-    return {state: counts[state] for state in order if state in counts}
+    return ", ".join(f"{counts[state]} {state}" for state in order if state in counts)
 
 
 def _time(seconds: float | None) -> str:

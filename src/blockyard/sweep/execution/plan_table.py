@@ -1,4 +1,4 @@
-"""A plan on the screen: arms by seeds with how each cell stands, what is refused and why."""
+"""Prints a plan: arms by seeds with the state of each cell, what is refused and why."""
 
 from __future__ import annotations
 
@@ -6,59 +6,62 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from blockyard.sweep.execution.cell_states import Standing, standing
+from blockyard.sweep.execution.cell_states import CellState, read_state
 from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan
 from blockyard.sweep.search import tune
 from blockyard.terminal import console, table
 
-SEEDS = 10  # columns; more are counted instead
-ARMS = 60  # rows that are shown in full
-_WORDS = {"missing": "to run", "queued": "to run", "interrupted": "to go on", "running": "running", "done": "done"}
+SEEDS = 10  # columns; with more seeds each arm shows counts
+ARMS = 60  # rows that are shown
+_LABELS = {"missing": "to run", "queued": "to run", "interrupted": "to resume", "running": "running", "done": "done"}
 
 
 @dataclass
-class Stand:
-    """How the cells of a plan stand. due: those that should have run, or run now; the rest may come later.
+class PlanStatus:
+    """The state of a plan's cells.
 
+    states: by run; due: the cells that have run, run now or may run next; the rest may become due later
     chosen: the setting of each arm that has one
     """
 
     plan: SweepPlan
-    states: dict[str, Standing]
+    states: dict[str, CellState]
     due: list[Cell]
     chosen: dict[str, str]
 
     @classmethod
-    def of(cls, plan: SweepPlan) -> Stand:
-        """As the run folders say."""
-        states = {run: standing(plan.path(cell)) for run, cell in {cell.run: cell for cell in plan.cells}.items()}
+    def read(cls, plan: SweepPlan) -> PlanStatus:
+        """Read the state of every run folder."""
+        states = {run: read_state(plan.path(cell)) for run, cell in {cell.run: cell for cell in plan.cells}.items()}
         values = {run: now.metrics for run, now in states.items() if now.state == "done"}
         failed = [run for run, now in states.items() if now.state == "failed"]
-        return cls(plan, states, tune.due(plan, values, failed), tune.choose(plan, values, failed))
+        due, chosen = tune.due_cells(plan, values, failed), tune.chosen_variants(plan, values, failed)
+        return cls(plan, states, due, chosen)
 
-    def left(self, *, retry: bool = False) -> list[Cell]:
-        """The cells that a run of the sweep would run, one for each run folder."""
+    def remaining(self, *, retry: bool = False) -> list[Cell]:
+        """The cells that the sweep would run now, one for each run folder."""
         finished = ("done", "running") if retry else ("done", "running", "failed")
         return [c for c in {c.run: c for c in self.due}.values() if self.states[c.run].state not in finished]
 
-    def word(self, cell: Cell, retry: bool) -> str:
-        """How one cell stands, in a word or two."""
+    def label(self, cell: Cell, retry: bool) -> str:
+        """The state of one cell in one or two words."""
         state = self.states[cell.run].state
         if state == "failed":
-            return "to try again" if retry else "failed"
-        return _WORDS[state]
+            return "to retry" if retry else "failed"
+        return _LABELS[state]
 
 
-def show(stand: Stand, *, retry: bool = False) -> None:
-    """Print what is asked, the grid, the refusals and what was decided."""
-    plan, screen = stand.plan, console()
+def print_plan(status: PlanStatus, *, retry: bool = False) -> None:
+    """Print the question, the table of cells, the refused arms and the planner's notes."""
+    plan, screen = status.plan, console()
     for line in _question(plan):
         screen.print(line)
     screen.print()
-    screen.print(_grid(stand, retry))
+    screen.print(_grid(status, retry))
     if len(plan.arms) > ARMS:
         screen.print(f"and {len(plan.arms) - ARMS} more arms")
-    for line in [*_refused(plan), *_failed(stand, retry), *(f"note: {text}" for text in plan.facts.get("notes", ()))]:
+    notes = (f"note: {text}" for text in plan.facts.get("notes", ()))
+    for line in [*_refused(plan), *_failed(status, retry), *notes]:
         screen.print(line)
 
 
@@ -70,55 +73,55 @@ def _question(plan: SweepPlan) -> Iterator[str]:
             yield f"  {key:<9} {question[key]}"
     metric = plan.facts["metric"]
     yield f"  {'metric':<9} {metric['name']} ({metric['direction']})"
-    yield f"  {'base':<9} {' '.join(question['base']) or '(the defaults)'}"
+    yield f"  {'base':<9} {' '.join(question['base']) or '(defaults)'}"
     if question.get("tune"):
-        said = ", ".join(f"{key} in {values}" for key, values in question["tune"].items())
-        seeds = tune.tuning_seeds(plan)
-        yield f"  {'tune':<9} {said}, by {metric['validation']} on seeds {', '.join(map(str, seeds))}"
+        values = ", ".join(f"{key} in {values}" for key, values in question["tune"].items())
+        seeds = ", ".join(map(str, tune.tuning_seeds(plan)))
+        yield f"  {'tune':<9} {values}, by {metric['validation']} on seeds {seeds}"
     if question.get("search"):
         search = question["search"]
         yield (
             f"  {'search':<9} {search['trials']} trials for each arm ({search['sampler']}, pruner {search['pruner']}), "
-            f"by {metric['validation']}, over {', '.join(search['space'])}; then the best on all seeds"
+            f"by {metric['validation']}, over {', '.join(search['space'])}; then the best one on all seeds"
         )
 
 
-def _grid(stand: Stand, retry: bool) -> object:
-    plan = stand.plan
+def _grid(status: PlanStatus, retry: bool) -> object:
+    plan = status.plan
     seeds = list(plan.question["seeds"])
-    single = len(seeds) <= SEEDS and not plan.question.get("tune") and not plan.question.get("search")
-    columns = [f"s{seed}" for seed in seeds] if single else ["cells"]
+    by_seed = len(seeds) <= SEEDS and not plan.question.get("tune") and not plan.question.get("search")
+    columns = [f"s{seed}" for seed in seeds] if by_seed else ["cells"]
     matched = (plan.facts.get("match") or {}).get("arms") or {}
-    rows = table(None, "arm", "changes", *(["model.dim", "mismatch"] if matched else []), *columns)
+    grid = table(None, "arm", "changes", *(["model.dim", "mismatch"] if matched else []), *columns)
     by_arm: dict[str, list[Cell]] = {}
-    due = set(stand.due)
+    due = set(status.due)
     for cell in plan.cells:
         by_arm.setdefault(plan.variants[cell.variant].arm, []).append(cell)
     for arm in plan.arms[:ARMS]:
         cells = by_arm.get(arm.name, [])
         name = f"{arm.name} (baseline)" if arm.name == plan.question.get("baseline") else arm.name
         width = matched.get(arm.name)
-        extra = ([str(width["dim"]), f"{width['off']:+.2%}"] if width else ["", ""]) if matched else []
-        if single:
-            states = {cell.seed: stand.word(cell, retry) for cell in cells}
+        size = ([str(width["dim"]), f"{width['off']:+.2%}"] if width else ["", ""]) if matched else []
+        if by_seed:
+            states = {cell.seed: status.label(cell, retry) for cell in cells}
             shown = [states.get(seed, "refused") for seed in seeds]
         else:
-            shown = [_counted(plan, arm.name, Counter(_state(stand, cell, due, retry) for cell in cells))]
-        rows.add_row(name, " ".join(arm.overrides) or "(as the base)", *extra, *shown)
-    return rows
+            shown = [_counts(plan, arm.name, Counter(_tuned_label(status, cell, due, retry) for cell in cells))]
+        grid.add_row(name, " ".join(arm.overrides) or "(base)", *size, *shown)
+    return grid
 
 
-def _state(stand: Stand, cell: Cell, due: set[Cell], retry: bool) -> str:
+def _tuned_label(status: PlanStatus, cell: Cell, due: set[Cell], retry: bool) -> str:
     if cell not in due:
-        return "not chosen" if stand.plan.variants[cell.variant].arm in stand.chosen else "if chosen"
-    return stand.word(cell, retry)
+        return "not chosen" if status.plan.variants[cell.variant].arm in status.chosen else "if chosen"
+    return status.label(cell, retry)
 
 
-def _counted(plan: SweepPlan, arm: str, counts: Counter[str]) -> str:
+def _counts(plan: SweepPlan, arm: str, counts: Counter[str]) -> str:
     if counts:
-        return ", ".join(f"{count} {word}" for word, count in counts.items())
-    standing_ = any(variant.arm == arm for variant in plan.variants.values())
-    return f"{len(plan.question['seeds'])} after the search" if standing_ else "refused"
+        return ", ".join(f"{count} {label}" for label, count in counts.items())
+    planned = any(variant.arm == arm for variant in plan.variants.values())
+    return f"{len(plan.question['seeds'])} after the search" if planned else "refused"
 
 
 def _refused(plan: SweepPlan) -> Iterator[str]:
@@ -130,9 +133,9 @@ def _refused(plan: SweepPlan) -> Iterator[str]:
         yield f"and {len(plan.refused) - ARMS} more are refused"
 
 
-def _failed(stand: Stand, retry: bool) -> Iterator[str]:
-    failed = [cell for cell in stand.due if stand.states[cell.run].state == "failed"]
+def _failed(status: PlanStatus, retry: bool) -> Iterator[str]:
+    failed = [cell for cell in status.due if status.states[cell.run].state == "failed"]
     for cell in failed[:ARMS]:
-        yield f"failed: {cell.variant}/s{cell.seed}: {stand.states[cell.run].reason or 'no reason recorded'}"
+        yield f"failed: {cell.variant}/s{cell.seed}: {status.states[cell.run].reason or 'no reason recorded'}"
     if failed and not retry:
-        yield f"--retry tries the {len(failed)} failed again"
+        yield f"--retry runs the {len(failed)} failed cells again" if len(failed) > 1 else "--retry runs it again"

@@ -1,7 +1,7 @@
-"""Who runs the cells of a sweep: local worker processes, Ray, or submitit.
+"""Executors: where the cells of a sweep run, as local worker processes, Ray tasks or SLURM jobs.
 
-An executor is no part of a run's config: it is chosen by `blockyard sweep FILE executor=slurm
-executor.partition=gpu`, listed and explained like any family, and refused by `train`.
+An executor is not part of a run's config: `blockyard sweep FILE executor=slurm executor.partition=gpu`
+chooses it, `blockyard list executor` lists them, and `blockyard train` refuses the key.
 """
 
 from __future__ import annotations
@@ -15,43 +15,47 @@ from blockyard.sweep.executor.base import Executor
 FAMILY = "executor"
 
 
-def build(name: str, options: dict[str, Any], workers: int | None = None) -> Executor:
-    """The executor that a name of conf/executor means, with these options over the YAML's.
+def build(name: str, overrides: dict[str, Any], workers: int | None = None) -> Executor:
+    """Build the executor that conf/executor/NAME.yaml describes, with `overrides` of its options.
 
-    workers: how many cells at once, where the executor has such an option. Raises UserError naming
-    every option that does not fit, and the package to install where one is missing.
+    workers: cells in parallel, where the executor has that option
+    Raises UserError naming every option that is unknown or invalid, or the package that is missing.
     """
     from blockyard.config.schema import RESERVED, locate
-    from blockyard.config.schema import options as legal
+    from blockyard.config.schema import options as options_of
 
     names = catalog.choices(FAMILY)
     if name not in names:
-        nearest = near(name, names)
-        hint = f"; nearest: {nearest[0]}" if nearest else ""
-        raise UserError(f"executor={name}: there is no such executor{hint} (executors: {', '.join(names)})")
+        raise UserError(
+            f"executor={name}: unknown executor{_did_you_mean(name, names)} (executors: {', '.join(names)})"
+        )
     node = catalog.content(names[name].path)
     target = locate(node["_target_"])
-    known = legal(target)
-    given = {key: value for key, value in node.items() if key not in RESERVED}
+    options = options_of(target)
+    values = {key: value for key, value in node.items() if key not in RESERVED}
     if workers is not None:
-        if "workers" not in known:
-            raise UserError(f"--workers: executor={name} has no such option; it has {', '.join(known)}")
-        given["workers"] = workers
+        if "workers" not in options:
+            raise UserError(f"--workers: executor={name} has no option workers; it has {', '.join(options)}")
+        values["workers"] = workers
     problems = []
-    for key, value in options.items():
-        if key not in known:
-            nearest = near(key, known)
-            hint = f"; nearest: {nearest[0]}" if nearest else f"; it has {', '.join(known)}"
+    for key, value in overrides.items():
+        if key not in options:
+            hint = _did_you_mean(key, options) or f"; it has {', '.join(options)}"
             problems.append(f"executor.{key}: executor={name} has no such option{hint}")
-        given[key] = value
-    for key, option in known.items():
-        if key in given and (problem := option.problem(given[key])):
-            problems.append(f"executor.{key}: {given[key]!r} does not fit: {problem}")
+        values[key] = value
+    for key, option in options.items():
+        if key in values and (problem := option.problem(values[key])):
+            problems.append(f"executor.{key}: invalid value {values[key]!r}: {problem}")
     if problems:
         raise UserError("\n  - ".join(problems))
     try:
-        return target(**{key: known[key].convert(value) for key, value in given.items()})
+        return target(**{key: options[key].convert(value) for key, value in values.items()})
     except UserError:
         raise
     except ValueError as error:
         raise UserError(str(error)) from error
+
+
+def _did_you_mean(word: str, legal: Any) -> str:
+    nearest = near(word, legal)
+    return f"; did you mean {nearest[0]}?" if nearest else ""

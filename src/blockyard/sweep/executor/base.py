@@ -1,4 +1,4 @@
-"""What an executor is: it takes cells, runs them somewhere, and says how each ended."""
+"""The executor interface: takes cells, runs them somewhere, and reports how each one ended."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-BUSY = 75  # another process has the run; `EX_TEMPFAIL` of sysexits.h
+BUSY = 75  # another process holds the run; `EX_TEMPFAIL` of sysexits.h
 
 
 @dataclass(frozen=True)
 class Task:
-    """One cell to run: all that its process needs, as plain data.
+    """One cell to run: everything its process needs, as plain data.
 
-    key: the run's folder under `outputs`, unique in the sweep
+    key: the run's folder below `outputs`, unique within the sweep
     config: complete, with seed and outputs
-    retry: whether a run that failed before is started anew
-    trial: of a search: storage, study and number of the Optuna trial that this run answers
+    retry: whether a run that failed before starts again
+    trial: for a search, the storage, study and number of the Optuna trial that this run belongs to
     """
 
     key: str
@@ -30,7 +30,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a cell ended: `blockyard train`'s exit code, BUSY, or minus the signal that killed it."""
+    """How a cell ended.
+
+    code: the exit code of `blockyard train`, BUSY, or the negative number of the signal that killed the process
+    """
 
     key: str
     code: int
@@ -38,9 +41,9 @@ class Outcome:
 
 
 class Executor(ABC):
-    """Runs tasks. Used as a context, again after it was left; leaving it stops what still runs, saved and resumable.
+    """Runs tasks. A context manager that can be entered again; leaving it stops running cells, which save first.
 
-    home: the sweep's folder, for files of the executor's own; set by who uses it, before entering
+    home: the sweep's folder, for the executor's own files; the caller sets it before entering
     """
 
     incidental: ClassVar[frozenset[str]] = frozenset({"*"})
@@ -54,18 +57,18 @@ class Executor(ABC):
 
     @property
     @abstractmethod
-    def places(self) -> int:
-        """How many tasks it takes before one of them has ended."""
+    def capacity(self) -> int:
+        """How many tasks may be submitted before one of them has ended."""
 
     @property
     def parallel(self) -> int | None:
-        """How many of them run at the same time; None where a queue that others use too decides."""
-        return self.places
+        """How many tasks run at the same time; None where a shared queue decides."""
+        return self.capacity
 
     @abstractmethod
     def submit(self, task: Task) -> None:
-        """Take a task; it starts when there is a place."""
+        """Take a task and start it when a slot is free."""
 
     @abstractmethod
     def poll(self, seconds: float) -> list[Outcome]:
-        """The tasks that ended since the last call; waits at most `seconds` for the first."""
+        """Return the tasks that ended since the last call; wait at most `seconds` for the first one."""

@@ -1,7 +1,7 @@
-"""Worker processes on this machine, forked from one that has imported everything.
+"""Worker processes on this machine, forked from a server that has imported everything.
 
 Source: the fork server of CPython's multiprocessing (docs.python.org/3/library/multiprocessing.html)
-Cost: one import for all cells, about 0.25 s for each; a crash or a full memory loses its cell only
+Cost: one import for all cells, about 0.25 s for each cell; a crash or a lack of memory loses only its own cell
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from multiprocessing.connection import Connection
 from typing import Literal
 
 from blockyard.contracts import Count
-from blockyard.sweep.executor._deaths import silent
-from blockyard.sweep.executor._slots import Places, cores, visible_gpus
-from blockyard.sweep.executor._warm import Ended, Order
+from blockyard.sweep.executor._fork_server import CellEnded, Request
+from blockyard.sweep.executor._outcomes import outcome_of_exit
+from blockyard.sweep.executor._slots import DeviceSlots, cpu_cores, visible_gpus
 from blockyard.sweep.executor.base import Executor, Outcome, Task
 
-_PATIENCE = 60.0  # seconds a cell may take to save when it is told to stop
-_MAIN = "import sys; sys.path[:] = {path!r}; from blockyard.sweep.executor._warm import main; main()"
+_PATIENCE = 60.0  # seconds in which a cell may save when it is told to stop
+_MAIN = "import sys; sys.path[:] = {path!r}; from blockyard.sweep.executor._fork_server import main; main()"
 
 
 @dataclass(frozen=True)
 class _Running:
     task: Task
-    taken: tuple[int, list[str]]
+    slots: tuple[int, list[str]]
 
 
 class LocalExecutor(Executor):
-    """A pool of warm processes.
+    """Runs cells in a pool of warm processes.
 
     Options:
-        workers: cells at once; null is as many as GPUs (times cells_per_gpu), or without them as cores
-        gpus: their numbers; auto is all of them, null hides them from the cells
+        workers: cells in parallel; null is the number of GPUs (times cells_per_gpu), or of cores without GPUs
+        gpus: their numbers; auto uses all of them, null hides them from the cells
         cells_per_gpu: small cells that share a GPU
-        threads: CPU threads of each cell; null shares the cores out among the workers
+        threads: CPU threads of each cell; null divides the cores among the workers
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class LocalExecutor(Executor):
         cells_per_gpu: Count = 1,
         threads: Count | None = None,
     ) -> None:
-        names = [] if gpus is None else visible_gpus() if gpus == "auto" else _named(gpus)
-        self._places = Places(workers or len(names) * cells_per_gpu or cores(), names, cells_per_gpu)
-        self._threads = threads or max(1, cores() // self._places.workers)
+        names = [] if gpus is None else visible_gpus() if gpus == "auto" else _gpu_names(gpus)
+        self._slots = DeviceSlots(workers or len(names) * cells_per_gpu or cpu_cores(), names, cells_per_gpu)
+        self._threads = threads or max(1, cpu_cores() // self._slots.workers)
         self._queue: deque[Task] = deque()
         self._running: dict[int, _Running] = {}
         self._ended: list[Outcome] = []
@@ -62,9 +62,9 @@ class LocalExecutor(Executor):
         self._socket: Connection | None = None
 
     @property
-    def places(self) -> int:
-        """Cells at once."""
-        return self._places.workers
+    def capacity(self) -> int:
+        """Cells in parallel."""
+        return self._slots.workers
 
     def __enter__(self) -> LocalExecutor:
         if self._socket is None:
@@ -72,14 +72,14 @@ class LocalExecutor(Executor):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Tell what runs to save and stop; a Ctrl-C meanwhile no longer waits for the step, another for nothing."""
+        """Tell running cells to save and stop; Ctrl-C meanwhile interrupts their step, a second one kills them."""
         self._queue.clear()
         patience = _PATIENCE
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
             try:
-                self._tell(signum)
-                until = time.monotonic() + patience
-                while self._running and time.monotonic() < until:
+                self._signal_all(signum)
+                deadline = time.monotonic() + patience
+                while self._running and time.monotonic() < deadline:
                     self._receive(0.2)
             except KeyboardInterrupt:
                 continue
@@ -87,8 +87,8 @@ class LocalExecutor(Executor):
         self._disconnect()
 
     def submit(self, task: Task) -> None:
-        """Take a task; it starts when there is a place."""
-        problem = self._places.problem(task.config)
+        """Take a task and start it when a slot is free."""
+        problem = self._slots.problem(task.config)
         if problem:
             self._ended.append(Outcome(task.key, 2, problem))
         else:
@@ -96,15 +96,15 @@ class LocalExecutor(Executor):
             self._start()
 
     def poll(self, seconds: float) -> list[Outcome]:
-        """The tasks that ended since the last call."""
-        until = time.monotonic() + seconds
+        """Return the tasks that ended since the last call."""
+        deadline = time.monotonic() + seconds
         while True:
             self._start()
             if self._running:
-                self._receive(0.0 if self._ended else max(0.0, until - time.monotonic()))
+                self._receive(0.0 if self._ended else max(0.0, deadline - time.monotonic()))
             elif not self._ended:
-                time.sleep(max(0.0, min(0.05, until - time.monotonic())))
-            if self._ended or time.monotonic() >= until:
+                time.sleep(max(0.0, min(0.05, deadline - time.monotonic())))
+            if self._ended or time.monotonic() >= deadline:
                 break
         self._start()
         ended, self._ended = self._ended, []
@@ -117,9 +117,9 @@ class LocalExecutor(Executor):
         with theirs:
             os.set_inheritable(theirs.fileno(), True)
             environment = os.environ | {"OMP_NUM_THREADS": str(self._threads)}
-            environment.setdefault("OPENBLAS_NUM_THREADS", "1")  # whose threads would start at import
+            environment.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads would start at import
             environment.setdefault("GOMP_SPINCOUNT", "1000")
-            # Before a fork nobody may speak to the driver; what counts GPUs otherwise would.
+            # The driver must not be initialised before a fork; counting GPUs through NVML does not touch it.
             environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
             self._server = subprocess.Popen(
                 [sys.executable, "-P", "-c", _MAIN.format(path=sys.path), str(theirs.fileno())],
@@ -135,26 +135,26 @@ class LocalExecutor(Executor):
             self._socket.close()
             self._socket = None
         if self._server is not None:
-            if not self._running:  # it may be importing still
+            if not self._running:  # the server may still be importing
                 self._server.terminate()
             self._server.wait()
             self._server = None
 
     def _start(self) -> None:
-        # First come, first served: a cell of many devices is not overtaken for ever by small ones.
-        while self._queue and (taken := self._places.take(self._queue[0].config)) is not None:
+        # In the order of submission, so that small cells do not keep overtaking one of many devices.
+        while self._queue and (slots := self._slots.acquire(self._queue[0].config)) is not None:
             task = self._queue.popleft()
             self._number += 1
-            self._running[self._number] = _Running(task, taken)
+            self._running[self._number] = _Running(task, slots)
             self._send(
-                Order(self._number, task, {"CUDA_VISIBLE_DEVICES": ",".join(taken[1])}, threads=self._threads),
+                Request(self._number, task, {"CUDA_VISIBLE_DEVICES": ",".join(slots[1])}, threads=self._threads),
             )
 
-    def _tell(self, signum: int) -> None:
+    def _signal_all(self, signum: int) -> None:
         for number in list(self._running):
-            self._send(Order(number, signum=signum))
+            self._send(Request(number, signum=signum))
 
-    def _send(self, order: Order) -> None:
+    def _send(self, order: Request) -> None:
         try:
             if self._socket is None:
                 self._connect()
@@ -173,25 +173,25 @@ class LocalExecutor(Executor):
         except (EOFError, ConnectionError):
             self._lost()
 
-    def _end(self, ended: Ended) -> None:
+    def _end(self, ended: CellEnded) -> None:
         running = self._running.pop(ended.number)
-        self._places.give(running.taken)
-        self._ended.append(ended.outcome or silent(running.task, ended.code))
+        self._slots.release(running.slots)
+        self._ended.append(ended.outcome or outcome_of_exit(running.task, ended.code))
 
     def _lost(self) -> None:
-        """The server is gone; the kernel has told the cells to save and stop. The next one gets a new server."""
+        """Report the cells of a dead server, which the kernel told to save and stop. The next cell gets another one."""
         self._disconnect()
         for running in self._running.values():
-            self._places.give(running.taken)
-            self._ended.append(Outcome(running.task.key, 143, "the server of the workers was killed"))
+            self._slots.release(running.slots)
+            self._ended.append(Outcome(running.task.key, 143, "the fork server was killed"))
         self._running.clear()
 
 
-def _named(gpus: list[int]) -> list[str]:
-    """The GPUs of these numbers among the visible ones. Raises ValueError for one that is not there."""
-    found = visible_gpus()
+def _gpu_names(gpus: list[int]) -> list[str]:
+    """The names of GPUs by their numbers among the visible ones. Raises ValueError for a number that does not exist."""
+    visible = visible_gpus()
     for number in gpus:
-        if not 0 <= number < len(found):
-            there = f"there are {len(found)}, numbered from 0" if found else "there is none"
+        if not 0 <= number < len(visible):
+            there = f"there are {len(visible)}, numbered from 0" if visible else "this machine has none"
             raise ValueError(f"executor.gpus={gpus}: no GPU {number}; {there}")
-    return [found[number] for number in dict.fromkeys(gpus)]
+    return [visible[number] for number in dict.fromkeys(gpus)]

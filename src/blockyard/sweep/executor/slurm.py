@@ -1,16 +1,18 @@
-"""SLURM jobs through submitit, one for each cell, submitted together as arrays.
+"""SLURM jobs through submitit: one job for each cell, submitted together as arrays.
 
 Source: submitit (github.com/facebookincubator/submitit)
 Reference: submitit.AutoExecutor
 Cost: one job, one start of Python and one import for each cell
 
-A job that is preempted or runs out of time is told some time before: it saves, goes back into the
-queue, and goes on bit by bit. A planner that was killed finds the jobs it left in the queue.
+A job that is preempted or runs out of time gets a signal beforehand: it saves, goes back into the
+queue, and resumes with bitwise equal results. A new planner finds the jobs that a killed one left in
+the queue. The executor returns only when its jobs have left the queue.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import time
@@ -20,38 +22,39 @@ from typing import Any, Literal
 
 from blockyard.contracts import Count, CountOrZero, Positive
 from blockyard.errors import UserError
-from blockyard.sweep.executor._deaths import lost
-from blockyard.sweep.executor._job import Job
-from blockyard.sweep.executor._ledger import known, pair, remember, said
-from blockyard.sweep.executor._slots import cores, wanted
+from blockyard.sweep.executor import _slurm_queue
+from blockyard.sweep.executor._outcomes import lost_outcome
+from blockyard.sweep.executor._slots import cpu_cores
+from blockyard.sweep.executor._slurm_submit import Submitter, parse_sbatch_option, submitit_errors
 from blockyard.sweep.executor.base import Executor, Outcome, Task
 
-_ARRAY = 1000  # jobs; SLURM's own limit is 1001 unless set otherwise
-_ALIVE = ("PENDING", "RUNNING", "REQUEUED", "CONFIGURING", "SUSPENDED", "RESIZING", "COMPLETING")
-_PATIENCE = 60.0
+log = logging.getLogger("blockyard")
+
+_PATIENCE = 60.0  # seconds in which jobs must end after their result, or after they were cancelled
+_AFTER_CANCEL = 10.0
 
 
 class SlurmExecutor(Executor):
-    """Cells as jobs of SLURM.
+    """Runs cells as SLURM jobs.
 
     Options:
-        cluster: slurm; local runs the same jobs as processes here, debug in this very process
-        workers: jobs at once; null is what SLURM gives (a search then asks for 8), or as many as cores without it
-        partition: sbatch's word of the same name, like the next four
-        account: whose allocation pays
+        cluster: slurm; local runs the same jobs as processes on this machine, debug in the planner's process
+        workers: jobs in parallel; null leaves it to SLURM (a search then submits 8), or uses all cores without SLURM
+        partition: sbatch's option of this name, like the next four
+        account: the account that is charged
         qos: quality of service
         constraint: features that a node must have
         exclude: nodes that must not be used
         timeout_min: minutes after which a job is cut off and goes back into the queue
         cpus_per_task: CPUs for each process of a cell
-        gpus_per_node: GPUs of a job; null is trainer.devices unless trainer.accelerator is cpu
-        mem_gb: memory of a node; null is the partition's own
+        gpus_per_node: GPUs of a job; null requests trainer.devices where the partition has GPUs, none on a CPU
+        mem_gb: memory of a node; null is the partition's default
         signal_delay_s: seconds before its end at which a job is told to save
-        requeues: how often a cut off job goes back into the queue before it counts as interrupted
+        requeues: how often a job that was cut off goes back into the queue before it counts as interrupted
         setup: shell lines before the cell, such as "module load cuda"
-        sbatch: any other words of sbatch, such as mail-type=END
-        folder: for submitit's files, seen by all nodes; null is submitit/ in the sweep's folder
-        cancel: cancel jobs when the planner stops; false leaves them in the queue to be found again
+        sbatch: further sbatch options, such as mail-type=END
+        folder: for submitit's files, visible to all nodes; null is submitit/ in the sweep's folder
+        cancel: cancel jobs when the planner stops; false leaves them in the queue for the next planner
     """
 
     def __init__(
@@ -79,160 +82,139 @@ class SlurmExecutor(Executor):
             import submitit
         except ImportError as error:
             raise UserError(
-                "executor=slurm needs submitit: pip install 'blockyard[slurm]'; or take executor=local"
+                "executor=slurm needs submitit: pip install 'blockyard[slurm]', or use executor=local"
             ) from error
         if timeout_min * 60 <= signal_delay_s:
             raise ValueError(
-                f"executor.signal_delay_s={signal_delay_s} leaves nothing of executor.timeout_min={timeout_min}"
+                f"executor.signal_delay_s={signal_delay_s} must be shorter than executor.timeout_min={timeout_min}"
             )
         self._submitit: Any = submitit
         self._cluster = cluster
-        self._workers = workers or (None if cluster == "slurm" else 1 if cluster == "debug" else cores())
-        self._gpus = gpus_per_node
-        self._cpus = cpus_per_task
-        self._requeues = requeues
-        self._folder = Path(folder).expanduser() if folder else None
+        self._workers = workers or (None if cluster == "slurm" else 1 if cluster == "debug" else cpu_cores())
         self._cancel = cancel
-        self._common: dict[str, Any] = {"timeout_min": timeout_min, "name": "blockyard"}
-        given = {"partition": partition, "account": account, "qos": qos, "constraint": constraint, "exclude": exclude}
-        self._slurm = {f"slurm_{name}": value for name, value in given.items() if value is not None}
-        self._slurm |= {"slurm_signal_delay_s": signal_delay_s}
+        common: dict[str, Any] = {"timeout_min": timeout_min, "name": "blockyard"}
+        options = {"partition": partition, "account": account, "qos": qos, "constraint": constraint, "exclude": exclude}
+        slurm: dict[str, Any] = {f"slurm_{name}": value for name, value in options.items() if value is not None}
+        slurm |= {"slurm_signal_delay_s": signal_delay_s}
         if mem_gb is not None:
-            self._common["mem_gb"] = mem_gb
+            common["mem_gb"] = mem_gb
         if workers:
-            self._slurm["slurm_array_parallelism"] = workers
+            slurm["slurm_array_parallelism"] = workers
         if setup:
-            self._slurm["slurm_setup"] = list(setup)
-        if sbatch:
-            self._slurm["slurm_additional_parameters"] = dict(pair(word) for word in sbatch)
+            slurm["slurm_setup"] = list(setup)
+        further = dict(parse_sbatch_option(option) for option in sbatch)
+        if further:
+            slurm["slurm_additional_parameters"] = further
+        self._submitter = Submitter(
+            submitit,
+            cluster,
+            Path(folder).expanduser() if folder else None,
+            common | (slurm if cluster == "slurm" else {}),
+            cpus=cpus_per_task,
+            gpus=gpus_per_node,
+            requeues=requeues,
+            local_threads=max(1, min(cpus_per_task, cpu_cores() // (self._workers or 1))),
+        )
+        self._partition = partition or further.get("partition") or os.environ.get("SBATCH_PARTITION")
         self._new: list[Task] = []
         self._running: dict[str, tuple[Task, Any]] = {}
+        self._finished_jobs: set[str] = set()  # with a result, but perhaps still in the queue
         self._ended: list[Outcome] = []
 
     @property
-    def places(self) -> int:
-        """Cells that are with SLURM at the same time, most of them waiting there."""
+    def capacity(self) -> int:
+        """Cells that are submitted at the same time; most of them wait in SLURM's queue."""
         return self._workers if self._workers and self._cluster != "slurm" else 10_000
 
     @property
     def parallel(self) -> int | None:
-        """`workers`; without it SLURM decides."""
+        """`workers`; None where SLURM decides."""
         return self._workers
 
     def __enter__(self) -> SlurmExecutor:
-        with said("executor.cluster"):
-            self._executor()
+        self._submitter.home = self.home
+        with submitit_errors("executor.cluster"):
+            self._submitter.executor()
+        if self._cluster == "slurm":
+            _slurm_queue.watch_queue_without_accounting(self._submitit)
+            if self._submitter.gpus is None:
+                self._submitter.gpus_available = _slurm_queue.has_gpus(self._partition) is not False
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Cancel what runs or waits, unless told to leave it."""
+        """Cancel running and pending jobs unless `cancel` is false, and wait until the jobs are gone."""
         self._new.clear()
         running, self._running = self._running, {}
-        if self._cluster == "debug" or not (self._cancel and running):
-            return
-        for _, job in running.values():
-            if self._cluster == "local":
-                with contextlib.suppress(ProcessLookupError):  # submitit's own way leaves a second to save
-                    os.kill(int(job.job_id), signal.SIGTERM)
-            else:
-                job.cancel(check=False)
-        until = time.monotonic() + _PATIENCE
+        jobs = [job for _, job in running.values()] if self._cancel else []
         with contextlib.suppress(KeyboardInterrupt):
-            while self._cluster == "local" and time.monotonic() < until:
-                if all(job.done() for _, job in running.values()):
-                    break
-                time.sleep(0.1)
+            if self._cluster == "slurm":
+                self._leave_queue({str(job.job_id) for job in jobs})
+            elif self._cluster == "local" and jobs:
+                _terminate(jobs)
 
     def submit(self, task: Task) -> None:
-        """Take a task; it goes to SLURM with the others at the next `poll`."""
-        found = self._left(task)
-        if found is None:
+        """Take a task; the next `poll` submits it together with the others."""
+        if not self._submitter.gpus_available and (task.config.get("trainer") or {}).get("accelerator") == "gpu":
+            where = f"partition {self._partition}" if self._partition else "the default partition"
+            reason = (
+                f"trainer.accelerator=gpu: {where} of SLURM has no GPU; use executor.partition=NAME, or trainer=cpu"
+            )
+            self._ended.append(Outcome(task.key, 2, reason))
+            return
+        job = self._submitter.find(task)
+        if job is None:
             self._new.append(task)
         else:
-            self._running[task.key] = (task, found)
+            self._running[task.key] = (task, job)
 
     def poll(self, seconds: float) -> list[Outcome]:
-        """Send what is new, and say what ended."""
-        self._send()
-        until = time.monotonic() + seconds
+        """Submit new tasks and return those that ended."""
+        new, self._new = self._new, []
+        for task, job in self._submitter.submit(new):
+            self._running[task.key] = (task, job)
+        deadline = time.monotonic() + seconds
         while True:
             for key, (task, job) in list(self._running.items()):
                 if job.done():
                     del self._running[key]
+                    self._finished_jobs.add(str(job.job_id))
                     self._ended.append(self._outcome(task, job))
-                    if self._cluster == "debug":  # it ran this very moment
+                    if self._cluster == "debug":  # the call to `done` has run the cell
                         break
-            if self._ended or time.monotonic() >= until:
+            if self._ended or time.monotonic() >= deadline:
                 break
             time.sleep(min(0.2, seconds))
         ended, self._ended = self._ended, []
         return ended
 
-    # -- submitit ---------------------------------------------------------------------------------------
-
-    @property
-    def folder(self) -> Path:
-        """Where submitit's files lie."""
-        return self._folder or (self.home or Path("outputs/sweeps")).absolute() / "submitit"
-
-    def _executor(self) -> Any:
-        return self._submitit.AutoExecutor(
-            folder=self.folder,
-            cluster=self._cluster,
-            local_max_num_timeout=self._requeues,
-            slurm_max_num_timeout=self._requeues,
-        )
-
-    def _send(self) -> None:
-        new, self._new = self._new, []
-        shapes: dict[tuple[int, int, int], list[Task]] = {}
-        for task in new:
-            shapes.setdefault(self._shape(task), []).append(task)
-        for (nodes, tasks, gpus), group in shapes.items():
-            devices = 1 if nodes > 1 else wanted(group[0].config)[0]
-            with said("executor"):
-                executor = self._executor()
-                executor.update_parameters(
-                    nodes=nodes,
-                    tasks_per_node=tasks,
-                    cpus_per_task=self._cpus * devices,
-                    **({"gpus_per_node": gpus} if gpus else {}),
-                    **self._common,
-                    **(self._slurm if self._cluster == "slurm" else {}),
-                )
-                for start in range(0, len(group), _ARRAY):
-                    self._array(executor, group[start : start + _ARRAY])
-
-    def _array(self, executor: Any, tasks: Sequence[Task]) -> None:
-        threads = {"slurm": self._cpus, "local": max(1, min(self._cpus, cores() // self.places))}.get(self._cluster)
-        jobs = executor.map_array(Job(threads), tasks)
-        for task, job in zip(tasks, jobs, strict=True):
-            self._running[task.key] = (task, job)
-        if self._cluster == "slurm":
-            remember(self.folder, {task.key: job.job_id for task, job in zip(tasks, jobs, strict=True)})
-
-    def _shape(self, task: Task) -> tuple[int, int, int]:
-        """Nodes, processes on each that SLURM starts, and GPUs of each."""
-        devices, gpu = wanted(task.config)
-        nodes = int((task.config.get("trainer") or {}).get("num_nodes", 1))
-        gpus = self._gpus if self._gpus is not None else devices if gpu and self._cluster == "slurm" else 0
-        return nodes, devices if nodes > 1 else 1, gpus
-
-    def _left(self, task: Task) -> Any:
-        """The job that an earlier planner left in the queue for a task, or None."""
-        name = known(self.folder).get(task.key) if self._cluster == "slurm" else None
-        if name is None:
-            return None
-        nodes, tasks, _ = self._shape(task)
-        job = self._submitit.SlurmJob(self.folder, name, list(range(nodes * tasks)))
-        return job if not job.done(force_check=True) and str(job.state).upper() in _ALIVE else None
+    # -- jobs -------------------------------------------------------------------------------------------
 
     def _outcome(self, task: Task, job: Any) -> Outcome:
         errors = self._submitit.core.utils
         try:
             return job.results()[0]
         except (errors.UncompletedJobError, errors.FailedJobError, OSError, EOFError) as error:
-            log = f"; see {job.paths.stderr}" if self._cluster != "debug" else ""
-            words = str(error).strip().splitlines() or [type(error).__name__]
+            log_file = f"; see {job.paths.stderr}" if self._cluster != "debug" else ""
             state = str(job.state)
-            return lost(task, 1, f"job {job.job_id} ended as {state}: {words[0][:200]}{log}", failed=False)
+            ended = "left the queue" if state == _slurm_queue.GONE else f"ended as {state}"
+            message = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            return lost_outcome(task, 1, f"job {job.job_id} {ended}: {message}{log_file}", failed=False)
+
+    def _leave_queue(self, running: set[str]) -> None:
+        """Cancel running jobs, and wait for them and for finished ones until they have left the queue."""
+        _slurm_queue.cancel(running)
+        jobs, self._finished_jobs = self._finished_jobs | running, set()
+        left = _slurm_queue.wait_until_gone(jobs, _PATIENCE)
+        _slurm_queue.cancel(left)
+        if left and (left := _slurm_queue.wait_until_gone(left, _AFTER_CANCEL)):
+            log.warning("still in SLURM's queue after scancel: %s", " ".join(sorted(left)))
+
+
+def _terminate(jobs: Sequence[Any]) -> None:
+    """Send SIGTERM to local jobs and wait for them; submitit's own cancel leaves a second to save."""
+    for job in jobs:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(job.job_id), signal.SIGTERM)
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline and not all(job.done() for job in jobs):
+        time.sleep(0.1)

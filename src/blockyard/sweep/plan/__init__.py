@@ -1,1 +1,1 @@
-"""The frozen plan of a sweep: every cell composed and checked before the first one starts."""
+"""The frozen plan of a sweep: every cell is composed and checked before the first one starts."""

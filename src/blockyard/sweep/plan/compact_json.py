@@ -1,4 +1,4 @@
-"""A plan as JSON of a bearable size: thousands of configs differ in a few nodes, so each node is kept once."""
+"""Stores a plan as compact JSON: thousands of configs differ in a few nodes, so each distinct node is kept once."""
 
 from __future__ import annotations
 
@@ -12,54 +12,54 @@ FORMAT = 1
 
 
 class Nodes:
-    """Plain values, each different one kept once. Found equal by their JSON."""
+    """Distinct plain values. Two values are the same where their JSON is."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
-        self._numbers: dict[str, int] = {}
+        self._indices: dict[str, int] = {}
 
-    def number(self, value: Any) -> int:
-        """The place of a value in `values`."""
+    def index(self, value: Any) -> int:
+        """The index of a value in `values`; a new value is appended."""
         text = json.dumps(value)
-        if text not in self._numbers:
-            self._numbers[text] = len(self.values)
+        if text not in self._indices:
+            self._indices[text] = len(self.values)
             self.values.append(value)
-        return self._numbers[text]
+        return self._indices[text]
 
     def shared(self, value: Any) -> Any:
-        """The kept value that equals this one."""
-        return self.values[self.number(value)]
+        """The stored value that equals this one."""
+        return self.values[self.index(value)]
 
     def config(self, config: dict[str, Any]) -> dict[str, Any]:
-        """A config whose nodes are the kept ones. They belong to many configs: do not write into them."""
+        """A config made of stored nodes. Many configs share them: do not write into them."""
         return {key: self.shared(node) for key, node in config.items()}
 
 
 def pack(variants: Iterable[Any], cells: Iterable[Any]) -> dict[str, Any]:
-    """Variants and cells as plain data, nodes apart."""
+    """Variants and cells as plain data that refers to nodes by index."""
     nodes = Nodes()
     rows = [
         [
             v.key,
             v.arm,
             v.setting,
-            nodes.number(v.choices),
-            nodes.number(list(v.config)),
-            [nodes.number(node) for node in v.config.values()],
+            nodes.index(v.choices),
+            nodes.index(list(v.config)),
+            [nodes.index(node) for node in v.config.values()],
         ]
         for v in variants
     ]
     return {"format": FORMAT, "nodes": nodes.values, "variants": rows, "cells": _grouped(cells)}
 
 
-def clean(value: Any) -> Any:
-    """A copy without secrets, those in overrides (`key=value`) included. Each text is looked at once."""
-    known: dict[str, str] = {}
+def without_secrets(value: Any) -> Any:
+    """A copy without secrets, including those in overrides (`key=value`). Each distinct text is checked once."""
+    cleaned: dict[str, str] = {}
 
-    def text(word: str) -> str:
-        if word not in known:
-            known[word] = redact_command([word])[0] if "=" in word else redact_text(word)
-        return known[word]
+    def text(raw: str) -> str:
+        if raw not in cleaned:
+            cleaned[raw] = redact_command([raw])[0] if "=" in raw else redact_text(raw)
+        return cleaned[raw]
 
     def copied(item: Any) -> Any:
         if isinstance(item, dict):
@@ -80,9 +80,9 @@ def variants(packed: dict[str, Any]) -> list[dict[str, Any]]:
             "arm": arm,
             "setting": setting,
             "choices": dict(nodes[choices]),
-            "config": {name: nodes[number] for name, number in zip(nodes[names], numbers, strict=True)},
+            "config": {name: nodes[index] for name, index in zip(nodes[names], indices, strict=True)},
         }
-        for key, arm, setting, choices, names, numbers in packed["variants"]
+        for key, arm, setting, choices, names, indices in packed["variants"]
     ]
 
 
@@ -92,11 +92,12 @@ def cells(packed: dict[str, Any]) -> list[tuple[str, int, str]]:
 
 
 def _grouped(cells: Iterable[Any]) -> list[list[Any]]:
+    """[variant, folder, seeds] of consecutive cells that differ only in their seed."""
     groups: list[list[Any]] = []
     for cell in cells:
         folder, _, last = cell.run.rpartition("/")
         if last != f"s{cell.seed}":
-            raise ValueError(f"{cell.run} is no run of seed {cell.seed}")
+            raise ValueError(f"{cell.run} does not end in s{cell.seed}, the cell's seed")
         if not groups or groups[-1][:2] != [cell.variant, folder]:
             groups.append([cell.variant, folder, []])
         groups[-1][2].append(cell.seed)

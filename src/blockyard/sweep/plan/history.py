@@ -1,4 +1,4 @@
-"""A sweep's file changes, its runs stay: the old plan is kept beside the new one, and what changed is said."""
+"""Stores a plan beside older plans of the same sweep, and describes what changed between them."""
 
 from __future__ import annotations
 
@@ -7,99 +7,97 @@ import re
 from pathlib import Path
 
 from blockyard.errors import UserError
-from blockyard.sweep.plan.compact_json import clean
+from blockyard.sweep.plan.compact_json import without_secrets
 from blockyard.sweep.plan.sweep_plan import FILE, SweepPlan
-from blockyard.sweep.search.optuna_store import alone
+from blockyard.sweep.search.optuna_store import exclusive
 
-SAID = ("claim", "source", "header", "path")  # what changes no run and no judgement
+DESCRIPTIVE_KEYS = ("claim", "source", "header", "path")  # keys that change no run and no verdict
+_NAMED = 5  # arms that a message lists
 
 
-def store(plan: SweepPlan) -> list[str]:
-    """Save the plan; an older one that asks for something else is kept as plan-<time>.json. What to tell of it.
+def store_plan(plan: SweepPlan) -> list[str]:
+    """Save the plan and return messages about it. A different older plan is kept as plan-<time>.json.
 
-    One planner at a time: of two that start together each sees the other's plan, or none. A search without
-    cells yet does not take the place of a plan that has some: that one stays until the search has ended.
+    One planner stores at a time, so two that start together see each other's plan or none. A search
+    without cells does not replace a plan that has cells: that one stays until the search has ended.
     """
-    with alone(plan.folder):
+    with exclusive(plan.folder):
         return _store(plan)
 
 
-def refuse_other(plan: SweepPlan) -> None:
-    """Raise UserError where another file of the same name, with another question, has the sweep's folder."""
+def refuse_other_question(plan: SweepPlan) -> None:
+    """Raise UserError where the sweep's folder belongs to another file of the same name with another question."""
     try:
         old = SweepPlan.load(plan.folder)
-    except UserError:  # none, or damaged: `store` tells it
+    except UserError:  # there is no plan, or it is damaged, which `store_plan` reports
         return
     mine, theirs = plan.facts.get("file"), old.facts.get("file")
-    if not mine or not theirs or asked(old) == asked(plan):
+    if not mine or not theirs or plan_content(old) == plan_content(plan):
         return
     if Path(theirs).is_file() and not Path(theirs).samefile(mine):
         raise UserError(
             f"{plan.folder} belongs to {theirs}, another question of the same name; "
-            f"rename {mine}, or give it another place with outputs=DIR"
+            f"rename {mine}, or choose another folder with outputs=DIR"
         )
 
 
 def _store(plan: SweepPlan) -> list[str]:
-    told: list[str] = []
+    messages: list[str] = []
     searching = bool(plan.question.get("search")) and not plan.cells
     if (plan.folder / FILE).exists():
         try:
             old = SweepPlan.load(plan.folder)
         except UserError as error:
-            told = [f"{error}; it is kept as {_keep(plan, 'damaged')}"]
+            messages = [f"{error}; it is kept as {_set_aside(plan, 'damaged')}"]
         else:
+            changed = plan_content(old) != plan_content(plan)
+            change = f"the question has changed: {difference(old, plan)}"
             if searching and old.cells:
-                changed = asked(old) != asked(plan)
-                what = (
-                    f"the question has changed: {difference(old, plan)}; the old plan stays until the search has ended"
-                )
-                return [what] if changed else []
-            if asked(old) != asked(plan):
-                kept = _keep(plan, re.sub(r"[^\dTZ]", "", str(old.facts.get("time") or "before").partition(".")[0]))
-                told = [f"the question has changed: {difference(old, plan)}; the old plan is kept as {kept}"]
+                return [f"{change}; the old plan stays until the search has ended"] if changed else []
+            if changed:
+                time = re.sub(r"[^\dTZ]", "", str(old.facts.get("time") or "before").partition(".")[0])
+                messages = [f"{change}; the old plan is kept as {_set_aside(plan, time)}"]
     plan.save()
-    return told
+    return messages
 
 
-def asked(plan: SweepPlan) -> object:
-    """What makes two plans the same: the question, and the runs that it comes to.
+def plan_content(plan: SweepPlan) -> object:
+    """What two plans of the same content have in common: the question and its runs.
 
-    The cells of a search are found by searching, so there the question and the arms' configs say it all.
+    The cells of a search depend on its trials, so there only the question and the arms count.
     """
-    question = {key: value for key, value in plan.question.items() if key not in SAID}
+    question = {key: value for key, value in plan.question.items() if key not in DESCRIPTIVE_KEYS}
     arms = [[arm.name, arm.overrides, arm.levels] for arm in plan.arms]
-    # As on the disk, so that a secret makes no difference.
-    return clean([question, arms]), None if question.get("search") else (plan.cells, _refusals(plan))
+    refused = [(each.arm, each.setting) for each in plan.refused]
+    # Without secrets, as in the file: otherwise a plan would differ from its own copy there.
+    return without_secrets([question, arms]), None if question.get("search") else (plan.cells, refused)
 
 
 def difference(old: SweepPlan, new: SweepPlan) -> str:
-    """What is asked now that was not, and the other way round."""
+    """What the new plan has and the old one has not, and the other way round."""
     before, now = ({cell.run for cell in plan.cells} for plan in (old, new))
-    said = []
-    for name, one, other in (("more", new, old), ("fewer", old, new)):
-        names = [arm.name for arm in one.arms if arm.name not in {a.name for a in other.arms}]
+    changes = []
+    for label, one, other in (("new arms", new, old), ("removed arms", old, new)):
+        others = {arm.name for arm in other.arms}
+        names = [arm.name for arm in one.arms if arm.name not in others]
         if names:
-            listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-            said.append(f"{name} arms: {listed}")
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            changes.append(f"{label}: {', '.join(names[:_NAMED])}{more}")
     if not new.question.get("search"):
-        said.append(f"{len(now & before)} runs as before, {len(now - before)} new")
+        changes.append(f"{len(now & before)} runs as before, {len(now - before)} new")
         if before - now:
-            said.append(f"{len(before - now)} no longer asked for (their folders stay)")
-    keys = [k for k in new.question if k not in (*SAID, "kind") and new.question.get(k) != old.question.get(k)]
+            changes.append(f"{len(before - now)} no longer part of it (their folders stay)")
+    ignored = (*DESCRIPTIVE_KEYS, "kind")
+    keys = [key for key in new.question if key not in ignored and new.question.get(key) != old.question.get(key)]
     if keys:
-        said.append(f"changed: {', '.join(keys)}")
-    return "; ".join(said) or "other reasons for what is refused"
+        changes.append(f"changed keys: {', '.join(keys)}")
+    return "; ".join(changes) or "other arms are refused"
 
 
-def _refusals(plan: SweepPlan) -> object:
-    return [(refused.arm, refused.setting) for refused in plan.refused]
-
-
-def _keep(plan: SweepPlan, word: str) -> str:
+def _set_aside(plan: SweepPlan, suffix: str) -> str:
     for number in range(1000):
-        name = f"plan-{word}{f'-{number}' if number else ''}.json"
+        name = f"plan-{suffix}{f'-{number}' if number else ''}.json"
         if not (plan.folder / name).exists():
             os.replace(plan.folder / FILE, plan.folder / name)
             return name
-    raise UserError(f"{plan.folder} keeps a thousand old plans; remove some")
+    raise UserError(f"{plan.folder} holds a thousand old plans; remove some")

@@ -1,14 +1,14 @@
-"""What a sweep will run, frozen: every cell composed before the first one starts.
+"""The frozen plan of a sweep: every cell is composed before the first one starts.
 
     outputs/sweeps/<name>/
-      plan.json         this plan; the last one kept as plan-<time>.json when the file has changed
-      comparison.json   what `compare` found
-      report.html       the page
-      search.db         Optuna's record, where the file searches
+      plan.json         this plan; when the file changes, the old one becomes plan-<time>.json
+      comparison.json   the comparison of the arms
+      report.html       the report page
+      search.db         Optuna's storage, where the file has a search
 
-A cell is a run folder: its address is the hash of its config and its seed, so a cell that any sweep has run
-before is done already, and more seeds or arms reuse what is there; also a run of `blockyard train` that
-names the precision that a sweep pins.
+A cell is a run folder, addressed by the hash of its config and by its seed. So a cell that any sweep has run
+before is done already, and adding seeds or arms reuses all finished runs. A run of `blockyard train` counts
+too if it sets the precision that the sweep fixes.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ FOLDER = "sweeps"
 
 @dataclass(frozen=True)
 class Arm:
-    """One answer to the question: a name and what it changes.
+    """One of the compared configurations: a name and its overrides.
 
-    overrides: command-line words beyond the sweep's base
-    levels: factor -> level, where the arm comes from a grid, zip, one_at_a_time or leave_one_out
+    overrides: in addition to the sweep's base
+    levels: factor -> level, for the arms of a grid, zip, one_at_a_time or leave_one_out
     """
 
     name: str
@@ -42,12 +42,12 @@ class Arm:
 
 @dataclass(frozen=True)
 class Variant:
-    """An arm under one setting of what is tuned: everything of a config but the seed.
+    """An arm under one setting of the tuned keys: a complete config except for the seed.
 
     setting: tuned key -> value; empty where nothing is tuned
-    config: complete and plain; its `seed` counts for nothing. Variants share equal parts, so write into
-        a copy, or take `SweepPlan.config`
-    choices: the YAML of each family
+    config: complete and plain; its `seed` has no meaning. Variants share equal nodes, so write only into
+        a copy, or use `SweepPlan.config`
+    choices: the chosen YAML of each family
     """
 
     key: str  # "<arm>" or "<arm>#<number of the setting>"
@@ -59,7 +59,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of the plan. run: its folder under `outputs`, "<name>-<hash>/s<seed>"."""
+    """One run of the plan. run: its folder below `outputs`, "<name>-<hash>/s<seed>"."""
 
     variant: str
     seed: int
@@ -68,7 +68,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Refused:
-    """What cannot run, and every reason why."""
+    """An arm, or one of its settings, that cannot run, with every reason."""
 
     arm: str
     setting: dict[str, Any]
@@ -77,13 +77,13 @@ class Refused:
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """A frozen plan.
+    """The frozen plan of a sweep.
 
-    question: the sweep file's content as plain data, complete; `base` with the command line's words
-    outputs: the folder that holds all runs; the sweep's own is `folder`
-    cells: every one that could be asked for; of a tuned sweep `tune.due` says which are
+    question: the sweep file's content as plain data, defaults included; `base` with the command line's overrides
+    outputs: the folder of all runs; the sweep's own is `folder`
+    cells: all that may run; for a tuned sweep `tune.due_cells` selects those that do
     facts: command, versions, git, host, time (`provenance`); overrides and config_dirs of the command line; file;
-        metric {name, validation, direction}; notes: what was decided for the user, in words; match
+        metric {name, validation, direction}; notes: what the planner decided, as texts; match
     """
 
     name: str
@@ -101,7 +101,7 @@ class SweepPlan:
         return Path(self.outputs) / FOLDER / self.name
 
     def config(self, cell: Cell) -> dict[str, Any]:
-        """The complete config of a cell, the caller's own copy; a logger lists it as arm and seed."""
+        """A copy of the complete config of a cell; a logger names the run after arm and seed."""
         config = copy.deepcopy(self.variants[cell.variant].config) | {"seed": cell.seed, "outputs": self.outputs}
         logger = config.get("logger")
         if isinstance(logger, dict) and "name" in logger and logger["name"] is None:
@@ -113,7 +113,7 @@ class SweepPlan:
         return Path(self.outputs) / cell.run
 
     def save(self) -> Path:
-        """Write plan.json without secrets, whole or not at all. Raises OSError."""
+        """Write plan.json atomically and without secrets. Raises OSError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         plain = {
             "name": self.name,
@@ -124,18 +124,18 @@ class SweepPlan:
             "facts": self.facts,
             **compact_json.pack(self.variants.values(), self.cells),
         }
-        write_text(self.folder / FILE, json.dumps(compact_json.clean(plain), separators=(",", ":")) + "\n")
+        write_text(self.folder / FILE, json.dumps(compact_json.without_secrets(plain), separators=(",", ":")) + "\n")
         return self.folder / FILE
 
     @classmethod
     def load(cls, folder: Path, file: str = FILE) -> SweepPlan:
-        """The plan of a sweep's folder, or an older one kept there. Raises UserError where it is not or is damaged."""
+        """Load the plan of a sweep's folder, or an older one there. Raises UserError where it is missing or damaged."""
         try:
             data = read_json(folder / file)
             return cls(
                 name=data["name"],
                 question=data["question"],
-                # The folder may have been moved with its runs.
+                # From the path, because the folder may have moved together with its runs.
                 outputs=str(folder.absolute().parents[1]),
                 arms=tuple(Arm(a["name"], tuple(a["overrides"]), a["levels"]) for a in data["arms"]),
                 variants={each["key"]: Variant(**each) for each in compact_json.variants(data)},
@@ -144,6 +144,6 @@ class SweepPlan:
                 facts=data["facts"],
             )
         except FileNotFoundError as error:
-            raise UserError(f"{folder} is no sweep: it has no {file}") from error
+            raise UserError(f"{folder} is not a sweep's folder: it has no {file}") from error
         except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise UserError(f"{folder / file} is damaged ({error}); run the sweep's command again") from error

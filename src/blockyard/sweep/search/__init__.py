@@ -1,1 +1,1 @@
-"""Hyperparameter searches: the same budget for every arm, chosen on validation."""
+"""Tuning and hyperparameter search: the same budget for every arm, chosen on validation."""

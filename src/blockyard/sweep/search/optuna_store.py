@@ -1,11 +1,11 @@
-"""Optuna as a search uses it: one SQLite file beside the runs, one study for each arm.
+"""Optuna's storage of a search: one SQLite file in the sweep's folder, one study for each arm.
 
 Source: Bergstra et al. 2011, Algorithms for Hyper-Parameter Optimization (NeurIPS 24), for TPE;
 Jamieson and Talwalkar 2016 (arXiv 1502.07943) and Li et al. 2018 (arXiv 1810.05934) for halving.
 
-A suggestion is a function of the trials before it and of its number, so that it does not matter
-which process asks, or how often the search was stopped. With `random` it is a function of its
-number alone: every arm tries the same settings.
+A suggestion is a function of the earlier trials and of its number, so it does not depend on which
+process asks for it or on how often the search was stopped. With `random` it is a function of its number
+alone: every arm tries the same settings.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ if TYPE_CHECKING:
     import optuna
 
 FILE = "search.db"
-QUESTION = "question"  # what a study was made for: metric, space, pruner, the arm's identity
+QUESTION = "question"  # the attribute with a study's purpose: metric, space, pruner, seed, the arm's identity
 PRUNERS = ("none", "median", "halving")
 SAMPLERS = ("random", "tpe")
-_WAIT = 60.0  # seconds that SQLite waits for another process's write
-_FULL = 4  # trials run to the end before the median says anything
-_DRAWN = 4  # trials at random before TPE says anything; Optuna's own 10 would leave nothing of a small budget
-_ASIDE = " until "
+_TIMEOUT = 60.0  # seconds that SQLite waits for another process to finish writing
+_UNPRUNED = 4  # complete trials before the median pruner starts
+_RANDOM = 4  # random trials before TPE starts; Optuna's default of 10 would use up a small budget
+_OLD = " until "  # in the name of a study that was replaced
 
 
 def storage(url: str) -> optuna.storages.RDBStorage:
-    """The record at an Optuna address, made where there is none."""
+    """Open the storage at an Optuna URL, or create it."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": {"timeout": _WAIT}})
+    return optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": {"timeout": _TIMEOUT}})
 
 
-def address(folder: Path) -> str:
-    """The Optuna address of the record in a sweep's folder."""
+def storage_url(folder: Path) -> str:
+    """The Optuna URL of the storage in a sweep's folder."""
     return f"sqlite:///{folder.absolute() / FILE}"
 
 
 def make_pruner(kind: str) -> optuna.pruners.BasePruner:
-    """none; median: worse than half of the full trials so far; halving: not of the better half at 1, 2, 4, ..."""
+    """The pruner: none, median (of the complete trials), or halving (keeps the better half at 1, 2, 4, ...)."""
     import optuna
 
     if kind == "median":
-        return optuna.pruners.MedianPruner(n_startup_trials=_FULL)
+        return optuna.pruners.MedianPruner(n_startup_trials=_UNPRUNED)
     if kind == "halving":
         return optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=2)
     return optuna.pruners.NopPruner()
@@ -63,132 +63,103 @@ def make_sampler(kind: str, number: int) -> optuna.samplers.BaseSampler:
     import numpy
     import optuna
 
-    seed = int(numpy.random.SeedSequence(number).generate_state(1)[0])  # first draws of small seeds are alike
+    seed = int(numpy.random.SeedSequence(number).generate_state(1)[0])  # the first samples of small seeds are alike
     if kind == "random":
         return optuna.samplers.RandomSampler(seed=seed)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of options that Optuna calls experimental
-        # Trials that other processes are at count as bad ones, so that nobody repeats them.
-        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=_DRAWN, constant_liar=True)
+        warnings.simplefilter("ignore")  # options that Optuna calls experimental
+        # Running trials of other processes count as bad ones, so that nobody repeats them.
+        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=_RANDOM, constant_liar=True)
 
 
 def distributions(space: dict[str, Any]) -> dict[str, optuna.distributions.BaseDistribution]:
-    """Optuna's words for `space`: a list of choices, or {low, high, log, int, step}, per key."""
+    """Optuna's distributions for `space`: a list of choices, or {low, high, log, int, step}, per key."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    found: dict[str, Any] = {}
-    for key, of in space.items():
-        if not isinstance(of, dict):
-            found[key] = CategoricalDistribution([stored(choice) for choice in of])
-        elif of.get("int"):
-            found[key] = IntDistribution(of["low"], of["high"], log=bool(of.get("log")), step=of.get("step") or 1)
+    result: dict[str, Any] = {}
+    for key, dimension in space.items():
+        if not isinstance(dimension, dict):
+            result[key] = CategoricalDistribution([storable(choice) for choice in dimension])
+            continue
+        low, high, step, log = dimension["low"], dimension["high"], dimension.get("step"), bool(dimension.get("log"))
+        if dimension.get("int"):
+            result[key] = IntDistribution(low, high, log=log, step=step or 1)
         else:
-            low, high = float(of["low"]), float(of["high"])
-            log = bool(of.get("log"))
-            found[key] = FloatDistribution(low, high, log=log, step=None if log else of.get("step"))
-    return found
+            result[key] = FloatDistribution(float(low), float(high), log=log, step=None if log else step)
+    return result
 
 
-def stored(choice: Any) -> Any:
-    """A choice as Optuna keeps it: lists and mappings as text."""
+def storable(choice: Any) -> Any:
+    """A choice as Optuna stores it: lists and mappings become text."""
     return choice if choice is None or isinstance(choice, bool | int | float | str) else repr(choice)
 
 
-def setting_of(params: dict[str, Any], space: dict[str, Any]) -> dict[str, Any]:
-    """A trial's parameters as values of a config; numbers to six digits, so that they can be typed."""
-    return {key: _value(params[key], of) for key, of in space.items()}
+def to_setting(params: dict[str, Any], space: dict[str, Any]) -> dict[str, Any]:
+    """A trial's parameters as config values; floats are rounded to six digits, so that they can be typed."""
+    return {key: _config_value(params[key], dimension) for key, dimension in space.items()}
 
 
-def _value(found: Any, of: Any) -> Any:
-    if not isinstance(of, dict):
-        return next(choice for choice in of if stored(choice) == found and isinstance(found, type(stored(choice))))
-    return found if of.get("int") else min(max(float(f"{found:.6g}"), float(of["low"])), float(of["high"]))
+def _config_value(value: Any, dimension: Any) -> Any:
+    if not isinstance(dimension, dict):
+        same_type = (choice for choice in dimension if isinstance(value, type(storable(choice))))
+        return next(choice for choice in same_type if storable(choice) == value)
+    if dimension.get("int"):
+        return value
+    return min(max(float(f"{value:.6g}"), float(dimension["low"])), float(dimension["high"]))
 
 
-def study_of(folder: Path, arm: str, asked: dict[str, Any], direction: str) -> optuna.Study:
-    """The study of an arm, made where there is none. Call it inside `alone`.
+def open_study(folder: Path, arm: str, purpose: dict[str, Any], direction: str) -> optuna.Study:
+    """Open the study of an arm, or create it. Call it inside `exclusive`.
 
-    asked: what is searched; `question`. A study of another question under this name is kept, as
-    "<arm> until <number>". Raises UserError while somebody works on it.
+    purpose: what is searched, see QUESTION. A study with another purpose is kept under the name
+    "<arm> until <number>". Raises UserError while another process works on that one.
     """
     import optuna
 
-    kept = storage(address(folder))
+    store = storage(storage_url(folder))
     try:
-        study = optuna.load_study(study_name=arm, storage=kept)
+        study = optuna.load_study(study_name=arm, storage=store)
     except KeyError:
-        return _new(arm, kept, asked, direction)
-    known = study.user_attrs.get(QUESTION) or {}
-    if {**known, "pruner": None} != {**asked, "pruner": None}:
-        if any(_worked_on(folder, trial) for trial in study.get_trials(deepcopy=False)):
+        return _create(arm, store, purpose, direction)
+    before = study.user_attrs.get(QUESTION) or {}
+    if {**before, "pruner": None} != {**purpose, "pruner": None}:
+        if any(_in_progress(folder, trial) for trial in study.get_trials(deepcopy=False)):
             raise UserError(
                 f"another process searches {arm} in {folder} with another space, metric or arm; wait for it, or stop it"
             )
-        before = [s for s in optuna.get_all_study_names(kept) if s.startswith(f"{arm}{_ASIDE}")]
-        optuna.copy_study(
-            from_study_name=arm, from_storage=kept, to_storage=kept, to_study_name=f"{arm}{_ASIDE}{len(before) + 1}"
-        )
-        optuna.delete_study(study_name=arm, storage=kept)
-        return _new(arm, kept, asked, direction)
-    if known != asked:
-        study.set_user_attr(QUESTION, asked)
+        old = [name for name in optuna.get_all_study_names(store) if name.startswith(f"{arm}{_OLD}")]
+        name = f"{arm}{_OLD}{len(old) + 1}"
+        optuna.copy_study(from_study_name=arm, from_storage=store, to_storage=store, to_study_name=name)
+        optuna.delete_study(study_name=arm, storage=store)
+        return _create(arm, store, purpose, direction)
+    if before != purpose:
+        study.set_user_attr(QUESTION, purpose)
     return study
 
 
-def _new(arm: str, kept: Any, asked: dict[str, Any], direction: str) -> optuna.Study:
+def _create(arm: str, store: Any, purpose: dict[str, Any], direction: str) -> optuna.Study:
     import optuna
 
     study = optuna.create_study(
-        study_name=arm, storage=kept, direction={"max": "maximize", "min": "minimize"}[direction]
+        study_name=arm, storage=store, direction="maximize" if direction == "max" else "minimize"
     )
-    study.set_user_attr(QUESTION, asked)
+    study.set_user_attr(QUESTION, purpose)
     return study
 
 
-def _worked_on(folder: Path, trial: optuna.trial.FrozenTrial) -> bool:
+def _in_progress(folder: Path, trial: optuna.trial.FrozenTrial) -> bool:
     return not trial.state.is_finished() and held(folder / str(trial.user_attrs.get("owner")))
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """No two processes count and ask at the same time; for moments only."""
+def exclusive(folder: Path) -> Iterator[None]:
+    """Hold the lock of a sweep's folder: one process at a time counts and creates trials. Hold it only briefly."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".search.lock").open("a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
-def target(metric: str | None, config: dict[str, Any], allow: list[str]) -> tuple[str, str]:
-    """The metric on validation that stands for a sweep's, and "max" or "min".
-
-    metric: the sweep's, which is reported on test, `@4x` behind it where the config judges rows of that length;
-    None is the objective's own. Raises UserError where runs of this config have no such metric.
-    """
-    from types import SimpleNamespace
-
-    from blockyard.config.build import instantiate
-
-    made = instantiate(config["objective"], allow)
-    name, mode = made.best()
-    wanted = name if metric is None else metric.removeprefix("test/").removeprefix("val/")
-    plain, at, length = wanted.partition("@")
-    lengths = [f"{factor}x" for factor in sorted({1, *asked})] if (asked := _extrapolated(config)) else []
-    known = made.metrics(SimpleNamespace(bytes_per_token=1.0))
-    better = getattr(known.get(plain), "higher_is_better", None)
-    if plain == name:
-        better = mode == "max"
-    if better is None or (at and length not in lengths):
-        there = [f"test/{word}{longer}" for word in sorted(known) for longer in ("", *(f"@{x}" for x in lengths))]
-        hint = "; longer rows are judged with base: [trainer.extrapolate=[2,4]]" if at and not lengths else ""
-        raise UserError(f"metric: {metric} is not measured on validation and test; there is {', '.join(there)}{hint}")
-    return f"val/{wanted}", "max" if better else "min"
-
-
-def _extrapolated(config: dict[str, Any]) -> list[int]:
-    """Lengths of rows, as multiples of training's, at which runs of a config are judged."""
-    return list((config.get("trainer") or {}).get("extrapolate") or [])
-
-
-def number_or_none(value: float | None) -> float | None:
-    """A finite number, or None: what JSON can hold."""
+def finite_or_none(value: float | None) -> float | None:
+    """The number if it is finite, which JSON can hold; otherwise None."""
     return value if value is not None and math.isfinite(value) else None

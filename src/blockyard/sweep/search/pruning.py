@@ -1,7 +1,7 @@
-"""A trial of a search, in the process of its run: reports the validation curve and leaves where it is pruned.
+"""The callback of a search's trial: reports the validation curve to Optuna and stops the run where it is pruned.
 
-A pruned run is not done: its state is saved, it is `interrupted`, and whoever trains the same config
-later goes on with it to the end, bit by bit as if it had never been left.
+A pruned run is not done: it is saved and `interrupted`. Training the same config later resumes it, and the
+result is bitwise equal to that of a run that was never pruned.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from blockyard.sweep.search.optuna_store import QUESTION, make_pruner, make_samp
 
 log = logging.getLogger("blockyard")
 
-NAME = "trial"  # of the watcher and of what run.json says of it
+NAME = "trial"  # of the callback and of the facts in run.json
 
 
-def watchers(task: Task) -> dict[str, RunCallback]:
-    """What `engine.fit.train` is given beside the config's callbacks where the task is a trial; else nothing.
+def trial_callbacks(task: Task) -> dict[str, RunCallback]:
+    """The callbacks that `engine.run.train` gets besides those of the config; none where the task is not a trial.
 
-    Called by who holds the run's lock: the trial is written into run.json.
+    Writes the trial to run.json, so the caller must hold the run's lock.
     """
     if task.trial is None:
         return {}
     folder = RunFolder.open(Path(str(task.config["outputs"])) / task.key)
     folder.add_facts({NAME: {key: task.trial[key] for key in ("storage", "study", "number")}})
-    return {NAME: Reporter(folder, task.trial)}
+    return {NAME: TrialReporter(folder, task.trial)}
 
 
-class Reporter(RunCallback):
-    """Tells the study each evaluation, numbered from 1, and asks it whether to go on.
+class TrialReporter(RunCallback):
+    """Reports each evaluation to the study, numbered from 1, and stops the run where the pruner decides so.
 
-    A storage that does not answer is one warning: the run then goes to its end unpruned.
+    If the storage fails, one warning is logged and the run continues to its end without pruning.
     """
 
     incidental: ClassVar[frozenset[str]] = frozenset({"*"})
@@ -45,30 +45,30 @@ class Reporter(RunCallback):
 
     def __init__(self, folder: RunFolder, trial: dict[str, Any]) -> None:
         self._folder = folder
-        self._where = trial
+        self._address = trial
         self._trial: Any = None
         self._metric = ""
         self._pruner = ""
         self._count = 0
 
     def begin(self, live: RunState) -> None:
-        """Find the trial; say again what a run that is taken up had found before."""
-        self._safely(self._open)
+        """Open the trial, and report the evaluations that a resumed run made before."""
+        self._guarded(self._open)
         if self._trial is None:
             return
         for row in read_metrics(self._folder.path / METRICS):
             if self._metric in row and row["step"] <= live.step:
-                self._safely(lambda value=row[self._metric]: self._report(value))
+                self._guarded(lambda value=row[self._metric]: self._report(value))
 
     def evaluated(self, live: RunState, values: dict[str, float]) -> None:
-        """Report, and leave where the pruner says so; a run that ends here anyway is left to end."""
+        """Report the value, and stop where the pruner decides so, unless the run ends here anyway."""
         if self._trial is None:
             return
         value = values[self._metric]
-        self._safely(lambda: self._report(value))
+        self._guarded(lambda: self._report(value))
         if live.step >= live.total or live.stop:
             return
-        if self._safely(lambda: self._trial.should_prune()):
+        if self._guarded(lambda: self._trial.should_prune()):
             live.leave = (
                 f"pruned at step {live.step} by {self._pruner}: {self._metric} {value:.4g} in evaluation {self._count}"
             )
@@ -76,12 +76,12 @@ class Reporter(RunCallback):
     def _open(self) -> None:
         import optuna
 
-        study = optuna.load_study(study_name=self._where["study"], storage=storage(self._where["storage"]))
-        asked = study.user_attrs[QUESTION]
-        self._metric, self._pruner = asked["metric"], asked["pruner"]
+        study = optuna.load_study(study_name=self._address["study"], storage=storage(self._address["storage"]))
+        purpose = study.user_attrs[QUESTION]
+        self._metric, self._pruner = purpose["metric"], purpose["pruner"]
         study.pruner, study.sampler = make_pruner(self._pruner), make_sampler("random", 0)
-        frozen = study.get_trials(deepcopy=False)[self._where["number"]]
-        # Elsewhere told already: only what `blockyard sweep` reads counts then.
+        frozen = study.get_trials(deepcopy=False)[self._address["number"]]
+        # A finished trial has its result already.
         self._trial = None if frozen.state.is_finished() else optuna.trial.Trial(study, frozen._trial_id)
 
     def _report(self, value: float) -> None:
@@ -89,11 +89,11 @@ class Reporter(RunCallback):
         if self._count not in self._trial.storage.get_trial(self._trial._trial_id).intermediate_values:
             self._trial.report(value, step=self._count)
 
-    def _safely(self, call: Any) -> Any:
+    def _guarded(self, call: Any) -> Any:
         try:
             return call()
-        except Exception as error:  # whatever a database does, the run goes on
+        except Exception as error:  # a broken database must not stop the run
             self._trial = None
-            why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
-            log.warning("trial %s of %s is not pruned: %s", self._where["number"], self._where["study"], why)
+            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+            log.warning("trial %s of %s is not pruned: %s", self._address["number"], self._address["study"], reason)
             return None

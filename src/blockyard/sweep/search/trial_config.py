@@ -1,34 +1,29 @@
-"""A trial's config: the arm's frozen one with the values that were suggested, judged like any other."""
+"""The config of a trial: the arm's frozen config with the suggested values, checked like any other."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from blockyard.config.check_cache import CheckCache
 from blockyard.config.compose import Composed
 from blockyard.contracts import Issue
+from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.sweep_plan import SweepPlan, Variant
-
-Compose = Callable[[list[str]], Composed]
 
 
 @dataclass
-class Template:
+class ArmTemplate:
     """What all trials of an arm share.
 
-    variant: of the plan; overrides: base and arm, for who must compose a family anew
-    judge: says why a config cannot run
+    variant: of the plan; overrides: base and arm, from which a family is composed where the space names one
     """
 
     variant: Variant
     overrides: list[str]
     outputs: str
-    compose: Compose
-    judge: CheckCache = field(default_factory=CheckCache)
-    _parts: dict[tuple[str, str], Composed] = field(default_factory=dict)
+    composer: CellComposer
+    _composed: dict[tuple[str, str], Composed] = field(default_factory=dict)
 
     def config(self, setting: dict[str, Any], seed: int) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
         """The complete config under a setting, its choices, and every reason why it cannot run."""
@@ -38,41 +33,38 @@ class Template:
         # Choices first: an option may belong to the new choice.
         for key in sorted(setting, key=lambda key: "." in key):
             if "." in key:
-                issues += _put(config, key, setting[key])
+                issues += _set_option(config, key, setting[key])
             else:
-                issues += self._choose(config, choices, key, setting[key])
-        problems = [str(issue) for issue in issues] or self.judge.reasons(Composed(config, choices))
+                issues += self._set_choice(config, choices, key, setting[key])
+        problems = [str(issue) for issue in issues] or self.composer.problems(Composed(config, choices))
         return config, choices, problems
 
-    def _choose(self, config: dict[str, Any], choices: dict[str, Any], family: str, choice: Any) -> list[Issue]:
-        part = self._parts.get((family, str(choice)))
-        if part is None:
-            part = self.compose([*self.overrides, f"{family}={choice}"])
-            self._parts[family, str(choice)] = part
-        if part.issues or family not in part.config:
-            return part.issues or [Issue(family, "is no family of choices")]
-        config[family], choices[family] = copy.deepcopy(part.config[family]), part.choices.get(family)
+    def _set_choice(self, config: dict[str, Any], choices: dict[str, Any], family: str, choice: Any) -> list[Issue]:
+        key = (family, str(choice))
+        if key not in self._composed:
+            self._composed[key] = self.composer.compose([*self.overrides, f"{family}={choice}"])
+        composed = self._composed[key]
+        if composed.issues or family not in composed.config:
+            return composed.issues or [Issue(family, "not a family of choices (see `blockyard list`)")]
+        config[family], choices[family] = copy.deepcopy(composed.config[family]), composed.choices.get(family)
         return []
 
 
-def template(plan: SweepPlan, arm: str, compose: Compose, judge: CheckCache | None = None) -> Template | None:
-    """What the trials of an arm start from, or None where the arm itself was refused.
-
-    judge: who knows where they will run; by default on this machine
-    """
-    variant = next((found for found in plan.variants.values() if found.arm == arm), None)
+def arm_template(plan: SweepPlan, arm: str, composer: CellComposer) -> ArmTemplate | None:
+    """The template of an arm's trials, or None where the arm was refused."""
+    variant = next((each for each in plan.variants.values() if each.arm == arm), None)
     if variant is None:
         return None
-    words = next(a.overrides for a in plan.arms if a.name == arm)
-    return Template(variant, [*(plan.question.get("base") or ()), *words], plan.outputs, compose, judge or CheckCache())
+    overrides = next(each.overrides for each in plan.arms if each.name == arm)
+    return ArmTemplate(variant, [*(plan.question.get("base") or ()), *overrides], plan.outputs, composer)
 
 
-def _put(config: dict[str, Any], key: str, value: Any) -> list[Issue]:
+def _set_option(config: dict[str, Any], key: str, value: Any) -> list[Issue]:
     *path, last = key.split(".")
     node: Any = config
     for part in path:
         node = node.get(part) if isinstance(node, dict) else None
     if not isinstance(node, dict) or last not in node:
-        return [Issue(key, "the arm has no such option")]
+        return [Issue(key, "unknown option in this arm")]
     node[last] = copy.deepcopy(value)
     return []

@@ -1,1 +1,1 @@
-"""A question file as a validated object."""
+"""Reads a sweep file into a validated question."""

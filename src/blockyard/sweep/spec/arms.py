@@ -1,137 +1,134 @@
-"""From the ways of asking to a list of arms: given, crossed, paired, one at a time, one left out.
+"""The arms of a sweep file: listed, or built from factors.
 
-    arms            {name: [overrides]}         as they stand; the baseline is the first
-    grid            {factor: levels}            every combination; the baseline has the first level of each
-    zip             {factor: levels}            first with first, second with second, ...
-    one_at_a_time   {factor: levels}            `reference` (the first levels), and each other level alone
+    arms            {name: [overrides]}         as listed; the baseline is the first
+    grid            {factor: levels}            every combination; the baseline has the first level of each factor
+    zip             {factor: levels}            first levels together, second levels together, ...
+    one_at_a_time   {factor: levels}            `reference` (all first levels), and every other level alone
     leave_one_out   {name: [overrides]}         `full` (all of them), and each one left out
 
-A factor is a key with values (`optimizer.lr: [1e-3, 3e-3]`, `block: [pre_norm, parallel]`), or a word
-with named levels (`width: {narrow: [model.dim=32], wide: [model.dim=64]}`).
+A factor is a config key with values (`optimizer.lr: [1e-3, 3e-3]`, `block: [pre_norm, parallel]`), or a
+name with named levels (`width: {narrow: [model.dim=32], wide: [model.dim=64]}`).
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from blockyard.sweep.plan.sweep_plan import Arm
 from blockyard.sweep.spec import override_text
+from blockyard.sweep.spec.fields import override_list
 
 KINDS = ("arms", "grid", "zip", "one_at_a_time", "leave_one_out")
 REFERENCE, FULL = "reference", "full"
-MOST = 10_000  # arms
+MAX_ARMS = 10_000
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
-NAMES = "letters, digits and _ . + -, at most 100 of them"
+_NAME_RULE = "letters, digits and _ . + -, at most 100 of them"
+_LONGEST = 90  # characters of a generated name
 
 
 @dataclass(frozen=True)
 class Factor:
-    """What is varied. levels: label -> the overrides that make it; named: whether the file gave the labels."""
+    """What varies between arms.
+
+    levels: label -> the overrides of that level; named: whether the file names the levels
+    """
 
     name: str
     levels: dict[str, tuple[str, ...]]
     named: bool
 
 
-def expand(kind: str, body: Any, problems: list[str]) -> list[Arm]:
-    """The arms, with problems appended; of a body with problems the arms that can be known."""
+def expand_arms(kind: str, body: Any, problems: list[str]) -> list[Arm]:
+    """The arms of one of KINDS, with problems appended. With problems, the arms that could be read."""
+    listed = kind in ("arms", "leave_one_out")
     if not isinstance(body, dict) or not body:
-        what = "a name and a list of overrides for each arm" if kind in ("arms", "leave_one_out") else "factors"
-        problems.append(f"{kind}: {override_text.shown(body)} holds none; give {what}")
+        what = "a name and a list of overrides for each arm" if listed else "factors"
+        problems.append(f"{kind}: {override_text.quote(body)} is empty or not a mapping; give {what}")
         return []
-    if kind in ("arms", "leave_one_out"):
-        parts = {str(name): _overrides(value, f"{kind}.{name}", problems) for name, value in body.items()}
+    if listed:
+        parts = {str(name): override_list(value, f"{kind}.{name}", problems) for name, value in _listed(body)}
         problems += [problem for name in parts if (problem := name_problem(name, kind))]
-        return [Arm(name, part) for name, part in parts.items()] if kind == "arms" else _left_out(parts, problems)
+        return [Arm(name, part) for name, part in parts.items()] if kind == "arms" else _leave_one_out(parts, problems)
     factors = [factor for name, value in body.items() if (factor := _factor(str(name), value, kind, problems))]
-    _disjoint(factors, kind, problems)
+    _check_disjoint(factors, kind, problems)
     if len(factors) < len(body):
         return []
     return {"grid": _grid, "zip": _zip, "one_at_a_time": _one_at_a_time}[kind](factors, problems)
 
 
 def default_baseline(arms: list[Arm]) -> str | None:
-    """The arm that others are compared with where the file names none: the first."""
+    """The arm that the others are compared with where the file names none: the first."""
     return arms[0].name if arms else None
 
 
 def name_problem(name: str, where: str) -> str | None:
-    """Why an arm cannot be called so, or None. Names stand in file names, tables and `expect`."""
+    """Why an arm cannot have this name, or None. Names appear in file names, tables and `expect`."""
     if not _NAME.fullmatch(name) or name in (".", "..", "and"):
-        return f"{where}: {name!r} is no name for an arm; take {NAMES}"
+        return f"{where}: invalid arm name {name!r}; use {_NAME_RULE}"
     return None
 
 
-def _overrides(value: Any, where: str, problems: list[str]) -> tuple[str, ...]:
-    if isinstance(value, str):
-        value = [value]
-    if value is None:
-        value = []
-    if not isinstance(value, list):
-        problems.append(f"{where}: {override_text.shown(value)} is no list of overrides; write [key=value, ...]")
-        return ()
-    found = [problem for item in value if (problem := override_text.problem(item, where))]
-    problems += found
-    return () if found else tuple(value)
+def _listed(body: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+    """Names with their overrides; a single override needs no list."""
+    return ((name, [value] if isinstance(value, str) else value) for name, value in body.items())
 
 
 def _factor(name: str, value: Any, kind: str, problems: list[str]) -> Factor | None:
     where, before = f"{kind}.{name}", len(problems)
     least = 2 if kind == "one_at_a_time" else 1
     if not isinstance(value, list | dict) or len(value) < least:
-        few = "; the first value is the reference, so give two or more" if least == 2 else ""
-        problems.append(f"{where}: {override_text.shown(value)} is no list of values{few}")
+        hint = "; the first value is the reference, so give two or more" if least == 2 else ""
+        problems.append(f"{where}: expected a list of values, not {override_text.quote(value)}{hint}")
         return None
     levels: dict[str, tuple[str, ...]] = {}
     if isinstance(value, dict):
-        for level, overrides in value.items():
-            levels[str(level)] = _overrides(overrides, f"{where}.{level}", problems)
+        for level, overrides in _listed(value):
+            levels[str(level)] = override_list(overrides, f"{where}.{level}", problems)
             problems += [problem] if (problem := name_problem(str(level), where)) else []
     else:
         problems += [problem] if (problem := override_text.key_problem(name, where)) else []
         for item in value:
-            override = (override_text.word(name, item),)
+            override = (override_text.to_override(name, item),)
             if override in levels.values():
-                problems.append(f"{where}: {override_text.shown(item)} stands there twice")
-            levels[_free(override_text.label(item), levels)] = override
+                problems.append(f"{where}: {override_text.quote(item)} is listed twice")
+            levels[_unused(override_text.to_label(item), levels)] = override
     return Factor(name, levels, isinstance(value, dict)) if len(problems) == before else None
 
 
-def _disjoint(factors: list[Factor], kind: str, problems: list[str]) -> None:
-    """Two factors that set one key would undo each other."""
+def _check_disjoint(factors: list[Factor], kind: str, problems: list[str]) -> None:
+    """Append a problem for each key that two factors set."""
     owners: dict[str, str] = {}
     for factor in factors:
-        for key in sorted({override_text.key_of(word) for level in factor.levels.values() for word in level}):
+        for key in sorted({override_text.key_of(each) for level in factor.levels.values() for each in level}):
             if owners.setdefault(key, factor.name) != factor.name:
-                problems.append(f"{kind}: {owners[key]} and {factor.name} both set {key}; the last would win")
+                problems.append(f"{kind}: {owners[key]} and {factor.name} both set {key}; only the last would count")
 
 
 def _grid(factors: list[Factor], problems: list[str]) -> list[Arm]:
-    count = 1
-    for factor in factors:
-        count *= len(factor.levels)
-    if count > MOST:
-        problems.append(f"grid: {count:,} arms; at most {MOST:,} are planned")
+    count = math.prod(len(factor.levels) for factor in factors)
+    if count > MAX_ARMS:
+        problems.append(f"grid: {count:,} arms are too many; at most {MAX_ARMS:,}")
         return []
-    return _named(factors, itertools.product(*(factor.levels for factor in factors)))
+    return _combine(factors, itertools.product(*(factor.levels for factor in factors)))
 
 
 def _zip(factors: list[Factor], problems: list[str]) -> list[Arm]:
     lengths = {factor.name: len(factor.levels) for factor in factors}
     if len(set(lengths.values())) > 1:
-        said = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-        problems.append(f"zip: factors are paired level by level, so they need equally many: {said}")
+        counts = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        problems.append(f"zip: all factors need the same number of levels: {counts}")
         return []
-    return _named(factors, zip(*(factor.levels for factor in factors), strict=True))
+    return _combine(factors, zip(*(factor.levels for factor in factors), strict=True))
 
 
 def _one_at_a_time(factors: list[Factor], _: list[str]) -> list[Arm]:
     first = {factor.name: next(iter(factor.levels)) for factor in factors}
-    labels = _labels(factors)
+    labels = _level_labels(factors)
     arms = [_arm(REFERENCE, factors, first)]
     for factor in factors:
         for level in list(factor.levels)[1:]:
@@ -139,24 +136,24 @@ def _one_at_a_time(factors: list[Factor], _: list[str]) -> list[Arm]:
     return _unique(arms)
 
 
-def _left_out(parts: dict[str, tuple[str, ...]], problems: list[str]) -> list[Arm]:
+def _leave_one_out(parts: dict[str, tuple[str, ...]], problems: list[str]) -> list[Arm]:
     if FULL in parts:
-        problems.append(f"leave_one_out: {FULL!r} is what all of them together are called; take another name")
-    problems += [
-        f"leave_one_out.{name}: changes nothing, so leaving it out does neither" for name in parts if not parts[name]
-    ]
+        problems.append(f"leave_one_out: {FULL!r} is the arm with all parts; use another name")
+    empty = [name for name, part in parts.items() if not part]
+    problems += [f"leave_one_out.{name}: has no overrides, so nothing can be left out" for name in empty]
     arms = [Arm(FULL, tuple(itertools.chain(*parts.values())), dict.fromkeys(parts, "with"))]
-    for left in parts:
-        kept = tuple(itertools.chain(*(part for name, part in parts.items() if name != left)))
-        arms.append(Arm(f"no_{left}", kept, dict.fromkeys(parts, "with") | {left: "without"}))
+    for omitted in parts:
+        overrides = tuple(itertools.chain(*(part for name, part in parts.items() if name != omitted)))
+        arms.append(Arm(f"no_{omitted}", overrides, dict.fromkeys(parts, "with") | {omitted: "without"}))
     return arms
 
 
-def _named(factors: list[Factor], rows: Iterator[tuple[str, ...]]) -> list[Arm]:
-    labels = _labels(factors)
+def _combine(factors: list[Factor], combinations: Iterable[tuple[str, ...]]) -> list[Arm]:
+    """An arm for each combination of levels, named after them."""
+    labels = _level_labels(factors)
     arms = []
-    for row in rows:
-        levels = dict(zip((factor.name for factor in factors), row, strict=True))
+    for combination in combinations:
+        levels = dict(zip((factor.name for factor in factors), combination, strict=True))
         arms.append(_arm("-".join(labels[item] for item in levels.items()), factors, levels))
     return _unique(arms)
 
@@ -165,34 +162,32 @@ def _arm(name: str, factors: list[Factor], levels: dict[str, str]) -> Arm:
     return Arm(name, tuple(itertools.chain(*(f.levels[levels[f.name]] for f in factors))), levels)
 
 
-def _labels(factors: list[Factor]) -> dict[tuple[str, str], str]:
-    """A name for each level: its own word where that tells enough, with the factor's last word where not."""
+def _level_labels(factors: list[Factor]) -> dict[tuple[str, str], str]:
+    """A label for each level: its own where that is unambiguous, else with the end of the factor's name in front."""
     counts: dict[str, int] = {}
     for factor in factors:
         for level in factor.levels:
             counts[level] = counts.get(level, 0) + 1
-    found = {}
+    labels = {}
     for factor in factors:
-        short = override_text.label(factor.name.rsplit(".", 1)[-1])
+        short = override_text.to_label(factor.name.rsplit(".", 1)[-1])
         for level in factor.levels:
-            speaks = factor.named or (level[0].isalpha() and level not in ("true", "false", "null", "none"))
-            speaks = speaks and counts[level] == 1
-            found[factor.name, level] = (
-                level if speaks else f"{short}_{level}" if level[0].isalpha() else f"{short}{level}"
-            )
-    return found
+            clear = factor.named or (level[0].isalpha() and level not in ("true", "false", "null", "none"))
+            prefix = f"{short}_" if level[0].isalpha() else short
+            labels[factor.name, level] = level if clear and counts[level] == 1 else f"{prefix}{level}"
+    return labels
 
 
 def _unique(arms: list[Arm]) -> list[Arm]:
-    """Names cut to length, and with a number where two are the same (two factors that end in one word)."""
-    found: dict[str, Arm] = {}
+    """The arms with names cut to length, and numbered where two are the same."""
+    unique: dict[str, Arm] = {}
     for arm in arms:
-        name = _free(arm.name[:90].strip("-."), found)
-        found[name] = Arm(name, arm.overrides, arm.levels)
-    return list(found.values())
+        name = _unused(arm.name[:_LONGEST].strip("-."), unique)
+        unique[name] = Arm(name, arm.overrides, arm.levels)
+    return list(unique.values())
 
 
-def _free(name: str, taken: Container[str]) -> str:
-    if name not in taken:
+def _unused(name: str, used: Container[str]) -> str:
+    if name not in used:
         return name
-    return next(f"{name}.{number}" for number in itertools.count(2) if f"{name}.{number}" not in taken)
+    return next(f"{name}.{number}" for number in itertools.count(2) if f"{name}.{number}" not in used)

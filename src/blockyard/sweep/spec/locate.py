@@ -1,4 +1,4 @@
-"""Sweep files by path or by name: in sweeps/ here, then the shipped ones."""
+"""Finds sweep files by path or by name: in sweeps/ of the working directory, then among the shipped ones."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ SUFFIXES = (".yaml", ".yml")
 
 
 def folders() -> list[Path]:
-    """Where names are looked up: the user's sweeps/, and those inside an installed wheel or the checkout."""
-    found = [Path("sweeps"), PACKAGE / "sweeps", PACKAGE.parents[1] / "sweeps"]
-    return [folder for folder in found if folder.is_dir()]
+    """Where names are looked up: the user's sweeps/, and those of an installed wheel or of the checkout."""
+    candidates = [Path("sweeps"), PACKAGE / "sweeps", PACKAGE.parents[1] / "sweeps"]
+    return [folder for folder in candidates if folder.is_dir()]
 
 
-def names() -> dict[str, Path]:
-    """Every sweep file that a name means."""
-    found: dict[str, Path] = {}
+def sweep_names() -> dict[str, Path]:
+    """Every sweep file that can be named, by its name."""
+    paths: dict[str, Path] = {}
     for folder in folders():
         for path in sorted(folder.iterdir()):
             if path.suffix in SUFFIXES and path.is_file():
-                found.setdefault(path.stem, path)
-    return found
+                paths.setdefault(path.stem, path)
+    return paths
 
 
-def find(word: str) -> Path:
-    """The file of a path or a name. Raises UserError that lists what there is."""
-    path = Path(word).expanduser()
+def find_sweep(name: str) -> Path:
+    """The sweep file with this path or name. Raises UserError listing the names."""
+    path = Path(name).expanduser()
     if path.is_file():
         return path
-    known = names()
-    if word in known:
-        return known[word]
+    named = sweep_names()
+    if name in named:
+        return named[name]
     if path.is_dir():
-        raise UserError(f"{word} is a folder; name a sweep file in it")
-    nearest = difflib.get_close_matches(path.stem, known, n=1)
-    hint = f"; nearest: {nearest[0]}" if nearest else ""
-    raise UserError(f"{word}: there is no such sweep file{hint} (names: {', '.join(known) or 'none'})")
+        raise UserError(f"{name} is a folder; name a sweep file in it")
+    nearest = difflib.get_close_matches(path.stem, named, n=1)
+    hint = f"; did you mean {nearest[0]}?" if nearest else ""
+    raise UserError(f"there is no sweep file {name!r}{hint} (names: {', '.join(named) or 'none'})")

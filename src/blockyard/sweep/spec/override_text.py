@@ -1,4 +1,4 @@
-"""Override words of a sweep file: which may stand there, and how a YAML value becomes one."""
+"""Overrides in a sweep file: which ones are allowed, and how a YAML value becomes one."""
 
 from __future__ import annotations
 
@@ -7,81 +7,83 @@ import math
 import re
 from typing import Any
 
-# Keys with a place of their own, and where that is.
-ELSEWHERE = {
-    "seed": "the sweep's `seeds:` say it",
-    "outputs": "it is given on the command line, outputs=DIR",
+# Keys that a sweep file must not set, and where they are set instead.
+RESERVED_KEYS = {
+    "seed": "the sweep's `seeds:` sets it",
+    "outputs": "it is set on the command line, outputs=DIR",
     "allow": "packages are allowed on the command line only, 'allow=[mypackage]'",
     "force": "a sweep runs what is missing; --retry starts failed cells again",
-    "resume": "a sweep goes on by itself with what was interrupted",
+    "resume": "a sweep resumes interrupted cells by itself",
     "run": "it names a finished run, for eval and generate",
-    "executor": "it is given on the command line, --executor NAME",
-    "hydra": "keys of Hydra itself are no part of an experiment",
+    "executor": "it is set on the command line, --executor NAME",
+    "hydra": "Hydra's own keys are not part of an experiment",
 }
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 _KEYWORDS = {"null", "true", "false", "inf", "nan"}
-_LABEL = re.compile(r"[^A-Za-z0-9_.-]+")
+_NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
-def key_of(word: str) -> str:
-    """The key that an override sets."""
-    return word.partition("=")[0].lstrip("+~")
+def key_of(override: str) -> str:
+    """The config key that an override sets."""
+    return override.partition("=")[0].lstrip("+~")
 
 
-def problem(word: Any, where: str) -> str | None:
-    """Why a word cannot stand in a sweep file, or None. Whether anybody reads its key is judged later."""
-    if not isinstance(word, str):
-        return f'{where}: {shown(word)} is no override; write "key=value", such as model.dim=64'
-    if "\n" in word or "\0" in word:
-        return f"{where}: {word!r} spans lines; an override is one line"
-    if "=" not in word:
-        return f"{where}: {word!r} has no value; write {word.strip() or 'key'}=VALUE"
-    key = key_of(word)
-    return key_problem(key, where) if key.strip() == key and key else f"{where}: {word!r} has no key; write key=value"
+def override_problem(override: Any, where: str) -> str | None:
+    """Why a sweep file must not contain an override, or None. `check` tells later whether the key exists."""
+    if not isinstance(override, str):
+        return f'{where}: {quote(override)} is not an override; write "key=value", such as model.dim=64'
+    if "\n" in override or "\0" in override:
+        return f"{where}: {override!r} spans several lines; an override is one line"
+    if "=" not in override:
+        return f"{where}: {override!r} has no value; write {override.strip() or 'key'}=VALUE"
+    key = key_of(override)
+    if not key or key.strip() != key:
+        return f"{where}: {override!r} has no key; write key=value"
+    return key_problem(key, where)
 
 
 def key_problem(key: str, where: str) -> str | None:
-    """Why a key has no place among a sweep's overrides, or None."""
+    """Why the overrides of a sweep file must not set a key, or None."""
     first = key.replace("/", ".").partition(".")[0]
-    reason = ELSEWHERE.get(first)
-    return f"{where}: {key} has no place here; {reason}" if reason else None
+    reason = RESERVED_KEYS.get(first)
+    return f"{where}: {key} cannot be set here; {reason}" if reason else None
 
 
-def word(key: str, value: Any) -> str:
+def to_override(key: str, value: Any) -> str:
     """The override that sets a key to a YAML value."""
-    return f"{key}={text(value)}"
+    return f"{key}={to_text(value)}"
 
 
-def text(value: Any) -> str:
-    """A YAML value as Hydra's grammar writes it."""
+def to_text(value: Any) -> str:
+    """A YAML value in Hydra's override grammar."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, list):
-        return f"[{','.join(text(item) for item in value)}]"
+        return f"[{','.join(to_text(item) for item in value)}]"
     if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{text(item)}" for key, item in value.items()) + "}"
+        return "{" + ",".join(f"{key}:{to_text(item)}" for key, item in value.items()) + "}"
     if _PLAIN.fullmatch(value) and value.lower() not in _KEYWORDS:
         return value
     # In Hydra's quotes a backslash stands for itself, except before a quote and at the end.
-    return "'" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), value) + "'"
+    return "'" + re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), value) + "'"
 
 
-def label(value: Any) -> str:
-    """A value as part of an arm's name: short, and fit for a file name."""
+def to_label(value: Any) -> str:
+    """A value as part of an arm's name: short, and valid in a file name."""
     if isinstance(value, float) and math.isfinite(value):
         return f"{value:g}"
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)  # with its sign
     if isinstance(value, dict):
-        return "-".join(f"{label(str(key))}{label(item)}" for key, item in value.items()) or "empty"
+        return "-".join(f"{to_label(str(key))}{to_label(item)}" for key, item in value.items()) or "empty"
     if isinstance(value, list):
-        return "-".join(map(label, value)) or "empty"
-    return _LABEL.sub("-", value if isinstance(value, str) else text(value)).strip("-.") or "empty"
+        return "-".join(map(to_label, value)) or "empty"
+    return _NOT_IN_LABELS.sub("-", value if isinstance(value, str) else to_text(value)).strip("-.") or "empty"
 
 
-def shown(value: Any) -> str:
-    """A value as an error message quotes it."""
-    said = json.dumps(value, ensure_ascii=False, default=str)
-    return said if len(said) <= 80 else f"{said[:77]}..."
+def quote(value: Any) -> str:
+    """A value as an error message shows it, cut to 80 characters."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 80 else f"{text[:77]}..."

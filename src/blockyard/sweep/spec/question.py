@@ -1,4 +1,4 @@
-"""A sweep file as a validated object: what is claimed, what is compared, on how many seeds.
+"""A sweep file as a validated object: the claim, the arms that are compared, the seeds.
 
     claim: Pre-norm trains without warm-up where post-norm does not
     base: [experiment=vit_digits, schedule.warmup=0]
@@ -9,8 +9,8 @@
     seeds: 5
     expect: pre_norm > post_norm
 
-Every problem of a file is told at once: key, value, what would be legal. The ways to give arms stand in
-`arms.py`; `seeds`, `tune` and `search` in `budget.py`; the other keys in `fields.py`.
+All problems of a file are reported together, each with the key, the value and what is allowed. `arms.py`
+reads the keys that define arms, `budget.py` seeds, tune and search, `fields.py` the other ones.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blockyard.errors import UserError, near
+from blockyard.errors import UserError
 from blockyard.sweep.plan.sweep_plan import Arm
-from blockyard.sweep.spec import budget, fields, override_text, strict_yaml
-from blockyard.sweep.spec.arms import KINDS, default_baseline, expand
+from blockyard.sweep.spec import budget, fields, strict_yaml
+from blockyard.sweep.spec.arms import KINDS, default_baseline, expand_arms
+from blockyard.sweep.spec.override_text import key_of
 
 KEYS = (
     "claim",
@@ -42,12 +43,12 @@ KEYS = (
     "margin",
 )
 MATCHES = ("params", "flops")
-SEEDS = 3  # where a file says nothing: the fewest that allow a verdict
-MOST_CELLS = 200_000
+SEEDS = 3  # the default: the fewest that allow a verdict
+MAX_CELLS = 200_000
 
 
-class BadQuestion(UserError):  # noqa: N818 - what it is, for who catches it
-    """A sweep file, or the plan made of it, with its problems."""
+class BadQuestion(UserError):  # noqa: N818 - an adjective reads better where it is caught
+    """A sweep file, or the plan made of it, has problems."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = list(problems)
@@ -56,11 +57,11 @@ class BadQuestion(UserError):  # noqa: N818 - what it is, for who catches it
 
 @dataclass(frozen=True)
 class Question:
-    """What a sweep file asks.
+    """The content of a sweep file.
 
-    kind: which of `arms.KINDS` gave the arms; header: the comments that open the file
+    kind: which of `arms.KINDS` defines the arms; body: its value; header: the comments at the top of the file
     baseline: None only where there is nothing to compare; metric: None is the objective's own
-    margin: the smallest difference that matters, in the metric's unit; what `~` and `>=` are judged by
+    margin: the smallest difference that matters, in the metric's unit; `~` and `>=` use it
     """
 
     name: str
@@ -83,9 +84,9 @@ class Question:
     margin: float | None
 
     def as_dict(self) -> dict[str, Any]:
-        """The file's content as plain data, complete, with the file's own keys."""
-        own = {key: getattr(self, key) for key in ("name", "path", "header", *KEYS) if key not in KINDS}
-        return own | {"base": list(self.base), "seeds": list(self.seeds), "kind": self.kind, self.kind: self.body}
+        """The content as plain data under the file's own keys, defaults included."""
+        plain = {key: getattr(self, key) for key in ("name", "path", "header", *KEYS) if key not in KINDS}
+        return plain | {"base": list(self.base), "seeds": list(self.seeds), "kind": self.kind, self.kind: self.body}
 
 
 def read(path: Path) -> Question:
@@ -99,22 +100,28 @@ def read(path: Path) -> Question:
 
 def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "") -> Question:
     """The question of a file's content. Raises BadQuestion with every problem."""
-    problems = [_unknown(key) for key in content if key not in KEYS]
+    problems = [
+        f"{key}: unknown key{fields.did_you_mean(key, KEYS)} (keys: {', '.join(KEYS)})"
+        for key in content
+        if key not in KEYS
+    ]
     if not re.fullmatch(r"[A-Za-z0-9_][\w.-]{0,79}", name):
-        problems.append(f"{name!r}: the file's name names the sweep and its folder; take letters, digits and _ . -")
+        problems.append(f"invalid file name {name!r}: it names the sweep's folder; use letters, digits and _ . -")
     claim = fields.text(content, "claim", problems) or ""
     if "claim" not in content:
-        problems.append("claim: is missing; one sentence that the sweep could prove wrong")
+        problems.append("claim: missing; write one sentence that the sweep could prove wrong")
     kind, arms = _arms(content, problems)
     names = [arm.name for arm in arms]
-    seeds = budget.seeds(content.get("seeds", SEEDS), problems)
-    tuned = budget.tune(content.get("tune"), problems)
-    search = budget.search(content.get("search"), problems)
-    _no_other_owner(arms, [*tuned, *((search or {}).get("space") or {})], content, problems)
+    seeds = budget.parse_seeds(content.get("seeds", SEEDS), problems)
+    tuned = budget.parse_tune(content.get("tune"), problems)
+    search = budget.parse_search(content.get("search"), problems)
+    _check_owners(arms, [*tuned, *((search or {}).get("space") or {})], content, problems)
     if content.get("tune") is not None and content.get("search") is not None:
-        problems.append("search: tune: is given too; both choose settings, so one of them")
-    _size(arms, seeds, tuned, problems)
-    tune_seeds = budget.tune_seeds(
+        problems.append("search: tune and search both choose settings; remove one of them")
+    cells = len(arms) * len(seeds) * len(budget.settings(tuned))
+    if cells > MAX_CELLS:
+        problems.append(f"seeds: {cells:,} cells in all are too many; at most {MAX_CELLS:,}")
+    tune_seeds = budget.parse_tune_seeds(
         content.get("tune_seeds"), bool(content.get("tune") or content.get("search")), len(seeds), problems
     )
     question = Question(
@@ -123,7 +130,7 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
         header=header,
         claim=claim,
         source=fields.text(content, "source", problems),
-        base=fields.base(content.get("base"), problems),
+        base=fields.override_list(content.get("base"), "base", problems),
         kind=kind,
         body=dict(content[kind]) if isinstance(content.get(kind), dict) else {},
         arms=tuple(arms),
@@ -142,37 +149,25 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
     return question
 
 
-def _unknown(key: Any) -> str:
-    nearest = near(str(key), KEYS)
-    hint = f"; nearest: {nearest[0]}" if nearest else ""
-    return f"{key}: nothing reads this key{hint} (keys: {', '.join(KEYS)})"
-
-
 def _arms(content: dict[str, Any], problems: list[str]) -> tuple[str, list[Arm]]:
     kinds = [kind for kind in KINDS if kind in content]
     if len(kinds) != 1:
-        given = f"{' and '.join(kinds)} are given" if kinds else "none is given"
-        problems.append(f"arms: exactly one of {', '.join(KINDS)} says what is compared; {given}")
-    found = [expand(kind, content[kind], problems) for kind in kinds]
-    return (kinds[0], found[0]) if kinds else ("arms", [])
+        which = f"this file has {' and '.join(kinds)}" if kinds else "this file has none"
+        problems.append(f"arms: exactly one of {', '.join(KINDS)} must define the arms; {which}")
+    arms = [expand_arms(kind, content[kind], problems) for kind in kinds]
+    return (kinds[0], arms[0]) if kinds else ("arms", [])
 
 
-def _no_other_owner(arms: list[Arm], keys: list[str], content: dict[str, Any], problems: list[str]) -> None:
-    """What is tuned, searched or matched is not an arm's to set."""
+def _check_owners(arms: list[Arm], keys: list[str], content: dict[str, Any], problems: list[str]) -> None:
+    """Append a problem for each arm that sets a key which is tuned, searched or matched."""
     which = "search" if content.get("search") is not None else "tune"
-    owned = dict.fromkeys(keys, f"{which}: every arm tries the same settings")
+    owners = dict.fromkeys(keys, f"{which}: every arm tries the same settings")
     if content.get("match"):
-        owned["model.dim"] = "match: the width is solved for"
+        owners["model.dim"] = "match: it solves for the width"
         if "model.dim" in keys:
-            problems.append(f"match: the width is solved for, so model.dim cannot be in {which} too")
-    for key, why in owned.items():
-        setting = [arm.name for arm in arms if key in map(override_text.key_of, arm.overrides)]
+            problems.append(f"match: it solves for the width, so {which} cannot contain model.dim")
+    for key, reason in owners.items():
+        setting = [arm.name for arm in arms if key in map(key_of, arm.overrides)]
         if setting:
             more = f" and {len(setting) - 3} more" if len(setting) > 3 else ""
-            problems.append(f"{why}, so no arm may set {key}; {', '.join(setting[:3])}{more} does")
-
-
-def _size(arms: list[Arm], seeds: tuple[int, ...], tuned: dict[str, list[Any]], problems: list[str]) -> None:
-    cells = len(arms) * len(seeds) * len(budget.settings(tuned))
-    if cells > MOST_CELLS:
-        problems.append(f"seeds: {cells:,} cells in all; at most {MOST_CELLS:,} are planned")
+            problems.append(f"{reason}, so no arm may set {key}; remove it from {', '.join(setting[:3])}{more}")

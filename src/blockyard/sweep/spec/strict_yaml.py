@@ -1,7 +1,7 @@
-"""Reading a sweep file: YAML as people write it, and nothing else of YAML.
+"""Reads a sweep file in a strict subset of YAML.
 
-Words mean what they mean on the command line: `3e-4` is a number, `on` and `no` are words, 12:30 is no
-number. No aliases (a few of them stand for billions of nodes), no tags, no key twice.
+Values mean the same as on the command line: `3e-4` is a number, `on`, `no` and 12:30 are texts. Aliases
+(a few of them can expand to billions of nodes), tags and duplicate keys are errors.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ LARGEST = 1_000_000  # bytes
 DEEPEST = 12  # levels of nesting
 
 
-class Unreadable(ValueError):  # noqa: N818 - what it is, for who catches it
-    """The file is no YAML that is read here; the message says where and why."""
+class Unreadable(ValueError):  # noqa: N818 - an adjective reads better where it is caught
+    """The file is not valid in this subset of YAML; the message says where and why."""
 
 
 def read(path: Path) -> dict[str, Any]:
     """The mapping in a file. Raises Unreadable."""
     try:
         if path.stat().st_size > LARGEST:
-            raise Unreadable(f"{path.stat().st_size:,} bytes; a question takes no more than {LARGEST:,}")
+            raise Unreadable(f"{path.stat().st_size:,} bytes; a sweep file has at most {LARGEST:,}")
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise Unreadable(f"cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise Unreadable(f"is no text ({error.reason} at byte {error.start})") from error
+        raise Unreadable(f"is not UTF-8 text ({error.reason} at byte {error.start})") from error
     return parse(text)
 
 
@@ -51,18 +51,18 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def header(path: Path) -> str:
-    """The comment lines that open a file, without their signs."""
+    """The comment lines at the top of a file, without their `#`."""
     lines = path.read_text(encoding="utf-8-sig").splitlines()
-    found = []
+    comments = []
     for line in lines:
         if not line.startswith("#"):
             break
-        found.append(line[1:].removeprefix(" ").rstrip())
-    return "\n".join(found)
+        comments.append(line[1:].removeprefix(" ").rstrip())
+    return "\n".join(comments)
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2's core words."""
+    """YAML 1.2's core schema, without aliases, tags and duplicate keys."""
 
     depth = 0
 
@@ -70,12 +70,12 @@ class _Loader(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()
             raise yaml.MarkedYAMLError(
-                problem=f"*{event.anchor}: aliases are not read; write it out", problem_mark=event.start_mark
+                problem=f"*{event.anchor}: aliases are not allowed; repeat the value", problem_mark=event.start_mark
             )
         event = self.peek_event()
         if event.tag is not None:
             raise yaml.MarkedYAMLError(
-                problem=f"{event.tag}: tags are not read; write the value alone", problem_mark=event.start_mark
+                problem=f"{event.tag}: tags are not allowed; write the value alone", problem_mark=event.start_mark
             )
         self.depth += 1
         if self.depth > DEEPEST:
@@ -88,11 +88,11 @@ class _Loader(yaml.SafeLoader):
         seen: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise yaml.MarkedYAMLError(problem="a key must be one word", problem_mark=key.start_mark)
+                raise yaml.MarkedYAMLError(problem="a key must be a plain text", problem_mark=key.start_mark)
             if key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"{key.value!r} stands here twice", problem_mark=key.start_mark)
+                raise yaml.MarkedYAMLError(problem=f"{key.value!r} is defined twice", problem_mark=key.start_mark)
             seen.add(key.value)
-        # A key is what is written: an arm or a level may be called 5e-4.
+        # Keys stay text: an arm or a level may be called 5e-4.
         return {key.value: self.construct_object(value, deep=True) for key, value in node.value}
 
 
@@ -105,8 +105,8 @@ for _tag, _pattern, _first in (
 ):
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), list(_first))
 _Loader.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))
-_Loader.add_constructor("tag:yaml.org,2002:float", lambda _, node: float(_spelled(node.value)))
+_Loader.add_constructor("tag:yaml.org,2002:float", lambda _, node: float(_python_float(node.value)))
 
 
-def _spelled(text: str) -> str:
+def _python_float(text: str) -> str:
     return text.replace(".inf", "inf").replace(".nan", "nan") if "n" in text else text

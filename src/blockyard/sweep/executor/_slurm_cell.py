@@ -1,4 +1,4 @@
-"""What a submitit job runs: the cell, and what it does when the job is about to be cut off."""
+"""The function that a submitit job runs: the cell, and saving before the job is cut off."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ from types import FrameType
 from typing import Any
 
 from blockyard.sweep.execution.cell import execute
-from blockyard.sweep.executor._warm import use_threads
+from blockyard.sweep.executor._fork_server import set_threads
 from blockyard.sweep.executor.base import Outcome, Task
 
-_STOPPED = 143
+_TERMINATED = 143
 
 
-class Job:
-    """Runs a cell. Told that its time is over, it first saves as on SIGTERM, then goes back into the queue.
+class CellJob:
+    """Runs a cell. On submitit's signal the cell saves as on SIGTERM, and the job goes back into the queue.
 
-    threads: CPU threads; None leaves them, where this process is the planner's own
+    threads: CPU threads; None leaves them unchanged, where this process is the planner's own
     """
 
     def __init__(self, threads: int | None) -> None:
         self.threads = threads
 
     def __call__(self, task: Task) -> Outcome:
-        """The cell's outcome; no return where the job goes back into the queue."""
+        """Return the cell's outcome; does not return where the job goes back into the queue."""
         if self.threads is not None:
-            use_threads(self.threads)
-        number, requeue, asked = self._signal(), None, []
+            set_threads(self.threads)
+        number, requeue = self._signal(), None
+        received: list[tuple[int, FrameType | None]] = []
 
         def save(signum: int, frame: FrameType | None) -> None:
-            asked.append((signum, frame))
+            received.append((signum, frame))
             os.kill(os.getpid(), signal.SIGTERM)
 
         if number is not None:
@@ -38,18 +39,18 @@ class Job:
         outcome = execute(task)
         if number is not None:
             signal.signal(number, requeue)
-        if asked and outcome.code == _STOPPED and callable(requeue):
-            requeue(*asked[0])  # submitit's own: stores this call anew, asks SLURM for another turn, and ends
+        if received and outcome.code == _TERMINATED and callable(requeue):
+            requeue(*received[0])  # submitit's handler: stores this call, asks SLURM to requeue the job, and exits
         return outcome
 
     def checkpoint(self, task: Task) -> Any:
-        """The call that the job makes in its next turn: the same, for the run's folder knows the rest."""
+        """The call that the requeued job makes: the same one, since the run's folder holds the state."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self, task)
 
     def _signal(self) -> int | None:
-        """The signal by which submitit's jobs are told, where this is one."""
+        """The signal that submitit sends before a job ends, where this process is such a job."""
         if os.environ.get("SUBMITIT_EXECUTOR") not in ("slurm", "local"):
             return None
         return int(getattr(signal, "SIG" + os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "USR2")))

@@ -1,12 +1,11 @@
-"""A process that has imported everything and forks once for every cell: a start in a quarter of a second.
+"""A fork server: imports everything once, then forks a process for each cell in a quarter of a second.
 
     planner ---- socket ---- this server ---- fork ---- a cell
                                          `--- fork ---- a cell
 
-The server runs nothing itself, so that no thread and no GPU context is there to be forked. It leads
-a session of its own: Ctrl-C reaches the planner only, which decides. Whoever dies takes nobody's work
-along: without the planner, the server tells the cells to save and stop; without the server, the
-kernel does.
+The server computes nothing itself, so there is no thread and no GPU context to fork. It leads its own
+session: Ctrl-C reaches only the planner, which decides what to do. No death loses a cell's work: if the
+planner dies, the server tells the cells to save and stop; if the server dies, the kernel does.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ HEAVY = (
     "torch",
     "pytorch_lightning",
     "torchmetrics",
-    "omegaconf",  # Lightning, when it saves
+    "omegaconf",  # Lightning imports it when it saves
     "sklearn.datasets",
     "blockyard.engine.setup",
     "blockyard.engine.run",
@@ -39,15 +38,15 @@ HEAVY = (
     "blockyard.runs.provenance",
     "blockyard.sweep.execution.cell",
 )
-GRACE = 120.0  # seconds a cell may take to save when nobody is left to wait for it
+GRACE = 120.0  # seconds in which a cell may save after the planner is gone
 _PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
-class Order:
-    """What the planner asks: start a cell in this environment, or send a signal to one.
+class Request:
+    """A request of the planner: start a cell in this environment, or send a signal to one.
 
-    number: of the cell, the planner's; answers name it
+    number: the planner's number of the cell, which `CellEnded` repeats
     """
 
     number: int
@@ -58,42 +57,42 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a cell's process ended: its outcome, or the exit code (minus the signal) of one that left none."""
+class CellEnded:
+    """How a cell's process ended: its outcome, if it sent one, and its exit code (negative: killed by that signal)."""
 
     number: int
     code: int
     outcome: Any = None
 
 
-class Server:
-    """Serves one planner until it is gone."""
+class ForkServer:
+    """Serves one planner until the planner exits."""
 
     def __init__(self, planner: Connection) -> None:
         self.planner = planner
-        self.cells: dict[int, tuple[int, int]] = {}  # pid -> number, pipe that the outcome comes through
+        self.cells: dict[int, tuple[int, int]] = {}  # pid -> (number, pipe of the outcome)
         self.wake, self._write = os.pipe()
         os.set_blocking(self.wake, False)
         os.set_blocking(self._write, False)
 
     def serve(self) -> None:
-        """Start cells and say how they end."""
+        """Start cells and report how they end."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGCHLD, _noted)
+        signal.signal(signal.SIGCHLD, _on_child_exit)
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         try:
             while True:
                 if self.planner in wait([self.planner, self.wake]):
-                    self._obey(self.planner.recv())
+                    self._handle(self.planner.recv())
                 self._reap()
         except (EOFError, ConnectionError):
             self._stop()
 
-    def _obey(self, order: Order) -> None:
-        if order.signum is not None:
+    def _handle(self, request: Request) -> None:
+        if request.signum is not None:
             for pid, (number, _) in self.cells.items():
-                if number == order.number:
-                    os.kill(pid, order.signum)
+                if number == request.number:
+                    os.kill(pid, request.signum)
             return
         read, write = os.pipe()
         os.set_blocking(read, False)
@@ -104,15 +103,15 @@ class Server:
         if pid == 0:
             code = 1
             try:
-                self._leave(read)
-                code = _cell(order, write, server)
+                self._close_server_files(read)
+                code = _cell(request, write, server)
             finally:
                 os._exit(code)
         os.close(write)
-        self.cells[pid] = (order.number, read)
+        self.cells[pid] = (request.number, read)
 
-    def _leave(self, read: int) -> None:
-        """In the child: let go of what is the server's."""
+    def _close_server_files(self, read: int) -> None:
+        """In the child: close the server's files and restore the default signal handlers."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -125,54 +124,54 @@ class Server:
             while os.read(self.wake, 4096):
                 pass
         for pid, (number, pipe) in list(self.cells.items()):
-            found, status = os.waitpid(pid, os.WNOHANG)
-            if found:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
                 del self.cells[pid]
-                self.planner.send(Ended(number, os.waitstatus_to_exitcode(status), _read(pipe)))
+                self.planner.send(CellEnded(number, os.waitstatus_to_exitcode(status), _read(pipe)))
 
     def _stop(self) -> None:
-        """Nobody asks for the outcomes any more; the runs themselves are saved."""
-        until = time.monotonic() + GRACE
+        """Tell all cells to save and stop; the planner that would read their outcomes is gone."""
+        deadline = time.monotonic() + GRACE
         for pid in self.cells:
             os.kill(pid, signal.SIGTERM)
-        while self.cells and time.monotonic() < until:
+        while self.cells and time.monotonic() < deadline:
             self.cells = {pid: cell for pid, cell in self.cells.items() if not os.waitpid(pid, os.WNOHANG)[0]}
             time.sleep(0.05)
         for pid in self.cells:
             os.kill(pid, signal.SIGKILL)
 
 
-def use_threads(count: int) -> None:
-    """So many CPU threads for this process and those it starts."""
+def set_threads(count: int) -> None:
+    """Set the number of CPU threads of this process and of those it starts."""
     import torch
 
     os.environ["OMP_NUM_THREADS"] = str(count)
-    torch.set_num_threads(count)  # the variable was read when torch was imported
+    torch.set_num_threads(count)  # torch read the variable when it was imported
 
 
-def _noted(_signum: int, _frame: Any) -> None:
-    """A cell has ended: Python writes to `wake` only for a signal that is handled."""
+def _on_child_exit(_signum: int, _frame: Any) -> None:
+    """Do nothing: Python writes to `wake` only for signals with a handler."""
 
 
-def _cell(order: Order, write: int, server: int) -> int:
-    """In the child: run the cell and send its outcome."""
+def _cell(request: Request, write: int, server: int) -> int:
+    """In the child: run the cell, send its outcome and return its exit code."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         if os.getppid() != server:
             return 143
-    os.environ.update(order.environment or {})
-    if order.threads is not None:
-        use_threads(order.threads)
-    outcome = execute(order.task)
+    os.environ.update(request.environment or {})
+    if request.threads is not None:
+        set_threads(request.threads)
+    outcome = execute(request.task)
     with contextlib.suppress(OSError):
         os.write(write, pickle.dumps(outcome))
-    with contextlib.suppress(Exception):  # what a run registered must not change how it ended
+    with contextlib.suppress(Exception):  # an exit handler of the run must not change its exit code
         atexit._run_exitfuncs()
     return outcome.code
 
 
 def _read(pipe: int) -> Any:
-    # Not to its end: a process that the cell left behind may still hold it open.
+    # One read, not until the end: a process that the cell left behind may keep the pipe open.
     try:
         data = os.read(pipe, 1 << 16)
         return pickle.loads(data) if data else None
@@ -183,9 +182,9 @@ def _read(pipe: int) -> Any:
 
 
 def main() -> None:
-    """Import what every cell imports, then serve the socket whose number is the argument."""
+    """Import what every cell imports, then serve the socket whose file descriptor is the argument."""
     for name in HEAVY:
-        # One that is not there is the cell's to complain of.
+        # The cell itself reports a missing package.
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    Server(Connection(int(sys.argv[1]))).serve()
+    ForkServer(Connection(int(sys.argv[1]))).serve()

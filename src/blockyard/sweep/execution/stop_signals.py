@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a sweep runs: the first is for the loop to see, from the second on they interrupt."""
+"""Ctrl-C and SIGTERM while a sweep runs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from blockyard.engine.system.interrupts import CODES
 
 
-class Signals:
-    """The first Ctrl-C or SIGTERM is noted for the loop to see; from the second on they interrupt."""
+class StopSignals:
+    """Records the first Ctrl-C or SIGTERM for the running loop to see; every later one raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.signum: int | None = None
@@ -19,10 +19,10 @@ class Signals:
 
     @property
     def code(self) -> int:
-        """The exit code that shells expect; 0 where none came."""
+        """The exit code that shells expect after the signal; 0 where none came."""
         return 0 if self.signum is None else CODES[signal.Signals(self.signum)]
 
-    def __enter__(self) -> Signals:
+    def __enter__(self) -> StopSignals:
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._handle) for number in CODES}
         return self

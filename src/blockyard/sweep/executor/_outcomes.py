@@ -1,0 +1,27 @@
+"""Outcomes of cells whose process died without reporting one; the run's status records them too."""
+
+from __future__ import annotations
+
+import signal
+
+from blockyard.sweep.execution.cell import record_lost
+from blockyard.sweep.executor.base import Outcome, Task
+
+_CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGTRAP}
+
+
+def outcome_of_exit(task: Task, code: int) -> Outcome:
+    """The outcome of a process that ended with this exit code (negative: killed by that signal) and sent no outcome.
+
+    A killed run is interrupted, and the same command resumes it. A crash would happen again, so the run has failed.
+    """
+    if code >= 0:
+        return lost_outcome(task, code or 1, f"the process ended with exit code {code} and no outcome", failed=True)
+    reason = f"killed by {signal.Signals(-code).name}" + (" (out of memory?)" if -code == signal.SIGKILL else "")
+    return lost_outcome(task, code, reason, failed=-code in _CRASHES)
+
+
+def lost_outcome(task: Task, code: int, reason: str, *, failed: bool) -> Outcome:
+    """The outcome of a lost cell, after writing the reason to the run's status."""
+    record_lost(task, reason, failed=failed)
+    return Outcome(task.key, code, reason)

@@ -1,0 +1,135 @@
+"""Submits cells as submitit jobs, and finds the jobs of an earlier planner."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from blockyard.atomic_files import read_json, write_json
+from blockyard.errors import UserError
+from blockyard.sweep.executor._slots import requested_devices
+from blockyard.sweep.executor._slurm_cell import CellJob
+from blockyard.sweep.executor.base import Task
+
+JOBS = "jobs.json"  # run -> job id, for the next planner
+_ARRAY = 1000  # jobs in one array; SLURM's own limit is 1001 unless configured otherwise
+_ALIVE = ("PENDING", "RUNNING", "REQUEUED", "CONFIGURING", "SUSPENDED", "RESIZING", "COMPLETING")
+
+
+class Submitter:
+    """Submits tasks to a cluster, as one array for each shape of job.
+
+    parameters: of submitit's executor; cpus: for each process; gpus: of a node, None for what the cell requests
+    requeues: how often a job that was cut off goes back into the queue; local_threads: of a job without SLURM
+    gpus_available: whether the cluster's nodes have GPUs; home: the sweep's folder
+    """
+
+    def __init__(
+        self,
+        submitit: Any,
+        cluster: str,
+        folder: Path | None,
+        parameters: dict[str, Any],
+        *,
+        cpus: int,
+        gpus: int | None,
+        requeues: int,
+        local_threads: int,
+    ) -> None:
+        self._submitit = submitit
+        self._cluster = cluster
+        self._folder = folder
+        self._parameters = parameters
+        self._cpus = cpus
+        self._requeues = requeues
+        self._threads = {"slurm": cpus, "local": local_threads}.get(cluster)
+        self.gpus = gpus
+        self.gpus_available = True
+        self.home: Path | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The folder of submitit's files."""
+        return self._folder or (self.home or Path("outputs/sweeps")).absolute() / "submitit"
+
+    def executor(self) -> Any:
+        """submitit's executor. Raises RuntimeError where the cluster does not exist."""
+        return self._submitit.AutoExecutor(
+            folder=self.folder,
+            cluster=self._cluster,
+            local_max_num_timeout=self._requeues,
+            slurm_max_num_timeout=self._requeues,
+        )
+
+    def submit(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Any]]:
+        """Submit tasks and yield each with its job. Raises UserError where sbatch refuses them."""
+        by_shape: dict[tuple[int, int, int], list[Task]] = {}
+        for task in tasks:
+            by_shape.setdefault(self._shape(task), []).append(task)
+        for (nodes, processes, gpus), group in by_shape.items():
+            devices = 1 if nodes > 1 else requested_devices(group[0].config)[0]
+            with submitit_errors("executor"):
+                executor = self.executor()
+                executor.update_parameters(
+                    nodes=nodes,
+                    tasks_per_node=processes,
+                    cpus_per_task=self._cpus * devices,
+                    **({"gpus_per_node": gpus} if gpus else {}),
+                    **self._parameters,
+                )
+                for start in range(0, len(group), _ARRAY):
+                    yield from self._submit_array(executor, group[start : start + _ARRAY])
+
+    def find(self, task: Task) -> Any:
+        """The job that an earlier planner left in the queue for a task, or None."""
+        job_id = self._recorded().get(task.key) if self._cluster == "slurm" else None
+        if job_id is None:
+            return None
+        nodes, processes, _ = self._shape(task)
+        job = self._submitit.SlurmJob(self.folder, job_id, list(range(nodes * processes)))
+        return job if not job.done(force_check=True) and str(job.state).upper() in _ALIVE else None
+
+    def _submit_array(self, executor: Any, tasks: Sequence[Task]) -> list[tuple[Task, Any]]:
+        jobs = list(zip(tasks, executor.map_array(CellJob(self._threads), tasks), strict=True))
+        if self._cluster == "slurm":
+            write_json(self.folder / JOBS, self._recorded() | {task.key: job.job_id for task, job in jobs})
+        return jobs
+
+    def _shape(self, task: Task) -> tuple[int, int, int]:
+        """Nodes, processes that SLURM starts on each, and GPUs of each."""
+        devices, gpu = requested_devices(task.config)
+        nodes = int((task.config.get("trainer") or {}).get("num_nodes", 1))
+        gpus = self.gpus
+        if gpus is None:
+            gpus = devices if gpu and self._cluster == "slurm" and self.gpus_available else 0
+        return nodes, devices if nodes > 1 else 1, gpus
+
+    def _recorded(self) -> dict[str, str]:
+        """The job id of every run that was submitted before."""
+        try:
+            return dict(read_json(self.folder / JOBS))
+        except (OSError, ValueError, TypeError):
+            return {}
+
+
+def parse_sbatch_option(text: str) -> tuple[str, Any]:
+    """The name and value of an sbatch option, written `key=value` or as a bare flag."""
+    key, sign, value = text.removeprefix("--").partition("=")
+    return key, value if sign else True
+
+
+@contextlib.contextmanager
+def submitit_errors(key: str) -> Iterator[None]:
+    """Raise UserError for what submitit or sbatch refuses.
+
+    key: the config key that the message names
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (RuntimeError, ValueError, OSError) as error:
+        hint = "; executor.cluster=local runs the same jobs on this machine" if "srun" in str(error) else ""
+        raise UserError(f"{key}: submitit refused the jobs: {' '.join(str(error).split())[:300]}{hint}") from error

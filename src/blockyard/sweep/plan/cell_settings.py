@@ -1,0 +1,62 @@
+"""Settings that the planner fixes in every cell: the precision, and how a logger names the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blockyard.sweep.spec.override_text import key_of
+
+
+def precision(config: dict[str, Any], overrides: list[str]) -> str | int | None:
+    """The precision that replaces `auto`, so that it is the same in every cell; None to leave the config unchanged.
+
+    overrides: of the cell; an explicit trainer.precision=auto there stays
+    """
+    trainer = config.get("trainer")
+    if not isinstance(trainer, dict) or trainer.get("precision") != "auto":
+        return None
+    if any(key_of(override) == "trainer.precision" for override in overrides):
+        return None
+    return "bf16-mixed" if _uses_gpu(trainer) else 32
+
+
+def precision_notes(values: set[str | int]) -> list[str]:
+    """The notes about precisions that replaced `auto`."""
+    return [
+        f"trainer.precision is {value} in every cell (auto would follow each cell's device); "
+        "base: [trainer.precision=...] sets another"
+        for value in sorted(values, key=str)
+    ]
+
+
+def with_sweep_labels(config: dict[str, Any], sweep: str, arm: str) -> dict[str, Any]:
+    """The config whose logger has the sweep as group, the arm as job type, and both as tags.
+
+    These keys are not part of a run's identity. Values that the user has set stay.
+    """
+    logger = config.get("logger")
+    if not isinstance(logger, dict) or "group" not in logger:
+        return config
+    labelled = dict(logger)
+    labelled["group"] = logger["group"] or sweep
+    if logger.get("job_type", arm) in (None, "train"):
+        labelled["job_type"] = arm
+    if "tags" in logger:
+        labelled["tags"] = list(dict.fromkeys([*(logger["tags"] or ()), sweep, arm]))
+    return config | {"logger": labelled}
+
+
+def with_run_name(config: dict[str, Any], name: str) -> dict[str, Any]:
+    """The config whose logger has this run name, where the logger takes one and the user has set none."""
+    logger = config.get("logger")
+    if not isinstance(logger, dict) or "name" not in logger or logger["name"]:
+        return config
+    return config | {"logger": logger | {"name": name}}
+
+
+def _uses_gpu(trainer: dict[str, Any]) -> bool:
+    if trainer.get("accelerator") in ("cpu", "gpu"):
+        return bool(trainer["accelerator"] == "gpu")
+    import torch
+
+    return torch.cuda.is_available() and torch.cuda.device_count() > 0

@@ -1,0 +1,200 @@
+"""The loop of a search: starts trials of all arms and records how they end.
+
+A trial whose process died is taken over with its setting, and its run resumes; one that failed is tried
+again on request, with its setting and in its place.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blockyard.engine.system.interrupts import LEFT
+from blockyard.runs.folder import RunFolder
+from blockyard.runs.identity import run_name
+from blockyard.runs.lock import RunLock, held
+from blockyard.sweep.execution.cell_states import read_state
+from blockyard.sweep.executor.base import BUSY, Executor, Outcome, Task
+from blockyard.sweep.plan.cell_composer import CellComposer
+from blockyard.sweep.plan.cell_settings import with_run_name
+from blockyard.sweep.plan.sweep_plan import SweepPlan
+from blockyard.sweep.plan.target_metric import validation_metric
+from blockyard.sweep.search import optuna_store
+from blockyard.sweep.search.trial_config import arm_template
+from blockyard.sweep.search.trials import AGAIN, Trials
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+_MAX_KILLS = 2  # of a trial's process, after which the trial has failed
+_PAUSE = 1.0  # seconds between two looks while only other processes work
+
+
+class TrialLoop:
+    """Runs the trials of a search with an executor that the caller has entered.
+
+    capacity: how many trials are open at the same time
+    """
+
+    def __init__(
+        self,
+        plan: SweepPlan,
+        executor: Executor,
+        composer: CellComposer,
+        *,
+        capacity: int,
+        say: Callable[[str], object],
+    ) -> None:
+        self.plan, self.executor, self.say = plan, executor, say
+        self.options: dict[str, Any] = plan.question["search"]
+        self.capacity = capacity
+        seeds = plan.question["seeds"]
+        self.seeds: list[int] = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+        self.owner = f"search-{os.getpid()}-{secrets.token_hex(4)}"
+        self.running: dict[str, tuple[Trials, int]] = {}  # by run
+        self.retry_at: dict[str, float] = {}  # when to look again at a run that another process held
+        self.metric, self.direction = "", ""
+        templates = [template for arm in plan.arms if (template := arm_template(plan, arm.name, composer))]
+        if templates:
+            config = templates[0].variant.config
+            allow = list(config.get("allow") or [])
+            self.metric, self.direction = validation_metric(plan.question.get("metric"), config, allow)
+        with optuna_store.exclusive(plan.folder):
+            self.arms = [
+                Trials.open(template, plan.folder, self.options, self.metric, self.direction, self.seeds[0])
+                for template in templates
+            ]
+
+    @contextmanager
+    def owner_lock(self) -> Iterator[None]:
+        """Hold a lock that ends with this process, which tells others whose trials to take over."""
+        lock = RunLock(self.plan.folder / self.owner).acquire()
+        try:
+            yield
+        finally:
+            lock.path.unlink(missing_ok=True)
+            lock.release()
+
+    def retry_failed(self) -> None:
+        """Create one more attempt at every failed trial."""
+        with optuna_store.exclusive(self.plan.folder):
+            for arm in self.arms:
+                for trial in arm.failed():
+                    arm.retry(trial, self.owner)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the plan records of the search besides its trials."""
+        options = {name: self.options.get(name) for name in ("trials", "sampler", "pruner")}
+        return options | {"metric": self.metric, "direction": self.direction, "seed": self.seeds[0]}
+
+    def report_failures(self) -> None:
+        """Tell which arms have failed trials, and what tries them again."""
+        for arm in self.arms:
+            if failed := len(arm.failed()):
+                self.say(f"{arm.arm}: {failed} of {arm.budget} trials failed; --retry tries them again")
+
+    def work(self, stopped: Callable[[], bool]) -> None:
+        """Run trials until those of every arm have ended, or until stopped."""
+        while not stopped():
+            with optuna_store.exclusive(self.plan.folder):
+                self._start_trials()
+            if not self.running and all(arm.finished_count() >= arm.budget for arm in self.arms):
+                return
+            if not self.running:
+                time.sleep(_PAUSE)
+                continue
+            for outcome in self.executor.poll(_PAUSE):
+                if outcome.key in self.running:
+                    self._finish(*self.running.pop(outcome.key), outcome)
+
+    # -- starting trials --------------------------------------------------------------------------------
+
+    def _start_trials(self) -> None:
+        """Fill free slots: first with trials whose process died, then with new ones, alternating between arms."""
+        for arm in self.arms:
+            for trial in arm.unfinished():
+                if self._may_run(trial) and len(self.running) < self.capacity:
+                    self._start(arm, trial)
+        while len(self.running) < self.capacity:
+            incomplete = [arm for arm in self.arms if len(arm.counted()) < arm.budget]
+            if not incomplete:
+                return
+            arm = min(incomplete, key=lambda arm: len(arm.counted()))
+            self._start(arm, arm.create())
+
+    def _may_run(self, trial: FrozenTrial) -> bool:
+        owner = str(trial.user_attrs.get("owner"))
+        return owner == self.owner or not held(self.plan.folder / owner)
+
+    def _start(self, arm: Trials, trial: FrozenTrial) -> None:
+        number, setting, seed = trial.number, arm.setting(trial), self.seeds[0]
+        config, choices, problems = arm.template.config(setting, seed)
+        key = None if problems else f"{run_name(config)}/s{seed}"
+        arm.set_attributes(number, owner=self.owner, setting=setting, run=key)
+        if key is None:
+            arm.fail(number, f"refused: {'; '.join(problems)}")
+            self._report(arm, number)
+            return
+        duplicate = arm.duplicate_of(trial, key)
+        if duplicate is not None:
+            if duplicate.state.is_finished():
+                arm.copy_result(number, duplicate)
+                self._report(arm, number)
+            return
+        in_use = key in self.running or held(Path(self.plan.outputs) / key)
+        if in_use or self.retry_at.get(key, 0.0) > time.monotonic():
+            return
+        self.running[key] = (arm, number)
+        self.executor.submit(
+            Task(
+                key,
+                with_run_name(config, f"{arm.arm}#{number}/s{seed}"),
+                choices,
+                command=("blockyard", "sweep", self.plan.name),
+                retry=bool({"kills", AGAIN} & set(trial.user_attrs)),
+                trial={"storage": optuna_store.storage_url(self.plan.folder), "study": arm.arm, "number": number},
+            )
+        )
+
+    # -- finishing trials -------------------------------------------------------------------------------
+
+    def _finish(self, arm: Trials, number: int, outcome: Outcome) -> None:
+        """Record how a run ended in the study, or wait where another process holds the run."""
+        reason = outcome.reason or f"exit code {outcome.code}"
+        kills = int(arm[number].user_attrs.get("kills", 0)) + 1
+        if outcome.code == BUSY:
+            self.retry_at[outcome.key] = time.monotonic() + _PAUSE
+            return
+        if outcome.code == 0:
+            summary = RunFolder.open(Path(self.plan.outputs) / outcome.key).summary()
+            value = optuna_store.finite_or_none(summary.get("metrics", {}).get(self.metric))
+            if value is None:
+                arm.fail(number, f"{self.metric} is not a finite number")
+            else:
+                arm.complete(number, value)
+        elif outcome.code != LEFT and kills < _MAX_KILLS and self._was_killed(outcome):
+            arm.set_attributes(number, kills=kills)
+            self.say(f"{arm.arm} trial {number}: {reason}; trying once more")
+            return
+        else:
+            arm.fail(number, reason, pruned=outcome.code == LEFT)
+        self._report(arm, number)
+
+    def _was_killed(self, outcome: Outcome) -> bool:
+        """Whether a run was interrupted; the status of the run tells for one that Ray or SLURM lost."""
+        if outcome.code < 0 or outcome.code in (130, 143):
+            return True
+        return read_state(Path(self.plan.outputs) / outcome.key).state == "interrupted"
+
+    def _report(self, arm: Trials, number: int) -> None:
+        trial = arm[number]
+        setting = " ".join(f"{key}={value}" for key, value in arm.setting(trial).items())
+        value = f"{self.metric} {trial.values[0]:.4g}" if trial.state.name == "COMPLETE" else trial.state.name.lower()
+        reason = f" ({text})" if (text := trial.user_attrs.get("reason")) else ""
+        self.say(f"{arm.arm} trial {number}, {arm.finished_count()} of {arm.budget} ended: {setting}: {value}{reason}")

@@ -1,0 +1,147 @@
+"""Estimates come from configs and finished runs; a dry run trains nothing and reads no data."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+
+from blockyard.atomic_files import write_json, write_yaml
+from blockyard.cli import main
+from blockyard.config import model_size
+from blockyard.config.build import Components
+from blockyard.engine import cost_card
+from blockyard.sweep.execution.estimate import _FinishedRuns, _RunSizes, estimate
+from blockyard.sweep.plan.planner import make_plan
+from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan
+
+FILE = """
+claim: One is better
+base: [experiment=vit_digits, debug=fast, model.depth=1, model.dim=16, model.heads=2, logger=none, trainer=cpu]
+arms: {plain: [], rms: [norm=rms]}
+seeds: 2
+"""
+SEARCH = "search: {trials: 2, sampler: random, space: {optimizer.lr: {low: 1e-4, high: 1e-2, log: true}}}\n"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(FILE)
+    return tmp_path
+
+
+def planned(here: Path, *overrides: str) -> SweepPlan:
+    return make_plan(here / "mine.yaml", outputs="outputs", overrides=overrides)
+
+
+def finish(plan: SweepPlan, cell: Cell, *, host: str | None = None, **summary: object) -> None:
+    """Leave a finished run of 2e9 FLOPs in 100 seconds."""
+    folder = plan.path(cell)
+    figures = {"metrics": {}, "seconds": 100.0, "samples": 1000, "flops_per_sample": {"training": 2_000_000}}
+    write_json(folder / "summary.json", figures | summary)
+    identity = cell.run.partition("/")[0].rpartition("-")[2]
+    write_json(folder / "run.json", {"identity": identity, "host": {"name": host or socket.gethostname()}})
+    write_yaml(folder / "config.yaml", plan.config(cell))
+
+
+def sizes(plan: SweepPlan) -> _RunSizes:
+    return _RunSizes(plan, _FinishedRuns.read(plan))
+
+
+def test_a_dry_run_trains_nothing_and_reads_no_data(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(*_: object) -> None:
+        raise AssertionError("a dry run reads data or trains")
+
+    monkeypatch.setattr("blockyard.data.digits.Digits.load", forbidden)
+    monkeypatch.setattr(torch.Tensor, "backward", forbidden)
+    assert main(["sweep", "mine.yaml", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"4 to run: [\d.e+]+ FLOPs, time unknown until the first cell has finished\n", out)
+    epochs = ["trainer.limit_train=null", "trainer.max_steps=null", "trainer.max_epochs=2"]
+    assert main(["sweep", "mine.yaml", "--dry-run", *epochs]) == 0
+    assert "4 to run: FLOPs and time unknown until the first cell has finished\n" in capsys.readouterr().out
+
+
+def test_time_comes_from_finished_runs_on_this_host(here: Path) -> None:
+    """From runs of the same arm where there are any, else from the speed of runs of like size."""
+    plan = planned(here)
+    first, second = plan.cells[0], plan.cells[2]
+    finish(plan, first)
+    result = estimate(plan, [plan.cells[1], second], parallel=2)
+    second_flops = sizes(plan).flops(second.variant)
+    assert result.seconds == pytest.approx((100.0 + second_flops / 2e7 + 1.0) / 2)
+    assert result.flops == pytest.approx(sizes(plan).flops(first.variant) + second_flops)
+    assert "with 2 in parallel (from 1 finished run on this host)" in str(result)
+
+
+def test_runs_of_another_host_do_not_count(here: Path) -> None:
+    plan = planned(here)
+    finish(plan, plan.cells[0], host="elsewhere")
+    assert "time unknown until the first cell has finished" in str(estimate(plan, plan.cells))
+
+
+def test_flops_are_those_of_the_whole_run(here: Path) -> None:
+    """Against the engine's own count of one sample, forward and backward, times the samples."""
+    plan = planned(here)
+    config = plan.variants["plain"].config
+    parts = Components(config)
+    batch = parts.data.load(parts.tokenizer).train.batch(torch.zeros(1, dtype=torch.int64), None)
+    per_sample = cost_card.flops_per_sample(parts.model(0), parts.objective, batch)["training"]
+    exact = per_sample * 5 * config["data"]["batch_size"]
+    assert sizes(plan).flops("plain") == pytest.approx(exact, rel=0.1)
+
+
+def test_epochs_are_cut_as_the_engine_cuts_them(here: Path) -> None:
+    """The samples of an epoch come from a finished run on the same data."""
+    plan = planned(here)
+    config = plan.variants["plain"].config
+    trainer, batch = config["trainer"] | {"limit_train": None}, config["data"]["batch_size"]
+    two_epochs = config | {"trainer": trainer | {"max_steps": None, "max_epochs": 2}}
+    assert sizes(plan).samples(two_epochs) is None
+    finish(plan, plan.cells[0], data={"train": 1293})
+    known = sizes(plan)
+    for changes, steps in (
+        ({"max_steps": 7, "max_epochs": None}, 7),
+        ({"max_steps": None, "max_epochs": 2}, 2 * (1293 // batch)),
+        ({"max_steps": None, "max_epochs": 3, "limit_train": 4}, 12),
+        ({"max_steps": 5, "max_epochs": 3, "limit_train": 4}, 5),
+    ):
+        assert known.samples(config | {"trainer": trainer | changes}) == steps * batch
+    other = two_epochs | {"data": config["data"] | {"split_seed": 7}}
+    assert known.samples(other) is None
+
+
+def test_a_shared_queue_has_no_known_number_of_slots(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("submitit")
+    plan = planned(here)
+    finish(plan, plan.cells[0])
+    finish(plan, plan.cells[2])
+
+    def dry_run(*arguments: str) -> str:
+        assert main(["sweep", "mine.yaml", "--dry-run", "--executor", "slurm", *arguments]) == 0
+        return capsys.readouterr().out
+
+    alternatives = r"about [\w ]+ one after another, [\w ]+ if all run in parallel; the queue decides how many do"
+    assert re.search(alternatives, dry_run())
+    assert re.search(r"about \w+ \w+ with 3 in parallel", dry_run("executor.workers=3"))
+    (here / "mine.yaml").write_text(FILE + SEARCH.replace("sampler: random", "sampler: tpe"))
+    assert "with 8 in parallel" in dry_run()
+    (here / "mine.yaml").write_text(FILE + SEARCH)
+    assert "one after another" in dry_run()
+
+
+def test_a_model_whose_size_is_unknown_is_reported(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(parts: object) -> int:
+        raise RuntimeError("this part needs real tensors\nand more")
+
+    monkeypatch.setattr(model_size, "_flops", broken)
+    plan = planned(here)
+    text = str(estimate(plan, plan.cells))
+    assert "FLOPs unknown, time unknown" in text
+    assert "the size of a model is unknown: RuntimeError: this part needs real tensors and 1 more of the kind" in text
