@@ -1,4 +1,4 @@
-"""A small plan with a search, and an executor that trains nothing, for the tests of searching."""
+"""A small plan with a search, and an executor that trains nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def plan(
     metric: str | None = None,
     seeds: Any = 2,
 ) -> SweepPlan:
-    """What the planner makes of a sweep file with `search:`."""
+    """A plan as the planner makes it from a sweep file with `search:`."""
     question = {
         "base": list(base),
         "seeds": seeds,
@@ -64,7 +64,7 @@ def peak(config: dict[str, Any]) -> float:
 
 
 class Fake(Executor):
-    """Ends tasks in the order they came, each with a run folder as a real one leaves it.
+    """Ends tasks in the order of submission, each with a run folder as a real run leaves it.
 
     score: config -> validation accuracy, or an exit code below 1000 with a reason
     """
@@ -94,13 +94,15 @@ class Fake(Executor):
         return [self.end(self.waiting.pop(0))] if self.waiting else []
 
     def end(self, task: Task) -> Outcome:
-        """One run, as it would have ended."""
-        said = self.score(task.config)
-        if isinstance(said, tuple):
-            return Outcome(task.key, *said)
+        """End one run."""
+        value = self.score(task.config)
+        if isinstance(value, tuple):
+            return Outcome(task.key, *value)
         path = Path(task.config["outputs"]) / task.key
         assert task.key == f"{run_name(task.config)}/s{task.config['seed']}"
-        write_json(path / "summary.json", {"metrics": {"val/accuracy": said, "test/accuracy": 0.0, "val/loss": -said}})
+        write_json(
+            path / "summary.json", {"metrics": {"val/accuracy": value, "test/accuracy": 0.0, "val/loss": -value}}
+        )
         write_status(path, Status("done", exit_code=0))
         write_yaml(path / "config.yaml", task.config)
         return Outcome(task.key, 0)

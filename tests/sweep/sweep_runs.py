@@ -1,4 +1,4 @@
-"""Small sweeps for tests: plans made by hand, cells of a second or less."""
+"""Small sweeps for tests: plans without a sweep file, cells of a second or less."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from blockyard.runs.metrics_table import read_metrics
 from blockyard.sweep.plan.sweep_plan import Arm, Cell, SweepPlan, Variant
 from tests.engine_runs import TINY
 
-# The shortest run that evaluates; a word given later counts.
+# The shortest run that evaluates; later overrides win.
 SHORT = (*TINY, "name=tiny", "trainer.max_steps=3", "trainer.eval_every=null", "trainer.log_every=1")
+PATIENCE = 1800.0  # seconds: only a guard; a busy machine takes minutes to import
 ARMS = {"pre_norm": ["block=pre_norm"], "post_norm": ["block=post_norm"]}
 
 
@@ -63,7 +64,7 @@ PLANNER = (
 
 
 def planner(made: SweepPlan) -> subprocess.Popen[str]:
-    """Start one on a plan that was saved. It leads a process group, as in a terminal."""
+    """Start a planner on a saved plan. It leads a process group, as in a terminal."""
     return subprocess.Popen(
         [sys.executable, "-c", PLANNER, str(made.folder)],
         stdout=subprocess.PIPE,
@@ -74,23 +75,23 @@ def planner(made: SweepPlan) -> subprocess.Popen[str]:
 
 
 def at_work(made: SweepPlan) -> list[int]:
-    """The processes that train cells now."""
+    """The processes that train cells at the moment."""
     paths = {made.path(cell) for cell in made.cells}
     notes = [holder(path) for path in paths if held(path) and (path / "config.yaml").is_file()]
-    return [int(str(note["pid"])) for note in notes if note]  # one that took its lock this moment has no note yet
+    return [int(str(note["pid"])) for note in notes if note]  # a process that has just taken its lock has no note yet
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 300.0) -> Any:
-    """Its first true value."""
-    until = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < until, "waited in vain"
+def wait_for(condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+    """Call until the value is true, and return it."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"nothing happened for {seconds} seconds"
         time.sleep(0.02)
-    return found
+    return value
 
 
 def figures(made: SweepPlan) -> dict[str, Any]:
-    """What every run of a plan found, without the clock: rows of metrics and the summary's figures."""
+    """The results of every run of a plan without times: rows of metrics and the metrics of the summary."""
     found = {}
     for cell in made.cells:
         path = made.path(cell)

@@ -51,7 +51,7 @@ def test_flops_are_matched_too(tmp_path):
 
 
 def test_widths_are_multiples_of_what_parts_need(tmp_path):
-    """RoPE on images turns quarters of a head's width."""
+    """RoPE on images rotates quarters of a head's width."""
     made = plan(
         tmp_path, f"{BASE}arms: {{plain: [position=none], rope: [position=rope, channel_mixer=glu]}}\nmatch: params"
     )
@@ -64,16 +64,16 @@ def test_an_arm_that_cannot_be_built_says_so_itself(tmp_path):
     assert found.reasons[0].startswith("position with token_mixer")
 
 
-def test_the_width_is_not_an_arm_s_to_set(tmp_path):
+def test_no_arm_may_set_a_matched_width(tmp_path):
     assert (
-        "no arm may set model.dim; wide does"
+        "no arm may set model.dim; remove it from wide"
         in refused(tmp_path, f"{BASE}arms: {{a: [], wide: [model.dim=64]}}\nmatch: params")[0]
     )
 
 
-def test_a_far_match_is_said(tmp_path):
+def test_a_large_mismatch_is_noted(tmp_path):
     made = plan(tmp_path, f"{BASE}arms: {{plain: [], coarse: [model.heads=32, model.depth=2]}}\nmatch: params")
-    assert any("some are far: coarse" in note for note in made.facts["notes"])
+    assert any("some sizes differ much: coarse" in note for note in made.facts["notes"])
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from blockyard.sweep.execution.runner import run_plan
 from blockyard.sweep.executor.base import BUSY, Executor, Outcome
 from blockyard.sweep.executor.local import LocalExecutor
 from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan
-from tests.sweep.sweep_runs import at_work, figures, plan, planner, wait_for
+from tests.sweep.sweep_runs import PATIENCE, at_work, figures, plan, planner, wait_for
 
 pytestmark = pytest.mark.xdist_group("sweep_runner")
 
@@ -197,7 +197,6 @@ def test_progress_of_a_running_run(tmp_path):
 
 # -- real cells in real processes ---------------------------------------------------------------------
 
-PATIENCE = 600  # seconds: a guard only; a busy machine takes minutes to import for each of twenty planners
 LONG = ("trainer.max_steps=60", "trainer.eval_every=15", "trainer.log_every=5", "token_mixer.dropout=0.1")
 
 

@@ -267,7 +267,7 @@ def test_two_processes_share_one_budget_and_no_trial_is_made_twice(tmp_path: Pat
         process.start()
     ran = [done.get(timeout=1800) for _ in both]
     for process in both:
-        process.join(20)
+        process.join(600)
         assert process.exitcode == 0
     assert len(ran[0]) + len(ran[1]) == 6
     assert not set(ran[0]) & set(ran[1])

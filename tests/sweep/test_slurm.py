@@ -15,7 +15,7 @@ from blockyard.errors import UserError
 from blockyard.sweep.executor import build
 from blockyard.sweep.executor.base import Outcome, Task
 from blockyard.sweep.plan.sweep_plan import SweepPlan
-from tests.sweep.sweep_runs import plan
+from tests.sweep.sweep_runs import PATIENCE, plan
 
 submitit = pytest.importorskip("submitit")
 
@@ -84,7 +84,7 @@ def task_of(made: SweepPlan, index: int = 0, **trainer: Any) -> Task:
 
 def wait_for_outcomes(executor: Any, count: int) -> list[Outcome]:
     outcomes: list[Outcome] = []
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + PATIENCE
     while len(outcomes) < count:
         assert time.monotonic() < deadline, outcomes
         outcomes += executor.poll(0.1)

@@ -320,9 +320,9 @@ def test_a_file_that_was_installed_is_written_into_the_users_own_folder(
     assert cli.main(["sweep", str(installed), "--to-wandb"]) == 0
     assert capsys.readouterr().out == "sweeps/wandb/arms.yaml\n"
     assert sorted(child.name for child in (package / "sweeps").iterdir()) == ["arms.yaml"]
-    # Where nothing can be written that is told, and is bad input.
+    # A folder that cannot be written is bad input.
     monkeypatch.setattr(wandb_file, "PACKAGE", tmp_path / "nowhere")
     (package / "sweeps" / "wandb").write_text("no folder")
     assert cli.main(["sweep", str(installed), "--to-wandb"]) == 2
-    assert "cannot be written (" in (said := capsys.readouterr().err)
+    assert "cannot write " in (said := capsys.readouterr().err)
     assert "copy the sweep file to a folder of your own" in said
