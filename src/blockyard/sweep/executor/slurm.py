@@ -154,6 +154,7 @@ class SlurmExecutor(Executor):
 
     def submit(self, task: Task) -> None:
         """Take a task; the next `poll` submits it together with the others."""
+        self._submitter.home = self.home
         if not self._submitter.gpus_available and (task.config.get("trainer") or {}).get("accelerator") == "gpu":
             where = f"partition {self._partition}" if self._partition else "the default partition"
             reason = (
