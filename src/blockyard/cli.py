@@ -1,4 +1,4 @@
-"""`blockyard VERB ...`: one screen of verbs. Nothing heavy is imported until a verb needs it."""
+"""`blockyard COMMAND ...`. Nothing heavy is imported until a command needs it."""
 
 from __future__ import annotations
 
@@ -7,49 +7,47 @@ import os
 import sys
 from collections.abc import Sequence
 
-from blockyard.commands import HIDDEN, VERBS
-from blockyard.errors import UserError, near, refuse
+from blockyard.commands import COMMANDS, HIDDEN
+from blockyard.errors import UserError, did_you_mean, refuse
 
-READERS = ("list", "explain", "check", "compare", "completion", "_complete")
+READ_ONLY = ("list", "explain", "check", "compare", "completion", "_complete")
 
 HELP = """blockyard composes, trains and compares transformer blocks.
 
-usage: blockyard VERB [key=value ...]
+usage: blockyard COMMAND [key=value ...]
 
-verbs:
-{verbs}
+commands:
+{commands}
 
-A config is a choice in each family and a value for each option:
+A config has a choice for each family and a value for each option; overrides change either:
   blockyard train position=rope model.dim=128 optimizer.lr=1e-3
-Hydra's own words work with train: -m (a list of values per key), --cfg job, --config-dir DIR.
-`blockyard VERB --help` says what a verb takes.
+`train` also takes Hydra's -m (several values per key), --cfg job and --config-dir DIR.
+`blockyard COMMAND --help` shows the arguments of a command.
 
-exit codes: 0 done, 1 the run failed, 2 bad input (nothing was started), 130 Ctrl-C, 143 SIGTERM
+exit codes: 0 success, 1 the run failed, 2 invalid input (nothing was started), 130 Ctrl-C, 143 SIGTERM
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb and return its exit code."""
+    """Run one command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    verb = arguments.pop(0) if arguments else "--help"
-    if verb in ("-h", "--help", "help"):
-        sys.stdout.write(HELP.format(verbs="\n".join(f"  {name:<11}{text}" for name, text in VERBS.items())))
+    command = arguments.pop(0) if arguments else "--help"
+    if command in ("-h", "--help", "help"):
+        sys.stdout.write(HELP.format(commands="\n".join(f"  {name:<11}{text}" for name, text in COMMANDS.items())))
         return 0
-    if verb == "--version":
+    if command == "--version":
         from blockyard import __version__
 
         sys.stdout.write(f"blockyard {__version__}\n")
         return 0
-    if verb not in VERBS and verb not in HIDDEN:
-        nearest = near(verb, VERBS)
-        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-        return refuse([f"there is no verb {verb!r}{hint} (verbs: {', '.join(VERBS)})"])
-    # OpenMP's threads spin while they wait for each other. Spinning long costs a step up to ten times its
-    # time where another process wants the cores too, not spinning at all a fifth where none does. Read
-    # once, when torch is imported.
+    if command not in COMMANDS and command not in HIDDEN:
+        hint = did_you_mean(command, COMMANDS)
+        return refuse([f"unknown command {command!r}{hint} (commands: {', '.join(COMMANDS)})"])
+    # OpenMP's threads spin while they wait for each other. Long spinning makes a step up to ten times as slow where
+    # another process needs the cores; none at all costs a fifth where none does. torch reads this once, on import.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    module = importlib.import_module(f"blockyard.commands.{HIDDEN.get(verb, verb)}")
+    module = importlib.import_module(f"blockyard.commands.{HIDDEN.get(command, command)}")
     if {"-h", "--help"} & set(arguments):
         sys.stdout.write((module.__doc__ or "").strip() + "\n")
         return 0
@@ -60,15 +58,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return refuse([str(error)])
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # `blockyard list | head`; a reader gone is no reason for a run to end
+    except BrokenPipeError:  # `blockyard list | head`; a run fails where its reader is gone, a listing does not
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0 if verb in READERS else 1
+        return 0 if command in READ_ONLY else 1
 
 
 def entry() -> None:
     """The console script."""
-    # As `python -m` does, so that a package of the user's own beside the work is found; last, so that
-    # nothing there takes the place of an installed module.
+    # As with `python -m`, a package of the user's own in the working directory can be imported; last, so that
+    # nothing there shadows an installed module.
     sys.path.append(os.getcwd())
     sys.exit(main())
 

@@ -1,4 +1,4 @@
-"""The one way verbs print tables: fitted to a terminal, one line a row anywhere else."""
+"""Tables of every command: fitted to a terminal, one line a row anywhere else."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-PIPED = 1000  # columns; no row of ours is wider, so `blockyard list | grep` sees whole lines
+PIPED = 1000  # columns; no row is wider, so `blockyard list | grep` sees whole lines
 
 
 def console() -> Console:
-    """A console for plain words: no markup, so that a `[` in a name stays a `[`."""
+    """A console for plain text: no markup, so that a `[` in a name stays a `[`."""
     from rich.console import Console
 
     terminal = Console().is_terminal
@@ -24,14 +24,14 @@ def console() -> Console:
 
 
 class Trimmed:
-    """Standard output without the spaces that fill a table's lines."""
+    """Standard output without the spaces that pad a table's lines."""
 
     def write(self, text: str) -> int:
-        """Called with whole lines."""
+        """Write whole lines."""
         return sys.stdout.write(re.sub(r" +$", "", text, flags=re.M))
 
     def flush(self) -> None:
-        """As standard output does."""
+        """Flush standard output."""
         sys.stdout.flush()
 
 
@@ -39,7 +39,9 @@ def table(title: str | None, *columns: str) -> Table:
     """A table without lines whose first column never wraps."""
     from rich.table import Table
 
-    made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for place, column in enumerate(columns):
-        made.add_column(column, no_wrap=place == 0, style="cyan" if place == 0 else None)
-    return made
+    result = Table(
+        title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+    )
+    for index, column in enumerate(columns):
+        result.add_column(column, no_wrap=index == 0, style="cyan" if index == 0 else None)
+    return result

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from blockyard.cli import VERBS, main
+from blockyard.cli import COMMANDS, main
 from blockyard.commands.completion import complete
 from blockyard.config import catalog
 
@@ -41,10 +41,10 @@ def test_check_and_explain_leave_lightning_alone():
 def test_help_names_every_verb(capsys):
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
-    assert all(verb in out for verb in VERBS)
+    assert all(verb in out for verb in COMMANDS)
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", COMMANDS)
 def test_every_verb_explains_itself(verb, capsys):
     assert main([verb, "--help"]) == 0
     assert f"blockyard {verb}" in capsys.readouterr().out
@@ -74,6 +74,12 @@ def test_every_choice_has_a_line(family):
         ("blockyard check block=pre_norm optimizer.l", ["optimizer.lr="]),
         ("blockyard eval wh", ["which="]),
         ("blockyard list nor", ["norm"]),
+        ("blockyard list norm --compatible mod", ["model", "model="]),
+        ("blockyard sweep quickstart exec", ["executor="]),
+        ("blockyard sweep quickstart executor=sl", ["executor=slurm"]),
+        ("blockyard sweep quickstart executor.work", ["executor.workers="]),
+        ("blockyard sweep quickstart block=pre", ["block=pre_norm"]),
+        ("blockyard sweep quickstart --dry", ["--dry-run"]),
     ],
 )
 def test_completion(line, found):
@@ -84,3 +90,37 @@ def test_completion(line, found):
 def test_completion_script(shell, capsys):
     assert main(["completion", shell]) == 0
     assert "blockyard _complete" in capsys.readouterr().out
+
+
+def test_explain_prints_what_a_choice_declares(capsys):
+    """Traits and their values, whatever module of the contracts the family's class is in."""
+    assert main(["explain", "token_mixer=attention"]) == 0
+    (declares,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  declares ")]
+    assert {"causal", "bidirectional", "ports: queries and keys, scores", "cacheable"} <= set(
+        declares.removeprefix("  declares   ").split("; ")
+    )
+    assert main(["explain", "token_mixer=fourier"]) == 0
+    assert "not causal" in capsys.readouterr().out
+    assert main(["explain", "position=rope"]) == 0
+    assert "acts on: rotate" in capsys.readouterr().out
+
+
+def test_list_compatible_prints_what_check_accepts(capsys):
+    overrides = ["experiment=gpt_code_small", "position=none", "model.depth=1"]
+    assert main(["list", "norm", "token_mixer", "--compatible", *overrides, "norm=batch"]) == 0
+    out = capsys.readouterr().out
+    norms, mixers = ({line.split()[0] for line in part.splitlines()[2:]} for part in out.strip().split("\n\n"))
+    assert {"layer", "rms"} <= norms
+    assert "batch" not in norms  # its statistics would mix tokens of the future in
+    assert mixers == set()  # none is compatible with the norm that is asked for
+    assert main(["list", "token_mixer", "--compatible", *overrides]) == 0
+    mixers = {line.split()[0] for line in capsys.readouterr().out.splitlines()[2:] if line}
+    assert {"attention", "conv"} <= mixers
+    assert not {"fourier", "token_mlp"} & mixers
+    for name in ("conv", "fourier"):
+        assert (main(["check", *overrides, f"token_mixer={name}"]) == 0) == (name in mixers)
+
+
+def test_list_takes_overrides_only_to_compare_with(capsys):
+    assert main(["list", "norm", "model.dim=3"]) == 2
+    assert "model.dim=3: list takes overrides with --compatible only" in capsys.readouterr().err

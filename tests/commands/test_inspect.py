@@ -115,7 +115,7 @@ BAD = {
     ("image", "circuits vocabulary=a"): "does not read symbols",
     ("text", "attention prompt=" + "a" * 17): "it has 17 tokens",
     ("text", "mixing layers=2"): "layers=2: there are 0, 1",
-    ("text", "circuits out=/dev/null"): "takes a folder",
+    ("text", "circuits out=/dev/null"): "expected a folder",
 }
 
 

@@ -86,19 +86,19 @@ def test_what_is_done_is_seen(here, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "sweep takes one sweep file, none is named"),
-        (["mine", "yours"], "mine and yours are 2"),
+        ([], "sweep takes one sweep file, and none is named"),
+        (["mine", "yours"], "not 2 (mine, yours)"),
         (["mien"], "there is no sweep file 'mien'; did you mean mine?"),
         (["sweeps"], "sweeps is a folder"),
-        (["mine", "--dryrun"], "--dryrun: there is no such flag"),
-        (["mine", "--workers", "0"], "--workers: '0' is no number of workers"),
-        (["mine", "--workers"], "--workers: the word after it is missing"),
+        (["mine", "--dryrun"], "--dryrun: unknown flag; did you mean --dry-run?"),
+        (["mine", "--workers", "0"], "--workers: expected a whole number >= 1, not '0'"),
+        (["mine", "--workers"], "--workers: a value is missing"),
         (["mine", "--retry=yes"], "--retry: takes no value"),
         (["mine", "--executor", "slrm"], "executor=slrm: unknown executor; did you mean slurm?"),
         (["mine", "executor.worker=2"], "executor.worker: executor=local has no such option; did you mean workers?"),
         (["mine", "model.dmi=3"], "base: model.dmi: model (Encoder) has no option 'dmi'"),
         (["mine", "seed=3"], "seed cannot be set here"),
-        (["mine", "--config-dir", "nowhere"], "nowhere is no folder"),
+        (["mine", "--config-dir", "nowhere"], "nowhere is not a folder"),
     ],
 )
 def test_bad_commands(here, capsys, words, said):

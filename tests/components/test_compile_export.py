@@ -15,7 +15,8 @@ from torch.testing import assert_close
 from blockyard.config import catalog, presets
 from blockyard.config.build import Components
 from blockyard.config.compose import compose
-from blockyard.config.schema import locate, options
+from blockyard.config.schema import options
+from blockyard.config.targets import locate
 from blockyard.contracts import Seq
 from blockyard.model._tower import Tower
 from blockyard.ops import attend

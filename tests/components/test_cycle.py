@@ -11,7 +11,6 @@ from torch.testing import assert_close
 from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.compose import compose
-from blockyard.config.compose_many import Composer
 from blockyard.contracts import TokenMixer
 from blockyard.runs.identity import identity
 from blockyard.token_mixer.attention import Attention
@@ -70,8 +69,6 @@ def test_the_frozen_config_and_identity_include_members() -> None:
     assert plain.config["token_mixer"]["members"]["conv"]["bias"] is True
     assert identity(plain.config) == identity(compose([*BASE, "token_mixer=cycle"]).config)
     assert identity(plain.config) != identity(wide.config)
-    for line in (overrides, [*overrides, "token_mixer.members.conv.kernel=5"]):
-        assert Composer().compose(line).config == compose(line).config
 
 
 @pytest.mark.parametrize(
@@ -79,15 +76,15 @@ def test_the_frozen_config_and_identity_include_members() -> None:
     [
         (
             ["token_mixer.pattern=[convv]"],
-            r"pattern: 'convv' is neither a token_mixer nor one of token_mixer.members \(works: conv",
+            r"pattern: 'convv' is neither a token_mixer nor one of token_mixer.members \(try conv",
         ),
         (["token_mixer.pattern=[]"], "pattern is empty; name at least one"),
         (["token_mixer.pattern=[cycle,conv]"], "members.cycle is a cycle itself"),
         (["token_mixer.pattern=[conv,gru,rnn]", "model.depth=2"], "has 3 entries and model.depth=2 uses only 2"),
-        (["token_mixer.members.convv.kernel=5"], r"members.convv: is no node.*conv"),
+        (["token_mixer.members.convv.kernel=5"], r"members.convv: is not a node.*conv"),
         (["token_mixer.members.conv.kernl=5"], "has no option 'kernl'.*kernel"),
-        (["token_mixer.members.conv.kernel=0"], r"kernel: 0 does not fit: expected int >= 1"),
-        (["token_mixer.pattern=conv"], "'conv' does not fit: expected a list of text"),
+        (["token_mixer.members.conv.kernel=0"], r"kernel: invalid value 0: expected int >= 1"),
+        (["token_mixer.pattern=conv"], "invalid value 'conv': expected a list of text"),
         (["token_mixer.pattern=[conv,shift]", "position=rope"], "acts on queries_and_keys, which token_mixer=cycle"),
         (["token_mixer.pattern=[conv,fourier]"], "hides the future, token_mixer=cycle cannot"),
         (["token_mixer.pattern=[conv,attention]", "model.prefix.registers=1"], "no place for class and register"),
@@ -95,11 +92,11 @@ def test_the_frozen_config_and_identity_include_members() -> None:
         (["token_mixer.pattern=[conv,attention]", "block=parallel"], "has none to share: block.fused=false"),
         (
             ["token_mixer.pattern=[wide]", "token_mixer.members={wide: {_target_: torch.nn.GELU, _partial_: true}}"],
-            "torch.nn.GELU is no TokenMixer",
+            "torch.nn.GELU is not a TokenMixer",
         ),
         (
             ["token_mixer.pattern=[a]", "token_mixer.members={a: {_target_: os.system, _partial_: true}}"],
-            "of no allowed package",
+            "not in an allowed package",
         ),
     ],
 )

@@ -13,7 +13,7 @@ from blockyard.config import catalog
 from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.compose import compose
-from blockyard.config.schema import locate
+from blockyard.config.targets import locate
 from blockyard.contracts import Batch, DataSpec, Splits
 from blockyard.data import _synthetic
 from blockyard.data._synthetic import Probe

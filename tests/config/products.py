@@ -14,11 +14,11 @@ import torch
 import yaml
 
 from blockyard.config import catalog
+from blockyard.config.alternatives import default_pick
 from blockyard.config.build import Components
-from blockyard.config.check import default_pick
 from blockyard.config.compose import Composed, complete, compose
 from blockyard.config.rules import RULES, Facts
-from blockyard.config.schema import locate
+from blockyard.config.targets import locate
 from blockyard.contracts import Batch
 from blockyard.model._prefix import Prefix
 

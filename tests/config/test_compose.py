@@ -6,7 +6,8 @@ import pytest
 
 from blockyard.config.check import check
 from blockyard.config.compose import compose
-from blockyard.config.schema import Option, describe, locate, options
+from blockyard.config.schema import Option, describe, options
+from blockyard.config.targets import locate
 
 
 def issues(*words: str, folders: tuple[str, ...] = ()) -> list[str]:

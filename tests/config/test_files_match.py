@@ -6,7 +6,8 @@ import pytest
 
 from blockyard.config import catalog
 from blockyard.config.build import CONTRACTS
-from blockyard.config.schema import RESERVED, locate, options
+from blockyard.config.schema import RESERVED, options
+from blockyard.config.targets import locate
 
 CHOICES = [
     pytest.param(choice, id=f"{family}={choice.name}")

@@ -79,8 +79,8 @@ def test_explain_says_where_options_change_what_is_declared(capsys: pytest.Captu
     for name in ("cycle", "gru"):
         assert main(["explain", f"token_mixer={name}"]) == 0
         said[name] = capsys.readouterr().out
-    assert "they change what it declares" in said["cycle"]
-    assert "they change what it declares" not in said["gru"]
+    assert "others change what it declares" in said["cycle"]
+    assert "others change what it declares" not in said["gru"]
 
 
 def test_a_single_layer_is_one(capsys: pytest.CaptureFixture[str]) -> None:

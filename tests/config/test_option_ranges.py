@@ -10,6 +10,7 @@ import pytest
 from blockyard.config import catalog, schema
 from blockyard.config.check import check
 from blockyard.config.compose import compose
+from blockyard.config.targets import locate
 from tests.helpers import CONF
 
 FAMILIES = sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "__pycache__")
@@ -22,7 +23,7 @@ def numbers() -> Iterator[tuple[str, schema.Option]]:
     seen = set()
     for family in FAMILIES:
         for choice in catalog.choices(family).values():
-            target = schema.locate(choice.target) if choice.target else None
+            target = locate(choice.target) if choice.target else None
             for name, option in schema.options(target).items() if target not in (None, *seen) else ():
                 if option.problem(1) is None or option.problem(0.5) is None:
                     yield f"{family}={choice.name} {family}.{name}", option
@@ -55,9 +56,9 @@ def test_a_plain_float_is_caught() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("position=learned position.std=-1", "position.std: -1 does not fit: expected number >= 0 or null"),
-        ("position=rope position.scaling=linear position.factor=inf", "position.factor: inf does not fit"),
-        ("schedule.warmup=inf", "schedule.warmup: inf does not fit"),
+        ("position=learned position.std=-1", "position.std: invalid value -1: expected number >= 0 or null"),
+        ("position=rope position.scaling=linear position.factor=inf", "position.factor: invalid value inf"),
+        ("schedule.warmup=inf", "schedule.warmup: invalid value inf"),
     ],
 )
 def test_check_says_so(words: str, says: str) -> None:

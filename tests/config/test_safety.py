@@ -8,7 +8,7 @@ from blockyard.cli import main
 from blockyard.config.build import instantiate
 from blockyard.config.check import check
 from blockyard.config.compose import compose
-from blockyard.config.schema import allowed
+from blockyard.config.targets import allowed
 
 HOSTILE = (
     "os.system",
@@ -54,7 +54,7 @@ def test_hostile_target_is_refused(target, key):
 def test_nested_target_can_only_be_a_module():
     composed = compose([])
     composed.config["token_mixer"]["dropout"] = {"_target_": "pytorch_lightning.Trainer"}
-    assert any("is no Module" in str(issue) for issue in check(composed))
+    assert any("is not a Module" in str(issue) for issue in check(composed))
 
 
 def test_a_file_cannot_allow_itself(tmp_path):
@@ -73,7 +73,7 @@ def test_alias_bomb_is_refused_unread(tmp_path):
 
 
 def test_instantiate_asks_too():
-    with pytest.raises(ValueError, match="no allowed package"):
+    with pytest.raises(ValueError, match="not in an allowed package"):
         instantiate({"_target_": "subprocess.Popen", "args": "true"}, [])
 
 

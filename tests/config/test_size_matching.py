@@ -9,9 +9,8 @@ import pytest
 from blockyard.cli import main
 from blockyard.config.build import Components
 from blockyard.config.compose import compose
-from blockyard.config.compose_many import Composer
 from blockyard.config.model_size import ModelSizes
-from blockyard.config.size_matching import told
+from blockyard.config.size_matching import describe_match
 from tests.helpers import choices, node
 from tests.sweep.test_planner import refused
 
@@ -32,12 +31,12 @@ def test_the_size_is_the_nearest_there_is(what: str, by: str, words: list[str]) 
     assert "match" not in composed.config
     record, scales, size = composed.matched, ModelSizes(), composed.config[family][name]
     assert record["size"] == size
-    assert record["value"] == scales.weigh(composed.config, what)
+    assert record["value"] == scales.measure(composed.config, what)
     assert record["off"] == pytest.approx(record["value"] / target - 1)
     step = {"dim": 4, "depth": 1, "expansion": 1 / 32}[by]
     steps = [size + n * step for n in range(-4, 5) if size + n * step > 0]
     tried = [composed.config | {family: composed.config[family] | {name: each}} for each in steps]
-    best = min(abs(weight - target) for each in tried if (weight := scales.weigh(each, what)) is not None)
+    best = min(abs(weight - target) for each in tried if (weight := scales.measure(each, what)) is not None)
     assert abs(record["value"] - target) == best
     if what == "params":
         assert sum(p.numel() for p in Components(composed.config).model(0).parameters()) == record["value"]
@@ -54,7 +53,7 @@ def test_without_hidden_channels_those_of_the_token_mixer_are_solved(mixer: str)
         "model.dim=36",
         "logger=none",
     ]
-    weight = ModelSizes().weigh(compose(words).config, "params")
+    weight = ModelSizes().measure(compose(words).config, "params")
     composed = compose([*words, f"match.params={round(weight * 1.5)}", "match.by=expansion"])
     assert composed.issues == []
     record, multiple = composed.matched, node("token_mixer", mixer)[0].hidden_multiple
@@ -65,7 +64,7 @@ def test_without_hidden_channels_those_of_the_token_mixer_are_solved(mixer: str)
     mixers = composed.config["token_mixer"]
     sizes = [(hidden + step * multiple) / 36 for step in (-1, 0, 1)]
     less, same, more = (
-        ModelSizes().weigh(composed.config | {"token_mixer": mixers | {"expansion": e}}, "params") for e in sizes
+        ModelSizes().measure(composed.config | {"token_mixer": mixers | {"expansion": e}}, "params") for e in sizes
     )
     assert less < same == record["value"] < more
 
@@ -91,30 +90,33 @@ def test_what_is_frozen_is_the_solved_size() -> None:
     assert plain.matched == {}
 
 
-def test_sweeps_compose_alike() -> None:
-    words = [*SMALL, "match.params=3e4"]
-    ours, theirs = Composer().compose(words), compose(words)
-    assert (ours.config, ours.matched) == (theirs.config, theirs.matched)
+def test_encoders_with_a_decoder_are_matched_in_flops() -> None:
+    """Their forward pass needs a source sequence beside the target."""
+    words = ["preset=original_transformer", "data=translation", "logger=none"]
+    composed = compose([*words, "match.flops=5e7"])
+    assert composed.issues == []
+    assert composed.matched["value"] == ModelSizes().measure(composed.config, "flops")
+    assert composed.matched["off"] == pytest.approx(0, abs=0.1)
 
 
 def test_learned_vocabularies_count_as_large_as_they_may_be() -> None:
     text = ["data=code", "tokenizer=char", "model=decoder", "head=token", "objective=next_token", "position=none"]
-    assert "counted with 256 symbols" in told(compose([*text, "match.params=1e5"]).matched)
+    assert "counted with a vocabulary of 256" in describe_match(compose([*text, "match.params=1e5"]).matched)
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["match.params=abc"], "match.params: 'abc' is no number of parameters"),
-        (["match.params=-1"], "match.params: -1 is no number"),
+        (["match.params=abc"], "match.params: invalid value 'abc': expected a number of parameters"),
+        (["match.params=-1"], "match.params: invalid value -1: expected a number"),
         (["match.params=1e6", "match.flops=1e6"], "one size cannot meet two budgets"),
         (["match.params=1e6", "model.dim=32"], "model.dim: is solved for by match"),
-        (["match.params=1e6", "match.by=heads"], "match.by: 'heads' is no size to solve for (works: dim"),
-        (["match.by=depth"], "has a say only beside"),
-        (["match.parms=1"], "match.parms: nothing reads this key (works: match.params"),
+        (["match.params=1e6", "match.by=heads"], "match.by: unknown size 'heads' (try dim"),
+        (["match.by=depth"], "has an effect only beside"),
+        (["match.parms=1"], "match.parms: unknown config key (try match.params"),
         (
             ["match.params=1e6", "match.by=expansion", "channel_mixer=none"],
-            "there is no channel_mixer.expansion or token_mixer.expansion to solve for",
+            "the config has no channel_mixer.expansion or token_mixer.expansion to solve for",
         ),
         (
             [*GMLP, "match.params=1e6", "match.by=expansion", "token_mixer.expansion=2"],
@@ -140,7 +142,7 @@ def test_verbs_tell_what_is_left_over(tmp_path, monkeypatch, capsys) -> None:
     assert main(f"train {words} debug=fast logger=none".split()) == 0
     assert line.split(maxsplit=1)[1] in capsys.readouterr().out
     (facts,) = tmp_path.glob("outputs/*/s0/run.json")
-    assert line.split(maxsplit=1)[1] == told(json.loads(facts.read_text())["match"])
+    assert line.split(maxsplit=1)[1] == describe_match(json.loads(facts.read_text())["match"])
     assert main(["explain", "channel_mixer=glu", "match.params=1e5"]) == 0
     assert "matched    100,000 parameters by model.dim=" in capsys.readouterr().out
 
@@ -148,6 +150,6 @@ def test_verbs_tell_what_is_left_over(tmp_path, monkeypatch, capsys) -> None:
 def test_planted_search_that_stops_early_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     from blockyard.config.size_matching import _Search
 
-    monkeypatch.setattr(_Search, "solve", lambda self, own: own if self.weight(own) else None)
+    monkeypatch.setattr(_Search, "solve", lambda self, start: start if self._count(start) else None)
     with pytest.raises(AssertionError):
         test_the_size_is_the_nearest_there_is("params", "dim", [])

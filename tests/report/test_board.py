@@ -153,7 +153,7 @@ def test_it_listens_on_loopback_only(board, plan):
         (["{sweep}", "--host", "0.0.0.0"], "this machine only"),
         (["{sweep}", "--port", "eighty"], "whole number"),
         (["{sweep}", "--port", "65536"], "whole number"),
-        (["{sweep}", "--open"], "no such flag"),
+        (["{sweep}", "--open"], "unknown flag"),
         (["/there/is/no/such"], "/there/is/no/such"),
     ],
 )

@@ -133,12 +133,12 @@ def test_a_folder_from_elsewhere_may_not_name_packages_of_its_own(
     with pytest.raises(UserError, match=r"hostile; if you trust the folder, add allow=\[hostile\]"):
         blockyard.load(copied.path)
     atomic_files.write_yaml(copied.path / "config.yaml", hostile | {"allow": []})
-    with pytest.raises(UserError, match="no allowed package"):
+    with pytest.raises(UserError, match="not in an allowed package"):
         blockyard.load(copied.path)
     atomic_files.write_yaml(
         copied.path / "config.yaml", copied.config | {"data": {"_target_": "subprocess.Popen", "args": "id"}}
     )
-    with pytest.raises(UserError, match="no allowed package"):
+    with pytest.raises(UserError, match="not in an allowed package"):
         blockyard.load(copied.path)
 
 

@@ -19,7 +19,7 @@ def test_each_width_is_the_best_there_is(tmp_path):
     """Against every width around it, tried one by one."""
     made = plan(tmp_path, f"{BASE}{ARMS}\nmatch: params")
     record, scales = made.facts["match"], ModelSizes()
-    target = scales.weigh(made.variants["plain"].config, "params")
+    target = scales.measure(made.variants["plain"].config, "params")
     assert record["target"] == target
     for name, variant in made.variants.items():
         config, found = variant.config, record["arms"][name]
@@ -31,7 +31,7 @@ def test_each_width_is_the_best_there_is(tmp_path):
             continue
         heads = config["model"]["heads"]
         every = [config | {"model": config["model"] | {"dim": width}} for width in range(heads, 80, heads)]
-        best = min(abs(weight - target) for each in every if (weight := scales.weigh(each, "params")) is not None)
+        best = min(abs(weight - target) for each in every if (weight := scales.measure(each, "params")) is not None)
         assert abs(found["value"] - target) == best, name
 
 

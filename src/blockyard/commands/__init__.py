@@ -1,18 +1,18 @@
-"""The commands, one file each: `run(arguments) -> exit code`."""
+"""The commands, one module each: `run(arguments) -> exit code`; the module's docstring is the `--help` text."""
 
 from __future__ import annotations
 
-VERBS = {
-    "train": "train a run:            blockyard train experiment=vit_digits block=post_norm seed=1",
-    "eval": "test a run again:       blockyard eval run=last",
-    "generate": "stream text from a run: blockyard generate run=last prompt='def ' max_tokens=200",
-    "inspect": "look inside a run:      blockyard inspect run=last attention",
-    "sweep": "answer a question:      blockyard sweep quickstart",
-    "compare": "judge any runs:         blockyard compare outputs --by block",
-    "board": "watch in a browser:     blockyard board quickstart",
-    "check": "judge, build nothing:   blockyard check block=parallel token_mixer=fourier",
-    "explain": "one choice in full:     blockyard explain token_mixer=attention",
-    "list": "what there is:          blockyard list position",
-    "completion": 'for your shell:         eval "$(blockyard completion bash)"',
+COMMANDS = {
+    "train": "train a model:            blockyard train experiment=vit_digits block=post_norm seed=1",
+    "eval": "evaluate a run:           blockyard eval run=last",
+    "generate": "generate text with a run: blockyard generate run=last prompt='def ' max_tokens=200",
+    "inspect": "look inside a run:        blockyard inspect run=last attention",
+    "sweep": "run a question file:      blockyard sweep quickstart",
+    "compare": "compare runs:             blockyard compare outputs --by block",
+    "board": "watch runs in a browser:  blockyard board quickstart",
+    "check": "validate a config:        blockyard check block=parallel token_mixer=fourier",
+    "explain": "describe a choice:        blockyard explain token_mixer=attention",
+    "list": "list choices:             blockyard list position",
+    "completion": 'complete in your shell:   eval "$(blockyard completion bash)"',
 }
 HIDDEN = {"_cell": "cell", "_complete": "completion"}

@@ -1,84 +1,128 @@
-"""What verbs share in reading their arguments."""
+"""Reads the command line of every command: overrides (`key=value`), names, and flags."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, NoReturn, TypeVar
 
 from blockyard.config import user_folders
-from blockyard.errors import UserError
+from blockyard.config.option_text import Reader, read_option
+from blockyard.config.override_grammar import parse_allow
+from blockyard.errors import UserError, did_you_mean
 
 CHECKPOINTS = ("best", "last", "previous")  # of a run, as `which=` names them; those of `runs.load.WHICH`
+RUN = "run=RUN (a path, an id, part of a name, or last)"
 
 
 @dataclass
 class Args:
-    """A command line, sorted: `key=value` words, Hydra's flags, and the config folders named."""
+    """A command line. Commands with flags derive a class with a field for each."""
 
-    overrides: list[str] = field(default_factory=list)
-    flags: list[str] = field(default_factory=list)
+    overrides: list[str] = field(default_factory=list)  # every argument that is not a flag, in order
     config_dirs: list[str] = field(default_factory=list)
 
-    def take(self, key: str, default: str | None = None) -> str | None:
-        """The value of `key=value`, taken out of the overrides; the last one counts."""
-        found = [word for word in self.overrides if word.partition("=")[0] == key]
-        self.overrides = [word for word in self.overrides if word not in found]
-        return found[-1].partition("=")[2] if found else default
+    def pop(self, key: str, default: Any = None, reader: Reader | None = None) -> Any:
+        """The value of `key=value`, removed from the overrides; the last one counts."""
+        values = self.pop_all(key)
+        if not values:
+            return default
+        return values[-1] if reader is None else read_option(key, values[-1], reader)
 
-    def every(self, key: str) -> list[str]:
-        """The values of all `key=value` in order, taken out of the overrides."""
-        found = [word for word in self.overrides if word.partition("=")[0] == key]
-        self.overrides = [word for word in self.overrides if word not in found]
-        return [word.partition("=")[2] for word in found]
+    def pop_all(self, key: str) -> list[str]:
+        """The values of every `key=value` in order, removed from the overrides."""
+        values = [text.partition("=")[2] for text in self.overrides if text.startswith(f"{key}=")]
+        self.overrides = [text for text in self.overrides if not text.startswith(f"{key}=")]
+        return values
+
+    def pop_prefix(self, prefix: str) -> dict[str, str]:
+        """The values of every `prefixNAME=value` by name, removed from the overrides."""
+        own = [text for text in self.overrides if text.startswith(prefix)]
+        self.overrides = [text for text in self.overrides if text not in own]
+        return {key.removeprefix(prefix): value for key, _, value in (text.partition("=") for text in own)}
+
+    def pop_names(self) -> list[str]:
+        """Every argument without a `=`, removed from the overrides."""
+        names = [text for text in self.overrides if "=" not in text]
+        self.overrides = [text for text in self.overrides if "=" in text]
+        return names
+
+    def pop_allow(self) -> list[str]:
+        """The packages of `allow=[...]`, removed from the overrides."""
+        return parse_allow(self.pop("allow"))
 
     def folders(self) -> tuple[Path, ...]:
-        """The user's own config folders. Raises UserError on one that is not there or not to be trusted."""
-        good, problems = user_folders.folders(self.config_dirs, self.overrides)
+        """The user's own config folders. Raises UserError on one that is missing or unsafe."""
+        sound, problems = user_folders.folders(self.config_dirs, self.overrides)
         if problems:
             raise UserError("\n  - ".join(f"{where}: {what}" for where, what in problems))
-        return good
+        return sound
+
+    def check_empty(self, command: str, keys: Sequence[str]) -> None:
+        """Raise UserError on an override that is left after a command has taken its own `keys`."""
+        if self.overrides:
+            text = self.overrides[0]
+            hint = did_you_mean(text.partition("=")[0], keys)
+            raise UserError(f"{text}: unknown option of {command}{hint} (options: {', '.join(keys)})")
 
 
-def read(arguments: Sequence[str], flags: dict[str, int]) -> Args:
-    """Sort a command line. `flags` maps each flag that is taken to the number of words after it.
-
-    Raises UserError on a flag that nobody reads or one without its word.
-    """
-    words, rest = Args(), list(arguments)
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("-"):
-            words.overrides.append(word)
-            continue
-        name, _, joined = word.partition("=")
-        if name in ("--config-dir", "-cd"):
-            if not joined and not rest:
-                raise UserError("--config-dir: names no folder")
-            words.config_dirs.append(joined or rest.pop(0))
-        elif name in flags:
-            words.flags.append(word)
-            for _ in range(flags[name] if not joined else 0):
-                if not rest:
-                    raise UserError(f"{name}: the word after it is missing")
-                words.flags.append(rest.pop(0))
-        else:
-            known = ", ".join([*flags, "--config-dir", "--help"])
-            raise UserError(f"{name}: there is no such flag (flags: {known})")
-    return words
+A = TypeVar("A", bound=Args)
 
 
-def packages(words: Args) -> list[str]:
-    """The packages of `allow=[...]`, taken out of the overrides."""
-    given = words.take("allow", "") or ""
-    return [name.strip(" '\"") for name in given.strip("[]").split(",") if name.strip(" '\"")]
+class Parser(argparse.ArgumentParser):
+    """A parser of overrides and `--config-dir`, to which a command adds its flags. Raises UserError."""
+
+    def __init__(self, command: str) -> None:
+        super().__init__(prog=f"blockyard {command}", add_help=False, allow_abbrev=False)
+        self.add_argument("overrides", nargs="*")
+        self.add_argument("--config-dir", "-cd", dest="config_dirs", action="append", default=[], metavar="DIR")
+
+    def read(self, arguments: Iterable[str], kind: type[A]) -> A:
+        """The command line as an object of `kind`, whose fields are the flags."""
+        namespace, unknown = self.parse_known_intermixed_args(list(arguments))
+        flag = next((text.partition("=")[0] for text in unknown if text.startswith("-")), None)
+        if flag is not None:
+            flags = self.flags()
+            raise UserError(f"{flag}: unknown flag{did_you_mean(flag, flags)} (flags: {', '.join(flags)})")
+        return kind(**vars(namespace))
+
+    def flags(self) -> list[str]:
+        """The flags in their long form."""
+        return [*(action.option_strings[0] for action in self._actions if action.option_strings), "--help"]
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UserError in place of printing the usage and exiting."""
+        named = re.fullmatch(r"argument ([^:\s/]+)[^:]*: (.*)", message)
+        flag, text = named.groups() if named else ("command line", message)
+        if text == "expected one argument":
+            text = "a value is missing"
+        elif text.startswith("ignored explicit argument"):
+            text = "takes no value"
+        raise UserError(f"{flag}: {text}")
 
 
-def only(words: Args, verb: str, known: Sequence[str]) -> None:
-    """Raise UserError on any override left over after a verb has taken its own."""
-    if words.overrides:
-        from blockyard.errors import near
+def flag_type(reader: Reader) -> Reader:
+    """A reader of `option_text` as the `type` of a flag."""
 
-        key = words.overrides[0].partition("=")[0]
-        hint = "".join(f"; nearest: {word}" for word in near(key, known)[:1])
-        raise UserError(f"{words.overrides[0]}: {verb} takes {', '.join(f'{word}=' for word in known)}{hint}")
+    def read(text: str) -> Any:
+        try:
+            return reader(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"expected {error}, not {text!r}") from None
+
+    return read
+
+
+def read(command: str, arguments: Iterable[str]) -> Args:
+    """The command line of a command without flags of its own."""
+    return Parser(command).read(arguments, Args)
+
+
+def require_run(name: str | None, command: str) -> str:
+    """The run that `run=` names. Raises UserError where none is named."""
+    if not name:
+        raise UserError(f"{command} needs {RUN}")
+    return name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import Counter
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from rich.text import Text
 from torch import nn
 
 from blockyard.config.build import Components
+from blockyard.config.model_size import flops_by_module
 from blockyard.contracts import (
     Block,
     ChannelMixer,
@@ -21,13 +22,11 @@ from blockyard.contracts import (
     TokenMixer,
     iter_blocks,
 )
-from blockyard.model._example_batch import example
-from blockyard.ops.flops import counter
 from blockyard.ops.kernel import expected
 from blockyard.terminal import console, table
 
-# A part of the model by what it is, wherever it lies; what is none of these is `block` inside one, else the model's.
-KINDS: tuple[tuple[type, str], ...] = (
+# The family of a module, by its class. Any other module inside a block belongs to `block`, and else to `model`.
+CLASSES: tuple[tuple[type, str], ...] = (
     (Embedder, "tokenizer"),
     (Position, "position"),
     (TokenMixer, "token_mixer"),
@@ -39,28 +38,24 @@ ORDER = ("tokenizer", "position", "model", "block", "token_mixer", "channel_mixe
 
 def print_card(config: dict[str, Any], choices: dict[str, str | None]) -> None:
     """Print component, choice, parameters and FLOPs per sample, then tokens and the attention kernel."""
-    plan = Components(config)
-    ctx, model = plan.context(), plan.meta_model()
-    weights, flops, why = _weights(model), {}, None
+    components = Components(config)
+    ctx, model = components.context(), components.meta_model()
+    parameters, flops, failure = _parameters(model), {}, None
     try:
         flops = _flops(model, ctx)
-    except Exception as error:  # a component of the user's own that needs real tensors, or does not run at all
-        why = f"{type(error).__name__}: {error}"
+    except Exception as error:  # a user's own component that needs real tensors, or does not run at all
+        failure = f"{type(error).__name__}: {error}"
     screen, rows = console(), table(None, "component", "choice", "parameters", "FLOPs per sample")
     for column in rows.columns[2:]:
         column.justify = "right"
     for family in ("data", *ORDER, "objective"):
-        rows.add_row(family, _choice(config, choices, family), *(_count(of.get(family)) for of in (weights, flops)))
-    rows.add_row(
-        "sum",
-        "",
-        _count(sum(p.numel() for p in model.parameters())),
-        _count(sum(flops.values()) if flops else None),
-        style="bold",
-    )
+        counts = (_format(count.get(family)) for count in (parameters, flops))
+        rows.add_row(family, _choice(config, choices, family), *counts)
+    total = sum(parameter.numel() for parameter in model.parameters())
+    rows.add_row("sum", "", _format(total), _format(sum(flops.values()) if flops else None), style="bold")
     screen.print(rows)
     screen.print()
-    facts = _facts(plan, ctx, model) | ({"FLOPs": f"not counted ({why})"} if why else {})
+    facts = _facts(components, ctx, model) | ({"FLOPs": f"not counted ({failure})"} if failure else {})
     for name, text in facts.items():
         screen.print(Text(f"{name:<12}{text}"))
 
@@ -73,75 +68,74 @@ def _choice(config: dict[str, Any], choices: dict[str, str | None], family: str)
     return str(name)
 
 
-def _weights(model: nn.Module) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for path, weight in model.named_parameters():
-        family = _family(path.rpartition(".")[0], model)
-        counts[family] = counts.get(family, 0) + weight.numel()
-    return counts
-
-
-def _family(path: str, model: nn.Module) -> str:
-    """The family of the part at a path: that of the outermost part around it that has one."""
-    inside = _around(path, model)
-    for module in inside:
-        named = next((family for kind, family in KINDS if isinstance(module, kind)), None)
-        if named:
-            return named
-    if any(isinstance(module, Block) for module in inside):
-        # What a block has of its own (gates, scales) are modules of its own file; the rest are norms.
-        wired = isinstance(inside[-1], Block) or type(inside[-1]).__module__.startswith("blockyard.block.")
-        return "block" if wired else "norm"
-    return "norm" if path.rpartition(".")[2].endswith("norm") else "model"
-
-
-def _around(path: str, model: nn.Module) -> list[nn.Module]:
-    """The modules that hold the one at a path, and that one, from the outside in; the model itself is left out."""
-    words = path.split(".") if path else []
-    return [model.get_submodule(".".join(words[: n + 1])) for n in range(len(words))]
+def _parameters(model: nn.Module) -> dict[str, int]:
+    """The number of parameters of each family, frozen ones included."""
+    counts: Counter[str] = Counter()
+    for path, parameter in model.named_parameters():
+        counts[_family(path.rpartition(".")[0], model)] += parameter.numel()
+    return dict(counts)
 
 
 def _flops(model: nn.Module, ctx: Context) -> dict[str, int]:
     """FLOPs of one forward pass of one full sample, by family. A fused block does its mixers' matmuls itself."""
-    with torch.no_grad(), counter() as counted:
-        model.eval()(**example(replace(ctx, tokens=replace(ctx.tokens, variable=False)), "meta"))
-    root = f"{type(model).__name__}."
-    totals = {
-        path.removeprefix(root): sum(ops.values())
-        for path, ops in counted.get_flop_counts().items()
-        if path.startswith(root)
-    }
-    found = dict.fromkeys(("token_mixer", "channel_mixer", "block"), 0) if list(iter_blocks(model)) else {}
+    totals = {path: flops for path, flops in flops_by_module(model, ctx).items() if path}
+    counts = dict.fromkeys(("token_mixer", "channel_mixer", "block"), 0) if list(iter_blocks(model)) else {}
     for path, total in totals.items():
-        inner = [held for held in totals if held.rpartition(".")[0] == path]
-        own = total - sum(totals[held] for held in inner)
+        own = total - sum(flops for child, flops in totals.items() if child.rpartition(".")[0] == path)
         family = _family(path, model)
         if own or family in ("tokenizer", "head"):
-            found[family] = found.get(family, 0) + own
-    return found
+            counts[family] = counts.get(family, 0) + own
+    return counts
 
 
-def _facts(plan: Components, ctx: Context, model: nn.Module) -> dict[str, str]:
-    tokens, text = ctx.tokens, isinstance(plan.tokenizer, TextTokenizer)
+def _family(path: str, model: nn.Module) -> str:
+    """The family of the module at a path: that of the outermost module around it that has one."""
+    around = _around(path, model)
+    for module in around:
+        family = next((family for kind, family in CLASSES if isinstance(module, kind)), None)
+        if family:
+            return family
+    if any(isinstance(module, Block) for module in around):
+        # A block's own modules (gates, scales) are defined in its own file; the others are norms.
+        own = isinstance(around[-1], Block) or type(around[-1]).__module__.startswith("blockyard.block.")
+        return "block" if own else "norm"
+    return "norm" if path.rpartition(".")[2].endswith("norm") else "model"
+
+
+def _around(path: str, model: nn.Module) -> list[nn.Module]:
+    """The modules that contain the one at a path, and that one, from the outside in; without the model itself."""
+    names = path.split(".") if path else []
+    return [model.get_submodule(".".join(names[: depth + 1])) for depth in range(len(names))]
+
+
+def _facts(components: Components, ctx: Context, model: nn.Module) -> dict[str, str]:
+    tokens, tokenizer = ctx.tokens, components.tokenizer
     grid = f" ({' x '.join(map(str, tokens.grid))})" if tokens.grid else ", a set"
     prefix = f" + {ctx.num_prefix} in front" if ctx.num_prefix else ""
     facts = {"tokens": f"{tokens.max_len}{prefix} per sample{grid}, {ctx.dim} wide"}
     if tokens.vocabulary:
-        learned = ", at most: it is learned from the training part" if text and plan.tokenizer.state() == {} else ""
-        facts["vocabulary"] = f"{tokens.vocabulary} symbols{learned}"
-    attending = [m for m in model.modules() if isinstance(m, TokenMixer) and "scores" in m.traits.ports]
-    if attending:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        dtype = torch.bfloat16 if device == "cuda" else torch.float32
-        said = {}
-        for mixer in attending:
-            kernel, why = expected(ctx, model.position, device, dtype, getattr(mixer, "dropout", 0.0), mixer)
-            text = f"{kernel} kernel expected on {device}{f' ({why})' if why else ''}"
-            said[text] = said.get(text, 0) + 1
-        each = [text if len(said) == 1 else f"{count} layer{'s' * (count > 1)}: {text}" for text, count in said.items()]
-        facts["attention"] = "; ".join(each)
+        unfitted = isinstance(tokenizer, TextTokenizer) and tokenizer.state() == {}
+        learned = ", at most: it is learned from the training split" if unfitted else ""
+        facts["vocabulary"] = f"{tokens.vocabulary} tokens{learned}"
+    kernels = _kernels(ctx, model)
+    if kernels:
+        alike = len(kernels) == 1
+        layers = [text if alike else f"{n} layer{'s' * (n > 1)}: {text}" for text, n in kernels.items()]
+        facts["attention"] = "; ".join(layers)
     return facts
 
 
-def _count(number: int | None) -> str:
-    return f"{number:,}" if number else "-" if number is None else "0"
+def _kernels(ctx: Context, model: Any) -> dict[str, int]:
+    """The attention kernel to expect, and in how many layers."""
+    attending = [m for m in model.modules() if isinstance(m, TokenMixer) and "scores" in m.traits.ports]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    kernels: Counter[str] = Counter()
+    for mixer in attending:
+        kernel, why = expected(ctx, model.position, device, dtype, getattr(mixer, "dropout", 0.0), mixer)
+        kernels[f"{kernel} kernel expected on {device}{f' ({why})' if why else ''}"] += 1
+    return dict(kernels)
+
+
+def _format(number: int | None) -> str:
+    return "-" if number is None else f"{number:,}"

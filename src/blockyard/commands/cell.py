@@ -1,6 +1,6 @@
 """blockyard _cell RUN_DIR
 
-Train from the frozen config in a run folder; how the processes of one run are started.
+Train from the frozen config in a run folder. This is how the processes of a distributed run are started.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from blockyard.errors import UserError
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Join the run whose folder is named. Raises UserError where no run started this process for it."""
+    """Join the run in a folder. Raises UserError where no run has started this process."""
     from blockyard.engine.run import train
     from blockyard.engine.system.processes import ALLOW
     from blockyard.runs.folder import RunFolder
@@ -23,8 +23,8 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError("_cell takes one run folder")
     allow = os.environ.get(ALLOW)
     if allow is None:
-        raise UserError("_cell is started by `blockyard train` for a run of several processes, not by hand")
+        raise UserError("_cell is started by `blockyard train` for a distributed run, not by hand")
     folder = RunFolder.open(arguments[0])
-    check_allowed(folder, json.loads(allow))  # what the folder says of itself is not enough
+    check_allowed(folder, json.loads(allow))  # the folder's own list of allowed packages is not trusted
     folder.foreign = False
     return train(folder, resume=folder.resumes)

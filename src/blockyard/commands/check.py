@@ -1,10 +1,13 @@
 """blockyard check [key=value ...] [--config-dir DIR]
 
-Every problem of a config at once, before anything is built or read: unknown keys, wrong types,
-illegal combinations, shapes that do not fit, missing data. A good config is printed as a table:
-component, choice, parameters, FLOPs per sample, tokens, and the attention kernel to expect.
+Validate a config before anything is built or read: unknown keys, wrong types, illegal combinations, shapes that do
+not fit, missing data. Every problem is reported at once. A valid config is printed as a table: component, choice,
+parameters, FLOPs per sample, tokens, and the attention kernel to expect.
 
-example: blockyard check model.dim=100 model.heads=3 token_mixer=fourier position=rope
+  --config-dir DIR  a folder with choices of your own, beside the shipped ones
+
+Example:
+  blockyard check model.dim=100 model.heads=3 token_mixer=fourier position=rope
 """
 
 from __future__ import annotations
@@ -20,26 +23,26 @@ if TYPE_CHECKING:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the problems (exit code 2), or the model (0)."""
+    """Print the problems (exit code 2), or the model (exit code 0)."""
     from blockyard.commands._model_card import print_card
-    from blockyard.config.size_matching import told
+    from blockyard.config.size_matching import describe_match
     from blockyard.errors import refuse
 
-    composed, problems = judged(read(arguments, {}))
+    composed, problems = compose_and_check(read("check", arguments))
     if problems:
         return refuse(problems)
     print_card(composed.config, composed.choices)
     if composed.matched:
-        sys.stdout.write(f"{'matched':<12}{told(composed.matched)}\n")
+        sys.stdout.write(f"{'matched':<12}{describe_match(composed.matched)}\n")
     return 0
 
 
-def judged(words: Args) -> tuple[Composed, list[str]]:
-    """A command line composed and checked: the config and every problem as text."""
+def compose_and_check(args: Args) -> tuple[Composed, list[str]]:
+    """The config of a command line, and every problem as text without secrets."""
     from blockyard.config.check import check
     from blockyard.config.compose import compose
     from blockyard.runs.redact import redact_text, remember
 
-    composed = compose(words.overrides, words.config_dirs)
-    remember(composed.config)  # a secret of the wrong type is not told back
+    composed = compose(args.overrides, args.config_dirs)
+    remember(composed.config)  # a secret of the wrong type is not printed
     return composed, [redact_text(str(issue)) for issue in check(composed)]

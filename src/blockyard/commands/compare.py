@@ -1,18 +1,18 @@
 """blockyard compare PATH... [--baseline ARM] [--metric M] [--by KEY] [--markdown|--latex|--csv|--html FILE]
 
-Judge arms against a baseline, seed by seed. PATH is a sweep (its name, file or folder), a run, a
-folder of runs, a name or an id; several may be given. Where no sweep made the runs, the arms are
-found from what their configs differ in; of a folder, the trials of a search are one arm, the best.
+Compare arms with a baseline, paired by seed. PATH is a sweep (its name, file or folder), a run, a folder of runs, a
+name or an id; several may be given. Runs that no sweep made are grouped into arms by what their configs differ in;
+the trials of a search in a folder count as one arm, the best.
 
-  --baseline ARM     what the others are compared with
-  --metric M         test/accuracy, val/loss, step_seconds, ...; default the sweep's or the objective's
+  --baseline ARM     what the other arms are compared with
+  --metric M         test/accuracy, val/loss, step_seconds, ...; default: the sweep's or the objective's
   --by KEY           one arm for each value of a config key: --by block, --by optimizer.lr
-  --direction max    or min, for a metric that does not say which way is better
-  --interesting D    the smallest difference that matters: for `a ~ b`, and for how many seeds would do;
-                     default the sweep's margin
-  --cost AXIS        what quality is weighed against: flops, parameters, step_seconds, seconds, peak_memory, ...
-  --markdown [FILE]  also --latex, --csv, --runs (CSV, a row for each run); - or no FILE is the screen
-  --html FILE        the page
+  --direction max    or min, for a metric that does not say which direction is better
+  --interesting D    the smallest difference that matters: for `a ~ b`, and for how many seeds would suffice;
+                     default: the sweep's margin
+  --cost AXIS        what quality is plotted against: flops, parameters, step_seconds, seconds, peak_memory, ...
+  --markdown [FILE]  also --latex, --csv, --runs (CSV, one row a run); without FILE, or with -, to standard output
+  --html FILE        write the page
   outputs=FOLDER     where names and ids are looked up
 
 Examples:
@@ -25,13 +25,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from blockyard.commands._args import Args, Parser, flag_type
+from blockyard.config.option_text import number
 from blockyard.errors import UserError
 
-VALUES = ("--baseline", "--metric", "--by", "--direction", "--interesting", "--cost")
 FORMATS = {
     "--markdown": (".md", ".markdown", ".txt"),
     "--latex": (".tex",),
@@ -42,109 +43,114 @@ FORMATS = {
 
 
 @dataclass
-class CompareArgs:
-    """A command line, read. files: format -> where it goes, "-" for the screen."""
+class CompareArgs(Args):
+    """The command line of `blockyard compare`; its overrides are the paths.
 
-    paths: list[str] = field(default_factory=list)
-    values: dict[str, str] = field(default_factory=dict)
-    files: dict[str, str] = field(default_factory=dict)
-    outputs: str = "outputs"
+    markdown, latex, csv, runs, html: the file to write, "" or "-" for standard output, None for none
+    """
+
+    baseline: str | None = None
+    metric: str | None = None
+    by: str | None = None
+    direction: str | None = None
+    interesting: float | None = None
+    cost: str = "flops"
+    markdown: str | None = None
+    latex: str | None = None
+    csv: str | None = None
+    runs: str | None = None
+    html: str | None = None
+
+    def files(self) -> dict[str, str]:
+        """The formats to write, with the file of each."""
+        files = {flag: getattr(self, flag.removeprefix("--")) for flag in FORMATS}
+        return {flag: file for flag, file in files.items() if file is not None}
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the table, or write what was asked for."""
-    asked = read(arguments)
+    """Print the table, or write the formats that are named."""
+    args = _parser().read(_with_files(arguments), CompareArgs)
+    files = args.files()
+    outputs = args.pop("outputs", "outputs") or "outputs"
     from blockyard.report.comparison import compare
 
-    values = asked.values
     comparison = compare(
-        asked.paths,
-        baseline=values.get("--baseline"),
-        metric=values.get("--metric"),
-        by=values.get("--by"),
-        direction=values.get("--direction"),
-        margin=_number(values.get("--interesting")),
-        cost_axis=values.get("--cost", "flops"),
-        outputs=asked.outputs,
-        changes="--html" in asked.files,  # nothing else shows them
+        args.overrides,
+        baseline=args.baseline,
+        metric=args.metric,
+        by=args.by,
+        direction=args.direction,
+        margin=args.interesting,
+        cost_axis=args.cost,
+        outputs=outputs,
+        changes="--html" in files,  # only the page shows them
     )
     data = comparison.as_dict()
-    for name, where in asked.files.items():
-        _give(name, where, data)
-    if not asked.files:
+    for flag, file in files.items():
+        _write(flag, file, data)
+    if not files:
         from blockyard.report.render.terminal import show
 
         show(data)
     return 0
 
 
-def read(arguments: Sequence[str]) -> CompareArgs:
-    """Sort a command line. Raises UserError on a flag that nobody reads or one without its word."""
-    asked, rest = CompareArgs(), list(arguments)
+def _parser() -> Parser:
+    parser = Parser("compare")
+    for flag in ("--baseline", "--metric", "--by", "--direction"):
+        parser.add_argument(flag)
+    parser.add_argument("--interesting", type=flag_type(number(exclusive=True)))
+    parser.add_argument("--cost", default="flops")
+    for flag in FORMATS:
+        parser.add_argument(flag)
+    return parser
+
+
+def _with_files(arguments: Sequence[str]) -> list[str]:
+    """The arguments with each format's file joined to its flag (`--csv=runs.csv`).
+
+    The argument after a format is its file where it looks like one; otherwise it is a path of runs.
+    """
+    joined: list[str] = []
+    rest = list(arguments)
     while rest:
-        word = rest.pop(0)
-        name, _, joined = word.partition("=")
-        if name == "outputs" and joined:
-            asked.outputs = joined
-        elif not word.startswith("-"):
-            asked.paths.append(word)
-        elif name in VALUES:
-            if not joined and not rest:
-                raise UserError(f"{name}: the word after it is missing")
-            asked.values[name] = joined or rest.pop(0)
-        elif name in FORMATS:
-            # What comes next is the file where it looks like one; else it is a path of runs.
-            file = bool(rest) and (rest[0] == "-" or rest[0].lower().endswith(FORMATS[name]))
-            asked.files[name] = joined or (rest.pop(0) if file else "")
-        else:
-            from blockyard.errors import near
-
-            hint = "".join(f"; did you mean {found}?" for found in near(name, (*VALUES, *FORMATS))[:1])
-            raise UserError(f"{name}: there is no such flag{hint} (flags: {', '.join((*VALUES, *FORMATS))}, --help)")
-    return asked
+        argument = rest.pop(0)
+        if argument in FORMATS:
+            is_file = bool(rest) and (rest[0] == "-" or rest[0].lower().endswith(FORMATS[argument]))
+            argument = f"{argument}={rest.pop(0) if is_file else ''}"
+        joined.append(argument)
+    return joined
 
 
-def _number(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < float("inf"):
-        raise UserError(f"--interesting {text}: takes a number above 0, in the metric's unit")
-    return value
-
-
-def _give(name: str, where: str, data: dict[str, Any]) -> None:
-    if name == "--html" and not where:
-        raise UserError("--html: names no file; --html report.html, or --html - for the screen")
-    text = _writer(name)(data)
-    if where in ("", "-"):
+def _write(flag: str, file: str, data: dict[str, Any]) -> None:
+    if flag == "--html" and not file:
+        raise UserError("--html: a file is missing; --html report.html, or --html - for standard output")
+    text = _writer(flag)(data)
+    if file in ("", "-"):
         sys.stdout.write(text)
         return
     from blockyard.atomic_files import write_text
 
     try:
-        write_text(Path(where).expanduser(), text)
+        write_text(Path(file).expanduser(), text)
     except OSError as error:
-        raise UserError(f"{where} cannot be written: {error.strerror or error}") from error
-    sys.stderr.write(f"{where}\n")
+        raise UserError(f"{file} cannot be written: {error.strerror or error}") from error
+    sys.stderr.write(f"{file}\n")
 
 
-def _writer(name: str) -> Callable[[dict[str, Any]], str]:
-    if name == "--html":
+def _writer(flag: str) -> Callable[[dict[str, Any]], str]:
+    if flag == "--html":
         from blockyard.report.page import render
 
         return render
-    if name == "--markdown":
+    if flag == "--markdown":
         from blockyard.report.render.markdown import markdown
 
         return markdown
-    if name == "--latex":
+    if flag == "--latex":
         from blockyard.report.render.latex import latex
 
         return latex
     from blockyard.report.render import csv
 
-    return csv.csv if name == "--csv" else csv.runs
+    return csv.csv if flag == "--csv" else csv.runs

@@ -1,6 +1,8 @@
 """blockyard completion bash|zsh|fish
 
-Prints a script that completes verbs, families, choices, options and runs:
+Print a script that completes commands, families, choices, options and runs in a shell.
+
+Example:
   eval "$(blockyard completion bash)"
 """
 
@@ -38,36 +40,42 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.write(SCRIPTS[arguments[0]])
         return 0
     if arguments and arguments[0].startswith("blockyard"):
-        sys.stdout.write("".join(f"{word}\n" for word in complete(arguments[0])))
+        sys.stdout.write("".join(f"{completion}\n" for completion in complete(arguments[0])))
         return 0
-    raise UserError(f"completion takes one of {', '.join(SCRIPTS)}")
+    raise UserError(f"completion needs a shell: one of {', '.join(SCRIPTS)}")
 
 
 def complete(line: str) -> list[str]:
-    """What may follow a command line that is being typed."""
-    from blockyard.commands import VERBS
+    """The completions of the last argument of a line."""
+    from blockyard.commands import COMMANDS
 
-    words = line.split()
-    typed = "" if line.endswith(" ") else words.pop()
-    if len(words) <= 1:
-        found = list(VERBS) if words else []
-    elif words[1] == "list":
-        found = list(catalog.groups())
-    elif words[1] in ("sweep", "compare", "board"):
-        found = _sweep(words[1:], typed)
-    elif words[1] in ("train", "check", "explain"):
-        found = _override(typed, words[1])
-    elif words[1] == "sweep":
-        found = [*map(str, sorted(Path("sweeps").glob("*.yaml"))), *_override(typed, "sweep")]
-    elif typed.startswith("run="):
-        found = _runs("run=")
-    elif words[1] == "inspect":
+    arguments = line.split()
+    typed = "" if line.endswith(" ") else arguments.pop()
+    if len(arguments) <= 1:
+        candidates = list(COMMANDS) if arguments else []
+    else:
+        candidates = _arguments(arguments[1], arguments[2:], typed)
+    return [candidate for candidate in candidates if candidate.startswith(typed)]
+
+
+def _arguments(command: str, before: list[str], typed: str) -> list[str]:
+    """What may follow a command and the arguments before."""
+    if command == "list":
+        compatible = _overrides(typed, catalog.families()) if "--compatible" in before else []
+        return [*catalog.groups(), "--compatible", *compatible]
+    if command in ("train", "check"):
+        return _runs("resume=") if typed.startswith("resume=") else _overrides(typed, catalog.families())
+    if command == "explain":
+        return _overrides(typed, catalog.groups(), options=False)
+    if command in ("sweep", "compare", "board"):
+        return _sweep(command, before, typed)
+    if typed.startswith("run="):
+        return _runs("run=")
+    if command == "inspect":
         from blockyard.inspect.options import KEYS, KINDS
 
-        found = [*KINDS, *(f"{key}=" for key in ("run", *KEYS, "which", "out"))]
-    else:
-        found = [f"{key}=" for key in ("run", "split", "which", "prompt", "max_tokens", "temperature", "top_k")]
-    return [word for word in found if word.startswith(typed)]
+        return [*KINDS, *(f"{key}=" for key in ("run", *KEYS, "which", "out"))]
+    return [f"{key}=" for key in ("run", "split", "which", "prompt", "max_tokens", "temperature", "top_k")]
 
 
 def _runs(key: str) -> list[str]:
@@ -76,27 +84,26 @@ def _runs(key: str) -> list[str]:
     return [f"{key}last", *(f"{key}{path.parent}" for path in folders)]
 
 
-def _sweep(words: list[str], typed: str) -> list[str]:
-    """A sweep's name first; then, to run it, flags and overrides."""
-    from blockyard.commands._sweep_args import FLAGS
+def _sweep(command: str, before: list[str], typed: str) -> list[str]:
+    """The name of a sweep first; then, to run it, flags and overrides."""
+    from blockyard.commands._sweep_args import parser
     from blockyard.sweep.spec.locate import sweep_names
 
-    if words[-1] == "--executor":
+    if before and before[-1] == "--executor":
         return list(catalog.choices("executor"))
     if typed.startswith("-"):
-        return list(FLAGS) if words[0] == "sweep" else []
-    named = any(not word.startswith("-") for word in words[1:])
-    return _override(typed, "train") if named and words[0] == "sweep" else list(sweep_names())
+        return parser().flags() if command == "sweep" else []
+    named = any(not argument.startswith("-") for argument in before)
+    return _overrides(typed, catalog.groups()) if named and command == "sweep" else list(sweep_names())
 
 
-def _override(typed: str, verb: str) -> list[str]:
-    if typed.startswith("resume="):
-        return _runs("resume=")
-    families = catalog.groups() if verb == "explain" else catalog.BESIDE if verb == "sweep" else catalog.families()
-    family, sign, _ = typed.partition("=")
-    if sign and family in families:
+def _overrides(typed: str, families: Sequence[str], options: bool = True) -> list[str]:
+    """Choices behind `family=`, options behind `family.`, and before either the families themselves."""
+    family, equals, _ = typed.partition("=")
+    if equals and family in families:
         return [f"{family}={name}" for name in catalog.choices(family)]
     family, dot, _ = typed.partition(".")
-    if dot and family in families and verb != "explain":
-        return sorted({f"{family}.{key}=" for c in catalog.choices(family).values() for key in catalog.keys(c)})
+    if dot and family in families and options:
+        keys = {key for choice in catalog.choices(family).values() for key in choice.options}
+        return sorted(f"{family}.{key}=" for key in keys)
     return [*(f"{name}=" for name in families), *(f"{size_matching.KEY}.{name}=" for name in size_matching.KEYS)]

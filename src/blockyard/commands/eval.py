@@ -1,13 +1,15 @@
 """blockyard eval run=RUN [split=test|validation|train] [which=best|last|previous] [outputs=FOLDER]
        [allow=[PACKAGE]] [extrapolate=[2,4,8] [position.OPTION=VALUE ...]]
 
-The figures of a run's model on one split, computed again from its checkpoint. With extrapolate, those
-of a decoder in rows so many times longer than in training, the same text (or task) at every length: a table,
-and extrapolation-SPLIT.json and .svg in the run's folder. Options of the position scheme may be
-changed for it, where the weights stay the same; that curve gets a name of its own.
+Compute the metrics of a run's model on one split, from its checkpoint.
 
-example: blockyard eval run=last split=validation
-example: blockyard eval run=last extrapolate=[2,4] position.scaling=yarn
+With extrapolate, evaluate a decoder on sequences so many times longer than in training, with the same text (or task)
+at every length: prints a table and writes extrapolation-SPLIT.json and .svg into the run's folder. Options of the
+position scheme that leave the weights as they are may be changed for it; such a curve gets a name of its own.
+
+Examples:
+  blockyard eval run=last split=validation
+  blockyard eval run=last extrapolate=[2,4] position.scaling=yarn
 """
 
 from __future__ import annotations
@@ -16,67 +18,61 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from blockyard.commands._args import CHECKPOINTS, Args, only, packages, read
+from blockyard.commands._args import CHECKPOINTS, Args, read, require_run
+from blockyard.config.option_text import config_value, integer, one_of, read_option
 from blockyard.errors import UserError
 
 KEYS = ("run", "split", "which", "outputs", "allow", "extrapolate")
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print each figure on a line of its own, or a line for each length of rows."""
-    words = read(arguments, {})
-    name, split, which = words.take("run"), words.take("split", "test"), words.take("which", "best")
-    outputs, allow = words.take("outputs", "outputs"), packages(words)
-    lengths = words.take("extrapolate")
-    position = {} if lengths is None else _position(words)
-    only(words, "eval", KEYS)
-    if not name:
-        raise UserError("eval takes run=RUN: a path, an id, part of a name, or last")
-    for key, value, legal in (("split", split, ("test", "validation", "train")), ("which", which, CHECKPOINTS)):
-        if value not in legal:
-            raise UserError(f"{key}={value}: takes one of {', '.join(legal)}")
-    asked = {"split": split, "which": which, "outputs": outputs, "allow": allow}
-    if lengths is not None:
-        return _longer(name, _factors(lengths), position, asked)
+    """Print one line a metric, or one line a length of the sequences."""
+    args = read("eval", arguments)
+    name = args.pop("run")
+    settings = {
+        "split": args.pop("split", "test", one_of("test", "validation", "train")),
+        "which": args.pop("which", "best", one_of(*CHECKPOINTS)),
+        "outputs": args.pop("outputs", "outputs"),
+        "allow": args.pop_allow(),
+    }
+    factors = args.pop("extrapolate", None, _factors)
+    position = {} if factors is None else _position(args)
+    args.check_empty("eval", KEYS)
+    name = require_run(name, "eval")
+    if factors is not None:
+        return _extrapolate(name, factors, position, settings)
     from blockyard.evaluate.api import evaluate
 
-    for metric, value in evaluate(name, **asked).items():
+    for metric, value in evaluate(name, **settings).items():
         sys.stdout.write(f"{metric:<24}{value:.6g}\n")
     return 0
 
 
-def _longer(name: str, factors: list[int], position: dict[str, Any], asked: dict[str, Any]) -> int:
+def _extrapolate(name: str, factors: list[int], position: dict[str, Any], settings: dict[str, Any]) -> int:
     from blockyard.evaluate.api import evaluate_longer
     from blockyard.evaluate.extrapolation_files import table, write
 
-    curve, loaded = evaluate_longer(name, factors, position=position, **asked)
+    curve, loaded = evaluate_longer(name, factors, position=position, **settings)
     sys.stdout.write(table(curve.plain()))
     try:
         paths = write(loaded.folder.path, curve.plain(), loaded.checkpoint.name, position)
     except OSError as error:
         raise UserError(f"the curve cannot be written into {loaded.folder.path}: {error}") from None
     sys.stderr.write(f"{' and '.join(str(path) for path in paths)}\n")
-    if all(each.refused for each in curve.lengths[1:]):
-        raise UserError(f"extrapolate={factors}: none of these lengths can be read, for the reasons in the table")
+    if all(length.refused for length in curve.lengths[1:]):
+        raise UserError(f"extrapolate={factors}: the model can read none of these lengths; the table says why")
     return 0
 
 
 def _factors(text: str) -> list[int]:
+    reader = integer(2)
     try:
-        return [int(part) for part in text.strip("[]() ").split(",")]
+        return [reader(part.strip()) for part in text.strip("[]() ").split(",")]
     except ValueError:
-        raise UserError(f"extrapolate={text}: takes a list of whole numbers from 2, such as [2,4,8]") from None
+        raise ValueError("a list of whole numbers >= 2, such as [2,4,8]") from None
 
 
-def _position(words: Args) -> dict[str, Any]:
-    """The values of `position.OPTION=VALUE`, taken out of the overrides."""
-    import yaml
-
-    found = {}
-    for word in [word for word in words.overrides if word.startswith("position.")]:
-        key = word.partition("=")[0]
-        try:
-            found[key.removeprefix("position.")] = yaml.safe_load(words.take(key, "") or "")
-        except yaml.YAMLError:
-            raise UserError(f"{word}: is no value") from None
-    return found
+def _position(args: Args) -> dict[str, Any]:
+    """The values of `position.OPTION=VALUE`, removed from the overrides."""
+    values = args.pop_prefix("position.")
+    return {key: read_option(f"position.{key}", text, config_value) for key, text in values.items()}

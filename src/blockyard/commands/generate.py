@@ -1,84 +1,72 @@
-"""blockyard generate run=RUN prompt=TEXT | prompts=FILE | source=TEXT | sources=FILE [max_tokens=200] [how]
+"""blockyard generate run=RUN prompt=TEXT | prompts=FILE | source=TEXT | sources=FILE [key=value ...]
 
-Stream text from a run: what follows a prompt, or what is written from a source where the run has an encoder.
-prompt= and source= may be repeated, a FILE holds one a line; all rows are then made at once.
-how   temperature=0.8 top_k=40 (0: all) top_p=0.9 seed=0, or temperature=0: the likeliest token each time, or
-      beam=4 [length_penalty=1.0]: the likeliest whole row that so many hypotheses find
-cache=false runs the whole row again for each token. What was kept, speed and bytes are told on standard error.
-device=cuda runs on a GPU; it is cpu otherwise.
-which=last takes the last checkpoint, which=previous the one before it; outputs=FOLDER is where runs lie;
-allow=[PACKAGE] trusts a package of your own that the run uses.
+Generate text with a run's model: what follows a prompt, or the answer to a source where the run has an encoder.
+prompt= and source= may be repeated and a FILE holds one a line; all sequences are then generated as one batch.
+Text streams to standard output; speed and cache size go to standard error.
 
-example: blockyard generate run=last prompt="def " max_tokens=200 temperature=0.8 top_k=40
+  max_tokens=200      tokens to generate at most
+  temperature=0.8     0 takes the most likely token each time
+  top_k=40            sample from the k most likely tokens; 0: from all
+  top_p=0.9           sample from the most likely tokens with this total probability
+  seed=0              of the sampling
+  beam=4              beam search with so many hypotheses; length_penalty=1.0
+  cache=false         run the whole sequence again for each token
+  device=cuda         default: cpu
+  which=last          the checkpoint: best, last or previous
+  outputs=FOLDER      where runs lie
+  allow=[PACKAGE]     trust a package of your own that the run uses
+
+Example:
+  blockyard generate run=last prompt="def " max_tokens=200 temperature=0.8 top_k=40
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from blockyard.commands._args import CHECKPOINTS, Args, only, packages, read
+from blockyard.commands._args import CHECKPOINTS, Args, read, require_run
+from blockyard.config.option_text import Reader, boolean, integer, non_empty, number, one_of
 from blockyard.errors import UserError
 
-
-def _truth(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError(text)
-    return text.lower() == "true"
-
-
-# key: how to read it, what it must be, in words and as a test
-KEYS: dict[str, tuple[Callable[[str], Any], str, Callable[[Any], bool]]] = {
-    "max_tokens": (int, "a whole number from 1", lambda value: value >= 1),
-    "temperature": (float, "a number from 0", lambda value: 0 <= value < float("inf")),
-    "top_k": (int, "a whole number from 0", lambda value: value >= 0),
-    "top_p": (float, "a number above 0, at most 1", lambda value: 0 < value <= 1),
-    "seed": (int, "a whole number from 0", lambda value: value >= 0),
-    "beam": (int, "a whole number from 1", lambda value: value >= 1),
-    "length_penalty": (float, "a number from 0", lambda value: 0 <= value < float("inf")),
-    "cache": (_truth, "true or false", lambda _: True),
-    "device": (str, "cpu, cuda, or one of several such as cuda:1", bool),
-    "which": (str, f"one of {', '.join(CHECKPOINTS)}", lambda value: value in CHECKPOINTS),
+OPTIONS: dict[str, Reader] = {
+    "max_tokens": integer(1),
+    "temperature": number(),
+    "top_k": integer(),
+    "top_p": number(0, 1, exclusive=True),
+    "seed": integer(),
+    "beam": integer(1),
+    "length_penalty": number(),
+    "cache": boolean,
+    "device": non_empty,
+    "which": one_of(*CHECKPOINTS),
 }
 TEXTS = ("prompt", "prompts", "source", "sources")
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Stream to standard output, figures to standard error."""
-    words = read(arguments, {})
-    name, prompts, sources = words.take("run"), _texts(words, "prompt"), _texts(words, "source")
-    given = {key: words.take(key) for key in KEYS}
-    outputs, allow = words.take("outputs", "outputs"), packages(words)
-    only(words, "generate", ("run", *TEXTS, *KEYS, "outputs", "allow"))
-    if not name:
-        raise UserError("generate takes run=RUN: a path, an id, part of a name, or last")
+    """Stream the text to standard output, statistics to standard error."""
+    args = read("generate", arguments)
+    name, prompts, sources = args.pop("run"), _texts(args, "prompt"), _texts(args, "source")
+    settings = {key: args.pop(key, None, reader) for key, reader in OPTIONS.items()}
+    outputs, allow = args.pop("outputs", "outputs"), args.pop_allow()
+    args.check_empty("generate", ("run", *TEXTS, *OPTIONS, "outputs", "allow"))
+    name = require_run(name, "generate")
     if prompts is None and sources is None:
-        raise UserError('generate takes prompt=TEXT, such as prompt="def ", or source=TEXT for a run with an encoder')
-    settings = {key: _value(key, text) for key, text in given.items() if text is not None}
+        raise UserError('generate needs prompt=TEXT, such as prompt="def ", or source=TEXT for a run with an encoder')
+    chosen = {key: value for key, value in settings.items() if value is not None}
     from blockyard.generate.api import stream_to_terminal
 
-    stream_to_terminal(name, prompts or [""], sources=sources, **settings, outputs=outputs, allow=allow)
+    stream_to_terminal(name, prompts or [""], sources=sources, **chosen, outputs=outputs, allow=allow)
     return 0
 
 
-def _texts(words: Args, key: str) -> list[str] | None:
-    """Every `key=TEXT`, or the lines of `keys=FILE`; None where neither is given."""
-    texts, path = words.every(key), words.take(f"{key}s")
+def _texts(args: Args, key: str) -> list[str] | None:
+    """Every `key=TEXT`, or the lines of `keys=FILE`; None where neither is there."""
+    texts, path = args.pop_all(key), args.pop(f"{key}s")
     if path is None:
         return texts or None
     if texts:
-        raise UserError(f"{key}= and {key}s= are both given; give one of them")
+        raise UserError(f"{key}= and {key}s= exclude each other; leave one of them out")
     from blockyard.generate.request import read_lines
 
     return read_lines(f"{key}s", path)
-
-
-def _value(key: str, text: str) -> Any:
-    convert, legal, fits = KEYS[key]
-    try:
-        value = convert(text)
-    except ValueError:
-        raise UserError(f"{key}={text}: takes {legal}") from None
-    if not fits(value):
-        raise UserError(f"{key}={text}: takes {legal}")
-    return value

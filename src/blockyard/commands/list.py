@@ -1,30 +1,66 @@
-"""blockyard list [FAMILY ...] [--config-dir DIR]
+"""blockyard list [FAMILY ...] [--compatible [key=value ...]] [--config-dir DIR]
 
-Every choice of every family, or of the named ones, with one line and its source.
+List the choices of every family, or of the named ones, with one line and the source of each.
+
+  --compatible      only the choices that `blockyard check` accepts with the given overrides, each in place of
+                    the family's own choice
+  --config-dir DIR  a folder with choices of your own, beside the shipped ones
+
+Examples:
+  blockyard list position
+  blockyard list token_mixer --compatible experiment=gpt_code_small position=rope
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from blockyard.commands._args import read
+from blockyard.commands._args import Args, Parser
 from blockyard.config import catalog
-from blockyard.errors import UserError
+from blockyard.errors import UserError, did_you_mean
 from blockyard.terminal import console, table
+
+
+@dataclass
+class ListArgs(Args):
+    """The command line of `blockyard list`."""
+
+    compatible: bool = False
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print the choices."""
-    words = read(arguments, {})
-    known = catalog.groups()
-    for family in words.overrides:
-        if family not in known:
-            raise UserError(f"{family}: there is no such family (families: {', '.join(known)})")
+    parser = Parser("list")
+    parser.add_argument("--compatible", action="store_true")
+    args = parser.read(arguments, ListArgs)
+    folders, groups = args.folders(), catalog.groups()
+    names = args.pop_names()
+    for name in names:
+        if name not in groups:
+            raise UserError(f"{name}: unknown family{did_you_mean(name, groups)} (families: {', '.join(groups)})")
+    if args.overrides and not args.compatible:
+        raise UserError(f"{args.overrides[0]}: list takes overrides with --compatible only")
     screen = console()
-    for family in words.overrides or known:
+    for family in names or (catalog.families() if args.compatible else groups):
+        choices = catalog.choices(family, folders)
+        if args.compatible:
+            accepted = compatible(family, list(choices), args)
+            choices = {name: choices[name] for name in accepted}
         rows = table(family, "choice", "what it is", "source")
-        for choice in catalog.choices(family, words.folders()).values():
+        for choice in choices.values():
             rows.add_row(choice.name, choice.summary, choice.source)
         screen.print(rows)
         screen.print()
     return 0
+
+
+def compatible(family: str, names: Sequence[str], args: Args) -> list[str]:
+    """The choices of a family that `check` accepts with the overrides, without those of the family itself."""
+    from blockyard.config.check import check
+    from blockyard.config.compose import compose
+
+    if family in catalog.OUTSIDE_RUN:
+        return list(names)
+    others = [text for text in args.overrides if not text.lstrip("+~").startswith((f"{family}=", f"{family}."))]
+    return [name for name in names if not check(compose([*others, f"{family}={name}"], args.config_dirs))]

@@ -1,22 +1,22 @@
 """blockyard sweep FILE [--dry-run] [--retry] [--executor NAME] [--workers N] [key=value ...]
 
-Answer a question: plan every cell (arm x setting x seed) of a sweep file, run those that are missing,
-compare, and write the page. FILE is a path, or the name of a file in sweeps/. The same command later,
-after a crash, a kill, an added seed or arm, fills only the holes.
+Answer the question of a sweep file: plan every cell (arm x setting x seed), run those that are missing, compare the
+arms, and write the page. FILE is a path, or the name of a file in sweeps/. Run the same command again after a crash,
+or after adding a seed or an arm: only missing cells are run.
 
-  --dry-run        show the grid, what is refused and why, and the cost; write nothing
-  --retry          also start the cells, or the trials of a search, again that have failed
-  --executor NAME  local (default), ray or slurm; options as executor.KEY=VALUE
-  --workers N      cells at once
-  --no-compare     run only; a page of before is marked as of then
+  --dry-run         show the cells, which are refused and why, and the cost; write nothing
+  --retry           also restart cells, or trials of a search, that have failed
+  --executor NAME   local (default), ray or slurm; options as executor.KEY=VALUE
+  --workers N       cells that run in parallel
+  --no-compare      do not compare; an existing page is marked as out of date
   --one arm=ARM seed=N [key=value ...]
-                   train one cell in this process; what an agent of W&B starts
-  --to-wandb       write the question as a W&B sweep file into sweeps/wandb/, and run nothing
-  --config-dir DIR a folder of your own choices, beside the shipped ones
-  outputs=DIR      where runs and the sweep's own folder (sweeps/NAME below it) lie
-  key=value        added to the base of the file, for all arms
+                    train one cell in this process; started by a W&B agent
+  --to-wandb        write the question as a W&B sweep file into sweeps/wandb/, and run nothing
+  --config-dir DIR  a folder with choices of your own, beside the shipped ones
+  outputs=DIR       where runs and the sweep's own folder (sweeps/NAME below it) lie
+  key=value         added to the base of the file, for all arms
 
-exit codes: 0 every cell is done, 1 some failed, 2 bad input (nothing was started), 130 Ctrl-C, 143 SIGTERM
+exit codes: 0 every cell is done, 1 some failed, 2 invalid input (nothing was started), 130 Ctrl-C, 143 SIGTERM
 
 Examples:
   blockyard sweep quickstart --dry-run
@@ -43,42 +43,43 @@ def run(arguments: Sequence[str]) -> int:
     from blockyard.errors import refuse
     from blockyard.sweep.spec.question import BadQuestion
 
-    asked = parse(arguments)
-    if "--one" in asked.flags:
-        return _one(asked, ["blockyard", "sweep", *arguments])
-    executor = asked.build()
+    args = parse(arguments)
+    command = ["blockyard", "sweep", *arguments]
+    if args.one:
+        return _run_one(args, command)
+    executor = args.build_executor()
     from blockyard.sweep.plan.history import refuse_other_question
     from blockyard.sweep.plan.planner import make_plan
 
     try:
         plan = make_plan(
-            asked.file,
-            outputs=asked.outputs,
-            config_dirs=asked.config_dirs,
-            overrides=asked.base,
-            command=["blockyard", "sweep", *arguments],
-            elsewhere=asked.elsewhere,
+            args.file,
+            outputs=args.outputs,
+            config_dirs=args.config_dirs,
+            overrides=args.overrides,
+            command=command,
+            elsewhere=args.elsewhere,
         )
     except BadQuestion as bad:
         return refuse(bad.problems)
-    if "--to-wandb" in asked.flags:
+    if args.to_wandb:
         from blockyard.sweep.wandb_file import write
 
         sys.stdout.write(f"{write(plan)}\n")
         return 0
     refuse_other_question(plan)
-    _show(plan, executor, "--retry" in asked.flags)
-    return 0 if "--dry-run" in asked.flags else _work(plan, asked)
+    _show(plan, executor, args.retry)
+    return 0 if args.dry_run else _work(plan, args)
 
 
-def _one(asked: SweepArgs, command: list[str]) -> int:
-    """One cell, named by the words."""
+def _run_one(args: SweepArgs, command: list[str]) -> int:
+    """Train the one cell that the overrides name."""
     from blockyard.errors import refuse
     from blockyard.sweep.execution.single_cell import run_cell
     from blockyard.sweep.spec.question import BadQuestion
 
     try:
-        return run_cell(asked.file, asked.base, outputs=asked.outputs, config_dirs=asked.config_dirs, command=command)
+        return run_cell(args.file, args.overrides, outputs=args.outputs, config_dirs=args.config_dirs, command=command)
     except BadQuestion as bad:
         return refuse(bad.problems)
 
@@ -94,20 +95,21 @@ def _show(plan: SweepPlan, executor: Executor, retry: bool) -> None:
     if not search:
         sys.stdout.write(f"{estimate(plan, stand.remaining(retry=retry), parallel=executor.parallel)}\n")
         return
-    places = parallel_trials(executor, search)
-    told = estimate(plan, _trials(plan), parallel=places if executor.parallel or places < executor.capacity else None)
-    sys.stdout.write(f"at most {told}\n")
+    slots = parallel_trials(executor, search)
+    cost = estimate(plan, _trials(plan), parallel=slots if executor.parallel or slots < executor.capacity else None)
+    sys.stdout.write(f"at most {cost}\n")
 
 
 def _trials(plan: SweepPlan) -> list[Cell]:
-    """As many runs as a search may make, each like its arm."""
+    """As many cells as a search may run, each like its arm."""
     from blockyard.sweep.plan.sweep_plan import Cell
 
     runs = int(plan.question["search"]["trials"]) + len(plan.question["seeds"])
     return [Cell(key, number, f"trial/{key}-{number}") for key in plan.variants for number in range(runs)]
 
 
-def _work(plan: SweepPlan, asked: SweepArgs) -> int:
+def _work(plan: SweepPlan, args: SweepArgs) -> int:
+    """Store the plan, run what is missing, compare."""
     from blockyard.report import stale
     from blockyard.sweep.execution.runner import run_plan
     from blockyard.sweep.plan import history
@@ -115,54 +117,54 @@ def _work(plan: SweepPlan, asked: SweepArgs) -> int:
     for line in history.store_plan(plan):
         _say(line)
     stale.mark(plan.folder)
-    plan, code = _searched(plan, asked)
+    plan, code = _search(plan, args)
     if code:
         return code
-    code = run_plan(plan, asked.build(), retry="--retry" in asked.flags, say=_say)
+    code = run_plan(plan, args.build_executor(), retry=args.retry, say=_say)
     if code == 0 and _without_setting(plan):
         code = 1
-    if code in (130, 143) or "--no-compare" in asked.flags:
+    if code in (130, 143) or args.no_compare:
         return code
     try:
         _compare(plan, _say)
-    except UserError as error:  # exit code 2 would say that nothing was started
-        sys.stderr.write(f"blockyard: the cells ended, but cannot be compared: {error}\n")
+    except UserError as error:  # exit code 2 would mean that nothing was started
+        sys.stderr.write(f"blockyard: the cells have run, but cannot be compared: {error}\n")
         return 1
     return code
 
 
-def _searched(plan: SweepPlan, asked: SweepArgs) -> tuple[SweepPlan, int]:
-    """The plan with the best setting of each arm, where the file searches; 130 or 143 where it was told to stop."""
+def _search(plan: SweepPlan, args: SweepArgs) -> tuple[SweepPlan, int]:
+    """The plan with the best setting of each arm, where the file asks for a search; 130 or 143 where it was stopped."""
     if not plan.question.get("search"):
         return plan, 0
     from blockyard.sweep.execution.stop_signals import StopSignals
     from blockyard.sweep.search import search_runner
 
-    executor = asked.build()
+    executor = args.build_executor()
     executor.home = plan.folder
     with StopSignals() as signals:
         with executor:
-            found = search_runner.run_search(
+            plan = search_runner.run_search(
                 plan,
                 executor,
-                retry="--retry" in asked.flags,
-                elsewhere=asked.elsewhere,
+                retry=args.retry,
+                elsewhere=args.elsewhere,
                 say=_say,
                 stopped=lambda: signals.signum is not None,
             )
         if signals.code:
-            _say("stopped; what ran is saved, the same command goes on")
-        return found, signals.code
+            _say("stopped; finished runs are kept, and the same command continues")
+        return plan, signals.code
 
 
 def _without_setting(plan: SweepPlan) -> bool:
-    """Whether a search found no setting for an arm, because all its trials failed."""
+    """Whether a search has no setting for an arm, because all its trials failed."""
     arms = (plan.facts.get("search") or {}).get("arms") or {}
-    return any(found["chosen"] is None for found in arms.values())
+    return any(arm["chosen"] is None for arm in arms.values())
 
 
 def _compare(plan: SweepPlan, say: Callable[[str], None]) -> None:
-    """The answer: on the screen, as data, and as a page."""
+    """Write the comparison: to the terminal, as data, and as a page."""
     from blockyard.atomic_files import write_json
     from blockyard.report.comparison import compare
     from blockyard.report.page import write
@@ -170,12 +172,12 @@ def _compare(plan: SweepPlan, say: Callable[[str], None]) -> None:
     from blockyard.report.stale import DATA, PAGE
     from blockyard.report.wandb.summary_run import mirror
 
-    found = compare(plan).as_dict()
-    write_json(plan.folder / DATA, found)
-    show(found)
-    say(f"page: {write(found, plan.folder / PAGE)}")
-    if said := mirror(found, plan):
-        say(said)
+    comparison = compare(plan).as_dict()
+    write_json(plan.folder / DATA, comparison)
+    show(comparison)
+    say(f"page: {write(comparison, plan.folder / PAGE)}")
+    if note := mirror(comparison, plan):
+        say(note)
 
 
 def _say(text: str) -> None:

@@ -1,14 +1,14 @@
 """blockyard train [key=value ...] [resume=RUN] [-m] [--cfg job|hydra|all] [--config-dir DIR]
 
-Train a run: compose, check, write the run folder, fit, test, summarise. Each run has a folder of
-its own under outputs/, addressed by its config; a finished one is not trained twice unless
-force=true. An interrupted one goes on where it stood, with the same words or with resume=RUN.
+Train a model: compose and check the config, create a run folder, fit, test, and write a summary. The folder lies
+under outputs/ and is addressed by the config. A finished run is not trained again unless force=true; an interrupted
+one continues where it stopped, with the same command or with resume=RUN.
 
-  resume=RUN        go on with a run: a path, an id, a unique part of its name, or `last`
-  -m, --multirun    several values per key, each combination a run of its own
-  --cfg job         print the composed config and stop
+  resume=RUN        continue a run: a path, an id, a unique part of its name, or `last`
+  -m, --multirun    several values per key; each combination is a run of its own
+  --cfg job         print the composed config and exit
   match.params=N    solve model.dim (match.by: depth, expansion) for N parameters; match.flops=N for FLOPs
-  --config-dir DIR  a folder of your own choices, beside the shipped ones
+  --config-dir DIR  a folder with choices of your own, beside the shipped ones
 
 Examples:
   blockyard train experiment=vit_digits block=post_norm seed=1
@@ -20,34 +20,61 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from blockyard.commands._args import Args, read
+from blockyard.commands._args import Args, Parser
 from blockyard.errors import UserError
 
-HYDRA = {"-m": 0, "--multirun": 0, "--cfg": 1, "-c": 1, "--resolve": 0, "--package": 1, "-p": 1, "--info": 1}
+
+@dataclass
+class TrainArgs(Args):
+    """The command line of `blockyard train`. Except for multirun, the flags are those of Hydra that print a config."""
+
+    multirun: bool = False
+    cfg: str | None = None
+    package: str | None = None
+    info: str | None = None
+    resolve: bool = False
+
+    def hydra_flags(self) -> list[str]:
+        """The flags as Hydra's own application takes them."""
+        values = {"--cfg": self.cfg, "--package": self.package, "--info": self.info}
+        flags = [text for flag, value in values.items() if value is not None for text in (flag, value)]
+        flags += ["--resolve"] if self.resolve else []
+        return flags + (["--multirun"] if self.multirun else [])
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Train what the words say."""
-    words = read(arguments, HYDRA)
-    if words.flags:
+    """Train the config of the command line."""
+    args = _parser().read(arguments, TrainArgs)
+    if args.hydra_flags():
         from blockyard.commands import _hydra
 
-        return _hydra.multirun(words) if {"-m", "--multirun"} & set(words.flags) else _hydra.show(words)
-    resumed = words.take("resume")
-    return resume(resumed, words) if resumed is not None else start(words, arguments)
+        return _hydra.multirun(args) if args.multirun else _hydra.show(args)
+    resumed = args.pop("resume")
+    return resume(resumed, args) if resumed is not None else start(args, arguments)
 
 
-def start(words: Args, arguments: Sequence[str]) -> int:
-    """A new run; or word that it is finished already, or going on where it was interrupted."""
-    from blockyard.commands.check import judged
-    from blockyard.config.size_matching import told
+def _parser() -> Parser:
+    parser = Parser("train")
+    parser.add_argument("--multirun", "-m", action="store_true")
+    parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
+    parser.add_argument("--resolve", action="store_true")
+    parser.add_argument("--package", "-p")
+    parser.add_argument("--info", "-i", choices=("all", "config", "defaults", "defaults-tree", "plugins", "searchpath"))
+    return parser
+
+
+def start(args: Args, arguments: Sequence[str]) -> int:
+    """Start a run, or continue it where it was interrupted; one that is finished is only reported."""
+    from blockyard.commands.check import compose_and_check
+    from blockyard.config.size_matching import describe_match
     from blockyard.errors import refuse
     from blockyard.runs.folder import AlreadyDone
     from blockyard.runs.rank import rank_in
     from blockyard.runs.start import create_run
 
-    composed, problems = judged(words)
+    composed, problems = compose_and_check(args)
     if problems:
         return refuse(problems)
     try:
@@ -56,23 +83,23 @@ def start(words: Args, arguments: Sequence[str]) -> int:
         sys.stdout.write(f"{done}\n")
         return 0
     if composed.matched and not rank_in(composed.config):
-        sys.stdout.write(f"matched {told(composed.matched)}\n")
+        sys.stdout.write(f"matched {describe_match(composed.matched)}\n")
         folder.add_facts({"match": composed.matched})
     from blockyard.engine.run import fit
 
     return fit(folder, resume=folder.resumes)
 
 
-def resume(name: str, words: Args) -> int:
-    """Go on with a run, exactly where it stood."""
+def resume(name: str, args: Args) -> int:
+    """Continue a run exactly where it stopped."""
     from blockyard.runs.folder import AlreadyDone
     from blockyard.runs.resume import reopen
 
     if not name:
-        raise UserError("resume=: names no run; a path, an id, part of a name, or last")
-    words.folders()  # a folder that cannot be trusted is refused
+        raise UserError("resume= is empty; expected a path, an id, part of a name, or last")
+    args.folders()  # refuses a folder that cannot be trusted
     try:
-        folder = reopen(name, words.overrides, config_dirs=words.config_dirs)
+        folder = reopen(name, args.overrides, config_dirs=args.config_dirs)
     except AlreadyDone as done:
         sys.stdout.write(f"{done}\n")
         return 0

@@ -1,4 +1,4 @@
-"""Config -> checked parts -> model. The only file that knows all families.
+"""Builds what a config describes: its components, and the model. The only file that knows all families.
 
 The config is plain data, complete (every option of every node), and has passed `check`.
 """
@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from blockyard.config.schema import RESERVED, allowed, locate, options
+from blockyard.config.schema import RESERVED, options
+from blockyard.config.targets import allowed, locate
+from blockyard.config.tree import is_node
 from blockyard.contracts import (
     Architecture,
     Block,
@@ -31,7 +33,7 @@ from blockyard.contracts import (
 )
 from blockyard.weight_init import initialise
 
-# What a family's members must be; `contract` adds what runs beside the model.
+# The class that a family's choices must derive from.
 CONTRACTS: dict[str, type] = {
     "data": DataModule,
     "tokenizer": Tokenizer,
@@ -46,7 +48,8 @@ CONTRACTS: dict[str, type] = {
     "optimizer": OptimizerBuilder,
     "schedule": Schedule,
 }
-BESIDE = {  # by name: the engine is imported only where a config is checked
+# The same for what runs beside the model. By name: the engine is imported only where a config needs it.
+RUNTIME_CONTRACTS = {
     "trainer": "blockyard.engine.trainer.TrainerPlan",
     "logger": "blockyard.engine.loggers.base.RunLogger",
     "callbacks": "blockyard.engine.callbacks.base.RunCallback",
@@ -55,18 +58,18 @@ LATE = ("position", "token_mixer", "channel_mixer", "norm", "block", "head")  # 
 
 
 def contract(key: str) -> type:
-    """What the class of the node at a dotted key must be; inside a component that is a module."""
+    """The class that the node at a dotted key must derive from; inside a component any module."""
     family = key.partition(".")[0]
-    if family in BESIDE:
-        return locate(BESIDE[family])
+    if family in RUNTIME_CONTRACTS:
+        return locate(RUNTIME_CONTRACTS[family])
     return CONTRACTS.get(key, nn.Module)
 
 
 def settings(node: dict[str, Any], allow: list[str]) -> dict[str, Any]:
-    """A node's options as its constructor wants them; nodes inside it are instantiated."""
-    known = options(locate(node["_target_"]))
+    """A node's options as its constructor takes them; nodes inside it are instantiated."""
+    signature = options(locate(node["_target_"]))
     return {
-        name: _made(value, allow) if _holds_nodes(value) else known[name].convert(value)
+        name: _instantiate_all(value, allow) if _holds_nodes(value) else signature[name].convert(value)
         for name, value in node.items()
         if name not in RESERVED
     }
@@ -76,17 +79,17 @@ def instantiate(node: dict[str, Any], allow: list[str]) -> Any:
     """The object, or for a `_partial_` node the factory, that a config node describes."""
     target = node["_target_"]
     if not allowed(target, allow):
-        raise ValueError(f"{target} is of no allowed package; name your own with allow=[package]")
+        raise ValueError(f"{target} is not in an allowed package; allow your own with allow=[package]")
     factory = partial(locate(target), **settings(node, allow))
     return factory if node.get("_partial_") else factory()
 
 
 class Components:
-    """Everything a config describes, no weight yet.
+    """The built parts of a config, without weights.
 
-    Plans (`data`, `tokenizer`, ...) are built here, cheaply and without I/O; modules are factories
-    that wait for a Context. A tokenizer that learns its vocabulary is fitted by `data.load`; what is
-    asked of the plan afterwards knows the true vocabulary.
+    Plans (`data`, `tokenizer`, ...) are built at once, cheaply and without I/O; modules are factories that wait for
+    a Context. A tokenizer that learns its vocabulary is fitted by `data.load`; `tokens` and `context` give the true
+    vocabulary from then on.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -98,58 +101,54 @@ class Components:
 
     @cached_property
     def optimizer(self) -> OptimizerBuilder:
-        """How parameters are updated."""
+        """Builds the optimizer of a model."""
         return self.node("optimizer")
 
     @cached_property
     def schedule(self) -> Schedule:
-        """The factor on the learning rate."""
+        """Gives the factor on the learning rate at each step."""
         return self.node("schedule")
 
     def node(self, family: str) -> Any:
-        """The member of a family; of a family that is a set of members (callbacks), all by name."""
+        """The object of a family, or its objects by name where a family holds several (callbacks)."""
         node, allow = self.config[family], list(self.config.get("allow") or [])
-        if _is_node(node):
+        if is_node(node):
             return instantiate(node, allow)
-        return {name: instantiate(part, allow) for name, part in (node or {}).items() if part is not None}
+        return {name: instantiate(each, allow) for name, each in (node or {}).items() if each is not None}
 
     def tokens(self) -> TokenSpec:
-        """What the tokenizer makes of the data, and the objective of that."""
+        """The tokens that the objective makes of what the tokenizer makes of the data."""
         return self.objective.tokens(self.tokenizer.spec(self.data.spec))
 
     def context(self) -> Context:
-        """Where modules are built."""
+        """The Context that modules are built from."""
         tokens = self.tokens()
         return self.architecture.context(self.data.spec, tokens, self.objective.outputs(self.data.spec, tokens))
 
     @property
     def parts(self) -> Parts:
-        """The factories of the model."""
+        """The factories of the model's modules."""
         late: dict[str, Callable[..., Any]] = {family: self.node(family) for family in LATE}
         return Parts(embedder=self.tokenizer.embedder, **late)
 
     def model(self, seed: int) -> nn.Module:
-        """The model on the CPU; its weights depend on (seed, path in the model) alone."""
+        """The model on the CPU; each weight depends on (seed, its path in the model) alone."""
         model = self.architecture.build(self.context(), self.parts)
         initialise(model, seed)
         return model
 
     def meta_model(self) -> nn.Module:
-        """The model without storage, for counting."""
+        """The model on the meta device, for counting."""
         with torch.device("meta"):
             return self.architecture.build(self.context(), self.parts)
 
 
 def _holds_nodes(value: Any) -> bool:
     """Whether a value is a node, or nodes by name."""
-    return _is_node(value) or (isinstance(value, dict) and bool(value) and all(map(_is_node, value.values())))
+    return is_node(value) or (isinstance(value, dict) and bool(value) and all(map(is_node, value.values())))
 
 
-def _made(value: dict[str, Any], allow: list[str]) -> Any:
-    if _is_node(value):
+def _instantiate_all(value: dict[str, Any], allow: list[str]) -> Any:
+    if is_node(value):
         return instantiate(value, allow)
     return {name: instantiate(node, allow) for name, node in value.items()}
-
-
-def _is_node(value: Any) -> bool:
-    return isinstance(value, dict) and "_target_" in value

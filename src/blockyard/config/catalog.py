@@ -1,7 +1,7 @@
-"""What there is to choose from: the files on disk are the registry.
+"""The choices of every config group: the files on disk are the registry.
 
-Everything here is read from the tree (`conf/` and the mechanism files' docstrings, by `ast`), so
-that `list`, `--help` and completion answer without importing torch.
+Everything is read from `conf/` and from the docstrings of the mechanisms' files (by `ast`), so that `list`, `--help`
+and completion answer without importing torch.
 """
 
 from __future__ import annotations
@@ -11,25 +11,56 @@ import importlib.util
 import re
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).resolve().parents[1]
-# Groups of conf/ that are no part of a run: who runs the cells of a sweep changes nothing of them.
-BESIDE = ("executor",)
+# Groups of conf/ that are not part of a run: what executes the cells of a sweep does not change their results.
+OUTSIDE_RUN = ("executor",)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One YAML of one family, with what its mechanism's docstring says of it."""
+    """One YAML of one family, described by the docstring of its class's module."""
 
     family: str
     name: str
     path: Path
-    target: str | None  # dotted name of the class, where the YAML has one
-    summary: str  # one line
-    source: str  # the paper, or ""
+
+    @cached_property
+    def target(self) -> str | None:
+        """The dotted name of the class; None where the YAML names none."""
+        match = re.search(r"^_target_: *([\w.]+)", self._text, re.MULTILINE)
+        return match.group(1) if match else None
+
+    @cached_property
+    def summary(self) -> str:
+        """One line: the YAML's first comment, which tells YAMLs of one class apart, or the docstring's first line."""
+        return self._comments[0] if self._comments else self._docstring.partition("\n")[0]
+
+    @cached_property
+    def source(self) -> str:
+        """The paper, or ""."""
+        return section(self._docstring or "\n".join(self._comments), "Source")
+
+    @property
+    def options(self) -> list[str]:
+        """The options that the YAML names at its top level."""
+        return re.findall(r"^([a-z]\w*):", self._text, re.MULTILINE)
+
+    @cached_property
+    def _text(self) -> str:
+        return self.path.read_text(encoding="utf-8")
+
+    @cached_property
+    def _docstring(self) -> str:
+        return docstring(self.target) if self.target else ""
+
+    @cached_property
+    def _comments(self) -> list[str]:
+        lines = self._text.splitlines()
+        return [line[1:].strip() for line in lines if line.startswith("#") and "@package" not in line]
 
 
 def conf_dir() -> Path:
@@ -37,28 +68,34 @@ def conf_dir() -> Path:
     for folder in (PACKAGE / "conf", PACKAGE.parents[1] / "conf"):
         if (folder / "config.yaml").is_file():
             return folder
-    raise FileNotFoundError(f"no conf/ beside {PACKAGE} nor inside it; is the installation complete?")
+    raise FileNotFoundError(f"no conf/ beside or inside {PACKAGE}; the installation is incomplete")
+
+
+@cache
+def default_choices() -> dict[str, str | None]:
+    """The default choice of each family; None for experiment and preset."""
+    defaults = content(conf_dir() / "config.yaml")["defaults"]
+    return {family: name for entry in defaults if isinstance(entry, dict) for family, name in entry.items()}
 
 
 @cache
 def families() -> tuple[str, ...]:
-    """The config groups, in the order of the defaults list of `config.yaml`."""
-    defaults = content(conf_dir() / "config.yaml")["defaults"]
-    return tuple(key for entry in defaults if isinstance(entry, dict) for key in entry)
+    """The config groups of a run, in the order of the defaults list of `config.yaml`."""
+    return tuple(default_choices())
 
 
 def groups() -> tuple[str, ...]:
-    """Everything there is a choice in: the families of a run, then what is beside it."""
-    return (*families(), *BESIDE)
+    """Every config group: the families of a run, then those outside it."""
+    return (*families(), *OUTSIDE_RUN)
 
 
-def choices(family: str, extra: tuple[Path, ...] = ()) -> dict[str, Choice]:
-    """Every choice of a family, by name; `extra` are a user's own config folders."""
-    found: dict[str, Choice] = {}
-    for root in (conf_dir(), *extra):
+def choices(family: str, folders: tuple[Path, ...] = ()) -> dict[str, Choice]:
+    """Every choice of a family, by name; `folders` are the user's own config folders."""
+    result: dict[str, Choice] = {}
+    for root in (conf_dir(), *folders):
         for path in sorted((root / family).glob("*.yaml")):
-            found.setdefault(path.stem, _read(family, path))
-    return found
+            result.setdefault(path.stem, Choice(family, path.stem, path))
+    return result
 
 
 def docstring(target: str) -> str:
@@ -71,12 +108,12 @@ def docstring(target: str) -> str:
 def _docstring(path: Path, _stamp: tuple[int, ...]) -> str:
     try:
         return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    except (SyntaxError, ValueError):  # one broken file of a user's does not hide the others
+    except (SyntaxError, ValueError):  # one broken file of the user's does not hide the others
         return ""
 
 
 def content(path: Path) -> Any:
-    """What a YAML file holds; it is read anew after it has changed only. Raises yaml.YAMLError."""
+    """The content of a YAML file, parsed again only after the file has changed. Raises yaml.YAMLError."""
     return deepcopy(_content(path, _stamp(path)))
 
 
@@ -88,9 +125,9 @@ def _content(path: Path, _stamp: tuple[int, ...]) -> Any:
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """What differs after a file has been written again."""
-    found = path.stat()
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size
+    """Numbers that change when a file is written."""
+    status = path.stat()
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
 def section(text: str, heading: str) -> str:
@@ -99,19 +136,8 @@ def section(text: str, heading: str) -> str:
     return " ".join(match.group(1).split()) if match else ""
 
 
-def _read(family: str, path: Path) -> Choice:
-    text = path.read_text(encoding="utf-8")
-    target = re.search(r"^_target_: *([\w.]+)", text, re.MULTILINE)
-    dotted = target.group(1) if target else None
-    doc = docstring(dotted) if dotted else ""
-    comments = [line[1:].strip() for line in text.splitlines() if line.startswith("#") and "@package" not in line]
-    # Several YAMLs may share one class (trainers): a comment at the top then tells them apart.
-    summary = comments[0] if comments else doc.partition("\n")[0]
-    return Choice(family, path.stem, path, dotted, summary, section(doc or "\n".join(comments), "Source"))
-
-
 def _module_file(module: str) -> Path | None:
-    """The file of a dotted module, found without running any of its packages' code."""
+    """The file of a dotted module, located without running code of its packages."""
     top, *rest = module.split(".")
     spec = importlib.util.find_spec(top) if top else None
     if spec is None:
@@ -125,8 +151,3 @@ def _module_file(module: str) -> Path | None:
     if not roots and not rest and spec.origin:
         return Path(spec.origin)
     return None
-
-
-def keys(choice: Choice) -> list[str]:
-    """The options that a choice's YAML names at its top level."""
-    return re.findall(r"^([a-z]\w*):", choice.path.read_text(encoding="utf-8"), re.MULTILINE)

@@ -1,49 +1,73 @@
-"""What a config's model weighs, on the meta device: parameters, and FLOPs of a forward pass.
+"""The size of a config's model, counted on the meta device: parameters, and FLOPs of a forward pass.
 
-Source: FLOPs as `engine.cost_card` counts them, two per multiply-add of every matmul, convolution and attention.
+FLOPs are two for each multiply-add of every matmul, convolution and attention, as `ops.flops` counts them.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from blockyard.config.build import CONTRACTS, Components
+from blockyard.contracts import Context
+from blockyard.model._example_batch import example
 from blockyard.ops.flops import counter
 
-# What a model is made of; the optimizer and its schedule have no say.
+# The families that a model is made of; the optimizer and its schedule have no effect on its size.
 OF_MODEL = tuple(family for family in CONTRACTS if family not in ("optimizer", "schedule"))
+
+
+def count_parameters(model: nn.Module) -> int:
+    """The number of trainable parameters."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def flops_by_module(model: nn.Module, ctx: Context) -> dict[str, int]:
+    """FLOPs of one forward pass of one full sample, by path of the module; "" is the whole model.
+
+    model: on the meta device; a forward pass of a real one works as well
+    ctx: the Context that the model was built from, which says what it is called with
+    """
+    full = replace(ctx, tokens=replace(ctx.tokens, variable=False))
+    device = next((parameter.device for parameter in model.parameters()), torch.device("meta"))
+    with torch.no_grad(), counter() as counted:
+        model.eval()(**example(full, device))
+    root = type(model).__name__
+    by_path = {path: sum(ops.values()) for path, ops in counted.get_flop_counts().items()}
+    inside = {path.removeprefix(f"{root}."): n for path, n in by_path.items() if path.startswith(f"{root}.")}
+    return {"": int(counted.get_total_flops()), **inside}
 
 
 @dataclass
 class ModelSizes:
-    """Weighs configs and remembers what it weighed.
+    """Measures configs and caches the results.
 
-    failed: (config's model, what) -> why it could not be weighed
+    failed: (model of the config, what) -> why it could not be measured
     """
 
     failed: dict[tuple[str, str], str] = field(default_factory=dict)
-    _weights: dict[tuple[str, str], int | None] = field(default_factory=dict)
+    _sizes: dict[tuple[str, str], int | None] = field(default_factory=dict)
 
-    def weigh(self, config: dict[str, Any], what: str) -> int | None:
-        """`params`: the numbers that are learned; `flops`: of one forward pass of a full sample.
+    def measure(self, config: dict[str, Any], what: str) -> int | None:
+        """`params`: the trainable parameters; `flops`: those of one forward pass of a full sample.
 
-        A vocabulary that is learned from the data counts as large as it may become. None where the model
-        cannot be built, or needs real tensors to run; `why` then says what went wrong.
+        A vocabulary that is learned from the data counts as large as it may become. None where the model cannot be
+        built or needs real tensors to run; `why` then says what went wrong.
         """
         key = model_key(config), what
-        if key not in self._weights:
+        if key not in self._sizes:
             try:
-                self._weights[key] = {"params": _parameters, "flops": _flops}[what](Components(config))
-            except Exception as error:  # a width that does not divide; one's own component may fail in any way
-                self._weights[key], self.failed[key] = None, describe_error(error)
-        return self._weights[key]
+                self._sizes[key] = {"params": _parameters, "flops": _flops}[what](Components(config))
+            except Exception as error:  # a width that does not divide; a user's own component may fail in any way
+                self._sizes[key], self.failed[key] = None, describe_error(error)
+        return self._sizes[key]
 
     def why(self, config: dict[str, Any], what: str) -> str | None:
-        """Why a config could not be weighed, or None."""
+        """Why a config could not be measured, or None."""
         return self.failed.get((model_key(config), what))
 
 
@@ -57,17 +81,9 @@ def model_key(config: dict[str, Any]) -> str:
     return json.dumps([config.get("allow"), *(config.get(family) for family in OF_MODEL)], sort_keys=True)
 
 
-def _parameters(plan: Components) -> int:
-    return sum(p.numel() for p in plan.meta_model().parameters() if p.requires_grad)
+def _parameters(components: Components) -> int:
+    return count_parameters(components.meta_model())
 
 
-def _flops(plan: Components) -> int:
-    model, ctx = plan.meta_model(), plan.context()
-    with torch.device("meta"):
-        if ctx.tokens.vocabulary:
-            inputs = torch.zeros(1, ctx.tokens.max_len, dtype=torch.long)
-        else:
-            inputs = torch.zeros(1, *ctx.data.shape)
-    with torch.no_grad(), counter() as counted:
-        model.eval()(inputs)
-    return int(counted.get_total_flops())
+def _flops(components: Components) -> int:
+    return flops_by_module(components.meta_model(), components.context())[""]

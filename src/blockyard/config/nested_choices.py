@@ -1,8 +1,8 @@
-"""Nodes that a class takes by name, filled in from the choices of that name.
+"""Options that a class fills by name: `token_mixer.pattern=[conv,attention]` brings the YAMLs of conv and attention.
 
-A class says so in `draws`: {"members": ("token_mixer", "pattern")} fills its option `members` with a node for each
-name in its option `pattern`: that choice of token_mixer, under the options that are given for it. A name that is no
-choice and holds no node is left to the class to refuse.
+A class declares them in `nested_choices`: {"members": ("token_mixer", "pattern")} fills its option `members` with one
+node for each name in its option `pattern`: the token_mixer of that name, under any options that the config sets for
+it. A name that is neither a choice nor a node of `members` is left in place, and reported by `unknown_names`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from blockyard.config import catalog
-from blockyard.config.overrides import nodes
-from blockyard.config.schema import allowed, locate, options
+from blockyard.config import catalog, tree
+from blockyard.config.schema import options
+from blockyard.config.targets import allowed, locate
 from blockyard.contracts import Issue
 from blockyard.errors import near
 
 
-class Drawer(NamedTuple):
-    """A node whose class draws others: which option it fills, from which family, by the names in which option."""
+class NestedChoices(NamedTuple):
+    """A node with an option that is filled by name.
+
+    key: of the node; option: the one that is filled; family: of the choices; names: the option that lists them
+    """
 
     key: str
     node: dict[str, Any]
@@ -27,44 +30,47 @@ class Drawer(NamedTuple):
     family: str
     names: str
 
+    def requested(self) -> list[str] | None:
+        """The names that are listed; None where a value has the wrong type, which `check` reports."""
+        default = options(locate(str(self.node["_target_"])))[self.names].default
+        names = self.node.get(self.names, default)
+        by_name = self.node.get(self.option, {})
+        return list(map(str, names)) if isinstance(names, list | tuple) and isinstance(by_name, dict) else None
 
-def drawers(config: dict[str, Any]) -> list[Drawer]:
-    """Every node of a config whose class draws others."""
-    found = []
-    for key, node in nodes(config):
+
+def nested_choices(config: dict[str, Any]) -> list[NestedChoices]:
+    """Every option of a config that is filled by name."""
+    collected = []
+    for key, node in tree.nodes(config):
         target = str(node["_target_"])
         if allowed(target, list(config.get("allow") or [])):
             try:
-                draws = getattr(locate(target), "draws", {})
+                declared = getattr(locate(target), "nested_choices", {})
             except ValueError:
-                continue  # the check says so
-            found += [Drawer(key, node, option, family, names) for option, (family, names) in draws.items()]
-    return found
+                continue  # `check` reports it
+            collected += [NestedChoices(key, node, option, *source) for option, source in declared.items()]
+    return collected
 
 
 def unknown_names(config: dict[str, Any], folders: tuple[Path, ...] = ()) -> Iterator[Issue]:
-    """One issue per name that is neither a choice of the family nor a node given beside it."""
-    for key, node, option, family, names in drawers(config):
-        nodes_by_name = node.get(option)
-        requested = node.get(names, options(locate(str(node["_target_"])))[names].default)
-        if not isinstance(nodes_by_name, dict) or not isinstance(requested, list | tuple):
-            continue  # the wrong type is reported elsewhere
-        known = catalog.choices(family, folders)
-        for name in dict.fromkeys(map(str, requested)):
-            if name not in known and name not in nodes_by_name:
-                text = f"{name!r} is neither a {family} nor one of {key}.{option}"
-                yield Issue(f"{key}.{names}", text, near(name, known) or [f"`blockyard list {family}`"])
+    """One issue for each listed name that is neither a choice of the family nor a node of the option."""
+    for nested in nested_choices(config):
+        by_name, choices = nested.node.get(nested.option), catalog.choices(nested.family, folders)
+        for name in dict.fromkeys(nested.requested() or []):
+            if isinstance(by_name, dict) and name not in choices and name not in by_name:
+                text = f"{name!r} is neither a {nested.family} nor one of {nested.key}.{nested.option}"
+                see = f"`blockyard list {nested.family}`"
+                yield Issue(f"{nested.key}.{nested.names}", text, near(name, choices), see)
 
 
-def draw(config: dict[str, Any], folders: tuple[Path, ...] = ()) -> None:
-    """Fill in what is drawn, in place; `folders` are a user's own config folders."""
-    for _, node, option, family, names in drawers(config):
-        wanted = node.get(names, options(locate(str(node["_target_"])))[names].default)
-        held = node.setdefault(option, {})
-        if not isinstance(held, dict) or not isinstance(wanted, list | tuple):
-            continue  # the check says so
-        known = catalog.choices(family, folders)
-        for name in map(str, wanted):
-            given = held.get(name, {})
-            if name in known and isinstance(given, dict) and "_target_" not in given:
-                held[name] = {**(catalog.content(known[name].path) or {}), **given}
+def fill(config: dict[str, Any], folders: tuple[Path, ...] = ()) -> None:
+    """Fill in the nested choices in place; `folders` are the user's own config folders."""
+    for nested in nested_choices(config):
+        names = nested.requested()
+        if names is None:
+            continue
+        by_name, choices = nested.node.setdefault(nested.option, {}), catalog.choices(nested.family, folders)
+        for name in names:
+            node = by_name.get(name, {})
+            if name in choices and isinstance(node, dict) and not tree.is_node(node):
+                by_name[name] = {**(catalog.content(choices[name].path) or {}), **node}

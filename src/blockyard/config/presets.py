@@ -1,9 +1,9 @@
 """Presets: named models, each a list of choices and options, over any data.
 
-A preset names every part of a model, its tokenizer, head and objective too, so that `data=code preset=llama`
-is a whole command. What the command line names wins over it, and an experiment keeps what belongs to its data
-(tokenizer, head, objective), so that `experiment=vit_digits preset=llama` changes the model and not the task.
-Where a choice of the preset is replaced so, the options that it gives that choice go with it.
+A preset names every part of a model, its tokenizer, head and objective included, so that `data=code preset=llama`
+is a complete command. What the command line names takes precedence, and an experiment keeps what belongs to its data
+(tokenizer, head, objective): `experiment=vit_digits preset=llama` changes the model and not the task.
+Where a choice of the preset is replaced in this way, the options that the preset sets for it do not apply.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ TASK = ("tokenizer", "head", "objective")
 
 
 def expand(groups: Sequence[str], folders: tuple[Path, ...] = ()) -> tuple[list[str], list[str]]:
-    """The choices (`family=name`) of a command line with those that an experiment keeps; and the families whose
-    choice is not the preset's any more.
+    """The choices (`family=name`) of a command line with those that an experiment keeps, and the families whose
+    choice is no longer the preset's.
     """
-    chosen = dict(word.split("=", 1) for word in groups)
-    name, experiment = chosen.get(FAMILY), chosen.get("experiment")
-    if not _is_named(name):
+    chosen = dict(group.split("=", 1) for group in groups)
+    preset, experiment = chosen.get(FAMILY), chosen.get("experiment")
+    if not _is_named(preset):
         return list(groups), []
-    said = choices(FAMILY, str(name), folders)
-    held = choices("experiment", str(experiment), folders) if _is_named(experiment) else {}
-    kept = {family: held[family] for family in TASK if family in held and family not in chosen}
-    replaced = [family for family, choice in said.items() if (chosen | kept).get(family, choice) != choice]
-    return [*groups, *(f"{family}={choice}" for family, choice in kept.items())], replaced
+    of_preset = choices(FAMILY, str(preset), folders)
+    of_experiment = choices("experiment", str(experiment), folders) if _is_named(experiment) else {}
+    kept = {family: of_experiment[family] for family in TASK if family in of_experiment and family not in chosen}
+    replaced = [family for family, name in of_preset.items() if (chosen | kept).get(family, name) != name]
+    return [*groups, *(f"{family}={name}" for family, name in kept.items())], replaced
 
 
 def choices(group: str, name: str, folders: tuple[Path, ...] = ()) -> dict[str, str]:
-    """The families that the defaults list of a YAML overrides, with their choices; a neighbour's come first."""
+    """The choices that the defaults list of a YAML overrides, by family; those of a YAML it builds on come first."""
     import yaml
 
-    found: dict[str, str] = {}
     choice = catalog.choices(group, folders).get(name)
     if choice is None:
-        return found
+        return {}
     try:
         entries = (catalog.content(choice.path) or {}).get("defaults") or []
     except (yaml.YAMLError, AttributeError):
-        return found  # Hydra says what is wrong with it
+        return {}  # Hydra says what is wrong with it
+    result: dict[str, str] = {}
     for entry in entries:
         if isinstance(entry, str) and entry not in ("_self_", name):
-            found |= choices(group, entry, folders)
+            result |= choices(group, entry, folders)
         elif isinstance(entry, dict):
-            found |= {str(key).removeprefix("override /"): str(value) for key, value in entry.items()}
-    return found
+            result |= {str(key).removeprefix("override /"): str(value) for key, value in entry.items()}
+    return result
 
 
 def _is_named(name: str | None) -> bool:

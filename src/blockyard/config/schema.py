@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 import re
@@ -19,7 +18,6 @@ from blockyard.contracts import CountOrZero
 
 REQUIRED = object()
 RESERVED = ("_target_", "_partial_")
-OURS = ("blockyard", "torch", "pytorch_lightning", "torchmetrics", "timm", "transformers")
 
 
 class Root:
@@ -86,28 +84,6 @@ class Option:
             return value
         adapter = _adapter(self.annotation)
         return value if adapter is None else adapter.validate_json(json.dumps(value), strict=True)
-
-
-def allowed(target: str, allow: list[str]) -> bool:
-    """Whether `_target_` may name this: a dotted name whose first word is an allowed package."""
-    return bool(re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", target)) and target.split(".")[0] in (*OURS, *allow)
-
-
-def locate(target: str) -> type:
-    """The class of an allowed dotted name. Raises ValueError where there is no such class.
-
-    Only classes pass: functions such as `torch.load` are no components, whatever their package.
-    """
-    module, _, name = target.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"there is no {target} ({error})") from error
-    except Exception as error:  # a user's module may fail in any way while it is imported
-        raise ValueError(f"{module} cannot be imported ({type(error).__name__}: {error})") from error
-    if not inspect.isclass(found):
-        raise ValueError(f"{target} is a {type(found).__name__}, not a class")
-    return found
 
 
 @cache

@@ -1,11 +1,11 @@
-"""Solving a model's size for a budget: the width, depth or expansion that comes nearest to it.
+"""Solves a model's size for a budget: the width, depth or expansion that comes nearest to it.
 
-    blockyard train match.params=1.2e6                 # model.dim is solved for
+    blockyard train match.params=1.2e6                 # solves model.dim
     blockyard check match.flops=5e7 match.by=depth     # model.depth; by=expansion: that of the channel mixer,
                                                        # or of the token mixer where the other has none
 
-The solved size is what a config holds and a run freezes; what is left over, because sizes are whole, is
-recorded. Sweeps solve each arm for the weight of their baseline with the same search.
+The solved size is what a config holds and a run freezes. Sizes are whole, so what is missed is recorded. Sweeps use
+the same search to match the size of each arm to that of their baseline.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from blockyard.config.targets import locate
+
 if TYPE_CHECKING:
     from blockyard.config.model_size import ModelSizes
     from blockyard.contracts import Issue
 
-KEY = "match"  # of the config; taken out once it is solved
+KEY = "match"  # of the config; removed once it is solved
 BUDGETS = {"params": "parameters", "flops": "FLOPs per sample"}
 KEYS = (*BUDGETS, "by")
 # The options of each size; the first that the config has is solved for.
@@ -29,21 +31,24 @@ SIZES = {
     "expansion": ("channel_mixer.expansion", "token_mixer.expansion"),
 }
 LARGEST = {"dim": 65_536, "depth": 1_024, "expansion": 1_048_576}
-FAR = 2.0  # times a budget; a size that misses it by more has not met it
-_GAP = 8  # sizes that are tried to find one that a model can be built with
+MAX_FACTOR = 2.0  # a size whose count is further from the budget than this factor is refused
+_GAP = 8  # neighbouring sizes that are tried to find one that a model can be built with
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What is solved for: the option at `key`, in whole numbers n that stand for n times `unit`."""
+    """The size that is solved for: the option at `key`, in whole numbers n that stand for n times `unit`.
+
+    current: the n nearest to the config's own value
+    """
 
     by: str
     key: str  # dotted
     unit: float
-    own: int  # the n nearest to what the config says
+    current: int
 
     def value(self, n: int) -> int | float:
-        """What the option is for n."""
+        """The option's value for n."""
         return round(n * self.unit, 6) if self.by == "expansion" else n * int(self.unit)
 
     def put(self, config: dict[str, Any], n: int) -> dict[str, Any]:
@@ -53,48 +58,46 @@ class Axis:
 
 
 def axis(config: dict[str, Any], by: str = "dim") -> Axis | None:
-    """Widths go in multiples of the heads, expansions in hidden channels, as many as the mixer takes at a time.
+    """The size to solve for, or None where the config has none.
 
-    None where the config has no such size.
+    Widths are multiples of the number of heads; expansions go in hidden channels, as many as the mixer needs at a time.
     """
-    from blockyard.config.schema import locate
-
     dim = config["model"].get("dim")
     for key in SIZES[by] if isinstance(dim, int) else ():
         family, _, name = key.partition(".")
-        now = config[family].get(name)
-        if isinstance(now, bool) or not isinstance(now, int | float):
+        current = config[family].get(name)
+        if isinstance(current, bool) or not isinstance(current, int | float):
             continue
         if by == "expansion":
             unit = getattr(locate(config[family]["_target_"]), "hidden_multiple", 1) / dim
         else:
             unit = int(config["model"].get("heads") or 1) if by == "dim" else 1
-        return Axis(by, key, unit, max(1, round(now / unit)))
+        return Axis(by, key, unit, max(1, round(current / unit)))
     return None
 
 
-def nearest(config: dict[str, Any], what: str, target: int, scales: ModelSizes, along: Axis) -> tuple[int, int] | None:
-    """The n along an axis that weighs nearest to the target, and its weight; None where no model can be built."""
-    search = _Search(lambda n: scales.weigh(along.put(config, n), what), target, LARGEST[along.by] / along.unit)
-    found = search.solve(along.own)
-    weight = None if found is None else search.known[found]
-    return None if found is None or weight is None else (found, weight)
+def nearest(config: dict[str, Any], what: str, target: int, sizes: ModelSizes, along: Axis) -> tuple[int, int] | None:
+    """The n along an axis whose count is nearest to the target, and its count; None where no model can be built."""
+    search = _Search(lambda n: sizes.measure(along.put(config, n), what), target, LARGEST[along.by] / along.unit)
+    n = search.solve(along.current)
+    count = None if n is None else search.counts[n]
+    return None if n is None or count is None else (n, count)
 
 
-def solve(config: dict[str, Any], given: Collection[str], issues: list[Issue]) -> dict[str, Any]:
-    """Take `match` out of a complete config and put the solved size in; the record of it, {} where none is asked.
+def solve(config: dict[str, Any], overridden: Collection[str], issues: list[Issue]) -> dict[str, Any]:
+    """Take `match` out of a complete config and put the solved size in; returns the record, {} without `match`.
 
-    given: the keys of the command line, which must not name the size that is solved for
-    Returns {by, over, target, value, off, size, vocabulary}; a problem becomes an issue. A vocabulary that is
-    learned from the data is counted as large as it may become.
+    overridden: the keys of the command line, which must not name the size that is solved for
+    The record is {by, over, target, value, off, size, vocabulary}; a problem becomes an issue. A vocabulary that is
+    learned from the data counts as large as it may become.
     """
-    asked = config.pop(KEY, None) or {}
-    if issues or not asked:
+    match = config.pop(KEY, None) or {}
+    if issues or not match:
         return {}
-    budgets = {what: asked[what] for what in BUDGETS if asked.get(what) is not None}
-    by = asked.get("by") or "dim"
+    budgets = {what: match[what] for what in BUDGETS if match.get(what) is not None}
+    by = match.get("by") or "dim"
     along = axis(config, by) if by in SIZES and isinstance(config.get("model"), dict) else None
-    problems = list(_problems(asked, budgets, given, along))
+    problems = _problems(match, budgets, overridden, along)
     issues += problems
     if problems or not budgets:
         return {}
@@ -102,97 +105,100 @@ def solve(config: dict[str, Any], given: Collection[str], issues: list[Issue]) -
     from blockyard.config.model_size import ModelSizes
     from blockyard.contracts import Issue
 
-    (what, target), scales = next(iter(budgets.items())), ModelSizes()
+    (what, budget), sizes = next(iter(budgets.items())), ModelSizes()
     key = f"{KEY}.{what}"
     if along is None:
-        there = [f"{KEY}.by={each}" for each in SIZES if axis(config, each) is not None]
-        issues.append(Issue(key, f"there is no {' or '.join(SIZES[by])} to solve for here", there))
+        others = [f"{KEY}.by={other}" for other in SIZES if axis(config, other) is not None]
+        issues.append(Issue(key, f"the config has no {' or '.join(SIZES[by])} to solve for", others))
         return {}
-    target = round(target)
-    found = nearest(config, what, target, scales, along)
-    if found is None:
-        why = scales.why(along.put(config, along.own), what)
-        issues.append(Issue(key, f"no model can be built near {along.key}={along.value(along.own)} ({why})"))
+    target = round(budget)
+    solved = nearest(config, what, target, sizes, along)
+    if solved is None:
+        why = sizes.why(along.put(config, along.current), what)
+        issues.append(Issue(key, f"no model can be built near {along.key}={along.value(along.current)} ({why})"))
         return {}
-    size, weight = along.value(found[0]), found[1]
-    if not target / FAR <= weight <= target * FAR:
-        problem = f"{target:,} {BUDGETS[what]} are out of reach by {along.key}; the nearest is {size:g}: {weight:,}"
-        issues.append(Issue(key, problem, [f"{key}={weight}"]))
+    size, count = along.value(solved[0]), solved[1]
+    if not target / MAX_FACTOR <= count <= target * MAX_FACTOR:
+        problem = f"{target:,} {BUDGETS[what]} are out of reach by {along.key}; the nearest is {size:g}: {count:,}"
+        issues.append(Issue(key, problem, [f"{key}={count}"]))
         return {}
-    config.update(along.put(config, found[0]))
-    record = {"by": what, "over": along.key, "target": target, "value": weight, "off": weight / target - 1}
+    config.update(along.put(config, solved[0]))
+    record = {"by": what, "over": along.key, "target": target, "value": count, "off": count / target - 1}
     return record | {"size": size, "vocabulary": Components(config).tokens().vocabulary}
 
 
-def told(record: dict[str, Any]) -> str:
-    """What was solved, and what is left over, in one line."""
-    symbols = f", counted with {record['vocabulary']:,} symbols" if record["vocabulary"] else ""
+def describe_match(record: dict[str, Any]) -> str:
+    """The size that was solved for, and how far its count is from the budget, in one line."""
+    vocabulary = f", counted with a vocabulary of {record['vocabulary']:,}" if record["vocabulary"] else ""
     return (
         f"{record['target']:,} {BUDGETS[record['by']]} by {record['over']}={record['size']:g}: "
-        f"{record['value']:,}, {record['off']:+.2%}{symbols}"
+        f"{record['value']:,}, {record['off']:+.2%}{vocabulary}"
     )
 
 
 def _problems(
-    asked: dict[str, Any], budgets: dict[str, Any], given: Collection[str], along: Axis | None
+    match: dict[str, Any], budgets: dict[str, Any], overridden: Collection[str], along: Axis | None
 ) -> list[Issue]:
     from blockyard.contracts import Issue
 
-    found = []
-    by = asked.get("by") or "dim"
+    issues = []
+    by = match.get("by") or "dim"
     if by not in SIZES:
-        found.append(Issue(f"{KEY}.by", f"{by!r} is no size to solve for", list(SIZES)))
+        issues.append(Issue(f"{KEY}.by", f"unknown size {by!r}", list(SIZES)))
     if len(budgets) > 1:
-        found.append(Issue(KEY, "one size cannot meet two budgets; give params or flops"))
-    if asked.get("by") not in (None, "dim") and not budgets:
-        found.append(Issue(f"{KEY}.by", "has a say only beside match.params or match.flops"))
+        issues.append(Issue(KEY, "one size cannot meet two budgets; set params or flops"))
+    if match.get("by") not in (None, "dim") and not budgets:
+        issues.append(Issue(f"{KEY}.by", "has an effect only beside match.params or match.flops"))
     for what, value in budgets.items():
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or value < 1:
-            found.append(Issue(f"{KEY}.{what}", f"{value!r} is no number of {BUDGETS[what]}", [f"{KEY}.{what}=1.2e6"]))
-    if budgets and along is not None and along.key in given:
-        found.append(Issue(along.key, f"is solved for by {KEY}; leave one of them out"))
-    return found
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value) or value < 1:
+            text = f"invalid value {value!r}: expected a number of {BUDGETS[what]} >= 1"
+            issues.append(Issue(f"{KEY}.{what}", text, [f"{KEY}.{what}=1.2e6"]))
+    if budgets and along is not None and along.key in overridden:
+        issues.append(Issue(along.key, f"is solved for by {KEY}; leave one of them out"))
+    return issues
 
 
 @dataclass
 class _Search:
-    """The search for a whole number; what a model weighs grows with its size."""
+    """A search over whole numbers n for the count nearest to a target; counts grow with n.
 
-    weigh: Callable[[int], int | None]
+    count: of the model of size n, None where it cannot be built; largest: the largest n
+    """
+
+    count: Callable[[int], int | None]
     target: int
-    most: float
-    known: dict[int, int | None] = field(default_factory=dict)
+    largest: float
+    counts: dict[int, int | None] = field(default_factory=dict)
 
-    def weight(self, n: int) -> int | None:
-        if n not in self.known:
-            self.known[n] = self.weigh(n)
-        return self.known[n]
-
-    def solve(self, own: int) -> int | None:
-        """The nearest number; None where no model can be built near `own`."""
-        low = high = self._built(own, 1, own + _GAP)
+    def solve(self, start: int) -> int | None:
+        """The nearest number; None where no model can be built near `start`."""
+        low = high = self._buildable(start, 1, start + _GAP)
         if low is None or high is None:
             return None
-        while self._over(low) and (less := self._built(int(low / 1.4), 1, low - 1)):
+        while self._over(low) and (less := self._buildable(int(low / 1.4), 1, low - 1)):
             low = less
-        while not self._over(high) and (more := self._built(int(high * 1.4), high + 1, int(self.most))):
+        while not self._over(high) and (more := self._buildable(int(high * 1.4), high + 1, int(self.largest))):
             high = more
         while high - low > 1:
-            middle = (low + high) // 2
-            candidate = self._built(middle, low + 1, high - 1)
-            if candidate is None:
+            middle = self._buildable((low + high) // 2, low + 1, high - 1)
+            if middle is None:
                 break
-            low, high = (low, candidate) if self._over(candidate) else (candidate, high)
-        tried = {n: abs(weight - self.target) for n, weight in self.known.items() if weight is not None}
-        return min(tried, key=lambda n: (tried[n], n))
+            low, high = (low, middle) if self._over(middle) else (middle, high)
+        off = {n: abs(count - self.target) for n, count in self.counts.items() if count is not None}
+        return min(off, key=lambda n: (off[n], n))
+
+    def _count(self, n: int) -> int | None:
+        if n not in self.counts:
+            self.counts[n] = self.count(n)
+        return self.counts[n]
 
     def _over(self, n: int) -> bool:
-        weight = self.weight(n)
-        return weight is not None and weight > self.target
+        count = self._count(n)
+        return count is not None and count > self.target
 
-    def _built(self, wanted: int, least: int, most: int) -> int | None:
-        """The nearest number, within bounds, that a model can be built with; a few are tried."""
-        wanted = min(max(wanted, least), most)
-        legal = range(max(least, wanted - _GAP), min(most, wanted + _GAP) + 1)
-        return next((n for n in sorted(legal, key=lambda n: abs(n - wanted)) if self.weight(n) is not None), None)
+    def _buildable(self, near: int, smallest: int, largest: int) -> int | None:
+        """The number nearest to `near`, within bounds, that a model can be built with; a few are tried."""
+        near = min(max(near, smallest), largest)
+        candidates = range(max(smallest, near - _GAP), min(largest, near + _GAP) + 1)
+        return next((n for n in sorted(candidates, key=lambda n: abs(n - near)) if self._count(n) is not None), None)

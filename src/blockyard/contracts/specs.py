@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
+from blockyard.errors import fold
+
 
 @dataclass(frozen=True)
 class DataSpec:
@@ -120,12 +122,18 @@ class Context:
 
 @dataclass
 class Issue:
-    """One problem of a config: where, what, and what would work."""
+    """One problem of a config: its key, what is wrong, and what would work.
+
+    legal: overrides that would work, the nearest first
+    see: what shows more: a command
+    """
 
     key: str
     text: str
     legal: list[str] = field(default_factory=list)
+    see: str = ""
 
     def __str__(self) -> str:
-        hint = f" (works: {', '.join(self.legal)})" if self.legal else ""
-        return f"{self.key}: {self.text}{hint}"
+        hints = [f"try {fold(self.legal)}"] if self.legal else []
+        hints += [f"see {self.see}"] if self.see else []
+        return f"{self.key}: {self.text}" + (f" ({'; '.join(hints)})" if hints else "")

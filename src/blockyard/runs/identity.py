@@ -18,6 +18,7 @@ import unicodedata
 from functools import lru_cache
 from typing import Any
 
+from blockyard.config.targets import TRUSTED_PACKAGES
 from blockyard.runs.redact import redact, redact_text
 
 # Naming, output location and logging of a run.
@@ -25,7 +26,6 @@ INCIDENTAL = frozenset(
     {"seed", "name", "tags", "outputs", "force", "allow", "logger", "executor", "experiment", "preset", "hydra"}
     | {"run", "resume", "group", "job_type", "notes"}
 )
-_PACKAGES = ("blockyard", "torch", "pytorch_lightning", "torchmetrics", "timm", "transformers")
 _WIRING = frozenset({"_partial_", "_recursive_", "_convert_"})
 _SLUG = 48
 
@@ -40,7 +40,7 @@ def semantic(config: dict[str, Any]) -> dict[str, Any]:
     """The part of `config` that changes what is computed, in canonical form."""
     # An identity must not reveal a secret, nor depend on the environment.
     config = redact(config, environment=False)
-    packages = (*_PACKAGES, *(config.get("allow") or ()))
+    packages = (*TRUSTED_PACKAGES, *(config.get("allow") or ()))
     kept = {key: _node(value, packages) for key, value in config.items() if key not in INCIDENTAL}
     return {key: value for key, value in kept.items() if value not in (None, {}, [])}
 

@@ -12,7 +12,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from blockyard.config import dotted
+from blockyard.config import tree
+from blockyard.config.override_grammar import parse_override
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import identity
@@ -96,8 +97,8 @@ def apply(
         if key in choices and isinstance(value, str):
             node, was = _choice(key, value, choices, frozen, config_dirs), f"{key} is {choices[key]}"
         else:
-            node, current = value, dotted.get(config, key)
-            if current is dotted.ABSENT:
+            node, current = value, tree.get(config, key)
+            if current is tree.ABSENT:
                 refused.append(f"{key} is not a setting of this run")
                 continue
             was = f"{key} is {_text(current)}"
@@ -124,9 +125,9 @@ def differences(folder: RunFolder, config: dict[str, Any]) -> str | None:
     ]
     keys = [f"trainer.{name}" for name in ("accelerator", "devices", "num_nodes", "strategy", "threads", "accumulate")]
     changed += [
-        f"{key} was {_text(dotted.get(folder.config, key))} and is {_text(dotted.get(config, key))}"
+        f"{key} was {_text(tree.get(folder.config, key))} and is {_text(tree.get(config, key))}"
         for key in keys
-        if dotted.get(folder.config, key) != dotted.get(config, key)
+        if tree.get(folder.config, key) != tree.get(config, key)
     ]
     return f"not bitwise equal to an uninterrupted run: {', '.join(changed)}" if changed else None
 
@@ -136,15 +137,12 @@ def _machine(host: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parse(overrides: Sequence[str]) -> dict[str, Any]:
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    parser, values = OverridesParser.create(), {}
+    values = {}
     for text in overrides:
         try:
-            override = parser.parse_override(text)
-        except HydraException as error:
-            raise UserError(f"{text!r} cannot be parsed ({str(error).splitlines()[0]}); write key=value") from error
+            override = parse_override(text)
+        except ValueError as error:
+            raise UserError(f"{text!r} cannot be parsed ({error}); write key=value") from error
         if override.is_sweep_override() or override.is_delete():
             raise UserError(f"{text!r}: resume takes one value per key")
         values[str(override.key_or_group)] = override.value()

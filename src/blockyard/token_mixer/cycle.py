@@ -35,7 +35,7 @@ class Cycle(TokenMixer):
         members: the mixers by name; filled in from the choices of token_mixer
     """
 
-    draws: ClassVar[dict[str, tuple[str, str]]] = {"members": ("token_mixer", "pattern")}
+    nested_choices: ClassVar[dict[str, tuple[str, str]]] = {"members": ("token_mixer", "pattern")}
 
     def __new__(  # type: ignore[misc]
         cls, ctx: Context, *, pattern: tuple[str, ...] = ("conv", "attention"), members: dict[str, Member]

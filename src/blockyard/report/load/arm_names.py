@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from blockyard.config import dotted
+from blockyard.config import tree
 from blockyard.runs.identity import semantic
 
 MAX_LENGTH = 72  # characters of a name
@@ -61,8 +61,8 @@ def factors(runs: Mapping[str, RunConfig]) -> dict[str, dict[str, Any]]:
             result[family] = dict(choices)
             inside = [key for key in inside if not key.endswith("_target_") and _varies_within(key, flat, choices)]
         for key in inside:
-            values = {name: dotted.get(run.config, key) for name, run in runs.items()}
-            result[key] = {name: value for name, value in values.items() if value is not dotted.ABSENT}
+            values = {name: tree.get(run.config, key) for name, run in runs.items()}
+            result[key] = {name: value for name, value in values.items() if value is not tree.ABSENT}
     return result
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from blockyard.config import dotted
+from blockyard.config import tree
 from blockyard.errors import UserError
 from blockyard.report.load.arm_names import RunConfig, choice_name, factors, format_value
 from blockyard.report.load.arms import ArmRuns
@@ -93,7 +93,7 @@ def averaged(settings: Sequence[Sequence[RunRecord]]) -> dict[str, dict[int, flo
 
 def value_of(run: RunConfig, key: str) -> Any:
     """Return the value of a dotted key, or the choice of a family."""
-    node = dotted.get(run.config, key, absent=None)
+    node = tree.get(run.config, key, absent=None)
     return choice_name(run, key) if isinstance(node, dict) and "_target_" in node else node
 
 

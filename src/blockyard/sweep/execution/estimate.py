@@ -176,7 +176,7 @@ class _RunSizes:
         """FLOPs of training one run of a variant; None where unknown."""
         if variant not in self._flops:
             config = self.plan.variants[variant].config
-            forward, samples = self.models.weigh(config, "flops"), self.samples(config)
+            forward, samples = self.models.measure(config, "flops"), self.samples(config)
             self._flops[variant] = None if forward is None or samples is None else 3.0 * forward * samples
         return self._flops[variant]
 

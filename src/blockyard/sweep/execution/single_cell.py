@@ -130,16 +130,6 @@ def _reasons(plan: SweepPlan, arm: str, setting: dict[str, Any]) -> list[str]:
     return reasons or [f"{setting} is not a setting of the file; its settings: {', '.join(settings)}"]
 
 
-def _parse(key: str, text: str) -> Any:
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    try:
-        return OverridesParser.create().parse_override(f"{key}={text}").value()
-    except HydraException as error:
-        raise UserError(f"cannot parse {key}={text} ({str(error).splitlines()[0]})") from error
-
-
 def _replay_for_agent(folder: RunFolder) -> None:
     """Log a finished run again: a W&B agent waits for the metrics of the run that it started."""
     if not os.environ.get("WANDB_SWEEP_ID"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from blockyard.config import catalog
+from blockyard.config.targets import locate
 from blockyard.errors import UserError, near
 from blockyard.sweep.executor.base import Executor
 
@@ -21,7 +22,7 @@ def build(name: str, overrides: dict[str, Any], workers: int | None = None) -> E
     workers: cells in parallel, where the executor has that option
     Raises UserError naming every option that is unknown or invalid, or the package that is missing.
     """
-    from blockyard.config.schema import RESERVED, locate
+    from blockyard.config.schema import RESERVED
     from blockyard.config.schema import options as options_of
 
     names = catalog.choices(FAMILY)

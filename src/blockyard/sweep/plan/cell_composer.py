@@ -1,12 +1,11 @@
-"""Composes and checks the configs of thousands of cells."""
+"""Composes and checks the configs of a sweep's cells."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blockyard.config.check_cache import CheckCache
-from blockyard.config.compose import Composed
-from blockyard.config.compose_many import Composer
+from blockyard.config.check import reasons
+from blockyard.config.compose import Composed, compose
 
 
 class CellComposer:
@@ -17,16 +16,16 @@ class CellComposer:
     """
 
     def __init__(self, config_dirs: Sequence[str] = (), *, elsewhere: bool = False) -> None:
-        self._composer = Composer(tuple(config_dirs))
-        self._checks = CheckCache(elsewhere)
+        self._config_dirs = tuple(config_dirs)
+        self._on_this_machine = not elsewhere
 
     def compose(self, overrides: Sequence[str]) -> Composed:
         """The config of these overrides, with its issues."""
-        return self._composer.compose(overrides)
+        return compose(overrides, self._config_dirs)
 
     def problems(self, composed: Composed) -> list[str]:
-        """Every reason why a config cannot run, in the words of `blockyard check`."""
-        return self._checks.reasons(composed)
+        """Every reason why a config cannot run, as `blockyard check` reports it."""
+        return reasons(composed, on_this_machine=self._on_this_machine)
 
     def checked(self, overrides: Sequence[str]) -> tuple[Composed, list[str]]:
         """The config of these overrides, and every reason why it cannot run."""

@@ -33,7 +33,7 @@ def solve_widths(
     composed = {name: compose(line) for name, line in overrides.items()}
     arms = {name: each.config for name, each in composed.items() if not each.issues}
     arms = {name: config for name, config in arms.items() if isinstance(config["model"].get("dim"), int)}
-    target = sizes.weigh(arms[baseline], quantity) if baseline in arms else None
+    target = sizes.measure(arms[baseline], quantity) if baseline in arms else None
     if target is None:
         return {}, {}
     widths: dict[str, int] = {}

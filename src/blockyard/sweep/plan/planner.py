@@ -190,7 +190,7 @@ class _Planner:
     def _mismatch(self, arm: str, config: dict[str, Any]) -> list[str]:
         """Why a setting would undo the match, where the file has one."""
         by = self.question.match
-        if not by or self.sizes.weigh(config, by) == self.matched["arms"][arm]["value"]:
+        if not by or self.sizes.measure(config, by) == self.matched["arms"][arm]["value"]:
             return []
         return [
             f"it changes the {matched_widths.QUANTITIES[by]} of {arm}, so the arms would no longer match; remove it"

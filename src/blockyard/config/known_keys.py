@@ -1,0 +1,90 @@
+"""Checks that a value override names an option that exists, or says which one was meant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from blockyard.config import catalog, size_matching, tree
+from blockyard.config.schema import RESERVED, Root, options
+from blockyard.config.targets import allowed, locate
+from blockyard.contracts import Issue
+from blockyard.errors import did_you_mean, fold, near
+
+
+@dataclass(frozen=True)
+class KnownKeys:
+    """The keys that overrides of one config may set.
+
+    config: composed of choices alone; choices: the name chosen in each family
+    allow: the packages that the command line allows; folders: the user's own config folders
+    """
+
+    config: dict[str, Any]
+    choices: dict[str, str | None]
+    allow: list[str]
+    folders: tuple[Path, ...] = ()
+
+    def issue(self, key: str, value: str) -> Issue | None:
+        """Why `key=value` cannot be set, or None where the key is an option."""
+        family, *rest = key.split(".")
+        if family in catalog.OUTSIDE_RUN:
+            return Issue(key, "is not part of a run; `blockyard sweep` takes it")
+        if not rest:
+            return None if key in options(Root) else self._unknown_root_key(key)
+        if family == size_matching.KEY:
+            legal = [f"{size_matching.KEY}.{name}" for name in size_matching.KEYS]
+            return None if key in legal else Issue(key, "unknown config key", legal)
+        if family not in catalog.families():
+            hint = did_you_mean(family, catalog.families())
+            return Issue(key, f"unknown config key; there is no family {family!r}{hint}", see="`blockyard list`")
+        return self._option_issue([family, *rest], value)
+
+    def _unknown_root_key(self, key: str) -> Issue:
+        everywhere = [f"{name}.{key}" for name, node in tree.nodes(self.config) if key in self._options(node)]
+        return Issue(key, "unknown config key", everywhere or near(key, [*options(Root), *catalog.families()]))
+
+    def _option_issue(self, path: list[str], value: str) -> Issue | None:
+        key, family = ".".join(path), path[0]
+        depth, node = tree.deepest_node(self.config, path)
+        if node is None:
+            return Issue(key, f"{family} has no such part", self._dot_hint(path, value) or self._parts(family))
+        rest = path[depth:]
+        if rest == ["_target_"]:
+            return None  # checked with the whole config
+        if not rest or rest[0] in RESERVED:
+            return Issue(key, "cannot be overridden")
+        legal = self._options(node)
+        if rest[0] in legal:
+            return None
+        prefix = ".".join(path[:depth])
+        hint = self._dot_hint(path, value) or [f"{prefix}.{name}" for name in near(rest[0], legal)]
+        has = f"it has {fold(legal)}" if legal else "it has none"
+        text = f"{prefix} ({node['_target_'].rsplit('.', 1)[-1]}) has no option {rest[0]!r}; {has}"
+        return Issue(key, text, hint, see=self._explain(family) if legal and depth == 1 else "")
+
+    def _explain(self, family: str) -> str:
+        return f"`blockyard explain {family}={self.choices[family]}`" if self.choices.get(family) else ""
+
+    def _options(self, node: dict[str, Any]) -> list[str]:
+        target = str(node["_target_"])
+        try:
+            return list(options(locate(target))) if allowed(target, self.allow) else []
+        except ValueError:
+            return []
+
+    def _parts(self, family: str) -> list[str]:
+        node = self.config.get(family)
+        return [f"{family}.{name}" for name in node] if isinstance(node, dict) else []
+
+    def _dot_hint(self, path: list[str], value: str) -> list[str]:
+        """What `position.rope=...` or `block.name=...` means: a dot written for the = of a choice."""
+        family, name = path[:2]
+        names = catalog.choices(family, self.folders)
+        choice = next((text for text in (value, name) if text in names), None)
+        if choice:
+            return [f"{family}={choice}"]
+        if name in catalog.families() and value in catalog.choices(name, self.folders):
+            return [f"{name}={value}"]
+        return [f"{family}={other}" for other in near(value, names)] if name in ("name", "type") else []

@@ -1,0 +1,41 @@
+"""`key=value` text, read with Hydra's grammar. Hydra's parser is called here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
+
+
+@lru_cache(maxsize=4096)
+def parse_override(text: str) -> Override:
+    """The override that a text stands for; callers must not change it. Raises ValueError with one line."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        return OverridesParser.create().parse_override(text)
+    except HydraException as error:
+        raise ValueError(str(error).splitlines()[0]) from error
+
+
+def parse_value(text: str) -> Any:
+    """The value of `text` behind a `=`: a number, text, true, null, a list or a mapping. Raises ValueError."""
+    override = parse_override(f"value={text}")
+    if override.is_sweep_override():
+        raise ValueError(f"{text!r} is several values; write [{text}] for a list")
+    return override.value()
+
+
+def parse_allow(text: str | None) -> list[str]:
+    """The packages that `allow=[first,second]` names; none where there is no text."""
+    parts = (text or "").strip("[]").split(",")
+    return [name for part in parts if (name := part.strip(" '\""))]
+
+
+def allowed_packages(overrides: Iterable[tuple[str, str]]) -> list[str]:
+    """The packages that (key, value) pairs of a command line allow."""
+    return parse_allow(next((value for key, value in overrides if key == "allow"), None))

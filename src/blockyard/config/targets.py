@@ -1,0 +1,32 @@
+"""What a `_target_` may name: classes of trusted packages, and of those that the command line allows."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+
+TRUSTED_PACKAGES = ("blockyard", "torch", "pytorch_lightning", "torchmetrics", "timm", "transformers")
+
+
+def allowed(target: str, allow: list[str]) -> bool:
+    """Whether `_target_` may name this: a dotted name inside a trusted or allowed package."""
+    dotted = re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", target)
+    return bool(dotted) and target.split(".")[0] in (*TRUSTED_PACKAGES, *allow)
+
+
+def locate(target: str) -> type:
+    """The class of an allowed dotted name. Raises ValueError where there is no such class.
+
+    Only classes pass: functions such as `torch.load` are no components, whatever their package.
+    """
+    module, _, name = target.rpartition(".")
+    try:
+        located = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"there is no {target} ({error})") from error
+    except Exception as error:  # a user's module may fail in any way while it is imported
+        raise ValueError(f"{module} cannot be imported ({type(error).__name__}: {error})") from error
+    if not inspect.isclass(located):
+        raise ValueError(f"{target} is a {type(located).__name__}, not a class")
+    return located

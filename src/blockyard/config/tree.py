@@ -1,0 +1,48 @@
+"""A config as a tree of nodes: look up dotted keys (`optimizer.lr`), walk over every node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+ABSENT = object()
+
+
+def get(config: Mapping[str, Any], key: str, absent: Any = ABSENT) -> Any:
+    """The value at a dotted key, or `absent` where the config has no such key."""
+    value: Any = config
+    for part in key.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return absent
+        value = value[part]
+    return value
+
+
+def is_node(value: Any) -> bool:
+    """Whether a value describes an object: a mapping with a `_target_`."""
+    return isinstance(value, dict) and "_target_" in value
+
+
+def nodes(tree: Any, prefix: str = "") -> list[tuple[str, dict[str, Any]]]:
+    """Every node with its dotted key, parents first."""
+    collected: list[tuple[str, dict[str, Any]]] = []
+    if isinstance(tree, dict):
+        if "_target_" in tree:
+            collected.append((prefix, tree))
+        for key, value in tree.items():
+            collected += nodes(value, f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(tree, list):
+        for index, value in enumerate(tree):
+            collected += nodes(value, f"{prefix}.{index}")
+    return collected
+
+
+def deepest_node(config: dict[str, Any], path: list[str]) -> tuple[int, dict[str, Any] | None]:
+    """The last node along a path of keys, and how many keys lead to it; (0, None) where there is none."""
+    deepest: tuple[int, dict[str, Any] | None] = (0, None)
+    value: Any = config
+    for depth, key in enumerate(path, start=1):
+        value = value.get(key) if isinstance(value, dict) else None
+        if is_node(value):
+            deepest = (depth, value)
+    return deepest
