@@ -108,7 +108,7 @@ def test_bad_options_say_what_is_expected(reader, text: str, expected: str) -> N
 def test_the_grammar_is_hydras() -> None:
     assert parse_override("+a.b=1").value() == 1
     assert parse_value("{a: [1, 2]}") == {"a": [1, 2]}
-    with pytest.raises(ValueError, match="^[^\n]*$"):
+    with pytest.raises(ValueError, match=r"^[^\n]*$"):
         parse_override("a=[")
     assert parse_allow(None) == []
     assert parse_allow("['mine', \"yours\"]") == ["mine", "yours"]
