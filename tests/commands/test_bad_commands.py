@@ -22,7 +22,10 @@ BAD = [
     ("explain position", ["position=", "choices:", "alibi", "`blockyard list position`"]),
     ("explain position=rop", ["did you mean rope?"]),
     ("explain token_mixer=hard", ["did you mean hard_attention?"]),
-    ("check experiment=vit_digits token_mixer=windowed_attention", ["works on 1 coordinate axes, tokens have 2"]),
+    (
+        "check experiment=vit_digits token_mixer=windowed_attention",
+        ["with 1 coordinate axes; they have 2"],
+    ),
     ("check token_mixer=windowed", ["did you mean windowed_attention?"]),
     ("check trainer.extrapolate.x=3", ["trainer.extrapolate.x: 3 cannot be set"]),
     ("check model.dim=choice(64)", ["model.dim", "choice(64)", "a single run takes one"]),
@@ -124,9 +127,12 @@ BAD = [
     ("check model=decoder head=class_token model.prefix.class_token=true", ["head=class_token", "sees nothing"]),
     ("check objective=next_token", ["objective=next_token"]),
     ("check head=class_token", ["model.prefix.class_token=true"]),
-    ("check head=token", ["head=token gives one a token", "head=mean_pool"]),
+    ("check head=token", ["head=token gives one per token", "head=mean_pool"]),
     ("check block=parallel token_mixer=fourier", ["block=parallel", "block.fused=false"]),
-    ("check experiment=gpt_code token_mixer=token_mlp position=none", ["token_mixer=token_mlp cannot"]),
+    (
+        "check experiment=gpt_code token_mixer=token_mlp position=none",
+        ["=token_mlp cannot be causal; model=decoder requires it"],
+    ),
     ("check experiment=gpt_code data.sample=line token_mixer=fourier", ["different lengths"]),
     # shapes and folders
     ("check model.heads=3", ["model.heads=3", "model.dim=64", "2, 4"]),

@@ -86,8 +86,8 @@ def test_the_frozen_config_and_identity_include_members() -> None:
         (["token_mixer.members.conv.kernel=0"], r"kernel: invalid value 0: expected int >= 1"),
         (["token_mixer.pattern=conv"], "invalid value 'conv': expected a list of text"),
         (["token_mixer.pattern=[conv,shift]", "position=rope"], "acts on queries_and_keys, which token_mixer=cycle"),
-        (["token_mixer.pattern=[conv,fourier]"], "hides the future, token_mixer=cycle cannot"),
-        (["token_mixer.pattern=[conv,attention]", "model.prefix.registers=1"], "no place for class and register"),
+        (["token_mixer.pattern=[conv,fourier]"], "token_mixer=cycle cannot be causal; model=decoder requires it"),
+        (["token_mixer.pattern=[conv,attention]", "model.prefix.registers=1"], "does not support class and register"),
         (["token_mixer.pattern=[attention,gmlp]", "data.packed=true"], "cannot keep them apart"),
         (["token_mixer.pattern=[conv,attention]", "block=parallel"], "has none to share: block.fused=false"),
         (

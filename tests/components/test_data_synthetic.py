@@ -257,7 +257,7 @@ def test_what_does_not_go_together_is_refused() -> None:
     assert "objective=answer needs symbols to answer with in each row" in refusal(
         "experiment=gpt_code", "objective=answer"
     )
-    assert "brings a source row" in refusal("experiment=translate_dates", "model=decoder")
+    assert "has a source sequence" in refusal("experiment=translate_dates", "model=decoder")
 
 
 def test_the_mask_is_wired_through_the_plan() -> None:

@@ -92,7 +92,7 @@ def test_other_numbers_of_views_in_evaluation_are_different_lengths() -> None:
     words = ["experiment=views_digits", "token_mixer=token_mlp", "logger=none"]
     assert not check(compose(words))
     found = [str(issue) for issue in check(compose([*words, "data.eval_views=2"]))]
-    assert any("rows of different lengths" in issue for issue in found), found
+    assert any("sequences of different lengths" in issue for issue in found), found
 
 
 def test_views_that_cannot_be_are_refused() -> None:

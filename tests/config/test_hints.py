@@ -55,7 +55,7 @@ def test_where_nothing_alone_works_more_words_are_proposed() -> None:
 def test_images_read_as_text_are_refused_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "preset=vit", "data=code"]) == 2
     said = capsys.readouterr().err
-    assert "tokenizer=patch reads images, data=code gives texts" in said
+    assert "tokenizer=patch reads images, but data=code gives texts" in said
     assert "shapes" not in said
 
 
@@ -71,7 +71,7 @@ def test_explain_says_each_reason_once(capsys: pytest.CaptureFixture[str]) -> No
         for accepted, refused in re.findall(r"^  with \w+: (.*)\n((?:    not .*\n)+)", said, re.M):
             names = re.findall(r"^    not (.*?): ", refused, re.M)
             assert not set(accepted.split(", ")) & {name for line in names for name in line.split(", ")}
-    assert "    not bare, perceiver: position=t5_bias acts on" in said
+    assert "    not bare, perceiver: position=t5_bias acts inside" in said
 
 
 def test_explain_says_where_options_change_what_is_declared(capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,12 +43,14 @@ def test_a_scheme_for_one_direction_is_refused_where_a_model_looks_both_ways(wor
     assert one_way == ["xpos"]
     for name in choices("position"):
         said = [
-            str(issue) for issue in check(compose([*words.split(), f"position={name}"])) if "look back" in str(issue)
+            text
+            for issue in check(compose([*words.split(), f"position={name}"]))
+            if f"position={name} needs a causal model" in (text := str(issue))
         ]
         refused = name in one_way and who is not None
         assert len(said) == refused
         if refused:
-            assert f"position=xpos is for models that look back only, {who} looks both ways" in said[0]
+            assert f"position=xpos needs a causal model; {who} is bidirectional" in said[0]
             assert "position=rope" in said[0]
 
 

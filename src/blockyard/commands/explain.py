@@ -111,8 +111,8 @@ def _options(choice: catalog.Choice, allow: list[str]) -> Iterator[Any]:
 
 def _default_text(default: Any) -> str:
     """A default as text; a factory by the name of what it makes."""
-    made = getattr(default, "func", None)
-    return str(default) if made is None else str(made.__name__)
+    product = getattr(default, "func", None)
+    return str(default) if product is None else str(product.__name__)
 
 
 def _declares(choice: catalog.Choice, allow: list[str]) -> Iterator[str]:
@@ -139,8 +139,13 @@ def _declares(choice: catalog.Choice, allow: list[str]) -> Iterator[str]:
     if declared:
         yield ""
         yield f"  declares   {'; '.join(declared).replace('_', ' ')}"
-    if issubclass(target, TokenMixer) and target.traits_for.__func__ is not TokenMixer.traits_for.__func__:
+    if issubclass(target, TokenMixer) and _function(target.traits_for) is not _function(TokenMixer.traits_for):
         yield "             This, and what follows, holds for the options above; others change what it declares."
+
+
+def _function(method: Any) -> Any:
+    """The function of a class method, to compare an override with what it overrides."""
+    return getattr(method, "__func__", method)
 
 
 def _declaration(name: str, value: Any) -> list[str]:

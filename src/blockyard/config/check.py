@@ -114,11 +114,11 @@ def _required(key: str, nodes: dict[str, dict[str, Any]], allow: list[str]) -> t
         node = nodes.get(holder)
         if node is not None and allowed(str(node["_target_"]), allow):
             try:
-                made = read(options(locate(str(node["_target_"])))[option].annotation)
+                required = read(options(locate(str(node["_target_"])))[option].annotation)
             except (KeyError, ValueError):
-                made = None  # reported elsewhere
-            if made is not None:
-                return made, True
+                required = None  # reported elsewhere
+            if required is not None:
+                return required, True
     return contract(key), key in LATE
 
 

@@ -172,7 +172,7 @@ def _composed_by_hydra(overrides: tuple[str, ...]) -> tuple[bytes, Choices]:
     with initialize_config_dir(config_dir=str(catalog.conf_dir()), version_base="1.3"):
         composed = hydra_compose("config", overrides=list(overrides), return_hydra_config=True)
     choices = {k: v for k, v in composed.hydra.runtime.choices.items() if k in catalog.families()}
-    config = OmegaConf.masked_copy(composed, [key for key in composed if key != "hydra"])
+    config = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
     return pickle.dumps(config), choices
 
 

@@ -1,4 +1,4 @@
-"""The signature is the schema: what a config node may hold is read from its target's `__init__`."""
+"""The schema of a config node: the options of its class, read from the signature of `__init__`."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ RESERVED = ("_target_", "_partial_")
 
 
 class Root:
-    """The keys beside the families.
+    """The config keys beside the families.
 
     Options:
-        seed: of weights, data order and every random stream; a replicate, not part of a run's identity
-        name: of the run's folder; null takes the experiment's or the data's name
-        tags: words for the loggers
+        seed: of weights, data order and every random stream; not part of a run's identity
+        name: of the run's folder; null takes the experiment's name, or the model's and the data's
+        tags: passed to the loggers
         outputs: the folder that holds all runs
         allow: packages of your own that `_target_` may name
-        force: start over a run that already stands; the old folder is kept under another name
+        force: train a finished run again; the old folder is kept under another name
     """
 
     incidental = frozenset({"name", "tags", "outputs", "allow", "force"})
@@ -44,7 +44,7 @@ class Root:
         allow: list[str] = (),  # type: ignore[assignment]
         force: bool = False,
     ) -> None:
-        raise AssertionError("a signature, not a thing")
+        raise AssertionError("only the signature is used")
 
 
 @dataclass(frozen=True)
@@ -57,16 +57,16 @@ class Option:
     help: str
 
     def describe(self) -> str:
-        """The type in words: "int >= 1", "one of relu, gelu"."""
+        """The type as text: "int >= 1", "one of relu, gelu"."""
         return describe(self.annotation)
 
     def problem(self, value: Any) -> str | None:
-        """Why `value` does not fit, or None. Nested objects, already built, are not judged."""
+        """Why `value` is invalid, or None. Nested objects that are already built are not checked."""
         if factories(self.annotation):
             return None if _is_factory(value) else f"expected {self.describe()}: {{_target_: ..., _partial_: true}}"
         if named_factories(self.annotation):
-            sound = isinstance(value, dict) and all(map(_is_factory, value.values()))
-            return None if sound else f"expected {self.describe()}: {{name: {{_target_: ..., _partial_: true}}}}"
+            fits = isinstance(value, dict) and all(map(_is_factory, value.values()))
+            return None if fits else f"expected {self.describe()}: {{name: {{_target_: ..., _partial_: true}}}}"
         adapter = _adapter(self.annotation)
         if adapter is None:
             return None
@@ -79,7 +79,7 @@ class Option:
         return None
 
     def convert(self, value: Any) -> Any:
-        """`value` as the constructor wants it: tuples from lists, dataclasses from mappings."""
+        """`value` as the constructor takes it: tuples from lists, dataclasses from mappings."""
         if factories(self.annotation) or named_factories(self.annotation):
             return value
         adapter = _adapter(self.annotation)
@@ -94,8 +94,8 @@ def options(target: type) -> dict[str, Option]:
         hints = get_type_hints(init, include_extras=True)
     except (NameError, TypeError):
         hints = {}
-    # Families take what they are given (ctx, factories) by position and their options by keyword;
-    # a library's class makes no such difference.
+    # Components take ctx and factories by position and their options by keyword; classes of libraries do not
+    # make this distinction.
     ours = any(base.__module__.startswith("blockyard.") for base in target.__mro__)
     kinds = (
         {inspect.Parameter.KEYWORD_ONLY}
@@ -103,24 +103,24 @@ def options(target: type) -> dict[str, Option]:
         else {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
     )
     helps = _help(target)
-    found: dict[str, Option] = {}
+    result: dict[str, Option] = {}
     for name, parameter in list(inspect.signature(init).parameters.items())[1:]:
         if parameter.kind in kinds and name != "ctx":
             default = REQUIRED if parameter.default is inspect.Parameter.empty else parameter.default
-            found[name] = Option(name, hints.get(name, Any), default, helps.get(name, ""))
-    return found
+            result[name] = Option(name, hints.get(name, Any), default, helps.get(name, ""))
+    return result
 
 
 def factories(annotation: Any) -> type | None:
-    """What the factory that an option takes makes: TokenMixer for Callable[[Context], TokenMixer]; else None."""
+    """The class that a factory option makes: TokenMixer for Callable[[Context], TokenMixer]; None for other options."""
     if get_origin(annotation) is not Callable:
         return None
-    made = get_args(annotation)[-1]
-    return made if inspect.isclass(made) else None
+    product = get_args(annotation)[-1]
+    return product if inspect.isclass(product) else None
 
 
 def named_factories(annotation: Any) -> type | None:
-    """What the factories make that an option takes by name: dict[str, Callable[[Context], TokenMixer]]; else None."""
+    """The same for an option with factories by name: dict[str, Callable[[Context], TokenMixer]]; else None."""
     return factories(get_args(annotation)[1]) if get_origin(annotation) is dict else None
 
 
@@ -129,13 +129,13 @@ def _is_factory(value: Any) -> bool:
 
 
 def describe(annotation: Any) -> str:
-    """A type hint in words a user reads."""
-    made = factories(annotation)
-    if made is not None:
-        return f"a {made.__name__} as a node"
-    made = named_factories(annotation)
-    if made is not None:
-        return f"{made.__name__}s as nodes, by name"
+    """A type hint as text for the user."""
+    product = factories(annotation)
+    if product is not None:
+        return f"a {product.__name__} as a node"
+    product = named_factories(annotation)
+    if product is not None:
+        return f"{product.__name__}s as nodes, by name"
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         bounds = [_BOUNDS[type(b)](b) for b in args[1:] if type(b) in _BOUNDS]
@@ -161,13 +161,13 @@ _BOUNDS = {
 
 def _adapter(annotation: Any) -> TypeAdapter[Any] | None:
     try:
-        return _made(annotation)
+        return _cached_adapter(annotation)
     except (PydanticUserError, TypeError):
         return None  # a type that no config value can have, such as a module
 
 
 @cache
-def _made(annotation: Any) -> TypeAdapter[Any]:
+def _cached_adapter(annotation: Any) -> TypeAdapter[Any]:
     return TypeAdapter(annotation)
 
 
@@ -175,7 +175,7 @@ def _explain(error: ValidationError, annotation: Any) -> str:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"] if isinstance(part, str))
     if first["type"] == "unexpected_keyword_argument":
-        return f"there is no {where} in it; it holds {', '.join(_fields(annotation))}"
+        return f"it has no field {where!r}; it has {', '.join(_fields(annotation))}"
     nested = [part for part in first["loc"] if part in _fields(annotation)]
     inside = f" ({nested[0]}: {first['msg'].lower()})" if nested else ""
     return f"expected {describe(annotation)}{inside}"

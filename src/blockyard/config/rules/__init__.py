@@ -1,6 +1,6 @@
-"""What cannot be combined, from two declarations at a time.
+"""Rules for what cannot be combined, each about two families.
 
-Each rule reads what components declare (traits, ports, axes, ...) and returns a reason or None.
+A rule reads what components declare (traits, ports, axes, ...) and returns the reason why they do not fit, or None.
 Adding a component adds no rule.
 """
 

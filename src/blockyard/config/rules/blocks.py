@@ -1,4 +1,4 @@
-"""What blocks are made of: mixers that fit into them, and models that stack some or none."""
+"""Rules about blocks: the mixers that they can hold, and models with or without blocks."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ def fusing_channels(f: Facts) -> str | None:
 
 
 def single_block(f: Facts) -> str | None:
-    """A block of one mixer has no place for a channel mixer."""
+    """A block of one mixer holds no channel mixer."""
     if not f["block"].target.single or f["channel_mixer"].target.empty:
         return None
-    return f"{f['block']} has one mixer, that of the tokens, and no place for {f['channel_mixer']}"
+    return f"{f['block']} has a token mixer only, so {f['channel_mixer']} would not be used"
 
 
 def nothing_mixes(f: Facts) -> str | None:
-    """A block has at least one mixer that adds something."""
+    """A block needs a mixer that is not empty."""
     empty = f["token_mixer"].target.empty and f["channel_mixer"].target.empty
     if not empty or not f["model"].target.stacks:
         return None
-    return f"{f['token_mixer']} and {f['channel_mixer']} both add nothing, so that a block does nothing"
+    return f"{f['token_mixer']} and {f['channel_mixer']} are both empty, so a block would do nothing"
 
 
 def cross_of_block(f: Facts) -> str | None:
-    """A decoder that looks at another row needs blocks with a place for that."""
+    """A decoder with cross-attention needs blocks that support it."""
     if not f["model"].target.crosses or f["block"].target.add_cross is not Block.add_cross:
         return None
-    return f"{f['block']} has no place for the cross-attention of {f['model']}"
+    return f"{f['block']} does not support the cross-attention of {f['model']}"
 
 
 def blocks_of_model(f: Facts) -> str | None:
-    """A model stacks blocks, or has none."""
+    """A model that stacks blocks needs one, and one without blocks takes none."""
     return _unused(f, "block", refuse_empty=True)
 
 
 def norm_of_model(f: Facts) -> str | None:
-    """A model without blocks has no use for their norm."""
+    """A model without blocks takes no norm."""
     return _unused(f, "norm")
 
 
 def token_mixer_of_model(f: Facts) -> str | None:
-    """A model without blocks has no use for their token mixer."""
+    """A model without blocks takes no token mixer."""
     return _unused(f, "token_mixer")
 
 
 def channel_mixer_of_model(f: Facts) -> str | None:
-    """A model without blocks has no use for their channel mixer."""
+    """A model without blocks takes no channel mixer."""
     return _unused(f, "channel_mixer")
 
 
@@ -75,15 +75,15 @@ def _fusing(f: Facts, family: str) -> str | None:
     block, mixer = f["block"], f[family]
     if not block.target.fuses(block.options) or _projected(mixer):
         return None
-    return f"{block} fuses the matmuls of both mixers, {mixer} has none to share: block.fused=false"
+    return f"{block} fuses the matmuls of both mixers; {mixer} has none to share: block.fused=false"
 
 
 def _unused(f: Facts, family: str, refuse_empty: bool = False) -> str | None:
     stacks, empty = f["model"].target.stacks, getattr(f[family].target, "empty", False)
     if not stacks and not empty:
-        return f"{f['model']} has no blocks, and so no use for {f[family]}"
+        return f"{f['model']} has no blocks, so {f[family]} would not be used"
     if stacks and empty and refuse_empty:
-        return f"{f['model']} stacks blocks, {f[family]} is none"
+        return f"{f['model']} stacks blocks; {f[family]} is none"
     return None
 
 

@@ -1,4 +1,4 @@
-"""What rules are judged by: the choices of a config, and what these declare."""
+"""What rules read: the choices of a config, and what their classes declare."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from blockyard.contracts import DataSpec, TokenSpec, Traits
 
 @dataclass(frozen=True)
 class Pick:
-    """One family's choice: its name, class and options."""
+    """The choice of one family: its name, class and options."""
 
     family: str
     name: str
-    target: type
+    target: type[Any]
     options: dict[str, Any]
 
     def __str__(self) -> str:
@@ -25,12 +25,12 @@ class Pick:
 
 @dataclass
 class Facts:
-    """The choices whose combination is judged."""
+    """The choices of a config, and what follows from several of them."""
 
     picks: dict[str, Pick]
 
     def swapped(self, pick: Pick) -> Facts:
-        """The same choices with one replaced."""
+        """These choices with one replaced."""
         return Facts({**self.picks, pick.family: pick})
 
     def __getitem__(self, family: str) -> Pick:
@@ -38,36 +38,38 @@ class Facts:
 
     @cached_property
     def data(self) -> DataSpec:
-        """What the data says of itself."""
-        return self["data"].target(**self["data"].options).spec
+        """The spec of the data."""
+        spec: DataSpec = self["data"].target(**self["data"].options).spec
+        return spec
 
     @cached_property
     def tokens(self) -> TokenSpec:
-        """What the tokenizer makes of the data, and the objective of that where one is chosen."""
-        tokens = self["tokenizer"].target(**self["tokenizer"].options).spec(self.data)
-        asked = self.picks.get("objective")
-        return tokens if asked is None else asked.target(**asked.options).tokens(tokens)
+        """The tokens that the tokenizer makes of the data, as the objective, where there is one, changes them."""
+        tokens: TokenSpec = self["tokenizer"].target(**self["tokenizer"].options).spec(self.data)
+        objective = self.picks.get("objective")
+        return tokens if objective is None else objective.target(**objective.options).tokens(tokens)
 
     @property
     def traits(self) -> Traits:
-        """Of the token mixer, under its options."""
-        return self["token_mixer"].target.traits_for(self["token_mixer"].options)
+        """The traits of the token mixer under its options."""
+        traits: Traits = self["token_mixer"].target.traits_for(self["token_mixer"].options)
+        return traits
 
     @property
     def causal(self) -> bool:
-        """Whether the model hides the future."""
-        return self["model"].target.causal
+        """Whether the model is causal."""
+        return bool(self["model"].target.causal)
 
     @property
     def axes(self) -> int:
-        """A, the number of coordinates of a token."""
+        """A, the number of coordinate axes of a token."""
         declared = self["tokenizer"].target.axes
-        return self.tokens.axes if declared is None else declared
+        return self.tokens.axes if declared is None else int(declared)
 
     @property
     def latents(self) -> bool:
-        """Whether token mixers see learned vectors, and not the tokens."""
-        return self["model"].target.latents
+        """Whether token mixers see learned vectors instead of the tokens."""
+        return bool(self["model"].target.latents)
 
     @property
     def prefix(self) -> Any:
@@ -77,12 +79,12 @@ class Facts:
 
 @dataclass(frozen=True)
 class Rule:
-    """A reason-giver and the two families whose choices it concerns."""
+    """A function that gives a reason against a combination, and the two families that it is about."""
 
     pair: tuple[str, str]
     reason: Callable[[Facts], str | None]
 
 
-def words(things: frozenset[Any] | set[Any]) -> str:
-    """What a component can do, as a list in words."""
-    return " or ".join(sorted(map(str, things))) or "no"
+def either(values: frozenset[Any] | set[Any]) -> str:
+    """Values as text: `1 or 2`, or `no` where there are none."""
+    return " or ".join(sorted(map(str, values))) or "no"

@@ -1,4 +1,4 @@
-"""What may meet in a row: the future, padding, other documents, a second row, class and register tokens."""
+"""Rules about sequences: causality, padding, packing, a source sequence, class and register tokens."""
 
 from __future__ import annotations
 
@@ -6,97 +6,98 @@ from blockyard.config.rules.declarations import Facts, Rule
 
 
 def causality_of_objective(f: Facts) -> str | None:
-    """The objective gets a model that hides the future, or one that does not."""
+    """The objective gets a causal model, or a bidirectional one, as it needs."""
     needs = f["objective"].target.needs_causal
     if needs is None or needs == f.causal:
         return None
-    return f"{f['objective']} needs a model that {'hides' if needs else 'sees'} the future, {f['model']} does not"
+    kinds = ("causal", "bidirectional") if needs else ("bidirectional", "causal")
+    return f"{f['objective']} needs a {kinds[0]} model; {f['model']} is {kinds[1]}"
 
 
 def causality_of_mixer(f: Facts) -> str | None:
-    """The mixer can keep, or drop, the order of time."""
+    """The mixer can be causal, or bidirectional, as the model requires."""
     if f.causal and not f.traits.causal:
-        return f"{f['model']} hides the future, {f['token_mixer']} cannot"
+        return f"{f['token_mixer']} cannot be causal; {f['model']} requires it"
     if not f.causal and not f.traits.bidirectional:
-        return f"{f['model']} looks both ways, {f['token_mixer']} cannot"
+        return f"{f['token_mixer']} cannot be bidirectional; {f['model']} requires it"
     return None
 
 
 def direction_of_encoder(f: Facts) -> str | None:
-    """One choice mixes in the encoder, which looks both ways, and in the decoder."""
+    """The same choice mixes in the encoder, which is bidirectional, and in the decoder."""
     if not f["model"].target.takes_source or f.traits.bidirectional:
         return None
-    return f"the encoder of {f['model']} looks both ways, {f['token_mixer']} cannot"
+    return f"{f['token_mixer']} cannot be bidirectional; the encoder of {f['model']} requires it"
 
 
 def causality_of_position(f: Facts) -> str | None:
-    """A scheme that tells what lies behind from what lies ahead may be for models that see only one of both."""
-    one_way = f.causal and not f["model"].target.takes_source
-    looks = f["model"].target.stacks and not f.latents  # a model without blocks over tokens looks nowhere
-    if not f["position"].target.needs_causal or one_way or not looks:
+    """A position scheme may be for causal models only."""
+    all_causal = f.causal and not f["model"].target.takes_source
+    has_mixers = f["model"].target.stacks and not f.latents  # over tokens, for the scheme to act on
+    if not f["position"].target.needs_causal or all_causal or not has_mixers:
         return None
-    who = f"the encoder of {f['model']}" if f.causal else str(f["model"])
-    return f"{f['position']} is for models that look back only, {who} looks both ways"
+    where = f"the encoder of {f['model']}" if f.causal else str(f["model"])
+    return f"{f['position']} needs a causal model; {where} is bidirectional"
 
 
 def variable_length(f: Facts) -> str | None:
-    """Padded rows need a mixer that leaves padding out."""
+    """Padded sequences need a mixer that ignores padding."""
     if not f.data.variable or f.latents or (f.traits.padding and f.traits.any_length):
         return None
-    return f"{f['data']} has rows of different lengths, {f['token_mixer']} cannot leave padding out"
+    return f"{f['data']} has sequences of different lengths; {f['token_mixer']} cannot ignore padding"
 
 
 def packing(f: Facts) -> str | None:
-    """Packed rows need a mixer that keeps documents apart."""
+    """Packed sequences need a mixer that keeps documents apart."""
     if not f.data.packed or f.latents or f.traits.packing:
         return None
-    return f"{f['data']} packs several documents into a row, {f['token_mixer']} cannot keep them apart"
+    return f"{f['data']} packs several documents into a sequence; {f['token_mixer']} cannot keep them apart"
 
 
 def packing_of_model(f: Facts) -> str | None:
-    """Vectors that read a whole row carry one document into another."""
+    """Latents read a whole sequence, and so would mix its documents."""
     if not f.data.packed or not f.latents:
         return None
-    return f"{f['data']} packs several documents into a row, the latents of {f['model']} would read them all"
+    return f"{f['data']} packs several documents into a sequence; the latents of {f['model']} would mix them"
 
 
 def source(f: Facts) -> str | None:
-    """A second row is read by an encoder, and an encoder beside a decoder has one to read."""
-    given, takes = f.data.source is not None, f["model"].target.takes_source
-    if given == takes:
+    """A source sequence needs an encoder beside the decoder, and such an encoder needs a source."""
+    has_source, takes_source = f.data.source is not None, f["model"].target.takes_source
+    if has_source == takes_source:
         return None
-    if given:
-        return f"{f['data']} brings a source row beside the one that is written, {f['model']} reads only one"
-    return f"{f['model']} reads a source row with its encoder, {f['data']} has none"
+    if has_source:
+        return f"{f['data']} has a source sequence beside the target; {f['model']} reads only one sequence"
+    return f"{f['model']} needs a source sequence for its encoder; {f['data']} has none"
 
 
 def source_of_objective(f: Facts) -> str | None:
-    """What is written from a source needs one."""
+    """An objective that conditions on a source needs data with one."""
     if not f["objective"].target.needs_source or f.data.source is not None:
         return None
-    return f"{f['objective']} writes a row from a source row, {f['data']} has none"
+    return f"{f['objective']} needs a source sequence; {f['data']} has none"
 
 
 def norm_across_rows(f: Facts) -> str | None:
-    """A norm over all tokens of a batch wants them all real, and of one document a row."""
+    """A norm over all tokens of a batch needs them unpadded, and one document a sequence."""
     if not getattr(f["norm"].target, "across_tokens", False) or not (f.data.variable or f.data.packed):
         return None
-    why = "pads rows of different lengths" if f.data.variable else "packs several documents into a row"
-    return f"{f['norm']} takes its statistics over all tokens of a batch, {f['data']} {why}"
+    problem = "pads its sequences" if f.data.variable else "packs several documents into a sequence"
+    return f"{f['norm']} takes its statistics over all tokens of a batch; {f['data']} {problem}"
 
 
 def norm_across_time(f: Facts) -> str | None:
-    """A norm over all tokens of a batch tells early ones of late ones."""
+    """A norm over all tokens of a batch leaks the future."""
     if not getattr(f["norm"].target, "across_tokens", False) or not f.causal:
         return None
-    return f"{f['norm']} takes its statistics over all tokens of a batch, {f['model']} hides the future"
+    return f"{f['norm']} takes its statistics over all tokens of a batch, future ones too; {f['model']} is causal"
 
 
 def prefix_of_mixer(f: Facts) -> str | None:
-    """Class and register tokens need a mixer that they take part in."""
+    """Class and register tokens need a mixer that supports them."""
     if f.prefix is None or not (f.prefix.class_token or f.prefix.registers) or f.traits.prefix:
         return None
-    return f"{f['token_mixer']} has no place for class and register tokens (model.prefix)"
+    return f"{f['token_mixer']} does not support class and register tokens (model.prefix)"
 
 
 RULES = (
