@@ -247,14 +247,12 @@ def refusal(*words: str) -> str:
 
 
 def test_what_does_not_go_together_is_refused() -> None:
-    assert "objective=masked_token needs a model that sees the future" in refusal(
-        "experiment=bert_code", "model=decoder"
-    )
-    assert "tokenizer=char reads texts, data=associative_recall gives symbols " in refusal(
+    assert "objective=masked_token needs a bidirectional model" in refusal("experiment=bert_code", "model=decoder")
+    assert "tokenizer=char reads texts, but data=associative_recall gives symbols " in refusal(
         "experiment=recall", "tokenizer=char"
     )
     assert "objective=next_token is for texts" in refusal("experiment=recall", "objective=next_token")
-    assert "objective=answer needs symbols to answer with in each row" in refusal(
+    assert "objective=answer needs target tokens for each sequence" in refusal(
         "experiment=gpt_code", "objective=answer"
     )
     assert "has a source sequence" in refusal("experiment=translate_dates", "model=decoder")
