@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from blockyard.config.option_text import config_value, read_option
 from blockyard.engine.loggers.replay import retell
 from blockyard.engine.run import fit
 from blockyard.errors import UserError
@@ -85,7 +86,10 @@ def _arm(plan: SweepPlan, values: dict[str, str]) -> str:
 
 
 def _has_levels(levels: dict[str, str], values: dict[str, str | None]) -> bool:
-    return all(levels.get(factor) in (text, to_label(_parse(factor, str(text)))) for factor, text in values.items())
+    return all(
+        levels.get(factor) in (text, to_label(read_option(factor, str(text), config_value)))
+        for factor, text in values.items()
+    )
 
 
 def _setting(plan: SweepPlan, values: dict[str, str]) -> dict[str, Any]:
@@ -94,7 +98,7 @@ def _setting(plan: SweepPlan, values: dict[str, str]) -> dict[str, Any]:
     missing = [key for key in space if key not in values]
     if missing:
         raise UserError(f"--one: give a value for {' and '.join(missing)}, which {plan.name} tunes or searches")
-    return {key: _parse(key, values[key]) for key in space}
+    return {key: read_option(key, values[key], config_value) for key in space}
 
 
 def _seed(plan: SweepPlan, values: dict[str, str]) -> int:
