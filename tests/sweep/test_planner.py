@@ -87,7 +87,7 @@ def test_a_plan_that_cannot_stand_is_refused(tmp_path):
     found = refused(tmp_path, GRID + "baseline: fourier-rope-lr0.001\n")
     assert found[0].startswith("baseline fourier-rope-lr0.001: position with token_mixer")
     assert "metric" in refused(tmp_path, GRID + "metric: test/acuracy\n")[0]
-    assert "nothing reads this key" in refused(tmp_path, GRID, "dim=3")[0]
+    assert "unknown config key" in refused(tmp_path, GRID, "dim=3")[0]
     assert "seed cannot be set here" in refused(tmp_path, GRID, "seed=3")[0]
 
 
