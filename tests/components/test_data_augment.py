@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.data._augment import Augment, uniform
+from blockyard.data._augment import Augment
+from blockyard.data._hash import uniform
 
 KEY = 987654321
 
@@ -16,65 +17,65 @@ def images(count: int = 40, side: int = 9) -> Tensor:
     return torch.randint(1, 256, (count, 2, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
-def reference_move(augment: Augment, image: Tensor, number: int) -> Tensor:
+def reference_shift_and_flip(augment: Augment, image: Tensor, index: int) -> Tensor:
     """One image, moved by slices."""
-    flip, down, right = uniform(KEY, torch.tensor([number]), 3)[:, 0].tolist()
+    flip, down, right = uniform(KEY, torch.tensor([index]), 3)[:, 0].tolist()
     if augment.flip and flip < 0.5:
         image = image.flip(-1)
     dy, dx = (int(draw * (2 * augment.shift + 1)) - augment.shift for draw in (down, right))
     out = torch.zeros_like(image)
     height, width = image.shape[1:]
-    for row in range(height):
-        for col in range(width):
-            if 0 <= row + dy < height and 0 <= col + dx < width:
-                out[:, row, col] = image[:, row + dy, col + dx]
+    for y in range(height):
+        for x in range(width):
+            if 0 <= y + dy < height and 0 <= x + dx < width:
+                out[:, y, x] = image[:, y + dy, x + dx]
     return out
 
 
-def assert_moves_like_reference(augment: Augment) -> None:
+def assert_matches_reference(augment: Augment) -> None:
     store, order = images(), torch.tensor([7, 3, 3, 39, 0])
-    moved = augment.move(store[order], order, KEY)
-    expected = torch.stack([reference_move(augment, store[i], i) for i in order.tolist()])
+    moved = augment.shift_and_flip(store[order], order, KEY)
+    expected = torch.stack([reference_shift_and_flip(augment, store[i], i) for i in order.tolist()])
     torch.testing.assert_close(moved, expected)
 
 
 @pytest.mark.parametrize("augment", [Augment(shift=2), Augment(flip=True), Augment(shift=3, flip=True)])
 def test_shift_and_flip_equal_one_by_one(augment: Augment) -> None:
-    assert_moves_like_reference(augment)
+    assert_matches_reference(augment)
 
 
 def test_a_planted_bug_is_caught() -> None:
     class ByRow(Augment):
-        """Draws by the row in the batch, not by the sample's number."""
+        """Draws by the position in the batch, not by the sample index."""
 
-        def move(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
-            return super().move(images, torch.arange(len(order)), key)
+        def shift_and_flip(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
+            return super().shift_and_flip(images, torch.arange(len(order)), key)
 
     with pytest.raises(AssertionError):
-        assert_moves_like_reference(ByRow(shift=2))
+        assert_matches_reference(ByRow(shift=2))
 
 
 def test_crop_equals_one_by_one() -> None:
     augment, order = Augment(crop=0.5), torch.tensor([5, 11, 2])
     floats = images().float()
-    cropped = augment.resize(floats[order], order, KEY)
-    for row, number in enumerate(order.tolist()):
-        draw = uniform(KEY, torch.tensor([number]), 6)[3:, 0]
+    cropped = augment.random_crop(floats[order], order, KEY)
+    for position, index in enumerate(order.tolist()):
+        draw = uniform(KEY, torch.tensor([index]), 6)[3:, 0]
         side = 1 - 0.5 * draw[0]
         assert 0.5 <= side <= 1
         x, y = ((1 - side) * (2 * draw[1:] - 1)).tolist()
         theta = torch.tensor([[[side, 0, x], [0, side, y]]]).float()
-        image = floats[number][None]
+        image = floats[index][None]
         grid = F.affine_grid(theta, list(image.shape), align_corners=False)
         expected = F.grid_sample(image, grid, padding_mode="border", align_corners=False)
-        torch.testing.assert_close(cropped[row], expected[0])
+        torch.testing.assert_close(cropped[position], expected[0])
 
 
 def test_augmentation_is_repeatable_and_independent_of_the_batch() -> None:
     store, augment = images(), Augment(shift=2, flip=True, crop=0.3)
 
     def run(order: Tensor, key: int) -> Tensor:
-        return augment.resize(augment.move(store[order], order, key).float(), order, key)
+        return augment.random_crop(augment.shift_and_flip(store[order], order, key).float(), order, key)
 
     order = torch.randperm(40)
     whole = run(order, KEY)
@@ -87,8 +88,8 @@ def test_augmentation_is_repeatable_and_independent_of_the_batch() -> None:
 def test_no_key_no_augmentation() -> None:
     store, order = images(), torch.arange(40)
     augment = Augment(shift=2, flip=True, crop=0.3)
-    torch.testing.assert_close(augment.move(store, order, None), store)
-    torch.testing.assert_close(augment.resize(store.float(), order, None), store.float())
+    torch.testing.assert_close(augment.shift_and_flip(store, order, None), store)
+    torch.testing.assert_close(augment.random_crop(store.float(), order, None), store.float())
 
 
 def test_draws_are_uniform_and_uncorrelated() -> None:
@@ -106,6 +107,6 @@ def test_draws_are_uniform_and_uncorrelated() -> None:
 def test_every_shift_is_drawn() -> None:
     store = torch.zeros(500, 1, 5, 5, dtype=torch.uint8)
     store[:, 0, 2, 2] = 1
-    moved = Augment(shift=2).move(store, torch.arange(500), KEY)
+    moved = Augment(shift=2).shift_and_flip(store, torch.arange(500), KEY)
     assert (moved.sum(0)[0] > 0).all()
     assert moved.sum() == 500

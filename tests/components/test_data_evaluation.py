@@ -1,4 +1,4 @@
-"""What is evaluated is never augmented: no key reaches a validation or test part, and none would count."""
+"""Evaluation never augments: no key reaches a validation or test split, and one would have no effect."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from tests.engine_runs import run
 MOVES = {"shift": 2, "crop": 0.4, "flip": True}
 
 
-def assert_keys(asked: dict[int, set[int | None]]) -> None:
-    """Of digits: 1295 images are trained on with a key, 143 and 359 are evaluated without."""
-    assert asked.keys() == {1295, 143, 359}
-    assert asked[143] == asked[359] == {None}
-    assert asked[1295] - {None}, "nothing was augmented"
+def assert_keys(keys: dict[int, set[int | None]]) -> None:
+    """Digits: the 1295 training images are read with keys, the 143 and 359 for evaluation without."""
+    assert keys.keys() == {1295, 143, 359}
+    assert keys[143] == keys[359] == {None}
+    assert keys[1295] - {None}, "nothing was augmented"
 
 
-def test_no_evaluation_brings_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over a whole run with validation, the test at its end, and `eval` after it."""
-    asked: dict[int, set[int | None]] = defaultdict(set)
-    whole = ImageSplit.batch
+def test_evaluation_passes_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a batch run with validation, the test at its end, and `eval` after it."""
+    keys: dict[int, set[int | None]] = defaultdict(set)
+    batch = ImageSplit.batch
 
     def spy(self: ImageSplit, order: Tensor, key: int | None) -> Batch:
-        asked[len(self)].add(key)
-        return whole(self, order, key)
+        keys[len(self)].add(key)
+        return batch(self, order, key)
 
     monkeypatch.setattr(ImageSplit, "batch", spy)
-    made = run(tmp_path, "trainer.max_steps=4", "trainer.eval_every=2", "data.shift=2")
-    assert_keys(asked)
-    asked.clear()
+    result = run(tmp_path, "trainer.max_steps=4", "trainer.eval_every=2", "data.shift=2")
+    assert_keys(keys)
+    keys.clear()
     for split in ("train", "validation", "test"):
-        evaluate(made.path, split=split)
-    assert asked == {1295: {None}, 143: {None}, 359: {None}}
+        evaluate(result.path, split=split)
+    assert keys == {1295: {None}, 143: {None}, 359: {None}}
     with pytest.raises(AssertionError):
         assert_keys({1295: {1, None}, 143: {1}, 359: {None}})
 
@@ -53,11 +53,11 @@ def splits_of(kind: str, folder: Path) -> Splits:
     if kind == "digits":
         return Digits(**MOVES).load(Patch())
     write_images(folder, {"train": 12, "test": 5})
-    return ImageFolder(root=str(folder), size=8, memory_limit=10 if kind == "held" else 0, **MOVES).load(Patch())
+    return ImageFolder(root=str(folder), size=8, memory_limit=10 if kind == "in_memory" else 0, **MOVES).load(Patch())
 
 
-@pytest.mark.parametrize("kind", ["digits", "held", "lazy"])
-def test_a_key_moves_training_images_only(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["digits", "in_memory", "lazy"])
+def test_a_key_augments_training_images_only(kind: str, tmp_path: Path) -> None:
     splits = splits_of(kind, tmp_path)
     for name, split in splits._asdict().items():
         order = torch.arange(len(split))

@@ -1,4 +1,4 @@
-"""Image data: splits that never mix, readers, messages for what is not there."""
+"""Image data: disjoint splits, readers, and messages for missing files."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from blockyard.data.image_folder import ImageFolder
 from blockyard.data.mnist import MNIST
 from blockyard.tokenizer.patch import Patch
 
-Cut = Callable[[Tensor, float, int], tuple[Tensor, Tensor]]
+Splitter = Callable[[Tensor, float, int], tuple[Tensor, Tensor]]
 
 
-def assert_cut(cut: Cut, target: Tensor, fraction: float, seed: int) -> None:
-    kept, taken = cut(target, fraction, seed)
-    torch.testing.assert_close(torch.cat([kept, taken]).sort().values, torch.arange(len(target)))
-    assert abs(len(taken) - fraction * len(target)) <= 1
+def assert_split(split: Splitter, target: Tensor, fraction: float, seed: int) -> None:
+    kept, held_out = split(target, fraction, seed)
+    torch.testing.assert_close(torch.cat([kept, held_out]).sort().values, torch.arange(len(target)))
+    assert abs(len(held_out) - fraction * len(target)) <= 1
     for label in target.unique():
-        share = (target[taken] == label).sum() - fraction * (target == label).sum()
+        share = (target[held_out] == label).sum() - fraction * (target == label).sum()
         assert abs(share) <= 1
 
 
 @given(st.integers(1, 300), st.integers(1, 12), st.floats(0.01, 0.99), st.integers(0, 99))
-def test_stratified_parts_are_disjoint_complete_and_balanced(n: int, classes: int, share: float, seed: int) -> None:
+def test_stratified_splits_are_disjoint_complete_and_balanced(n: int, classes: int, share: float, seed: int) -> None:
     target = torch.randint(classes, (n,), generator=torch.Generator().manual_seed(seed))
-    assert_cut(stratified, target, share, seed)
+    assert_split(stratified, target, share, seed)
 
 
-def test_planted_bugs_in_the_cut_are_caught() -> None:
+def test_planted_bugs_in_the_split_are_caught() -> None:
     target = torch.arange(100) % 5
 
     def overlapping(target: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
@@ -54,10 +54,10 @@ def test_planted_bugs_in_the_cut_are_caught() -> None:
 
     for broken in (overlapping, by_position):
         with pytest.raises(AssertionError):
-            assert_cut(broken, target, 0.2, 0)
+            assert_split(broken, target, 0.2, 0)
 
 
-def rows(splits: Splits) -> list[set[bytes]]:
+def image_sets(splits: Splits) -> list[set[bytes]]:
     return [{image.numpy().tobytes() for image in split.images} for split in splits]
 
 
@@ -66,7 +66,7 @@ def test_digits_split_is_disjoint_and_the_same_for_the_same_seed() -> None:
     assert [len(split) for split in first] == [1295, 143, 359]
     whole = torch.cat([split.images for split in first])
     assert len(whole) == 1797
-    train, validation, test = rows(first)
+    train, validation, test = image_sets(first)
     repeated = 1797 - len({image.numpy().tobytes() for image in whole})
     assert len(train & validation) + len(train & test) + len(validation & test) <= repeated
     for a, b, c in zip(first, again, other, strict=True):
@@ -76,30 +76,30 @@ def test_digits_split_is_disjoint_and_the_same_for_the_same_seed() -> None:
 
 
 def test_digits_fingerprint_repeats_and_follows_the_split() -> None:
-    plans = [Digits(split_seed=seed) for seed in (0, 0, 1)]
-    for plan in plans:
-        plan.load(Patch())
-    first, again, other = (plan.fingerprint() for plan in plans)
+    modules = [Digits(split_seed=seed) for seed in (0, 0, 1)]
+    for data in modules:
+        data.load(Patch())
+    first, again, other = (data.fingerprint() for data in modules)
     assert first == again != other
 
 
-def test_a_batch_is_normalised_by_the_training_part() -> None:
-    plan = Digits(shift=1)
-    assert plan.spec.shape == (1, 8, 8)
-    assert plan.spec.classes == 10
-    splits = plan.load(Patch())
+def test_a_batch_is_normalized_by_the_training_split() -> None:
+    data = Digits(shift=1)
+    assert data.spec.shape == (1, 8, 8)
+    assert data.spec.classes == 10
+    splits = data.load(Patch())
     batch = splits.train.batch(torch.arange(len(splits.train)), None)
     assert batch.inputs.dtype == torch.float32
     torch.testing.assert_close(batch.inputs.mean(), torch.tensor(0.0), atol=1e-5, rtol=0)
     torch.testing.assert_close(batch.inputs.std(correction=0), torch.tensor(1.0), atol=1e-5, rtol=0)
-    torch.testing.assert_close(splits.test.finish.moments, splits.train.finish.moments)
+    torch.testing.assert_close(splits.test.preprocess.moments, splits.train.preprocess.moments)
     # Only training images are augmented, and only with a key.
     order = torch.arange(16)
     torch.testing.assert_close(splits.test.batch(order, 5).inputs, splits.test.batch(order, None).inputs)
     assert not torch.equal(splits.train.batch(order, 5).inputs, splits.train.batch(order, None).inputs)
 
 
-def write_idx(folder: Path, *, packed: bool, train: int = 40, test: int = 10) -> None:
+def write_idx(folder: Path, *, gzipped: bool, train: int = 40, test: int = 10) -> None:
     folder.mkdir(parents=True)
     generator = torch.Generator().manual_seed(0)
     for name in FILES:
@@ -108,14 +108,14 @@ def write_idx(folder: Path, *, packed: bool, train: int = 40, test: int = 10) ->
         values = torch.randint(0, 10, shape, dtype=torch.uint8, generator=generator)
         head = bytes([0, 0, 8, len(shape)]) + b"".join(side.to_bytes(4, "big") for side in shape)
         data = head + values.numpy().tobytes()
-        (folder / (f"{name}.gz" if packed else name)).write_bytes(gzip.compress(data) if packed else data)
+        (folder / (f"{name}.gz" if gzipped else name)).write_bytes(gzip.compress(data) if gzipped else data)
 
 
-@pytest.mark.parametrize(("plan", "folder"), [(MNIST, "MNIST"), (FashionMNIST, "FashionMNIST")])
-def test_idx_files_packed_or_not_give_the_same(tmp_path: Path, plan: type[MNIST], folder: str) -> None:
-    write_idx(tmp_path / "a" / folder / "raw", packed=True)
-    write_idx(tmp_path / "b" / folder / "raw", packed=False)
-    one, two = plan(root=str(tmp_path / "a")), plan(root=str(tmp_path / "b"))
+@pytest.mark.parametrize(("cls", "folder"), [(MNIST, "MNIST"), (FashionMNIST, "FashionMNIST")])
+def test_idx_files_gzipped_or_plain_are_the_same(tmp_path: Path, cls: type[MNIST], folder: str) -> None:
+    write_idx(tmp_path / "a" / folder / "raw", gzipped=True)
+    write_idx(tmp_path / "b" / folder / "raw", gzipped=False)
+    one, two = cls(root=str(tmp_path / "a")), cls(root=str(tmp_path / "b"))
     assert one.missing() is None
     splits = one.load(Patch())
     two.load(Patch())
@@ -127,7 +127,7 @@ def test_idx_files_packed_or_not_give_the_same(tmp_path: Path, plan: type[MNIST]
 def test_idx_agrees_with_torchvision(tmp_path: Path) -> None:
     from torchvision import datasets
 
-    write_idx(tmp_path / "MNIST" / "raw", packed=False)
+    write_idx(tmp_path / "MNIST" / "raw", gzipped=False)
     train, test = MNIST(root=str(tmp_path)).read()
     for ours, official in ((train, True), (test, False)):
         theirs = datasets.MNIST(str(tmp_path), train=official)
@@ -146,7 +146,7 @@ def test_a_damaged_idx_file_is_refused(tmp_path: Path, damage: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plan", "words"),
+    ("cls", "hints"),
     [
         (MNIST, ["train-images-idx3-ubyte", "MNIST/raw", "data.root=", "data.download=true"]),
         (FashionMNIST, ["FashionMNIST/raw", "data.root="]),
@@ -154,19 +154,19 @@ def test_a_damaged_idx_file_is_refused(tmp_path: Path, damage: str) -> None:
         (ImageFolder, ["train", "data.root=", "CLASS"]),
     ],
 )
-def test_missing_data_says_where_it_looked_and_what_to_do(tmp_path: Path, plan: type[MNIST], words: list[str]) -> None:
-    said = plan(root=str(tmp_path / "empty")).missing()
-    assert said is not None
-    for word in [str(tmp_path / "empty"), *words]:
-        assert word in said
+def test_missing_data_names_the_folder_and_the_option(tmp_path: Path, cls: type[MNIST], hints: list[str]) -> None:
+    message = cls(root=str(tmp_path / "empty")).missing()
+    assert message is not None
+    for hint in [str(tmp_path / "empty"), *hints]:
+        assert hint in message
 
 
-def test_missing_is_no_problem_where_download_was_asked(tmp_path: Path) -> None:
+def test_missing_files_are_no_problem_with_download(tmp_path: Path) -> None:
     assert MNIST(root=str(tmp_path), download=True).missing() is None
     assert CIFAR10(root=str(tmp_path), download=True).missing() is None
 
 
-def test_prepare_fetches_only_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepare_downloads_only_with_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched: list[str] = []
     monkeypatch.setattr(MNIST, "fetch", lambda self: fetched.append(str(self.root)))
     MNIST(root=str(tmp_path)).prepare()
@@ -190,9 +190,9 @@ def test_cifar10_reads_what_torchvision_wrote(tmp_path: Path, monkeypatch: pytes
     (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": [str(n) for n in range(10)]}))
     # The hashes are those of the real files.
     monkeypatch.setattr(torchvision.datasets.cifar, "check_integrity", lambda *_: True)
-    plan = CIFAR10(root=str(tmp_path))
-    assert plan.missing() is None
-    splits = plan.load(Patch())
+    data = CIFAR10(root=str(tmp_path))
+    assert data.missing() is None
+    splits = data.load(Patch())
     assert [len(split) for split in splits] == [90, 10, 20]
     torch.testing.assert_close(splits.test.images, torch.from_numpy(pixels["test_batch"]).view(20, 3, 32, 32))
 
@@ -215,31 +215,31 @@ def test_image_folder_agrees_with_torchvision(tmp_path: Path) -> None:
     from torchvision.transforms.functional import pil_to_tensor
 
     write_images(tmp_path, {"train": 10, "test": 5})
-    plan = ImageFolder(root=str(tmp_path), size=12)
-    assert plan.missing() is None
-    assert plan.spec.classes == 2
-    rest, test = plan.read()
+    data = ImageFolder(root=str(tmp_path), size=12)
+    assert data.missing() is None
+    assert data.spec.classes == 2
+    rest, test = data.read()
     for ours, part in ((rest, "train"), (test, "test")):
         theirs = datasets.ImageFolder(str(tmp_path / part))
         assert ours.target.tolist() == theirs.targets
         torch.testing.assert_close(ours.images[0], pil_to_tensor(theirs[0][0]))
 
 
-def test_lazy_and_held_images_are_the_same(tmp_path: Path) -> None:
+def test_lazy_and_decoded_images_are_the_same(tmp_path: Path) -> None:
     write_images(tmp_path, {"train": 20})
-    held, lazy = (
+    decoded, lazy = (
         ImageFolder(root=str(tmp_path), size=8, flip=True, shift=1, memory_limit=limit).load(Patch())
         for limit in (10, 0)
     )
-    assert [len(split) for split in held] == [len(split) for split in lazy] == [33, 3, 4]
+    assert [len(split) for split in decoded] == [len(split) for split in lazy] == [33, 3, 4]
     order = torch.tensor([5, 30, 2])
     for key in (None, 3):
-        one, two = held.train.batch(order, key), lazy.train.batch(order, key)
+        one, two = decoded.train.batch(order, key), lazy.train.batch(order, key)
         torch.testing.assert_close(one.inputs, two.inputs)
         torch.testing.assert_close(one.target, two.target)
 
 
-def test_image_folder_refuses_what_it_cannot_learn(tmp_path: Path) -> None:
+def test_image_folder_refuses_unknown_classes_and_broken_images(tmp_path: Path) -> None:
     write_images(tmp_path, {"train": 4, "test": 2})
     (tmp_path / "test" / "wasp").mkdir()
     with pytest.raises(ValueError, match="train/ lacks: wasp"):
@@ -252,13 +252,13 @@ def test_image_folder_refuses_what_it_cannot_learn(tmp_path: Path) -> None:
 
 @pytest.mark.shared_data
 def test_real_mnist_from_a_read_only_folder(shared_data: Path) -> None:
-    plan = MNIST(root=str(shared_data))
-    assert plan.missing() is None
-    splits = plan.load(Patch())
+    data = MNIST(root=str(shared_data))
+    assert data.missing() is None
+    splits = data.load(Patch())
     assert [len(split) for split in splits] == [54_000, 6_000, 10_000]
     # The constants everyone uses, here from nine tenths of the training set.
-    torch.testing.assert_close(splits.train.finish.moments.mean.item() / 255, 0.1307, atol=1e-3, rtol=0)
-    torch.testing.assert_close(splits.train.finish.moments.std.item() / 255, 0.3081, atol=1e-3, rtol=0)
+    torch.testing.assert_close(splits.train.preprocess.moments.mean.item() / 255, 0.1307, atol=1e-3, rtol=0)
+    torch.testing.assert_close(splits.train.preprocess.moments.std.item() / 255, 0.3081, atol=1e-3, rtol=0)
 
 
 @pytest.mark.shared_data
@@ -275,7 +275,7 @@ def test_real_photographs_from_a_folder(shared_data: Path, tmp_path: Path) -> No
     assert counts == [labels.count(str(number)) for number in range(len(names))]
 
 
-def test_fewer_training_images_are_a_part_of_more_and_of_every_class() -> None:
+def test_fewer_training_images_are_a_stratified_subset_of_more() -> None:
     tokenizer = Patch(size=2)
     whole = Digits().load(tokenizer)
     parts = [Digits(train_size=size).load(tokenizer) for size in (50, 200)]
@@ -290,6 +290,6 @@ def test_fewer_training_images_are_a_part_of_more_and_of_every_class() -> None:
     assert small < large
 
 
-def test_more_training_images_than_there_are_is_said() -> None:
+def test_too_large_a_train_size_is_refused() -> None:
     with pytest.raises(ValueError, match=r"data\.train_size=5000: there are 1295 training"):
         Digits(train_size=5000).load(Patch(size=2))

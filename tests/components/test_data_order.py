@@ -28,14 +28,14 @@ SIZES = st.integers(1, 200)
 
 def assert_epoch_covers_once(step: Step, samples: int, batch: int) -> None:
     seen = [step(3, 1, s, num_samples=samples, batch_size=batch) for s in range(steps_per_epoch(samples, batch))]
-    rows = torch.cat(seen)
+    indices = torch.cat(seen)
     if samples < batch:
-        assert len(rows) == batch
-        assert set(rows.tolist()) == set(range(samples))
+        assert len(indices) == batch
+        assert set(indices.tolist()) == set(range(samples))
     else:
-        assert len(rows) == samples // batch * batch
-        assert len(set(rows.tolist())) == len(rows)
-        assert set(rows.tolist()) <= set(range(samples))
+        assert len(indices) == samples // batch * batch
+        assert len(set(indices.tolist())) == len(indices)
+        assert set(indices.tolist()) <= set(range(samples))
 
 
 def assert_shards_make_the_whole(step: Step, samples: int, world: int) -> None:
@@ -104,7 +104,7 @@ def test_seeds_and_epochs_give_other_orders() -> None:
 
 @settings(deadline=None)
 @given(SIZES, st.integers(1, 8), st.sampled_from([1, 2, 3]))
-def test_evaluation_sees_every_sample_once_in_equal_rows(samples: int, each: int, world: int) -> None:
+def test_evaluation_sees_every_sample_once_in_equal_shards(samples: int, each: int, world: int) -> None:
     batch = each * world
     real: list[int] = []
     for step in range(eval_steps(samples, batch)):
@@ -115,7 +115,7 @@ def test_evaluation_sees_every_sample_once_in_equal_rows(samples: int, each: int
     assert sorted(real) == list(range(samples))
 
 
-def test_a_row_that_is_not_there_asks_for_nothing() -> None:
+def test_a_dummy_sample_has_no_targets() -> None:
     class Split:
         def __init__(self, target: bool) -> None:
             self.target = target

@@ -1,4 +1,4 @@
-"""Pairs: dates and files; parts that share no side; rows with their ends."""
+"""Pairs: dates and files; splits without common texts; sequences with start and end tokens."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def table(folder: Path, lines: list[str], name: str = "pairs.tsv") -> str:
     return str(folder / name)
 
 
-def assert_apart(parts: list[list[Pair]]) -> None:
+def assert_disjoint(parts: list[list[Pair]]) -> None:
     for side in range(2):
         seen = [{pair[side] for pair in part} for part in parts]
-        assert not seen[0] & seen[1] | seen[0] & seen[2] | seen[1] & seen[2], "a text is in two parts"
+        assert not seen[0] & seen[1] | seen[0] & seen[2] | seen[1] & seen[2], "a text is in two splits"
 
 
-def test_dates_say_the_same_day() -> None:
-    """Read by hand in both languages, full, long and medium forms alike."""
-    parts = Translation().parts()
+def test_both_dates_are_the_same_day() -> None:
+    """Parses both languages by hand, in full, long and medium format."""
+    parts = Translation().splits()
     assert [len(part) for part in parts] == [8000, 1000, 1000]
-    assert_apart(parts)
+    assert_disjoint(parts)
     short, german = [month[:3] for month in MONTHS[0].split()], MONTHS[1].split()
     forms = set()
     for source, target in parts[0]:
@@ -57,7 +57,7 @@ def test_dates_say_the_same_day() -> None:
 
 
 def test_other_languages_and_iso() -> None:
-    for source, target in Translation(source="fr", target="iso").parts()[1][:20]:
+    for source, target in Translation(source="fr", target="iso").splits()[1][:20]:
         assert str(date.fromisoformat(target).year) in source
     assert Translation(source="nowhere").missing().startswith("CLDR has no language")
     assert Translation().missing() is None
@@ -66,34 +66,34 @@ def test_other_languages_and_iso() -> None:
 
 
 def test_a_language_has_several_spellings(tmp_path: Path) -> None:
-    """As CLDR or as the web writes it, in any case; two spellings of one language are no two sides."""
-    wanted = Translation(source="en_GB").parts()
+    """As CLDR or as the web writes it, in any case; two spellings of one language are not two sides."""
+    expected = Translation(source="en_GB").splits()
     for spelling in ("en-GB", "EN-gb", "en_gb"):
         assert Translation(source=spelling).missing() is None
-        assert Translation(source=spelling).parts() == wanted
-    assert wanted != Translation(source="en_US").parts()
+        assert Translation(source=spelling).splits() == expected
+    assert expected != Translation(source="en_US").splits()
     for one, two in (("EN", "en"), ("en-GB", "en_GB"), ("ISO", "iso")):
         with pytest.raises(ValueError, match=f"data.source={one} and data.target={two} are the same"):
             Translation(source=one, target=two)
     path = table(
         tmp_path, ["EN\ten\tsplit", "a\tb\ttrain", "c\td\tval", "e\tf\ttest"]
     )  # of a file, they are two columns
-    assert Translation(path=path, source="EN", target="en").parts()[0] == [("a", "b")]
+    assert Translation(path=path, source="EN", target="en").splits()[0] == [("a", "b")]
     with pytest.raises(ValueError, match="CLDR has no language 'nowhere'"):
-        Translation(source="nowhere").parts()
+        Translation(source="nowhere").splits()
 
 
-def test_a_part_is_a_fair_draw(tmp_path: Path) -> None:
-    """`samples` takes pairs from the whole file, not its first; more of them keep those of fewer."""
+def test_samples_are_drawn_from_the_whole_file(tmp_path: Path) -> None:
+    """`samples` does not take the first pairs of the file; a larger number includes those of a smaller one."""
     path = table(
         tmp_path, ["en\tde\tsplit", *(f"a {n}\tein {n}\ttrain" for n in range(400)), "b\tbe\tval", "c\tce\ttest"]
     )
-    few, more = (Translation(path=path, samples=count).parts()[0] for count in (40, 80))
+    few, more = (Translation(path=path, samples=count).splits()[0] for count in (40, 80))
     assert more[:40] == few
     assert 10 < sum(int(source[2:]) >= 200 for source, _ in few) < 30
 
 
-def test_rows_have_their_ends() -> None:
+def test_sequences_have_start_and_end_tokens() -> None:
     data, tokenizer = Translation(samples=50), Char()
     splits = data.load(tokenizer)
     tokens = tokenizer.spec(data.spec)
@@ -102,7 +102,7 @@ def test_rows_have_their_ends() -> None:
     assert batch.inputs.max() < tokens.vocabulary
     assert (batch.inputs[:, 0] == tokens.start).all()
     for row, count, read, size, pair in zip(
-        batch.inputs, batch.lengths, batch.source, batch.source_lengths, data.parts()[0], strict=True
+        batch.inputs, batch.lengths, batch.source, batch.source_lengths, data.splits()[0], strict=True
     ):
         assert row[count - 1] == tokens.end
         assert not row[count:].any()
@@ -111,13 +111,13 @@ def test_rows_have_their_ends() -> None:
     torch.testing.assert_close(prepared.source, batch.source)
     last = prepared.target.gather(1, prepared.lengths[:, None] - 1)
     assert (last == tokens.end).all()
-    # The start symbol is never asked for; bytes are those of the text, over what is asked.
+    # The start token is never a target; bytes are those of the text, per target.
     assert not (prepared.target == tokens.start).any()
     assert int((prepared.target != Batch.ignore).sum()) == int((batch.lengths - 1).sum())
     assert list(Translate().metrics(splits.train)) == ["loss", "accuracy", "perplexity", "bits_per_byte", "exact"]
 
 
-def test_without_a_source_there_are_no_ends() -> None:
+def test_without_a_source_there_are_no_start_and_end_tokens() -> None:
     tokens = Byte().spec(DataSpec("text", (8,)))
     assert (tokens.vocabulary, tokens.start, tokens.end) == (256, None, None)
 
@@ -125,39 +125,39 @@ def test_without_a_source_there_are_no_ends() -> None:
 def test_a_file_with_its_split(tmp_path: Path) -> None:
     lines = ["en\tde\tsplit", *(f"a {n}\tein {n}\ttrain" for n in range(20)), "b\tbe\tval", "c\tce\ttest"]
     path = table(tmp_path, [*lines, "a 3\tdrei\ttest", "d\tein 5\tval"], "pairs.tsv.gz")
-    parts = Translation(path=path).parts()
-    # What a later part holds on either side is no training pair.
+    parts = Translation(path=path).splits()
+    # A training pair shares no side with a later split.
     assert [len(part) for part in parts] == [18, 2, 2]
-    assert_apart(parts)
-    turned = Translation(path=path, source="de", target="en").parts()
-    assert turned == [[(target, source) for source, target in part] for part in parts]
-    assert len(Translation(path=path, samples=7).parts()[0]) == 7
+    assert_disjoint(parts)
+    reversed_ = Translation(path=path, source="de", target="en").splits()
+    assert reversed_ == [[(target, source) for source, target in part] for part in parts]
+    assert len(Translation(path=path, samples=7).splits()[0]) == 7
     with pytest.raises(ValueError, match="has the columns en, de, split"):
-        Translation(path=path, target="fr").parts()
+        Translation(path=path, target="fr").splits()
 
 
-def test_a_file_without_a_head_is_dealt(tmp_path: Path) -> None:
+def test_a_file_without_a_header_is_split_at_random(tmp_path: Path) -> None:
     path = table(tmp_path, [f"{n}\tx{n % 50}" for n in range(200)])
-    parts = Translation(path=path, source="1", target="2").parts()
-    assert_apart(parts)
+    parts = Translation(path=path, source="1", target="2").splits()
+    assert_disjoint(parts)
     assert [len(part) for part in parts[1:]] != [0, 0]
     assert len(parts[2]) == 20
-    assert Translation(path=path, source="1", target="2", split_seed=1).parts()[2] != parts[2]
+    assert Translation(path=path, source="1", target="2", split_seed=1).splits()[2] != parts[2]
     with pytest.raises(ValueError, match="too few"):
-        Translation(path=table(tmp_path, ["a\tb", "c"], "bad.tsv"), source="1", target="2").parts()
-    with pytest.raises(ValueError, match="it takes train"):
-        Translation(path=table(tmp_path, ["en\tde\tsplit", "a\tb\tlearn"], "odd.tsv")).parts()
+        Translation(path=table(tmp_path, ["a\tb", "c"], "bad.tsv"), source="1", target="2").splits()
+    with pytest.raises(ValueError, match="allowed: train"):
+        Translation(path=table(tmp_path, ["en\tde\tsplit", "a\tb\tlearn"], "odd.tsv")).splits()
     assert "set data.path=FILE" in Translation(path=str(tmp_path / "none.tsv")).missing()
 
 
-def test_pairs_that_are_dealt_twice_are_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_splits_with_common_texts_are_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = table(tmp_path, [f"{n}\tx{n % 50}" for n in range(200)])
     monkeypatch.setattr(translation, "disjoint", lambda parts: [list(part) for part in parts])
-    with pytest.raises(AssertionError, match="in two parts"):
-        assert_apart(Translation(path=path, source="1", target="2").parts())
+    with pytest.raises(AssertionError, match="in two splits"):
+        assert_disjoint(Translation(path=path, source="1", target="2").splits())
 
 
-def test_long_pairs_are_left_out_with_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_long_pairs_are_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = table(tmp_path, [f"{n} {'long ' * (n % 3)}\tx{n}" for n in range(90)])
     data = Translation(path=path, source="1", target="2", source_context=8)
     with caplog.at_level(logging.WARNING, logger="blockyard"):
@@ -165,7 +165,7 @@ def test_long_pairs_are_left_out_with_a_word(tmp_path: Path, caplog: pytest.LogC
     assert sum(len(part) for part in splits) == 60
     assert "left out" in caplog.text
     assert int(splits.train.source.lengths.max()) <= 8
-    with pytest.raises(ValueError, match="none fits"):
+    with pytest.raises(ValueError, match="pairs of the train split fits"):
         Translation(path=path, source="1", target="2", context=1).load(Byte())
 
 
@@ -176,7 +176,7 @@ def test_the_same_pairs_have_the_same_fingerprint() -> None:
     assert one.fingerprint() == two.fingerprint() != other.fingerprint()
 
 
-def test_exact_counts_whole_rows() -> None:
+def test_exact_counts_whole_sequences() -> None:
     exact = Translate().metrics()["exact"]
     target = torch.tensor([[1, 2, -100], [1, 2, 0], [-100, -100, -100]])
     guess = torch.tensor([[1, 2, 2], [1, 1, 0], [0, 0, 0]])
@@ -187,6 +187,6 @@ def test_exact_counts_whole_rows() -> None:
 @pytest.mark.shared_data
 @pytest.mark.skipif(not PARALLEL.is_dir(), reason="no shared data beside the checkout")
 def test_the_parallel_corpus() -> None:
-    parts = Translation(path=str(SHARED / "en-de.tsv.gz")).parts()
+    parts = Translation(path=str(PARALLEL / "en-de.tsv.gz")).splits()
     assert len(parts[0]) > 50_000
-    assert_apart(parts)
+    assert_disjoint(parts)

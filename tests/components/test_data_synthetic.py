@@ -1,4 +1,4 @@
-"""Probes: each task's rule, checked by a plain loop; parts that never share a row; the same rows everywhere."""
+"""Synthetic tasks: each rule checked by a plain loop; disjoint splits; the same sequences on every machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from blockyard.config.compose import compose
 from blockyard.config.targets import locate
 from blockyard.contracts import Batch, DataSpec, Splits
 from blockyard.data import _synthetic
-from blockyard.data._synthetic import Probe
+from blockyard.data._synthetic import SyntheticTask
 from blockyard.data.associative_recall import AssociativeRecall
 from blockyard.data.copy import Copy
 from blockyard.data.listops import CLOSE, DIGITS, OPERATORS, ListOps
@@ -30,140 +30,141 @@ SMALL = {"samples": 300, "eval_samples": 60}
 EVERY = [
     pytest.param(locate(choice.target), id=name)
     for name, choice in catalog.choices("data").items()
-    if issubclass(locate(choice.target), Probe)
+    if issubclass(locate(choice.target), SyntheticTask)
 ]
-Rule = Callable[[list[int]], list[int] | int]  # the answers that follow from a row's symbols
+Rule = Callable[[list[int]], list[int] | int]  # the answers that follow from a sequence's token ids
 
 
-def load(made: Probe) -> Splits:
-    return made.load(Symbols())
+def load(task: SyntheticTask) -> Splits:
+    return task.load(Symbols())
 
 
-def rows(made: Probe, part: int = 0) -> list[tuple[list[int], list[int] | int]]:
-    split = load(made)[part]
+def samples_of(task: SyntheticTask, part: int = 0) -> list[tuple[list[int], list[int] | int]]:
+    split = load(task)[part]
     batch = split.batch(torch.arange(len(split)), None)
     lengths = batch.lengths.tolist() if batch.lengths is not None else [batch.inputs.shape[1]] * len(batch)
-    return [(row[:n], t) for row, t, n in zip(batch.inputs.tolist(), batch.target.tolist(), lengths, strict=True)]
+    return [(ids[:n], t) for ids, t, n in zip(batch.inputs.tolist(), batch.target.tolist(), lengths, strict=True)]
 
 
-def assert_follows(made: Probe, rule: Rule) -> None:
-    for row, target in rows(made):
-        assert rule(row) == target
+def assert_follows(task: SyntheticTask, rule: Rule) -> None:
+    for ids, target in samples_of(task):
+        assert rule(ids) == target
 
 
-def asked(answers: dict[int, int], length: int) -> list[int]:
-    return [answers.get(place, Batch.ignore) for place in range(length)]
+def targets(answers: dict[int, int], length: int) -> list[int]:
+    return [answers.get(position, Batch.ignore) for position in range(length)]
 
 
-def recall(row: list[int], pairs: int = 4) -> list[int]:
-    table = dict(zip(row[0 : 2 * pairs : 2], row[1 : 2 * pairs : 2], strict=True))
-    return asked({n: table[s] for n, s in enumerate(row) if n >= 2 * pairs and s in table}, len(row))
+def recall(ids: list[int], pairs: int = 4) -> list[int]:
+    table = dict(zip(ids[0 : 2 * pairs : 2], ids[1 : 2 * pairs : 2], strict=True))
+    return targets({n: table[s] for n, s in enumerate(ids) if n >= 2 * pairs and s in table}, len(ids))
 
 
-def agreement(row: list[int]) -> list[int]:
-    subject = row[row.index(WHO) - 2]
-    assert row[-1] == COMMA == row[row.index(WHO) - 1]
-    return asked({len(row) - 1: ARE if (subject - len(WORDS)) % 2 else IS}, len(row))
+def agreement(ids: list[int]) -> list[int]:
+    subject = ids[ids.index(WHO) - 2]
+    assert ids[-1] == COMMA == ids[ids.index(WHO) - 1]
+    return targets({len(ids) - 1: ARE if (subject - len(WORDS)) % 2 else IS}, len(ids))
 
 
 def copied(alphabet: int) -> Rule:
-    def rule(row: list[int]) -> list[int]:
-        kept = [symbol for symbol in row if symbol < alphabet]
-        return asked({len(row) - len(kept) + n: symbol for n, symbol in enumerate(kept)}, len(row))
+    def rule(ids: list[int]) -> list[int]:
+        kept = [token_id for token_id in ids if token_id < alphabet]
+        return targets({len(ids) - len(kept) + n: token_id for n, token_id in enumerate(kept)}, len(ids))
 
     return rule
 
 
-def value(row: list[int]) -> int:
+def value(ids: list[int]) -> int:
     """A list's value, by recursion."""
 
-    def read(at: int) -> tuple[int, int]:
-        if row[at] < DIGITS:
-            return row[at], at + 1
-        name, arguments, at = OPERATORS[row[at] - DIGITS], [], at + 1
-        while row[at] != CLOSE:
-            found, at = read(at)
-            arguments.append(found)
+    def read(start: int) -> tuple[int, int]:
+        if ids[start] < DIGITS:
+            return ids[start], start + 1
+        name, arguments, start = OPERATORS[ids[start] - DIGITS], [], start + 1
+        while ids[start] != CLOSE:
+            result, start = read(start)
+            arguments.append(result)
         assert 2 <= len(arguments) <= 5
         worth = {"MAX": max, "MIN": min, "MED": lambda a: int(statistics.median(a)), "SM": lambda a: sum(a) % 10}
-        return worth[name](arguments), at + 1
+        return worth[name](arguments), start + 1
 
-    found, end = read(0)
-    assert end == len(row)
-    return found
+    result, end = read(0)
+    assert end == len(ids)
+    return result
 
 
 RULES = [
     (AssociativeRecall(pairs=4, length=40, symbols=32, **SMALL), recall),
     (Copy(length=30, **SMALL), copied(8)),
     (SelectiveCopy(length=40, **SMALL), copied(16)),
-    (Parity(length=20, **SMALL), lambda row: sum(row) % 2),
-    (Parity(length=20, ask="each", **SMALL), lambda row: [sum(row[: n + 1]) % 2 for n in range(len(row))]),
+    (Parity(length=20, **SMALL), lambda ids: sum(ids) % 2),
+    (Parity(length=20, ask="each", **SMALL), lambda ids: [sum(ids[: n + 1]) % 2 for n in range(len(ids))]),
     (LongAgreement(length=24, **SMALL), agreement),
     (LongAgreement(length=24, clauses=5, **SMALL), agreement),
     (ListOps(length=40, **SMALL), value),
 ]
 
 
-@pytest.mark.parametrize(("made", "rule"), RULES, ids=lambda v: type(v).__name__ if isinstance(v, Probe) else "")
-def test_every_answer_follows_from_its_row(made: Probe, rule: Rule) -> None:
-    assert_follows(made, rule)
+@pytest.mark.parametrize(("task", "rule"), RULES, ids=lambda v: type(v).__name__ if not callable(v) else "")
+def test_every_target_follows_from_its_sequence(task: SyntheticTask, rule: Rule) -> None:
+    assert_follows(task, rule)
 
 
 def test_a_wrong_answer_is_caught() -> None:
     class Late(Copy):
-        def make(self, draw: _synthetic.Draw) -> _synthetic.Made:
-            inputs, target, _ = super().make(draw)
-            return _synthetic.Made(inputs, target.roll(1, 1))
+        def generate(self, random: _synthetic.SampleRandom) -> _synthetic.TaskBatch:
+            inputs, target, _ = super().generate(random)
+            return _synthetic.TaskBatch(inputs, target.roll(1, 1))
 
     with pytest.raises(AssertionError):
         assert_follows(Late(length=30, **SMALL), copied(8))
 
 
-def test_every_probe_has_a_rule_here() -> None:
-    assert {type(made) for made, _ in RULES} == {each.values[0] for each in EVERY}
+def test_every_task_has_a_rule_here() -> None:
+    assert {type(task) for task, _ in RULES} == {each.values[0] for each in EVERY}
 
 
 def assert_disjoint(splits: Splits) -> None:
-    seen = [{tuple(row) for row in part.rows.inputs.tolist()} for part in splits]
-    assert not seen[0] & seen[1] | seen[0] & seen[2] | seen[1] & seen[2], "a row is in two parts"
+    seen = [{tuple(ids) for ids in part.sequences.inputs.tolist()} for part in splits]
+    assert not seen[0] & seen[1] | seen[0] & seen[2] | seen[1] & seen[2], "a sequence is in two splits"
 
 
-@pytest.mark.parametrize("probe", EVERY)
-def test_parts_are_disjoint_and_as_large_as_asked(probe: type[Probe]) -> None:
-    made = probe(**SMALL)
-    splits = load(made)
+@pytest.mark.parametrize("task_class", EVERY)
+def test_splits_are_disjoint_and_of_the_given_size(task_class: type[SyntheticTask]) -> None:
+    task = task_class(**SMALL)
+    splits = load(task)
     assert [len(part) for part in splits] == [300, 60, 60]
     assert_disjoint(splits)
-    assert made.spec.vocabulary > max(int(part.rows.inputs.max()) for part in splits)
+    assert task.spec.vocabulary > max(int(part.sequences.inputs.max()) for part in splits)
 
 
-def test_short_rows_stay_apart_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 1,024 rows of bits each part has its own, however often they are drawn."""
+def test_splits_of_short_sequences_are_disjoint_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each split has its own of the 1,024 bit sequences, however often they are drawn."""
     short = {"length": 10, "samples": 2000, "eval_samples": 200}
     assert_disjoint(load(Parity(**short)))
-    with pytest.raises(ValueError, match="too few different rows"):
+    with pytest.raises(ValueError, match="too few different sequences"):
         load(Parity(length=1, **SMALL))
-    # The planted bug: the number of a row decides its part, not what it holds.
-    monkeypatch.setattr(_synthetic, "hashed", lambda inputs: torch.arange(len(inputs)) % 10 / 10.0)
-    with pytest.raises(AssertionError, match="in two parts"):
+    # The planted bug: a sequence's number decides its split, not its content.
+    monkeypatch.setattr(_synthetic, "hash_sequences", lambda inputs: torch.arange(len(inputs)) % 10 / 10.0)
+    with pytest.raises(AssertionError, match="in two splits"):
         assert_disjoint(load(Parity(**short)))
 
 
-@pytest.mark.parametrize("probe", EVERY)
-def test_rows_are_a_function_of_the_seed(probe: type[Probe]) -> None:
-    one, two, other = probe(**SMALL), probe(**SMALL), probe(data_seed=1, **SMALL)
+@pytest.mark.parametrize("task_class", EVERY)
+def test_sequences_are_a_function_of_the_seed(task_class: type[SyntheticTask]) -> None:
+    one, two, other = task_class(**SMALL), task_class(**SMALL), task_class(data_seed=1, **SMALL)
     parts, again = load(one), load(two)
     load(other)
     assert one.fingerprint() == two.fingerprint() != other.fingerprint()
     order = torch.tensor([5, 0, 17])
     for left, right in zip(parts, again, strict=True):
         torch.testing.assert_close(left.batch(order, 3).inputs, right.batch(order, None).inputs)
-    # Fewer rows are the first of more.
-    torch.testing.assert_close(load(probe(samples=50, eval_samples=60)).train.rows.inputs, parts.train.rows.inputs[:50])
+    # A smaller split is the start of a larger one.
+    fewer = load(task_class(samples=50, eval_samples=60)).train.sequences.inputs
+    torch.testing.assert_close(fewer, parts.train.sequences.inputs[:50])
 
 
-# What these machines made; another that makes anything else would not train on the same rows.
+# A machine with other fingerprints would train on other sequences.
 FINGERPRINTS = {
     "AssociativeRecall": "ea12e35370038dd3",
     "Copy": "f4505a88fd739f68",
@@ -174,16 +175,16 @@ FINGERPRINTS = {
 }
 
 
-@pytest.mark.parametrize("probe", EVERY)
-def test_rows_are_the_same_on_every_machine(probe: type[Probe]) -> None:
-    made = probe(**SMALL)
-    load(made)
-    assert made.fingerprint()[:16] == FINGERPRINTS[probe.__name__]
+@pytest.mark.parametrize("task_class", EVERY)
+def test_sequences_are_the_same_on_every_machine(task_class: type[SyntheticTask]) -> None:
+    task = task_class(**SMALL)
+    load(task)
+    assert task.fingerprint()[:16] == FINGERPRINTS[task_class.__name__]
 
 
-def test_questions_of_recall_are_near_by_the_power_law() -> None:
-    made = AssociativeRecall(pairs=4, samples=4000, eval_samples=10)
-    target = load(made).train.rows.target
+def test_distances_of_recall_queries_follow_the_power_law() -> None:
+    task = AssociativeRecall(pairs=4, samples=4000, eval_samples=10)
+    target = load(task).train.sequences.target
     share = (target != Batch.ignore).float().mean(0)[8::2]  # by gap, from 1
     weights = np.arange(1, 29) ** (0.01 - 1.0)
     random = np.random.default_rng(0)
@@ -191,22 +192,22 @@ def test_questions_of_recall_are_near_by_the_power_law() -> None:
     expected = torch.from_numpy(np.bincount(np.concatenate(drawn), minlength=28) / 4000).float()
     torch.testing.assert_close(share, expected, rtol=0, atol=0.04)
     even = AssociativeRecall(pairs=4, power=1.0, samples=4000, eval_samples=10)
-    flat = (load(even).train.rows.target != Batch.ignore).float().mean(0)[8::2]
+    flat = (load(even).train.sequences.target != Batch.ignore).float().mean(0)[8::2]
     torch.testing.assert_close(flat, torch.full_like(flat, 4 / 28), rtol=0, atol=0.03)
     assert ((target != Batch.ignore).sum(1) == 4).all()
 
 
 def test_classes_are_fair() -> None:
-    target = load(Parity(samples=4000, eval_samples=10)).train.rows.target
+    target = load(Parity(samples=4000, eval_samples=10)).train.sequences.target
     torch.testing.assert_close(target.float().mean(), torch.tensor(0.5), rtol=0, atol=0.03)
-    last = load(LongAgreement(samples=4000, eval_samples=10)).train.rows.target[:, -1]
+    last = load(LongAgreement(samples=4000, eval_samples=10)).train.sequences.target[:, -1]
     torch.testing.assert_close((last == IS).float().mean(), torch.tensor(0.5), rtol=0, atol=0.03)
-    values = load(ListOps(samples=3000, eval_samples=10)).train.rows.target.bincount(minlength=10)
+    values = load(ListOps(samples=3000, eval_samples=10)).train.sequences.target.bincount(minlength=10)
     assert values.min() > 150
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:
-    for make, said in (
+    for make, message in (
         (lambda: AssociativeRecall(pairs=17), "to be 68 or more"),
         (lambda: AssociativeRecall(symbols=8), "too few for 8 keys"),
         (lambda: Copy(held=40), "to be 80 or more"),
@@ -215,11 +216,11 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
         (lambda: ListOps(max_args=1), "two arguments or more"),
         (lambda: ListOps(least=65), "more than data.length=64"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             make()
 
 
-def test_symbols_pass_through() -> None:
+def test_token_ids_pass_through() -> None:
     tokens = Symbols().spec(AssociativeRecall().spec)
     assert (tokens.grid, tokens.vocabulary, tokens.variable) == ((64,), 256, False)
     assert Symbols().spec(ListOps().spec).variable
@@ -227,7 +228,7 @@ def test_symbols_pass_through() -> None:
         Symbols().spec(DataSpec("text", (8,)))
 
 
-def test_only_what_is_asked_is_judged() -> None:
+def test_ignored_targets_do_not_count() -> None:
     objective, prediction = Answer(), torch.randn(2, 3, 7)
     target = torch.tensor([[-100, 4, -100], [2, -100, 6]])
     logs = prediction.log_softmax(-1)
@@ -242,8 +243,8 @@ def test_only_what_is_asked_is_judged() -> None:
     assert objective.best() == ("accuracy", "max")
 
 
-def refusal(*words: str) -> str:
-    return " ".join(map(str, check(compose(["logger=none", *words]))))
+def refusal(*overrides: str) -> str:
+    return " ".join(map(str, check(compose(["logger=none", *overrides]))))
 
 
 def test_what_does_not_go_together_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Text data: parts that never mix, windows, lines and packed documents."""
+"""Text data: disjoint splits, windows, lines and packed documents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from blockyard.contracts import Batch, Splits, TextTokenizer
 from blockyard.data._order import epoch_key
 from blockyard.data._split import by_size
-from blockyard.data._text import Documents, Lines, Windows, lines_of
+from blockyard.data._text import Documents, Lines, Windows, nonblank_lines
 from blockyard.data.code import Code
 from blockyard.data.text_file import TextFile, _slice
 from blockyard.objective.next_token import NextToken
@@ -26,15 +26,15 @@ def windows(total: int, context: int) -> Windows:
 
 
 @given(st.integers(2, 300), st.integers(1, 40))
-def test_windows_ask_for_every_symbol_once(total: int, context: int) -> None:
+def test_windows_predict_every_token_once(total: int, context: int) -> None:
     if total <= context:
         return
     split = windows(total, context)
     batch = split.batch(torch.arange(len(split)), None)
     assert batch.inputs.shape == (len(split), context + 1)
-    asked = batch.inputs[:, 1:].flatten()
-    torch.testing.assert_close(asked, torch.arange(1, len(asked) + 1))
-    assert total - 1 - len(asked) < context  # what fills no row is left out
+    targets = batch.inputs[:, 1:].flatten()
+    torch.testing.assert_close(targets, torch.arange(1, len(targets) + 1))
+    assert total - 1 - len(targets) < context  # an incomplete sequence is dropped
 
 
 @given(st.integers(20, 300), st.integers(1, 19), st.integers(0, 2**40))
@@ -46,7 +46,7 @@ def test_a_key_moves_all_windows_by_one_offset(total: int, context: int, key: in
     start = moved[:, 0]
     assert (start[1:-1].diff() == context).all()
     assert start[0] == min(key % context, total - 1 - context)
-    # However it is cut, a symbol is asked for at most twice an epoch, and twice only at the end.
+    # Wherever the cuts are, a token is a target at most twice an epoch, and twice only at the end.
     counts = torch.bincount(moved[:, 1:].flatten(), minlength=total)
     assert (counts[: total - 1 - context] <= 1).all()
     assert (counts <= 2).all()
@@ -65,21 +65,21 @@ def write(folder: Path, texts: dict[str, str]) -> Path:
     return folder
 
 
-def assert_parts(plan: TextFile, whole: str) -> None:
+def assert_range_split(data: TextFile, whole: str) -> None:
     """By range: train, test, validation in the order of the text, nothing lost, nothing twice."""
-    parts = plan.documents()
+    parts = data.documents()
     train, validation, test = ("".join(part) for part in parts)
     assert train + test + validation == whole
     assert validation == whole[int(len(whole) * 0.9) :]
 
 
 def test_the_last_tenth_is_validation(tmp_path: Path) -> None:
-    whole = "".join(chr(0x4E00 + i) for i in range(1009))  # every character its own place
+    whole = "".join(chr(0x4E00 + i) for i in range(1009))  # each character is unique
     file = tmp_path / "one.txt"
     file.write_text(whole, encoding="utf-8")
-    assert_parts(TextFile(path=str(file)), whole)
+    assert_range_split(TextFile(path=str(file)), whole)
     folder = write(tmp_path / "many", {"a.txt": whole[:100], "b.txt": whole[100:950], "c.txt": whole[950:]})
-    assert_parts(TextFile(path=str(folder)), whole)
+    assert_range_split(TextFile(path=str(folder)), whole)
 
 
 def test_a_planted_bug_in_the_range_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,29 +87,29 @@ def test_a_planted_bug_in_the_range_is_caught(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "one.txt").write_text(whole, encoding="utf-8")
     monkeypatch.setattr("blockyard.data.text_file._slice", lambda texts, a, b: _slice(texts, max(a - 1, 0), b))
     with pytest.raises(AssertionError):
-        assert_parts(TextFile(path=str(tmp_path / "one.txt")), whole)
+        assert_range_split(TextFile(path=str(tmp_path / "one.txt")), whole)
 
 
 @given(st.lists(st.integers(1, 1000), min_size=3, max_size=60), st.integers(0, 99))
 @example([1, 1, 19], 0)
 @example([1, 1, 1000], 7)
 @example([5, 5, 5], 3)
-def test_documents_are_dealt_whole_and_once(sizes: list[int], seed: int) -> None:
-    """No part is empty, and leaving its last document out would bring no small part nearer to its share."""
+def test_documents_are_assigned_whole_and_once(sizes: list[int], seed: int) -> None:
+    """No split is empty, and no small split would be nearer to its share without its last document."""
     fractions = (0.1, 0.2)
     parts = by_size(sizes, fractions, seed)
     assert sorted(i for part in parts for i in part) == list(range(len(sizes)))
     assert all(parts)
     assert max(sizes) in [sizes[i] for i in parts[2]]
     for part, fraction in zip(parts, fractions, strict=False):
-        held, share = sum(sizes[i] for i in part), fraction * sum(sizes)
-        # Which document came last is not known, so the largest stands for it.
+        size, share = sum(sizes[i] for i in part), fraction * sum(sizes)
+        # The last document is not known; the largest is an upper bound.
         if len(part) > 1:
-            assert held - share <= share - (held - max(sizes[i] for i in part)) + 1e-6
+            assert size - share <= share - (size - max(sizes[i] for i in part)) + 1e-6
     assert parts == by_size(sizes, fractions, seed)
 
 
-def test_fewer_documents_than_parts() -> None:
+def test_fewer_documents_than_splits() -> None:
     """Training comes first, then validation."""
     assert by_size([], (0.1, 0.1), 0) == [[], [], []]
     assert by_size([3], (0.1, 0.1), 0) == [[], [], [0]]
@@ -143,9 +143,9 @@ def test_lines_are_padded_on_the_right_and_cut_at_the_context(tmp_path: Path) ->
     batch = split.batch(order, None)
     assert batch.lengths is not None
     assert batch.inputs.shape[1] == int(batch.lengths.max()) == 11
-    for line, row, length in zip(order.tolist(), batch.inputs.tolist(), batch.lengths.tolist(), strict=True):
-        assert set(row[length:]) <= {0}
-        assert tokenizer.decode(row[:length]) == ("x" * (line + 1) + "\n")[:11]
+    for line, token_ids, length in zip(order.tolist(), batch.inputs.tolist(), batch.lengths.tolist(), strict=True):
+        assert set(token_ids[length:]) <= {0}
+        assert tokenizer.decode(token_ids[:length]) == ("x" * (line + 1) + "\n")[:11]
     assert tokenizer.decode(batch.inputs[2].tolist()[:4]) == "xxx\n"
     assert split.batch(order[:2], None).inputs.shape == (2, 3)
 
@@ -171,34 +171,34 @@ def test_packed_lines_are_segments(tmp_path: Path) -> None:
 
 
 class Halves(Byte):
-    """Encodes the first half of each text only, so that some lines are one symbol."""
+    """Encodes the first half of each text only, so that some lines are one token."""
 
     def encode(self, text: str) -> list[int]:
         return super().encode(text)[: len(text) // 2]
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_lines_of_one_symbol_are_left_out(tmp_path: Path, packed: bool) -> None:
-    """Nothing is asked of them, and the mean over nothing is NaN."""
-    text = "ab\nabcdef\n" * 60  # one symbol, three symbols
+def test_lines_of_one_token_are_left_out(tmp_path: Path, packed: bool) -> None:
+    """They have no target, and the mean over no targets is NaN."""
+    text = "ab\nabcdef\n" * 60  # one token, three tokens
     split = load(tmp_path, text, Halves(), sample="line", packed=packed, context=3).train
     assert split.bytes_per_token == 7 / 3
     for number in range(len(split)):
         batch = NextToken().prepare(split.batch(torch.tensor([number]), None))
         assert batch.target is not None
         assert (batch.target != Batch.ignore).any()
-    with pytest.raises(ValueError, match="train part of the text has no line of two tokens"):
+    with pytest.raises(ValueError, match="train split of the text has no line of two tokens"):
         load(tmp_path, "ab\n" * 60, Halves(), sample="line", packed=packed)
 
 
-def test_a_mark_of_the_byte_order_is_no_text(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_text(tmp_path: Path) -> None:
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + b"text" * 50)
     parts = TextFile(path=str(tmp_path)).documents()
     assert sorted("".join(text for part in parts for text in part)) == sorted("text" * 100)
 
 
-def test_specs_say_what_rows_are() -> None:
+def test_specs_describe_the_sequences() -> None:
     assert TextFile(context=7).spec.shape == (7,)
     assert not TextFile().spec.variable
     assert TextFile(sample="line").spec.variable
@@ -220,7 +220,7 @@ def test_a_loaded_tokenizer_is_not_fitted_again(tmp_path: Path) -> None:
     assert tokenizer.state() == {"symbols": "xyz"}
 
 
-def test_a_symbol_of_the_test_part_only_is_not_learned(tmp_path: Path) -> None:
+def test_a_character_of_the_test_split_only_is_not_learned(tmp_path: Path) -> None:
     text = "ab" * 425 + "@" * 50 + "cd" * 50
     tokenizer = Char()
     splits = load(tmp_path, text, tokenizer, context=8)
@@ -228,11 +228,11 @@ def test_a_symbol_of_the_test_part_only_is_not_learned(tmp_path: Path) -> None:
     assert (splits.test.batch(torch.tensor([0]), None).inputs == 0).all()
 
 
-def test_the_library_is_the_same_twice() -> None:
+def test_the_library_is_read_the_same_twice() -> None:
     one, two, other = Code(), Code(), Code(split_seed=1)
     assert one.missing() is None
-    for plan in (one, two, other):
-        plan.load(Byte())
+    for data in (one, two, other):
+        data.load(Byte())
     assert one.fingerprint() == two.fingerprint() != other.fingerprint()
     parts = one.documents()
     total = sum(len(text) for part in parts for text in part)
@@ -242,63 +242,63 @@ def test_the_library_is_the_same_twice() -> None:
 
 
 def assert_shares(parts: Documents, shares: tuple[float, float, float]) -> None:
-    """How much of the text each part has, train, validation, test.
+    """Checks the share of the text in train, validation and test.
 
-    Whole modules are dealt: a part ends half of one away from its share at most, the rest by what both are off.
+    Modules are assigned whole: a split misses its share by half a module at most, the rest by the sum of both.
     """
     sizes = [sum(map(len, part)) for part in parts]
     half = max(len(text) for part in parts for text in part) / 2 / sum(sizes)
-    for size, share, off in zip(sizes, shares, (2 * half, half, half), strict=True):
-        assert size / sum(sizes) == pytest.approx(share, abs=off)
+    for size, share, tolerance in zip(sizes, shares, (2 * half, half, half), strict=True):
+        assert size / sum(sizes) == pytest.approx(share, abs=tolerance)
 
 
-def test_parts_of_the_library_have_their_shares() -> None:
-    plan = Code(validation_fraction=0.1, test_fraction=0.3)
-    assert_shares(plan.documents(), (0.6, 0.1, 0.3))
-    train, validation, test = plan.documents()
+def test_splits_of_the_library_have_their_shares() -> None:
+    data = Code(validation_fraction=0.1, test_fraction=0.3)
+    assert_shares(data.documents(), (0.6, 0.1, 0.3))
+    train, validation, test = data.documents()
     for planted in ((train, test, validation), (validation, test, train)):
         with pytest.raises(AssertionError):
             assert_shares(Documents(*planted), (0.6, 0.1, 0.3))
 
 
-def test_problems_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = TextFile(path=str(tmp_path / "no.txt")).missing()
-    assert said is not None
-    assert str(tmp_path / "no.txt") in said
-    assert "data.path=" in said
-    said = TextFile(path=str(tmp_path)).missing()
-    assert said is not None
-    assert "*.txt" in said
+def test_messages_of_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    message = TextFile(path=str(tmp_path / "no.txt")).missing()
+    assert message is not None
+    assert str(tmp_path / "no.txt") in message
+    assert "data.path=" in message
+    message = TextFile(path=str(tmp_path)).missing()
+    assert message is not None
+    assert "*.txt" in message
     with pytest.raises(ValueError, match=r"data.validation_fraction=0.5 and data.test_fraction=0.5"):
         TextFile(validation_fraction=0.5, test_fraction=0.5)
-    with pytest.raises(ValueError, match=r"take data.context=4 or less"):
+    with pytest.raises(ValueError, match=r"use data.context=4 or less"):
         load(tmp_path, "x" * 100, context=5)
     (tmp_path / "bad.txt").write_bytes(b"abc\xff")
-    with pytest.raises(ValueError, match="no UTF-8 text"):
+    with pytest.raises(ValueError, match="is not UTF-8 text"):
         TextFile(path=str(tmp_path / "bad.txt")).load(Byte())
-    with pytest.raises(ValueError, match="a tokenizer of texts, not Patch"):
+    with pytest.raises(ValueError, match="a text tokenizer, not Patch"):
         TextFile(path=str(tmp_path / "text.txt")).load(Patch())
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
-    said = Code().missing()
-    assert said is not None
-    assert "library sources" in said
+    message = Code().missing()
+    assert message is not None
+    assert "library sources" in message
 
 
-def test_lines_of_keeps_line_feeds_and_drops_blank_lines() -> None:
-    assert lines_of(["a\n\n b\n", "c"]) == ["a\n", " b\n", "c\n"]
+def test_nonblank_lines_keep_their_line_feeds() -> None:
+    assert nonblank_lines(["a\n\n b\n", "c"]) == ["a\n", " b\n", "c\n"]
 
 
 @pytest.mark.shared_data
-def test_tiny_shakespeare_is_cut_as_nanogpt_cuts_it(shared_data: Path) -> None:
+def test_tiny_shakespeare_is_split_as_by_nanogpt(shared_data: Path) -> None:
     file = shared_data / "tinyshakespeare" / "input.txt"
     text = file.read_text(encoding="utf-8")
-    plan = TextFile(path=str(file), context=64)
-    train, validation, test = ("".join(part) for part in plan.documents())
+    data = TextFile(path=str(file), context=64)
+    train, validation, test = ("".join(part) for part in data.documents())
     assert validation == text[int(len(text) * 0.9) :]
     assert train + test == text[: int(len(text) * 0.9)]
     tokenizer = Char()
-    splits = plan.load(tokenizer)
-    assert tokenizer.spec(plan.spec).vocabulary == 66  # nanoGPT's 65, and the unknown symbol
+    splits = data.load(tokenizer)
+    assert tokenizer.spec(data.spec).vocabulary == 66  # nanoGPT's 65, and the unknown token
     for split in splits:
         batch = split.batch(torch.arange(len(split)), None)
         assert (batch.inputs != 0).all()

@@ -1,4 +1,4 @@
-"""Views and canvases: functions of key and sample, made of their own part alone, and asked patch by patch."""
+"""Views and canvases: functions of key and sample, made of their own split alone, and predicted patch by patch."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.contracts import Batch, DataSpec, TokenSpec
-from blockyard.data._images import Labelled, Moments
+from blockyard.data._images import LabelledImages, Moments
 from blockyard.data._views import ViewSplit
 from blockyard.data.cifar10_views import CIFAR10Views
-from blockyard.data.digit_canvas import INK, Canvases, DigitCanvas
+from blockyard.data.digit_canvas import INK, CanvasSplit, DigitCanvas
 from blockyard.data.digits import Digits
 from blockyard.data.digits_views import DigitsViews
 from blockyard.data.image_folder_views import ImageFolderViews
@@ -24,20 +24,20 @@ from blockyard.tokenizer.patch import Patch
 ORDER = torch.tensor([5, 0, 17, 40])
 
 
-def is_part(view: Tensor, image: Tensor) -> bool:
+def is_crop(view: Tensor, image: Tensor) -> bool:
     side = view.shape[-1]
     return bool((image.unfold(1, side, 1).unfold(2, side, 1) == view[:, None, None]).all((0, 3, 4)).any())
 
 
-def test_views_are_pieces_of_their_image() -> None:
+def test_views_are_crops_of_their_image() -> None:
     views, images = DigitsViews().load(Patch()), Digits().load(Patch())
     for part, whole in zip(views, images, strict=True):
         seen, full = part.batch(ORDER, None), whole.batch(ORDER, None)
         assert seen.inputs.shape == (4, 6, 1, 5, 5)
         torch.testing.assert_close(seen.target, full.target)
         for row, image in zip(seen.inputs, full.inputs, strict=True):
-            assert all(is_part(view, image) for view in row)
-        assert not is_part(seen.inputs[0, 0] + 1, full.inputs[0])
+            assert all(is_crop(view, image) for view in row)
+        assert not is_crop(seen.inputs[0, 0] + 1, full.inputs[0])
     assert DigitsViews().spec.shape == (6, 1, 5, 5)
     assert (DigitsViews().spec.modality, DigitsViews().spec.variable) == ("views", False)
 
@@ -58,7 +58,7 @@ def test_views_do_not_depend_on_the_batch() -> None:
     assert_function_of_key_and_sample(DigitsViews(views=5, least_views=2).load(Patch()).train)
 
 
-def test_views_by_the_row_of_the_batch_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_views_drawn_by_position_in_the_batch_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     from blockyard.data import _views
 
     real = _views.uniform
@@ -67,7 +67,7 @@ def test_views_by_the_row_of_the_batch_are_caught(monkeypatch: pytest.MonkeyPatc
         assert_function_of_key_and_sample(DigitsViews(views=5).load(Patch()).train)
 
 
-def test_numbers_of_views_are_drawn_for_each_image() -> None:
+def test_the_number_of_views_is_drawn_per_image() -> None:
     data = DigitsViews(views=5, least_views=2, eval_views=8)
     splits, order = data.load(Patch()), torch.arange(400)
     batch = splits.train.batch(order, 3)
@@ -76,23 +76,23 @@ def test_numbers_of_views_are_drawn_for_each_image() -> None:
     counts = batch.lengths.bincount(minlength=6)
     assert counts[:2].sum() == 0
     assert (counts[2:] > 60).all()
-    behind = torch.arange(batch.inputs.shape[1]) >= batch.lengths[:, None]
-    assert not batch.inputs[behind].any()
+    padding = torch.arange(batch.inputs.shape[1]) >= batch.lengths[:, None]
+    assert not batch.inputs[padding].any()
     assert splits.test.batch(ORDER, None).inputs.shape[1] == 8
     # The first views of many are those of few.
     few = DigitsViews(views=3).load(Patch()).test.batch(ORDER, None)
     torch.testing.assert_close(few.inputs, splits.test.batch(ORDER, None).inputs[:, :3])
 
 
-def test_other_numbers_of_views_in_evaluation_are_different_lengths() -> None:
-    """A mixer whose weights belong to places is refused by `check`, not by the first batch."""
+def test_other_numbers_of_views_in_evaluation_make_lengths_variable() -> None:
+    """`check` refuses a mixer whose weights belong to positions; the first batch does not have to."""
     assert DigitsViews(views=4, eval_views=8).spec.variable
     assert DigitsViews(views=4, eval_views=2).spec.variable
     assert not DigitsViews(views=4, eval_views=4).spec.variable
-    words = ["experiment=views_digits", "token_mixer=token_mlp", "logger=none"]
-    assert not check(compose(words))
-    found = [str(issue) for issue in check(compose([*words, "data.eval_views=2"]))]
-    assert any("sequences of different lengths" in issue for issue in found), found
+    overrides = ["experiment=views_digits", "token_mixer=token_mlp", "logger=none"]
+    assert not check(compose(overrides))
+    issues = [str(issue) for issue in check(compose([*overrides, "data.eval_views=2"]))]
+    assert any("sequences of different lengths" in issue for issue in issues), issues
 
 
 def test_views_that_cannot_be_are_refused() -> None:
@@ -116,15 +116,15 @@ def test_a_folder_of_images_gives_views_too(tmp_path: Path) -> None:
     assert lazy.test.batch(torch.arange(4), None).inputs.shape == (4, 3, 3, 12, 12)
 
 
-def test_a_packed_folder_is_to_be_unpacked(tmp_path: Path) -> None:
+def test_an_archive_has_to_be_unpacked(tmp_path: Path) -> None:
     data = ImageFolderViews(root=str(tmp_path))
     assert "unpack" not in data.missing()
     (tmp_path / "photographs.zip").touch()
     assert "unpack photographs.zip and set data.root=FOLDER" in data.missing()
 
 
-def assert_made_of(part: Canvases, own: set[bytes], side: int) -> None:
-    """Every digit on a canvas is an image of the part, where its class says it is."""
+def assert_made_of(part: CanvasSplit, images: set[bytes], side: int) -> None:
+    """Every digit on a canvas is an image of the split, at the pixels of its class."""
     canvas, target = part.compose(torch.arange(40), 5)
     for image, classes in zip(canvas[:, 0], target, strict=True):
         half = side // 2
@@ -134,17 +134,17 @@ def assert_made_of(part: Canvases, own: set[bytes], side: int) -> None:
                 assert len(set(named.unique().tolist()) - {0}) <= 1
                 assert ((named > 0) == (cell >= INK)).all()
                 if cell.any():
-                    places = cell.unfold(0, 8, 1).unfold(1, 8, 1).flatten(0, 1)
-                    assert any(place.numpy().tobytes() in own for place in places), "a digit of another part"
+                    windows = cell.unfold(0, 8, 1).unfold(1, 8, 1).flatten(0, 1)
+                    assert any(window.numpy().tobytes() in images for window in windows), "a digit of another split"
 
 
-def test_canvases_show_their_own_parts_digits() -> None:
+def test_canvases_show_the_digits_of_their_own_split() -> None:
     splits = DigitCanvas().load(Patch())
     images = [{i.numpy().tobytes() for i in part.digits.images[:, 0].contiguous()} for part in splits]
     assert not images[0] & images[1] | images[0] & images[2] | images[1] & images[2]
     for part, own in zip(splits, images, strict=True):
         assert_made_of(part, own, 24)
-    with pytest.raises(AssertionError, match="a digit of another part"):
+    with pytest.raises(AssertionError, match="a digit of another split"):
         assert_made_of(splits.train, images[2], 24)
 
 
@@ -156,17 +156,17 @@ def test_canvases_are_functions_of_key_and_number() -> None:
     assert (train.batch(ORDER, 4).inputs != whole.inputs).any()
 
 
-def test_numbers_of_digits_are_those_asked_for() -> None:
+def test_numbers_of_digits_are_within_their_limits() -> None:
     labels = torch.arange(10)
-    solid = Labelled(torch.full((10, 1, 8, 8), 16, dtype=torch.uint8), labels)
-    part = Canvases(solid, Moments(torch.zeros(()), torch.ones(())), 32, (2, 5), 400)
+    solid = LabelledImages(torch.full((10, 1, 8, 8), 16, dtype=torch.uint8), labels)
+    part = CanvasSplit(solid, Moments(torch.zeros(()), torch.ones(())), 32, (2, 5), 400)
     _, target = part.compose(torch.arange(400), 0)
     covered = (target > 0).flatten(1).sum(1)
     assert (covered % 64 == 0).all(), "digits overlap"
     assert sorted(set((covered // 64).tolist())) == [2, 3, 4, 5]
-    for wrong in ({"size": 16, "digits": 5}, {"least_digits": 5}):
+    for options in ({"size": 16, "digits": 5}, {"least_digits": 5}):
         with pytest.raises(ValueError, match=r"data.*digits"):
-            DigitCanvas(**wrong)
+            DigitCanvas(**options)
 
 
 def test_a_canvas_has_a_fingerprint() -> None:
@@ -176,7 +176,7 @@ def test_a_canvas_has_a_fingerprint() -> None:
     assert one.fingerprint() == two.fingerprint() != other.fingerprint()
 
 
-def asking(cover: float = 0.25) -> Segment:
+def segment_objective(cover: float = 0.25) -> Segment:
     objective = Segment(cover=cover)
     data = DataSpec("image", (1, 8, 8), target="pixels", classes=11)
     tokens = objective.tokens(Patch(size=4).spec(data))
@@ -184,25 +184,25 @@ def asking(cover: float = 0.25) -> Segment:
     return objective
 
 
-def test_a_patch_shows_what_covers_it() -> None:
+def test_the_class_of_a_patch_is_what_covers_it() -> None:
     pixels = torch.zeros(2, 8, 8, dtype=torch.int64)
     pixels[0, :2, :2] = 3  # 4 of 16 pixels of the first patch: a quarter
     pixels[0, 0, 4:7] = 5  # 3 of 16: too few
     pixels[0, 4:, :4] = 7
     pixels[0, 4, :4] = 2  # 4 against 12
     pixels[1] = Batch.ignore
-    prepared = asking().prepare(Batch(torch.zeros(2, 1, 8, 8), pixels))
+    prepared = segment_objective().prepare(Batch(torch.zeros(2, 1, 8, 8), pixels))
     assert prepared.target.tolist() == [[3, 0, 7, 0], [Batch.ignore] * 4]
-    assert asking(0.1).prepare(Batch(torch.zeros(2, 1, 8, 8), pixels)).target[0].tolist() == [3, 5, 7, 0]
+    assert segment_objective(0.1).prepare(Batch(torch.zeros(2, 1, 8, 8), pixels)).target[0].tolist() == [3, 5, 7, 0]
     with pytest.raises(ValueError, match="on 1 axes"):
         Segment().outputs(DigitCanvas().spec, TokenSpec((4,)))
 
 
 def test_mean_iou_is_the_mean_over_classes() -> None:
-    metric = asking().metrics()["mean_iou"]
-    wanted = torch.tensor([[0, 0, 1, 1], [1, 2, 2, Batch.ignore]])
+    metric = segment_objective().metrics()["mean_iou"]
+    target = torch.tensor([[0, 0, 1, 1], [1, 2, 2, Batch.ignore]])
     guess = torch.tensor([[0, 1, 1, 1], [1, 2, 0, 5]])
     for row in range(2):
-        metric.update(torch.nn.functional.one_hot(guess[row : row + 1], 11).float(), wanted[row : row + 1])
+        metric.update(torch.nn.functional.one_hot(guess[row : row + 1], 11).float(), target[row : row + 1])
     # Background 1 of 3, digit 0: 3 of 4, digit 1: 1 of 2; the other classes do not occur.
     torch.testing.assert_close(metric.compute(), torch.tensor((1 / 3 + 3 / 4 + 1 / 2) / 3))

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 from blockyard.contracts import Context, DataSpec, Parts, TokenSpec
 from blockyard.model.encoder_decoder import EncoderDecoder
-from blockyard.tokenizer._symbols import SymbolEmbedder
+from blockyard.tokenizer._lookup import TokenEmbedder
 from blockyard.weight_init import Init, initialise
 from tests.helpers import blocks, choices, context, factory, node, traits
 
@@ -120,7 +120,7 @@ def test_a_decoder_beside_an_encoder_counts_its_third_branch() -> None:
     names = {"position": "none", "token_mixer": "attention", "channel_mixer": "mlp", "norm": "layer", "head": "token"}
     parts = {family: factory(family, name) for family, name in names.items()}
     parts["head"] = partial(node("head", "token")[0], tied=False)
-    model = initialise(plan.build(ctx, Parts(SymbolEmbedder, block=factory("block", "pre_norm"), **parts)), 0)
+    model = initialise(plan.build(ctx, Parts(TokenEmbedder, block=factory("block", "pre_norm"), **parts)), 0)
     for block, branches in ((model.blocks[1], 3), (model.encoder.blocks[1], 2)):
         mixers = [m for m in (block.token_mixer, block.cross_mixer, block.channel_mixer) if m is not None]
         assert len(mixers) == branches

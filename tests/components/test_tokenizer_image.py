@@ -1,4 +1,4 @@
-"""Image tokenizers: equal to a strided convolution, and honest about where tokens lie."""
+"""Image tokenizers: equal to a strided convolution, with the right coordinates."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ def test_the_stem_by_its_formula(training: bool) -> None:
         x = F.batch_norm(x, *running, weights[f"stem.{norm}.weight"], weights[f"stem.{norm}.bias"], training)
         x = F.relu(x)
         assert (x == 0).any()
-    wanted = F.conv2d(x, weights["proj.weight"][:, :, None, None], weights["proj.bias"]).flatten(2).transpose(1, 2)
-    torch.testing.assert_close(embedder(images)[0], wanted, rtol=1e-4, atol=1e-5)
+    expected = F.conv2d(x, weights["proj.weight"][:, :, None, None], weights["proj.bias"]).flatten(2).transpose(1, 2)
+    torch.testing.assert_close(embedder(images)[0], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_the_stem_doubles_its_width_up_to_the_model() -> None:

@@ -1,4 +1,4 @@
-"""Text tokenizers: there and back, saved and loaded, learned from the training part only."""
+"""Text tokenizers: round trips, saved state, and fitting on the training split only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from blockyard.contracts import Context, DataSpec, Embedder, TextTokenizer, Tokenizer
 from blockyard.position.sinusoidal import Sinusoidal
 from blockyard.tokenizer._cache import cache_dir
-from blockyard.tokenizer._symbols import REPLACEMENT
+from blockyard.tokenizer._lookup import REPLACEMENT
 from blockyard.tokenizer.bpe import BPE
 from blockyard.tokenizer.byte import Byte
 from blockyard.tokenizer.char import Char
@@ -22,7 +22,7 @@ from blockyard.tokenizer.symbols import Symbols
 from blockyard.tokenizer.word import Word
 from blockyard.weight_init import initialise
 
-TEXT = "The yard stands.\n\n    def f(x):\n        return x  # twice  \u00e4\u00f6 \u4e16\n" * 3
+TEXT = "The block stands.\n\n    def f(x):\n        return x  # twice  \u00e4\u00f6 \u4e16\n" * 3
 MAKERS: dict[str, Callable[[], TextTokenizer]] = {
     "byte": Byte,
     "char": Char,
@@ -46,14 +46,14 @@ def fitted(name: str, texts: list[str] | None = None) -> TextTokenizer:
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_there_and_back(name: str) -> None:
+def test_round_trip(name: str) -> None:
     tokenizer = fitted(name)
-    symbols = tokenizer.encode(TEXT)
-    assert tokenizer.decode(symbols) == TEXT
+    token_ids = tokenizer.encode(TEXT)
+    assert tokenizer.decode(token_ids) == TEXT
     vocabulary = tokenizer.spec(SPEC).vocabulary
     assert vocabulary is not None
-    assert min(symbols) >= 0
-    assert max(symbols) < vocabulary
+    assert min(token_ids) >= 0
+    assert max(token_ids) < vocabulary
 
 
 ANY = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
@@ -61,14 +61,14 @@ ANY = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 
 @settings(deadline=None)
 @given(ANY)
-def test_bytes_carry_any_text(text: str) -> None:
+def test_bytes_round_trip_any_text(text: str) -> None:
     assert Byte().decode(Byte().encode(text)) == text
     assert LEARNED.decode(LEARNED.encode(text)) == text
 
 
 @settings(deadline=None)
 @given(ANY)
-def test_char_and_word_carry_what_they_learned(text: str) -> None:
+def test_char_and_word_round_trip_what_they_learned(text: str) -> None:
     for tokenizer in (Char(max_symbols=10_000), Word()):
         tokenizer.fit([text])
         assert tokenizer.decode(tokenizer.encode(text)) == text
@@ -110,11 +110,11 @@ def test_before_fit_the_vocabulary_is_the_largest(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["char", "word"])
-def test_the_unknown_symbol_is_explicit(name: str) -> None:
+def test_the_unknown_token_is_explicit(name: str) -> None:
     tokenizer = fitted(name)
-    symbols = tokenizer.encode("\u2603")
-    assert symbols == [0]
-    assert tokenizer.decode(symbols) == REPLACEMENT
+    token_ids = tokenizer.encode("\u2603")
+    assert token_ids == [0]
+    assert tokenizer.decode(token_ids) == REPLACEMENT
     assert 0 not in tokenizer.encode(TEXT)
 
 
@@ -149,14 +149,14 @@ def test_bpe_cache_is_by_content(cache: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def assert_learned_from_training_only(fit: Callable[[BPE, list[str], list[str]], None]) -> None:
-    """A word that the test part repeats must not become a symbol."""
+    """A word that the test part repeats must not become a token."""
     tokenizer = BPE(vocab_size=400)
     fit(tokenizer, ["some plain words " * 50], ["zqzqzqzq" * 50])
     assert len(tokenizer.encode("words words words")) < 17
     assert len(tokenizer.encode("zqzqzqzq")) == 8
 
 
-def test_bpe_learns_from_what_it_is_given() -> None:
+def test_bpe_learns_from_the_texts_passed_to_fit() -> None:
     assert_learned_from_training_only(lambda tokenizer, train, test: tokenizer.fit(train))
     with pytest.raises(AssertionError):
         assert_learned_from_training_only(lambda tokenizer, train, test: tokenizer.fit(train + test))
@@ -168,18 +168,20 @@ def test_bpe_of_text_data_learns_from_the_training_part(tmp_path: Path) -> None:
     def fit(tokenizer: BPE, train: list[str], test: list[str]) -> None:
         whole = train[0] + test[0] + "tail " * 30  # 850, 400 and 150 characters
         (tmp_path / "text.txt").write_text(whole)
-        validation, held = 150 / len(whole), 400 / len(whole)
-        plan = TextFile(path=str(tmp_path / "text.txt"), validation_fraction=validation, test_fraction=held, context=8)
-        assert "zq" not in plan.documents().train[0]
-        plan.load(tokenizer)
+        validation, test_size = 150 / len(whole), 400 / len(whole)
+        data = TextFile(
+            path=str(tmp_path / "text.txt"), validation_fraction=validation, test_fraction=test_size, context=8
+        )
+        assert "zq" not in data.documents().train[0]
+        data.load(tokenizer)
 
     assert_learned_from_training_only(fit)
 
 
-def test_bpe_says_what_is_wrong() -> None:
-    with pytest.raises(ValueError, match="has learned nothing"):
+def test_messages_of_bpe() -> None:
+    with pytest.raises(ValueError, match="is not fitted"):
         BPE().encode("x")
-    with pytest.raises(ValueError, match="no saved bpe tokenizer"):
+    with pytest.raises(ValueError, match="not the saved state of a bpe tokenizer"):
         BPE().load_state({"tokenizer": {"model": 3}})
 
 
@@ -215,7 +217,7 @@ SCALED: dict[str, tuple[Callable[..., Tokenizer], DataSpec]] = {
 
 @pytest.mark.parametrize("name", SCALED)
 def test_vectors_may_be_scaled_by_the_root_of_their_width(name: str) -> None:
-    """What enters the stream is, and the waves with it; the table that a tied head shares is not."""
+    """The embeddings and the sinusoids are scaled; the table that a tied head shares is not."""
     make, data = SCALED[name]
 
     def parts(scale: str) -> tuple[Context, Embedder]:

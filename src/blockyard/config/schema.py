@@ -90,10 +90,7 @@ class Option:
 def options(target: type) -> dict[str, Option]:
     """The options of a class by name, with the help its docstring gives."""
     init = target.__init__  # type: ignore[misc]
-    try:
-        hints = get_type_hints(init, include_extras=True)
-    except (NameError, TypeError):
-        hints = {}
+    hints = _hints(target)
     # Components take ctx and factories by position and their options by keyword; classes of libraries do not
     # make this distinction.
     ours = any(base.__module__.startswith("blockyard.") for base in target.__mro__)
@@ -109,6 +106,16 @@ def options(target: type) -> dict[str, Option]:
             default = REQUIRED if parameter.default is inspect.Parameter.empty else parameter.default
             result[name] = Option(name, hints.get(name, Any), default, helps.get(name, ""))
     return result
+
+
+def _hints(target: type) -> dict[str, Any]:
+    """Type hints of the constructor; those of a dataclass are resolved in the modules that declare its fields."""
+    owner = next(base for base in target.__mro__ if "__init__" in vars(base))
+    source = owner if "__dataclass_fields__" in vars(owner) else owner.__init__  # type: ignore[misc]
+    try:
+        return get_type_hints(source, include_extras=True)
+    except (NameError, TypeError):
+        return {}
 
 
 def factories(annotation: Any) -> type | None:

@@ -1,1 +1,1 @@
-"""Data sets: what is trained on. One file each."""
+"""Data sets, one per file."""

@@ -1,4 +1,4 @@
-"""Shift, flip and crop, vectorised: every random number is a hash of (key, sample, stream)."""
+"""Vectorised shift, flip and crop; every random number is a hash of (key, sample, stream)."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from blockyard.data._hash import uniform
 
 @dataclass(frozen=True)
 class Augment:
-    """What is done to a training image.
+    """Random augmentation of training images.
 
-    shift: translation by up to so many pixels along each axis, filled with zeros
-    crop: a square of side 1 - crop or more is cut at random and stretched back
-    flip: left and right are swapped for half of the images
+    shift: translate by up to this many pixels along each axis, padding with zeros
+    crop: cut out a random square of relative side 1 - crop or more and resize it to the full image
+    flip: mirror half of the images left to right
     """
 
     shift: int = 0
     crop: float = 0.0
     flip: bool = False
 
-    def move(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
-        """Images (B, C, H, W) of any type, shifted and flipped; `order` (B,) are their numbers."""
+    def shift_and_flip(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
+        """Shifts and flips images (B, C, H, W) of any dtype; `order` (B,) holds their sample indices."""
         if key is None or not (self.shift or self.flip):
             return images
         draws = uniform(key, order, 3)  # (3, B)
         if self.flip:
             images = torch.where((draws[0] < 0.5)[:, None, None, None], images.flip(-1), images)
         if self.shift:
-            reach, (height, width) = self.shift, images.shape[2:]
-            places = F.pad(images, (reach, reach, reach, reach)).unfold(2, height, 1).unfold(3, width, 1)
-            down, right = (draws[1:] * (2 * reach + 1)).long()  # (B,) each
-            images = places[torch.arange(len(images)), :, down, right]  # (B, C, H, W)
+            (height, width), pad = images.shape[2:], (self.shift,) * 4
+            windows = F.pad(images, pad).unfold(2, height, 1).unfold(3, width, 1)  # (B, C, 2s + 1, 2s + 1, H, W)
+            down, right = (draws[1:] * (2 * self.shift + 1)).long()  # (B,) each
+            images = windows[torch.arange(len(images)), :, down, right]  # (B, C, H, W)
         return images
 
-    def resize(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
-        """Float images of `move`, cropped and stretched back; shape (B, C, H, W)."""
+    def random_crop(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
+        """Crops float images (B, C, H, W) and resizes the crops to that shape."""
         if key is None or not self.crop:
             return images
-        draws = uniform(key, order, 6)[3:]  # (3, B); the first three belong to `move`
+        draws = uniform(key, order, 6)[3:]  # (3, B); the first three belong to `shift_and_flip`
         side = 1 - self.crop * draws[0]  # (B,)
         centre = (1 - side) * (2 * draws[1:] - 1)  # (2, B)
         theta = torch.zeros(len(images), 2, 3)

@@ -1,60 +1,64 @@
-"""Image files: decoded when asked for, by a few threads."""
+"""Image files that are decoded on access, by a few threads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from blockyard.contracts import Batch
-from blockyard.data._images import Finish, Labelled
+from blockyard.data._images import LabelledImages, Preprocess
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 
 
-class Listing:
-    """Image files and their classes, decoded when asked for."""
+@dataclass(frozen=True, eq=False)
+class ImageFiles:
+    """Image files with their classes int64 (n,), decoded on access by `workers` threads."""
 
-    def __init__(self, files: list[Path], target: Tensor, decode: Callable[[Path], Tensor], workers: int) -> None:
-        self.files, self.target, self.decode, self.workers = files, target, decode, workers
+    files: list[Path]
+    target: Tensor
+    decode: Callable[[Path], Tensor]
+    workers: int
 
-    def pick(self, order: Tensor) -> Listing:
-        """The samples `order` (m,)."""
-        return Listing([self.files[i] for i in order.tolist()], self.target[order], self.decode, self.workers)
+    def select(self, indices: Tensor) -> ImageFiles:
+        """Returns the samples `indices` (m,)."""
+        return ImageFiles([self.files[i] for i in indices.tolist()], self.target[indices], self.decode, self.workers)
 
-    def images(self, order: Tensor) -> Tensor:
-        """Decoded images uint8 (m, C, size, size)."""
-        files = [self.files[i] for i in order.tolist()]
+    def images(self, indices: Tensor) -> Tensor:
+        """Decodes the samples `indices` (m,) to uint8 (m, C, size, size)."""
+        files = [self.files[i] for i in indices.tolist()]
         if self.workers < 2:
             return torch.stack([self.decode(file) for file in files])
-        # Threads will do: decoding and scaling leave the interpreter's lock.
+        # Threads are enough: decoding and resizing release the interpreter's lock.
         with ThreadPoolExecutor(self.workers) as pool:
             return torch.stack(list(pool.map(self.decode, files)))
 
-    def held(self) -> Labelled:
-        """All of it, decoded."""
-        return Labelled(self.images(torch.arange(len(self.files))), self.target)
+    def decode_all(self) -> LabelledImages:
+        """Decodes every image."""
+        return LabelledImages(self.images(torch.arange(len(self.files))), self.target)
 
 
-class LazySplit:
-    """Images on the disk; what `ImageSplit` does, after decoding."""
+class LazyImageSplit:
+    """A split whose images stay on disk; otherwise the same as `ImageSplit`."""
 
-    def __init__(self, listing: Listing, finish: Finish) -> None:
-        self.listing, self.finish = listing, finish
+    def __init__(self, source: ImageFiles, preprocess: Preprocess) -> None:
+        self.source, self.preprocess = source, preprocess
 
     def __len__(self) -> int:
-        return len(self.listing.target)
+        return len(self.source.target)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Inputs float32 (B, C, size, size), target (B,); `key` None leaves augmentation out."""
-        return Batch(self.finish(self.listing.images(order), order, key), self.listing.target[order])
+        """Returns inputs float32 (B, C, size, size) and target (B,); `key` None disables augmentation."""
+        return Batch(self.preprocess(self.source.images(order), order, key), self.source.target[order])
 
 
 def decode_image(file: Path, *, channels: int, size: int) -> Tensor:
-    """An image file as uint8 (channels, size, size): shorter side scaled to `size`, centre cut."""
+    """Reads an image file as uint8 (channels, size, size): resizes the shorter side, then crops the center."""
     import numpy as np
     from PIL import Image, UnidentifiedImageError
 
@@ -62,11 +66,11 @@ def decode_image(file: Path, *, channels: int, size: int) -> Tensor:
         with Image.open(file) as opened:
             image = opened.convert("RGB" if channels == 3 else "L")
     except (OSError, UnidentifiedImageError) as error:
-        raise ValueError(f"{file} cannot be read as an image ({error}); mend it or leave it out") from error
+        raise ValueError(f"{file} cannot be read as an image ({error}); repair or remove it") from error
     if image.size != (size, size):
         scale = size / min(image.size)
-        wide, high = (max(size, round(side * scale)) for side in image.size)
-        left, top = (wide - size) // 2, (high - size) // 2
-        image = image.resize((wide, high), Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
+        width, height = (max(size, round(side * scale)) for side in image.size)
+        left, top = (width - size) // 2, (height - size) // 2
+        image = image.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
     pixels = torch.from_numpy(np.array(image)).reshape(size, size, channels)
     return pixels.permute(2, 0, 1)  # (channels, size, size)

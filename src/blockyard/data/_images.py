@@ -1,4 +1,4 @@
-"""What image data sets share: splitting, normalising, batches without Python work per sample."""
+"""Shared parts of image data sets: splitting, normalization, and batches without Python work per sample."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, Count, CountOrZero, DataModule, DataSpec, Rate, Splits, Tokenizer
+from blockyard.contracts import Batch, Count, CountOrZero, DataSpec, Rate, Splits, Tokenizer
 from blockyard.data._augment import Augment
+from blockyard.data._loaded import LoadedData
 from blockyard.data._split import Fraction, nested, sha256, stratified
 from blockyard.errors import UserError
 
 
-class Labelled(NamedTuple):
+class LabelledImages(NamedTuple):
     """Images uint8 (n, C, height, width) and their classes int64 (n,)."""
 
     images: Tensor
     target: Tensor
 
-    def pick(self, order: Tensor) -> Labelled:
-        """The samples `order` (m,)."""
-        return Labelled(self.images[order], self.target[order])
+    def select(self, indices: Tensor) -> LabelledImages:
+        """Returns the samples `indices` (m,)."""
+        return LabelledImages(self.images[indices], self.target[indices])
 
 
 class Moments(NamedTuple):
-    """Mean and standard deviation of each channel, float32 (1, C, 1, 1), over the training part."""
+    """Mean and standard deviation of each channel over the training split, float32 (1, C, 1, 1)."""
 
     mean: Tensor
     std: Tensor
 
     @classmethod
     def of(cls, images: Tensor) -> Moments:
-        """The moments of uint8 images (n, C, height, width), exact up to rounding."""
+        """Computes the moments of uint8 images (n, C, height, width), exact up to rounding."""
         counts = torch.stack([torch.bincount(c.flatten(), minlength=256) for c in images.unbind(1)])
         levels, total = torch.arange(256, dtype=torch.float64), counts.sum(1).double()  # (256,), (C,)
         mean = (counts * levels).sum(1) / total
@@ -44,107 +45,101 @@ class Moments(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Finish:
-    """From bytes to what the model sees: moved, normalised, cropped."""
+class Preprocess:
+    """Turns stored bytes into model inputs: shift and flip, normalize, crop."""
 
     moments: Moments
     augment: Augment
 
     def __call__(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
-        """Images uint8 (B, C, height, width) and their numbers (B,) -> float32 of that shape."""
-        moved = self.augment.move(images, order, key)
-        inputs = moved.float().sub_(self.moments.mean).div_(self.moments.std)
-        return self.augment.resize(inputs, order, key)
+        """Maps images uint8 (B, C, height, width) with sample indices `order` (B,) to float32 of that shape."""
+        shifted = self.augment.shift_and_flip(images, order, key)
+        inputs = shifted.float().sub_(self.moments.mean).div_(self.moments.std)
+        return self.augment.random_crop(inputs, order, key)
 
 
 class ImageSplit:
-    """Images in memory: kept as bytes, normalised where a batch is made."""
+    """A split of images in memory, stored as bytes and normalized batch by batch."""
 
-    def __init__(self, data: Labelled, finish: Finish) -> None:
+    def __init__(self, data: LabelledImages, preprocess: Preprocess) -> None:
         self.images, self.target = data
-        self.finish = finish
+        self.preprocess = preprocess
 
     def __len__(self) -> int:
         return len(self.target)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Inputs float32 (B, C, height, width), target (B,); `key` None leaves augmentation out."""
-        return Batch(self.finish(self.images.index_select(0, order), order, key), self.target[order])
+        """Returns inputs float32 (B, C, height, width) and target (B,); `key` None disables augmentation."""
+        return Batch(self.preprocess(self.images.index_select(0, order), order, key), self.target[order])
 
 
-class ImageData(DataModule):
-    """Labelled images. Subclasses name their shape and classes and `read` the files.
+@dataclass(kw_only=True, eq=False)
+class ImageData(LoadedData):
+    """Labelled images. Subclasses set `shape` and `classes` and implement `read`.
 
     Options:
-        batch_size: samples in a training step, over all processes
-        eval_batch_size: samples in a validation or test step, over all processes
-        validation_fraction: share of the training images held out for validation, class by class
-        split_seed: draws the split; not the run's seed, so that all seeds share one split
-        shift: random translation of training images, in pixels, filled with zeros
-        crop: random square of side 1 - crop or more, stretched back to full size
-        flip: mirror half of the training images
-        train_size: training images kept, class by class as many of each as of all; null is all, and a smaller
-            number keeps a part of what a larger one does
+        validation_fraction: share of the training images held out for validation, stratified by class
+        split_seed: seed of the split; independent of the run's seed, so that all seeds share one split
+        shift: random translation of training images in pixels, padded with zeros
+        crop: random square crop of relative side 1 - crop or more, resized to the full image
+        flip: mirror half of the training images left to right
+        train_size: number of training images to keep, stratified by class; null keeps all, and a smaller size
+            selects a subset of a larger one
     """
 
-    incidental = frozenset({"eval_batch_size"})
-    shape: tuple[int, int, int]
-    classes: int | None
+    batch_size: Count = 128
+    eval_batch_size: Count = 512
+    validation_fraction: Fraction = 0.1
+    split_seed: CountOrZero = 0
+    shift: CountOrZero = 0
+    crop: Rate = 0.0
+    flip: bool = False
+    train_size: Count | None = None
 
-    def __init__(
-        self,
-        *,
-        batch_size: Count = 128,
-        eval_batch_size: Count = 512,
-        validation_fraction: Fraction = 0.1,
-        split_seed: CountOrZero = 0,
-        shift: CountOrZero = 0,
-        crop: Rate = 0.0,
-        flip: bool = False,
-        train_size: Count | None = None,
-    ) -> None:
-        self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
-        self.validation_fraction, self.split_seed = validation_fraction, split_seed
-        self.augment = Augment(shift, crop, flip)
-        self.train_size = train_size
-        self._fingerprint: str | None = None
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of an image."""
+
+    @property
+    @abstractmethod
+    def classes(self) -> int | None:
+        """Number of classes; None if it is not known yet."""
+
+    @property
+    def augment(self) -> Augment:
+        """The augmentation of training images."""
+        return Augment(self.shift, self.crop, self.flip)
 
     @property
     def spec(self) -> DataSpec:
-        """Images of one shape and size, and as many classes."""
+        """Images of one size with a class each."""
         return DataSpec("image", self.shape, target="class", classes=self.classes)
 
     @abstractmethod
-    def read(self) -> tuple[Labelled, Labelled]:
-        """All training images and all test images; never called before `prepare`."""
+    def read(self) -> tuple[LabelledImages, LabelledImages]:
+        """Reads all training images and all test images; called after `prepare`."""
 
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Read and split; the test part is the data set's own where it has one."""
+        """Reads the images and holds out the validation split."""
         rest, test = self.read()
-        kept, taken = stratified(rest.target, self.validation_fraction, self.split_seed)
-        train, validation = rest.pick(self.fewer(rest.target, kept)), rest.pick(taken)
-        self._fingerprint = sha256(tensor for part in (train, validation, test) for tensor in part)
+        kept, held_out = stratified(rest.target, self.validation_fraction, self.split_seed)
+        train, validation = rest.select(self.subset(rest.target, kept)), rest.select(held_out)
+        self._fingerprint = sha256(tensor for split in (train, validation, test) for tensor in split)
         moments = Moments.of(train.images)
         return Splits(
-            ImageSplit(train, Finish(moments, self.augment)),
-            ImageSplit(validation, Finish(moments, Augment())),
-            ImageSplit(test, Finish(moments, Augment())),
+            ImageSplit(train, Preprocess(moments, self.augment)),
+            ImageSplit(validation, Preprocess(moments, Augment())),
+            ImageSplit(test, Preprocess(moments, Augment())),
         )
 
-    def fewer(self, target: Tensor, kept: Tensor) -> Tensor:
-        """Those of the `kept` training images that `train_size` leaves.
-
-        Raises UserError where there are not so many.
-        """
+    def subset(self, target: Tensor, indices: Tensor) -> Tensor:
+        """Returns the `train_size` training images among `indices`. Raises UserError if there are fewer."""
         if self.train_size is None:
-            return kept
-        if self.train_size > len(kept):
+            return indices
+        if self.train_size > len(indices):
             raise UserError(
-                f"data.train_size={self.train_size}: there are {len(kept)} training images beside validation and test"
+                f"data.train_size={self.train_size}: there are {len(indices)} training images "
+                "after the validation and test splits"
             )
-        return kept[nested(target[kept], self.train_size, self.split_seed)]
-
-    def fingerprint(self) -> str:
-        """SHA-256 of pixels and classes, part by part."""
-        assert self._fingerprint is not None, "fingerprint() is valid after load()"
-        return self._fingerprint
+        return indices[nested(target[indices], self.train_size, self.split_seed)]

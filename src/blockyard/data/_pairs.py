@@ -1,4 +1,4 @@
-"""Pairs of texts: what an encoder reads, and what a decoder writes."""
+"""Encoded pairs of texts: the source that an encoder reads and the target that a decoder writes."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ log = logging.getLogger("blockyard")
 Pair = tuple[str, str]  # source, target
 
 
-class Rows(NamedTuple):
-    """Rows of symbols of any length. stream: (T,) int32; start, lengths: (n,) int64."""
+class RaggedSequences(NamedTuple):
+    """Token sequences of any length in one stream. stream: (T,) int32; start, lengths: (n,) int64."""
 
     stream: Tensor
     start: Tensor
     lengths: Tensor
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[int]]) -> Rows:
-        """From lists of symbols."""
-        lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
-        stream = torch.tensor([symbol for row in rows for symbol in row], dtype=torch.int32)
+    def of(cls, sequences: Sequence[Sequence[int]]) -> RaggedSequences:
+        """Concatenates lists of token ids."""
+        lengths = torch.tensor([len(sequence) for sequence in sequences], dtype=torch.int64)
+        stream = torch.tensor([token_id for sequence in sequences for token_id in sequence], dtype=torch.int32)
         return cls(stream, lengths.cumsum(0) - lengths, lengths)
 
     def padded(self, order: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows `order` (B,): int64 (B, longest), 0 behind the end, and their lengths (B,)."""
+        """Returns the sequences `order` (B,) as int64 (B, longest), padded with 0, and their lengths (B,)."""
         lengths = self.lengths[order]
-        place = torch.arange(int(lengths.max()))
-        index = (self.start[order][:, None] + place).clamp_max(len(self.stream) - 1)  # (B, longest)
-        return self.stream[index].long().masked_fill(place >= lengths[:, None], 0), lengths
+        position = torch.arange(int(lengths.max()))
+        index = (self.start[order][:, None] + position).clamp_max(len(self.stream) - 1)  # (B, longest)
+        return self.stream[index].long().masked_fill(position >= lengths[:, None], 0), lengths
 
 
-class Pairs:
-    """Encoded pairs: `inputs` is the decoder's row with its start and end symbols, `source` the encoder's."""
+class PairSplit:
+    """A split of encoded pairs: `target` holds the decoder's sequences with start and end token."""
 
-    def __init__(self, source: Rows, target: Rows, bytes_per_token: float) -> None:
+    def __init__(self, source: RaggedSequences, target: RaggedSequences, bytes_per_token: float) -> None:
         self.source, self.target, self.bytes_per_token = source, target, bytes_per_token
 
     def __len__(self) -> int:
         return len(self.target.lengths)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Inputs (B, N + 1) start, target, end; source (B, M); both padded to the longest of the batch."""
+        """Returns inputs (B, N + 1): start, target, end; and source (B, M); both padded to the batch's longest."""
         inputs, lengths = self.target.padded(order)
         source, source_lengths = self.source.padded(order)
         return Batch(inputs, lengths=lengths, source=source, source_lengths=source_lengths)
@@ -56,47 +56,48 @@ class Pairs:
 
 def encode(
     name: str, pairs: Sequence[Pair], tokenizer: TextTokenizer, ends: tuple[int, int], contexts: tuple[int, int]
-) -> Pairs:
-    """A part, encoded; pairs with a side beyond its context, or an empty one, are left out with a word.
+) -> PairSplit:
+    """Encodes the split `name`; pairs with an empty or an overlong side are dropped with a warning.
 
-    ends: the start and the end symbol; contexts: the most tokens of a source, and of a target with its end
-    Raises ValueError where nothing is left.
+    ends: ids of the start and the end token; contexts: maximum tokens of a source, and of a target with its end
+    Raises ValueError if no pair is left.
     """
     start, end = ends
-    sources, targets, size, asked = [], [], 0, 0
+    sources, targets, num_bytes, num_tokens = [], [], 0, 0
     for source, target in pairs:
-        read, written = tokenizer.encode(source), tokenizer.encode(target)
-        if read and written and len(read) <= contexts[0] and len(written) + 1 <= contexts[1]:
-            sources.append(read)
-            targets.append([start, *written, end])
-            size, asked = size + len(target.encode()), asked + len(written) + 1
-    left_out = len(pairs) - len(sources)
+        source_ids, target_ids = tokenizer.encode(source), tokenizer.encode(target)
+        if source_ids and target_ids and len(source_ids) <= contexts[0] and len(target_ids) + 1 <= contexts[1]:
+            sources.append(source_ids)
+            targets.append([start, *target_ids, end])
+            num_bytes, num_tokens = num_bytes + len(target.encode()), num_tokens + len(target_ids) + 1
+    dropped = len(pairs) - len(sources)
     if not sources:
         raise ValueError(
-            f"of the {len(pairs)} pairs of the {name} part none fits data.source_context={contexts[0]} and "
-            f"data.context={contexts[1]} tokens; raise them, or take a tokenizer with longer symbols"
+            f"none of the {len(pairs)} pairs of the {name} split fits data.source_context={contexts[0]} and "
+            f"data.context={contexts[1]} tokens; raise them, or use a tokenizer with longer tokens"
         )
-    if left_out:
+    if dropped:
         log.warning(
-            "%d of %d %s pairs are longer than data.source_context or data.context and left out",
-            left_out,
+            "%d of %d %s pairs are left out: empty, or longer than data.source_context or data.context",
+            dropped,
             len(pairs),
             name,
         )
-    return Pairs(Rows.of(sources), Rows.of(targets), size / asked)
+    return PairSplit(RaggedSequences.of(sources), RaggedSequences.of(targets), num_bytes / num_tokens)
 
 
-def disjoint(parts: Sequence[Sequence[Pair]]) -> list[list[Pair]]:
-    """Each part without what a later part holds on either side, and without its own repetitions.
+def disjoint(splits: Sequence[Sequence[Pair]]) -> list[list[Pair]]:
+    """Removes duplicates, and from each split every pair that shares a side with a later split.
 
-    With parts in the order train, validation, test, the test part stays whole.
+    In the order train, validation, test, the test split keeps all of its pairs.
     """
-    taken: tuple[set[str], set[str]] = (set(), set())
-    kept: list[list[Pair]] = []
-    for part in reversed(parts):
-        own = [pair for pair in dict.fromkeys(part) if pair[0] not in taken[0] and pair[1] not in taken[1]]
-        kept.append(own)
-        for source, target in own:
-            taken[0].add(source)
-            taken[1].add(target)
-    return kept[::-1]
+    sources: set[str] = set()
+    targets: set[str] = set()
+    result: list[list[Pair]] = []
+    for split in reversed(splits):
+        kept = [pair for pair in dict.fromkeys(split) if pair[0] not in sources and pair[1] not in targets]
+        result.append(kept)
+        for source, target in kept:
+            sources.add(source)
+            targets.add(target)
+    return result[::-1]

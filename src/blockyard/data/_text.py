@@ -1,24 +1,26 @@
-"""What text data sets share: encoding once, windows, lines and packed documents.
+"""Shared parts of text data sets: texts are encoded once, then read as windows, lines or packed documents.
 
-A row of a batch holds `context` + 1 symbols, so that an objective can ask for the one after each;
-`DataSpec.shape` counts the `context` tokens that a model sees.
+A sequence of a batch holds `context` + 1 tokens, so that an objective can predict the token after each;
+`DataSpec.shape` counts the `context` tokens that a model reads.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, Count, DataModule, DataSpec, Split, Splits, TextTokenizer, Tokenizer
-from blockyard.data._split import sha256
+from blockyard.contracts import Batch, Count, CountOrZero, DataSpec, Split, Splits, TextTokenizer, Tokenizer
+from blockyard.data._loaded import LoadedData
+from blockyard.data._split import Fraction, by_size, check_fractions, sha256
 
 
 class Documents(NamedTuple):
-    """The texts of each part."""
+    """The texts of each split."""
 
     train: list[str]
     validation: list[str]
@@ -26,13 +28,13 @@ class Documents(NamedTuple):
 
 
 class Windows:
-    """A stream of symbols cut into rows of `context` + 1, neighbours sharing one symbol.
+    """A token stream cut into sequences of `context` + 1, neighbours sharing one token.
 
-    With `key` None, row i starts at i * context. With a key all rows are moved by one offset drawn
-    from it, below `context`; a row that would reach over the end is moved back to end there. One
-    key per epoch thus shows the stream once per epoch, cut elsewhere each time.
+    With `key` None, sequence i starts at i * context. A key shifts all sequences by one offset below
+    `context` that is drawn from it; a sequence that would run over the end is moved back to end there.
+    One key per epoch thus shows the stream once per epoch, cut at different places each time.
 
-    stream: (T,) int32 symbols; segment: (T,) int32 documents of a packed stream, or None
+    stream: (T,) int32 token ids; segment: (T,) int32 documents of a packed stream, or None
     """
 
     redrawn = False
@@ -45,13 +47,13 @@ class Windows:
         return (len(self.stream) - 1) // self.context
 
     def at_length(self, rows: int, factor: int) -> Windows:
-        """The text of the first `rows` rows in rows `factor` times as long."""
+        """Returns the text of the first `rows` sequences in sequences `factor` times as long."""
         stop = rows * self.context + 1
         segment = None if self.segment is None else self.segment[:stop]
         return Windows(self.stream[:stop], segment, self.context * factor, self.bytes_per_token)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Inputs (B, context + 1); segment of that shape, counted from 0 in each row, where packed."""
+        """Returns inputs (B, context + 1), and if packed a segment of that shape, from 0 in each sequence."""
         offset = 0 if key is None else key % self.context
         start = (order * self.context + offset).clamp_max(len(self.stream) - 1 - self.context)
         index = start[:, None] + torch.arange(self.context + 1)  # (B, context + 1)
@@ -63,11 +65,11 @@ class Windows:
 
 
 class Lines:
-    """Every line a row of its own, padded on the right to the longest of its batch.
+    """Each line is a sequence of its own, padded on the right to the longest of its batch.
 
-    A line of more than `context` + 1 symbols is cut there. Padding is symbol 0.
+    Lines of more than `context` + 1 tokens are truncated. The padding is token id 0.
 
-    stream: (T,) int32 symbols of all lines; lengths: (n,) int64 symbols of each
+    stream: (T,) int32 token ids of all lines; lengths: (n,) int64 tokens of each
     """
 
     def __init__(self, stream: Tensor, lengths: Tensor, context: int, bytes_per_token: float) -> None:
@@ -79,89 +81,90 @@ class Lines:
         return len(self.lengths)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Inputs (B, longest) and lengths (B,)."""
+        """Returns inputs (B, longest) and lengths (B,)."""
         lengths = self.lengths[order]
-        place = torch.arange(max(2, int(lengths.max())))
-        index = (self.start[order][:, None] + place).clamp_max(len(self.stream) - 1)  # (B, longest)
-        inputs = self.stream[index].long().masked_fill(place >= lengths[:, None], 0)
+        position = torch.arange(max(2, int(lengths.max())))
+        index = (self.start[order][:, None] + position).clamp_max(len(self.stream) - 1)  # (B, longest)
+        inputs = self.stream[index].long().masked_fill(position >= lengths[:, None], 0)
         return Batch(inputs, lengths=lengths)
 
 
-class TextData(DataModule):
-    """Text in memory, encoded once. Subclasses say which documents belong to which part.
+@dataclass(kw_only=True, eq=False)
+class TextData(LoadedData):
+    """Text in memory, encoded once. Subclasses implement `documents`.
 
     Options:
-        batch_size: rows in a training step, over all processes
-        eval_batch_size: rows in a validation or test step, over all processes
-        context: tokens a model sees of a row
-        sample: window cuts rows out of the running text; line makes every line of two tokens or more a row
-        packed: documents (or lines) keep apart within a row: own positions, no attention, no target across
+        validation_fraction: share of the text that is the validation split
+        test_fraction: share of the text that is the test split
+        split_seed: seed of the split; independent of the run's seed, so that all seeds share one split
+        batch_size: sequences in a training step, over all processes
+        eval_batch_size: sequences in a validation or test step, over all processes
+        context: tokens of a sequence that a model reads
+        sample: window cuts sequences out of the running text; line makes each line of two tokens or more a sequence
+        packed: keep documents (or lines) within a sequence apart: own positions, no attention or target across
     """
 
-    incidental = frozenset({"eval_batch_size"})
+    validation_fraction: Fraction = 0.1
+    test_fraction: Fraction = 0.1
+    split_seed: CountOrZero = 0
+    batch_size: Count = 32
+    eval_batch_size: Count = 64
+    context: Count = 128
+    sample: Literal["window", "line"] = "window"
+    packed: bool = False
 
-    def __init__(
-        self,
-        *,
-        batch_size: Count = 32,
-        eval_batch_size: Count = 64,
-        context: Count = 128,
-        sample: Literal["window", "line"] = "window",
-        packed: bool = False,
-    ) -> None:
-        self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
-        self.context, self.sample, self.packed = context, sample, packed
-        self._fingerprint: str | None = None
+    def __post_init__(self) -> None:
+        check_fractions(self.validation_fraction, self.test_fraction)
 
     @property
     def spec(self) -> DataSpec:
-        """Rows of `context` tokens; of different lengths where lines are not packed."""
+        """Sequences of `context` tokens; of different lengths if they are lines that are not packed."""
         variable = self.sample == "line" and not self.packed
         return DataSpec("text", (self.context,), variable=variable, packed=self.packed, resizable=not variable)
 
     @abstractmethod
     def documents(self) -> Documents:
-        """The texts, read and split."""
+        """Reads and splits the texts."""
 
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Read, split, fit the tokenizer on the training part (unless its state was loaded), encode."""
+        """Reads and encodes the splits; fits the tokenizer on the training split unless its state was loaded."""
         if not isinstance(tokenizer, TextTokenizer):
-            raise ValueError(f"text data needs a tokenizer of texts, not {type(tokenizer).__name__}")
-        parts = self.documents()
-        self._fingerprint = sha256(text for part in parts for text in (str(len(part)), *part))
+            raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
+        documents = self.documents()
+        self._fingerprint = sha256(text for texts in documents for text in (str(len(texts)), *texts))
         if not tokenizer.state():
-            tokenizer.fit(parts.train)
-        named = zip(parts._fields, parts, strict=True)
-        return Splits(*(self._encode(name, texts, tokenizer) for name, texts in named))
+            tokenizer.fit(documents.train)
+        return Splits(*(self._encode(name, texts, tokenizer) for name, texts in documents._asdict().items()))
 
-    def fingerprint(self) -> str:
-        """SHA-256 of the texts, part by part."""
-        assert self._fingerprint is not None, "fingerprint() is valid after load()"
-        return self._fingerprint
+    def split_by_size(self, texts: Sequence[str]) -> Documents:
+        """Assigns whole texts to the splits by `split_seed`."""
+        fractions = (self.validation_fraction, self.test_fraction)
+        validation, test, train = by_size([len(text) for text in texts], fractions, self.split_seed)
+        return Documents(*([texts[i] for i in split] for split in (train, validation, test)))
 
     def _encode(self, name: str, texts: Sequence[str], tokenizer: TextTokenizer) -> Split:
-        units = lines_of(texts) if self.sample == "line" else texts
+        units = nonblank_lines(texts) if self.sample == "line" else texts
         encoded = ((unit, torch.tensor(tokenizer.encode(unit), dtype=torch.int32)) for unit in units)
-        # A line of one symbol asks for none after it; a batch of such lines would have no loss.
-        least = 2 if self.sample == "line" else 1
-        kept = [(unit, row) for unit, row in encoded if len(row) >= least]
+        # A line of one token has no next token to predict; a batch of such lines would have no loss.
+        minimum = 2 if self.sample == "line" else 1
+        kept = [(unit, token_ids) for unit, token_ids in encoded if len(token_ids) >= minimum]
         if not kept:
-            what = "has no line of two tokens or more" if self.sample == "line" else "is empty"
-            raise ValueError(f"the {name} part of the text {what}; raise its fraction or give more text")
-        rows = [row for _, row in kept]
-        stream, lengths = torch.cat(rows), torch.tensor([len(row) for row in rows])
+            problem = "has no line of two tokens or more" if self.sample == "line" else "is empty"
+            raise ValueError(f"the {name} split of the text {problem}; raise its fraction or use a longer text")
+        sequences = [token_ids for _, token_ids in kept]
+        stream, lengths = torch.cat(sequences), torch.tensor([len(token_ids) for token_ids in sequences])
         bytes_per_token = sum(len(unit.encode()) for unit, _ in kept) / len(stream)
         if self.spec.variable:
             return Lines(stream, lengths, self.context, bytes_per_token)
         if len(stream) <= self.context:
             raise ValueError(
-                f"the {name} part has {len(stream)} tokens, data.context={self.context} needs one more than that; "
-                f"take data.context={len(stream) - 1} or less, or more text"
+                f"data.context={self.context}: the {name} split has {len(stream)} tokens and needs at least "
+                f"{self.context + 1}; use data.context={len(stream) - 1} or less, or a longer text"
             )
-        segment = torch.arange(len(rows), dtype=torch.int32).repeat_interleave(lengths) if self.packed else None
+        segment = torch.arange(len(sequences), dtype=torch.int32).repeat_interleave(lengths) if self.packed else None
         return Windows(stream, segment, self.context, bytes_per_token)
 
 
-def lines_of(texts: Sequence[str]) -> list[str]:
-    """Every line that is not blank, with its line feed."""
+def nonblank_lines(texts: Sequence[str]) -> list[str]:
+    """Returns every line that is not blank, with its line feed."""
     return [line + "\n" for text in texts for line in text.split("\n") if line.strip()]

@@ -1,75 +1,57 @@
-"""Copy: symbols at the front of a row are to be written again at its end, after a long wait.
+"""Copy: tokens at the start of a sequence have to be repeated at its end, after a long delay.
 
 Source: Hochreiter and Schmidhuber 1997, Long Short-Term Memory; in this form Arjovsky, Shah and Bengio 2016,
     Unitary Evolution Recurrent Neural Networks (arXiv 1511.06464), section 4.1
 Reference: the appendix of arXiv 1511.06464
 
-    inputs   5 2 7 _ _ _ _ _ GO GO GO        _ says nothing
+    inputs   5 2 7 _ _ _ _ _ GO GO GO        _ is a blank
     target                   5  2  7
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
-from blockyard.contracts import Batch, Count, CountOrZero
-from blockyard.data._synthetic import Draw, Made, Probe
+from blockyard.contracts import Batch, Count
+from blockyard.data._synthetic import SampleRandom, SyntheticTask, TaskBatch
 
 
-class Copy(Probe):
-    """Symbols, a wait, and as many GO as there are symbols to be told.
+@dataclass(kw_only=True, eq=False)
+class Copy(SyntheticTask):
+    """Tokens to remember, blanks, and one GO for each token to repeat.
 
     Options:
-        held: symbols to be kept; needs length >= 2 * held
-        alphabet: how many different ones there are
+        held: tokens to remember; needs length >= 2 * held
+        alphabet: number of different tokens to remember
     """
 
-    def __init__(
-        self,
-        *,
-        length: Count = 64,
-        held: Count = 10,
-        alphabet: Count = 8,
-        samples: Count = 20_000,
-        eval_samples: Count = 1_000,
-        data_seed: CountOrZero = 0,
-        batch_size: Count = 64,
-        eval_batch_size: Count = 256,
-    ) -> None:
-        super().__init__(
-            length=length,
-            samples=samples,
-            eval_samples=eval_samples,
-            data_seed=data_seed,
-            batch_size=batch_size,
-            eval_batch_size=eval_batch_size,
-        )
-        if 2 * held > length:
-            raise ValueError(f"data.held={held} symbols need data.length={length} to be {2 * held} or more")
-        self.held, self.alphabet = held, alphabet
+    held: Count = 10
+    alphabet: Count = 8
+
+    def __post_init__(self) -> None:
+        if 2 * self.held > self.length:
+            raise ValueError(f"data.held={self.held} needs data.length={self.length} to be {2 * self.held} or more")
 
     @property
     def vocabulary(self) -> int:
-        """The alphabet, the symbol that says nothing, and GO."""
+        """The alphabet, the blank, and GO."""
         return self.alphabet + 2
 
-    def token_name(self, symbol: int) -> str:
-        """Numbers, _ and GO."""
-        return {self.alphabet: "_", self.alphabet + 1: "GO"}.get(symbol, str(symbol))
+    def token_name(self, token_id: int) -> str:
+        """Returns a number, _ or GO."""
+        return {self.alphabet: "_", self.alphabet + 1: "GO"}.get(token_id, str(token_id))
 
-    def make(self, draw: Draw) -> Made:
-        """The symbols stand together at the front."""
-        kept = draw.whole("symbols", self.held, self.alphabet)  # (n, held)
-        return self.told(kept, self.places(draw))
-
-    def places(self, draw: Draw) -> torch.Tensor:
-        """Where each symbol stands, ascending (n, held)."""
-        return torch.arange(self.held).expand(len(draw.order), -1)
-
-    def told(self, kept: torch.Tensor, places: torch.Tensor) -> Made:
-        """Rows with the symbols `kept` at their `places`, both (n, held), and the question at the end."""
-        inputs = torch.full((len(kept), self.length), self.alphabet)
-        inputs.scatter_(1, places, kept)
+    def generate(self, random: SampleRandom) -> TaskBatch:
+        """Generates sequences that start with the tokens to remember, or hold them at other `positions`."""
+        tokens = random.integers("symbols", self.held, self.alphabet)  # (n, held)
+        inputs = torch.full((len(tokens), self.length), self.alphabet)
+        inputs.scatter_(1, self.positions(random), tokens)
         target = torch.full_like(inputs, Batch.ignore)
-        inputs[:, -self.held :], target[:, -self.held :] = self.alphabet + 1, kept
-        return Made(inputs, target)
+        inputs[:, -self.held :], target[:, -self.held :] = self.alphabet + 1, tokens
+        return TaskBatch(inputs, target)
+
+    def positions(self, random: SampleRandom) -> torch.Tensor:
+        """Returns the position of each token to remember, ascending (n, held)."""
+        return torch.arange(self.held).expand(len(random.order), -1)

@@ -1,134 +1,123 @@
-"""Pairs of sentences, for a model that reads one and writes the other; dates in two languages by default.
+"""Pairs of texts, for a model that reads one and writes the other; dates in two languages by default.
 
 Source: Unicode CLDR date formats, https://cldr.unicode.org; the task is that of Bahdanau, Cho and Bengio
     2015, Neural Machine Translation by Jointly Learning to Align and Translate (arXiv 1409.0473)
 Reference: babel.dates.format_date
 
-    source   Saturday, November 21, 2026         the encoder's row
-    inputs   START 21. November 2026 END         the decoder's, to be shifted by the objective
+    source   Saturday, November 21, 2026         the encoder's sequence
+    inputs   START 21. November 2026 END         the decoder's sequence, which the objective shifts
 
-Without a path: 10,000 days, each written in full, long or medium form in one language and in long form
-in another. With one: a file of tab-separated columns, packed with gzip or not. Where its first line
-names a column `split` (train, val, test), that is the split; else pairs are dealt by `split_seed`. No
-side of a pair occurs in two parts. One tokenizer reads both sides; start and end are two symbols more
-than it has.
+Without a path: 10,000 days, each written in full, long or medium format in one language and in long format
+in another. With one: a file of tab-separated columns, plain or gzipped. If its header names a column `split`
+(train, val, test), that is the split; otherwise `split_seed` draws it. No text occurs in two splits. One
+tokenizer reads both sides; the start and end tokens are added to its vocabulary.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from blockyard.contracts import Count, CountOrZero, DataModule, DataSpec, Splits, TextTokenizer, Tokenizer
-from blockyard.data._dates import date_pairs, spelled, unknown
+from blockyard.contracts import Count, CountOrZero, DataSpec, Splits, TextTokenizer, Tokenizer
+from blockyard.data._dates import date_pairs, normalize, unavailable
+from blockyard.data._loaded import LoadedData
 from blockyard.data._order import mix
 from blockyard.data._pair_file import read_pairs
 from blockyard.data._pairs import Pair, disjoint, encode
-from blockyard.data._split import Fraction, sha256
-
-PARTS = ("train", "validation", "test")
+from blockyard.data._split import Fraction, check_fractions, sha256
 
 
-class Translation(DataModule):
+@dataclass(kw_only=True, eq=False)
+class Translation(LoadedData):
     """Pairs of texts in memory, encoded once.
 
     Options:
-        path: a file of tab-separated pairs; null makes pairs of dates, which need no file
-        source: what the encoder reads: a language of the dates (en, en-GB) or iso; a column of the file, name or number
+        path: a file of tab-separated pairs; null generates pairs of dates, which need no file
+        source: what the encoder reads: a language for dates (en, en-GB, iso), or a column of the file by name or number
         target: what the decoder writes, likewise
-        samples: training pairs at most, drawn by split_seed; null is all of them
-        validation_fraction: share of all pairs that is the validation part, where the file names no split
-        test_fraction: share of all pairs that is the test part, where the file names no split
-        split_seed: draws the dates and deals the pairs; not the run's seed, so that all seeds share one split
+        samples: maximum training pairs, drawn by split_seed; null uses all
+        validation_fraction: share of all pairs that is the validation split, if the file names none
+        test_fraction: share of all pairs that is the test split, if the file names none
+        split_seed: seed of the dates and of the split; independent of the run's seed, so that all seeds share them
         batch_size: pairs in a training step, over all processes
         eval_batch_size: pairs in a validation or test step, over all processes
-        context: tokens of a target with its end symbol, at most; longer pairs are left out
-        source_context: tokens of a source, at most
+        context: maximum tokens of a target with its end token; longer pairs are left out
+        source_context: maximum tokens of a source
     """
 
-    incidental = frozenset({"eval_batch_size"})
+    path: str | None = None
+    source: str = "en"
+    target: str = "de"
+    samples: Count | None = None
+    validation_fraction: Fraction = 0.1
+    test_fraction: Fraction = 0.1
+    split_seed: CountOrZero = 0
+    batch_size: Count = 64
+    eval_batch_size: Count = 256
+    context: Count = 64
+    source_context: Count = 64
 
-    def __init__(
-        self,
-        *,
-        path: str | None = None,
-        source: str = "en",
-        target: str = "de",
-        samples: Count | None = None,
-        validation_fraction: Fraction = 0.1,
-        test_fraction: Fraction = 0.1,
-        split_seed: CountOrZero = 0,
-        batch_size: Count = 64,
-        eval_batch_size: Count = 256,
-        context: Count = 64,
-        source_context: Count = 64,
-    ) -> None:
-        if validation_fraction + test_fraction >= 1:
-            raise ValueError(
-                f"data.validation_fraction={validation_fraction} and data.test_fraction={test_fraction} "
-                "leave nothing to train on; together they must stay under 1"
-            )
-        if source == target or (path is None and spelled(source) == spelled(target)):
+    def __post_init__(self) -> None:
+        check_fractions(self.validation_fraction, self.test_fraction)
+        source, target = self.source, self.target
+        if source == target or (self.path is None and normalize(source) == normalize(target)):
             raise ValueError(f"data.source={source} and data.target={target} are the same; name two different sides")
-        self.path = None if path is None else Path(path).expanduser()
-        self.source, self.target, self.samples = source, target, samples
-        self.fractions, self.split_seed = (validation_fraction, test_fraction), split_seed
-        self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
-        self.context, self.source_context = context, source_context
-        self._fingerprint: str | None = None
 
     @property
     def spec(self) -> DataSpec:
-        """Rows of different lengths on both sides."""
+        """Sequences of different lengths on both sides."""
         return DataSpec("text", (self.context,), variable=True, source=(self.source_context,))
 
     def missing(self) -> str | None:
-        """Whether there is a file, or what writes dates."""
-        if self.path is None:
-            return unknown(self.source, self.target)
-        return None if self.path.is_file() else f"no file {self.path.absolute()}; set data.path=FILE, or null for dates"
+        """Returns why there is no file or no dates and what to do about it, or None."""
+        path = self._path
+        if path is None:
+            return unavailable(self.source, self.target)
+        return None if path.is_file() else f"no file {path.absolute()}; set data.path=FILE, or null for dates"
 
     def load(self, tokenizer: Tokenizer) -> Splits:
-        """Read, split, fit the tokenizer on both sides of the training part (unless its state was loaded), encode."""
+        """Reads and encodes the splits; fits the tokenizer on both training sides unless its state was loaded."""
         if not isinstance(tokenizer, TextTokenizer):
-            raise ValueError(f"text data needs a tokenizer of texts, not {type(tokenizer).__name__}")
-        parts = self.parts()
+            raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
+        splits = self.splits()
         self._fingerprint = sha256(
-            text for part in parts for text in (str(len(part)), *(side for pair in part for side in pair))
+            text for split in splits for text in (str(len(split)), *(side for pair in split for side in pair))
         )
         if not tokenizer.state():
-            tokenizer.fit(side for pair in parts[0] for side in pair)
+            tokenizer.fit(side for pair in splits[0] for side in pair)
         tokens = tokenizer.spec(self.spec)
         if tokens.start is None or tokens.end is None:
-            raise ValueError(f"{type(tokenizer).__name__} names no start and end symbol; see TokenSpec.start")
+            raise ValueError(f"{type(tokenizer).__name__} has no start and end token; see TokenSpec.start")
         ends, contexts = (tokens.start, tokens.end), (self.source_context, self.context)
-        return Splits(*(encode(name, part, tokenizer, ends, contexts) for name, part in zip(PARTS, parts, strict=True)))
+        named = zip(Splits._fields, splits, strict=True)
+        return Splits(*(encode(name, pairs, tokenizer, ends, contexts) for name, pairs in named))
 
-    def fingerprint(self) -> str:
-        """SHA-256 of the pairs, part by part."""
-        assert self._fingerprint is not None, "fingerprint() is valid after load()"
-        return self._fingerprint
-
-    def parts(self) -> list[list[Pair]]:
-        """The pairs of the training, validation and test part. Raises ValueError where one is empty."""
-        if self.path is None:
-            pairs, named = date_pairs(self.source, self.target, self.split_seed), None
+    def splits(self) -> list[list[Pair]]:
+        """Returns the pairs of the training, validation and test split. Raises ValueError if one is empty."""
+        path = self._path
+        if path is None:
+            pairs, assigned = date_pairs(self.source, self.target, self.split_seed), None
         else:
-            pairs, named = read_pairs(self.path, self.source, self.target)
+            pairs, assigned = read_pairs(path, self.source, self.target)
         order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(mix("pairs", self.split_seed)))
-        if named is None:
-            validation, test = (round(share * len(pairs)) for share in self.fractions)
-            cut = [order[validation + test :], order[:validation], order[validation : validation + test]]
+        if assigned is None:
+            validation, test = (round(share * len(pairs)) for share in (self.validation_fraction, self.test_fraction))
+            indices = [order[validation + test :], order[:validation], order[validation : validation + test]]
         else:
-            wanted = torch.tensor(named)[order]
-            cut = [order[wanted == part] for part in range(3)]
-        # Each part stays in the random order, so that the first `samples` are a fair draw.
-        parts = disjoint([[pairs[i] for i in part.tolist()] for part in cut])
+            split_of = torch.tensor(assigned)[order]
+            indices = [order[split_of == number] for number in range(3)]
+        # Each split stays in random order, so that the first `samples` are a random sample.
+        splits = disjoint([[pairs[i] for i in split.tolist()] for split in indices])
         if self.samples is not None:
-            parts[0] = parts[0][: self.samples]
-        for name, part in zip(PARTS, parts, strict=True):
-            if not part:
-                where = "the dates" if self.path is None else self.path
-                raise ValueError(f"no {name} pair is left of {where}; raise its fraction, or give more pairs")
-        return parts
+            splits[0] = splits[0][: self.samples]
+        for name, split in zip(Splits._fields, splits, strict=True):
+            if not split:
+                source = "the dates" if path is None else path
+                raise ValueError(f"no {name} pair is left of {source}; raise its fraction, or use more pairs")
+        return splits
+
+    @property
+    def _path(self) -> Path | None:
+        return None if self.path is None else Path(self.path).expanduser()

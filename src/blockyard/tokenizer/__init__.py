@@ -1,1 +1,1 @@
-"""How raw items become tokens. One file each."""
+"""Tokenizers: how raw inputs become tokens. One per file."""

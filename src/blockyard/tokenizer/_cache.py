@@ -1,4 +1,4 @@
-"""Where trained tokenizers are kept between runs."""
+"""The cache folder of trained tokenizers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def cache_dir() -> Path:
-    """BLOCKYARD_CACHE, else the platform's folder for caches."""
+    """Returns BLOCKYARD_CACHE, or the platform's cache folder."""
     if named := os.environ.get("BLOCKYARD_CACHE"):
         return Path(named).expanduser()
     if sys.platform == "darwin":
@@ -22,12 +22,14 @@ def cache_dir() -> Path:
     return base / "blockyard"
 
 
-def keep(path: Path, text: str) -> None:
-    """Write a cache file at once or not at all; a folder that cannot be written is only a warning."""
+def save(path: Path, text: str) -> None:
+    """Writes a cache file atomically; warns if the folder cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
             file.write(text)
         os.replace(file.name, path)
     except OSError as error:
-        warnings.warn(f"nothing kept in {path.parent} ({error}); set BLOCKYARD_CACHE=FOLDER", stacklevel=2)
+        warnings.warn(
+            f"the tokenizer is not cached in {path.parent} ({error}); set BLOCKYARD_CACHE=FOLDER", stacklevel=2
+        )

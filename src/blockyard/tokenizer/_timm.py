@@ -1,4 +1,4 @@
-"""What tokenizers with a network of timm share. timm is imported only where one is used: it takes seconds."""
+"""Shared parts of tokenizers with a timm network. timm is imported where it is used: that takes seconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from blockyard.errors import near
 
 @cache
 def check_name(name: str) -> None:
-    """Raises ValueError where timm has no model of this name."""
+    """Raises ValueError if timm has no model of this name."""
     import timm
 
     if not timm.is_model(name):
@@ -21,54 +21,55 @@ def check_name(name: str) -> None:
         raise ValueError(f"tokenizer.name={name}: timm has no such model; nearest: {', '.join(close) or 'none'}")
 
 
-def make(name: str, channels: int, size: tuple[int, int], *, pretrained: bool = False, **shape: Any) -> nn.Module:
-    """A network of timm for images of `channels` and `size`, without its classifier.
+def make(name: str, channels: int, size: tuple[int, int], *, pretrained: bool = False, **options: Any) -> nn.Module:
+    """Creates a timm network for images of `channels` and `size`, without its classifier.
 
-    shape: what else `timm.create_model` is told: features_only and out_indices, or num_classes
-    Raises ValueError where the network cannot read such images.
+    options: further arguments of `timm.create_model`: features_only and out_indices, or num_classes
+    Raises ValueError if the network cannot read such images.
     """
     import timm
 
     check_name(name)
-    given = {"pretrained": pretrained, "in_chans": channels, **shape}
+    options = {"pretrained": pretrained, "in_chans": channels, **options}
     try:
         try:
-            return timm.create_model(name, img_size=size, **given)
-        except TypeError:  # most convolutional networks take any size
-            return timm.create_model(name, **given)
+            return timm.create_model(name, img_size=size, **options)
+        except TypeError:  # most convolutional networks have no img_size
+            return timm.create_model(name, **options)
     except (AssertionError, AttributeError, IndexError, RuntimeError, ValueError) as error:
-        if "out_indices" in shape and (problem := _no_stage(name, *shape["out_indices"])):
+        if "out_indices" in options and (problem := _missing_stage(name, *options["out_indices"])):
             raise ValueError(problem) from error
-        raise ValueError(f"tokenizer.name={name} does not work here: {error}") from error
+        raise ValueError(f"tokenizer.name={name} cannot be built for these images: {error}") from error
 
 
-def _no_stage(name: str, stage: int) -> str | None:
-    """What to say where a network has no such stage; None where that is not the reason."""
+def _missing_stage(name: str, stage: int) -> str | None:
+    """Returns the message if a network has no such stage; None if that is not the reason."""
     import timm
 
     try:
         with torch.device("meta"):
-            count = len(timm.create_model(name, features_only=True).feature_info)
+            network: Any = timm.create_model(name, features_only=True)
+            count = len(network.feature_info)
     except (AssertionError, AttributeError, IndexError, RuntimeError, ValueError):
-        return None  # it gives no feature maps at all
+        return None  # it has no feature maps at all
     if -count <= stage < count:
         return None
     return f"tokenizer.stage={stage}: {name} has {count} feature maps, 0 to {count - 1} or -{count} to -1"
 
 
 @cache
-def shape_of(name: str, channels: int, size: tuple[int, int], stage: int | None) -> tuple[int, ...]:
-    """What comes out for one image: (channels, rows, cols) of a stage's map, or (channels,) of the whole network.
+def output_shape(name: str, channels: int, size: tuple[int, int], stage: int | None) -> tuple[int, ...]:
+    """Returns the output shape for one image: (channels, rows, cols) of a stage, or (channels,) of the whole network.
 
-    Worked out on the meta device. Raises ValueError where the network cannot read such images.
+    Computed on the meta device. Raises ValueError if the network cannot read such images.
     """
-    what = {"num_classes": 0} if stage is None else {"features_only": True, "out_indices": (stage,)}
+    options = {"num_classes": 0} if stage is None else {"features_only": True, "out_indices": (stage,)}
     with torch.device("meta"):
-        network = make(name, channels, size, **what).eval()
+        network = make(name, channels, size, **options).eval()
         try:
-            found = network(torch.zeros(1, channels, *size))
+            output = network(torch.zeros(1, channels, *size))
         except (AssertionError, RuntimeError, ValueError) as error:
             raise ValueError(
                 f"tokenizer.name={name} cannot read images of {size[0]} x {size[1]} pixels: {error}"
             ) from error
-    return tuple((found if stage is None else found[0]).shape[1:])
+    return tuple((output if stage is None else output[0]).shape[1:])

@@ -1,4 +1,4 @@
-"""What tokenizers of views share: every view of a set becomes one token, whatever their number and order."""
+"""Shared parts of view tokenizers: each view of a set becomes one token, whatever the number and order of views."""
 
 from __future__ import annotations
 
@@ -9,41 +9,42 @@ from blockyard.contracts import Context, DataSpec, Embedder, Seq, TokenSpec
 
 
 def view_tokens(data: DataSpec) -> TokenSpec:
-    """A set of as many tokens as there are views. Raises ValueError where the data has none."""
+    """Returns a set of one token per view. Raises ValueError for data without views."""
     if data.modality != "views":
         raise ValueError(f"this tokenizer reads views, the data gives {data.things}")
     return TokenSpec((), variable=data.variable, count=data.shape[0])
 
 
 class ViewEmbedder(Embedder):
-    """Knows the facts of a set; subclasses make the vectors of views, each by itself."""
+    """Embeds sets of views; subclasses compute the vector of each view independently."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__()
-        self.shape = ctx.data.shape[1:]
+        channels, height, width = ctx.data.shape[1:]
+        self.shape = (channels, height, width)
 
     def vectors(self, images: Tensor) -> Tensor:
         """Float images (R, C, height, width) -> (R, D)."""
-        raise AssertionError("abstract")
+        raise NotImplementedError
 
     def forward(
         self, inputs: Tensor, lengths: Tensor | None = None, segment: Tensor | None = None, start: int = 0
     ) -> tuple[Tensor, Seq]:
         """Inputs (B, W, C, height, width), float, or uint8 which is divided by 255 -> x (B, W, D), Seq.
 
-        Views beyond a row's length are not looked at. Raises ValueError for views of another shape.
+        Padded views are skipped. Raises ValueError for views of another shape.
         """
         if segment is not None or start:
-            raise ValueError("views are one full set; leave segment and cache out")
+            raise ValueError("views are one full set; omit segment and cache")
         if inputs.ndim != 5 or tuple(inputs.shape[2:]) != tuple(self.shape):
-            wanted = ", ".join(map(str, self.shape))
-            raise ValueError(f"inputs of shape {tuple(inputs.shape)}: this model reads views (batch, views, {wanted})")
+            shape = ", ".join(map(str, self.shape))
+            raise ValueError(f"inputs of shape {tuple(inputs.shape)}: this model reads views (batch, views, {shape})")
         index = torch.arange(inputs.shape[1], device=inputs.device)
         images = inputs / 255 if inputs.dtype == torch.uint8 else inputs
         if lengths is None:
             x = self.vectors(images.flatten(0, 1)).unflatten(0, inputs.shape[:2])  # (B, W, D)
             return x, Seq(index, x.new_zeros((1, len(index), 0)), grid=())
         valid = index < lengths[:, None]  # (B, W)
-        found = self.vectors(images[valid])  # (R, D)
-        x = found.new_zeros((*valid.shape, found.shape[-1])).masked_scatter(valid[..., None], found)  # (B, W, D)
+        vectors = self.vectors(images[valid])  # (R, D)
+        x = vectors.new_zeros((*valid.shape, vectors.shape[-1])).masked_scatter(valid[..., None], vectors)  # (B, W, D)
         return x, Seq(index, x.new_zeros((1, len(index), 0)), valid, grid=())

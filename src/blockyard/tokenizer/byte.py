@@ -1,7 +1,7 @@
-"""Every byte of the UTF-8 text a symbol: 256 of them, nothing to learn, nothing unknown.
+"""UTF-8 bytes as tokens: a vocabulary of 256, nothing to fit, nothing unknown.
 
 Source: Xue et al. 2022, ByT5: Towards a Token-Free Future (arXiv 2105.13626).
-Reference: transformers ByT5Tokenizer (without its special symbols)
+Reference: transformers ByT5Tokenizer (without its special tokens)
 """
 
 from __future__ import annotations
@@ -9,26 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from blockyard.contracts import DataSpec, TextTokenizer, TokenSpec
-from blockyard.tokenizer._symbols import Scale, Tabled, text_tokens
+from blockyard.tokenizer._lookup import LookupTokenizer, text_tokens
 
 
-class Byte(Tabled, TextTokenizer):
-    """UTF-8 bytes. Bytes that form no character read as U+FFFD."""
-
-    def __init__(self, *, scale: Scale = "one") -> None:
-        self.scale = scale
+class Byte(LookupTokenizer, TextTokenizer):
+    """UTF-8 bytes. Invalid UTF-8 is decoded to U+FFFD."""
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """One token per byte."""
+        """Returns one token per byte."""
         return text_tokens(data, 256, self.scale)
 
     def fit(self, texts: Iterable[str]) -> None:
-        """Nothing to learn."""
+        """Does nothing: there is no vocabulary to learn."""
 
     def encode(self, text: str) -> list[int]:
-        """One symbol per byte."""
+        """Returns one token id per byte."""
         return list(text.encode("utf-8"))
 
-    def decode(self, symbols: list[int]) -> str:
-        """The text of the bytes."""
-        return bytes(symbols).decode("utf-8", errors="replace")
+    def decode(self, token_ids: list[int]) -> str:
+        """Returns the text of the bytes."""
+        return bytes(token_ids).decode("utf-8", errors="replace")

@@ -1,13 +1,13 @@
-"""A few small strided convolutions in place of one large one: a convolutional stem.
+"""A convolutional stem: a few small strided convolutions instead of a single large one.
 
 Source: Xiao et al. 2021, Early Convolutions Help Transformers See Better (arXiv 2106.14881), section 4.
 Reference: timm models/vision_transformer_hybrid.py (ConvStem)
 Equation: log2(size) times [3x3 convolution of stride 2, batch norm, ReLU], then a 1x1 convolution to D
-Cost: O(pixels D^2) time for the wider layers; one transformer block less pays for it in the paper
+Cost: O(pixels D^2) time for the wider layers; the paper makes up for it with one transformer block less
 
     size 4, width D    image -> D/2 channels, 1/2 side -> D channels, 1/4 side -> 1x1 -> D
 
-A token sees a little of its neighbours' pixels. Batch norm mixes the images of a batch in training.
+A token also sees some of its neighbours' pixels. In training, batch norm mixes the images of a batch.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from blockyard.tokenizer._grid import GridEmbedder, patch_grid
 
 
 class ConvPatch(Tokenizer):
-    """A stem of stride-2 convolutions that halves the image until a token covers `size` pixels.
+    """Stride-2 convolutions that halve the image until a token covers `size` x `size` pixels.
 
     Options:
-        size: pixels per token and side, a power of two; must divide height and width
+        size: side of a token in pixels, a power of two; must divide height and width
     """
 
     modality = "image"
@@ -36,11 +36,11 @@ class ConvPatch(Tokenizer):
         self.size = size
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """One token per `size` x `size` pixels, on a grid of two axes."""
+        """Returns one token per `size` x `size` pixels, on a grid with two axes."""
         return patch_grid(data, self.size, "tokenizer.size")
 
     def embedder(self, ctx: Context) -> ConvPatchEmbedder:
-        """The convolutions."""
+        """Builds the convolutions."""
         return ConvPatchEmbedder(ctx, self.size)
 
 
@@ -52,14 +52,14 @@ class ConvPatchEmbedder(GridEmbedder):
         halvings = size.bit_length() - 1
         widths = [ctx.data.shape[0], *(max(8, ctx.dim >> halvings - i) for i in range(1, halvings + 1))]
         layers: list[nn.Module] = []
-        for wide, wider in pairwise(widths):
+        for in_channels, out_channels in pairwise(widths):
             layers += [
-                nn.Conv2d(wide, wider, 3, stride=2, padding=1, bias=False),
-                nn.BatchNorm2d(wider),
+                nn.Conv2d(in_channels, out_channels, 3, stride=2, padding=1, bias=False),
+                nn.BatchNorm2d(out_channels),
                 nn.ReLU(),
             ]
         self.stem = nn.Sequential(*layers)
-        # The 1x1 convolution, written as what it is.
+        # A 1x1 convolution, applied to the flattened grid.
         self.proj = Linear(widths[-1], ctx.dim, bias=True, std=ctx.init_std * widths[-1] ** -0.5)
 
     def vectors(self, images: Tensor) -> Tensor:

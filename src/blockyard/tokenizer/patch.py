@@ -6,7 +6,7 @@ Equation: x_n = W flatten(patch_n) + b, the same as a convolution of kernel and 
 Cost: O(pixels C D) time
 
     +--+--+
-    |0 |1 |    rows of the grid one after the other; inside a patch: channel, row, column
+    |0 |1 |    the grid row by row; within a patch: channel, row, column
     +--+--+
     |2 |3 |
     +--+--+
@@ -22,7 +22,7 @@ from blockyard.tokenizer._grid import GridEmbedder, patch_grid
 
 
 class Patch(Tokenizer):
-    """Cuts images into squares.
+    """Cuts images into square patches.
 
     Options:
         size: side of a patch in pixels; must divide height and width
@@ -35,11 +35,11 @@ class Patch(Tokenizer):
         self.size = size
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """One token per patch, on a grid of two axes."""
+        """Returns one token per patch, on a grid with two axes."""
         return patch_grid(data, self.size, "tokenizer.size")
 
     def embedder(self, ctx: Context) -> PatchEmbedder:
-        """A linear projection of flattened patches."""
+        """Builds the linear projection of flattened patches."""
         return PatchEmbedder(ctx, self.size)
 
 
@@ -56,6 +56,6 @@ class PatchEmbedder(GridEmbedder):
         batch, channels, height, width = images.shape
         size = self.size
         rows, cols = height // size, width // size
-        cut = images.reshape(batch, channels, rows, size, cols, size)
-        flat = cut.permute(0, 2, 4, 1, 3, 5).reshape(batch, rows * cols, -1)  # (B, N, C * size * size)
+        patches = images.reshape(batch, channels, rows, size, cols, size)
+        flat = patches.permute(0, 2, 4, 1, 3, 5).reshape(batch, rows * cols, -1)  # (B, N, C * size * size)
         return self.proj(flat)  # (B, N, D)

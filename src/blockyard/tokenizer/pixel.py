@@ -1,10 +1,10 @@
-"""Each pixel a token.
+"""Pixels as tokens.
 
-Source: Chen et al. 2020, Generative Pretraining from Pixels (iGPT), without its colour palette;
+Source: Chen et al. 2020, Generative Pretraining from Pixels (iGPT), without its color palette;
     Nguyen et al. 2024, An Image is Worth More Than 16x16 Patches (arXiv 2406.09415).
 Reference: timm layers/patch_embed.py (PatchEmbed with patch_size=1)
 Equation: x_n = W pixel_n + b
-Cost: O(pixels C D) time; what follows sees height x width tokens
+Cost: O(pixels C D) time; the model reads height x width tokens
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from blockyard.tokenizer.patch import PatchEmbedder
 
 
 class Pixel(Tokenizer):
-    """Takes images as rows and columns of pixels; the channels of a pixel are projected to D."""
+    """Projects the channels of each pixel to D."""
 
     modality = "image"
     gives_features = True
@@ -24,9 +24,9 @@ class Pixel(Tokenizer):
         pass
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """One token per pixel, on a grid of two axes."""
+        """Returns one token per pixel, on a grid with two axes."""
         return patch_grid(data, 1, "tokenizer.size")
 
     def embedder(self, ctx: Context) -> PatchEmbedder:
-        """A linear projection of the channels."""
+        """Builds the linear projection of the channels."""
         return PatchEmbedder(ctx, 1)

@@ -1,27 +1,24 @@
-"""Symbols as the data gives them, each a token.
+"""Token ids, passed through as the data gives them.
 
-Source: Bengio et al. 2003, A Neural Probabilistic Language Model, for a table of vectors
+Source: Bengio et al. 2003, A Neural Probabilistic Language Model, for the embedding table
 Reference: torch.nn.Embedding
 
-For data that is made of symbols and not of text: the probes of a model's memory. The data names the vocabulary.
+For data that consists of token ids and not of text: the synthetic tasks. The data sets the vocabulary.
 """
 
 from __future__ import annotations
 
 from blockyard.contracts import DataSpec, Tokenizer, TokenSpec
-from blockyard.tokenizer._symbols import Scale, Tabled
+from blockyard.tokenizer._lookup import LookupTokenizer
 
 
-class Symbols(Tabled, Tokenizer):
-    """Passes symbols through."""
+class Symbols(LookupTokenizer, Tokenizer):
+    """Passes token ids through."""
 
     modality = "symbols"
 
-    def __init__(self, *, scale: Scale = "one") -> None:
-        self.scale = scale
-
     def spec(self, data: DataSpec) -> TokenSpec:
-        """One token per symbol. Raises ValueError where the data has none."""
+        """Returns one token per id. Raises ValueError for data without a vocabulary."""
         if data.vocabulary is None:
             raise ValueError(f"tokenizer=symbols reads symbols, the data gives {data.things}")
         scaled = self.scale == "sqrt_dim"

@@ -1,11 +1,11 @@
-"""Each view of a set through one timm network: a token a view.
+"""A timm network that maps each view of a set to a token.
 
 Source: Su et al. 2015, Multi-view Convolutional Neural Networks for 3D Shape Recognition (arXiv 1505.00880)
 Reference: timm.create_model(num_classes=0)
 Equation: x_w = W f(view_w) + b, f the network without its classifier
 Cost: that of the network, W times
 
-Networks with batch norm mix the views of a batch in training; views that pad a set are not among them.
+In training, networks with batch norm mix the views of a batch, without the padded ones.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from blockyard.weight_init import Init
 
 
 class ViewTimm(Tokenizer):
-    """Weights start as the library starts them, drawn from the run's seed.
+    """Weights are initialized by timm, with the run's seed.
 
     Options:
-        name: of the network, as timm.list_models() gives it
-        pretrained: start from trained weights, which timm takes from its cache or fetches
+        name: name of the network, see timm.list_models()
+        pretrained: load pretrained weights, which timm caches or downloads
     """
 
     modality = "views"
@@ -33,30 +33,30 @@ class ViewTimm(Tokenizer):
         self.name, self.pretrained = name, pretrained
 
     def spec(self, data: DataSpec) -> TokenSpec:
-        """One token a view."""
+        """Returns one token per view."""
         return view_tokens(data)
 
     def embedder(self, ctx: Context) -> ViewTimmEmbedder:
-        """The network and a projection."""
+        """Builds the network and a projection."""
         return ViewTimmEmbedder(ctx, self)
 
 
 class ViewTimmEmbedder(ViewEmbedder):
-    """What the network makes of a view before it would name a class, projected to D."""
+    """Projects the network's features of a view, before its classifier, to D."""
 
-    def __init__(self, ctx: Context, plan: ViewTimm) -> None:
+    def __init__(self, ctx: Context, config: ViewTimm) -> None:
         super().__init__(ctx)
-        self.plan = plan
+        self.config = config
         self.network = self._make(pretrained=False)
-        (width,) = _timm.shape_of(plan.name, self.shape[0], self.shape[1:], None)
+        (width,) = _timm.output_shape(config.name, self.shape[0], self.shape[1:], None)
         self.proj = Linear(width, ctx.dim, bias=True, std=ctx.init_std * width**-0.5)
 
     def _make(self, *, pretrained: bool) -> nn.Module:
-        return _timm.make(self.plan.name, self.shape[0], self.shape[1:], pretrained=pretrained, num_classes=0)
+        return _timm.make(self.config.name, self.shape[0], self.shape[1:], pretrained=pretrained, num_classes=0)
 
     def init_weights(self, init: Init) -> None:
-        """The network as timm starts it."""
-        init.foreign("network", lambda: self._make(pretrained=self.plan.pretrained))
+        """Initializes the network as timm does."""
+        init.foreign("network", lambda: self._make(pretrained=self.config.pretrained))
 
     def vectors(self, images: Tensor) -> Tensor:
         """(R, C, height, width) -> (R, D)."""

@@ -1,8 +1,8 @@
-"""What text tokenizers share: a table of vectors, and the facts of a row of symbols."""
+"""Shared parts of tokenizers that produce token ids: the embedding table, and the facts of a sequence of ids."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -10,31 +10,32 @@ from torch import Tensor, nn
 
 from blockyard.contracts import Context, DataSpec, Embedder, Seq, TokenSpec
 
-UNKNOWN = 0  # the symbol of whatever the training part did not hold
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what that symbol reads as
+UNKNOWN = 0  # the token id of whatever the training split did not contain
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # its text
 
 Scale = Literal["one", "sqrt_dim"]
 
 
-class Tabled:
-    """Mixed into tokenizers whose tokens are symbols.
+@dataclass(kw_only=True, eq=False)
+class LookupTokenizer:
+    """Mixin of tokenizers that produce token ids, which are embedded by table lookup.
 
     Options:
-        scale: what the vectors of symbols are multiplied by as they enter the stream: one, or sqrt_dim, the root
-            of their width (Vaswani et al. 2017, section 3.4); a tied head has them as they are
+        scale: factor on the embeddings as they enter the residual stream: one, or sqrt_dim, the square root of
+            their width (Vaswani et al. 2017, section 3.4); a tied head uses them unscaled
     """
 
     scale: Scale = "one"
 
-    def embedder(self, ctx: Context) -> SymbolEmbedder:
-        """A table of vectors."""
-        return SymbolEmbedder(ctx)
+    def embedder(self, ctx: Context) -> TokenEmbedder:
+        """Builds the embedding table."""
+        return TokenEmbedder(ctx)
 
 
 def text_tokens(data: DataSpec, vocabulary: int, scale: Scale = "one") -> TokenSpec:
-    """The tokens of a text: one axis. Raises ValueError where the data is none.
+    """Returns the tokens of a text, which have one axis. Raises ValueError for other data.
 
-    Where it has a source, rows are written from a start to an end symbol, two more than the vocabulary.
+    For data with a source, a start and an end token are added to the vocabulary.
     """
     if data.modality != "text":
         raise ValueError(f"this tokenizer reads text, the data gives {data.things}")
@@ -44,8 +45,8 @@ def text_tokens(data: DataSpec, vocabulary: int, scale: Scale = "one") -> TokenS
     return replace(tokens, vocabulary=vocabulary + 2, start=vocabulary, end=vocabulary + 1)
 
 
-class SymbolEmbedder(Embedder):
-    """Looks symbols up in a (V, D) table."""
+class TokenEmbedder(Embedder):
+    """Looks token ids up in a (V, D) table."""
 
     def __init__(self, ctx: Context) -> None:
         super().__init__()
@@ -55,23 +56,25 @@ class SymbolEmbedder(Embedder):
 
     @property
     def table(self) -> nn.Parameter:  # type: ignore[override]
-        """The (V, D) vectors, shared by a tied head."""
-        return self.symbols.weight
+        """The (V, D) embeddings, shared by a tied head."""
+        weight = self.symbols.weight
+        assert isinstance(weight, nn.Parameter)
+        return weight
 
     def forward(
         self, inputs: Tensor, lengths: Tensor | None = None, segment: Tensor | None = None, start: int = 0
     ) -> tuple[Tensor, Seq]:
-        """Symbols (B, N) -> x (B, N, D), Seq; coordinates count from 0 in each segment."""
+        """Token ids (B, N) -> x (B, N, D), Seq; coordinates count from 0 in each segment."""
         index = torch.arange(start, start + inputs.shape[1], device=inputs.device)
         valid = None if lengths is None else index < lengths[:, None]  # (B, N)
-        place = index[None] if segment is None else _since_start(segment)
-        coords = place[..., None].float()  # (B|1, N, 1)
+        position = index[None] if segment is None else _offset_in_segment(segment)
+        coords = position[..., None].float()  # (B|1, N, 1)
         x = self.symbols(inputs)  # (B, N, D)
         return x if self.scale == 1 else x * self.scale, Seq(index, coords, valid, segment, grid=(inputs.shape[1],))
 
 
-def _since_start(segment: Tensor) -> Tensor:
-    """How far each token is from the first of its segment: (B, N) -> (B, N)."""
+def _offset_in_segment(segment: Tensor) -> Tensor:
+    """Returns the distance of each token from the first of its segment: (B, N) -> (B, N)."""
     index = torch.arange(segment.shape[1], device=segment.device).expand_as(segment)
     first = torch.ones_like(segment, dtype=torch.bool)
     first[:, 1:] = segment[:, 1:] != segment[:, :-1]
