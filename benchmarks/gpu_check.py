@@ -84,14 +84,14 @@ class Symbols(TextTokenizer):
         self.vocabulary = vocabulary
 
     def spec(self, data: DataSpec) -> Any:
-        from blockyard.tokenizer._symbols import text_tokens
+        from blockyard.tokenizer._lookup import text_tokens
 
         return text_tokens(data, self.vocabulary)
 
     def embedder(self, ctx: Any) -> Any:
-        from blockyard.tokenizer._symbols import SymbolEmbedder
+        from blockyard.tokenizer._lookup import TokenEmbedder
 
-        return SymbolEmbedder(ctx)
+        return TokenEmbedder(ctx)
 
     def fit(self, texts: Any) -> None:
         pass

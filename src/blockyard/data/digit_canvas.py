@@ -126,10 +126,8 @@ class DigitCanvas(LoadedData):
         train, validation = rest.select(kept), rest.select(held_out)
         sizes = (self.samples, self.eval_samples, self.eval_samples)
         counts, identity = (self.least_digits, self.digits), Moments(torch.zeros(()), torch.ones(()))
-        sample, _ = CanvasSplit(train, identity, self.size, counts, self.samples).compose(
-            torch.arange(1000), mix("moments")
-        )
-        moments = Moments.of(sample)
+        unscaled = CanvasSplit(train, identity, self.size, counts, self.samples)
+        moments = Moments.of(unscaled.compose(torch.arange(1000), mix("moments"))[0])
         splits = [
             CanvasSplit(digits, moments, self.size, counts, size)
             for digits, size in zip((train, validation, test), sizes, strict=True)

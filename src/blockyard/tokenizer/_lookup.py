@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -57,9 +57,7 @@ class TokenEmbedder(Embedder):
     @property
     def table(self) -> nn.Parameter:  # type: ignore[override]
         """The (V, D) embeddings, shared by a tied head."""
-        weight = self.symbols.weight
-        assert isinstance(weight, nn.Parameter)
-        return weight
+        return cast(nn.Parameter, self.symbols.weight)
 
     def forward(
         self, inputs: Tensor, lengths: Tensor | None = None, segment: Tensor | None = None, start: int = 0
