@@ -37,10 +37,10 @@ class Resizable(Protocol):
 
     redrawn: bool
 
-    def at_length(self, rows: int, factor: int) -> Split:
-        """Returns the first `rows` sequences, or as many new ones, `factor` times as long.
+    def at_length(self, count: int, factor: int) -> Split:
+        """Returns the first `count` sequences, or as many new ones, `factor` times as long.
 
-        rows: at most the number of sequences, and a multiple of `factor` where they are joined
+        count: at most the number of sequences, and a multiple of `factor` where they are joined
         """
 
 
@@ -74,7 +74,7 @@ class DataModule(ABC):
     def prepare(self) -> None:  # noqa: B027 - most data sets need nothing
         """Download what the options allow. Called once on each machine, before `load`."""
 
-    def token_name(self, symbol: int) -> str | None:
+    def token_name(self, token_id: int) -> str | None:
         """Returns the name of a token id in tables and figures; None leaves it to the tokenizer."""
         return None
 
@@ -105,7 +105,7 @@ class Tokenizer(ABC):
     def embedder(self, ctx: Context) -> Embedder:
         """Returns the module that turns inputs into vectors."""
 
-    def token_name(self, symbol: int) -> str | None:
+    def token_name(self, token_id: int) -> str | None:
         """Returns the name of a token id in tables and figures; None if it has none alone."""
         return None
 
@@ -131,13 +131,13 @@ class TextTokenizer(Tokenizer):
         """Returns the token ids of `text`. Unknown characters become the tokenizer's unknown token."""
 
     @abstractmethod
-    def decode(self, symbols: list[int]) -> str:
+    def decode(self, token_ids: list[int]) -> str:
         """Returns the text of token ids; the inverse of `encode` for known characters."""
 
-    def token_name(self, symbol: int) -> str | None:
+    def token_name(self, token_id: int) -> str | None:
         """Returns the text of the token alone, if it has any."""
         try:
-            return self.decode([symbol]) or None
+            return self.decode([token_id]) or None
         except (ValueError, KeyError, IndexError, OverflowError):
             return None
 

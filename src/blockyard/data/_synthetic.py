@@ -60,9 +60,9 @@ class TaskSplit:
         self.sequences = TaskBatch(sequences.inputs.int(), sequences.target.int(), sequences.lengths)
         self.regenerate = regenerate
 
-    def at_length(self, rows: int, factor: int) -> TaskSplit:
-        """Returns `rows` sequences of the task, `factor` times as long."""
-        return TaskSplit(self.regenerate(rows, factor), self.regenerate)
+    def at_length(self, count: int, factor: int) -> TaskSplit:
+        """Returns `count` sequences of the task, `factor` times as long."""
+        return TaskSplit(self.regenerate(count, factor), self.regenerate)
 
     def __len__(self) -> int:
         return len(self.sequences.inputs)

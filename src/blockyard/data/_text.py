@@ -46,9 +46,9 @@ class Windows:
     def __len__(self) -> int:
         return (len(self.stream) - 1) // self.context
 
-    def at_length(self, rows: int, factor: int) -> Windows:
-        """Returns the text of the first `rows` sequences in sequences `factor` times as long."""
-        stop = rows * self.context + 1
+    def at_length(self, count: int, factor: int) -> Windows:
+        """Returns the text of the first `count` sequences in sequences `factor` times as long."""
+        stop = count * self.context + 1
         segment = None if self.segment is None else self.segment[:stop]
         return Windows(self.stream[:stop], segment, self.context * factor, self.bytes_per_token)
 
