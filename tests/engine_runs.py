@@ -70,7 +70,7 @@ def killed_at(step: int, outputs: Path, *overrides: str, signum: int = signal.SI
 
         def strike(self: LoopCallback, *arguments: Any) -> None:
             original(self, *arguments)
-            if self.live.step == step and self._number % self.beats.pieces == 0:
+            if self.state.step == step and self._batches % self.intervals.micro_batches == 0:
                 os.kill(os.getpid(), signum)
 
         LoopCallback.on_train_batch_start = strike  # type: ignore[method-assign]

@@ -122,14 +122,14 @@ def test_a_sequence_without_targets_stays_without() -> None:
 
 def test_the_key_of_a_step_does_not_depend_on_micro_batches() -> None:
     one = Layout(seed=3, samples=100, batch_size=16)
-    two = replace(one, pieces=2, rank=1, world=2)
-    keys = [one.draw(update) for update in range(40)]
-    assert keys == [two.draw(update) for update in range(40)]
+    two = replace(one, micro_batches=2, rank=1, world=2)
+    keys = [one.draw_key(update) for update in range(40)]
+    assert keys == [two.draw_key(update) for update in range(40)]
     assert len(set(keys)) == 40
-    assert keys != [replace(one, seed=4).draw(update) for update in range(40)]
+    assert keys != [replace(one, seed=4).draw_key(update) for update in range(40)]
     # With overfit the same batches repeat, with the same selection.
     again = replace(one, overfit=2)
-    assert again.draw(0) == again.draw(2) != again.draw(1)
+    assert again.draw_key(0) == again.draw_key(2) != again.draw_key(1)
 
 
 MASKED = ("tokenizer=byte", "position=rope", "model=encoder", "objective=masked_token", "data.batch_size=8")

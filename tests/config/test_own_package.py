@@ -48,9 +48,9 @@ WATCHER = """
         def __init__(self, *, path: str = "told"):
             self.path = path
 
-        def evaluated(self, live, values):
+        def on_evaluate(self, state, values):
             with open(self.path, "a") as file:
-                file.write(f"{live.step}\\n")
+                file.write(f"{state.step}\\n")
 """
 
 

@@ -15,7 +15,7 @@ import torch
 from blockyard.engine import setup as prepare_module
 from blockyard.engine.callbacks.early_stopping import EarlyStopping
 from blockyard.engine.callbacks.loop import LoopCallback
-from blockyard.engine.callbacks.nan_guard import Guard, NotFinite
+from blockyard.engine.callbacks.nan_guard import NanGuard, NotFinite
 from blockyard.engine.module import Learner
 from blockyard.engine.run import train
 from blockyard.errors import UserError
@@ -35,7 +35,7 @@ def test_a_loss_that_is_no_number_ends_the_run_before_the_update(
     original = Learner.training_step
 
     def poisoned(self: Learner, batch: Any, batch_idx: int) -> torch.Tensor:
-        if self.update == 10:
+        if self.step.number == 10:
             batch.inputs = batch.inputs.float()
             batch.inputs[0, 0, 0, 0] = planted
         return original(self, batch, batch_idx)
@@ -55,7 +55,7 @@ def test_a_loss_that_is_no_number_ends_the_run_before_the_update(
 
 def test_infinite_gradients_of_a_finite_loss_are_caught_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def poison(self: Learner) -> None:
-        if self.update == 5:
+        if self.step.number == 5:
             next(self.model.parameters()).grad[0] = float("inf")
 
     monkeypatch.setattr(Learner, "on_after_backward", poison)
@@ -67,10 +67,10 @@ def test_without_the_guard_the_planted_number_spoils_the_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The planted bug: what the guard is for."""
-    monkeypatch.setattr(Guard, "look", lambda *_: None)
+    monkeypatch.setattr(NanGuard, "check", lambda *_: None)
 
     def poison(self: Learner) -> None:
-        if self.update == 5:
+        if self.step.number == 5:
             next(self.model.parameters()).grad[0] = float("nan")
 
     monkeypatch.setattr(Learner, "on_after_backward", poison)
@@ -79,17 +79,17 @@ def test_without_the_guard_the_planted_number_spoils_the_weights(
 
 
 def test_on_a_device_the_guard_speaks_when_asked() -> None:
-    guard, one = Guard(), torch.ones((), device="meta")
+    guard, one = NanGuard(), torch.ones((), device="meta")
     assert guard._first is None
-    guard.look(3, one, one)  # cannot be known yet, and must not raise
+    guard.check(3, one, one)  # cannot be known yet, and must not raise
     guard._first = torch.tensor(4)
     with pytest.raises(NotFinite, match="at step 4"):
-        guard.settle()
+        guard.raise_if_bad()
 
 
 def test_an_error_in_a_step_is_failed_with_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: Learner, batch: Any, batch_idx: int) -> torch.Tensor:
-        if self.update == 7:
+        if self.step.number == 7:
             raise ZeroDivisionError("planted")
         return Learner._original(self, batch, batch_idx)  # type: ignore[attr-defined]
 
@@ -107,7 +107,7 @@ def test_a_full_disk_is_failed_and_older_checkpoints_stay(tmp_path: Path) -> Non
         original = LoopCallback._save
 
         def tight(self: LoopCallback, *arguments: Any) -> None:
-            if self.live.step == 9:
+            if self.state.step == 9:
                 # Every write beyond 2 kB now fails as on a full disk.
                 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
             original(self, *arguments)
@@ -131,8 +131,8 @@ def test_a_folder_that_lost_its_write_permission_is_failed(tmp_path: Path) -> No
         original = LoopCallback._save
 
         def locked(self: LoopCallback, *arguments: Any) -> None:
-            if self.live.step == 9:
-                self.live.checkpoints.chmod(0o555)
+            if self.state.step == 9:
+                self.state.checkpoints.chmod(0o555)
             original(self, *arguments)
 
         LoopCallback._save = locked  # type: ignore[method-assign]
@@ -150,7 +150,7 @@ def test_a_signal_before_the_first_step_is_interrupted(tmp_path: Path) -> None:
         def struck(*_: Any, **__: Any) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
-        prepare_module._write_down = struck
+        prepare_module._record = struck
         return train(folder(tmp_path))
 
     assert forked(work) == 143
@@ -201,12 +201,12 @@ def test_early_stopping_wants_metric_and_mode_together(words: dict[str, str]) ->
 
 
 def test_an_early_stop_survives_a_kill_before_the_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from blockyard.engine.job import Job
+    from blockyard.engine import summary as module
 
     words = ("callbacks=early_stopping", "callbacks.early_stopping.patience=2", "callbacks.early_stopping.min_delta=9")
 
     def struck() -> int:
-        Job.summary = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+        module.summarize = lambda job: os.kill(os.getpid(), signal.SIGKILL)
         return train(folder(tmp_path, *words))
 
     assert forked(struck) == -signal.SIGKILL
@@ -217,12 +217,12 @@ def test_an_early_stop_survives_a_kill_before_the_summary(tmp_path: Path, monkey
 
 
 def test_an_evaluation_made_up_for_may_end_the_run(tmp_path: Path) -> None:
-    from blockyard.engine import job
+    from blockyard.engine import evaluator
 
     words = ("callbacks=early_stopping", "callbacks.early_stopping.patience=2", "callbacks.early_stopping.min_delta=9")
 
     def struck() -> int:
-        evaluate, calls = job.evaluate, []
+        evaluate, calls = evaluator.evaluate, []
 
         def at_the_third(*arguments: Any, **settings: Any) -> dict[str, float]:
             calls.append(1)
@@ -230,14 +230,14 @@ def test_an_evaluation_made_up_for_may_end_the_run(tmp_path: Path) -> None:
                 os.kill(os.getpid(), signal.SIGTERM)
             return evaluate(*arguments, **settings)
 
-        job.evaluate = at_the_third
+        evaluator.evaluate = at_the_third
         return train(folder(tmp_path, *words))
 
     assert forked(struck) == 143
     assert json.loads((run(tmp_path, *words).path / "summary.json").read_text())["steps"] == 24
 
 
-def test_two_watchers_of_one_class_keep_their_own_state(tmp_path: Path) -> None:
+def test_two_callbacks_of_one_class_keep_their_own_state(tmp_path: Path) -> None:
     from blockyard.runs.checkpoint import read
 
     plain, _ = config(tmp_path, "callbacks=early_stopping", "callbacks.early_stopping.patience=9")
@@ -259,15 +259,15 @@ def test_a_failed_run_stays_failed_where_its_resume_does_not_begin(tmp_path: Pat
 def test_a_best_checkpoint_that_cannot_be_tested_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from blockyard.engine.job import Job
+    from blockyard.engine import summary
 
-    original = Job._best_model
+    original = summary.best_model
 
-    def damaged(self: Job) -> Any:
-        best = self.folder.checkpoints / "best.ckpt"
+    def damaged(job: Any) -> Any:
+        best = job.folder.checkpoints / "best.ckpt"
         best.write_bytes(best.read_bytes()[:-2000])
-        return original(self)
+        return original(job)
 
-    monkeypatch.setattr(Job, "_best_model", damaged)
+    monkeypatch.setattr(summary, "best_model", damaged)
     assert json.loads((run(tmp_path).path / "summary.json").read_text())["weights"] == "last.ckpt"
     assert "best.ckpt is not tested" in caplog.text

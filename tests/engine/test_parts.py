@@ -13,17 +13,17 @@ from torch import nn
 
 from blockyard.config import build
 from blockyard.contracts import Batch
-from blockyard.engine import cost_card, loader, precision, threads, timing
+from blockyard.engine import cost_card, loader, setup, threads
 from blockyard.engine.callbacks.base import RunState
 from blockyard.engine.callbacks.progress import Progress
-from blockyard.engine.loader import Layout, training_loader
+from blockyard.engine.loader import BatchDataset, Layout, training_loader
 from blockyard.engine.module import Learner, Settings
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
 from blockyard.ops import flops
 from blockyard.runs.folder import RunFolder
 from tests import text_runs
-from tests.engine_runs import config, rows, run, state
+from tests.engine_runs import config, folder, rows, run, state
 
 STILL = ("token_mixer.dropout=0.0", "data.shift=0", "trainer.max_steps=12")
 
@@ -48,8 +48,16 @@ class Numbers:
         return Batch(order[:, None].clone(), order % 10)
 
 
+class Unprepared:
+    """An objective that takes batches as they are."""
+
+    def prepare(self, batch: Batch, key: int | None = None) -> Batch:
+        return batch
+
+
 def numbers(layout: Layout, start: int, stop: int, workers: int = 0) -> list[list[int]]:
-    batches = training_loader(Numbers(), layout, start=start, stop=stop, workers=workers, pin=False)
+    dataset = BatchDataset(Numbers(), layout, Unprepared())
+    batches = training_loader(dataset, start=start, stop=stop, workers=workers, pin=False)
     return [batch.inputs[:, 0].tolist() for batch in batches]
 
 
@@ -68,7 +76,7 @@ def test_processes_and_pieces_together_see_the_batch_of_one() -> None:
     whole = numbers(Layout(seed=3, samples=100, batch_size=16), 0, 9)
     shares: dict[int, list[int]] = {update: [] for update in range(9)}
     for rank in (0, 1):
-        layout = Layout(seed=3, samples=100, batch_size=16, pieces=2, rank=rank, world=2)
+        layout = Layout(seed=3, samples=100, batch_size=16, micro_batches=2, rank=rank, world=2)
         for number, share in enumerate(numbers(layout, 0, 18)):
             assert len(share) == 4
             shares[number // 2] += share
@@ -77,7 +85,7 @@ def test_processes_and_pieces_together_see_the_batch_of_one() -> None:
 
 def test_a_batch_that_does_not_divide_is_refused() -> None:
     with pytest.raises(UserError, match=r"data.batch_size=63 does not divide into 2 processes .* multiple of 4"):
-        Layout(seed=0, samples=100, batch_size=63, pieces=2, world=2)
+        Layout(seed=0, samples=100, batch_size=63, micro_batches=2, world=2)
 
 
 def test_overfit_and_limit_shorten_the_epoch() -> None:
@@ -102,7 +110,7 @@ def test_accumulated_pieces_of_rows_of_different_lengths_make_the_update_too(tmp
 def test_pieces_without_weights_are_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted bug: every piece's mean counts alike, however little it asks for."""
     whole = rows(text_runs.run(tmp_path / "whole", *LINES, "data.sample=line", "trainer.log_every=1"))
-    monkeypatch.setattr(loader, "_asked", lambda batch: len(batch))
+    monkeypatch.setattr(loader, "_targets", lambda batch: len(batch))
     pieces = rows(
         text_runs.run(tmp_path / "pieces", *LINES, "data.sample=line", "trainer.log_every=1", "trainer.accumulate=4")
     )
@@ -121,7 +129,7 @@ def test_a_piece_that_asks_for_nothing_counts_for_nothing(plan: build.Components
     model = Scores(5, 5)
     learner = Learner(model, NextToken(), plan.optimizer, plan.schedule, Settings(total=1))
     batch = Batch(torch.ones(1, 4, dtype=torch.int64), lengths=torch.tensor([1]), weight=torch.tensor(0.0))
-    loss = learner.training_step(batch, 0)
+    loss = learner.training_step(learner.objective.prepare(batch), 0)
     loss.backward()
     torch.testing.assert_close(loss.detach(), torch.tensor(0.0))
     torch.testing.assert_close(model.weight.grad, torch.zeros(5, 5))
@@ -157,8 +165,8 @@ def test_gradients_are_clipped_to_the_norm_asked_for(
     def watched(self: Learner, optimizer: Any, *arguments: Any, **settings: Any) -> None:
         original(self, optimizer, *arguments, **settings)
         after = torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters()])
-        assert self.norm is not None
-        seen.append((float(self.norm), float(after)))
+        assert self.step.norm is not None
+        seen.append((float(self.step.norm), float(after)))
 
     monkeypatch.setattr(Learner, "configure_gradient_clipping", watched)
     word = "null" if largest is None else str(largest)
@@ -171,54 +179,49 @@ def test_gradients_are_clipped_to_the_norm_asked_for(
     assert all(row["lr"] > 0 for row in rows(made))
 
 
-def test_auto_precision_times_both_records_them_and_disturbs_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: build.Components
-) -> None:
-    monkeypatch.setenv("BLOCKYARD_CACHE", str(tmp_path / "cache"))
+def test_auto_precision_is_fp32_on_a_cpu_and_recorded(tmp_path: Path) -> None:
     made = run(tmp_path, *STILL, "trainer.precision=auto", "trainer.max_steps=2")
-    asked = json.loads((made.path / "summary.json").read_text())["precision"]
-    assert asked == made.facts()["precision"]
-    assert set(asked["seconds"]) == {"32", "bf16-mixed"}
-    assert asked["precision"] == min(asked["seconds"], key=asked["seconds"].get)
-    assert asked["cached"] is False
-    model = plan.model(0)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    batch = plan.data.load(plan.tokenizer).train.batch(torch.arange(64), 0)
-    torch.manual_seed(1)
-    expected = torch.rand(3)
-    torch.manual_seed(1)
-    monkeypatch.setattr(timing, "_BUDGET", 0.0)
-    first = precision.faster_on_cpu(model, plan.objective, batch)
-    torch.testing.assert_close(torch.rand(3), expected, rtol=0, atol=0)
-    for name, value in model.state_dict().items():
-        torch.testing.assert_close(value, before[name], rtol=0, atol=0)
-    assert all(p.grad is None for p in model.parameters())
-    assert precision.faster_on_cpu(model, plan.objective, batch) == first | {"cached": True}
+    recorded = json.loads((made.path / "summary.json").read_text())["precision"]
+    assert recorded == made.facts()["precision"]
+    assert recorded["precision"] == "32"
+    assert recorded["why"] == "auto is 32 on a CPU"
 
 
-@pytest.mark.parametrize(("cost_of_two", "expected"), [(0.5, 2), (0.95, 1), (20.0, 1)])
-def test_more_threads_are_taken_only_where_they_pay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: build.Components, cost_of_two: float, expected: int
+def test_a_gpu_takes_bf16(still: RunFolder, tmp_path: Path) -> None:
+    with folder(tmp_path, "trainer.precision=auto") as fresh:
+        assert setup._precision(fresh, TrainerPlan(), torch.device("cuda"))["precision"] == "bf16-mixed"
+
+
+def test_a_run_keeps_the_precision_it_began_with(tmp_path: Path) -> None:
+    with folder(tmp_path, "trainer.precision=auto") as made:
+        earlier = {"asked": "auto", "precision": "bf16-mixed", "why": "timed on this CPU"}
+        made.add_facts({"precision": earlier})
+        assert setup._precision(made, TrainerPlan(), torch.device("cpu")) == earlier
+
+
+@pytest.mark.parametrize(
+    ("flops", "available", "processes", "expected"),
+    [
+        (0, 8, 1, 1),
+        (0.29e9, 8, 1, 1),
+        (0.31e9, 8, 1, 2),
+        (1e9, 8, 1, 4),
+        (1e12, 8, 1, 8),
+        (1e12, 8, 2, 4),
+        (1e12, 1, 2, 1),
+    ],
+)
+def test_threads_follow_from_the_flops_of_a_batch(
+    monkeypatch: pytest.MonkeyPatch, flops: float, available: int, processes: int, expected: int
 ) -> None:
-    monkeypatch.setenv("BLOCKYARD_CACHE", str(tmp_path))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(timing, "_in_turns", lambda *_: {"1": 1.0, "2": cost_of_two})
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        batch = plan.data.load(plan.tokenizer).train.batch(torch.arange(4), None)
-        found = threads.worth_having(plan.model(0), plan.objective, batch)
-        assert found["threads"] == expected
-        assert threads.worth_having(plan.model(0), plan.objective, batch) == found | {"cached": True}
-        assert torch.get_num_threads() == 2
-        monkeypatch.setenv("OMP_NUM_THREADS", "2")
-        assert threads.worth_having(plan.model(0), plan.objective, batch) == {"threads": 2}
-    finally:
-        torch.set_num_threads(before)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: available)
+    assert threads.thread_count(int(flops), processes=processes)["threads"] == expected
+    monkeypatch.setenv("OMP_NUM_THREADS", "6")
+    assert threads.thread_count(int(flops))["threads"] == available
 
 
-def test_threads_are_timed_recorded_and_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BLOCKYARD_CACHE", str(tmp_path / "cache"))
+def test_threads_are_recorded_and_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -227,26 +230,10 @@ def test_threads_are_timed_recorded_and_given_back(tmp_path: Path, monkeypatch: 
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-    found = made.facts()["threads"]
-    assert set(found["seconds"]) == {"1", "2"}
-    assert json.loads((made.path / "summary.json").read_text())["threads"] == found["threads"]
-
-
-def test_a_run_keeps_the_precision_it_began_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from blockyard.engine import setup
-
-    made = run(tmp_path, *STILL, "trainer.precision=auto")
-    monkeypatch.setattr(setup, "faster_on_cpu", lambda *_: pytest.fail("timed again"))
-    known = made.facts()["precision"]
-    found = setup._precision(made, TrainerPlan(), "cpu", 0, torch.nn.Linear(1, 1), None, None)
-    assert found == known
-
-
-def test_an_unwritable_cache_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("not a folder")
-    monkeypatch.setenv("BLOCKYARD_CACHE", str(blocked))
-    run(tmp_path, *STILL, "trainer.precision=auto", "trainer.max_steps=1")
+    recorded = made.facts()["threads"]
+    assert recorded["threads"] == 1
+    assert "GFLOPs a batch" in recorded["why"]
+    assert json.loads((made.path / "summary.json").read_text())["threads"] == 1
 
 
 @pytest.mark.parametrize("kv", [4, 1])
@@ -321,11 +308,11 @@ def test_progress_shows_loss_speed_and_time_left(capsys: pytest.CaptureFixture[s
         monitor=("loss", "min"),
     )
     progress = Progress(bar=bar, seconds=0.0)
-    progress.begin(live)
+    progress.on_run_start(live)
     live.step, live.seconds = 50, 10.0
-    progress.logged(live, {"train/loss": 1.25})
-    progress.evaluated(live, {"val/loss": 1.5})
-    progress.end(live)
+    progress.on_log(live, {"train/loss": 1.25})
+    progress.on_evaluate(live, {"val/loss": 1.5})
+    progress.on_run_end(live)
     shown = capsys.readouterr().err
     assert "a run" in shown
     assert "50/100" in shown
@@ -345,12 +332,12 @@ def test_more_gpus_than_there_are_is_for_the_user() -> None:
 
 
 def test_the_shorter_of_steps_and_epochs_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert TrainerPlan(max_steps=30, max_epochs=2).total_updates(20) == 30
-    assert TrainerPlan(max_steps=50, max_epochs=2).total_updates(20) == 40
-    assert TrainerPlan(max_steps=50, max_epochs=None).total_updates(20) == 50
-    assert TrainerPlan(max_epochs=2).total_updates(20) == 40
+    assert TrainerPlan(max_steps=30, max_epochs=2).total_steps(20) == 30
+    assert TrainerPlan(max_steps=50, max_epochs=2).total_steps(20) == 40
+    assert TrainerPlan(max_steps=50, max_epochs=None).total_steps(20) == 50
+    assert TrainerPlan(max_epochs=2).total_steps(20) == 40
     assert run(tmp_path, *STILL, "trainer.limit_train=5", "trainer.max_epochs=1").status.step == 5
-    assert "trainer.max_epochs=1 ends this run after 5 updates" in caplog.text
+    assert "trainer.max_epochs=1 ends this run after 5 steps" in caplog.text
 
 
 @pytest.mark.parametrize("choice", ["fast", "overfit", "profiler"])
@@ -374,7 +361,7 @@ def test_what_cannot_be_shared_is_known_before_a_run(plan: build.Components) -> 
     assert EarlyStopping().problems(*asked) == []
     assert EarlyStopping(monitor="val/loss", mode="min").problems(*asked) == []
     (said,) = EarlyStopping(monitor="perplexity", mode="min").problems(*asked)
-    assert "there is accuracy, loss" in said
+    assert "unknown metric; the objective has accuracy, loss" in said
 
 
 @pytest.mark.parametrize("cell", [nn.RNN, nn.GRU, nn.LSTM])

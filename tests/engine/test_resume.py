@@ -63,7 +63,7 @@ def test_draws_that_follow_the_process_and_not_the_update_are_caught(
     from blockyard.engine.loader import Layout
 
     calls = iter(range(1000))
-    monkeypatch.setattr(Layout, "draw", lambda self, update: next(calls))
+    monkeypatch.setattr(Layout, "draw_key", lambda self, step: next(calls))
     whole = run(tmp_path / "whole", *MASKED)
     assert killed_at(7, tmp_path / "killed", *MASKED) == -signal.SIGKILL
     with pytest.raises(AssertionError):
@@ -89,18 +89,18 @@ def test_a_signal_saves_the_step_it_strikes_in_and_the_run_goes_on(
 def test_a_signal_during_evaluation_is_made_up_for(tmp_path: Path, undisturbed: RunFolder) -> None:
     import os
 
-    from blockyard.engine import job
+    from blockyard.engine import evaluator
     from blockyard.engine.run import train
     from tests.fork import forked
 
     def work() -> int:
-        evaluate = job.evaluate
+        evaluate = evaluator.evaluate
 
         def struck(*arguments: object, **settings: object) -> dict[str, float]:
             os.kill(os.getpid(), signal.SIGTERM)
             return evaluate(*arguments, **settings)
 
-        job.evaluate = struck
+        evaluator.evaluate = struck
         return train(folder(tmp_path, *MORE))
 
     assert forked(work) == 143
@@ -115,13 +115,13 @@ def test_a_run_stopped_between_its_last_step_and_its_summary_only_needs_the_summ
     import json
     import os
 
-    from blockyard.engine import job
+    from blockyard.engine import summary as module
     from blockyard.engine.run import train
     from tests.fork import forked
 
     def work() -> int:
-        summary = job.Job.summary
-        job.Job.summary = lambda self: os.kill(os.getpid(), signal.SIGTERM) or summary(self)
+        summarize = module.summarize
+        module.summarize = lambda job: os.kill(os.getpid(), signal.SIGTERM) or summarize(job)
         return train(folder(tmp_path, *MORE))
 
     assert forked(work) == 143

@@ -73,8 +73,8 @@ def test_figures_are_means_over_the_same_text(position: str) -> None:
         assert each.metrics["loss"] == pytest.approx(costs.mean().item(), rel=1e-5)
         assert each.places == pytest.approx(costs.unflatten(1, (each.factor, LENGTH)).mean((0, 2)).tolist(), rel=1e-5)
         assert each.tokens == LENGTH * each.factor
-    assert found.figures()["test/loss@2x"] == found.lengths[1].metrics["loss"]
-    assert set(found.figures()) >= {"test/loss@1x", "test/perplexity@4x", "test/accuracy@4x"}
+    assert found.metrics()["test/loss@2x"] == found.lengths[1].metrics["loss"]
+    assert set(found.metrics()) >= {"test/loss@1x", "test/perplexity@4x", "test/accuracy@4x"}
     assert len({each.metrics["loss"] for each in found.lengths}) == 3
 
 
@@ -92,7 +92,7 @@ def test_bounded_schemes_are_refused_with_a_word(position: str) -> None:
     found = curve(tiny(causal=True, position=position), 2)
     name = node("position", position)[0].__name__
     assert found.refused()["test@2x"].startswith(f"position {name} knows 6 places, the row has 12")
-    assert set(found.figures()) == {
+    assert set(found.metrics()) == {
         f"test/{metric}@1x" for metric in ("loss", "accuracy", "perplexity", "bits_per_byte")
     }
 
@@ -189,7 +189,7 @@ def test_tasks_are_drawn_anew_at_every_length(data: str, objective: str, head: s
     assert (found.rows, found.redrawn, found.refused()) == (24, True, {})
     with torch.no_grad():
         wanted = plan.objective.loss(model(**long.arguments()), long.target).item()
-    assert found.figures()["test/loss@4x"] == pytest.approx(wanted, rel=1e-5)
+    assert found.metrics()["test/loss@4x"] == pytest.approx(wanted, rel=1e-5)
     assert "24 rows of the test part at every length, drawn anew" in table(found.plain())
     ElementTree.fromstring(picture(found.plain()))
     asked = [False] * 3 + [True] if data in ("copy", "long_agreement") else [True] * 4
@@ -262,7 +262,7 @@ def test_a_run_records_its_curve(made: RunFolder) -> None:
 def test_eval_gives_the_same_figures(made: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     found, _ = evaluate_longer(made.path, [2, 4])
     recorded = made.summary()["metrics"]
-    assert found.figures() == {name: value for name, value in recorded.items() if "@" in name and "test/" in name}
+    assert found.metrics() == {name: value for name, value in recorded.items() if "@" in name and "test/" in name}
     assert eval_verb([f"run={made.path}", "extrapolate=[2]", "split=validation"]) == 0
     out = capsys.readouterr().out
     assert out.splitlines()[0].split()[:3] == ["rows", "tokens", "loss"]

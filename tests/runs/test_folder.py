@@ -318,7 +318,7 @@ def test_a_secret_option_does_not_come_back_in_an_error(
     def fails(*_: object) -> None:
         raise RuntimeError(f"the service does not take {secret}")
 
-    monkeypatch.setattr(run, "_work", fails)
+    monkeypatch.setattr(run, "_train_and_test", fails)
     with create_run(plain, command=["test"]) as made:
         assert run.train(made) == 1
     assert made.status.state == "failed"

@@ -12,7 +12,7 @@ from typing import Any
 from blockyard.atomic_files import write_json, write_yaml
 from blockyard.config.check import check
 from blockyard.config.compose import compose
-from blockyard.engine.system.interrupts import LEFT
+from blockyard.engine.system.interrupts import PAUSED
 from blockyard.runs.identity import run_name
 from blockyard.runs.status import Status, write_status
 from blockyard.sweep.executor.base import Executor, Outcome, Task
@@ -108,4 +108,4 @@ class Fake(Executor):
         return Outcome(task.key, 0)
 
 
-PRUNED = (LEFT, "pruned at step 8 by median: val/accuracy 0.1 in evaluation 1")
+PRUNED = (PAUSED, "pruned at step 8 by median: val/accuracy 0.1 in evaluation 1")

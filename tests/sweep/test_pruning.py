@@ -11,7 +11,7 @@ import pytest
 
 from blockyard.engine.callbacks.base import RunState
 from blockyard.engine.run import train
-from blockyard.engine.system.interrupts import LEFT
+from blockyard.engine.system.interrupts import PAUSED
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import run_name
 from blockyard.runs.start import create_run
@@ -56,10 +56,10 @@ def test_a_pruned_run_is_left_saved_and_becomes_the_full_one_bit_by_bit(tmp_path
     made = study(tmp_path / "study", pruner, GOOD)
     asked = task(tmp_path, made)
     outcome = cell.execute(asked)
-    assert outcome.code == LEFT
+    assert outcome.code == PAUSED
     left = RunFolder.open(tmp_path / asked.key)
     status = left.status
-    assert (status.state, status.step, status.exit_code) == ("interrupted", 8, LEFT)
+    assert (status.state, status.step, status.exit_code) == ("interrupted", 8, PAUSED)
     assert status.reason == outcome.reason
     assert status.reason is not None
     assert status.reason.startswith(f"pruned at step 8 by {pruner}: {METRIC} 0.")
@@ -91,7 +91,7 @@ def test_a_trial_that_is_taken_up_tells_what_its_run_had_found_before(tmp_path: 
     assert killed_at(20, tmp_path) == -9
     made = study(tmp_path / "study", "median", [[0.0, 0.0, 0.99, 0.99]] * 4)
     asked = task(tmp_path, made)
-    assert cell.execute(asked).code == LEFT
+    assert cell.execute(asked).code == PAUSED
     assert "step 24" in str(RunFolder.open(tmp_path / asked.key).status.reason)
     assert list(made.trials[-1].intermediate_values) == [1, 2, 3]
 
@@ -111,13 +111,13 @@ def test_a_watcher_leaves_only_where_the_run_would_go_on(tmp_path: Path) -> None
         asked = task(tmp_path, made)
         (reporter,) = trial_callbacks(asked).values()
         live = RunState(None, "x", folder.checkpoints, 30, 20, 64, 16, "image", ("accuracy", "max"))  # type: ignore[arg-type]
-        reporter.begin(live)
+        reporter.on_run_start(live)
         live.step, live.stop = 8, "early stopping says so"
-        reporter.evaluated(live, {METRIC: 0.1})
-        assert live.leave is None
+        reporter.on_evaluate(live, {METRIC: 0.1})
+        assert live.pause is None
         live.stop = None
-        reporter.evaluated(live, {METRIC: 0.1})
-        assert live.leave is not None
+        reporter.on_evaluate(live, {METRIC: 0.1})
+        assert live.pause is not None
         assert trial_callbacks(Task(asked.key, plain)) == {}
 
 
@@ -146,15 +146,15 @@ def _leave_at_once(folder: RunFolder) -> Any:
     from blockyard.engine.callbacks.base import RunCallback
 
     class Leaves(RunCallback):
-        def begin(self, live: RunState) -> None:
-            live.leave = "nobody wants it"
+        def on_run_start(self, live: RunState) -> None:
+            live.pause = "nobody wants it"
 
-    return train(folder, resume=folder.resumes, watchers={"leaves": Leaves()})
+    return train(folder, resume=folder.resumes, callbacks={"leaves": Leaves()})
 
 
 def test_a_run_left_before_its_first_step_begins_later(tmp_path: Path) -> None:
     plain, choices = config(tmp_path)
     with create_run(plain, choices=choices) as folder:
-        assert _leave_at_once(folder) == LEFT
+        assert _leave_at_once(folder) == PAUSED
         assert str(folder.status) == "interrupted at step 0: nobody wants it"
     assert run(tmp_path).status.finished

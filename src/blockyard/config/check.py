@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from blockyard.config import catalog, tree
+from blockyard.config import catalog, lightning, tree
 from blockyard.config.alternatives import alternatives, picks, refusal
 from blockyard.config.build import CONTRACTS, LATE, contract
 from blockyard.config.compose import Composed
@@ -98,7 +98,12 @@ def _target(key: str, node: dict[str, Any], nodes: dict[str, dict[str, Any]], al
         yield Issue(f"{key}._target_", str(error))
         return
     required, late = _required(key, nodes, allow)
-    if not issubclass(located, required):
+    family = key.partition(".")[0]
+    if lightning.is_lightning(family, located):
+        reason = lightning.refusal(located) if family == "callbacks" else None
+        if reason:
+            yield Issue(f"{key}._target_", reason)
+    elif not issubclass(located, required):
         yield Issue(f"{key}._target_", f"{target} is not a {required.__name__}")
     elif bool(node.get("_partial_")) != late:
         yield Issue(

@@ -2,15 +2,16 @@
 
 Source: FLOPs are counted by torch.utils.flop_counter, two per multiply-add of every matmul,
 convolution and attention, and 5 n log2 n for a Fourier transform of n numbers (half of it for real ones),
-as FFTW reports it; elementwise work is not counted, and a causal row counts like a full one. Each gradient of a
-convolution takes as many as the convolution itself, whatever its groups.
+as FFTW reports it; elementwise work is not counted, and causal attention counts like full attention. Each gradient
+of a convolution takes as many as the convolution itself, whatever its groups.
 """
 
 from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from blockyard.ops.rng import undisturbed
 
 
 def parameters(model: nn.Module) -> dict[str, int]:
-    """How many numbers the model learns, and holds in all; shared ones count once."""
+    """Trainable parameters, and all of them; shared ones count once."""
     every = list(model.parameters())
     return {
         "trainable": sum(p.numel() for p in every if p.requires_grad),
@@ -34,10 +35,10 @@ def parameters(model: nn.Module) -> dict[str, int]:
 def flops_per_sample(model: nn.Module, objective: Objective, batch: Batch) -> dict[str, int]:
     """FLOPs of one forward pass, and of forward and backward, per sample of `batch`.
 
-    Runs both once on the device of `batch`; gradients are cleared, nothing random is disturbed.
+    Runs both once on the device of `batch`; gradients are cleared, buffers and random generators keep their state.
     """
     batch = objective.prepare(batch)
-    with undisturbed():
+    with undisturbed(), _same_buffers(model):
         with counter() as forward:
             prediction = model(**batch.arguments())
         loss = objective.loss(prediction, batch.target)
@@ -49,50 +50,57 @@ def flops_per_sample(model: nn.Module, objective: Objective, batch: Batch) -> di
     return {"forward": once // len(batch), "training": both // len(batch)}
 
 
-def two_rows(split: Split, batch_size: int) -> Batch:
-    """What FLOPs are counted of: two rows, as wide as padding makes the first `batch_size` samples.
+def two_samples(split: Split, batch_size: int) -> Batch:
+    """Two samples to count FLOPs with, as long as padding makes the first `batch_size` samples.
 
-    Two, because batch norm over a map of one place wants more than one.
+    Two, because batch norm over a single position needs more than one.
     """
     batch = split.batch(torch.arange(max(2, batch_size)) % min(batch_size, len(split)), None)
     return Batch(*(None if tensor is None else tensor[:2] for tensor in batch.tensors()))
 
 
 def kernels(model: nn.Module, objective: Objective, split: Split, device: torch.device) -> list[dict[str, Any]]:
-    """Layer by layer, the attention kernel a training step takes and why no faster one."""
+    """Layer by layer, the attention kernel of a training step, and why no faster one is used."""
     batch = objective.prepare(split.batch(torch.arange(min(2, len(split))), None).to(device))
-    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    with undisturbed():
-        found = [dict(entry) for entry in record(model, **batch.arguments())]
-    with torch.no_grad():
-        for buffer, value in kept:  # running statistics, which a batch of two samples has no say in
-            buffer.copy_(value)
-    return found
+    with undisturbed(), _same_buffers(model):
+        return [dict(entry) for entry in record(model, **batch.arguments())]
+
+
+@contextmanager
+def _same_buffers(model: nn.Module) -> Iterator[None]:
+    """Restore the model's buffers: running statistics, which a batch of two samples must not change."""
+    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in before:
+                buffer.copy_(value)
 
 
 def slow_layers(records: Sequence[dict[str, Any]]) -> list[str]:
-    """The layers that attend without a flash kernel, each with the reason."""
+    """The layers whose attention runs without a flash kernel, each with the reason."""
     fast = ("flash", "cudnn", "flex")
     slow = [entry for entry in records if entry["kernel"] not in (*fast, "none")]
     return [f"{entry['layer']} takes {entry['kernel']} ({entry['reason']})" for entry in slow]
 
 
 def speed(windows: Sequence[float], batch_size: int, tokens: int) -> dict[str, float | None]:
-    """Median seconds of a step over the logged stretches, and samples and tokens per second from it.
+    """Median seconds of a step over the logged windows, and samples and tokens per second from it.
 
-    The first stretch pays for compilation and cold caches and is left out where there are others.
+    The first window includes compilation and cold caches; it is left out where there are others.
     """
-    kept = windows[1:] or windows
-    if not kept:
+    warm = windows[1:] or windows
+    if not warm:
         return {"step_seconds": None, "samples_per_second": None, "tokens_per_second": None}
-    median = statistics.median(kept)
+    median = statistics.median(warm)
     rate = batch_size / median
     return {"step_seconds": median, "samples_per_second": rate, "tokens_per_second": rate * tokens}
 
 
 def load() -> float | None:
-    """Processes that wanted a core of this machine over the last minute, this run's own among them."""
+    """The machine's load average over the last minute, to which this run contributes; None where it is not known."""
     try:
         return round(os.getloadavg()[0], 2)
-    except (AttributeError, OSError):  # not every system counts them
+    except (AttributeError, OSError):
         return None

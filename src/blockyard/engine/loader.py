@@ -1,100 +1,105 @@
-"""Batches by number: the loader holds no order, only where to start.
+"""Training batches by number: the loader keeps no order, only the number to start from.
 
-One pass of the loader is the whole run, not an epoch: `epoch` and `step` of a batch follow from its
-number. Workers are started once, and a run that resumes begins in the middle of an epoch as
-easily as at its start.
+One pass over the loader is the whole run rather than an epoch: the epoch and the step of a batch follow from its
+number. Worker processes start once, and a resumed run begins in the middle of an epoch as easily as at its start.
+
+Every batch leaves the loader ready for the model: samples taken, augmented, and passed through the objective's
+`prepare`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from blockyard.contracts import Batch, Split
+from blockyard.contracts import Batch, Objective, Split
 from blockyard.data._order import draw_key, epoch_key, step_indices, steps_per_epoch, take
 from blockyard.errors import UserError
-
-Prepare = Callable[[Batch, int | None], Batch]  # Objective.prepare
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How updates, pieces of a batch and processes share the training data.
+    """How steps, micro-batches and processes share the training data.
 
-    A global batch of `batch_size` samples is one update, however many processes and pieces it is
-    cut into; so neither changes what is learned, beyond the order of additions.
+    A step consumes one global batch of `batch_size` samples, however many processes and micro-batches it is cut
+    into. Neither changes what is learned, beyond the order of additions.
 
-    seed: of the order; samples: in the training split; pieces: a process takes its share in
-    limit: steps an epoch is cut to, or None; overfit: the first so many batches again and again
+    seed: of the order; samples: in the training split; micro_batches: per step and process
+    limit: steps an epoch is cut to, or None; overfit: repeat the first so many batches
     """
 
     seed: int
     samples: int
     batch_size: int
-    pieces: int = 1
+    micro_batches: int = 1
     rank: int = 0
     world: int = 1
     limit: int | None = None
     overfit: int = 0
 
     def __post_init__(self) -> None:
-        shards = self.pieces * self.world
-        if self.batch_size % shards:
+        if self.batch_size % self.shards:
             raise UserError(
                 f"data.batch_size={self.batch_size} does not divide into {self.world} processes "
-                f"times trainer.accumulate={self.pieces} pieces; take a multiple of {shards}"
+                f"times trainer.accumulate={self.micro_batches} micro-batches; use a multiple of {self.shards}"
             )
 
     @property
+    def shards(self) -> int:
+        """Micro-batches of a step over all processes."""
+        return self.micro_batches * self.world
+
+    @property
     def steps_per_epoch(self) -> int:
-        """Updates in one epoch."""
+        """Steps in one epoch."""
         steps = steps_per_epoch(self.samples, self.batch_size)
         if self.overfit:
             return min(self.overfit, steps)
         return min(steps, self.limit) if self.limit else steps
 
-    def place(self, number: int) -> tuple[int, int, int]:
-        """Epoch, step and piece of batch `number`, counted over the run and one process's pieces."""
-        update, piece = divmod(number, self.pieces)
-        epoch, step = divmod(update, self.steps_per_epoch)
-        return epoch, step, piece
-
-    def draw(self, update: int) -> int:
-        """The key for what the objective draws at update number `update`, in every process and piece."""
-        epoch, step = divmod(update, self.steps_per_epoch)
+    def draw_key(self, step: int) -> int:
+        """The key for what the objective draws in step number `step` of the run, the same in every process."""
+        epoch, step = divmod(step, self.steps_per_epoch)
         return draw_key(self.seed, 0 if self.overfit else epoch, step)
+
+    def locate(self, number: int) -> tuple[int, int, int]:
+        """Epoch, step of that epoch and micro-batch of this process's batch `number`, counted over the run."""
+        step, micro_batch = divmod(number, self.micro_batches)
+        epoch, step = divmod(step, self.steps_per_epoch)
+        return epoch, step, micro_batch
 
 
 class BatchDataset(Dataset[Batch]):
-    """The training split as batches by number.
+    """The training split as prepared batches by number.
 
-    prepare: of the objective, where rows ask for different numbers of things. A batch that is a part of
-        an update then has the `weight` its mean loss takes there. It is worked out here, from the whole
-        update's rows, because the loss of a first piece is needed before the last piece is read; no
-        process has to ask another, and no device is waited for.
+    weighted: sequences of a batch may have different numbers of targets. A micro-batch then carries the `weight` that
+        its mean loss has in the step. The weight is computed here, from the whole global batch, because the loss
+        of the first micro-batch is needed before the last one is read; no process has to ask another, and no
+        device is synchronized.
     """
 
-    def __init__(self, split: Split, layout: Layout, prepare: Prepare | None = None) -> None:
+    def __init__(self, split: Split, layout: Layout, objective: Objective, *, weighted: bool = False) -> None:
         self.split = split
         self.layout = layout
-        self.prepare = prepare if layout.pieces * layout.world > 1 else None
+        self.objective = objective
+        self.weighted = weighted and layout.shards > 1
 
     def __getitem__(self, number: int) -> Batch:
         layout = self.layout
-        parts = layout.pieces * layout.world
-        batch = self._part(number, layout.place(number)[2] * layout.world + layout.rank, parts)
-        if self.prepare is not None:
-            key = layout.draw(number // layout.pieces)
-            mine, all_ = (_asked(self.prepare(part, key)) for part in (batch, self._part(number, 0, 1)))
-            batch = replace(batch, weight=torch.tensor(mine * parts / max(all_, 1), dtype=torch.float32))
-        return batch
+        micro_batch = number % layout.micro_batches
+        batch = self._shard(number, micro_batch * layout.world + layout.rank, layout.shards)
+        if not self.weighted:
+            return batch
+        share = _targets(batch) / max(_targets(self._shard(number, 0, 1)), 1)
+        return replace(batch, weight=torch.tensor(share * layout.shards, dtype=torch.float32))
 
-    def _part(self, number: int, part: int, parts: int) -> Batch:
+    def _shard(self, number: int, shard: int, shards: int) -> Batch:
+        """Shard `shard` of `shards` of the global batch that batch `number` belongs to, prepared."""
         layout = self.layout
-        epoch, step, _ = layout.place(number)
+        epoch, step, _ = layout.locate(number)
         epoch = 0 if layout.overfit else epoch
         order = step_indices(
             layout.seed,
@@ -102,20 +107,21 @@ class BatchDataset(Dataset[Batch]):
             step,
             num_samples=layout.samples,
             batch_size=layout.batch_size,
-            rank=part,
-            world=parts,
+            rank=shard,
+            world=shards,
         )
-        return take(self.split, order, epoch_key(layout.seed, epoch))
+        batch = take(self.split, order, epoch_key(layout.seed, epoch))
+        return self.objective.prepare(batch, layout.draw_key(number // layout.micro_batches))
 
 
-def _asked(batch: Batch) -> int:
-    """How many answers a prepared batch asks for."""
+def _targets(batch: Batch) -> int:
+    """The number of targets in a prepared batch."""
     assert batch.target is not None
     return int((batch.target != Batch.ignore).sum())
 
 
 class RangeSampler(Sampler[int]):
-    """The numbers from `start` to `stop`. It has no length, so that nobody counts epochs by it."""
+    """The numbers from `start` to `stop`. It has no length, so that Lightning counts no epochs by it."""
 
     def __init__(self, start: int, stop: int) -> None:
         self.start = start
@@ -125,22 +131,10 @@ class RangeSampler(Sampler[int]):
         return iter(range(self.start, self.stop))
 
 
-def training_loader(
-    split: Split,
-    layout: Layout,
-    *,
-    start: int,
-    stop: int,
-    workers: int,
-    pin: bool,
-    prepare: Prepare | None = None,
-) -> DataLoader[Batch]:
-    """Batches number `start` to `stop` of the run; the same with any number of workers.
-
-    prepare: see `Numbered`
-    """
+def training_loader(dataset: BatchDataset, *, start: int, stop: int, workers: int, pin: bool) -> DataLoader[Batch]:
+    """Batches number `start` to `stop` of the run; the same with any number of workers."""
     return DataLoader(
-        BatchDataset(split, layout, prepare),
+        dataset,
         batch_size=None,
         sampler=RangeSampler(start, stop),
         num_workers=workers,

@@ -1,7 +1,7 @@
-"""Every random stream, set anew before each step from (seed, stream, step, rank).
+"""Seeds every random generator before each batch from (seed, stream, batch, rank).
 
-A stream that is a function of those numbers has no state to save: a resumed run draws what the
-undisturbed one would have drawn, whatever else drew from the same generators in between.
+Random numbers that are a function of those four have no state to save: a resumed run draws what an uninterrupted one
+would have drawn, whatever else drew from the same generators in between.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import torch
 from blockyard.data._order import mix
 
 
-def reseed(device: torch.device, seed: int, stream: str, step: int, rank: int = 0) -> None:
-    """Set Python's, NumPy's and torch's generators (the CPU's and `device`'s)."""
-    number = mix(stream, seed, step, rank)
+def reseed(device: torch.device, seed: int, stream: str, batch: int, rank: int = 0) -> None:
+    """Seed Python's, NumPy's and torch's generators (the CPU's and `device`'s)."""
+    number = mix(stream, seed, batch, rank)
     torch.random.default_generator.manual_seed(number)
     random.seed(number)
     np.random.seed(number & 0xFFFFFFFF)

@@ -1,4 +1,4 @@
-"""Where and how long a run trains: the options behind conf/trainer, and the Lightning trainer they make."""
+"""Where and how long a run trains: the options of conf/trainer, and the Lightning trainer built from them."""
 
 from __future__ import annotations
 
@@ -8,39 +8,42 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from annotated_types import Ge
 
 from blockyard.contracts import Architecture, Count, CountOrZero, DataModule, Objective, Positive
+from blockyard.engine.lightning.flags import refusals
 from blockyard.errors import UserError
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
+    from pytorch_lightning.loggers.logger import Logger
 
 
 class TrainerPlan:
-    """Devices, precision, length and rhythm of a run.
+    """Devices, precision, length and intervals of a run.
 
     Options:
         accelerator: cpu, gpu, or auto for a GPU where there is one
         devices: processes per node, each with a device of its own
-        num_nodes: machines; each is started with the same command by torchrun or SLURM
-        strategy: ddp copies the model to every process, fsdp (FSDP2) spreads it; auto is ddp for several
-        precision: 32, bf16-mixed or 16-mixed; auto is bf16-mixed on a GPU, on a CPU the faster by timing
-        max_steps: updates after which the run ends
-        max_epochs: epochs after which the run ends; where max_steps is given too, the shorter counts
-        eval_every: updates between two evaluations; null evaluates once an epoch
-        log_every: updates between two rows of training metrics
+        num_nodes: machines; torchrun or SLURM starts the same command on each
+        strategy: ddp copies the model to every process, fsdp (FSDP2) shards it; auto is ddp for several processes
+        precision: 32, bf16-mixed or 16-mixed; auto is 32 on a CPU and bf16-mixed on a GPU
+        max_steps: steps after which the run ends
+        max_epochs: epochs after which the run ends; with max_steps too, the shorter of both
+        eval_every: steps between two evaluations; null evaluates once an epoch
+        log_every: steps between two rows of training metrics
         gradient_clip: largest norm of all gradients together, null for no limit
-        accumulate: pieces a process computes its share of a batch in, to save memory; the update is the same
+        accumulate: micro-batches that a process computes its share of a batch in, to save memory; the step is the same
         compile: compile every block with torch.compile
-        require_flash: a layer that cannot use a flash attention kernel ends the run before its first step
+        require_flash: refuse to train where a layer cannot use a flash attention kernel
         num_workers: processes that load data; 0 loads in the training process
-        limit_train: updates an epoch is cut to
-        limit_val: validation batches to look at
-        limit_test: test batches to look at
-        extrapolate: lengths of rows, as multiples of training's, at which the validation and test part is judged
-            once more at the end, as test/loss@2x; for decoders of running text and of tasks that are made
+        limit_train: steps an epoch is cut to
+        limit_val: validation batches to evaluate
+        limit_test: test batches to evaluate
+        extrapolate: sequence lengths, as multiples of training's, at which the validation and test splits are
+            evaluated once more at the end, as test/loss@2x; for decoders of running text and of generated tasks
         overfit: train on the first so many batches again and again; 0 is off
         deterministic: refuse operations that do not give the same bits every time
-        threads: CPU threads of torch; auto is one, or all where timing says they pay (with one process)
+        threads: CPU threads of torch; auto is one, and one more for every 0.3 GFLOPs of a batch, up to the cores
         profile: write the time of each operation to fit-profile.txt in the run folder
+        extra: further flags of pytorch_lightning.Trainer, such as {detect_anomaly: true}; not those a run sets itself
     """
 
     incidental: ClassVar[frozenset[str]] = frozenset(
@@ -62,7 +65,7 @@ class TrainerPlan:
         log_every: Count = 50,
         gradient_clip: Positive | None = 1.0,
         accumulate: Count = 1,
-        compile: bool = False,  # noqa: A002 - the word everybody knows
+        compile: bool = False,  # noqa: A002 - as in torch
         require_flash: bool = False,
         num_workers: CountOrZero = 0,
         limit_train: Count | None = None,
@@ -73,13 +76,18 @@ class TrainerPlan:
         deterministic: bool = False,
         threads: Literal["auto"] | Count = "auto",
         profile: bool = False,
+        extra: dict[str, Any] = {},  # noqa: B006 - never changed; the default that a config shows
     ) -> None:
         if max_steps is None and max_epochs is None:
             raise ValueError("trainer.max_steps and trainer.max_epochs are both null; give one, such as max_epochs=30")
         if precision == "16-mixed" and accelerator == "cpu":
-            raise ValueError("trainer.precision=16-mixed needs a GPU; on a CPU take 32, bf16-mixed or auto")
+            raise ValueError("trainer.precision=16-mixed needs a GPU; on a CPU use 32, bf16-mixed or auto")
         if precision == "16-mixed" and strategy == "fsdp":
-            raise ValueError("trainer.precision=16-mixed does not work with trainer.strategy=fsdp; take bf16-mixed")
+            raise ValueError("trainer.precision=16-mixed does not work with trainer.strategy=fsdp; use bf16-mixed")
+        if extra:
+            issues = refusals(extra, profile=profile)
+            if issues:
+                raise ValueError("; ".join(issues))
         self.accelerator = accelerator
         self.devices = devices
         self.num_nodes = num_nodes
@@ -102,6 +110,7 @@ class TrainerPlan:
         self.deterministic = deterministic
         self.threads = threads
         self.profile = profile
+        self.extra = extra
 
     @property
     def world(self) -> int:
@@ -110,53 +119,67 @@ class TrainerPlan:
 
     @property
     def sharded(self) -> bool:
-        """Whether weights are spread over the processes."""
+        """Whether each process holds a part of the weights."""
         return self.strategy == "fsdp"
 
     def device_type(self) -> str:
         """cpu or cuda. Raises UserError where a GPU is asked for and there is none, or too few."""
         import torch
 
-        found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if self.accelerator == "cpu" or (self.accelerator == "auto" and not found):
+        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if self.accelerator == "cpu" or (self.accelerator == "auto" and not gpus):
             return "cpu"
-        if found < self.devices:
+        if gpus < self.devices:
             raise UserError(
                 f"trainer.devices={self.devices} with trainer.accelerator={self.accelerator}: "
-                f"this machine has {found} GPUs; take trainer=cpu or fewer devices"
+                f"this machine has {gpus} GPUs; use trainer=cpu or fewer devices"
             )
         return "cuda"
 
-    def total_updates(self, steps_per_epoch: int) -> int:
-        """How many updates the run has."""
+    def total_steps(self, steps_per_epoch: int) -> int:
+        """Steps of the run: the shorter of max_steps and max_epochs."""
         ends = [self.max_steps, None if self.max_epochs is None else self.max_epochs * steps_per_epoch]
         return min(end for end in ends if end is not None)
 
     def problems(self, data: DataModule, objective: Objective, model: Architecture) -> list[str]:
         """What cannot work with this data, objective and model, one sentence each; known before anything is read."""
-        found = []
-        parts = self.accumulate * self.world
-        if data.batch_size % parts:
-            found.append(
+        issues = []
+        shards = self.accumulate * self.world
+        if data.batch_size % shards:
+            issues.append(
                 f"data.batch_size={data.batch_size} does not divide into {self.world} processes times "
-                f"trainer.accumulate={self.accumulate} pieces; take a multiple of {parts}"
+                f"trainer.accumulate={self.accumulate} micro-batches; use a multiple of {shards}"
             )
         if data.eval_batch_size % self.world:
-            found.append(
+            issues.append(
                 f"data.eval_batch_size={data.eval_batch_size} does not divide among {self.world} processes; "
-                f"take a multiple of {self.world}"
+                f"use a multiple of {self.world}"
             )
         if self.extrapolate and not (data.spec.resizable and model.causal):
-            found.append(
-                f"trainer.extrapolate={list(self.extrapolate)} judges a decoder at longer rows of running text, or of "
-                "a task that is made; use model=decoder and a text with data.sample=window, or trainer.extrapolate=[]"
+            issues.append(
+                f"trainer.extrapolate={list(self.extrapolate)} evaluates a decoder on longer sequences of running "
+                "text or of a generated task; use model=decoder and a text with data.sample=window, or "
+                "trainer.extrapolate=[]"
             )
-        return found
+        return issues
 
     def build(
-        self, *, total: int, precision: str, device_type: str, callbacks: list[Any], io: Any, root: Path
+        self,
+        *,
+        total: int,
+        epochs: int,
+        precision: str,
+        device_type: str,
+        callbacks: list[pl.Callback],
+        logger: Logger | None,
+        io: Any,
+        root: Path,
     ) -> pl.Trainer:
-        """Lightning's trainer. It draws nothing, logs nothing, saves nothing and validates nothing itself."""
+        """Lightning's trainer, which draws, saves and validates nothing itself: `LoopCallback` does.
+
+        epochs: -1, or the number of epochs where Lightning callbacks want to know it
+        logger: what Lightning callbacks log to, or None
+        """
         import pytorch_lightning as pl
 
         return pl.Trainer(
@@ -166,12 +189,13 @@ class TrainerPlan:
             strategy=self._strategy(root),
             precision=_PRECISIONS[precision],
             max_steps=total,
-            max_epochs=-1,
+            max_epochs=epochs,
             accumulate_grad_batches=self.accumulate,
             callbacks=callbacks,
             plugins=[io],
             default_root_dir=root,
-            logger=False,
+            logger=logger or False,
+            log_every_n_steps=self.log_every,
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
@@ -179,7 +203,7 @@ class TrainerPlan:
             limit_val_batches=0,
             num_sanity_val_steps=0,
             deterministic=self.deterministic or None,
-            profiler=self._profiler(root),
+            **{"profiler": self._profiler(root), **self.extra},
         )
 
     def _profiler(self, root: Path) -> Any:
@@ -190,12 +214,12 @@ class TrainerPlan:
         return SimpleProfiler(dirpath=root, filename="profile")
 
     def _strategy(self, root: Path) -> Any:
-        from blockyard.engine.system.processes import Copied, Spread
+        from blockyard.engine.system.processes import RunDDP, RunFSDP2
 
         if self.sharded:
-            return Spread(root, self.world)
+            return RunFSDP2(root, self.world)
         if self.world > 1 or self.strategy == "ddp":
-            return Copied(root)
+            return RunDDP(root)
         return "auto"
 
 

@@ -61,7 +61,7 @@ class Curve:
     redrawn: bool
     lengths: list[Length]
 
-    def figures(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Every metric under its full name: "test/loss@2x"."""
         return {
             f"{self.part}/{name}@{length.factor}x": value

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blockyard.atomic_files import read_json, write_json
+from blockyard.engine.loggers import run_logger
 from blockyard.engine.loggers._wandb_run import bounded
 from blockyard.errors import UserError
 from blockyard.inspect.options import Options
@@ -115,7 +116,7 @@ def _tell(loaded: Loaded, kind: str, pictures: dict[str, Path]) -> None:
     """The pictures to the run's logger; whatever it does, the look is done."""
     said: list[str | None] = []
     try:
-        logger = loaded.components.node("logger")
+        logger = run_logger(loaded.folder.config)
         logger.ready()
     except ValueError as error:
         log.warning("the logger was not told: %s", error)

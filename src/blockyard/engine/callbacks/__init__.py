@@ -1,1 +1,1 @@
-"""What happens beside the steps: one file each."""
+"""Callbacks of a run, one file each; Lightning's own work beside them (`lightning.py`)."""

@@ -1,10 +1,10 @@
-"""Keeps the attention weights of chosen layers, for one validation sample, in attention.json.
+"""Saves the attention weights of chosen layers, for one validation sample, in attention.json.
 
 Source: Vaswani et al. 2017 (arXiv 1706.03762), figures 3 to 5, for looking at the weights.
 Reference: blockyard.ops.reference.weights
 
-The weights are worked out again from queries and keys, so training keeps its fused kernels; it costs
-one forward pass of one sample. The maps are of the last step's weights, which need not be the best.
+The weights are recomputed from queries and keys, so training keeps its fused kernels; the cost is one forward pass of
+one sample. The maps are of the last step's weights, which need not be the best.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _DIGITS = 4
 
 
 class AttentionMaps(RunCallback):
-    """Writes the maps at the end of training.
+    """Writes attention maps at the end of training.
 
     Options:
-        layers: numbers of blocks, from 0; null is all of them
+        layers: block indices, from 0; null is all of them
         heads: mean over the heads, or a map of each
-        sample: which sample of the validation part
-        side: most rows and columns of a map; of longer ones neighbours are put together
+        sample: index of the sample in the validation split
+        side: largest height and width of a map; longer ones are averaged over neighbours
         every_evaluation: also at each evaluation before the end
     """
 
-    incidental: ClassVar[frozenset[str]] = frozenset({"*"})  # it only watches
-    turn = 8  # after who may end the run
+    incidental: ClassVar[frozenset[str]] = frozenset({"*"})  # it only observes
+    priority = 8  # after callbacks that may end the run
 
     def __init__(
         self,
@@ -52,49 +52,49 @@ class AttentionMaps(RunCallback):
         self.side = side
         self.every_evaluation = every_evaluation
 
-    def begin(self, live: RunState) -> None:
-        """Raise UserError for a layer or a sample that is not there."""
-        depth = sum(1 for _ in iter_blocks(live.learner.model))
+    def on_run_start(self, state: RunState) -> None:
+        """Raise UserError for a layer or a sample that does not exist."""
+        depth = sum(1 for _ in iter_blocks(state.learner.model))
         wrong = [layer for layer in self.layers or () if layer >= depth]
         if wrong:
             raise UserError(f"attention_maps.layers={wrong}: the model has {depth} blocks, 0 to {depth - 1}")
-        if live.validation is not None and self.sample >= len(live.validation):
+        if state.validation is not None and self.sample >= len(state.validation):
             raise UserError(
-                f"attention_maps.sample={self.sample}: validation has {len(live.validation)} samples, from 0"
+                f"attention_maps.sample={self.sample}: validation has {len(state.validation)} samples, from 0"
             )
 
-    def evaluated(self, live: RunState, values: dict[str, float]) -> None:
-        """Look, where this is the end or each evaluation is asked for. Every process must call."""
-        last = live.step >= live.total or live.stop is not None
-        if (last or self.every_evaluation) and live.validation is not None:
-            self._keep(live, self._look(live))
+    def on_evaluate(self, state: RunState, values: dict[str, float]) -> None:
+        """Compute the maps at the end, or at each evaluation where that is set. Every process must call."""
+        last = state.step >= state.total or state.stop is not None
+        if (last or self.every_evaluation) and state.validation is not None:
+            self._write(state, self._maps(state))
 
-    def _look(self, live: RunState) -> dict[str, Any]:
+    def _maps(self, state: RunState) -> dict[str, Any]:
         import torch
 
-        assert live.validation is not None
-        batch = take(live.validation, torch.tensor([self.sample]), None).to(live.learner.device)
-        batch = live.learner.objective.prepare(batch)
+        assert state.validation is not None
+        batch = take(state.validation, torch.tensor([self.sample]), None).to(state.learner.device)
+        batch = state.learner.objective.prepare(batch)
         maps: list[dict[str, Any]] = []
-        seen = attention(live.learner.model, **batch.arguments())
-        for one in seen:
-            layer = block_number(one.layer)
+        records = attention(state.learner.model, **batch.arguments())
+        for record in records:
+            layer = block_number(record.layer)
             if self.layers is not None and layer not in self.layers:
                 continue
-            weights = one.weights()[0]  # (H, N, M)
-            found = weights.mean(0, keepdim=True) if self.heads == "mean" else weights  # (1 or H, N, M)
-            for head, table in enumerate(self._small(found)):
+            weights = record.weights()[0]  # (H, N, M)
+            shown = weights.mean(0, keepdim=True) if self.heads == "mean" else weights  # (1 or H, N, M)
+            for head, table in enumerate(self._rounded(shown)):
                 maps.append(
                     {
-                        "step": live.step,
+                        "step": state.step,
                         "layer": layer,
-                        "path": one.layer,
+                        "path": record.layer,
                         "head": None if self.heads == "mean" else head,
-                        "causal": one.causal,
+                        "causal": record.causal,
                         "map": table,
                     }
                 )
-        first = seen[0] if seen else None
+        first = records[0] if records else None
         return {
             "sample": self.sample,
             "tokens": 0 if first is None else first.q.shape[2],
@@ -103,17 +103,17 @@ class AttentionMaps(RunCallback):
             "maps": maps,
         }
 
-    def _small(self, weights: Any) -> list[list[list[float]]]:
-        rows = smaller(weights, self.side).cpu().tolist()
-        return [[[round(value, _DIGITS) for value in row] for row in table] for table in rows]
+    def _rounded(self, weights: Any) -> list[list[list[float]]]:
+        tables = smaller(weights, self.side).cpu().tolist()
+        return [[[round(value, _DIGITS) for value in row] for row in table] for table in tables]
 
-    def _keep(self, live: RunState, found: dict[str, Any]) -> None:
-        if not live.main:
+    def _write(self, state: RunState, content: dict[str, Any]) -> None:
+        if not state.main:
             return
-        path = live.checkpoints.parent / FILE
+        path = state.checkpoints.parent / FILE
         earlier: list[dict[str, Any]] = []
         if self.every_evaluation:
-            # A run that is taken up says its last evaluations again.
+            # A resumed run repeats its last evaluations.
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                earlier = [one for one in read_json(path)["maps"] if one["step"] < live.step]
-        write_json(path, found | {"maps": [*earlier, *found["maps"]]}, indent=None)
+                earlier = [record for record in read_json(path)["maps"] if record["step"] < state.step]
+        write_json(path, content | {"maps": [*earlier, *content["maps"]]}, indent=None)

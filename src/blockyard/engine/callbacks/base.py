@@ -1,4 +1,7 @@
-"""What a callback is here: it is called at the rhythm of logging and evaluation, never every step."""
+"""The interface of a callback. Its hooks run when metrics are logged or evaluated, never at every step.
+
+A callback that has to see every step is a `pytorch_lightning.Callback`; both kinds are named in `conf/callbacks`.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class RunState:
-    """A run in progress, as watchers see it.
+    """A run in progress, as callbacks see it.
 
-    step: updates done; total: updates planned; steps_per_epoch: updates in an epoch
-    batch_size: samples an update sees, over all processes; tokens: of one sample
-    modality: of the data; monitor: the validation metric that chooses, and "min" or "max"
-    main: whether this process is the one that writes; validation: the part itself, to look at samples
-    stop: why training should end early; set it to end the run after this step
-    leave: why to leave the run here, saved and not done, for somebody to go on with; not part of its state
-    seconds: spent training so far, evaluation and saving left out
+    step: steps done; total: steps planned; steps_per_epoch: steps in an epoch
+    batch_size: samples in a step, over all processes; tokens: of one sample
+    modality: of the data; monitor: the validation metric that selects the best weights, and "min" or "max"
+    main: whether this process writes files; validation: the split itself, for callbacks that look at samples
+    stop: set it to a reason to end the run early, after this step
+    pause: set it to a reason to leave the run here, saved and unfinished, for another process to resume
+    seconds: spent training so far, without evaluation and saving
+    best: validation metrics of the best weights so far
     """
 
     learner: Learner
@@ -39,35 +43,39 @@ class RunState:
     start_step: int = 0
     seconds: float = 0.0
     stop: str | None = None
-    leave: str | None = None
+    pause: str | None = None
     best: dict[str, float] = field(default_factory=dict)
 
 
 class RunCallback:
-    """Base of the callbacks. Every hook does nothing unless overridden."""
+    """Base class of the callbacks. Every hook does nothing unless it is overridden.
+
+    priority: callbacks of a lower one are called first
+    incidental: options that are no part of a run's identity; "*" for a callback that only observes
+    """
 
     incidental: ClassVar[frozenset[str]] = frozenset()
-    turn: ClassVar[int] = 0  # lower goes first
+    priority: ClassVar[int] = 0
 
-    def begin(self, live: RunState) -> None:
-        """Before the first step, of a resumed run too."""
+    def on_run_start(self, state: RunState) -> None:
+        """Called before the first step, also of a resumed run."""
 
-    def measure(self, live: RunState) -> dict[str, Any]:
-        """More columns for the metrics that are about to be logged, numbers or scalars on a device."""
+    def metrics(self, state: RunState) -> dict[str, Any]:
+        """Return more columns for the metrics about to be logged: numbers, or scalars on a device."""
         return {}
 
-    def logged(self, live: RunState, values: dict[str, float]) -> None:
-        """Training metrics of `live.step` were logged."""
+    def on_log(self, state: RunState, values: dict[str, float]) -> None:
+        """Called after the training metrics of `state.step` were logged."""
 
-    def evaluated(self, live: RunState, values: dict[str, float]) -> None:
-        """The validation metrics of `live.step`, with the prefix val/."""
+    def on_evaluate(self, state: RunState, values: dict[str, float]) -> None:
+        """Called with the validation metrics of `state.step`, which have the prefix val/."""
 
-    def end(self, live: RunState) -> None:
-        """After the last step, whether it went well or not."""
+    def on_run_end(self, state: RunState) -> None:
+        """Called after the last step, also after an error."""
 
-    def state(self) -> dict[str, Any]:
-        """What must survive a resume, as plain data."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive a resume, as plain data."""
         return {}
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """The inverse of `state`."""
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""

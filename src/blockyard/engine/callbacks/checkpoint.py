@@ -2,9 +2,8 @@
 
 Reference: pytorch_lightning.callbacks.ModelCheckpoint
 
-`last.ckpt` and `previous.ckpt` are for resuming: if one is damaged, the other goes on. `best.ckpt`
-is the one with the best validation metric; it is tested and loaded. A save that fails leaves all
-three as they were.
+`last.ckpt` and `previous.ckpt` serve resuming: if one is damaged, the other is used. `best.ckpt` has the best
+validation metric; it is tested and loaded. A save that fails leaves all three as they were.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from blockyard.runs.checkpoint import BEST, LAST
 
 
 class Checkpoint(RunCallback):
-    """Saves at each evaluation, and in between if told so.
+    """Saves at each evaluation, and in between where `every` is set.
 
     Options:
-        every: also save every so many updates, counted from 0; null only at evaluations
+        every: also save after every so many steps, counted from the start of the run; null saves at evaluations only
     """
 
     incidental: ClassVar[frozenset[str]] = frozenset({"every"})
-    turn = 9  # after all whose state it saves
+    priority = 9  # after all callbacks whose state it saves
 
     def __init__(self, *, every: Count | None = None) -> None:
         self.every = every
@@ -37,32 +36,32 @@ class Checkpoint(RunCallback):
         self.saved_step: int | None = None
         self._improved = False
 
-    def evaluated(self, live: RunState, values: dict[str, float]) -> None:
-        """Note whether this is the best so far; saving itself comes after every watcher."""
-        name, mode = live.monitor
+    def on_evaluate(self, state: RunState, values: dict[str, float]) -> None:
+        """Note whether this is the best so far; `save` comes after every callback."""
+        name, mode = state.monitor
         value = values[f"val/{name}"]
         better = self.best_value is None or (value < self.best_value if mode == "min" else value > self.best_value)
         if better and not math.isnan(value):
-            self.best_value, self.best_step, self.best_metrics = value, live.step, dict(values)
+            self.best_value, self.best_step, self.best_metrics = value, state.step, dict(values)
             self._improved = True
-        live.best = self.best_metrics
+        state.best = self.best_metrics
 
-    def save(self, live: RunState, write: Callable[[Path], None]) -> None:
-        """Save the state of `live.step` with `write`, which every process must call.
+    def save(self, state: RunState, write: Callable[[Path], None]) -> None:
+        """Save the state of `state.step` with `write`, which every process must call.
 
-        What was `last` becomes `previous` in the same stroke: see `runs.checkpoint_io`.
+        The former `last.ckpt` becomes `previous.ckpt` in the same operation: see `runs.checkpoint_io`.
         """
-        self.saved_step = live.step
+        self.saved_step = state.step
         if self._improved:
-            write(live.checkpoints / BEST)
+            write(state.checkpoints / BEST)
             self._improved = False
-        write(live.checkpoints / LAST)
+        write(state.checkpoints / LAST)
 
-    def state(self) -> dict[str, Any]:
-        """What was best."""
+    def state_dict(self) -> dict[str, Any]:
+        """The best value, its step and its metrics."""
         return {"value": self.best_value, "step": self.best_step, "metrics": self.best_metrics}
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """The inverse of `state`."""
-        self.best_value, self.best_step = state["value"], state["step"]
-        self.best_metrics = dict(state["metrics"])
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the best value, its step and its metrics."""
+        self.best_value, self.best_step = state_dict["value"], state_dict["step"]
+        self.best_metrics = dict(state_dict["metrics"])

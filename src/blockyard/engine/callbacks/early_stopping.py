@@ -25,7 +25,7 @@ class EarlyStopping(RunCallback):
         mode: min or max; null takes the objective's own, and is required with another metric
     """
 
-    turn = 1
+    priority = 1
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class EarlyStopping(RunCallback):
                 f"early_stopping.monitor={monitor} and mode={mode}: give both (monitor=val/loss mode=min) or neither"
             )
         if mode not in (None, "min", "max"):
-            raise ValueError(f"early_stopping.mode={mode!r}: write min or max")
+            raise ValueError(f"early_stopping.mode={mode!r}: expected min or max")
         self.patience = patience
         self.min_delta = min_delta
         self.monitor = monitor
@@ -50,33 +50,32 @@ class EarlyStopping(RunCallback):
 
     def problems(self, data: DataModule, objective: Objective, model: Architecture) -> list[str]:
         """What cannot work with this data and objective, one sentence each; known before anything is read."""
-        del data, model
         if self.monitor is None:
             return []
-        # The metrics over a split that knows all there is to know: whether this one does is seen later.
-        known = set(objective.metrics(SimpleNamespace(bytes_per_token=1.0)))
-        if str(self.monitor).removeprefix("val/") in known:
+        # The metrics over a split that has every attribute: whether the real one has them is seen later.
+        names = set(objective.metrics(SimpleNamespace(bytes_per_token=1.0)))  # type: ignore[arg-type]
+        if str(self.monitor).removeprefix("val/") in names:
             return []
-        return [f"monitor={self.monitor}: there is no such metric; there is {', '.join(sorted(known))}"]
+        return [f"monitor={self.monitor}: unknown metric; the objective has {', '.join(sorted(names))}"]
 
-    def evaluated(self, live: RunState, values: dict[str, float]) -> None:
+    def on_evaluate(self, state: RunState, values: dict[str, float]) -> None:
         """Count the evaluations without progress."""
-        name, mode = (self.monitor, self.mode) if self.monitor else live.monitor
+        name, mode = (self.monitor, self.mode) if self.monitor else state.monitor
         key = str(name) if str(name).startswith("val/") else f"val/{name}"
         if key not in values:
-            raise UserError(f"early_stopping.monitor={name}: there is {', '.join(sorted(values))}")
+            raise UserError(f"early_stopping.monitor={name}: unknown metric; the run has {', '.join(sorted(values))}")
         value = values[key] if mode == "min" else -values[key]
         if not math.isnan(value) and (self._best is None or value < self._best - self.min_delta):
             self._best, self._waited = value, 0
             return
         self._waited += 1
         if self._waited >= self.patience:
-            live.stop = f"{key} did not improve in {self.patience} evaluations"
+            state.stop = f"{key} did not improve in {self.patience} evaluations"
 
-    def state(self) -> dict[str, Any]:
-        """The best value so far and how long ago it was."""
+    def state_dict(self) -> dict[str, Any]:
+        """The best value so far and the evaluations since."""
         return {"best": self._best, "waited": self._waited}
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """The inverse of `state`."""
-        self._best, self._waited = state["best"], state["waited"]
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the best value and the evaluations since."""
+        self._best, self._waited = state_dict["best"], state_dict["waited"]

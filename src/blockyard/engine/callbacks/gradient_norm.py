@@ -11,14 +11,14 @@ from blockyard.engine.callbacks.base import RunCallback, RunState
 
 
 class GradientNorm(RunCallback):
-    """A column `train/grad_norm`: the norm of the last update's gradients, all parameters together."""
+    """Adds a column `train/grad_norm`: the norm of the last step's gradients, over all parameters."""
 
-    incidental: ClassVar[frozenset[str]] = frozenset({"*"})  # it only watches
+    incidental: ClassVar[frozenset[str]] = frozenset({"*"})  # it only observes
 
     def __init__(self) -> None:
         pass
 
-    def measure(self, live: RunState) -> dict[str, Any]:
-        """The norm that the update's clipping and guard used; it is computed anyway."""
-        norm = live.learner.norm
+    def metrics(self, state: RunState) -> dict[str, Any]:
+        """The norm that clipping and the guard used; it is computed anyway."""
+        norm = state.learner.step.norm
         return {} if norm is None else {"train/grad_norm": norm}

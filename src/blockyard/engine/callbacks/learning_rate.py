@@ -11,13 +11,13 @@ from blockyard.engine.callbacks.base import RunCallback, RunState
 
 
 class LearningRate(RunCallback):
-    """A column `lr`: the rate of the last update."""
+    """Adds a column `lr`: the learning rate of the last step."""
 
-    incidental: ClassVar[frozenset[str]] = frozenset({"*"})  # it only watches
+    incidental: ClassVar[frozenset[str]] = frozenset({"*"})  # it only observes
 
     def __init__(self) -> None:
         pass
 
-    def measure(self, live: RunState) -> dict[str, Any]:
+    def metrics(self, state: RunState) -> dict[str, Any]:
         """The rate of the first parameter group."""
-        return {"lr": live.learner.learning_rate()}
+        return {"lr": state.learner.step.lr}

@@ -1,260 +1,249 @@
-"""The only callback Lightning knows of: it beats the time for all the others.
+"""The Lightning callback that runs everything beside the steps: logging, evaluation, saving, stopping.
 
-Every hook of every Lightning callback costs at each step; here a step that is due for nothing
-costs a comparison. In the order of a due step: metrics are logged, the validation split is
-evaluated, watchers judge it, the state is saved, and the run stops if it was asked to.
+Every hook of every Lightning callback costs at each step; here a step at which nothing is due costs a comparison. A
+step at which all is due goes in this order: metrics are logged, the validation split is evaluated, callbacks see the
+result, the state is saved, and the run stops if it was asked to.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 
 from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.engine.callbacks.checkpoint import Checkpoint
+from blockyard.engine.callbacks.stopwatch import Stopwatch
+from blockyard.engine.lightning.hooks import around_validation
 from blockyard.engine.randomness import reseed
-from blockyard.engine.system.clock import process_start
 from blockyard.engine.system.interrupts import Interrupted, Interrupts
 
-_AGREE_EVERY = 16  # updates between two agreements of several GPUs on whether to stop
-_WINDOWS = 200  # speeds that survive a resume
+_AGREE_EVERY = 16  # steps between two agreements of several GPUs on whether to stop
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """How often, in updates, and the seed of the random streams.
+    """How often things are done, and the seed of the random streams.
 
-    pieces: batches per update; evaluate_every and log_every count updates
+    micro_batches: of a step; evaluate_every and log_every count steps
     """
 
     seed: int
-    pieces: int
+    micro_batches: int
     log_every: int
     evaluate_every: int
 
 
 class LoopCallback(pl.Callback):
-    """Calls watchers, evaluation, logging and saving when they are due.
+    """Calls the run's callbacks, evaluation, logging and saving when they are due.
 
-    begin: called once the model is on its device, before the first step
-    evaluate: gives the validation metrics, without a prefix
-    tell: writes the metrics of a step down; the process that writes gets a real one
+    callbacks: by the names under which their states are saved
+    beside: Lightning callbacks of the config, which Lightning calls itself
+    log_metrics: writes the metrics of a step; does nothing in the processes that do not write
+    evaluate: returns the validation metrics, without a prefix
     """
+
+    state_key = "LoopCallback"  # in checkpoints; it stays, whatever the class is called
 
     def __init__(
         self,
-        live: RunState,
-        beats: Intervals,
-        watchers: dict[str, RunCallback],
+        state: RunState,
+        intervals: Intervals,
+        callbacks: Mapping[str, RunCallback],
         interrupts: Interrupts,
         *,
-        begin: Callable[[], None],
+        beside: tuple[pl.Callback, ...] = (),
+        log_metrics: Callable[[int, dict[str, float]], None],
         evaluate: Callable[[], dict[str, float]],
-        tell: Callable[[int, dict[str, float]], None],
     ) -> None:
-        self.live = live
-        self.beats = beats
-        self.named = watchers  # by their names in the config, under which their states are saved
-        self.watchers = sorted(watchers.values(), key=lambda watcher: watcher.turn)
+        self.state = state
+        self.intervals = intervals
+        self.named = callbacks
+        self.callbacks = sorted(callbacks.values(), key=lambda callback: callback.priority)
         self.interrupts = interrupts
-        self.begin = begin
+        self.beside = beside
+        self.log_metrics = log_metrics
         self.evaluate = evaluate
-        self.tell = tell
-        self.first_step_seconds: float | None = None  # since this process began
+        self.stopwatch = Stopwatch(state)
         self.last_values: dict[str, float] = {}  # everything logged at the last logged steps
-        self.windows: list[float] = []  # mean seconds of a step, one per logged stretch
         self._evaluated_step = 0
-        self._number = 0  # batches of this process, over the run
-        self._clock = 0.0
-        self._window = (0.0, 0)
+        self._batches = 0  # of this process, over the run
+        self._strategy: Any = None  # of several processes
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The watcher that saves."""
-        return next(w for w in self.watchers if isinstance(w, Checkpoint))
+        """The callback that saves."""
+        return next(callback for callback in self.callbacks if isinstance(callback, Checkpoint))
 
     # -- Lightning's hooks -------------------------------------------------------------------------
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
-        """Take the signals, find the place, and make up for an evaluation that a stop cut off."""
-        live = self.live
-        live.step = live.start_step = trainer.global_step
-        self._number = live.step * self.beats.pieces
-        module.update = live.step
+        """Take the signals, find the position in the run, and do an evaluation that a stop has cut off."""
+        state = self.state
+        state.step = state.start_step = trainer.global_step
+        self._batches = state.step * self.intervals.micro_batches
+        module.start_step(state.step, trainer.optimizers[0])
+        self._strategy = trainer.strategy if trainer.world_size > 1 else None
         self.interrupts.install()
         loop = trainer.fit_loop.epoch_loop
         if hasattr(loop, "_broadcast_sigterm_tensor"):
-            # Lightning's own agreement waits for the device at every step; ours is `_asked_to_stop`.
-            loop._broadcast_sigterm_tensor = _nothing
-        self.begin()
-        for watcher in self.watchers:
-            watcher.begin(live)
-        if live.step and self._due(live.step) and self._evaluated_step != live.step:
-            self._judge(trainer)
-            self._save(trainer)
-        if live.stop or live.leave:  # a watcher ended the run before it was resumed, or just now
+            # Lightning's processes agree on SIGTERM at every step, which waits for the device; `_stop_requested`
+            # does it at intervals.
+            loop._broadcast_sigterm_tensor = _do_nothing
+        for callback in self.callbacks:
+            callback.on_run_start(state)
+        if state.step and self._evaluation_due(state.step) and self._evaluated_step != state.step:
+            self._evaluate(trainer, module)
+            self._save(trainer, module)
+        if state.stop or state.pause:  # a callback ended the run before it was resumed, or just now
             trainer.should_stop = True
         self.interrupts.check()
         self.interrupts.waiting = True
-        self._clock = time.perf_counter()
-        self._window = (live.seconds, live.step)
+        self.stopwatch.start()
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: Any, batch: Any, batch_idx: int) -> None:
         """Set the random streams of this batch."""
-        reseed(module.device, self.beats.seed, "train", self._number, trainer.global_rank)
+        reseed(module.device, self.intervals.seed, "train", self._batches, trainer.global_rank)
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """After an update, do what is due."""
-        self._number += 1
-        if self._number % self.beats.pieces:
+        """After the last micro-batch of a step, do what is due."""
+        self._batches += 1
+        if self._batches % self.intervals.micro_batches:
             return
-        live = self.live
-        live.step += 1
-        if self.first_step_seconds is None:
-            self.first_step_seconds = time.time() - process_start()
-        asked = self._asked_to_stop(trainer)
-        final = live.step >= live.total
-        due, save = final or self._due(live.step), self._save_due()
-        logged = due or live.step % self.beats.log_every == 0
-        if not (asked or logged or save):
+        state = self.state
+        state.step += 1
+        self.stopwatch.step()
+        interrupted = self._stop_requested(trainer)
+        final = state.step >= state.total or trainer.should_stop  # which a Lightning callback may have set
+        due = final or self._evaluation_due(state.step)
+        save = self.checkpoint.every is not None and state.step % self.checkpoint.every == 0
+        log = due or state.step % self.intervals.log_every == 0
+        if not (interrupted or log or save):
             return
-        module.guard.settle()
-        if logged:
+        if final and self.beside:  # they may still change the weights: `on_train_end` evaluates and saves
+            due = save = False
+        module.guard.raise_if_bad()
+        if log:
             self._log_training(trainer, module)
-        self._stop_clock()
-        if due and not (asked and not final):
+        self.stopwatch.pause()
+        if due and not (interrupted and not final):
             try:
-                self._judge(trainer)
+                self._evaluate(trainer, module)
             except Interrupted:
-                asked = True
-        if asked or due or save:
-            self._save(trainer)
-        if (asked and not final) or live.stop or live.leave:
+                interrupted = True
+        if interrupted or due or save:
+            self._save(trainer, module)
+        if (interrupted and not final) or state.stop or state.pause:
             trainer.should_stop = True
-        self._clock = time.perf_counter()
+        self.stopwatch.resume()
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """The last step is done."""
+        """Evaluate what Lightning callbacks made of the weights at the end, such as their average; close."""
+        state = self.state
+        if self.beside and self.interrupts.signum is None and not state.pause and self._evaluated_step != state.step:
+            if state.step < state.total:
+                state.stop = state.stop or "a Lightning callback stopped it"
+            self._evaluate(trainer, module)
+            self._save(trainer, module)
         self._close()
 
     def on_exception(self, trainer: pl.Trainer, module: Any, exception: BaseException) -> None:
-        """Close what watchers opened."""
+        """Close what callbacks opened."""
         self._close()
 
     def state_dict(self) -> dict[str, Any]:
         """What an exact resume needs beside weights and optimizer, as plain data."""
         return {
-            "step": self.live.step,
-            "seconds": self.live.seconds,
+            "step": self.state.step,
             "evaluated": self._evaluated_step,
             "values": self.last_values,
-            "windows": self.windows[-_WINDOWS:],
-            "first": self.first_step_seconds,
-            "tally": list(self.live.learner.tally()),
-            "stop": self.live.stop,
-            "watchers": {name: watcher.state() for name, watcher in self.named.items()},
+            "tally": list(self.state.learner.losses.state(self._strategy)),
+            "stop": self.state.stop,
+            "watchers": {name: callback.state_dict() for name, callback in self.named.items()},
+            **self.stopwatch.state_dict(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """The inverse of `state_dict`."""
-        # A run that was stopped after its last step makes none in this process.
-        self.live.step = self.live.start_step = state_dict["step"]
-        self.live.seconds = state_dict["seconds"]
-        self.windows = list(state_dict["windows"])
-        self.first_step_seconds = state_dict["first"]
+        """Restore what `state_dict` returned."""
+        # A run that was stopped after its last step takes none in this process.
+        self.state.step = self.state.start_step = state_dict["step"]
         self._evaluated_step = state_dict["evaluated"]
         self.last_values = dict(state_dict["values"])
-        self.live.learner.load_tally(*state_dict["tally"])
-        self.live.stop = state_dict["stop"]
-        for name, watcher in self.named.items():
-            state = state_dict["watchers"].get(name)
-            if state:
-                watcher.load_state(state)
+        self.state.stop = state_dict["stop"]
+        self.stopwatch.load_state_dict(state_dict)
+        learner = self.state.learner
+        learner.losses.load_state(*state_dict["tally"], learner.device)
+        for name, callback in self.named.items():
+            saved = state_dict["watchers"].get(name)
+            if saved:
+                callback.load_state_dict(saved)
 
     # -- what is due -------------------------------------------------------------------------------
 
-    def _due(self, step: int) -> bool:
-        return step % self.beats.evaluate_every == 0 or step >= self.live.total
+    def _evaluation_due(self, step: int) -> bool:
+        return step % self.intervals.evaluate_every == 0 or step >= self.state.total
 
-    def _save_due(self) -> bool:
-        every = self.checkpoint.every
-        return every is not None and self.live.step % every == 0
-
-    def _asked_to_stop(self, trainer: pl.Trainer) -> bool:
-        asked = self.interrupts.signum is not None
+    def _stop_requested(self, trainer: pl.Trainer) -> bool:
+        requested = self.interrupts.signum is not None
         if trainer.world_size == 1:
-            return asked
-        # One process may have been told alone; all must leave after the same step. Asking stops a GPU.
-        apart = 1 if trainer.strategy.root_device.type == "cpu" else _AGREE_EVERY
-        if self.live.step % apart:
+            return requested
+        # A signal may reach one process alone; all must stop after the same step. Asking stalls a GPU.
+        every = 1 if trainer.strategy.root_device.type == "cpu" else _AGREE_EVERY
+        if self.state.step % every:
             return False
-        return bool(trainer.strategy.reduce_boolean_decision(asked, all=False))
+        return bool(trainer.strategy.reduce_boolean_decision(requested, all=False))
 
     def _log_training(self, trainer: pl.Trainer, module: Any) -> None:
-        live = self.live
-        self._stop_clock()
+        state = self.state
+        self.stopwatch.pause()
         values: dict[str, Any] = {}
-        loss = module.take_loss()
+        loss = module.losses.take()
         if loss is not None:
             values["train/loss"] = trainer.strategy.reduce(loss.float(), reduce_op="mean")
-        for watcher in self.watchers:
-            values |= watcher.measure(live)
+        for callback in self.callbacks:
+            values |= callback.metrics(state)
         values |= {
-            "epoch": live.step / live.steps_per_epoch,
-            "samples": live.step * live.batch_size,
-            "tokens": live.step * live.batch_size * live.tokens,
+            "epoch": state.step / state.steps_per_epoch,
+            "samples": state.step * state.batch_size,
+            "tokens": state.step * state.batch_size * state.tokens,
         }
-        numbers = {name: float(value) for name, value in values.items()}  # the device is waited for here
-        self._stop_clock()
-        numbers["seconds"] = round(live.seconds, 3)
-        steps = live.step - self._window[1]
-        if steps:
-            self.windows.append((live.seconds - self._window[0]) / steps)
-        self._window = (live.seconds, live.step)
-        self._tell(numbers)
-        for watcher in self.watchers:
-            watcher.logged(live, numbers)
+        numbers = {name: float(value) for name, value in values.items()}  # waits for the device
+        numbers["seconds"] = self.stopwatch.lap()
+        self._record(trainer, numbers)
+        for callback in self.callbacks:
+            callback.on_log(state, numbers)
 
-    def _tell(self, values: dict[str, float]) -> None:
+    def _evaluate(self, trainer: pl.Trainer, module: Any) -> None:
+        state = self.state
+        with around_validation(trainer, module, self.beside):
+            values = {f"val/{name}": value for name, value in self.evaluate().items()}
+            self._evaluated_step = state.step
+            self._record(trainer, values)
+        for callback in self.callbacks:
+            callback.on_evaluate(state, values)
+        # One process alone may decide to pause; all must do it after the same step.
+        if trainer.world_size > 1 and trainer.strategy.reduce_boolean_decision(bool(state.pause), all=False):
+            state.pause = state.pause or "another process paused the run"
+        self.stopwatch.resume()
+
+    def _record(self, trainer: pl.Trainer, values: dict[str, float]) -> None:
         self.last_values |= values
-        self.tell(self.live.step, values)
+        self.log_metrics(self.state.step, values)
+        if self.beside:
+            trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
 
-    def _judge(self, trainer: pl.Trainer) -> None:
-        live = self.live
-        values = {f"val/{name}": value for name, value in self.evaluate().items()}
-        self._evaluated_step = live.step
-        self._tell(values)
-        for watcher in self.watchers:
-            watcher.evaluated(live, values)
-        # Who leaves may be decided by one process alone; all must do it after the same step.
-        if trainer.world_size > 1 and trainer.strategy.reduce_boolean_decision(bool(live.leave), all=False):
-            live.leave = live.leave or "another process leaves"
-        self._clock = time.perf_counter()
-
-    def _save(self, trainer: pl.Trainer) -> None:
-        self.live.learner.guard.settle()
-
-        def write(path: Path) -> None:
-            trainer.save_checkpoint(path)
-
-        self.checkpoint.save(self.live, write)
-
-    def _stop_clock(self) -> None:
-        now = time.perf_counter()
-        if self._clock:
-            self.live.seconds += now - self._clock
-        self._clock = now
+    def _save(self, trainer: pl.Trainer, module: Any) -> None:
+        module.guard.raise_if_bad()
+        self.checkpoint.save(self.state, trainer.save_checkpoint)
 
     def _close(self) -> None:
         self.interrupts.waiting = False
-        for watcher in self.watchers:
-            watcher.end(self.live)
+        for callback in self.callbacks:
+            callback.on_run_end(self.state)
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass

@@ -14,15 +14,15 @@ from blockyard.engine.callbacks.base import RunCallback, RunState
 
 
 class Progress(RunCallback):
-    """Shows where the run stands, on standard error, each time metrics are logged.
+    """Shows the progress of a run on standard error, each time metrics are logged.
 
     Options:
         bar: true for a bar, false for plain lines, null for a bar on a terminal only
         seconds: least time between two plain lines; evaluations are always shown
     """
 
-    incidental: ClassVar[frozenset[str]] = frozenset({"*"})  # it only watches
-    turn = 5
+    incidental: ClassVar[frozenset[str]] = frozenset({"*"})  # it only observes
+    priority = 5
 
     def __init__(self, *, bar: bool | None = None, seconds: NonNegative = 10.0) -> None:
         self.bar = bar
@@ -31,74 +31,74 @@ class Progress(RunCallback):
         self._display: Any = None
         self._task: Any = None
         self._evaluation = ""
-        self._shown = float("-inf")
+        self._printed = float("-inf")
         self._mark = (0.0, 0)  # seconds and step of the last speed
 
-    def begin(self, live: RunState) -> None:
-        """Open the bar, in the process that writes."""
-        if not live.main:
+    def on_run_start(self, state: RunState) -> None:
+        """Open the bar, in the main process."""
+        if not state.main:
             return
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
         self._console = Console(stderr=True, soft_wrap=True, highlight=False)
-        self._mark = (live.seconds, live.step)
+        self._mark = (state.seconds, state.step)
         if self.bar is False or (self.bar is None and not self._console.is_terminal):
             return
         self._display = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=24),
-            TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[words]}"),
+            TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[text]}"),
             console=self._console,
             auto_refresh=False,
         )
         self._display.start()
-        self._task = self._display.add_task(live.name, total=live.total, completed=live.step, words="")
+        self._task = self._display.add_task(state.name, total=state.total, completed=state.step, text="")
 
-    def logged(self, live: RunState, values: dict[str, float]) -> None:
-        """Move on."""
+    def on_log(self, state: RunState, values: dict[str, float]) -> None:
+        """Advance the bar, and show loss, speed and time left."""
         if self._console is not None:
-            self._show(live, self._words(live, values), now=False)
+            self._show(state, self._status(state, values), now=False)
 
-    def evaluated(self, live: RunState, values: dict[str, float]) -> None:
-        """Say what the evaluation found."""
+    def on_evaluate(self, state: RunState, values: dict[str, float]) -> None:
+        """Show the validation metrics."""
         if self._console is None:
             return
         self._evaluation = " ".join(f"{name} {value:.4g}" for name, value in values.items())
-        self._show(live, self._evaluation, now=True)
+        self._show(state, self._evaluation, now=True)
 
-    def end(self, live: RunState) -> None:
-        """Close the bar, leaving its last state in view."""
+    def on_run_end(self, state: RunState) -> None:
+        """Close the bar; its last state stays visible."""
         if self._display is not None:
             with contextlib.suppress(OSError, SystemExit):
-                self._display.update(self._task, completed=live.step, refresh=True)
+                self._display.update(self._task, completed=state.step, refresh=True)
                 self._display.stop()
             self._display = None
 
-    def _show(self, live: RunState, words: str, *, now: bool) -> None:
+    def _show(self, state: RunState, text: str, *, now: bool) -> None:
         try:
-            self._print(live, words, now)
+            self._print(state, text, now)
         except (OSError, SystemExit):
-            # Nobody reads any more (`| head`), for which rich would exit; a run has better to do.
+            # The reader is gone (`| head`), for which rich would exit; the run goes on.
             self._console = self._display = None
 
-    def _print(self, live: RunState, words: str, now: bool) -> None:
+    def _print(self, state: RunState, text: str, now: bool) -> None:
         if self._display is not None:
-            shown = words if now else f"{words} {self._evaluation}"
-            self._display.update(self._task, completed=live.step, words=shown, refresh=True)
-        elif now or live.step >= live.total or time.monotonic() - self._shown >= self.seconds:
-            self._shown = time.monotonic()
-            self._console.print(f"{live.name} {live.step}/{live.total} {words}", markup=False)
+            shown = text if now else f"{text} {self._evaluation}"
+            self._display.update(self._task, completed=state.step, text=shown, refresh=True)
+        elif now or state.step >= state.total or time.monotonic() - self._printed >= self.seconds:
+            self._printed = time.monotonic()
+            self._console.print(f"{state.name} {state.step}/{state.total} {text}", markup=False)
 
-    def _words(self, live: RunState, values: dict[str, float]) -> str:
-        seconds, step = live.seconds - self._mark[0], live.step - self._mark[1]
-        self._mark = (live.seconds, live.step)
-        words = [f"loss {values['train/loss']:.4f}"] if "train/loss" in values else []
+    def _status(self, state: RunState, values: dict[str, float]) -> str:
+        seconds, step = state.seconds - self._mark[0], state.step - self._mark[1]
+        self._mark = (state.seconds, state.step)
+        parts = [f"loss {values['train/loss']:.4f}"] if "train/loss" in values else []
         if step > 0 and seconds > 0:
-            rate = step * live.batch_size / seconds
+            rate = step * state.batch_size / seconds
             unit = "samples/s"
-            if live.modality == "text":
-                rate, unit = rate * live.tokens, "tokens/s"
-            left = (live.total - live.step) * seconds / step
-            words += [f"{rate:,.0f} {unit}", f"{int(left) // 60}:{int(left) % 60:02d} left"]
-        return " ".join(words)
+            if state.modality == "text":
+                rate, unit = rate * state.tokens, "tokens/s"
+            left = (state.total - state.step) * seconds / step
+            parts += [f"{rate:,.0f} {unit}", f"{int(left) // 60}:{int(left) % 60:02d} left"]
+        return " ".join(parts)

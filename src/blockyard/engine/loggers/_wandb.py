@@ -1,4 +1,4 @@
-"""What the W&B logger must know of W&B: is there a login, does anybody answer, how to end its helper."""
+"""Facts about W&B for its logger: whether there is a login, whether the server answers, how to end its helper."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def logged_in() -> bool:
     candidates = [os.environ.get("NETRC"), "~/.netrc", "~/_netrc"]
     for name in filter(None, candidates):
         with contextlib.suppress(OSError, netrc.NetrcParseError, RuntimeError):
-            found = netrc.netrc(str(Path(name).expanduser())).authenticators(host or "")
-            if found is not None:
+            login = netrc.netrc(str(Path(name).expanduser())).authenticators(host or "")
+            if login is not None:
                 return True
     return False
 
 
 def base_url() -> str:
-    # The address has changed before: it is W&B's to know.
-    given = os.environ.get("WANDB_BASE_URL")
-    if given:
-        return given
+    """The address of the server, from the environment or from W&B, which has changed its own before."""
+    url = os.environ.get("WANDB_BASE_URL")
+    if url:
+        return url
     try:
         import wandb
 
@@ -43,10 +43,10 @@ def base_url() -> str:
 
 
 def resolve(mode: str) -> Mode:
-    """What `auto` means here and now."""
+    """The mode that `auto` stands for in this environment; any other mode as it is."""
     if mode == "auto":
-        asked = os.environ.get("WANDB_MODE", "").lower()
-        mode = {"dryrun": "offline", "run": "online", "shared": "online"}.get(asked, asked)
+        variable = os.environ.get("WANDB_MODE", "").lower()
+        mode = {"dryrun": "offline", "run": "online", "shared": "online"}.get(variable, variable)
         if os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1", "yes"):
             mode = "disabled"
         if mode not in ("online", "offline", "disabled"):
@@ -55,7 +55,7 @@ def resolve(mode: str) -> Mode:
 
 
 def unreachable(address: str) -> str | None:
-    """Why nothing answers at `address`, or None; any answer will do, proxies of the environment are used."""
+    """Why no server answers at `address`, or None for any answer; proxies of the environment are used."""
     try:
         with urllib.request.urlopen(address, timeout=_PROBE_SECONDS):
             return None
@@ -66,7 +66,7 @@ def unreachable(address: str) -> str | None:
 
 
 def tear_down() -> None:
-    """End W&B's helper without waiting for it; W&B may be used again afterwards."""
+    """End W&B's helper process without waiting for it; W&B can be used again afterwards."""
     import wandb
 
     kill(connection())
@@ -76,13 +76,17 @@ def tear_down() -> None:
 
 
 def connection() -> Any:
-    # W&B has no public way to its helper but `teardown`, which waits for it, for ever where it is stuck.
+    """The connection to W&B's helper process, or None.
+
+    The public way to it, `teardown`, waits for the helper, for ever where that is stuck.
+    """
     import wandb
 
     return getattr(getattr(wandb.sdk.wandb_setup, "_singleton", None), "_connection", None)
 
 
 def kill(connection: Any) -> None:
+    """Kill the helper process behind `connection`."""
     if connection is None:
         return
     with contextlib.suppress(Exception):  # private parts of another package: whatever is there

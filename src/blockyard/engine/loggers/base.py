@@ -1,4 +1,4 @@
-"""What a logger is."""
+"""The interface of a logger."""
 
 from __future__ import annotations
 
@@ -16,28 +16,33 @@ log = logging.getLogger("blockyard")
 
 
 class RunLogger(ABC):
-    """Mirrors a run's metrics somewhere. Its options are not part of a run's identity.
+    """Mirrors a run's metrics. Its options are no part of a run's identity.
 
-    `ready` and `prepare` run in the run's own thread before the first step; `start`, `log` and
-    `finish` in a thread of the logger's own, where they may raise or hang.
+    `ready` and `prepare` run in the run's own thread before the first step; `start`, `log` and `finish` in a thread
+    of the logger's own, where they may raise or hang.
     """
 
-    package: ClassVar[str | None] = None  # what must be installed
-    extra: ClassVar[str | None] = None  # the extra of blockyard that brings it
+    package: ClassVar[str | None] = None  # that must be installed
+    extra: ClassVar[str | None] = None  # of blockyard, that installs it
+
+    @property
+    def name(self) -> str:
+        """What messages call this logger."""
+        return type(self).__name__
 
     def ready(self) -> None:
-        """Raise UserError for whatever a user must mend before the run: a package, a login."""
+        """Raise UserError for what a user must provide before the run: a package, a login."""
         if self.package is not None and importlib.util.find_spec(self.package) is None:
-            brings = f"blockyard[{self.extra}]" if self.extra else self.package
+            source = f"blockyard[{self.extra}]" if self.extra else self.package
             name = type(self).__module__.rpartition(".")[2]
-            raise UserError(f"logger={name} needs the package {self.package}: pip install '{brings}', or logger=none")
+            raise UserError(f"logger={name} needs the package {self.package}: pip install '{source}', or logger=none")
 
     def prepare(self, folder: RunFolder) -> None:  # noqa: B027 - most have nothing to save
         """Save what must be known before the first step, such as ids. Quick, no network."""
 
     @abstractmethod
     def start(self, folder: RunFolder, config: dict[str, Any]) -> None:
-        """Begin, or go on with, the record of this run; `config` is nested and holds no secret."""
+        """Open the record of this run, or continue it; `config` is nested and holds no secret."""
 
     @abstractmethod
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -45,19 +50,19 @@ class RunLogger(ABC):
 
     @abstractmethod
     def finish(self, state: str, summary: Mapping[str, Any]) -> None:
-        """End the record. state: as in status.json."""
+        """Close the record. state: as in status.json."""
 
     def pictures(self, folder: RunFolder, kind: str, pictures: Mapping[str, Path]) -> str | None:
-        """Put PNG files beside the record of a run that was made before; where they went, None where nowhere.
+        """Add PNG files to the record of an earlier run; return where they went, or None.
 
-        kind: what was looked at, such as attention; pictures: name to file. May raise or hang. A logger that has
-        no place for them says so.
+        kind: what they show, such as attention; pictures: name to file. May raise or hang. Loggers without pictures
+        warn.
         """
-        log.warning("logger %s takes no pictures; they are in the folder", type(self).__name__)
+        log.warning("logger %s does not take pictures; they are in the folder", self.name)
         return None
 
     def abandon(self) -> None:  # noqa: B027 - most hold nothing that outlives them
-        """Called where `finish` did not come back: let go of what would keep the process from ending."""
+        """Called where `finish` did not return: release what would keep the process from ending."""
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""No mirror: the metrics are in the run folder only."""
+"""No logger: the metrics are in the run folder only."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from blockyard.runs.folder import RunFolder
 
 
 class NoLogger(RunLogger):
-    """Does nothing; metrics.csv is written all the same."""
+    """Does nothing; metrics.csv is always written."""
 
     def start(self, folder: RunFolder, config: dict[str, Any]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def finish(self, state: str, summary: Mapping[str, Any]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def pictures(self, folder: RunFolder, kind: str, pictures: Mapping[str, Path]) -> str | None:
-        """Nothing, and no word: nobody asked for more than the folder."""
+        """Do nothing, without a warning: nobody asked for more than the folder."""
         return None

@@ -1,16 +1,16 @@
-"""Telling a logger of a run that is done already."""
+"""Sends a finished run to its logger."""
 
 from __future__ import annotations
 
-from blockyard.config.build import Components
+from blockyard.engine.loggers.configured import run_logger
 from blockyard.runs.folder import METRICS, RunFolder
 from blockyard.runs.metrics_table import read_metrics
 from blockyard.runs.redact import redact
 
 
-def retell(folder: RunFolder) -> None:
-    """Every row of metrics.csv and the summary, to the logger of the run's config. Raises whatever it raises."""
-    logger = Components(folder.config).node("logger")
+def replay(folder: RunFolder) -> None:
+    """Send metrics.csv and the summary to the logger of the run's config. Raises what the logger raises."""
+    logger = run_logger(folder.config)
     logger.ready()
     with folder.lock():
         logger.prepare(folder)

@@ -1,4 +1,4 @@
-"""Between the engine and a logger: the run goes on whatever the logger does."""
+"""Decouples a run from its logger: whatever the logger does, the run goes on."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from blockyard.runs.redact import redact, redact_text
 
 log = logging.getLogger("blockyard")
 
-_WAITING = 10_000  # rows kept for a logger that is slow to start
+_WAITING = 10_000  # rows queued for a logger that is slow to start
 _FINISH_SECONDS = 12.0
-_LAST_WORDS = 1.0  # seconds for a logger that was left behind
+_GRACE_SECONDS = 1.0  # for a logger that was abandoned
 _Row = tuple[int, dict[str, float]]
 
 
 class RunLog:
-    """metrics.csv in this thread, and a logger in another. For rank zero.
+    """Writes metrics.csv in this thread, and feeds a logger in another. For the main process.
 
-    finish_seconds bounds how long the end of a run waits for the logger.
+    finish_seconds: the longest that the end of a run waits for the logger
     """
 
     def __init__(self, folder: RunFolder, logger: RunLogger | None, *, finish_seconds: float = _FINISH_SECONDS) -> None:
@@ -41,7 +41,7 @@ class RunLog:
             logger.ready()
 
     def start(self) -> None:
-        """Save the logger's ids, then start it beside the run."""
+        """Save the logger's ids, then start its thread."""
         if self.logger is None:
             return
         self.logger.prepare(self.folder)
@@ -50,7 +50,7 @@ class RunLog:
         self._thread.start()
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Record the metrics of a step, here and with the logger."""
+        """Record the metrics of a step in metrics.csv and with the logger."""
         plain = {name: float(value) for name, value in values.items() if value is not None}
         self.folder.metrics.append(step, plain)
         if self._thread is None or not self._thread.is_alive():
@@ -59,11 +59,11 @@ class RunLog:
             self._rows.put_nowait((step, plain))
         except queue.Full:
             if not self._dropped:
-                log.warning("%s takes no more metrics; metrics.csv has all of them", self._name)
+                log.warning("%s is too slow and loses metrics; metrics.csv has all of them", self._name)
             self._dropped += 1
 
     def finish(self, state: str, summary: Mapping[str, Any] | None = None) -> None:
-        """End the record; comes back within `finish_seconds`. Twice is once."""
+        """Close the record; returns within `finish_seconds`. A second call does nothing."""
         if self._finished:
             return
         self._finished = True
@@ -72,15 +72,15 @@ class RunLog:
             self._ended.set()
             self._thread.join(self.finish_seconds)
             if self._thread.is_alive():
-                log.warning("%s did not finish within %.0f s and is left behind", self._name, self.finish_seconds)
+                log.warning("%s did not finish within %.0f s and is abandoned", self._name, self.finish_seconds)
                 self._guard("abandon", self.logger.abandon)
-                # What it waited for is gone: its last words come now, and not while Python is ending.
-                self._thread.join(_LAST_WORDS)
+                # What it waited for is gone: its last messages come now rather than while Python shuts down.
+                self._thread.join(_GRACE_SECONDS)
         self.folder.metrics.close()
 
     @property
     def _name(self) -> str:
-        return f"logger {type(self.logger).__name__}"
+        return f"logger {self.logger.name}" if self.logger else "no logger"
 
     def _serve(self, config: dict[str, Any]) -> None:
         assert self.logger is not None
@@ -113,7 +113,7 @@ class RunLog:
             if what != "abandon":
                 lines = str(error).strip().splitlines()
                 why = f"{type(error).__name__}: {redact_text(lines[0])[:200] if lines else ''}"
-                after = time.monotonic() - started
-                log.warning("%s failed to %s (%s, after %.1f s); the run goes on", self._name, what, why, after)
+                seconds = time.monotonic() - started
+                log.warning("%s failed to %s (%s, after %.1f s); the run goes on", self._name, what, why, seconds)
             return False
         return True

@@ -1,8 +1,7 @@
 """TensorBoard event files in the run folder, under `tensorboard/`.
 
-`tensorboard --logdir outputs` shows all runs by their folders. A run with a group is linked from
-outputs/tensorboard/GROUP/NAME too: `tensorboard --logdir outputs/tensorboard` shows a sweep's runs by
-arm and seed.
+`tensorboard --logdir outputs` shows all runs by their folders. A run with a group is also linked from
+outputs/tensorboard/GROUP/NAME: `tensorboard --logdir outputs/tensorboard` shows a sweep's runs by arm and seed.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ class TensorBoard(RunLogger):
     """Mirrors metrics to event files; `tensorboard --logdir outputs` shows all runs.
 
     Options:
-        flush_seconds: how often rows are written out
-        group: what runs are gathered under; None is for runs of no sweep
-        name: how the run is called in its group; None is the config's name and the seed
+        flush_seconds: seconds between two writes to disk
+        group: groups runs, as those of a sweep; null for a run on its own
+        name: of the run in its group; null is the config's name and the seed
     """
 
     package = "tensorboard"
@@ -34,24 +33,24 @@ class TensorBoard(RunLogger):
         self.flush_seconds = flush_seconds
         self.group = group
         self.name = name
-        self._purge: int | None = None  # the first step whose rows are said anew
+        self._purge: int | None = None  # the first step that a resumed run logs again
         self._writer: Any = None
 
     def prepare(self, folder: RunFolder) -> None:
-        """Ask where a resumed run stands, here in the run's own thread, which writes the table."""
+        """Look up the last logged step of a resumed run, in the run's own thread, which writes metrics.csv."""
         last = folder.metrics.last_step if folder.resumes else None
         self._purge = None if last is None else last + 1
 
     def start(self, folder: RunFolder, config: dict[str, Any]) -> None:
-        """Open the event file, with the config as a text table; rows of a resumed run replace old ones."""
+        """Open the event file, with the config as a text table; values of a resumed run replace old ones."""
         from torch.utils.tensorboard import SummaryWriter
 
-        here = folder.path / "tensorboard"
+        directory = folder.path / "tensorboard"
         if self.group is not None:
             name = self.name or f"{config.get('name') or folder.path.parent.name}/{folder.path.name}"
-            _link(folder.path.parents[1] / "tensorboard", self.group, name, here)
+            _link(folder.path.parents[1] / "tensorboard", self.group, name, directory)
         self._writer = SummaryWriter(
-            log_dir=str(here),
+            log_dir=str(directory),
             purge_step=self._purge,
             flush_secs=self.flush_seconds,
         )
@@ -59,7 +58,7 @@ class TensorBoard(RunLogger):
         self._writer.add_text("config", f"| option | value |\n|---|---|\n{table}")
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """One scalar per metric."""
+        """Write one scalar for each metric."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, global_step=step)
 
@@ -69,7 +68,7 @@ class TensorBoard(RunLogger):
         self._writer.close()
 
     def pictures(self, folder: RunFolder, kind: str, pictures: Mapping[str, Path]) -> str | None:
-        """Images beside the run's scalars, in an event file of their own."""
+        """Write images beside the run's scalars, in an event file of their own."""
         import numpy as np
         from PIL import Image
         from torch.utils.tensorboard import SummaryWriter

@@ -17,10 +17,10 @@ class Trackio(RunLogger):
     """Mirrors metrics to Trackio's local database; the config is flattened, it shows no nesting.
 
     Options:
-        project: where the run is listed
-        directory: where the database lies; None is Trackio's own place, or TRACKIO_DIR
-        group: what runs are gathered under; None is the arm, the same for all its seeds
-        name: how the run is called in its group; None is the run's folder
+        project: that lists the run
+        directory: of the database; null is Trackio's own, or TRACKIO_DIR
+        group: groups runs; null is the arm, the same for all its seeds
+        name: of the run in its group; null is the run's folder
     """
 
     package = "trackio"
@@ -41,7 +41,7 @@ class Trackio(RunLogger):
         self._run: Any = None
 
     def start(self, folder: RunFolder, config: dict[str, Any]) -> None:
-        """Open the record under the run's name, the same one on resume."""
+        """Open the record under the run's name; a resumed run continues it."""
         self._run = self._open(folder, config, resume="allow" if folder.resumes else "never")
 
     def _open(self, folder: RunFolder, config: Mapping[str, Any], *, resume: str) -> Any:
@@ -52,7 +52,7 @@ class Trackio(RunLogger):
 
         return trackio.init(
             project=self.project,
-            name=self._called(folder),
+            name=self._record_name(folder),
             group=self.group or folder.path.parent.name,
             config=json.loads(json.dumps(flatten(config), default=str)),
             resume=resume,
@@ -61,12 +61,12 @@ class Trackio(RunLogger):
             auto_log_cpu=False,
         )
 
-    def _called(self, folder: RunFolder) -> str:
-        # Trackio finds a run that is taken up by its name alone, so it must be the only one of that name.
+    def _record_name(self, folder: RunFolder) -> str:
+        # Trackio finds a run to resume by its name alone, so the name must be unique.
         return "/".join(filter(None, (self.group, self.name))) if self.name else folder.name
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """One row at this step."""
+        """Log one row at this step."""
         self._run.log(dict(values), step=step)
 
     def finish(self, state: str, summary: Mapping[str, Any]) -> None:
@@ -74,7 +74,7 @@ class Trackio(RunLogger):
         self._run.finish()
 
     def pictures(self, folder: RunFolder, kind: str, pictures: Mapping[str, Path]) -> str | None:
-        """Images in the run's own record, at the step where it ended; of a run that has none, in a new one."""
+        """Log images in the run's own record, at its last step, or in a new record where it has none."""
         run = self._open(folder, redact(folder.config), resume="allow")
         import trackio
 

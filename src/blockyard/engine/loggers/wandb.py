@@ -1,11 +1,11 @@
 """Weights & Biases: offline unless the user is logged in or asks otherwise.
 
-The record carries the whole nested config, group, job type, name and tags; its id is in run.json
-before the first step and the same on resume. Its files lie in the run folder, under `wandb/`; a
-run that was recorded offline is sent later by `wandb sync RUN/wandb/offline-run-*`.
+The record carries the whole nested config, group, job type, name and tags; its id is in run.json before the first
+step and the same on resume. Its files are in the run folder, under `wandb/`; `wandb sync RUN/wandb/offline-run-*`
+uploads a run that was recorded offline.
 
-Neither the command line nor the console nor the code state is handed to W&B: secrets hide there,
-and run.json has them redacted.
+W&B gets neither the command line nor the console nor the state of the code, because they may hold secrets; run.json
+has them redacted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from blockyard.engine.loggers._wandb import Mode, logged_in, resolve, tear_down
-from blockyard.engine.loggers._wandb_run import Place, close_run, conclude, define, directions, open_run
+from blockyard.engine.loggers._wandb_run import RunSettings, close_run, conclude, define, directions, open_run
 from blockyard.engine.loggers.base import RunLogger
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
@@ -28,12 +28,12 @@ class Wandb(RunLogger):
     """Mirrors metrics to W&B, or to W&B files for later.
 
     Options:
-        project: where the run is listed
-        entity: the user or team; None is the account's own
-        mode: auto is what WANDB_MODE says, else online where there is a login, else offline
-        group: what runs are gathered under; None is the arm, the same for all its seeds
-        job_type: the part a run plays in its group
-        name: how the run is called; None is the config's name and the seed
+        project: that lists the run
+        entity: user or team; null is the account's own
+        mode: auto follows WANDB_MODE, else is online where there is a login, else offline
+        group: groups runs; null is the arm, the same for all its seeds
+        job_type: of the run in its group
+        name: of the run; null is the config's name and the seed
         tags: added to the config's tags
         system_metrics: whether W&B samples the machine every 15 s
     """
@@ -52,11 +52,11 @@ class Wandb(RunLogger):
         tags: list[str] | None = None,
         system_metrics: bool = False,
     ) -> None:
-        # W&B's own error reports are posted at the end of the process, which waits for them.
+        # W&B uploads its own error reports at the end of the process, which would wait for them.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         self.project = project
         self.entity = entity
-        self.asked = mode
+        self.configured_mode = mode
         self.group = group
         self.job_type = job_type
         self.name = name
@@ -67,11 +67,11 @@ class Wandb(RunLogger):
 
     @property
     def mode(self) -> Mode:
-        """Where the record goes, as things stand."""
-        return resolve(self.asked)
+        """The mode with `auto` resolved in the current environment."""
+        return resolve(self.configured_mode)
 
     def ready(self) -> None:
-        """Raise UserError without the package, or where online is asked for without a login."""
+        """Raise UserError without the package, or for mode=online without a login."""
         super().ready()
         if self.mode == "online" and not logged_in():
             raise UserError(
@@ -80,25 +80,25 @@ class Wandb(RunLogger):
             )
 
     def prepare(self, folder: RunFolder) -> None:
-        """Choose the id, or find it, and save it in run.json."""
-        known = folder.facts().get("wandb") or {}
-        # An agent of a W&B sweep waits for the run that it has named.
-        asked = os.environ.get("WANDB_RUN_ID") if os.environ.get("WANDB_SWEEP_ID") else None
-        self._id = asked or known.get("id") or secrets.token_hex(4)
+        """Choose the id, or take that of the earlier attempt, and save it in run.json."""
+        recorded = folder.facts().get("wandb") or {}
+        # An agent of a W&B sweep waits for the run whose id it has chosen.
+        required = os.environ.get("WANDB_RUN_ID") if os.environ.get("WANDB_SWEEP_ID") else None
+        self._id = required or recorded.get("id") or secrets.token_hex(4)
         folder.add_facts({"wandb": {"id": self._id, "project": self.project, "entity": self.entity}})
 
     def start(self, folder: RunFolder, config: dict[str, Any]) -> None:
-        """Open the record; where the network does not answer, offline, with one message."""
+        """Open the record; offline, with one message, where the server does not answer."""
         mode = self.mode
         if mode == "disabled":
             return
-        self._run = open_run(self._place(folder, config), config, mode)
+        self._run = open_run(self._settings(folder, config), config, mode)
         define(self._run, directions(config))
 
-    def _place(self, folder: RunFolder, config: Mapping[str, Any]) -> Place:
+    def _settings(self, folder: RunFolder, config: Mapping[str, Any]) -> RunSettings:
         tags = dict.fromkeys([*(config.get("tags") or ()), *self.tags])
         arm = folder.path.parent.name
-        return Place(
+        return RunSettings(
             folder=folder.path,
             id=self._id or secrets.token_hex(4),
             project=self.project,
@@ -111,37 +111,37 @@ class Wandb(RunLogger):
         )
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """One row at this step."""
+        """Log one row at this step."""
         if self._run is not None:
             self._run.log(dict(values), step=step)
 
     def finish(self, state: str, summary: Mapping[str, Any]) -> None:
-        """Put the summary in, its metrics under their own names, and close the record, failed where the run is."""
+        """Write the summary, its metrics under their own names, and close the record as finished or failed."""
         if self._run is None:
             return
-        figures = {key: value for key, value in summary.items() if key != "metrics"}
-        conclude(self._run, {**figures, **(summary.get("metrics") or {}), "state": state})
+        values = {key: value for key, value in summary.items() if key != "metrics"}
+        conclude(self._run, {**values, **(summary.get("metrics") or {}), "state": state})
         run, self._run = self._run, None
         close_run(run, failed=state != "done")
 
     def pictures(self, folder: RunFolder, kind: str, pictures: Mapping[str, Path]) -> str | None:
-        """Images in a record of their own, beside the run's in its group, with job type `inspect`.
+        """Log images in a record of their own, beside the run's in its group, with job type `inspect`.
 
-        Rows that were sent to W&B once must not be sent again under the same id: that would replace them.
+        Logging under the run's id again would replace the rows that W&B has.
         """
         import wandb
 
         mode = self.mode
         if mode == "disabled":
             return None
-        known = (folder.facts().get("wandb") or {}).get("id") or secrets.token_hex(4)
-        own = self._place(folder, folder.config)
-        place = replace(own, id=f"{known}-{kind}", job_type="inspect", name=f"{own.name}/{kind}")
-        run = open_run(place, {"run": folder.name, "wandb_run": known, "kind": kind}, mode)
+        run_id = (folder.facts().get("wandb") or {}).get("id") or secrets.token_hex(4)
+        own = self._settings(folder, folder.config)
+        settings = replace(own, id=f"{run_id}-{kind}", job_type="inspect", name=f"{own.name}/{kind}")
+        run = open_run(settings, {"run": folder.name, "wandb_run": run_id, "kind": kind}, mode)
         run.log({name: wandb.Image(str(path)) for name, path in pictures.items()})
         close_run(run)
-        return f"W&B: {place.name} in group {place.group} of project {place.project}"
+        return f"W&B: {settings.name} in group {settings.group} of project {settings.project}"
 
     def abandon(self) -> None:
-        """Kill W&B's helper and its hook at the end of the process, which would wait for it."""
+        """Kill W&B's helper and its exit hook, for which the end of the process would wait."""
         tear_down()

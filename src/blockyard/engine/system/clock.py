@@ -1,4 +1,4 @@
-"""When this process began."""
+"""When this process started."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _IMPORTED = time.time()
 
 
 def process_start() -> float:
-    """When this process began, in seconds since 1970."""
+    """When this process started, in seconds since 1970."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))

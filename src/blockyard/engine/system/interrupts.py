@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: finish the step, save, leave with the status that shells expect."""
+"""SIGTERM and Ctrl-C: finish the step, save, and exit with the status that shells expect."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from types import FrameType
 from typing import Any
 
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
-LEFT = 79  # beyond what sysexits.h names
+PAUSED = 79  # exit code of a paused run; beyond those that sysexits.h names
 
 
 class Interrupted(BaseException):
-    """The run was asked to stop. Not an Exception, so that no handler of errors swallows it."""
+    """The run was asked to stop. Not an Exception, so that no error handler swallows it."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"stopped by {signal.Signals(signum).name}")
@@ -24,8 +24,8 @@ class Interrupted(BaseException):
         return CODES.get(signal.Signals(self.signum), 128 + self.signum)
 
 
-class Left(Interrupted):
-    """The run was left before its end on purpose, with its state saved: it can be gone on with to the end."""
+class Paused(Interrupted):
+    """A callback left the run before its end, with its state saved, to be resumed later."""
 
     def __init__(self, reason: str) -> None:
         BaseException.__init__(self, reason)
@@ -33,16 +33,15 @@ class Left(Interrupted):
 
     @property
     def exit_code(self) -> int:
-        """A code of its own: nobody was told to stop, and nothing failed."""
-        return LEFT
+        """A code of its own: no signal came, and nothing failed."""
+        return PAUSED
 
 
 class Interrupts:
-    """Catches both signals from `__enter__` to `__exit__`.
+    """Handles both signals from `__enter__` to `__exit__`.
 
-    Outside training a signal raises `Interrupted` where it strikes. While `waiting` is set, between
-    the first and the last step, it only sets `signum`, and the loop stops after the step it is in;
-    a second Ctrl-C no longer waits.
+    Outside training a signal raises `Interrupted` at once. While `waiting` is set, between the first and the last
+    step, it only sets `signum`, and the loop stops after the step in progress; a second Ctrl-C no longer waits.
     """
 
     def __init__(self) -> None:
@@ -57,7 +56,7 @@ class Interrupts:
         return self
 
     def install(self) -> None:
-        """Take the handlers (again); Lightning puts its own in place when it starts."""
+        """Install the handlers (again); Lightning installs its own when it starts."""
         if self._before:
             for number in CODES:
                 signal.signal(number, self._handle)

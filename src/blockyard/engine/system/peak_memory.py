@@ -1,4 +1,4 @@
-"""The most memory that a run has held."""
+"""Peak memory of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STATUS = Path("/proc/self/status")
 
 
 def peak_memory(device: torch.device) -> dict[str, Any]:
-    """The most memory held so far, in bytes: by torch on a GPU, by the whole process on a CPU."""
+    """Peak memory so far, in bytes: allocated by torch on a GPU, resident in the whole process on a CPU."""
     if device.type == "cuda":
         import torch
 
@@ -24,10 +24,10 @@ def peak_memory(device: torch.device) -> dict[str, Any]:
 
 
 def resident_peak() -> int:
-    """The most bytes of memory that this process has had at once.
+    """The largest resident set of this process so far, in bytes.
 
-    Linux's getrusage counts what the process that started this one held too, so there its /proc is asked.
+    Linux's getrusage includes what the parent process held before, so there /proc is read instead.
     """
-    if _STATUS.exists() and (found := re.search(rb"^VmHWM:\s+(\d+) kB", _STATUS.read_bytes(), re.MULTILINE)):
-        return int(found[1]) * 1024
+    if _STATUS.exists() and (match := re.search(rb"^VmHWM:\s+(\d+) kB", _STATUS.read_bytes(), re.MULTILINE)):
+        return int(match[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

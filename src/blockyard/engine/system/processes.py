@@ -1,4 +1,4 @@
-"""The processes of one run: each of them trains from the run's frozen config, never from a command line."""
+"""The processes of one run: each trains from the run's frozen config, never from a command line."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ import torch
 from pytorch_lightning.strategies import DDPStrategy, ModelParallelStrategy
 from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
 
-ALLOW = "BLOCKYARD_ALLOW"  # tells them, as JSON, which packages besides our own the command line allowed
+ALLOW = "BLOCKYARD_ALLOW"  # JSON: the packages besides our own that the command line allowed
 _SET_BY_LAUNCH = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", ALLOW)
 
 
-class Cells(_SubprocessScriptLauncher):
-    """Starts the other processes of this machine as `python -m blockyard _cell RUN_DIR`."""
+class RunLauncher(_SubprocessScriptLauncher):
+    """Starts the other processes of this machine as `python -m blockyard _cell RUN_DIR`.
+
+    Lightning's own launcher repeats the command line of this process. Under a sweep or in a notebook that would
+    start something else, and an override typed there could differ from the frozen config.
+    """
 
     def __init__(self, environment: Any, processes: int, nodes: int, folder: Path) -> None:
         super().__init__(environment, processes, nodes)
@@ -41,8 +45,8 @@ class Cells(_SubprocessScriptLauncher):
             self.procs.append(subprocess.Popen(command, env=os.environ | {"LOCAL_RANK": str(local_rank)}))
 
 
-class Copied(DDPStrategy):
-    """DDP: every process has all weights."""
+class RunDDP(DDPStrategy):
+    """DDP: every process holds all weights."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(gradient_as_bucket_view=True)
@@ -51,11 +55,11 @@ class Copied(DDPStrategy):
     def _configure_launcher(self) -> None:
         assert self.cluster_environment is not None
         if not self.cluster_environment.creates_processes_externally:
-            self._launcher = Cells(self.cluster_environment, self.num_processes, self.num_nodes, self._folder)
+            self._launcher = RunLauncher(self.cluster_environment, self.num_processes, self.num_nodes, self._folder)
 
 
-class Spread(ModelParallelStrategy):
-    """FSDP2: every process has a part of each weight; checkpoints are whole."""
+class RunFSDP2(ModelParallelStrategy):
+    """FSDP2: every process holds a part of each weight; checkpoints are whole."""
 
     def __init__(self, folder: Path, world: int) -> None:
         super().__init__(data_parallel_size=world, tensor_parallel_size=1, save_distributed_checkpoint=False)
@@ -64,12 +68,12 @@ class Spread(ModelParallelStrategy):
     def _configure_launcher(self) -> None:
         assert self.cluster_environment is not None
         if not self.cluster_environment.creates_processes_externally:
-            self._launcher = Cells(self.cluster_environment, self.num_processes, self.num_nodes, self._folder)
+            self._launcher = RunLauncher(self.cluster_environment, self.num_processes, self.num_nodes, self._folder)
 
 
 @contextlib.contextmanager
 def clean_environment() -> Iterator[None]:
-    """What a launch leaves in the environment is taken back, so that another run can follow."""
+    """Restore the variables that a launch sets, so that another run can follow in this process."""
     before = {name: os.environ.get(name) for name in _SET_BY_LAUNCH}
     try:
         yield
@@ -81,29 +85,29 @@ def clean_environment() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def part(trainer: pl.Trainer, *, failed: bool) -> str | None:
-    """End the company of processes after training; what became of the first that died, or None.
+def join_processes(trainer: pl.Trainer, *, failed: bool) -> str | None:
+    """Wait for the other processes after training; return how the first that failed ended, or None.
 
-    After a failure the others are ended, not waited for.
+    After a failure of this process the others are killed instead of waited for.
     """
     launcher = trainer.strategy.launcher
     children: list[subprocess.Popen[bytes]] = list(getattr(launcher, "procs", []))
     if launcher is not None and children:
-        # Lightning's observer kills this process when a child ends badly; from here that is our matter.
+        # Lightning's observer thread kills this process when a child fails; from here on we wait for them ourselves.
         launcher.procs.clear()  # type: ignore[attr-defined]
     _disconnect()
-    died = None
+    failure = None
     for rank, child in enumerate(children, start=1):
         code = None
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = child.wait(3.0 if failed else 30.0)
         if code:
-            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            died = died or f"process {rank} {how}"
+            ending = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            failure = failure or f"process {rank} {ending}"
         elif code is None:
             child.send_signal(signal.SIGKILL)
             child.wait()
-    return died
+    return failure
 
 
 def _disconnect() -> None:
@@ -112,10 +116,10 @@ def _disconnect() -> None:
             torch.distributed.destroy_process_group()
 
 
-def leave(seconds: float = 10.0) -> None:
-    """In a process that failed beside the main one: cut the connections, so that the main one hears of it.
+def abort_rank(seconds: float = 10.0) -> None:
+    """In a failed process that is not the main one: close the connections, so that the main one notices.
 
-    Then give it time to write the reason down: Lightning kills it soon after this process has ended.
+    Then give the main process time to write the reason down: Lightning kills it soon after this process has ended.
     """
     _disconnect()
     parent, until = os.getppid(), time.monotonic() + seconds

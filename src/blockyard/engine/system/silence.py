@@ -1,4 +1,4 @@
-"""Keeps libraries from talking: Lightning's tips, notes and warnings are not for users of blockyard."""
+"""Silences notes and warnings of libraries that do not apply to blockyard."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import warnings
 
 
 def silence_libraries() -> None:
-    """Silence Lightning's notes and the warnings that our design makes untrue. Errors still speak.
+    """Silence Lightning's notes, and warnings that do not hold for our training loop; errors are still shown.
 
-    Called after Lightning was imported, which sets its own levels.
+    Call it after Lightning was imported, which sets its own levels.
     """
     for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "torch.distributed", "torch._dynamo"):
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -17,7 +17,7 @@ from typing import Any
 
 from blockyard.atomic_files import read_json, write_json
 from blockyard.engine.loggers._wandb import resolve, tear_down
-from blockyard.engine.loggers._wandb_run import Place, bounded, close_run, conclude, define, open_run
+from blockyard.engine.loggers._wandb_run import RunSettings, bounded, close_run, conclude, define, open_run
 from blockyard.runs.redact import redact, redact_text
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 
@@ -43,7 +43,7 @@ def mirror(comparison: Mapping[str, Any], plan: SweepPlan, *, seconds: float = _
     if previous.get("said") == digest:
         return None
     group = str(node.get("group") or plan.name)
-    place = Place(
+    place = RunSettings(
         folder=plan.folder,
         # The same run when seeds are added; a sweep of the same name in another folder is another run.
         id=str(previous.get("id") or hashlib.sha256(str(plan.folder).encode()).hexdigest()[:8]),

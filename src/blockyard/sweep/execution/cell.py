@@ -130,7 +130,7 @@ def _train(task: Task, folder: RunFolder) -> int:
         sys.stderr.write(f"{folder.message}\n")
     if task.trial is None:
         return train(folder, resume=folder.resumes)
-    return train(folder, resume=folder.resumes, watchers=trial_callbacks(task))
+    return train(folder, resume=folder.resumes, callbacks=trial_callbacks(task))
 
 
 @contextlib.contextmanager

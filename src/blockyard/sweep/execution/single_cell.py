@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.config.option_text import config_value, read_option
-from blockyard.engine.loggers.replay import retell
+from blockyard.engine.loggers.replay import replay
 from blockyard.engine.run import fit
 from blockyard.errors import UserError
 from blockyard.runs.folder import AlreadyDone, RunFolder
@@ -139,6 +139,6 @@ def _replay_for_agent(folder: RunFolder) -> None:
     if not os.environ.get("WANDB_SWEEP_ID"):
         return
     try:
-        retell(folder)
+        replay(folder)
     except Exception as error:  # the run is done whatever W&B does
         log.warning("W&B did not get the metrics of %s: %s", folder.name, error)

@@ -41,7 +41,7 @@ class TrialReporter(RunCallback):
     """
 
     incidental: ClassVar[frozenset[str]] = frozenset({"*"})
-    turn = 5  # after early stopping, before the checkpoint
+    priority = 5  # after early stopping, before the checkpoint
 
     def __init__(self, folder: RunFolder, trial: dict[str, Any]) -> None:
         self._folder = folder
@@ -51,26 +51,26 @@ class TrialReporter(RunCallback):
         self._pruner = ""
         self._count = 0
 
-    def begin(self, live: RunState) -> None:
+    def on_run_start(self, state: RunState) -> None:
         """Open the trial, and report the evaluations that a resumed run made before."""
         self._guarded(self._open)
         if self._trial is None:
             return
         for row in read_metrics(self._folder.path / METRICS):
-            if self._metric in row and row["step"] <= live.step:
+            if self._metric in row and row["step"] <= state.step:
                 self._guarded(lambda value=row[self._metric]: self._report(value))
 
-    def evaluated(self, live: RunState, values: dict[str, float]) -> None:
+    def on_evaluate(self, state: RunState, values: dict[str, float]) -> None:
         """Report the value, and stop where the pruner decides so, unless the run ends here anyway."""
         if self._trial is None:
             return
         value = values[self._metric]
         self._guarded(lambda: self._report(value))
-        if live.step >= live.total or live.stop:
+        if state.step >= state.total or state.stop:
             return
         if self._guarded(lambda: self._trial.should_prune()):
-            live.leave = (
-                f"pruned at step {live.step} by {self._pruner}: {self._metric} {value:.4g} in evaluation {self._count}"
+            state.pause = (
+                f"pruned at step {state.step} by {self._pruner}: {self._metric} {value:.4g} in evaluation {self._count}"
             )
 
     def _open(self) -> None:

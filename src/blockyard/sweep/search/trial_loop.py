@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blockyard.engine.system.interrupts import LEFT
+from blockyard.engine.system.interrupts import PAUSED
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import run_name
 from blockyard.runs.lock import RunLock, held
@@ -178,12 +178,12 @@ class TrialLoop:
                 arm.fail(number, f"{self.metric} is not a finite number")
             else:
                 arm.complete(number, value)
-        elif outcome.code != LEFT and kills < _MAX_KILLS and self._was_killed(outcome):
+        elif outcome.code != PAUSED and kills < _MAX_KILLS and self._was_killed(outcome):
             arm.set_attributes(number, kills=kills)
             self.say(f"{arm.arm} trial {number}: {reason}; trying once more")
             return
         else:
-            arm.fail(number, reason, pruned=outcome.code == LEFT)
+            arm.fail(number, reason, pruned=outcome.code == PAUSED)
         self._report(arm, number)
 
     def _was_killed(self, outcome: Outcome) -> bool:

@@ -1,0 +1,31 @@
+"""Which classes of Lightning a config may name beside blockyard's own, by name: nothing is imported here."""
+
+from __future__ import annotations
+
+# Family -> the base class whose subclasses run as well.
+BASES = {
+    "callbacks": "pytorch_lightning.callbacks.callback.Callback",
+    "logger": "pytorch_lightning.loggers.logger.Logger",
+}
+# Lightning's callbacks whose work the run does itself -> what to use instead.
+OWNED_CALLBACKS = {
+    "Checkpoint": "an exact resume needs the run's own checkpoints; use callbacks.checkpoint.every",
+    "ProgressBar": "use callbacks.progress",
+    "ModelSummary": "parameters and FLOPs are in summary.json",
+    "BatchSizeFinder": "the batch size is a part of a run's identity; use a sweep over data.batch_size",
+    "LearningRateFinder": "the learning rate is a part of a run's identity; use a sweep over optimizer.lr",
+    "GradientAccumulationScheduler": "use trainer.accumulate",
+}
+
+
+def is_lightning(family: str, target: type) -> bool:
+    """Whether a class is one of Lightning's kind for this family."""
+    return BASES.get(family) in {f"{base.__module__}.{base.__qualname__}" for base in target.__mro__}
+
+
+def refusal(target: type) -> str | None:
+    """Why a Lightning callback cannot run here, or None."""
+    for base in target.__mro__:
+        if base.__module__.startswith("pytorch_lightning.callbacks.") and base.__name__ in OWNED_CALLBACKS:
+            return f"{target.__name__} does what the run does itself: {OWNED_CALLBACKS[base.__name__]}"
+    return None

@@ -1,0 +1,45 @@
+"""Records which attention kernels will run, and refuses slow ones where the trainer requires flash."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from blockyard.contracts import Objective, Split
+from blockyard.engine import cost_card
+from blockyard.engine.callbacks.base import RunCallback, RunState
+from blockyard.errors import UserError
+from blockyard.ops.autocast import autocast
+
+
+class KernelRecord(RunCallback):
+    """Looks at the model once it is on its device. Part of every run, and of no config."""
+
+    incidental: ClassVar[frozenset[str]] = frozenset({"*"})
+    priority = -1  # before all that may be shown or opened
+
+    def __init__(self, objective: Objective, split: Split, precision: str, *, require_flash: bool) -> None:
+        self.objective = objective
+        self.split = split
+        self.precision = precision
+        self.require_flash = require_flash
+        self.kernels: list[dict[str, Any]] | None = None
+
+    def on_run_start(self, state: RunState) -> None:
+        """Record the kernels. Raises UserError where `require_flash` is set and a layer takes a slow one."""
+        state.learner.train()
+        self.kernels = self.look(state.learner.model, state.learner.device)
+        slow = cost_card.slow_layers(self.kernels)
+        if self.require_flash and slow:
+            raise UserError(
+                "trainer.require_flash=true, but " + "; ".join(slow) + "; choose what flash attention supports, "
+                "or trainer.require_flash=false"
+            )
+
+    def look(self, model: nn.Module, device: torch.device) -> list[dict[str, Any]]:
+        """Layer by layer, the attention kernel of a training step of `model`."""
+        model.train()
+        with autocast(device, self.precision):
+            return cost_card.kernels(model, self.objective, self.split, device)

@@ -1,0 +1,1 @@
+"""Lightning's callbacks, loggers and `Trainer` flags beside our own."""

@@ -1,0 +1,76 @@
+"""The hooks that Lightning callbacks expect of a training loop, at our intervals.
+
+Lightning sees one epoch without an end and no validation loop: an epoch of the data is a number of steps here, and
+evaluation is our own. `EpochBoundary` and `around_validation` call what would be missing. They exist only in a run
+that has Lightning callbacks, so that the others do not pay for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytorch_lightning as pl
+
+from blockyard.engine.callbacks.base import RunState
+
+
+class EpochBoundary(pl.Callback):
+    """Ends one epoch and starts the next before the first batch of the next. The first of all callbacks.
+
+    `trainer.current_epoch` counts, and `on_train_epoch_end`, `on_train_epoch_start`, schedulers that step by epoch
+    and values logged by epoch work as in Lightning. A resumed run calls `on_train_epoch_start` once more for the
+    epoch it resumes in, so that callbacks can set up what they do not save; learning rates keep their values.
+    """
+
+    def __init__(self, state: RunState, beside: Sequence[pl.Callback]) -> None:
+        self.state = state
+        self.beside = beside
+        self._resumed = False
+
+    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
+        """Note whether the run is resumed."""
+        self._resumed = trainer.global_step > 0
+
+    def on_train_batch_start(self, trainer: pl.Trainer, module: Any, batch: Any, batch_idx: int) -> None:
+        """Close and open epochs where the step is the first of one."""
+        if self._resumed:
+            self._resumed = False
+            self._start_again(trainer, module)
+        while trainer.current_epoch < self.state.step // self.state.steps_per_epoch:
+            loop = trainer.fit_loop
+            loop.reset_restart_stage()  # else a resumed run would leave the next epoch's start out
+            loop.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=False)
+            loop.on_advance_end()
+            loop.on_advance_start()
+            # The end of an epoch resets what Lightning noted about the batch in progress.
+            trainer._logger_connector.on_batch_start(batch)
+
+    def _start_again(self, trainer: pl.Trainer, module: Any) -> None:
+        groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+        rates = [group["lr"] for group in groups]
+        for callback in self.beside:
+            callback.on_train_epoch_start(trainer, module)
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate
+
+
+@contextmanager
+def around_validation(trainer: pl.Trainer, module: Any, beside: Sequence[pl.Callback]) -> Iterator[None]:
+    """Call the hooks of validation of Lightning callbacks before and after our evaluation.
+
+    `trainer.callback_metrics` must hold the result at the end of the block. Weights that a callback exchanges for
+    the evaluation are exchanged back also where the evaluation is interrupted.
+    """
+    for callback in beside:
+        callback.on_validation_start(trainer, module)
+    for callback in beside:
+        callback.on_validation_epoch_start(trainer, module)
+    try:
+        yield
+    finally:
+        for callback in beside:
+            callback.on_validation_epoch_end(trainer, module)
+    for callback in beside:
+        callback.on_validation_end(trainer, module)

@@ -1,0 +1,148 @@
+"""The results of a finished run: quality of the best weights, and cost."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from blockyard.contracts import Splits
+from blockyard.engine import cost_card
+from blockyard.engine.job import Job
+from blockyard.engine.system.peak_memory import peak_memory
+from blockyard.errors import UserError
+from blockyard.evaluate.decode_speed import decoding
+from blockyard.evaluate.length_extrapolation import Curve, extrapolate
+from blockyard.runs.checkpoint import BEST, LAST, BadCheckpoint, read
+
+log = logging.getLogger("blockyard")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a finished run leaves.
+
+    values: the content of summary.json; curves: evaluations on longer sequences
+    weights: the checkpoint that both are about
+    """
+
+    values: dict[str, Any]
+    curves: list[Curve]
+    weights: str
+
+
+def summarize(job: Job) -> Summary:
+    """Evaluate the best weights of a trained job. The test split is used here only."""
+    state, options, loop = job.state, job.options, job.loop
+    model, weights, step = best_model(job)
+    validation = _validation(job, model, step)
+    test = job.evaluator(model, job.splits.test, options.limit_test)
+    metrics = {f"val/{key}": value for key, value in validation.items()}
+    metrics |= {f"test/{key}": value for key, value in test.items()}
+    curves = _curves(job, model)
+    metrics |= {key: value for curve in curves for key, value in curve.metrics().items()}
+    data = job.components.data
+    sample = cost_card.two_samples(job.splits.train, data.batch_size if data.spec.variable else 1).to(job.device)
+    values = {
+        "metrics": metrics,
+        "directions": _directions(job),
+        **({"refused": {k: why for curve in curves for k, why in curve.refused().items()}} if curves else {}),
+        "monitor": list(state.monitor),
+        "weights": weights,
+        "final": {"step": state.step, **loop.last_values},
+        "best": {"step": loop.checkpoint.best_step, **loop.checkpoint.best_metrics},
+        "stopped": state.stop,
+        "steps": state.step,
+        "epochs": state.step / state.steps_per_epoch,
+        "samples": state.step * state.batch_size,
+        "tokens": state.step * state.batch_size * state.tokens,
+        "seconds": round(state.seconds, 3),
+        "seconds_to_first_step": loop.stopwatch.first_step_seconds,
+        "parameters": cost_card.parameters(model),
+        "flops_per_sample": cost_card.flops_per_sample(model, job.components.objective, sample),
+        **cost_card.speed(loop.stopwatch.windows, state.batch_size, state.tokens),
+        **decoding(model),
+        "peak_memory": peak_memory(job.device),
+        "kernels": job.kernels.kernels or job.kernels.look(model, job.device),
+        "precision": job.precision,
+        "device": str(job.device) if job.device.type == "cpu" else torch.cuda.get_device_name(job.device),
+        "processes": job.layout.world,
+        "threads": torch.get_num_threads(),
+        "load": cost_card.load(),
+        "data": {"fingerprint": data.fingerprint(), **sizes(job.splits)},
+    }
+    return Summary(values, curves, weights)
+
+
+def best_model(job: Job) -> tuple[nn.Module, str, int]:
+    """A new model with the best weights, their file and step; the last weights where the best are unusable."""
+    folder = job.folder
+    model = job.components.model(folder.seed)
+    for name in (BEST, LAST):
+        try:
+            content = read(folder.checkpoints / name, identity=folder.identity, seed=folder.seed)
+        except (BadCheckpoint, FileNotFoundError) as error:
+            log.warning("%s is not tested: %s", name, error)
+            continue
+        prefix = "model."
+        weights = {k.removeprefix(prefix): v for k, v in content["state_dict"].items() if k.startswith(prefix)}
+        model.load_state_dict(weights)
+        return model.to(job.device), name, content["global_step"]
+    raise UserError(f"{folder.checkpoints} has no usable checkpoint")
+
+
+def sizes(splits: Splits) -> dict[str, int]:
+    """Samples in each split."""
+    return {name: len(split) for name, split in splits._asdict().items()}
+
+
+def _validation(job: Job, model: nn.Module, step: int) -> dict[str, float]:
+    """The validation metrics of the weights of `step`; those of the best weights were computed during training."""
+    best = job.loop.checkpoint
+    # Several processes share an evaluation, and add up in another order.
+    if step == best.best_step and job.layout.world == 1:
+        return {name.removeprefix("val/"): value for name, value in best.best_metrics.items()}
+    return job.evaluator(model, job.splits.validation, job.options.limit_val)
+
+
+def _directions(job: Job) -> dict[str, str]:
+    """Whether lower or higher is better, for each metric by its full name."""
+    directions = {"train/loss": "min"}
+    factors = {1, *job.options.extrapolate} if job.options.extrapolate else ()
+    for prefix, split in (("val", job.splits.validation), ("test", job.splits.test)):
+        for name, direction in job.components.objective.directions(split).items():
+            directions[f"{prefix}/{name}"] = direction
+            directions |= {f"{prefix}/{name}@{factor}x": direction for factor in factors}
+    return directions
+
+
+def _curves(job: Job, model: nn.Module) -> list[Curve]:
+    """Validation and test split on longer sequences, where the config asks for it."""
+    options = job.options
+    if not options.extrapolate:
+        return []
+    curves = [
+        extrapolate(
+            model,
+            split,
+            job.components.objective,
+            options.extrapolate,
+            part=part,
+            batch_size=job.components.data.eval_batch_size,
+            device=job.device,
+            precision=job.precision["precision"],
+            limit=limit,
+            halt=job.interrupts.check,
+        )
+        for part, split, limit in (
+            ("val", job.splits.validation, options.limit_val),
+            ("test", job.splits.test, options.limit_test),
+        )
+    ]
+    for curve in curves:
+        for length, why in curve.refused().items():
+            log.warning("%s is refused: %s", length, why)
+    return curves
