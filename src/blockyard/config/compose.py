@@ -18,6 +18,7 @@ from blockyard.config import catalog, nested_choices, presets, size_matching, tr
 from blockyard.config.known_keys import KnownKeys
 from blockyard.config.override_grammar import allowed_packages, parse_override
 from blockyard.config.overrides import sort_overrides
+from blockyard.config.retarget import retarget
 from blockyard.config.schema import REQUIRED, Root, options
 from blockyard.config.targets import allowed, locate
 from blockyard.contracts import Issue
@@ -66,6 +67,7 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
     nested_choices.fill(base, folders)
     if base.get("allow"):
         issues.append(Issue("allow", "is taken from the command line only, not from a file", ["allow=[mypackage]"]))
+    retarget(base, ordered.values)
     known = KnownKeys(base, choices, allowed_packages(ordered.values), folders)
     values = []
     for key, value in ordered.values:
@@ -75,6 +77,7 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
     config = hydra.compose(values, issues)[0] if values else base
     if not config:
         return Composed({}, {}, folders, issues)
+    retarget(config, ordered.values, keep_typed=True)
     complete(config, folders)
     config["name"] = config.get("name") or _default_name(choices)
     matched = size_matching.solve(config, {key for key, _ in ordered.values}, issues)
@@ -97,7 +100,10 @@ def complete(config: Config, folders: tuple[Path, ...] = ()) -> None:
             continue  # `check` reports it
         for name, option in signature.items():
             if option.default is not REQUIRED and name not in node:
-                node[name] = _plain(option.default)
+                default = _plain(option.default)
+                # A library's class may have a default that no YAML can hold, such as a device: it stays unwritten.
+                if default is None or isinstance(default, bool | int | float | str | list | dict):
+                    node[name] = default
 
 
 def _searchpath(folders: tuple[Path, ...]) -> list[str]:
