@@ -24,6 +24,7 @@ from blockyard.engine.system.interrupts import Interrupted, Interrupts, Paused
 from blockyard.engine.system.silence import silence_libraries
 from blockyard.errors import UserError
 from blockyard.evaluate.extrapolation_files import TEST, table, write
+from blockyard.objective._torchmetrics import import_torchmetrics
 from blockyard.runs.rank import rank_in
 from blockyard.runs.redact import redact_text
 
@@ -127,6 +128,7 @@ def _run_main_rank(attempt: _Attempt) -> int:
 
 
 def _train_and_test(attempt: _Attempt) -> _Ending:
+    import_torchmetrics(attempt.folder.config.get("allow") or ())  # before Lightning does
     from blockyard.engine.setup import prepare
     from blockyard.engine.summary import summarize
     from blockyard.engine.system.processes import clean_environment
@@ -163,6 +165,7 @@ def _own_threads() -> Iterator[None]:
 
 def _run_worker_rank(folder: RunFolder, resume: bool) -> int:
     """Train in a process that is not the main one; it writes nothing but the reason of a failure."""
+    import_torchmetrics(folder.config.get("allow") or ())
     from blockyard.engine.setup import ignore_metrics, prepare
     from blockyard.engine.system.processes import abort_rank
 

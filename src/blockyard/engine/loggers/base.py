@@ -26,7 +26,7 @@ class RunLogger(ABC):
     extra: ClassVar[str | None] = None  # of blockyard, that installs it
 
     @property
-    def name(self) -> str:
+    def label(self) -> str:
         """What messages call this logger."""
         return type(self).__name__
 
@@ -58,7 +58,7 @@ class RunLogger(ABC):
         kind: what they show, such as attention; pictures: name to file. May raise or hang. Loggers without pictures
         warn.
         """
-        log.warning("logger %s does not take pictures; they are in the folder", self.name)
+        log.warning("logger %s does not take pictures; they are in the folder", self.label)
         return None
 
     def abandon(self) -> None:  # noqa: B027 - most hold nothing that outlives them

@@ -29,7 +29,7 @@ class LightningLogger(RunLogger):
         self._step = 0
 
     @property
-    def name(self) -> str:
+    def label(self) -> str:
         """The class that is adapted, for messages."""
         return type(self.logger).__name__
 

@@ -16,6 +16,7 @@ from blockyard.runs.redact import redact, redact_text
 log = logging.getLogger("blockyard")
 
 _WAITING = 10_000  # rows queued for a logger that is slow to start
+_START_SECONDS = 2.0  # that a logger waits for the first row
 _FINISH_SECONDS = 12.0
 _GRACE_SECONDS = 1.0  # for a logger that was abandoned
 _Row = tuple[int, dict[str, float]]
@@ -33,6 +34,7 @@ class RunLog:
         self.finish_seconds = finish_seconds
         self._rows: queue.Queue[_Row] = queue.Queue(maxsize=_WAITING)
         self._end: tuple[str, dict[str, Any]] | None = None
+        self._awake = threading.Event()  # there is a row, or the end
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._dropped = 0
@@ -57,6 +59,7 @@ class RunLog:
             return
         try:
             self._rows.put_nowait((step, plain))
+            self._awake.set()
         except queue.Full:
             if not self._dropped:
                 log.warning("%s is too slow and loses metrics; metrics.csv has all of them", self._name)
@@ -70,6 +73,7 @@ class RunLog:
         if self._thread is not None and self.logger is not None:
             self._end = (state, dict(summary or {}))
             self._ended.set()
+            self._awake.set()
             self._thread.join(self.finish_seconds)
             if self._thread.is_alive():
                 log.warning("%s did not finish within %.0f s and is abandoned", self._name, self.finish_seconds)
@@ -80,11 +84,13 @@ class RunLog:
 
     @property
     def _name(self) -> str:
-        return f"logger {self.logger.name}" if self.logger else "no logger"
+        return f"logger {self.logger.label}" if self.logger else "no logger"
 
     def _serve(self, config: dict[str, Any]) -> None:
         assert self.logger is not None
         logger = self.logger
+        # Importing a logger's package takes seconds of a core, which the first step needs more.
+        self._awake.wait(_START_SECONDS)
         alive = self._guard("start", lambda: logger.start(self.folder, config))
         while alive:
             row = self._next()
