@@ -8,8 +8,12 @@ There is no official test set: `split_seed` holds out the test and validation sp
 
 from __future__ import annotations
 
+import gzip
+import importlib.util
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 import torch
 
 from blockyard.contracts import Count
@@ -35,11 +39,22 @@ class Digits(ImageData):
 
     def read(self) -> tuple[LabelledImages, LabelledImages]:
         """Reads gray levels from 0 to 16, unscaled."""
-        from sklearn.datasets import load_digits
-
-        digits = load_digits()
-        images = torch.from_numpy(digits.images).to(torch.uint8)[:, None]  # (n, 1, 8, 8)
-        data = LabelledImages(images, torch.from_numpy(digits.target).long())
+        table = torch.from_numpy(_read_table())  # (n, 65)
+        images = table[:, :-1].to(torch.uint8).view(-1, 1, 8, 8)  # (n, 1, 8, 8)
+        data = LabelledImages(images, table[:, -1].long())
         # A different stream from that of the validation split, which is drawn from the rest.
         rest, test = stratified(data.target, self.test_fraction, mix("test", self.split_seed))
         return data.select(rest), data.select(test)
+
+
+def _read_table() -> np.ndarray:
+    """The table that `load_digits` reads: 64 gray levels and the class of each image, (n, 65) float.
+
+    Importing scikit-learn takes more than a second, longer than training on its digits, so its file is read directly.
+    """
+    package = importlib.util.find_spec("sklearn")
+    if package is None or not package.submodule_search_locations:
+        raise ModuleNotFoundError("data=digits reads a file of scikit-learn: pip install scikit-learn")
+    path = Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return np.loadtxt(file, delimiter=",")

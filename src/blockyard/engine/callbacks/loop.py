@@ -85,7 +85,10 @@ class LoopCallback(pl.Callback):
         state = self.state
         state.step = state.start_step = trainer.global_step
         self._batches = state.step * self.intervals.micro_batches
-        module.start_step(state.step, trainer.optimizers[0])
+        if state.step and self.beside:
+            module.step.number = state.step  # a callback's schedule set the rate, which the checkpoint restored
+        else:
+            module.start_step(state.step, trainer.optimizers[0])
         self._strategy = trainer.strategy if trainer.world_size > 1 else None
         self.interrupts.install()
         loop = trainer.fit_loop.epoch_loop
