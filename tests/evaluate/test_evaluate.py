@@ -62,7 +62,7 @@ def test_other_data_is_said(image: RunFolder, tmp_path: Path, caplog: pytest.Log
     summary["data"]["fingerprint"] = "0" * 64
     atomic_files.write_json(copied.path / "summary.json", summary)
     evaluate(copied.path)
-    assert "the data is not what the run was trained on" in caplog.text
+    assert "the data differs from what the run was trained on" in caplog.text
 
 
 def test_a_text_that_changed_is_read_with_the_runs_vocabulary_and_said(
@@ -76,14 +76,14 @@ def test_a_text_that_changed_is_read_with_the_runs_vocabulary_and_said(
     assert "the data is not" not in caplog.text
     (tmp_path / "book.txt").write_text("ABC def ghi jkl. " * 400)
     assert evaluate(made.path) != before
-    assert "the data is not what the run was trained on" in caplog.text
+    assert "the data differs from what the run was trained on" in caplog.text
     (tmp_path / "book.txt").unlink()
     with pytest.raises(UserError, match=r"book\.txt"):
         evaluate(made.path)
 
 
 def test_bad_words_are_refused(image: RunFolder, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="split='tests': takes one of test, validation, train"):
+    with pytest.raises(UserError, match="split='tests': expected one of test, validation, train"):
         evaluate(image.path, split="tests")
     with pytest.raises(UserError, match="no runs under"):
         evaluate("last", outputs=tmp_path)

@@ -20,7 +20,7 @@ from blockyard.data._text import Lines, Windows
 from blockyard.errors import UserError
 from blockyard.evaluate.api import evaluate_longer
 from blockyard.evaluate.extrapolation_files import picture, table
-from blockyard.evaluate.length_extrapolation import Curve, extrapolate, stretched
+from blockyard.evaluate.length_extrapolation import Curve, extrapolate, scaled_positions
 from blockyard.objective.next_token import NextToken
 from blockyard.position.bias_table import BiasTable
 from blockyard.runs.folder import RunFolder
@@ -91,7 +91,7 @@ BOUNDED = [name for name in choices("position") if node("position", name)[0].bou
 def test_bounded_schemes_are_refused_with_a_word(position: str) -> None:
     found = curve(tiny(causal=True, position=position), 2)
     name = node("position", position)[0].__name__
-    assert found.refused()["test@2x"].startswith(f"position {name} knows 6 places, the row has 12")
+    assert found.refused()["test@2x"].startswith(f"position {name} has 6 positions, the sequence 12")
     assert set(found.metrics()) == {
         f"test/{metric}@1x" for metric in ("loss", "accuracy", "perplexity", "bits_per_byte")
     }
@@ -118,7 +118,7 @@ def test_stretched_rows_stay_causal(position: str, options: dict[str, str]) -> N
     """The factor is the evaluation's, not the row's: a first token does not know how long its row will be."""
     model = tiny(causal=True, position=position, options={"position": options}, sizes={"heads": 2})
     before = model(symbols(1, LENGTH))
-    with stretched(model, 2) as how:
+    with scaled_positions(model, 2) as how:
         assert how == "positions 2 times closer"
         causality(model, 2 * LENGTH)
         cached_decoding(model, 2 * LENGTH)
@@ -136,7 +136,7 @@ def test_learned_is_interpolated_to_longer_causal_rows(factor: int) -> None:
     model = tiny(causal=True, position="learned", options={"position": {"beyond": "interpolate"}})
     size = factor * LENGTH
     wanted = F.interpolate(model.position.table.T[None], size=size, mode="linear", align_corners=False)[0].T
-    with stretched(model, factor):
+    with scaled_positions(model, factor):
         steps = model.steps(symbols(1, size))
         assert_close(steps["placed"] - steps["embedded"], wanted[None])
         with pytest.raises(ValueError, match=f"the row has {size + 1}"):
@@ -146,7 +146,7 @@ def test_learned_is_interpolated_to_longer_causal_rows(factor: int) -> None:
 def test_what_cannot_be_longer_is_refused() -> None:
     lines = Lines(symbols(1, 60)[0].int(), torch.full((10,), 6), LENGTH - 1, 1.0)
     model = tiny(causal=True, position="alibi")
-    assert curve(model, 2, split=lines).refused() == {"test@2x": "this data has no longer rows"}
+    assert curve(model, 2, split=lines).refused() == {"test@2x": "this data has no longer sequences"}
     few = curve(model, 2, 8, split=text(6 * 3 + 1))
     assert few.refused() == {"test@8x": "the test part has 3 rows of 6 tokens, too few for one of this length"}
     assert few.asked == 2 * LENGTH
@@ -154,7 +154,8 @@ def test_what_cannot_be_longer_is_refused() -> None:
     for mixer in fixed:
         if 1 in traits(mixer).axes:
             assert (
-                "takes rows of one length only" in curve(tiny(causal=True, token_mixer=mixer), 2).refused()["test@2x"]
+                "takes sequences of one length only"
+                in curve(tiny(causal=True, token_mixer=mixer), 2).refused()["test@2x"]
             )
 
 
@@ -190,7 +191,7 @@ def test_tasks_are_drawn_anew_at_every_length(data: str, objective: str, head: s
     with torch.no_grad():
         wanted = plan.objective.loss(model(**long.arguments()), long.target).item()
     assert found.metrics()["test/loss@4x"] == pytest.approx(wanted, rel=1e-5)
-    assert "24 rows of the test part at every length, drawn anew" in table(found.plain())
+    assert "24 sequences of the test split at every length, drawn anew" in table(found.plain())
     ElementTree.fromstring(picture(found.plain()))
     asked = [False] * 3 + [True] if data in ("copy", "long_agreement") else [True] * 4
     assert [place is not None for place in found.lengths[1].places] == (asked if objective == "answer" else [])
@@ -218,7 +219,7 @@ def test_a_scheme_that_looks_both_ways_reads_what_it_is_to_do_beyond_its_table()
 
 def test_a_scheme_says_itself_how_longer_rows_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     (plain,) = curve(tiny(causal=True, position="bias_table"), 2).refused().values()
-    assert plain.endswith(f"knows {LENGTH} places, the row has {2 * LENGTH}")
+    assert plain.endswith(f"has {LENGTH} positions, the sequence {2 * LENGTH}")
     monkeypatch.setattr(BiasTable, "length_advice", "position.more=true helps")
     (advised,) = curve(tiny(causal=True, position="bias_table"), 2).refused().values()
     assert advised == f"{plain}; position.more=true helps"
@@ -226,7 +227,7 @@ def test_a_scheme_says_itself_how_longer_rows_are_read(monkeypatch: pytest.Monke
 
 def test_pictures_and_tables_of_refused_lengths() -> None:
     found = curve(tiny(causal=True, position="learned"), 2, 4).plain()
-    assert "refused: position Learned knows 6 places" in table(found)
+    assert "refused: position Learned has 6 positions" in table(found)
     assert "position.beyond=interpolate" in table(found)
     drawn = ElementTree.fromstring(picture(found))
     assert [node.text for node in drawn.iter() if node.text == "refused"] == ["refused"] * 2
@@ -265,8 +266,8 @@ def test_eval_gives_the_same_figures(made: RunFolder, capsys: pytest.CaptureFixt
     assert found.metrics() == {name: value for name, value in recorded.items() if "@" in name and "test/" in name}
     assert eval_verb([f"run={made.path}", "extrapolate=[2]", "split=validation"]) == 0
     out = capsys.readouterr().out
-    assert out.splitlines()[0].split()[:3] == ["rows", "tokens", "loss"]
-    assert "of the val part at every length" in out
+    assert out.splitlines()[0].split()[:3] == ["length", "tokens", "loss"]
+    assert "of the val split at every length" in out
 
 
 def test_curves_of_changed_positions_lie_beside_the_runs_own(made: RunFolder) -> None:
@@ -289,7 +290,7 @@ def test_eval_reads_positions_otherwise(made: RunFolder) -> None:
 
 def test_bad_words_are_refused(made: RunFolder) -> None:
     for word in ("extrapolate=[1]", "extrapolate=2;4", "extrapolate="):
-        with pytest.raises(UserError, match=r"takes .*whole numbers from 2"):
+        with pytest.raises(UserError, match=r"extrapolate=.*whole numbers from 2"):
             eval_verb([f"run={made.path}", word])
     with pytest.raises(UserError, match=r"position\.scaling=yarn: eval takes"):
         eval_verb([f"run={made.path}", "position.scaling=yarn"])
@@ -297,7 +298,7 @@ def test_bad_words_are_refused(made: RunFolder) -> None:
 
 def test_models_that_are_no_decoders_are_refused_before_they_run() -> None:
     issues = check(compose(["experiment=vit_digits", "trainer.extrapolate=[2]"]))
-    assert ["judges a decoder at longer rows" in str(issue) for issue in issues] == [True]
+    assert ["evaluates a decoder on longer sequences" in str(issue) for issue in issues] == [True]
     issues = check(compose(["experiment=gpt_code", "data.sample=line", "trainer.extrapolate=[2]"]))
     assert any("data.sample=window" in str(issue) for issue in issues)
     issues = check(compose(["experiment=recall", "model=encoder", "trainer.extrapolate=[2]"]))

@@ -1,7 +1,7 @@
-"""`blockyard eval`: a run's figures on one split, computed again from its checkpoint.
+"""`blockyard eval`: a run's metrics on one split, computed again from its checkpoint.
 
-The same pass over the data as at the end of training (`engine.evaluation`), in the precision and
-on the kind of device recorded there, so that on the same machine the figures are equal.
+The same pass over the data as at the end of training (`evaluate.loop`), in the precision and on the kind of device
+recorded there, so that on the same machine the values are equal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from blockyard.evaluate.length_extrapolation import Curve
     from blockyard.runs.load import Loaded
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 log = logging.getLogger("blockyard")
 
@@ -42,17 +42,17 @@ def evaluate(
     """The metrics of a run's objective on a split, named as in its metrics.csv: `test/accuracy`.
 
     run: a path, a name, an id or the beginning of one, or `last`; which: "best", "last" or "previous"
-    Raises UserError where the run, its checkpoint or its data are not there.
+    Raises UserError where the run, its checkpoint or its data are missing.
     """
     from blockyard.evaluate.loop import evaluate as measure
 
-    _known(split)
+    _check_split(split)
     loaded = load(run, which=which, outputs=outputs, allow=allow)
 
-    def figures(model: nn.Module, rows: Split, settings: dict[str, Any]) -> dict[str, float]:
-        return measure(model, rows, loaded.objective, **settings)
+    def metrics(model: nn.Module, samples: Split, settings: dict[str, Any]) -> dict[str, float]:
+        return measure(model, samples, loaded.objective, **settings)
 
-    return {f"{_PART[split]}/{name}": value for name, value in _judged(loaded, split, figures).items()}
+    return {f"{_PART[split]}/{name}": value for name, value in _as_recorded(loaded, split, metrics).items()}
 
 
 def evaluate_longer(
@@ -65,43 +65,43 @@ def evaluate_longer(
     allow: tuple[str, ...] | list[str] = (),
     position: dict[str, Any] | None = None,
 ) -> tuple[Curve, Loaded]:
-    """A decoder's metrics in rows 1 and `factors` times as long as those of training.
+    """A decoder's metrics on sequences 1 and `factors` times as long as those of training.
 
     position: options of its position scheme to change for this evaluation, such as {"scaling": "yarn"}
-    Raises UserError as `evaluate` does, for a run that is no decoder, data without longer rows, and for options
-    that do not fit.
+    Raises UserError as `evaluate` does, for a run that is not a decoder, data without longer sequences, and for
+    invalid options.
     """
     from blockyard.evaluate.length_extrapolation import extrapolate
 
-    _known(split)
+    _check_split(split)
     if not factors or any(factor < 2 for factor in factors):
-        raise UserError(f"extrapolate={list(factors)}: takes whole numbers from 2, such as extrapolate=[2,4,8]")
+        raise UserError(f"extrapolate={list(factors)}: expected whole numbers from 2, such as extrapolate=[2,4,8]")
     loaded = load(run, which=which, outputs=outputs, allow=allow, position=position or {})
     if not loaded.model.ctx.causal:
-        raise UserError(f"{loaded.folder.name} is no decoder; extrapolate needs model=decoder")
+        raise UserError(f"{loaded.folder.name} is not a decoder; extrapolate needs model=decoder")
     if not loaded.data.spec.resizable:
         raise UserError(
-            f"{loaded.folder.name}: {type(loaded.data).__name__} has no longer rows; extrapolate needs running text "
-            "(data.sample=window) or a task that is made"
+            f"{loaded.folder.name}: {type(loaded.data).__name__} has no longer sequences; extrapolate needs running "
+            "text (data.sample=window) or a generated task"
         )
 
-    def curve(model: nn.Module, rows: Split, settings: dict[str, Any]) -> Curve:
-        return extrapolate(model, rows, loaded.objective, factors, part=_PART[split], **settings)
+    def curve(model: nn.Module, samples: Split, settings: dict[str, Any]) -> Curve:
+        return extrapolate(model, samples, loaded.objective, factors, part=_PART[split], **settings)
 
-    return _judged(loaded, split, curve), loaded
+    return _as_recorded(loaded, split, curve), loaded
 
 
-def _known(split: str) -> None:
+def _check_split(split: str) -> None:
     if split not in SPLITS:
-        raise UserError(f"split={split!r}: takes one of {', '.join(SPLITS)}")
+        raise UserError(f"split={split!r}: expected one of {', '.join(SPLITS)}")
 
 
-def _judged(loaded: Loaded, split: str, judge: Callable[[nn.Module, Split, dict[str, Any]], Found]) -> Found:
-    """What `judge` says of the model on a split, under the conditions that the run recorded of itself."""
+def _as_recorded(loaded: Loaded, split: str, function: Callable[[nn.Module, Split, dict[str, Any]], Result]) -> Result:
+    """Call `function` with the model, a split and the settings that the run recorded."""
     missing = loaded.data.missing()
     if missing:
         raise UserError(missing)
-    # An unfinished run has no summary, but what was decided for it is in run.json.
+    # An unfinished run has no summary, but its precision and threads are in run.json.
     facts = loaded.folder.facts()
     summary = {key: facts[key] for key in ("precision", "data") if key in facts} | loaded.folder.summary()
     if "threads" not in summary and isinstance(facts.get("threads"), dict):
@@ -119,16 +119,16 @@ def _judged(loaded: Loaded, split: str, judge: Callable[[nn.Module, Split, dict[
             "precision": _precision(summary, options.precision),
             "limit": getattr(options, _LIMIT[split]) if split in _LIMIT else None,
         }
-        return judge(loaded.model.to(device), getattr(splits, split), settings)
+        return function(loaded.model.to(device), getattr(splits, split), settings)
     finally:
         _use_threads(threads)
 
 
-def _precision(summary: dict[str, Any], asked: str | int) -> str:
+def _precision(summary: dict[str, Any], configured: str | int) -> str:
     recorded = summary.get("precision")
     if isinstance(recorded, dict) and recorded.get("precision"):
         return str(recorded["precision"])
-    return "32" if asked == "auto" else str(asked)
+    return "32" if configured == "auto" else str(configured)
 
 
 def _device(summary: dict[str, Any], accelerator: str) -> str:
@@ -139,12 +139,12 @@ def _device(summary: dict[str, Any], accelerator: str) -> str:
     if wants_gpu and torch.cuda.is_available():
         return "cuda"
     if recorded and recorded != "cpu":
-        log.warning("the run was on %s, this is the CPU: figures may differ in the last digits", recorded)
+        log.warning("the run was on %s, this is the CPU: values may differ in the last digits", recorded)
     return "cpu"
 
 
 def _use_threads(wanted: int | None) -> int:
-    """Sums are ordered by the number of threads: take the run's, and give back what was set."""
+    """Set the run's number of threads, on which the order of additions depends; return the number before."""
     import torch
 
     before = torch.get_num_threads()
@@ -156,4 +156,4 @@ def _use_threads(wanted: int | None) -> int:
 def _same_data(fingerprint: str, summary: dict[str, Any]) -> None:
     recorded = (summary.get("data") or {}).get("fingerprint")
     if recorded and recorded != fingerprint:
-        log.warning("the data is not what the run was trained on (%s, now %s)", recorded[:12], fingerprint[:12])
+        log.warning("the data differs from what the run was trained on (%s, now %s)", recorded[:12], fingerprint[:12])

@@ -1,4 +1,4 @@
-"""What a trained decoder costs to write with: one row, token after token, from its cache."""
+"""The cost of decoding: one sequence, token by token, from the cache."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _TIMES = 3
 
 
 def decoding(model: nn.Module) -> dict[str, float | None]:
-    """Tokens per second of greedy decoding from one symbol, and what its cache takes, by their names.
+    """Tokens per second of greedy decoding from one token, and the size of the cache.
 
-    The rate is the median of three rows of at most 64 tokens. `cache_bytes_per_token` is what each token adds,
-    0 for a state that stays as large as it is; `cache_bytes` is what one such row keeps in the end. None for all
-    where the model does not decode from a cache: an encoder, a mixer without one, a model that is not blockyard's.
+    The rate is the median over three sequences of at most 64 tokens. `cache_bytes_per_token` is what each token adds,
+    0 for a state of constant size; `cache_bytes` is the cache of a whole sequence. All are None where the model does
+    not decode from a cache: an encoder, a mixer without one, a model that is not blockyard's.
     """
-    rows = _rows(model) if _has_cache(model) else []
+    runs = _measure(model) if _has_cache(model) else []
     return {
-        "decode_tokens_per_second": statistics.median(row.tokens_per_second for row in rows) if rows else None,
-        "cache_bytes_per_token": rows[0].cache_bytes_per_token if rows else None,
-        "cache_bytes": rows[0].cache_bytes if rows else None,
+        "decode_tokens_per_second": statistics.median(run.tokens_per_second for run in runs) if runs else None,
+        "cache_bytes_per_token": runs[0].cache_bytes_per_token if runs else None,
+        "cache_bytes": runs[0].cache_bytes if runs else None,
     }
 
 
@@ -39,28 +39,28 @@ def _has_cache(model: nn.Module) -> bool:
         return False
     try:
         model.init_cache(1)
-    except ValueError:  # how a mixer says that it has none
+    except ValueError:  # a mixer without a cache
         return False
     return True
 
 
-def _rows(model: nn.Module) -> list[Stats]:
+def _measure(model: nn.Module) -> list[Stats]:
     tokens = min(_TOKENS, model.ctx.tokens.max_len - 1)
     training = model.training
     try:
         with undisturbed(), torch.inference_mode():
             model.eval()
-            return [_row(model, tokens) for _ in range(_TIMES + 1)][1:]  # the first warms up
+            return [_decode(model, tokens) for _ in range(_TIMES + 1)][1:]  # the first warms up
     finally:
         model.train(training)
 
 
-def _row(model: nn.Module, tokens: int) -> Stats:
+def _decode(model: nn.Module, tokens: int) -> Stats:
     stats, memory = Stats(), None
     if model.ctx.data.source is not None:
         device = next(model.parameters()).device
         memory = model.encode(torch.zeros((1, *model.ctx.data.source), dtype=torch.long, device=device))
-    # Not the chooser of `generate`, which refuses scores that are no numbers: here they are only timed.
+    # `generate` refuses scores that are not finite; here only the time counts.
     choose = [lambda scores: int(scores.argmax())]
     for _ in decode_batch(model, [[0]], choose, max_tokens=tokens, cache=True, stats=stats, memory=memory):
         pass

@@ -1,7 +1,7 @@
-"""One pass over a split without training: the only code that measures quality.
+"""One pass over a split without training: the only code that computes metrics.
 
-Training calls it for validation, and at the end for the test; `blockyard eval` calls it too, so
-that both give the same figures.
+Training calls it for validation, and at the end for the test; `blockyard eval` calls it too, so that both give the
+same values.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def evaluate(
 
     model: forward(inputs, lengths, segment) -> prediction; left in the mode it was in
     limit: batches to look at, or None for all
-    rank, world: this process and how many share the work; all must call, all get the same answer
-    halt: called before each batch; may raise to give up
+    rank, world: this process and the number that share the work; all must call, all get the same result
+    halt: called before each batch; raises to interrupt the evaluation
     """
     device = torch.device(device)
     metrics = {name: metric.to(device) for name, metric in objective.metrics(split).items()}
@@ -51,7 +51,7 @@ def evaluate(
                 if halt is not None:
                     halt()
                 order = eval_indices(step, num_samples=len(split), batch_size=batch_size, rank=rank, world=world)
-                # No key: what is drawn for a sample is the same at every evaluation, and in batches of any size.
+                # No key: random numbers of a sample are the same at every evaluation, and in batches of any size.
                 batch = objective.prepare(take(split, order, None).to(device, non_blocking=True), None)
                 prediction = model(**batch.arguments())
                 for metric in metrics.values():

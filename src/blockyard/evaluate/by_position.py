@@ -1,0 +1,65 @@
+"""A metric at the first, second, ... part of a sequence as well as over all of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import Batch, DataSpec, Objective, Split, TokenSpec
+
+
+class ByPosition(Objective):
+    """Wraps an objective and computes one of its metrics over each of `parts` parts of a sequence too.
+
+    It evaluates and never trains. names: of the metrics that were added
+    """
+
+    def __init__(self, inner: Objective, metric: str, context: int, parts: int) -> None:
+        self.inner, self.metric, self.context = inner, metric, context
+        self.names = [f"{metric} {number}" for number in range(parts)]
+
+    def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
+        """V of the inner objective."""
+        return self.inner.outputs(data, tokens)
+
+    def prepare(self, batch: Batch, key: int | None = None) -> Batch:
+        """The batch of the inner objective."""
+        return self.inner.prepare(batch, key)
+
+    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """The loss of the inner objective."""
+        return self.inner.loss(prediction, target)
+
+    def best(self) -> tuple[str, str]:
+        """The metric that selects weights, and its direction, of the inner objective."""
+        return self.inner.best()
+
+    def metrics(self, split: Split | None = None) -> dict[str, Any]:
+        """Those of the inner objective, and one for each part: tokens [part * context, (part + 1) * context)."""
+        metrics: dict[str, Any] = dict(self.inner.metrics(split))
+        for number, name in enumerate(self.names):
+            start = number * self.context
+            metrics[name] = _Slice(self.inner.metrics(split)[self.metric], slice(start, start + self.context))
+        return metrics
+
+
+class _Slice:
+    """A metric that sees the tokens of a slice only."""
+
+    sync_on_compute = False
+
+    def __init__(self, metric: Any, tokens: slice) -> None:
+        self.metric, self.tokens = metric, tokens
+
+    def to(self, device: torch.device) -> _Slice:
+        self.metric = self.metric.to(device)
+        return self
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        self.metric.update(prediction[:, self.tokens], target[:, self.tokens])
+
+    def compute(self) -> Tensor:
+        self.metric.sync_on_compute = False
+        return self.metric.compute()
