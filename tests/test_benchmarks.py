@@ -58,3 +58,28 @@ def test_warm_workers_are_measured(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     said = capsys.readouterr().out
     assert "| warm workers |" in said
     assert float(said.split("ratio")[1]) > 0
+
+
+@pytest.mark.full
+def test_the_start_up_is_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import startup
+
+    startup.main(["--rounds", "1"])
+    table = capsys.readouterr().out
+    assert all(f"| {name} |" in table for name in startup.BOUNDS)
+
+
+def test_threads_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import torch
+
+    import threads
+
+    before = torch.get_num_threads()
+    try:
+        flops, seconds = threads.measure(threads.SIZES["ViT 32x1, batch 16"], 2, (1, 2))
+    finally:
+        torch.set_num_threads(before)
+    assert 1e6 < flops < 1e8
+    assert all(0 < each < 60 for each in seconds)

@@ -67,11 +67,13 @@ def test_figures_are_means_over_the_same_text(position: str) -> None:
     model = tiny(causal=True, position=position)
     found = curve(model, 2, 4)
     assert [each.factor for each in found.lengths] == [1, 2, 4]
-    assert found.asked == 96
+    assert found.tokens == 96
     for each in found.lengths:
         costs = nats(model, each.factor)
         assert each.metrics["loss"] == pytest.approx(costs.mean().item(), rel=1e-5)
-        assert each.places == pytest.approx(costs.unflatten(1, (each.factor, LENGTH)).mean((0, 2)).tolist(), rel=1e-5)
+        assert each.by_position == pytest.approx(
+            costs.unflatten(1, (each.factor, LENGTH)).mean((0, 2)).tolist(), rel=1e-5
+        )
         assert each.tokens == LENGTH * each.factor
     assert found.metrics()["test/loss@2x"] == found.lengths[1].metrics["loss"]
     assert set(found.metrics()) >= {"test/loss@1x", "test/perplexity@4x", "test/accuracy@4x"}
@@ -80,7 +82,7 @@ def test_figures_are_means_over_the_same_text(position: str) -> None:
 
 def test_a_limit_keeps_the_text_the_same() -> None:
     found = curve(tiny(causal=True, position="alibi"), 2, 4, limit=2)
-    assert found.asked == 8 * LENGTH
+    assert found.tokens == 8 * LENGTH
     assert not found.refused()
 
 
@@ -104,7 +106,7 @@ UNBOUNDED = [name for name in choices("position") if name not in BOUNDED]
 def test_every_other_scheme_reads_longer_rows(position: str) -> None:
     found = curve(tiny(causal=True, position=position), 2, 8)
     assert not found.refused()
-    assert all(torch.isfinite(torch.tensor(each.places)).all() for each in found.lengths)
+    assert all(torch.isfinite(torch.tensor(each.by_position)).all() for each in found.lengths)
 
 
 STRETCHING = [
@@ -148,8 +150,8 @@ def test_what_cannot_be_longer_is_refused() -> None:
     model = tiny(causal=True, position="alibi")
     assert curve(model, 2, split=lines).refused() == {"test@2x": "this data has no longer sequences"}
     few = curve(model, 2, 8, split=text(6 * 3 + 1))
-    assert few.refused() == {"test@8x": "the test part has 3 rows of 6 tokens, too few for one of this length"}
-    assert few.asked == 2 * LENGTH
+    assert few.refused() == {"test@8x": "the test split has 3 sequences of 6 tokens, too few for one of this length"}
+    assert few.tokens == 2 * LENGTH
     fixed = [m for m in choices("token_mixer") if not (t := traits(m)).any_length and t.causal]
     for mixer in fixed:
         if 1 in traits(mixer).axes:
@@ -187,14 +189,14 @@ def test_tasks_are_drawn_anew_at_every_length(data: str, objective: str, head: s
         assert long.lengths.max() <= 128
     model = plan.model(0).eval()
     found = extrapolate(model, split, plan.objective, (4,), part="test", batch_size=8)
-    assert (found.rows, found.redrawn, found.refused()) == (24, True, {})
+    assert (found.sequences, found.redrawn, found.refused()) == (24, True, {})
     with torch.no_grad():
         wanted = plan.objective.loss(model(**long.arguments()), long.target).item()
     assert found.metrics()["test/loss@4x"] == pytest.approx(wanted, rel=1e-5)
     assert "24 sequences of the test split at every length, drawn anew" in table(found.plain())
     ElementTree.fromstring(picture(found.plain()))
     asked = [False] * 3 + [True] if data in ("copy", "long_agreement") else [True] * 4
-    assert [place is not None for place in found.lengths[1].places] == (asked if objective == "answer" else [])
+    assert [place is not None for place in found.lengths[1].by_position] == (asked if objective == "answer" else [])
 
 
 def test_planted_overlap_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,15 +32,15 @@ class Length:
     """The result at one length.
 
     factor: over the length of training; tokens: of a sequence
-    metrics: means over all targets; places: the metric that selects weights, over the first, second, ... part of a
-        sequence as long as one of training, None where a part has no target; empty for one target a sequence
+    metrics: means over all targets; by_position: the metric that selects weights, over the first, second, ... part of
+        a sequence as long as one of training, None where a part has no target; empty for one target a sequence
     how: whether the position scheme scales positions at this length; refused: why there are no values
     """
 
     factor: int
     tokens: int
     metrics: dict[str, float] = field(default_factory=dict)
-    places: list[float | None] = field(default_factory=list)
+    by_position: list[float | None] = field(default_factory=list)
     how: str = "as in training"
     refused: str | None = None
 
@@ -49,15 +49,15 @@ class Length:
 class Curve:
     """The results at all lengths on one split.
 
-    rows: sequences of training's length; asked: tokens in them; redrawn: whether every length has as many sequences,
+    sequences: of training's length; tokens: in them; redrawn: whether every length has as many sequences,
         drawn anew, rather than the same tokens in fewer
     """
 
     part: str  # "test", "val", "train"
-    metric: str  # the one that `places` are about
+    metric: str  # of `by_position`
     context: int
-    rows: int
-    asked: int
+    sequences: int
+    tokens: int
     redrawn: bool
     lengths: list[Length]
 
@@ -75,7 +75,11 @@ class Curve:
 
     def plain(self) -> dict[str, Any]:
         """The curve as plain data, as it is saved."""
-        return asdict(self)
+        content = asdict(self)
+        content["rows"], content["asked"] = content.pop("sequences"), content.pop("tokens")
+        for length in content["lengths"]:
+            length["places"] = length.pop("by_position")
+        return content
 
 
 def extrapolate(
@@ -98,13 +102,13 @@ def extrapolate(
     context, metric = model.ctx.tokens.max_len, objective.best()[0]
     redrawn = isinstance(split, Resizable) and split.redrawn
     refused = {factor: why for factor in sorted({*factors}) if (why := _refusal(model, split, factor))}
-    rows = len(split) if limit is None else min(len(split), limit * batch_size)
+    count = len(split) if limit is None else min(len(split), limit * batch_size)
     usable = [factor for factor in sorted({1, *factors}) if factor not in refused]
     if not redrawn:
-        while math.lcm(*usable) > rows:
-            why = f"the {part} split has {rows} sequences of {context} tokens, too few for one of this length"
+        while math.lcm(*usable) > count:
+            why = f"the {part} split has {count} sequences of {context} tokens, too few for one of this length"
             refused[usable.pop()] = why
-        rows -= rows % math.lcm(*usable)
+        count -= count % math.lcm(*usable)
     lengths = []
     for factor in sorted({1, *factors}):
         tokens = context * factor
@@ -116,7 +120,7 @@ def extrapolate(
             with scaled_positions(model, factor) as how:
                 metrics = evaluate(
                     model,
-                    split.at_length(rows, factor) if isinstance(split, Resizable) else split,
+                    split.at_length(count, factor) if isinstance(split, Resizable) else split,
                     by_position,
                     batch_size=max(1, batch_size // factor),
                     device=device,
@@ -131,7 +135,7 @@ def extrapolate(
             continue
         parts = [None if math.isnan(value := metrics.pop(name)) else value for name in by_position.names]
         lengths.append(Length(factor, tokens, metrics, parts, how))
-    return Curve(part, metric, context, rows, rows * context, redrawn, lengths)
+    return Curve(part, metric, context, count, count * context, redrawn, lengths)
 
 
 def _refusal(model: nn.Module, split: Split, factor: int) -> str | None:
