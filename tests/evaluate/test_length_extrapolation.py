@@ -93,7 +93,7 @@ BOUNDED = [name for name in choices("position") if node("position", name)[0].bou
 def test_bounded_schemes_are_refused_with_a_word(position: str) -> None:
     found = curve(tiny(causal=True, position=position), 2)
     name = node("position", position)[0].__name__
-    assert found.refused()["test@2x"].startswith(f"position {name} has 6 positions, the sequence 12")
+    assert found.refused()["test@2x"].startswith(f"position {name} knows 6 positions and the sequence has 12")
     assert set(found.metrics()) == {
         f"test/{metric}@1x" for metric in ("loss", "accuracy", "perplexity", "bits_per_byte")
     }
@@ -141,7 +141,7 @@ def test_learned_is_interpolated_to_longer_causal_rows(factor: int) -> None:
     with scaled_positions(model, factor):
         steps = model.steps(symbols(1, size))
         assert_close(steps["placed"] - steps["embedded"], wanted[None])
-        with pytest.raises(ValueError, match=f"the row has {size + 1}"):
+        with pytest.raises(ValueError, match=f"the sequence has {size + 1}"):
             model(symbols(1, size + 1))
 
 
@@ -221,7 +221,7 @@ def test_a_scheme_that_looks_both_ways_reads_what_it_is_to_do_beyond_its_table()
 
 def test_a_scheme_says_itself_how_longer_rows_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     (plain,) = curve(tiny(causal=True, position="bias_table"), 2).refused().values()
-    assert plain.endswith(f"has {LENGTH} positions, the sequence {2 * LENGTH}")
+    assert plain.endswith(f"knows {LENGTH} positions and the sequence has {2 * LENGTH}")
     monkeypatch.setattr(BiasTable, "length_advice", "position.more=true helps")
     (advised,) = curve(tiny(causal=True, position="bias_table"), 2).refused().values()
     assert advised == f"{plain}; position.more=true helps"
@@ -229,7 +229,7 @@ def test_a_scheme_says_itself_how_longer_rows_are_read(monkeypatch: pytest.Monke
 
 def test_pictures_and_tables_of_refused_lengths() -> None:
     found = curve(tiny(causal=True, position="learned"), 2, 4).plain()
-    assert "refused: position Learned has 6 positions" in table(found)
+    assert "refused: position Learned knows 6 positions" in table(found)
     assert "position.beyond=interpolate" in table(found)
     drawn = ElementTree.fromstring(picture(found))
     assert [node.text for node in drawn.iter() if node.text == "refused"] == ["refused"] * 2

@@ -149,7 +149,7 @@ def _refusal(model: nn.Module, split: Split, factor: int) -> str | None:
         if isinstance(module, Position) and module.bounded and not module.scales_length:
             limit = model.ctx.tokens.max_len
             advice = f"; {module.length_advice}" if module.length_advice else ""
-            return f"position {name} has {limit} positions, the sequence {factor * limit}{advice}"
+            return f"position {name} knows {limit} positions and the sequence has {factor * limit}{advice}"
     return None
 
 
