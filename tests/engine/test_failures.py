@@ -150,7 +150,7 @@ def test_a_signal_before_the_first_step_is_interrupted(tmp_path: Path) -> None:
         def struck(*_: Any, **__: Any) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
-        prepare_module._record = struck
+        prepare_module.record = struck
         return train(folder(tmp_path))
 
     assert forked(work) == 143

@@ -13,7 +13,7 @@ from torch import nn
 
 from blockyard.config import build
 from blockyard.contracts import Batch
-from blockyard.engine import cost_card, loader, setup, threads
+from blockyard.engine import cost_card, loader, setup_model, threads
 from blockyard.engine.callbacks.base import RunState
 from blockyard.engine.callbacks.progress import Progress
 from blockyard.engine.loader import BatchDataset, Layout, training_loader
@@ -189,14 +189,14 @@ def test_auto_precision_is_fp32_on_a_cpu_and_recorded(tmp_path: Path) -> None:
 
 def test_a_gpu_takes_bf16(still: RunFolder, tmp_path: Path) -> None:
     with folder(tmp_path, "trainer.precision=auto") as fresh:
-        assert setup._precision(fresh, TrainerPlan(), torch.device("cuda"))["precision"] == "bf16-mixed"
+        assert setup_model._precision(fresh, TrainerPlan(), torch.device("cuda"))["precision"] == "bf16-mixed"
 
 
 def test_a_run_keeps_the_precision_it_began_with(tmp_path: Path) -> None:
     with folder(tmp_path, "trainer.precision=auto") as made:
         earlier = {"asked": "auto", "precision": "bf16-mixed", "why": "timed on this CPU"}
         made.add_facts({"precision": earlier})
-        assert setup._precision(made, TrainerPlan(), torch.device("cpu")) == earlier
+        assert setup_model._precision(made, TrainerPlan(), torch.device("cpu")) == earlier
 
 
 @pytest.mark.parametrize(

@@ -3,84 +3,35 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
-from torch import nn
 from torch.utils.data import DataLoader
 
-from blockyard.atomic_files import write_json
 from blockyard.config import build
 from blockyard.config.lightning import refusal
-from blockyard.contracts import Batch, DataSpec, Splits
-from blockyard.engine import cost_card
+from blockyard.contracts import Batch
 from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.engine.callbacks.checkpoint import Checkpoint
 from blockyard.engine.callbacks.kernels import KernelRecord
 from blockyard.engine.callbacks.loop import Intervals, LoopCallback
 from blockyard.engine.evaluator import Evaluator
 from blockyard.engine.job import Job
-from blockyard.engine.loader import BatchDataset, Layout, training_loader
+from blockyard.engine.loader import Layout, training_loader
 from blockyard.engine.module import Learner, Settings
-from blockyard.engine.summary import sizes
+from blockyard.engine.setup_data import Data, Run, load_data
+from blockyard.engine.setup_model import Model, build_model
+from blockyard.engine.setup_record import find_checkpoint, record
 from blockyard.engine.system.interrupts import Interrupts
-from blockyard.engine.threads import thread_count
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
-from blockyard.runs.checkpoint import newest_good, verify
-from blockyard.runs.folder import TOKENIZER, RunFolder
-from blockyard.runs.lock import holder
-from blockyard.runs.rank import local_rank_of, rank_of
+from blockyard.runs.folder import RunFolder
 
 log = logging.getLogger("blockyard")
 
-_PATIENCE = 600.0  # seconds other processes wait for the main one to prepare the run
-
 Log = Callable[[int, dict[str, float]], None]  # of the metrics of a step
-
-
-@dataclass(frozen=True)
-class _Run:
-    """What is to be run: a folder, its components and its trainer options."""
-
-    folder: RunFolder
-    components: build.Components
-    options: TrainerPlan
-
-
-@dataclass(frozen=True)
-class _Run:
-    """What is to be run."""
-
-    folder: RunFolder
-    components: build.Components
-    options: TrainerPlan
-
-
-@dataclass(frozen=True)
-class _Data:
-    """The splits, and this process's share of them."""
-
-    splits: Splits
-    layout: Layout
-    dataset: BatchDataset
-    rank: int
-    device: torch.device
-
-
-@dataclass(frozen=True)
-class _Model:
-    """A model, and the precision that was decided for it; the number of threads is set."""
-
-    model: nn.Module
-    precision: dict[str, Any]
-    threads: dict[str, Any]
 
 
 def prepare(
@@ -97,13 +48,13 @@ def prepare(
     callbacks: besides those of the config
     """
     components = build.Components(folder.config)
-    run = _Run(folder, components, components.node("trainer"))
+    run = Run(folder, components, components.node("trainer"))
     ours, beside = split_callbacks(components.node("callbacks"))
-    data = _load_data(run)
-    model = _build_model(run, data)
-    path, step = _find_checkpoint(folder, data.rank, resume)
+    data = load_data(run)
+    model = build_model(run, data)
+    path, step = find_checkpoint(folder, data.rank, resume)
     if data.rank == 0:
-        _record(run, data, model, path)
+        record(run, data, model, path)
     state = _run_state(run, data, model)
     evaluator = Evaluator(
         objective=components.objective,
@@ -167,121 +118,7 @@ def split_callbacks(named: Mapping[str, Any]) -> tuple[dict[str, RunCallback], t
     return ours, tuple(beside)
 
 
-# -- data and layout -------------------------------------------------------------------------------
-
-
-def _load_data(run: _Run) -> _Data:
-    folder, components, options = run.folder, run.components, run.options
-    rank, device_type = rank_of(options.devices), options.device_type()
-    if rank:
-        _wait_for_main(folder)
-    if local_rank_of() == 0:
-        components.data.prepare()  # once on a machine
-    splits = components.data.load(components.tokenizer)
-    layout = Layout(
-        seed=folder.seed,
-        samples=len(splits.train),
-        batch_size=components.data.batch_size,
-        micro_batches=options.accumulate,
-        rank=rank,
-        world=options.world,
-        limit=options.limit_train,
-        overfit=options.overfit,
-    )
-    dataset = BatchDataset(splits.train, layout, components.objective, weighted=_targets_vary(components.data.spec))
-    device = torch.device("cpu") if device_type == "cpu" else torch.device("cuda", local_rank_of())
-    return _Data(splits, layout, dataset, rank, device)
-
-
-def _targets_vary(spec: DataSpec) -> bool:
-    """Whether samples may have different numbers of targets."""
-    return spec.variable or spec.packed or spec.target == "symbols"
-
-
-def _wait_for_main(folder: RunFolder) -> None:
-    until = time.monotonic() + _PATIENCE
-    while (folder.facts().get("start") or {"by": ""})["by"] != holder(folder.path):
-        if time.monotonic() > until:
-            raise UserError(f"the main process did not prepare {folder.path} within {_PATIENCE:.0f} s")
-        time.sleep(0.1)
-
-
-# -- model and precision ---------------------------------------------------------------------------
-
-
-def _build_model(run: _Run, data: _Data) -> _Model:
-    model = run.components.model(run.folder.seed)
-    threads = _threads(run, data, model)
-    torch.set_num_threads(threads["threads"])
-    return _Model(model, _precision(run.folder, run.options, data.device), threads)
-
-
-def _precision(folder: RunFolder, options: TrainerPlan, device: torch.device) -> dict[str, Any]:
-    """The precision of a run, and why. A run never changes it: what run.json has counts."""
-    recorded = folder.facts().get("precision")
-    if isinstance(recorded, dict) and recorded.get("asked") == options.precision:
-        return recorded
-    if options.precision != "auto":
-        return {"asked": options.precision, "precision": str(options.precision)}
-    if device.type == "cuda":
-        return {"asked": "auto", "precision": "bf16-mixed", "why": "auto is bf16-mixed on a GPU"}
-    return {"asked": "auto", "precision": "32", "why": "auto is 32 on a CPU"}
-
-
-def _threads(run: _Run, data: _Data, model: nn.Module) -> dict[str, Any]:
-    """CPU threads of a run, and why. A run keeps them, because the order of additions depends on them."""
-    options, components = run.options, run.components
-    recorded = run.folder.facts().get("threads")
-    if isinstance(recorded, dict) and recorded.get("asked") == options.threads:
-        return recorded
-    if options.threads != "auto":
-        return {"asked": options.threads, "threads": options.threads}
-    if data.device.type == "cuda":
-        return {"asked": "auto", "threads": torch.get_num_threads(), "why": "auto leaves torch's number with a GPU"}
-    spec, layout = components.data.spec, data.layout
-    sample = cost_card.two_samples(data.splits.train, layout.batch_size if spec.variable else 1)
-    flops = cost_card.flops_per_sample(model, components.objective, sample)["training"]
-    return {"asked": "auto", **thread_count(flops * layout.batch_size // layout.shards, processes=options.devices)}
-
-
-# -- callbacks and job -----------------------------------------------------------------------------
-
-
-def _find_checkpoint(folder: RunFolder, rank: int, resume: bool) -> tuple[Path | None, int]:
-    """The checkpoint to resume from and its step; None and 0 for a new run."""
-    if rank:
-        name = folder.facts()["start"]["checkpoint"]
-        return (folder.checkpoints / name, verify(folder.checkpoints / name).step) if name else (None, 0)
-    if not resume:
-        return None, 0
-    newest = newest_good(folder.checkpoints, identity=folder.identity, seed=folder.seed)
-    if newest.refused:
-        log.warning("%s", newest)
-    if newest.path is None and newest.refused:
-        raise UserError(f"no checkpoint of {folder.path} can be used: {newest}; force=true starts over")
-    return newest.path, newest.step or 0
-
-
-def _record(run: _Run, data: _Data, model: _Model, checkpoint: Path | None) -> None:
-    """Write what other processes and later readers need, before the first step."""
-    folder, components = run.folder, run.components
-    fingerprint = components.data.fingerprint()
-    recorded = folder.facts().get("data")
-    if checkpoint is not None and isinstance(recorded, dict) and recorded.get("fingerprint") not in (None, fingerprint):
-        raise UserError(
-            f"the data of {folder.path} changed since the run began (fingerprint {recorded['fingerprint']}, now "
-            f"{fingerprint}); restore the old data, or force=true starts over"
-        )
-    state = components.tokenizer.state()
-    if state:
-        write_json(folder.path / TOKENIZER, state)
-    # Last: the other processes wait until the holder of the lock has written this.
-    start = {"by": holder(folder.path), "checkpoint": checkpoint and checkpoint.name}
-    facts = {"threads": model.threads, "precision": model.precision, "start": start}
-    folder.add_facts(facts | {"data": {"fingerprint": fingerprint, **sizes(data.splits)}})
-
-
-def _run_state(run: _Run, data: _Data, model: _Model) -> RunState:
+def _run_state(run: Run, data: Data, model: Model) -> RunState:
     """The learner, and the run as callbacks see it."""
     folder, components, options = run.folder, run.components, run.options
     total = _total_steps(options, data.layout.steps_per_epoch, warn=data.rank == 0)
@@ -307,7 +144,7 @@ def _run_state(run: _Run, data: _Data, model: _Model) -> RunState:
     )
 
 
-def _intervals(run: _Run, layout: Layout) -> Intervals:
+def _intervals(run: Run, layout: Layout) -> Intervals:
     return Intervals(
         seed=run.folder.seed,
         micro_batches=run.options.accumulate,
@@ -316,7 +153,7 @@ def _intervals(run: _Run, layout: Layout) -> Intervals:
     )
 
 
-def _kernels(run: _Run, data: _Data, model: _Model) -> KernelRecord:
+def _kernels(run: Run, data: Data, model: Model) -> KernelRecord:
     return KernelRecord(
         run.components.objective,
         data.splits.train,
@@ -325,7 +162,7 @@ def _kernels(run: _Run, data: _Data, model: _Model) -> KernelRecord:
     )
 
 
-def _loader(run: _Run, data: _Data, *, start: int, stop: int) -> DataLoader[Batch]:
+def _loader(run: Run, data: Data, *, start: int, stop: int) -> DataLoader[Batch]:
     """Batches from step `start` to step `stop`."""
     micro_batches = run.options.accumulate
     return training_loader(

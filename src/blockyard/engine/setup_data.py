@@ -1,0 +1,76 @@
+"""The first part of the setup of a run: its data, and this process's share of it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from blockyard.config import build
+from blockyard.contracts import DataSpec, Splits
+from blockyard.engine.loader import BatchDataset, Layout
+from blockyard.engine.trainer import TrainerPlan
+from blockyard.errors import UserError
+from blockyard.runs.folder import RunFolder
+from blockyard.runs.lock import holder
+from blockyard.runs.rank import local_rank_of, rank_of
+
+_PATIENCE = 600.0  # seconds other processes wait for the main one to prepare the run
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is to be run: a folder, its components and its trainer options."""
+
+    folder: RunFolder
+    components: build.Components
+    options: TrainerPlan
+
+
+@dataclass(frozen=True)
+class Data:
+    """The splits, and this process's share of them."""
+
+    splits: Splits
+    layout: Layout
+    dataset: BatchDataset
+    rank: int
+    device: torch.device
+
+
+def load_data(run: Run) -> Data:
+    """Read the splits and lay them out over steps and processes. Ranks other than 0 wait for the main process."""
+    folder, components, options = run.folder, run.components, run.options
+    rank, device_type = rank_of(options.devices), options.device_type()
+    if rank:
+        _wait_for_main(folder)
+    if local_rank_of() == 0:
+        components.data.prepare()  # once on a machine
+    splits = components.data.load(components.tokenizer)
+    layout = Layout(
+        seed=folder.seed,
+        samples=len(splits.train),
+        batch_size=components.data.batch_size,
+        micro_batches=options.accumulate,
+        rank=rank,
+        world=options.world,
+        limit=options.limit_train,
+        overfit=options.overfit,
+    )
+    dataset = BatchDataset(splits.train, layout, components.objective, weighted=_targets_vary(components.data.spec))
+    device = torch.device("cpu") if device_type == "cpu" else torch.device("cuda", local_rank_of())
+    return Data(splits, layout, dataset, rank, device)
+
+
+def _targets_vary(spec: DataSpec) -> bool:
+    """Whether samples may have different numbers of targets."""
+    return spec.variable or spec.packed or spec.target == "symbols"
+
+
+def _wait_for_main(folder: RunFolder) -> None:
+    until = time.monotonic() + _PATIENCE
+    while (folder.facts().get("start") or {"by": ""})["by"] != holder(folder.path):
+        if time.monotonic() > until:
+            raise UserError(f"the main process did not prepare {folder.path} within {_PATIENCE:.0f} s")
+        time.sleep(0.1)

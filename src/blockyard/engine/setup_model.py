@@ -1,0 +1,60 @@
+"""The second part of the setup of a run: its model, with the precision and the CPU threads that it trains in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from blockyard.engine import cost_card
+from blockyard.engine.setup_data import Data, Run
+from blockyard.engine.threads import thread_count
+from blockyard.engine.trainer import TrainerPlan
+from blockyard.runs.folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model, and the precision that was decided for it; the number of threads is set."""
+
+    model: nn.Module
+    precision: dict[str, Any]
+    threads: dict[str, Any]
+
+
+def build_model(run: Run, data: Data) -> Model:
+    """Build the model on the CPU, decide precision and threads, and set the threads."""
+    model = run.components.model(run.folder.seed)
+    threads = _threads(run, data, model)
+    torch.set_num_threads(threads["threads"])
+    return Model(model, _precision(run.folder, run.options, data.device), threads)
+
+
+def _precision(folder: RunFolder, options: TrainerPlan, device: torch.device) -> dict[str, Any]:
+    """The precision of a run, and why. A run never changes it: what run.json has counts."""
+    recorded = folder.facts().get("precision")
+    if isinstance(recorded, dict) and recorded.get("asked") == options.precision:
+        return recorded
+    if options.precision != "auto":
+        return {"asked": options.precision, "precision": str(options.precision)}
+    if device.type == "cuda":
+        return {"asked": "auto", "precision": "bf16-mixed", "why": "auto is bf16-mixed on a GPU"}
+    return {"asked": "auto", "precision": "32", "why": "auto is 32 on a CPU"}
+
+
+def _threads(run: Run, data: Data, model: nn.Module) -> dict[str, Any]:
+    """CPU threads of a run, and why. A run keeps them, because the order of additions depends on them."""
+    options, components = run.options, run.components
+    recorded = run.folder.facts().get("threads")
+    if isinstance(recorded, dict) and recorded.get("asked") == options.threads:
+        return recorded
+    if options.threads != "auto":
+        return {"asked": options.threads, "threads": options.threads}
+    if data.device.type == "cuda":
+        return {"asked": "auto", "threads": torch.get_num_threads(), "why": "auto leaves torch's number with a GPU"}
+    spec, layout = components.data.spec, data.layout
+    sample = cost_card.two_samples(data.splits.train, layout.batch_size if spec.variable else 1)
+    flops = cost_card.flops_per_sample(model, components.objective, sample)["training"]
+    return {"asked": "auto", **thread_count(flops * layout.batch_size // layout.shards, processes=options.devices)}
