@@ -53,7 +53,7 @@ class EarlyStopping(RunCallback):
         if self.monitor is None:
             return []
         # The metrics over a split that has every attribute: whether the real one has them is seen later.
-        names = set(objective.metrics(SimpleNamespace(bytes_per_token=1.0)))  # type: ignore[arg-type]
+        names = set(objective.metrics(SimpleNamespace(bytes_per_token=1.0)))
         if str(self.monitor).removeprefix("val/") in names:
             return []
         return [f"monitor={self.monitor}: unknown metric; the objective has {', '.join(sorted(names))}"]
