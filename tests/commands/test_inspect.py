@@ -1,4 +1,4 @@
-"""`blockyard inspect` on small runs: pictures, numbers, loggers, refusals."""
+"""`blockyard inspect` on small runs: figures, numbers, loggers, refusals."""
 
 from __future__ import annotations
 
@@ -15,141 +15,147 @@ from blockyard.runs.folder import RunFolder
 from blockyard.runs.start import create_run
 from tests import engine_runs, text_runs
 
-pytestmark = pytest.mark.xdist_group("inspect_verb")  # its runs are made once
+pytestmark = pytest.mark.xdist_group("inspect_verb")  # its runs are trained once
 
 
 @pytest.fixture(scope="module")
 def image_run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    words = ("model.depth=2", "tokenizer.size=2", "token_mixer.dropout=0", "logger=tensorboard", "trainer.max_steps=3")
-    return engine_runs.run(tmp_path_factory.mktemp("image"), *words)
+    overrides = (
+        "model.depth=2",
+        "tokenizer.size=2",
+        "token_mixer.dropout=0",
+        "logger=tensorboard",
+        "trainer.max_steps=3",
+    )
+    return engine_runs.run(tmp_path_factory.mktemp("image"), *overrides)
 
 
 @pytest.fixture(scope="module")
 def text_run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    words = ("tokenizer=char", "position=rope", "token_mixer.num_kv_heads=1", "logger=wandb", "logger.mode=offline")
-    return text_runs.run(tmp_path_factory.mktemp("text"), *words)
+    overrides = ("tokenizer=char", "position=rope", "token_mixer.num_kv_heads=1", "logger=wandb", "logger.mode=offline")
+    return text_runs.run(tmp_path_factory.mktemp("text"), *overrides)
 
 
-def looked(run: RunFolder, kind: str, *words: str) -> dict[str, Any]:
-    """What a look has left: its JSON, after every picture of it was opened."""
-    assert main(["inspect", f"run={run.path}", kind, *words]) == 0
-    out = next((Path(word[4:]) for word in words if word.startswith("out=")), run.path / "inspect")
-    found = read_json(out / f"{kind}.json")
-    assert found["pictures"]
-    for name in found["pictures"]:
-        with Image.open(out / name) as picture:
-            picture.load()
-            assert min(picture.size) > 100
-            assert max(picture.size) < 4000
-    return found
+def inspect_run(run: RunFolder, kind: str, *options: str) -> dict[str, Any]:
+    """Returns the JSON of an inspection, after opening each of its figures."""
+    assert main(["inspect", f"run={run.path}", kind, *options]) == 0
+    out = next((Path(option[4:]) for option in options if option.startswith("out=")), run.path / "inspect")
+    numbers = read_json(out / f"{kind}.json")
+    assert numbers["pictures"]
+    for name in numbers["pictures"]:
+        with Image.open(out / name) as figure:
+            figure.load()
+            assert min(figure.size) > 100
+            assert max(figure.size) < 4000
+    return numbers
 
 
 def test_images(image_run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    found = looked(image_run, "attention", "samples=2", "query=5", "heads=1")
-    assert found["pictures"] == ["attention_maps.png", "attention_picture.png", "attention_entropy.png"]
-    assert found["samples"] == [0, 1]
-    assert [(layer["path"], layer["heads"]) for layer in found["layers"]] == [
+    numbers = inspect_run(image_run, "attention", "samples=2", "query=5", "heads=1")
+    assert numbers["pictures"] == ["attention_maps.png", "attention_picture.png", "attention_entropy.png"]
+    assert numbers["samples"] == [0, 1]
+    assert [(layer["path"], layer["heads"]) for layer in numbers["layers"]] == [
         ("blocks.0.token_mixer", [1]),
         ("blocks.1.token_mixer", [1]),
     ]
-    for layer in found["layers"]:
+    for layer in numbers["layers"]:
         assert layer["grid"] == [4, 4]
         assert [sum(row) for row in layer["weights"][0]] == pytest.approx([1.0] * 16, abs=1e-3)
         assert 0 < layer["entropy_share"][0] <= 1
-    found = looked(image_run, "mixing", "layers=1", "samples=2")
-    assert found["pictures"] == ["mixing.png", "mixing_grid.png"]
-    assert [layer["pattern"] for layer in found["layers"]] == ["all"]
-    found = looked(image_run, "circuits", "layers=0")
-    assert found["pictures"] == ["circuits.png"]
-    assert "symbols" not in found
-    said = capsys.readouterr().out
-    assert "TensorBoard: 3 pictures" in said
-    assert "left out: the size that" in said
+    numbers = inspect_run(image_run, "mixing", "layers=1", "samples=2")
+    assert numbers["pictures"] == ["mixing.png", "mixing_grid.png"]
+    assert [layer["pattern"] for layer in numbers["layers"]] == ["all"]
+    numbers = inspect_run(image_run, "circuits", "layers=0")
+    assert numbers["pictures"] == ["circuits.png"]
+    assert "symbols" not in numbers
+    output = capsys.readouterr().out
+    assert "TensorBoard: 3 pictures" in output
+    assert "left out: the factor by which" in output
 
 
-def test_pictures_reach_tensorboard(image_run: RunFolder) -> None:
+def test_figures_reach_tensorboard(image_run: RunFolder) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    looked(image_run, "mixing", "samples=1")
+    inspect_run(image_run, "mixing", "samples=1")
     events = EventAccumulator(str(image_run.path / "tensorboard"))
     events.Reload()
     assert {"inspect/mixing", "inspect/mixing_grid"} <= set(events.Tags()["images"])
 
 
 def test_text(text_run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    found = looked(text_run, "attention", "samples=1", "log=false")
-    assert found["pictures"] == ["attention_maps.png", "attention_tokens.png", "attention_entropy.png"]
-    assert all(row[i + 1 :] == [0.0] * (15 - i) for i, row in enumerate(found["layers"][0]["weights"][0]))
-    found = looked(text_run, "attention", "prompt=def $f$(", "log=false")
-    assert found["layers"][0]["keys"][:5] == ["d", "e", "f", "␣", "$"]
-    found = looked(text_run, "mixing", "samples=1", "probes=2", "of=block", "log=false")
-    assert {layer["pattern"] for layer in found["layers"]} == {"triangle: itself and all before"}
-    assert {layer["probes"] for layer in found["layers"]} == {2}
-    found = looked(text_run, "circuits", "vocabulary=abc", "heads=0", "layers=0")
-    assert found["names"] == ["a", "b", "c"]
-    assert [len(found["qk_tables"]), len(found["qk_tables"][0])] == [1, 3]
-    assert found["pictures"] == ["circuits.png", "circuits_qk.png", "circuits_ov.png"]
+    numbers = inspect_run(text_run, "attention", "samples=1", "log=false")
+    assert numbers["pictures"] == ["attention_maps.png", "attention_tokens.png", "attention_entropy.png"]
+    assert all(row[i + 1 :] == [0.0] * (15 - i) for i, row in enumerate(numbers["layers"][0]["weights"][0]))
+    numbers = inspect_run(text_run, "attention", "prompt=def $f$(", "log=false")
+    assert numbers["layers"][0]["keys"][:5] == ["d", "e", "f", "␣", "$"]
+    numbers = inspect_run(text_run, "mixing", "samples=1", "probes=2", "of=block", "log=false")
+    assert {layer["pattern"] for layer in numbers["layers"]} == {"causal: itself and all previous tokens"}
+    assert {layer["probes"] for layer in numbers["layers"]} == {2}
+    numbers = inspect_run(text_run, "circuits", "vocabulary=abc", "heads=0", "layers=0")
+    assert numbers["names"] == ["a", "b", "c"]
+    assert [len(numbers["qk_tables"]), len(numbers["qk_tables"][0])] == [1, 3]
+    assert numbers["pictures"] == ["circuits.png", "circuits_qk.png", "circuits_ov.png"]
     assert "W&B:" in capsys.readouterr().out
     assert list((text_run.path / "wandb").glob("offline-run-*/files/media/images/inspect/circuits_qk*.png"))
 
 
-def test_an_earlier_look_leaves_no_picture_behind(text_run: RunFolder, tmp_path: Path) -> None:
-    look = tmp_path / "look"
-    look.mkdir()
+def test_figures_of_an_earlier_inspection_are_removed(text_run: RunFolder, tmp_path: Path) -> None:
+    folder = tmp_path / "inspected"
+    folder.mkdir()
     for name in ("circuits_qk_2.png", "circuits_mine.png", "attention_maps.png"):
-        (look / name).write_bytes(b"old")
-    names = ["circuits_qk_2.png", "attention_maps.png", "../look/circuits_mine.png"]
-    write_json(look / "circuits.json", {"pictures": names})
-    found = looked(text_run, "circuits", "vocabulary=ab", "layers=0", f"out={look}", "log=false")
-    left = {path.name for path in look.glob("*.png")}
-    assert left == {*found["pictures"], "circuits_mine.png", "attention_maps.png"}
+        (folder / name).write_bytes(b"old")
+    names = ["circuits_qk_2.png", "attention_maps.png", "../inspected/circuits_mine.png"]
+    write_json(folder / "circuits.json", {"pictures": names})
+    numbers = inspect_run(text_run, "circuits", "vocabulary=ab", "layers=0", f"out={folder}", "log=false")
+    remaining = {path.name for path in folder.glob("*.png")}
+    assert remaining == {*numbers["pictures"], "circuits_mine.png", "attention_maps.png"}
 
 
 BAD = {
-    ("image", "attention layers=7"): "layers=7: there are 0, 1",
-    ("image", "attention heads=2"): "heads=2: a layer has 2, from 0",
-    ("image", "attention sample=99999"): "sample=99999: the validation part has",
-    ("image", "attention query=16"): "query=16: the row has 16 tokens",
+    ("image", "attention layers=7"): "layers=7: no such layer (layers: 0, 1)",
+    ("image", "attention heads=2"): "heads=2: no such head; a layer has 2, counted from 0",
+    ("image", "attention sample=99999"): "sample=99999 is out of range: the validation split has",
+    ("image", "attention query=16"): "query=16 is out of range: the sequence has 16 tokens",
     ("image", "attention query=class"): "the model has no class token",
-    ("image", "attention prompt=a"): "is a model of images; use sample=NUMBER",
-    ("image", "circuits vocabulary=a"): "does not read symbols",
+    ("image", "attention prompt=a"): "reads images, not text; use sample=INDEX",
+    ("image", "circuits vocabulary=a"): "does not embed tokens",
     ("text", "attention prompt=" + "a" * 17): "it has 17 tokens",
-    ("text", "mixing layers=2"): "layers=2: there are 0, 1",
+    ("text", "mixing layers=2"): "layers=2: no such layer (layers: 0, 1)",
     ("text", "circuits out=/dev/null"): "expected a folder",
 }
 
 
-@pytest.mark.parametrize(("kind", "words"), BAD)
-def test_bad_words_are_refused_and_nothing_is_written(
-    kind: str, words: str, image_run: RunFolder, text_run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("kind", "args"), BAD)
+def test_invalid_options_are_refused_and_write_nothing(
+    kind: str, args: str, image_run: RunFolder, text_run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = image_run if kind == "image" else text_run
-    out = [] if "out=" in words else [f"out={tmp_path / 'look'}"]
-    assert main(["inspect", f"run={run.path}", *words.split(), *out]) == 2
-    said = capsys.readouterr().err
-    assert BAD[kind, words] in said
-    assert "Traceback" not in said
-    assert not (tmp_path / "look").exists()
+    out = [] if "out=" in args else [f"out={tmp_path / 'inspected'}"]
+    assert main(["inspect", f"run={run.path}", *args.split(), *out]) == 2
+    message = capsys.readouterr().err
+    assert BAD[kind, args] in message
+    assert "Traceback" not in message
+    assert not (tmp_path / "inspected").exists()
 
 
 def test_other_mixers_have_no_circuits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [word for word in engine_runs.TINY if not word.startswith("token_mixer")]
+    overrides = [override for override in engine_runs.TINY if not override.startswith("token_mixer")]
     from blockyard.config.compose import compose
     from blockyard.engine.run import train
 
-    composed = compose([*words, "token_mixer=fourier", "trainer.max_steps=2", f"outputs={tmp_path}"])
-    with create_run(composed.config, choices=composed.choices) as made:
-        assert train(made) == 0
-    for kind, why in (("circuits", "mixes by Fourier"), ("attention", "has no attention layer")):
-        assert main(["inspect", f"run={made.path}", kind]) == 2
-        assert why in capsys.readouterr().err
-    assert not (made.path / "inspect").exists()
-    assert main(["inspect", f"run={made.path}", "mixing", "samples=2"]) == 0
+    composed = compose([*overrides, "token_mixer=fourier", "trainer.max_steps=2", f"outputs={tmp_path}"])
+    with create_run(composed.config, choices=composed.choices) as run:
+        assert train(run) == 0
+    for kind, reason in (("circuits", "is Fourier"), ("attention", "has no attention layer")):
+        assert main(["inspect", f"run={run.path}", kind]) == 2
+        assert reason in capsys.readouterr().err
+    assert not (run.path / "inspect").exists()
+    assert main(["inspect", f"run={run.path}", "mixing", "samples=2"]) == 0
     assert "0.0%" in capsys.readouterr().out
 
 
-def test_labels_are_drawn_in_letters_that_the_font_has() -> None:
-    assert _canvas.drawable("␣↵⇥") == "␣↵⇥"
-    assert _canvas.drawable("字") == "\\u5b57"
-    assert _canvas.drawable("a" * 40) == "a" * 11 + "…"
-    assert [list(part) for part in _canvas.pages(5, 2)] == [[0], [1, 2], [3, 4]]
+def test_labels_use_letters_of_the_font() -> None:
+    assert _canvas.printable("␣↵⇥") == "␣↵⇥"
+    assert _canvas.printable("字") == "\\u5b57"
+    assert _canvas.printable("a" * 40) == "a" * 11 + "…"
+    assert [list(part) for part in _canvas.split_pages(5, 2)] == [[0], [1, 2], [3, 4]]

@@ -1,4 +1,4 @@
-"""`blockyard inspect` on models of two rows, of latents, of sets, and of hidden symbols: what each axis is called."""
+"""The axis labels of `blockyard inspect` for two sequences, latents, sets and masked tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from blockyard.data.listops import ListOps
 from blockyard.data.long_agreement import LongAgreement
 from blockyard.data.parity import Parity
 from blockyard.data.text_file import TextFile
-from blockyard.inspect.samples import symbol_text
+from blockyard.inspect.labels import token_text
 from blockyard.runs.folder import RunFolder
 from blockyard.tokenizer.symbols import Symbols
 from tests import engine_runs
@@ -27,55 +27,57 @@ pytestmark = pytest.mark.xdist_group("inspect_rows")  # its runs are made once
 
 SMALL = ("model.depth=2", "token_mixer.dropout=0", "trainer.max_steps=2", "data.batch_size=8")
 TRANSLATE = ("data=translation", "tokenizer=char", "model=encoder_decoder", "head=token", "objective=translate")
-PAIR = (5, 4)  # letters of source and target; the decoder's row begins with START, so both rows have five tokens
+PAIR = (5, 4)  # letters of source and target; the decoder's input begins with START, so both sequences have five tokens
 
 
 @pytest.fixture(scope="module")
-def two_rows(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    folder = tmp_path_factory.mktemp("two_rows")
-    rows = ("".join(row) for row in itertools.permutations("abcdef", PAIR[0]))
-    lines = dict.fromkeys(f"{row}\t{row[: PAIR[1]].translate(str.maketrans('abcdef', 'uvwxyz'))}" for row in rows)
+def translation(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    folder = tmp_path_factory.mktemp("translation")
+    sources = ("".join(letters) for letters in itertools.permutations("abcdef", PAIR[0]))
+    lines = dict.fromkeys(
+        f"{source}\t{source[: PAIR[1]].translate(str.maketrans('abcdef', 'uvwxyz'))}" for source in sources
+    )
     (folder / "pairs.tsv").write_text("\n".join(["en\tde", *lines][:120]) + "\n")
-    words = (f"data.path={folder / 'pairs.tsv'}", "data.context=8", "data.source_context=8", "position=sinusoidal")
-    return engine_runs.run(folder, *TRANSLATE, *SMALL, *words)
+    overrides = (f"data.path={folder / 'pairs.tsv'}", "data.context=8", "data.source_context=8", "position=sinusoidal")
+    return engine_runs.run(folder, *TRANSLATE, *SMALL, *overrides)
 
 
 @pytest.fixture(scope="module")
 def latents(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """As many latents as a row has symbols, so that lengths alone do not tell them apart."""
-    words = ("data=code", "data.context=16", "tokenizer=char", "model=perceiver", "model.num_latents=16")
+    """As many latents as a sequence has tokens, so that their lengths agree."""
+    overrides = ("data=code", "data.context=16", "tokenizer=char", "model=perceiver", "model.num_latents=16")
     more = ("head=token", "objective=masked_token", "position=learned")
-    return engine_runs.run(tmp_path_factory.mktemp("latents"), *words, *more, *SMALL)
+    return engine_runs.run(tmp_path_factory.mktemp("latents"), *overrides, *more, *SMALL)
 
 
 @pytest.fixture(scope="module")
 def views(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    words = ("data=digits_views", "data.views=3", "tokenizer=view_cnn", "position=none", "head=mean_pool")
-    return engine_runs.run(tmp_path_factory.mktemp("views"), *words, *SMALL)
+    overrides = ("data=digits_views", "data.views=3", "tokenizer=view_cnn", "position=none", "head=mean_pool")
+    return engine_runs.run(tmp_path_factory.mktemp("views"), *overrides, *SMALL)
 
 
 @pytest.fixture(scope="module")
-def hidden(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    words = ("data=code", "data.context=16", "tokenizer=char", "model=encoder", "position=learned", "head=token")
-    return engine_runs.run(tmp_path_factory.mktemp("hidden"), *words, "objective=masked_token", *SMALL)
+def masked(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    overrides = ("data=code", "data.context=16", "tokenizer=char", "model=encoder", "position=learned", "head=token")
+    return engine_runs.run(tmp_path_factory.mktemp("masked"), *overrides, "objective=masked_token", *SMALL)
 
 
-def looked(run: RunFolder, kind: str, *words: str) -> dict[str, Any]:
-    """What a look has left: its JSON, after every picture of it was opened."""
-    assert main(["inspect", f"run={run.path}", kind, "log=false", *words]) == 0
-    found = read_json(run.path / "inspect" / f"{kind}.json")
-    for name in found["pictures"]:
-        with Image.open(run.path / "inspect" / name) as picture:
-            picture.load()
-    return found
+def inspect_run(run: RunFolder, kind: str, *options: str) -> dict[str, Any]:
+    """Returns the JSON of an inspection, after opening each of its figures."""
+    assert main(["inspect", f"run={run.path}", kind, "log=false", *options]) == 0
+    numbers = read_json(run.path / "inspect" / f"{kind}.json")
+    for name in numbers["pictures"]:
+        with Image.open(run.path / "inspect" / name) as figure:
+            figure.load()
+    return numbers
 
 
-def by_path(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {layer["path"]: layer for layer in found["layers"]}
+def by_path(numbers: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {layer["path"]: layer for layer in numbers["layers"]}
 
 
-def test_each_axis_of_two_rows_is_called_by_its_own_row(two_rows: RunFolder) -> None:
-    maps, mixing = (by_path(looked(two_rows, kind, "samples=1")) for kind in ("attention", "mixing"))
+def test_each_axis_has_the_labels_of_its_own_sequence(translation: RunFolder) -> None:
+    maps, mixing = (by_path(inspect_run(translation, kind, "samples=1")) for kind in ("attention", "mixing"))
     assert maps.keys() == mixing.keys()
     source, target = mixing["encoder.blocks.0.token_mixer"]["rows"], mixing["blocks.0.token_mixer"]["rows"]
     assert len(source) == len(target) == PAIR[0]
@@ -88,39 +90,39 @@ def test_each_axis_of_two_rows_is_called_by_its_own_row(two_rows: RunFolder) -> 
         assert (maps[path]["queries"], maps[path]["keys"]) == (rows, columns), path
 
 
-def test_columns_are_named_wherever_those_below_are_others(
-    two_rows: RunFolder, monkeypatch: pytest.MonkeyPatch
+def test_columns_are_labelled_unless_those_below_are_the_same(
+    translation: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[list[str]] = []
     monkeypatch.setattr(
-        "blockyard.inspect.figures.attention_figure.name_ticks",
-        lambda panel, names, side, which: drawn.append(names) if which == "x" else None,
+        "blockyard.inspect.figures.attention_figure.label_ticks",
+        lambda panel, labels, side, which: drawn.append(labels) if which == "x" else None,
     )
-    layers = looked(two_rows, "attention", "samples=1", "heads=0")["layers"]
+    layers = inspect_run(translation, "attention", "samples=1", "heads=0")["layers"]
     keys = [layer["keys"] for layer in layers]
     assert drawn == [one for one, below in zip(keys, [*keys[1:], None], strict=True) if one != below]
-    assert len(drawn) == 5  # of the two blocks of the encoder, the second
+    assert len(drawn) == 5  # of the encoder's two blocks, only the second
 
 
-def test_a_mean_over_samples_has_places_and_no_letters(two_rows: RunFolder) -> None:
-    for path, layer in by_path(looked(two_rows, "mixing", "samples=2")).items():
+def test_a_mean_over_samples_has_indices_as_labels(translation: RunFolder) -> None:
+    for path, layer in by_path(inspect_run(translation, "mixing", "samples=2")).items():
         assert layer["rows"] == layer["columns"] == ["0", "1", "2", "3", "4"], path
 
 
-def test_pictures_are_numbered_in_one_way(two_rows: RunFolder) -> None:
-    found = looked(two_rows, "attention", "samples=1")
-    wanted = ["attention_maps", "attention_tokens", "attention_tokens_2", "attention_tokens_3", "attention_entropy"]
-    assert found["pictures"] == [f"{name}.png" for name in wanted]
+def test_figure_names_are_numbered(translation: RunFolder) -> None:
+    numbers = inspect_run(translation, "attention", "samples=1")
+    expected = ["attention_maps", "attention_tokens", "attention_tokens_2", "attention_tokens_3", "attention_entropy"]
+    assert numbers["pictures"] == [f"{name}.png" for name in expected]
 
 
-def test_latents_bear_no_letters(latents: RunFolder) -> None:
-    text = by_path(looked(latents, "attention", "samples=1"))["write.token_mixer"]["queries"]
+def test_latents_are_labelled_by_index(latents: RunFolder) -> None:
+    text = by_path(inspect_run(latents, "attention", "samples=1"))["write.token_mixer"]["queries"]
     numbers = [str(number) for number in range(16)]
     assert text != numbers
     for kind, names in (("attention", ("queries", "keys")), ("mixing", ("rows", "columns"))):
-        layers = by_path(looked(latents, kind, "samples=1"))
-        called = {path: tuple(layer[name] for name in names) for path, layer in layers.items()}
-        assert called == {
+        layers = by_path(inspect_run(latents, kind, "samples=1"))
+        labels = {path: tuple(layer[name] for name in names) for path, layer in layers.items()}
+        assert labels == {
             "read.token_mixer": (numbers, text),
             "blocks.0.token_mixer": (numbers, numbers),
             "blocks.1.token_mixer": (numbers, numbers),
@@ -128,29 +130,29 @@ def test_latents_bear_no_letters(latents: RunFolder) -> None:
         }
 
 
-def test_views_are_numbered(views: RunFolder) -> None:
+def test_views_are_labelled_by_index(views: RunFolder) -> None:
     for kind, names in (("attention", ("queries", "keys")), ("mixing", ("rows", "columns"))):
-        found = looked(views, kind, "samples=1")
-        assert [layer[name] for layer in found["layers"] for name in names] == [["0", "1", "2"]] * 4
-        assert "attention_picture.png" not in found["pictures"]
+        numbers = inspect_run(views, kind, "samples=1")
+        assert [layer[name] for layer in numbers["layers"] for name in names] == [["0", "1", "2"]] * 4
+        assert "attention_picture.png" not in numbers["pictures"]
 
 
-def test_symbols_beyond_the_text_have_names(two_rows: RunFolder, hidden: RunFolder) -> None:
-    maps = by_path(looked(two_rows, "attention", "samples=1"))
+def test_special_tokens_have_names(translation: RunFolder, masked: RunFolder) -> None:
+    maps = by_path(inspect_run(translation, "attention", "samples=1"))
     assert maps["blocks.0.token_mixer"]["queries"][0] == "START"
-    maps = by_path(looked(hidden, "attention", "samples=1"))
+    maps = by_path(inspect_run(masked, "attention", "samples=1"))
     assert maps["blocks.0.token_mixer"]["queries"] == maps["blocks.0.token_mixer"]["keys"]
     assert "MASK" in maps["blocks.0.token_mixer"]["queries"]
-    mixing = by_path(looked(hidden, "mixing", "samples=1"))
+    mixing = by_path(inspect_run(masked, "mixing", "samples=1"))
     assert mixing["blocks.1.token_mixer"]["columns"] == maps["blocks.0.token_mixer"]["keys"]
-    for run, named in ((two_rows, {"START"}), (hidden, {"MASK"})):
-        names = looked(run, "circuits")["names"]
-        assert named <= set(names)
+    for run, special in ((translation, {"START"}), (masked, {"MASK"})):
+        names = inspect_run(run, "circuits")["names"]
+        assert special <= set(names)
         assert not any(name.startswith("#") and name != "#" for name in names)
 
 
-class Words(TextTokenizer):
-    """Reads the symbol 0 as a blank, 1 as nothing, and no other."""
+class TwoTokens(TextTokenizer):
+    """Decodes token 0 as whitespace and token 1 as an empty text."""
 
     def spec(self, data: Any) -> TokenSpec:
         return TokenSpec((4,), vocabulary=2)
@@ -176,28 +178,28 @@ class Words(TextTokenizer):
         (Copy(alphabet=3), Symbols(), {0: "0", 2: "2", 3: "_", 4: "GO"}),
         (AssociativeRecall(pairs=2, symbols=8), Symbols(), {0: "k0", 3: "k3", 4: "v0", 7: "v3"}),
         (Parity(), Symbols(), {0: "0", 1: "1"}),
-        (TextFile(path="text.txt"), Words(), {0: "↵␣", 1: "#1", 2: "#2", 4: "START", 5: "END", 6: "MASK"}),
+        (TextFile(path="text.txt"), TwoTokens(), {0: "↵␣", 1: "#1", 2: "#2", 4: "START", 5: "END", 6: "MASK"}),
     ],
 )
-def test_what_data_and_tokenizer_call_a_symbol(data: DataModule, tokenizer: Tokenizer, names: dict[int, str]) -> None:
-    more = {"start": 4, "end": 5, "mask": 6} if isinstance(tokenizer, Words) else {}
+def test_token_text_comes_from_data_or_tokenizer(data: DataModule, tokenizer: Tokenizer, names: dict[int, str]) -> None:
+    more = {"start": 4, "end": 5, "mask": 6} if isinstance(tokenizer, TwoTokens) else {}
     ctx = SimpleNamespace(tokens=TokenSpec((4,), **more))
     loaded: Any = SimpleNamespace(data=data, tokenizer=tokenizer, model=SimpleNamespace(ctx=ctx))
-    assert {symbol: symbol_text(loaded, symbol) for symbol in names} == names
+    assert {token_id: token_text(loaded, token_id) for token_id in names} == names
 
 
-def test_circuits_of_two_rows_and_of_latents(
-    two_rows: RunFolder, latents: RunFolder, capsys: pytest.CaptureFixture[str]
+def test_circuits_of_cross_attention_and_latents(
+    translation: RunFolder, latents: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = looked(two_rows, "circuits", "heads=0", "vocabulary=abu")
-    assert [path for path, _ in found["qk_heads"]] == [
+    numbers = inspect_run(translation, "circuits", "heads=0", "vocabulary=abu")
+    assert [path for path, _ in numbers["qk_heads"]] == [
         f"{tower}blocks.{layer}.token_mixer" for tower in ("", "encoder.") for layer in (0, 1)
     ]
-    assert [path for path, _ in found["ov_heads"]] == ["blocks.0.token_mixer", "blocks.1.token_mixer"]
-    assert (len(found["qk_tables"]), len(found["ov_tables"])) == (4, 2)
-    across = [head for head in found["heads"] if "cross" in head["path"]]
-    assert [(head["qk"]["positive"], head["token_copying"]) for head in across] == [(None, None)] * 2
-    found = looked(latents, "circuits")
-    assert (found["pictures"], "qk_tables" in found) == (["circuits.png"], False)
+    assert [path for path, _ in numbers["ov_heads"]] == ["blocks.0.token_mixer", "blocks.1.token_mixer"]
+    assert (len(numbers["qk_tables"]), len(numbers["ov_tables"])) == (4, 2)
+    cross = [head for head in numbers["heads"] if "cross" in head["path"]]
+    assert [(head["qk"]["positive"], head["token_copying"]) for head in cross] == [(None, None)] * 2
+    numbers = inspect_run(latents, "circuits")
+    assert (numbers["pictures"], "qk_tables" in numbers) == (["circuits.png"], False)
     assert main(["inspect", f"run={latents.path}", "circuits", "vocabulary=ab"]) == 2
-    assert "none of these heads compares symbols" in capsys.readouterr().err
+    assert "none of these heads has token circuits" in capsys.readouterr().err

@@ -1,1 +1,1 @@
-"""Looking inside a trained run: attention maps, who reads from whom, the circuits of heads."""
+"""Look inside a trained model: attention weights, token mixing, and the circuits of attention heads."""

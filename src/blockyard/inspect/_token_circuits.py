@@ -1,10 +1,10 @@
-"""Circuits between symbols: what a head compares and writes when the stream holds nothing but the table's vectors.
+"""Circuits between tokens: what a head compares and writes when the stream holds nothing but token embeddings.
 
 Source: Elhage et al. 2021, A Mathematical Framework for Transformer Circuits, the full QK and OV circuits
-Equation: QK: E QK_h E^T, OV: U OV_h E^T, with E (V, D) the table of symbols and U (V, D) the head's weights
+Equation: QK: E QK_h E^T, OV: U OV_h E^T, with E (V, D) the token embedding and U (V, D) the weights of the model's head
 
-Of a head, E is the table of the row that it runs over, an encoder's own where it has one; U is there only for heads
-that write to the stream which the model's head reads. Cross-attention and latents have neither.
+E is the embedding of the sequence that a head reads, an encoder's own where it has one. U applies only to heads that
+write to the stream which the model's head reads. Cross-attention and latents have neither.
 """
 
 from __future__ import annotations
@@ -18,122 +18,137 @@ from torch import Tensor, nn
 from blockyard.block.no_residual import NoResidual
 from blockyard.contracts import TextTokenizer
 from blockyard.errors import UserError
-from blockyard.inspect.circuits import HeadCircuits, folded
-from blockyard.inspect.samples import Sample, title
+from blockyard.inspect.circuits import HeadCircuits, fold_weights
+from blockyard.inspect.labels import layer_name
+from blockyard.inspect.samples import Sample
 from blockyard.inspect.spectrum import Spectrum, spectrum
 from blockyard.model._tower import Tower
 from blockyard.runs.load import Loaded
 
-MOST = 32  # symbols, where nobody chooses
+DEFAULT_TOKENS = 32
+MAX_TOKENS = 4 * DEFAULT_TOKENS  # of a readable figure
+
+Cache = dict[str, Tensor | None]  # tables in float64 by name, so that each is converted once
 
 
 @dataclass
-class Tables:
-    """Of one head, in float64: the table of symbols (V, D) of the stream that it reads, and the weights (V, D) that
-    answer from the stream that it writes to, the final norm folded in; None where there is no such thing.
+class TokenTables:
+    """The tables of one head in float64; None where it has no such table.
+
+    embedding: (V, D), of the stream that the head reads
+    unembedding: (V, D), the weights that predict from the stream that it writes to, with the final norm folded in
+    left_out: descriptions of what the circuits do not contain, and why there are none
     """
 
-    embed: Tensor | None = None
-    out: Tensor | None = None
+    embedding: Tensor | None = None
+    unembedding: Tensor | None = None
     left_out: list[str] = field(default_factory=list)
 
 
-def tables(model: nn.Module, heads: Sequence[HeadCircuits]) -> list[Tables]:
-    """What of each head can be said in symbols."""
-    made: dict[str, Tensor | None] = {}  # each table once, they may be large
-    return [_of_head(model, head, made) for head in heads]
+def token_tables(model: nn.Module, heads: Sequence[HeadCircuits]) -> list[TokenTables]:
+    """Returns the tables of each head."""
+    cache: Cache = {}
+    return [_head_tables(model, head, cache) for head in heads]
 
 
-def _of_head(model: nn.Module, head: HeadCircuits, made: dict[str, Tensor | None]) -> Tables:
-    path, said = head.path, Tables()
-    table = getattr(getattr(model, "embedder", None), "table", None)
-    if table is None:
-        return said
-    name = title(path)
+def _head_tables(model: nn.Module, head: HeadCircuits, cache: Cache) -> TokenTables:
+    path, tables = head.path, TokenTables()
+    left_out = tables.left_out
+    if getattr(getattr(model, "embedder", None), "table", None) is None:
+        return tables
+    name = layer_name(path)
     owner, in_stack, inside = path.rpartition("blocks.")
     tower = model.get_submodule(owner.removesuffix(".")) if in_stack else None
     if head.cross or not isinstance(tower, Tower):
-        said.left_out.append(f"symbols of {name}: not both of its sides are a row of symbols")
-        return said
-    number = int(inside.partition(".")[0])
-    replaced = isinstance(tower.blocks[number], NoResidual)
-    if replaced and number:
-        said.left_out.append(f"symbols of {name}: no_residual carries nothing past a block")
-        return said
+        left_out.append(f"token circuits of {name}: its queries and keys are not both of a token sequence")
+        return tables
+    layer = int(inside.partition(".")[0])
+    block = tower.blocks[layer]
+    if isinstance(block, NoResidual) and layer:
+        left_out.append(f"token circuits of {name}: no_residual carries no embedding past a block")
+        return tables
     embedder = getattr(tower, "embedder", model.embedder)
-    said.embed = _kept(made, f"{owner}embed", embedder.table, embedder.scale)
-    if said.embed is None or said.embed.shape[1] != head.q.shape[1]:
-        said.embed = None
-        said.left_out.append(f"symbols of {name}: a code beside their vectors takes part of the stream")
-        return said
+    embedding = _cached(cache, f"{owner}embed", embedder.table, embedder.scale)
+    if embedding is None or embedding.shape[1] != head.q.shape[1]:
+        left_out.append(f"token circuits of {name}: a position code beside the embeddings takes part of the stream")
+        return tables
+    tables.embedding = embedding
     if "embed" in tower.position.acts_on:
-        said.left_out.append("the position's code on symbols")
-    if not tower.blocks[number].needs_final_norm:
-        said.left_out.append("the norms in the stream between symbols and heads, and between heads and the answer")
-    why = "its stream is not the one that is answered from" if tower is not model else None
-    why = "no_residual carries nothing past a mixer" if replaced else why
-    why = _no_answer(model, said.embed) if why is None else why
-    if why is not None:
-        said.left_out.append(f"OV to symbols of {name}: {why}")
-        return said
-    if "out" not in made:
-        weight = _kept(made, "out", _weights(model.head)[0])
-        fold, _ = folded(tower.final_norm)
-        made["out"] = weight if fold is None or weight is None else weight @ fold
-    said.out = made["out"]
-    said.left_out += folded(tower.final_norm)[1]
-    return said
+        left_out.append("the position code added to embeddings")
+    if not block.needs_final_norm:
+        left_out.append("the norms in the stream between embeddings and heads, and between heads and predictions")
+    reason = _no_unembedding(model, tower, block, embedding)
+    if reason is not None:
+        left_out.append(f"OV token circuits of {name}: {reason}")
+        return tables
+    tables.unembedding = _unembedding(model, tower, cache)
+    left_out += fold_weights(tower.final_norm)[1]
+    return tables
 
 
-def _kept(made: dict[str, Tensor | None], name: str, table: Tensor | None, scale: float = 1.0) -> Tensor | None:
-    if name not in made:
-        made[name] = None if table is None else table.detach().double().cpu() * scale
-    return made[name]
+def _cached(cache: Cache, name: str, table: Tensor | None, scale: float = 1.0) -> Tensor | None:
+    if name not in cache:
+        cache[name] = None if table is None else table.detach().double().cpu() * scale
+    return cache[name]
 
 
-def _no_answer(model: nn.Module, embed: Tensor) -> str | None:
-    """Why the head's weights do not answer with the same symbols, or None."""
-    found = _weights(getattr(model, "head", None))
-    if len(found) > 1:
-        return "the head has a hidden layer"
-    return None if found and found[0].shape == embed.shape else "the model does not answer with the same symbols"
+def _unembedding(model: nn.Module, tower: Tower, cache: Cache) -> Tensor | None:
+    if "unembedding" not in cache:
+        weight = _matrices(model.head)[0].detach().double().cpu()
+        fold, _ = fold_weights(tower.final_norm)
+        cache["unembedding"] = weight if fold is None else weight @ fold
+    return cache["unembedding"]
 
 
-def _weights(head: nn.Module | None) -> list[Tensor]:
-    """The matrices that predictions are made with."""
+def _no_unembedding(model: nn.Module, tower: Tower, block: nn.Module, embedding: Tensor) -> str | None:
+    """Returns why the head has no linear path to predictions of the same tokens, or None."""
+    if isinstance(block, NoResidual):
+        return "no_residual carries nothing past a mixer"
+    if tower is not model:
+        return "the model does not predict from its stream"
+    matrices = _matrices(getattr(model, "head", None))
+    if len(matrices) > 1:
+        return "the model's head has a hidden layer"
+    if matrices and matrices[0].shape == embedding.shape:
+        return None
+    return "the model does not predict the same tokens"
+
+
+def _matrices(head: nn.Module | None) -> list[Tensor]:
+    """Returns the weight matrices of the model's head."""
     return [] if head is None else [w for w in head.parameters() if w.ndim == 2]
 
 
-def qk_table(head: HeadCircuits, known: Tables, symbols: list[int]) -> Tensor:
-    """(S, S): how much a query of one symbol (row) wants a key of another (column)."""
-    assert known.embed is not None
-    some = known.embed[symbols]
-    return (some @ head.q.T) @ (some @ head.k.T).T
+def qk_circuit(head: HeadCircuits, tables: TokenTables, token_ids: list[int]) -> Tensor:
+    """Returns scores (S, S): how much a query token (row) attends to a key token (column)."""
+    assert tables.embedding is not None
+    embedding = tables.embedding[token_ids]
+    return (embedding @ head.q.T) @ (embedding @ head.k.T).T
 
 
-def ov_table(head: HeadCircuits, known: Tables, symbols: list[int]) -> Tensor:
-    """(S, S): what attending to a symbol (column) adds to the answer for another (row)."""
-    assert known.embed is not None
-    assert known.out is not None
-    return (known.out[symbols] @ head.o) @ (known.embed[symbols] @ head.v.T).T
+def ov_circuit(head: HeadCircuits, tables: TokenTables, token_ids: list[int]) -> Tensor:
+    """Returns logits (S, S): what attending to a token (column) adds to the logit of another (row)."""
+    assert tables.embedding is not None
+    assert tables.unembedding is not None
+    return (tables.unembedding[token_ids] @ head.o) @ (tables.embedding[token_ids] @ head.v.T).T
 
 
-def copying(head: HeadCircuits, known: Tables) -> Spectrum | None:
-    """The spectrum of the OV circuit over the whole vocabulary; None where the head has none."""
-    if known.embed is None or known.out is None:
+def copying_spectrum(head: HeadCircuits, tables: TokenTables) -> Spectrum | None:
+    """Returns the spectrum of the OV circuit over the whole vocabulary; None where the head has none."""
+    if tables.embedding is None or tables.unembedding is None:
         return None
-    return spectrum(known.out @ head.o, head.v @ known.embed.T)
+    return spectrum(tables.unembedding @ head.o, head.v @ tables.embedding.T)
 
 
-def vocabulary(loaded: Loaded, samples: list[Sample], text: str | None) -> list[int]:
-    """The symbols to show: those of `text`, or the most frequent ones of the samples, sources included."""
+def select_tokens(loaded: Loaded, samples: list[Sample], text: str | None) -> list[int]:
+    """Returns the token ids to show: those of `text`, or the most frequent ones of the samples, sources included."""
     if text is None:
-        rows = (row for one in samples for row in (one.batch.inputs, one.batch.source) if row is not None)
-        counted = Counter(symbol for row in rows for symbol in row[0].tolist())
-        return sorted(symbol for symbol, _ in counted.most_common(MOST))
+        inputs = (x for sample in samples for x in (sample.batch.inputs, sample.batch.source) if x is not None)
+        counts = Counter(token_id for x in inputs for token_id in x[0].tolist())
+        return sorted(token_id for token_id, _ in counts.most_common(DEFAULT_TOKENS))
     if not isinstance(loaded.tokenizer, TextTokenizer):
-        raise UserError(f"vocabulary: {loaded.folder.name} is a model of {loaded.data.spec.things}, not of text")
-    symbols = list(dict.fromkeys(loaded.tokenizer.encode(text)))
-    if len(symbols) > 4 * MOST:
-        raise UserError(f"vocabulary: {len(symbols)} symbols are too many to be read; give {4 * MOST} or fewer")
-    return symbols
+        raise UserError(f"vocabulary: {loaded.folder.name} reads {loaded.data.spec.things}, not text")
+    token_ids = list(dict.fromkeys(loaded.tokenizer.encode(text)))
+    if len(token_ids) > MAX_TOKENS:
+        raise UserError(f"vocabulary: it has {len(token_ids)} different tokens, at most {MAX_TOKENS} are readable")
+    return token_ids

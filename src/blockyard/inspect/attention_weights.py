@@ -1,4 +1,4 @@
-"""Attention weights of each layer and head, and how spread they are.
+"""The attention weights of each layer and head, and their entropy.
 
 Source: Vaswani et al. 2017 (arXiv 1706.03762), figures 3 to 5; Voita et al. 2019 (arXiv 1905.09418) and
     Zhai et al. 2023 (arXiv 2303.06296), for the entropy of a head
@@ -12,18 +12,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from blockyard.inspect.samples import Sample, chosen, chosen_heads, labels, title
+from blockyard.inspect.labels import layer_name, token_labels
+from blockyard.inspect.samples import Sample, select_heads, select_layers
 from blockyard.ops import maps
 
 
 @dataclass
 class LayerAttention:
-    """One layer's heads: `weights` of the first sample, the rest averaged over queries and samples.
+    """The selected heads of one layer: `weights` of the first sample, entropies averaged over queries and samples.
 
-    weights: (H, N, M), rows of real tokens only; heads: their numbers
-    entropy: (H,) nats; share: (H,) of the most a query could have, NaN where none sees two keys
-    prefix: class and register tokens, and trained keys, among the keys; query_prefix: among the queries
-    grid: the keys' layout after them
+    weights: (H, N, M), without padding; heads: their indices
+    entropy: (H,) nats; share: (H,) of the maximum entropy, NaN where no query sees two keys
+    prefix: number of class, register and trained slot tokens among the keys; query_prefix: among the queries
+    grid: the layout of the keys after the prefix
     """
 
     path: str
@@ -41,89 +42,92 @@ class LayerAttention:
 
     @property
     def name(self) -> str:
-        """The layer in words."""
-        return title(self.path)
+        """The readable name of the layer."""
+        return layer_name(self.path)
 
 
-def attention(
+def attention_layers(
     model: nn.Module,
     samples: list[Sample],
     *,
     layers: tuple[int, ...] | None = None,
     heads: tuple[int, ...] | None = None,
 ) -> list[LayerAttention]:
-    """The attention layers of `model`, in order of call; empty where none attends.
+    """Returns the attention layers of `model` in order of call; empty where no layer attends.
 
-    Raises UserError for layers and heads that are not there.
+    Raises UserError for layers and heads that do not exist.
     """
-    found: list[LayerAttention] = []
-    spread: list[list[tuple[Tensor, Tensor]]] = []
+    results: list[LayerAttention] = []
+    entropies: list[list[tuple[Tensor, Tensor]]] = []
     for number, sample in enumerate(samples):
-        seen = maps.attention(model, **sample.batch.arguments())
-        wanted = set(chosen([one.layer for one in seen], layers)) if seen else set()
-        seen = [one for one in seen if one.layer in wanted]
+        calls = maps.attention(model, **sample.batch.arguments())
+        paths = set(select_layers([call.layer for call in calls], layers)) if calls else set()
+        calls = [call for call in calls if call.layer in paths]
         if number == 0:
-            found = [_first(model, sample, one, heads) for one in seen]
-            spread = [[] for _ in seen]
-        for layer, one, values in zip(found, seen, spread, strict=True):
-            values.append(entropy(one, layer.heads))
-    for layer, values in zip(found, spread, strict=True):
+            results = [_layer(model, sample, call, heads) for call in calls]
+            entropies = [[] for _ in calls]
+        for layer, call, values in zip(results, calls, entropies, strict=True):
+            values.append(head_entropy(call, layer.heads))
+    for layer, values in zip(results, entropies, strict=True):
         layer.entropy = torch.cat([nats for nats, _ in values], dim=1).nanmean(1)  # (H,)
         layer.share = torch.cat([share for _, share in values], dim=1).nanmean(1)  # (H,)
-    return found
+    return results
 
 
-def entropy(seen: maps.Seen, heads: list[int]) -> tuple[Tensor, Tensor]:
-    """Entropy of each real query's weights, in nats and as a share of the most it could be: 2 x (H, N).
+def head_entropy(call: maps.Seen, heads: list[int]) -> tuple[Tensor, Tensor]:
+    """Returns the entropy of each query's weights, in nats and as a share of its maximum: 2 x (H, N).
 
-    A query that sees a single key has no share, and weights that are no shares of one have no entropy: NaN.
+    The share is NaN for a query that sees a single key. Both are NaN for weights that do not sum to one.
     """
-    weights = _real(seen, seen.weights())[heads]  # (H, N, M)
-    most = _real(seen, seen.visible().expand_as(seen.weights()))[heads].sum(-1).float().log()  # (H, N)
-    shares = ((weights >= 0).all(-1)) & ((weights.sum(-1) - 1).abs() < 1e-3)  # (H, N)
-    nats = torch.special.entr(weights).sum(-1).masked_fill(~shares, float("nan"))  # (H, N)
-    return nats, torch.where(most > 0, nats / most, float("nan"))
+    weights = _without_padding(call, call.weights())[heads]  # (H, N, M)
+    visible = _without_padding(call, call.visible().expand_as(call.weights()))[heads]  # (H, N, M)
+    maximum = visible.sum(-1).float().log()  # (H, N)
+    normalized = ((weights >= 0).all(-1)) & ((weights.sum(-1) - 1).abs() < 1e-3)  # (H, N)
+    nats = torch.special.entr(weights).sum(-1).masked_fill(~normalized, float("nan"))  # (H, N)
+    return nats, torch.where(maximum > 0, nats / maximum, float("nan"))
 
 
-def _first(model: nn.Module, sample: Sample, seen: maps.Seen, heads: tuple[int, ...] | None) -> LayerAttention:
-    picked = chosen_heads(seen.q.shape[1], heads)
-    weights = _real(seen, seen.weights())[picked]  # (H, N, M)
-    nothing = torch.zeros(len(picked))
-    slots = _slots(seen)
-    cross = seen.k_seq is not seen.seq and not slots
-    own = labels(sample.own(seen.layer), model, seen.seq)
-    other = labels(sample.other, model, seen.k_seq) if cross else [*(f"slot {i}" for i in range(slots)), *own]
-    queries, keys = (names[:count] for names, count in zip((own, other), weights.shape[1:], strict=True))
+def _layer(model: nn.Module, sample: Sample, call: maps.Seen, heads: tuple[int, ...] | None) -> LayerAttention:
+    selected = select_heads(call.q.shape[1], heads)
+    weights = _without_padding(call, call.weights())[selected]  # (H, N, M)
+    zeros = torch.zeros(len(selected))
+    slots = _trained_slots(call)
+    cross = call.k_seq is not call.seq and not slots
+    queries = token_labels(sample.text_at(call.layer), model, call.seq)
+    if cross:
+        keys = token_labels(sample.memory_text, model, call.k_seq)
+    else:
+        keys = [*(f"slot {i}" for i in range(slots)), *queries]
     return LayerAttention(
-        path=seen.layer,
-        heads=picked,
+        path=call.layer,
+        heads=selected,
         weights=weights,
-        entropy=nothing,
-        share=nothing,
-        causal=seen.causal,
+        entropy=zeros,
+        share=zeros,
+        causal=call.causal,
         cross=cross,
-        prefix=seen.k_seq.num_prefix,
-        query_prefix=seen.seq.num_prefix,
-        grid=seen.seq.grid if slots else seen.k_seq.grid,
-        queries=queries,
-        keys=keys,
+        prefix=call.k_seq.num_prefix,
+        query_prefix=call.seq.num_prefix,
+        grid=call.seq.grid if slots else call.k_seq.grid,
+        queries=queries[: weights.shape[1]],
+        keys=keys[: weights.shape[2]],
     )
 
 
-def _slots(seen: maps.Seen) -> int:
-    """Trained keys in front of the row's own, which belong to no token."""
-    more = len(seen.k_seq) - len(seen.seq)
-    return more if more > 0 and seen.k_seq.num_prefix - seen.seq.num_prefix == more else 0
+def _trained_slots(call: maps.Seen) -> int:
+    """Returns the number of trained keys in front of those of the sequence; they belong to no token."""
+    extra = len(call.k_seq) - len(call.seq)
+    return extra if extra > 0 and call.k_seq.num_prefix - call.seq.num_prefix == extra else 0
 
 
-def _real(seen: maps.Seen, table: Tensor) -> Tensor:
-    """The first row of a batch without its padding: (B, H, N, M) -> (H, N', M')."""
-    rows, columns = ((len(s) if s.valid is None else int(s.valid[0].sum())) for s in (seen.seq, seen.k_seq))
-    return table[0, :, :rows, :columns]
+def _without_padding(call: maps.Seen, table: Tensor) -> Tensor:
+    """Returns the table of the first sequence of a batch, padding removed: (B, H, N, M) -> (H, N', M')."""
+    queries, keys = ((len(s) if s.valid is None else int(s.valid[0].sum())) for s in (call.seq, call.k_seq))
+    return table[0, :, :queries, :keys]
 
 
-def chosen_query(layer: LayerAttention, query: str | int | None) -> str | int:
-    """The query whose attention is shown, and for None the one that says most: see `Options.query`."""
+def resolve_query(layer: LayerAttention, query: str | int | None) -> str | int:
+    """Returns `query`, or the layer's default for None: see `Options.query`."""
     if query is not None:
         return query
     if layer.queries and layer.queries[0] == "class":
@@ -131,23 +135,24 @@ def chosen_query(layer: LayerAttention, query: str | int | None) -> str | int:
     return "last" if layer.causal else "mean"
 
 
-def one_query(layer: LayerAttention, query: str | int | None) -> tuple[Tensor, str]:
-    """The weights (H, M) of one query, or of their mean, and its name.
+def query_weights(layer: LayerAttention, query: str | int | None) -> tuple[Tensor, str]:
+    """Returns the weights (H, M) of one query, or the mean over all, and the name of the query.
 
-    Raises ValueError for a query that the row does not have.
+    Raises ValueError for a query that the sequence does not have.
     """
-    query = chosen_query(layer, query)
+    query = resolve_query(layer, query)
     if query == "mean":
         return layer.weights.mean(1), "the mean over all queries"
     if query == "class":
         if not layer.queries or layer.queries[0] != "class":
-            raise ValueError("query=class: the model has no class token; take mean, last or a number")
-        place = 0
+            raise ValueError("query=class: the model has no class token; use mean, last or an index")
+        index = 0
     else:
-        place = len(layer.queries) - 1 if query == "last" else layer.query_prefix + int(query)
-    if place >= len(layer.queries):
-        raise ValueError(f"query={query}: the row has {len(layer.queries) - layer.query_prefix} tokens, from 0")
-    name = layer.queries[place]
-    if name == "class":
-        return layer.weights[:, place], "the class token"
-    return layer.weights[:, place], f"token {place - layer.query_prefix} ({name})"
+        index = len(layer.queries) - 1 if query == "last" else layer.query_prefix + int(query)
+    if index >= len(layer.queries):
+        count = len(layer.queries) - layer.query_prefix
+        raise ValueError(f"query={query} is out of range: the sequence has {count} tokens, counted from 0")
+    label = layer.queries[index]
+    if label == "class":
+        return layer.weights[:, index], "the class token"
+    return layer.weights[:, index], f"token {index - layer.query_prefix} ({label})"

@@ -1,4 +1,4 @@
-"""What stands around a token mixer in its block: the norm before it, and what its output goes through."""
+"""The context of a token mixer in its block: the norm before it, and the modules that its output passes."""
 
 from __future__ import annotations
 
@@ -12,58 +12,60 @@ from blockyard.inspect.recorded_calls import forward_once
 
 
 @dataclass
-class Around:
-    """What stands around a mixer in its block.
+class MixerContext:
+    """The modules around a mixer in its block.
 
-    before: the norm that made its input from the stream; after: what its output goes through on the way there
-    in_stream: the block's norms lie in the stream, so that what made the mixer's input is part of that
-    cross: keys and values are of another row; last: the norm that made that
+    before: the norm that computes its input from the residual stream
+    after: the modules that its output passes on the way to the stream
+    in_stream: the block's norms lie in the stream, so that the module that computed the mixer's input is part of it
+    cross: keys and values come from another sequence; memory_norm: the norm at the end of that sequence
     """
 
     before: nn.Module | None = None
     after: list[nn.Module] = field(default_factory=list)
     in_stream: bool = False
     cross: bool = False
-    last: nn.Module | None = None
+    memory_norm: nn.Module | None = None
 
 
-def surroundings(model: nn.Module, mixers: dict[str, nn.Module], batch: Batch) -> dict[str, Around]:
-    """What stands around each mixer, seen in one forward pass."""
-    around = {path: Around() for path in mixers}
+def mixer_contexts(model: nn.Module, mixers: dict[str, nn.Module], batch: Batch) -> dict[str, MixerContext]:
+    """Returns the context of each mixer by path, recorded in one forward pass."""
+    contexts = {path: MixerContext() for path in mixers}
     paths = {module: path for path, module in model.named_modules()}
-    names = {module: path for path, module in mixers.items()}
-    made: dict[int, nn.Module] = {}
-    outputs: dict[int, str] = {}
-    kept = []  # tensors stay alive, so that no address is used twice
+    mixer_paths = {module: path for path, module in mixers.items()}
+    producers: dict[int, nn.Module] = {}  # id of a tensor: the module that returned it
+    mixer_outputs: dict[int, str] = {}  # id of a tensor: the path of the mixer that returned it
+    alive = []  # tensors stay alive, so that no id is used twice
 
-    def enters(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        if not given or not isinstance(given[0], Tensor):
+    def before_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not args or not isinstance(args[0], Tensor):
             return
-        if module in names:
-            here = around[names[module]]
-            memory = given[3] if len(given) > 3 else named.get("memory")
-            here.cross = memory is not None
-            here.last = made.get(id(memory.x)) if memory is not None else None
-            norm = made.get(id(given[0]))
-            path = names[module].rpartition(".")[0]
-            block = model.get_submodule(path)
-            # A block whose output is normalised already has its norms in the stream.
-            here.in_stream = isinstance(block, Block) and not block.needs_final_norm
-            if norm is not None and paths[norm].startswith(f"{path}.") and not here.in_stream:
-                here.before = norm  # what an earlier block made is the stream
-        elif id(given[0]) in outputs and paths[module].endswith("_finish"):
-            around[outputs[id(given[0])]].after.append(module)
+        x = args[0]
+        if module in mixer_paths:
+            context = contexts[mixer_paths[module]]
+            memory = args[3] if len(args) > 3 else kwargs.get("memory")
+            context.cross = memory is not None
+            context.memory_norm = producers.get(id(memory.x)) if memory is not None else None
+            norm = producers.get(id(x))
+            block_path = mixer_paths[module].rpartition(".")[0]
+            block = model.get_submodule(block_path)
+            # A block whose output is already normalised has its norms in the stream.
+            context.in_stream = isinstance(block, Block) and not block.needs_final_norm
+            if norm is not None and paths[norm].startswith(f"{block_path}.") and not context.in_stream:
+                context.before = norm  # the output of an earlier block is the stream itself
+        elif id(x) in mixer_outputs and paths[module].endswith("_finish"):
+            contexts[mixer_outputs[id(x)]].after.append(module)
 
-    def leaves(module: nn.Module, _: Any, y: Any) -> None:
+    def after_forward(module: nn.Module, _: Any, y: Any) -> None:
         if not isinstance(y, Tensor):
             return
-        kept.append(y)
-        if module in names:
-            outputs[id(y)] = names[module]
+        alive.append(y)
+        if module in mixer_paths:
+            mixer_outputs[id(y)] = mixer_paths[module]
         if not isinstance(module, Block | nn.Identity):
-            made[id(y)] = module
+            producers[id(y)] = module
 
-    handles = [m.register_forward_pre_hook(enters, with_kwargs=True) for m in model.modules()]
-    handles += [m.register_forward_hook(leaves) for m in model.modules()]
+    handles = [m.register_forward_pre_hook(before_forward, with_kwargs=True) for m in model.modules()]
+    handles += [m.register_forward_hook(after_forward) for m in model.modules()]
     forward_once(model, batch, handles)
-    return around
+    return contexts

@@ -1,10 +1,10 @@
-"""The norms of the blocks of a Jacobian, whole or estimated: how much each output token hears of each input token.
+"""The norms of the blocks of a Jacobian, exact or estimated: how much each output token depends on each input token.
 
 Source: Hutchinson 1990, A stochastic estimator of the trace of the influence matrix, for random directions
 
-Each row of a batch pulls another direction back through the same sample, so that nothing is asked of a
-mixer but that its rows do not mix. Exact: the D unit directions of each token. Estimated: `probes` random
-signs s a token, since the mean of |s^T J|^2 is |J|_F^2.
+Each copy of the sample in a batch is the vector-Jacobian product of another direction, so that the only
+requirement on a mixer is that it does not mix the samples of a batch. Exact: the D unit directions of each token.
+Estimated: `probes` random signs s a token, since the mean of |s^T J|^2 is |J|_F^2.
 """
 
 from __future__ import annotations
@@ -15,57 +15,58 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from blockyard.inspect.recorded_calls import Call
+from blockyard.inspect.recorded_calls import RecordedCall
 
-EXACT = 4096  # so many directions or fewer are pulled back one by one
+MAX_EXACT = 4096  # up to so many directions, the default is exact
 PROBES = 16
 _SEED = 0
 
 
-def norms(one: Call, probes: int | None = None) -> tuple[Tensor, float, int]:
-    """(N, M) norms of a call whose rows are all the same sample, their relative standard error, and the probes.
+def block_norms(call: RecordedCall, probes: int | None = None) -> tuple[Tensor, float, int]:
+    """Returns norms (N, M), their relative standard error, and the number of probes, 0 where exact.
 
-    0 probes in the answer means exact. Randomness is the same for every call.
+    call: of a batch whose samples are all the same one; probes: 0 is exact, None is exact up to `MAX_EXACT` directions
+    Every call draws the same random directions.
     """
-    x = one.x.detach()
+    x = call.x.detach()
     with torch.no_grad():
-        _, count, width = one.run(x).shape
+        _, count, width = call.function(x).shape
     if probes is None:
-        probes = 0 if count * width <= EXACT else PROBES
-    each = probes or width
+        probes = 0 if count * width <= MAX_EXACT else PROBES
+    per_token = probes or width
     generator = torch.Generator().manual_seed(_SEED)
-    signs = torch.randint(0, 2, (count, each, width), generator=generator) * 2 - 1  # (N, probes, D)
+    signs = torch.randint(0, 2, (count, per_token, width), generator=generator) * 2 - 1  # (N, probes, D)
     directions = signs.to(x) if probes else torch.eye(width).to(x).expand(count, -1, -1)
-    squares = torch.cat(list(_pulled(one, directions.reshape(count * each, width), each)))  # (N probes, M)
-    squares = squares.unflatten(0, (count, each)) / width  # (N, probes, M)
+    products = _squared_products(call, directions.reshape(count * per_token, width), per_token)
+    squares = torch.cat(list(products)).unflatten(0, (count, per_token)) / width  # (N, probes, M)
     if not probes:
         return squares.sum(1).sqrt(), 0.0, 0
     mean = squares.mean(1)
-    return mean.sqrt(), _error(squares, mean), probes
+    return mean.sqrt(), _relative_error(squares, mean), probes
 
 
-def _error(squares: Tensor, mean: Tensor) -> float:
-    """The standard error of a norm as a share of it: the median over entries that are not nothing."""
+def _relative_error(squares: Tensor, mean: Tensor) -> float:
+    """Returns the standard error of a norm as a share of it: the median over the entries that are not zero."""
     if squares.shape[1] < 2:
         return math.nan
-    there = mean > mean.max() * 1e-10
-    relative = squares.std(1) / math.sqrt(squares.shape[1]) / (2 * mean)  # of a root: half the square's
-    return float(relative[there].median()) if there.any() else 0.0
+    nonzero = mean > mean.max() * 1e-10
+    relative = squares.std(1) / math.sqrt(squares.shape[1]) / (2 * mean)  # a root has half the error of its square
+    return float(relative[nonzero].median()) if nonzero.any() else 0.0
 
 
-def _pulled(one: Call, directions: Tensor, each: int) -> Iterator[Tensor]:
-    """Squared lengths (chunk, M) of what each direction (rows of tokens, `each` a token) gives at every input."""
-    copies = len(one.x)
+def _squared_products(call: RecordedCall, directions: Tensor, per_token: int) -> Iterator[Tensor]:
+    """Yield squared lengths (chunk, M) of the products of directions (N per_token, D) at every input token."""
+    copies = len(call.x)
     for start in range(0, len(directions), copies):
-        part = directions[start : start + copies]
-        x = one.x.detach().clone().requires_grad_()
+        chunk = directions[start : start + copies]
+        x = call.x.detach().clone().requires_grad_()
         with torch.enable_grad():
-            y = one.run(x)  # (copies, N, D)
-            pull = torch.zeros_like(y)
-            rows = torch.arange(len(part))
-            pull[rows, (start + rows) // each] = part
-            if not y.requires_grad:  # nothing is read at all
-                yield x.new_zeros(len(part), x.shape[1])
+            y = call.function(x)  # (copies, N, D)
+            grad_y = torch.zeros_like(y)
+            indices = torch.arange(len(chunk))
+            grad_y[indices, (start + indices) // per_token] = chunk
+            if not y.requires_grad:  # the output does not depend on x
+                yield x.new_zeros(len(chunk), x.shape[1])
                 continue
-            (gradient,) = torch.autograd.grad(y, x, pull, allow_unused=True, materialize_grads=True)
-        yield gradient[: len(part)].square().sum(-1)
+            (grad_x,) = torch.autograd.grad(y, x, grad_y, allow_unused=True, materialize_grads=True)
+        yield grad_x[: len(chunk)].square().sum(-1)

@@ -1,6 +1,6 @@
 """Which token reads from which, for any mixer: the norms of the blocks of its Jacobian.
 
-Equation: M_ij = |dy_i/dx_j|_F / sqrt(D), so that a token handed on unchanged gives 1; see jacobian.py
+Equation: M_ij = |dy_i/dx_j|_F / sqrt(D), so that the identity gives 1; see jacobian.py
 """
 
 from __future__ import annotations
@@ -14,27 +14,30 @@ from torch import Tensor, nn
 
 from blockyard.contracts import Batch, TokenMixer
 from blockyard.errors import UserError
-from blockyard.inspect.jacobian import norms
-from blockyard.inspect.recorded_calls import Call, call, mixing_modules, repeat
-from blockyard.inspect.samples import Sample, chosen, labels, title
+from blockyard.inspect.jacobian import block_norms
+from blockyard.inspect.labels import layer_name, token_labels
+from blockyard.inspect.recorded_calls import RecordedCall, mixing_modules, record_calls, repeat
+from blockyard.inspect.samples import Sample, select_layers
 
-_NUMBERS = 2**21  # of one activation at a time
+_MAX_ELEMENTS = 2**21  # of one activation
+_MAX_COPIES = 512
 
 
 @dataclass
 class LayerMixing:
     """One layer: `norms` (N, M), the mean over samples of |dy_i/dx_j|_F / sqrt(D).
 
-    differs: how far apart the samples' norms are: root of their variance's sum, over the mean's norm; None for one
-    error: the estimate's standard error, as a share of the typical entry; 0 where exact
-    memory: the columns are the tokens of another row
-    rows, columns: names of outputs (N) and inputs (M): their text for one sample, their places for several
+    variation: the standard deviation of the samples' norms, over the norm of their mean; None for one sample
+    probes: random directions a token, 0 where exact
+    error: the standard error of the estimate, as a share of the typical entry; 0 where exact
+    memory: the columns are the tokens of another sequence
+    rows, columns: labels of outputs (N) and inputs (M): their text for one sample, their indices for several
     """
 
     path: str
     mixer: str
     norms: Tensor
-    differs: float | None
+    variation: float | None
     probes: int
     error: float
     memory: bool
@@ -45,11 +48,11 @@ class LayerMixing:
 
     @property
     def name(self) -> str:
-        """The layer in words."""
-        return title(self.path)
+        """The readable name of the layer."""
+        return layer_name(self.path)
 
 
-def mixing(
+def mixing_layers(
     model: nn.Module,
     samples: list[Sample],
     *,
@@ -57,36 +60,36 @@ def mixing(
     layers: tuple[int, ...] | None = None,
     probes: int | None = None,
 ) -> list[LayerMixing]:
-    """The token-mixing pictures of `model`, layer by layer. Rows of different lengths are cut to the shortest.
+    """Returns the token mixing of `model`, layer by layer. Sequences of different lengths are cut to the shortest.
 
     of: the token "mixer" alone, or the whole "block"; probes: 0 is exact, None is exact up to 4,096 directions
-    Raises UserError where a layer is not there, or a mixer is never called by itself.
+    Raises UserError for a layer that does not exist, and for a mixer that the model never calls as a module.
     """
-    modules = mixing_modules(model, of)
-    wanted = chosen(modules, layers)
-    found: dict[str, list[tuple[Tensor, float, int]]] = {path: [] for path in wanted}
-    first: dict[str, Call] = {}
+    all_modules = mixing_modules(model, of)
+    modules = {path: all_modules[path] for path in select_layers(all_modules, layers)}
+    estimates: dict[str, list[tuple[Tensor, float, int]]] = {path: [] for path in modules}
+    first_calls: dict[str, RecordedCall] = {}
     for sample in samples:
-        row = call(model, {path: modules[path] for path in wanted}, sample.batch)
-        size = max((one.x.numel() for one in row.values()), default=1)
-        copies = max(1, min(512, _NUMBERS // size))
-        many = call(model, {path: modules[path] for path in wanted}, repeat(sample.batch, copies))
-        for path in wanted:
-            if path not in many:
-                raise UserError(f"{path} is never called by itself in this model; of=block looks at the whole block")
-            first.setdefault(path, row[path])
-            found[path].append(norms(many[path], probes))
-    texts = samples[0] if len(samples) == 1 else None  # a mean over several is of no sample's letters
-    return [_layer(model, texts, path, modules[path], first[path], found[path]) for path in wanted]
+        single = record_calls(model, modules, sample.batch)
+        elements = max((call.x.numel() for call in single.values()), default=1)
+        copies = max(1, min(_MAX_COPIES, _MAX_ELEMENTS // elements))
+        repeated = record_calls(model, modules, repeat(sample.batch, copies))
+        for path in modules:
+            if path not in repeated:
+                raise UserError(f"{path} is never called as a module; of=block inspects the whole block")
+            first_calls.setdefault(path, single[path])
+            estimates[path].append(block_norms(repeated[path], probes))
+    labelled = samples[0] if len(samples) == 1 else None  # a mean over several samples has no text
+    return [_layer(model, labelled, path, modules[path], first_calls[path], estimates[path]) for path in modules]
 
 
-def in_double(model: nn.Module, samples: list[Sample]) -> tuple[nn.Module, list[Sample]]:
-    """Copies in float64, in which a zero can be told from what is only small."""
-    rows = []
+def to_double(model: nn.Module, samples: list[Sample]) -> tuple[nn.Module, list[Sample]]:
+    """Returns copies in float64, where an exact zero differs from a small value."""
+    copies = []
     for sample in samples:
         tensors = (t.double() if t is not None and t.is_floating_point() else t for t in sample.batch.tensors())
-        rows.append(replace(sample, batch=Batch(*tensors)))
-    return deepcopy(model).double(), rows
+        copies.append(replace(sample, batch=Batch(*tensors)))
+    return deepcopy(model).double(), copies
 
 
 def _layer(
@@ -94,25 +97,25 @@ def _layer(
     sample: Sample | None,
     path: str,
     module: nn.Module,
-    one: Call,
-    found: list[tuple[Tensor, float, int]],
+    call: RecordedCall,
+    estimates: list[tuple[Tensor, float, int]],
 ) -> LayerMixing:
-    rows, columns = (min(table.shape[axis] for table, _, _ in found) for axis in (0, 1))
-    tables = torch.stack([table[:rows, :columns] for table, _, _ in found])  # (samples, N, M)
+    rows, columns = (min(norms.shape[axis] for norms, _, _ in estimates) for axis in (0, 1))
+    tables = torch.stack([norms[:rows, :columns] for norms, _, _ in estimates])  # (samples, N, M)
     mean = tables.mean(0)
-    spread = (tables - mean).square().sum((1, 2)).mean().sqrt() / mean.norm().clamp_min(1e-30)
-    own, other = ([], []) if sample is None else (sample.own(path), sample.other)
+    deviation = (tables - mean).square().sum((1, 2)).mean().sqrt() / mean.norm().clamp_min(1e-30)
+    text, memory_text = ([], []) if sample is None else (sample.text_at(path), sample.memory_text)
     mixer = module if isinstance(module, TokenMixer) else next(m for m in module.modules() if isinstance(m, TokenMixer))
     return LayerMixing(
         path=path,
         mixer=type(mixer).__name__ if mixer is module else f"{type(module).__name__}({type(mixer).__name__})",
         norms=mean,
-        differs=float(spread) if len(found) > 1 else None,
-        probes=found[0][2],
-        error=max(error for _, error, _ in found) / math.sqrt(len(found)),
-        memory=one.memory,
-        prefix=one.seq.num_prefix,
-        grid=one.seq.grid,
-        rows=labels(own, model, one.seq)[:rows],
-        columns=labels(other if one.memory else own, model, one.read)[:columns],
+        variation=float(deviation) if len(estimates) > 1 else None,
+        probes=estimates[0][2],
+        error=max(error for _, error, _ in estimates) / math.sqrt(len(estimates)),
+        memory=call.reads_memory,
+        prefix=call.seq.num_prefix,
+        grid=call.seq.grid,
+        rows=token_labels(text, model, call.seq)[:rows],
+        columns=token_labels(memory_text if call.reads_memory else text, model, call.input_seq)[:columns],
     )

@@ -1,4 +1,4 @@
-"""What the blocks and token mixers of a model are called with: caught in one forward pass, to be called again."""
+"""Record the arguments of a model's blocks and token mixers in one forward pass, to call them again."""
 
 from __future__ import annotations
 
@@ -16,40 +16,43 @@ from blockyard.errors import UserError
 
 
 @dataclass
-class Call:
-    """What a module was called with: y = run(x). seq: the facts of y's row; read: those of x's."""
+class RecordedCall:
+    """One call of a module as a function of the tokens that it mixes: y = function(x).
 
-    run: Callable[[Tensor], Tensor]
+    seq: the facts of the output sequence; input_seq: those of the sequence of x
+    """
+
+    function: Callable[[Tensor], Tensor]
     x: Tensor
     seq: Seq
-    read: Seq
+    input_seq: Seq
 
     @property
-    def memory(self) -> bool:
-        """Whether `x` is another row than that of the outputs."""
-        return self.read is not self.seq
+    def reads_memory(self) -> bool:
+        """Whether `x` is another sequence than that of the outputs."""
+        return self.input_seq is not self.seq
 
 
 def mixing_modules(model: nn.Module, of: str) -> dict[str, nn.Module]:
-    """Every block, or the outermost token mixers, by path. Raises UserError where there is none."""
+    """Returns every block, or the outermost token mixers, by path. Raises UserError where there is none."""
     kind: type[nn.Module] = Block if of == "block" else TokenMixer
-    found: dict[str, nn.Module] = {}
+    modules: dict[str, nn.Module] = {}
     for path, module in model.named_modules():
-        if isinstance(module, kind) and not any(path.startswith(f"{outer}.") for outer in found):
-            found[path] = module
-    if not found:
-        raise UserError(f"{type(model).__name__} has no token mixer, so there is no mixing to look at")
-    return found
+        if isinstance(module, kind) and not any(path.startswith(f"{outer}.") for outer in modules):
+            modules[path] = module
+    if not modules:
+        raise UserError(f"{type(model).__name__} has no token mixer to inspect")
+    return modules
 
 
 def repeat(batch: Batch, copies: int) -> Batch:
-    """One row, so many times."""
+    """Returns a batch of `copies` times the first sample."""
     return Batch(*(t if t is None or t.ndim == 0 else t[:1].expand(copies, *t.shape[1:]) for t in batch.tensors()))
 
 
 @contextmanager
 def unfused(model: nn.Module) -> Iterator[None]:
-    """A fused block never calls its mixers; unfused it computes the same."""
+    """Run fused blocks unfused inside this context: the same result, with every mixer called as a module."""
     fused = [block for block in model.modules() if isinstance(block, Block) and getattr(block, "fused", False)]
     for block in fused:
         block.fused = False
@@ -61,7 +64,7 @@ def unfused(model: nn.Module) -> Iterator[None]:
 
 
 def forward_once(model: nn.Module, batch: Batch, handles: Iterable[RemovableHandle]) -> None:
-    """One forward pass in evaluation mode with every mixer called by itself; the hooks are taken off after it."""
+    """Run one unfused forward pass in evaluation mode without gradients, then remove the hooks."""
     training = model.training
     model.eval()
     try:
@@ -73,23 +76,23 @@ def forward_once(model: nn.Module, batch: Batch, handles: Iterable[RemovableHand
             handle.remove()
 
 
-def call(model: nn.Module, modules: dict[str, nn.Module], batch: Batch) -> dict[str, Call]:
-    """What each of `modules` was last called with, in a forward pass in evaluation mode."""
-    found: dict[str, Call] = {}
+def record_calls(model: nn.Module, modules: dict[str, nn.Module], batch: Batch) -> dict[str, RecordedCall]:
+    """Returns the last call of each of `modules` in one forward pass in evaluation mode; uncalled ones are absent."""
+    calls: dict[str, RecordedCall] = {}
     handles = []
     for path, module in modules.items():
 
-        def hook(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], path: str = path) -> None:
-            named.pop("cache", None)
-            found[path] = _call(module, *arguments, **named)
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], path: str = path) -> None:
+            kwargs.pop("cache", None)
+            calls[path] = _recorded(module, *args, **kwargs)
 
         handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
     forward_once(model, batch, handles)
-    return found
+    return calls
 
 
-def _call(module: nn.Module, x: Tensor, seq: Seq, _: Any = None, memory: Memory | None = None) -> Call:
+def _recorded(module: nn.Module, x: Tensor, seq: Seq, _: Any = None, memory: Memory | None = None) -> RecordedCall:
     if memory is not None and isinstance(module, TokenMixer):
-        # Across two rows, what is mixed are the tokens of the memory.
-        return Call(lambda m: module(x, seq, None, memory._replace(x=m)), memory.x, seq, memory.seq)
-    return Call(lambda given: module(given, seq, None, memory), x, seq, seq)
+        # Cross-attention mixes the tokens of the memory.
+        return RecordedCall(lambda m: module(x, seq, None, memory._replace(x=m)), memory.x, seq, memory.seq)
+    return RecordedCall(lambda tokens: module(tokens, seq, None, memory), x, seq, seq)

@@ -1,20 +1,23 @@
-"""`blockyard inspect`: looks, draws, says, and tells the run's logger."""
+"""Run `blockyard inspect`: compute, write figures and numbers, print a table, and send the figures to the logger."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from blockyard.atomic_files import read_json, write_json
 from blockyard.engine.loggers import run_logger
 from blockyard.engine.loggers._wandb_run import bounded
 from blockyard.errors import UserError
 from blockyard.inspect.options import Options
+from blockyard.inspect.result import InspectionResult
+from blockyard.inspect.views.attention_view import attention_view
+from blockyard.inspect.views.circuits_view import circuits_view
+from blockyard.inspect.views.mixing_view import mixing_view
 from blockyard.runs.load import load
 from blockyard.runs.redact import redact_text
 from blockyard.terminal import console, table
@@ -24,18 +27,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("blockyard")
 
+VIEWS: dict[str, Callable[[Loaded, Options, Path], InspectionResult]] = {
+    "attention": attention_view,
+    "mixing": mixing_view,
+    "circuits": circuits_view,
+}
 _LOGGER_SECONDS = 20.0
-
-
-@dataclass
-class Found:
-    """What one kind of looking gave: numbers for the JSON, rows for the terminal, pictures, and a line of words."""
-
-    numbers: dict[str, Any]
-    columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    pictures: Iterable[Path]
-    words: str
 
 
 def inspect(
@@ -49,81 +46,77 @@ def inspect(
     outputs: str | os.PathLike[str] = "outputs",
     allow: tuple[str, ...] | list[str] = (),
 ) -> dict[str, dict[str, Path]]:
-    """Look at a run; the pictures of each kind by name. A table of each kind is printed.
+    """Inspect a run, print a table of each kind, and return the figures of each kind by name.
 
-    Raises UserError where the run, its data, a layer, a head or a token is not there, or where the
-    kind is not for such a model; nothing is written then.
+    Raises UserError for a missing run, dataset, layer, head or token, and for a kind that does not apply to the
+    model; that kind then writes nothing.
     """
     loaded = load(run, which=which, outputs=outputs, allow=allow)
     folder = loaded.folder.path / "inspect" if out is None else Path(out).expanduser()
-    made = {}
+    figures = {}
     for kind in kinds:
-        pictures = _one(loaded, kind, options, folder)
-        made[kind] = pictures
+        figures[kind] = _inspect_kind(loaded, kind, options, folder)
         if log:
-            _tell(loaded, kind, pictures)
-    return made
+            _log_figures(loaded, kind, figures[kind])
+    return figures
 
 
-def _one(loaded: Loaded, kind: str, options: Options, folder: Path) -> dict[str, Path]:
-    from blockyard.inspect import views
-
+def _inspect_kind(loaded: Loaded, kind: str, options: Options, folder: Path) -> dict[str, Path]:
     try:
-        found: Found = getattr(views, kind)(loaded, options, folder)
-    except ValueError as error:  # of a user's making: a prompt that the model cannot read, a token that is not there
+        result = VIEWS[kind](loaded, options, folder)
+    except ValueError as error:  # the user's input: a prompt that cannot be encoded, a token that does not exist
         raise UserError(str(error)) from error
     path = folder / f"{kind}.json"
     try:
-        _sweep(path)
-        pictures = [picture.resolve() for picture in found.pictures]
-        facts = {
+        _remove_previous_figures(path)
+        figures = [figure.resolve() for figure in result.figures]
+        header = {
             "run": loaded.folder.name,
             "checkpoint": loaded.checkpoint.name,
             "step": loaded.step,
-            "pictures": [picture.name for picture in pictures],
+            "pictures": [figure.name for figure in figures],
         }
-        write_json(path, {**facts, **found.numbers}, indent=None)
+        write_json(path, {**header, **result.numbers}, indent=None)
     except OSError as error:
-        raise UserError(f"{folder} cannot be written: {error.strerror}; out=FOLDER names another place") from error
-    _say(loaded, kind, found, folder, pictures)
-    return {f"inspect/{picture.stem}": picture for picture in pictures}
+        raise UserError(f"cannot write to {folder}: {error.strerror}; out=FOLDER sets another folder") from error
+    _print_result(loaded, kind, result, folder, figures)
+    return {f"inspect/{figure.stem}": figure for figure in figures}
 
 
-def _sweep(path: Path) -> None:
-    """Remove the pictures that an earlier look of this kind left, so that none outlives its numbers."""
+def _remove_previous_figures(path: Path) -> None:
+    """Remove the figures that the JSON at `path` lists, so that no figure outlives its numbers."""
     try:
-        names = read_json(path)["pictures"]
-        for name in names:
+        for name in read_json(path)["pictures"]:
             if Path(name).name == name and name.startswith(path.stem) and name.endswith(".png"):
                 (path.parent / name).unlink(missing_ok=True)
     except (OSError, ValueError, KeyError, TypeError):
-        return  # there was none
+        return  # no earlier inspection, or not a file of ours
 
 
-def _say(loaded: Loaded, kind: str, found: Found, folder: Path, pictures: list[Path]) -> None:
+def _print_result(loaded: Loaded, kind: str, result: InspectionResult, folder: Path, figures: list[Path]) -> None:
     screen = console()
-    shown = table(f"{kind} of {loaded.folder.name}, {loaded.checkpoint.name}, step {loaded.step:,}", *found.columns)
-    for row in found.rows:
-        shown.add_row(*row)
-    screen.print(shown)
-    screen.print(found.words)
-    names = ", ".join(picture.name for picture in pictures)
-    screen.print(f"{folder}: {names}, {kind}.json")
+    title = f"{kind} of {loaded.folder.name}, {loaded.checkpoint.name}, step {loaded.step:,}"
+    printed = table(title, *result.columns)
+    for row in result.rows:
+        printed.add_row(*row)
+    screen.print(printed)
+    screen.print(result.summary)
+    screen.print(f"{folder}: {', '.join(figure.name for figure in figures)}, {kind}.json")
     sys.stdout.flush()
 
 
-def _tell(loaded: Loaded, kind: str, pictures: dict[str, Path]) -> None:
-    """The pictures to the run's logger; whatever it does, the look is done."""
-    said: list[str | None] = []
+def _log_figures(loaded: Loaded, kind: str, figures: dict[str, Path]) -> None:
+    """Send the figures to the run's logger; its failure is a warning, and the inspection stays complete."""
+    messages: list[str | None] = []
     try:
         logger = run_logger(loaded.folder.config)
         logger.ready()
     except ValueError as error:
-        log.warning("the logger was not told: %s", error)
+        log.warning("figures not sent to the logger: %s", error)
         return
-    failure = bounded(lambda: said.append(logger.pictures(loaded.folder, kind, pictures)), _LOGGER_SECONDS)
+    failure = bounded(lambda: messages.append(logger.pictures(loaded.folder, kind, figures)), _LOGGER_SECONDS)
     if failure is not None:
         logger.abandon()
-        log.warning("the logger was not told: %s; the pictures are in the folder", redact_text(failure)[:200])
-    for words in filter(None, said):
-        sys.stdout.write(f"{words}\n")
+        log.warning("figures not sent to the logger: %s; they are in the folder", redact_text(failure)[:200])
+    for message in filter(None, messages):
+        sys.stdout.write(f"{message}\n")

@@ -1,4 +1,4 @@
-"""The model that is looked at, and the samples that it is shown."""
+"""The samples that a model is inspected on, and the selected layers and heads."""
 
 from __future__ import annotations
 
@@ -6,155 +6,125 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from blockyard.contracts import Batch, Seq, TextTokenizer
+from blockyard.contracts import Batch, TextTokenizer
 from blockyard.data._order import take
 from blockyard.errors import UserError
+from blockyard.inspect.labels import token_text
 from blockyard.inspect.options import Options
 from blockyard.ops.maps import block_number
 from blockyard.runs.load import Loaded
 
-VISIBLE = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍"}  # letters that would leave a label empty
-
 
 @dataclass
 class Sample:
-    """One row, as the model is called with it.
+    """One sample, as the model is called with it.
 
-    batch: one row; number: which of the validation part, None for a prompt
-    text: what each token of the row reads as, empty for other inputs; source: the same of an encoder's row
-    picture: (height, width) or (height, width, 3) from 0 to 1, None where the input is no picture
+    batch: a batch of one; index: its index in the validation split, None for a prompt
+    text: the text of each token, empty for inputs that are not text; source_text: the same for an encoder's input
+    image: (height, width) or (height, width, 3) from 0 to 1, None where the input is not an image
     """
 
     batch: Batch
-    number: int | None
+    index: int | None
     text: list[str] = field(default_factory=list)
-    source: list[str] = field(default_factory=list)
-    picture: Tensor | None = None
+    source_text: list[str] = field(default_factory=list)
+    image: Tensor | None = None
 
-    def own(self, path: str) -> list[str]:
-        """The text of the row that the module at `path` runs over."""
-        return self.source if "encoder" in path.split(".") else self.text
+    def text_at(self, path: str) -> list[str]:
+        """Returns the text of the sequence that the module at `path` processes."""
+        return self.source_text if "encoder" in path.split(".") else self.text
 
     @property
-    def other(self) -> list[str]:
-        """The text of the row that cross-attention reads: the source where there is one."""
-        return self.source or self.text
+    def memory_text(self) -> list[str]:
+        """The text of the sequence that cross-attention reads: the source where there is one."""
+        return self.source_text or self.text
 
     @property
     def name(self) -> str:
-        """How it is called in titles."""
-        return "the prompt" if self.number is None else f"validation sample {self.number}"
+        """The name of the sample in titles."""
+        return "the prompt" if self.index is None else f"validation sample {self.index}"
 
 
-def samples(loaded: Loaded, options: Options) -> list[Sample]:
-    """The rows that `options` ask for. Raises UserError where they are not there."""
+def samples_name(samples: list[Sample]) -> str:
+    """Returns the name of consecutive samples in titles."""
+    if len(samples) == 1:
+        return samples[0].name
+    return f"validation samples {samples[0].index} to {samples[-1].index}"
+
+
+def load_samples(loaded: Loaded, options: Options) -> list[Sample]:
+    """Returns the samples that `options` select. Raises UserError where they do not exist."""
     if options.prompt is not None:
-        return [_prompt(loaded, options.prompt)]
+        return [_prompt_sample(loaded, options.prompt)]
     missing = loaded.data.missing()
     if missing:
         raise UserError(missing)
     loaded.data.prepare()
     split = loaded.data.load(loaded.tokenizer).validation
     if options.sample >= len(split):
-        raise UserError(f"sample={options.sample}: the validation part has {len(split)} samples, from 0")
-    numbers = range(options.sample, min(options.sample + options.samples, len(split)))
-    return [_sample(loaded, take(split, torch.tensor([number]), None), number) for number in numbers]
+        raise UserError(
+            f"sample={options.sample} is out of range: the validation split has {len(split)} samples, counted from 0"
+        )
+    indices = range(options.sample, min(options.sample + options.samples, len(split)))
+    return [_sample(loaded, take(split, torch.tensor([index]), None), index) for index in indices]
 
 
-def _sample(loaded: Loaded, batch: Batch, number: int) -> Sample:
+def _sample(loaded: Loaded, batch: Batch, index: int) -> Sample:
     batch = loaded.objective.prepare(batch)
-    made = Sample(batch, number)
+    sample = Sample(batch, index)
     if batch.inputs.ndim == 2 and not batch.inputs.is_floating_point():
-        made.text = _read(loaded, batch.inputs[0], batch.lengths)
+        sample.text = _texts(loaded, batch.inputs[0], batch.lengths)
     if batch.inputs.ndim == 4 and batch.inputs.shape[1] in (1, 3):
-        made.picture = _picture(batch.inputs[0])
+        sample.image = _image(batch.inputs[0])
     if batch.source is not None:
-        made.source = _read(loaded, batch.source[0], batch.source_lengths)
-    return made
+        sample.source_text = _texts(loaded, batch.source[0], batch.source_lengths)
+    return sample
 
 
-def _prompt(loaded: Loaded, prompt: str) -> Sample:
-    name, ctx = loaded.folder.name, loaded.model.ctx
+def _prompt_sample(loaded: Loaded, prompt: str) -> Sample:
+    name, max_len = loaded.folder.name, loaded.model.ctx.tokens.max_len
     if not isinstance(loaded.tokenizer, TextTokenizer):
-        raise UserError(f"prompt: {name} is a model of {loaded.data.spec.things}; use sample=NUMBER")
+        raise UserError(f"prompt: {name} reads {loaded.data.spec.things}, not text; use sample=INDEX")
     if loaded.components.architecture.takes_source:
-        raise UserError(f"prompt: {name} reads two rows, a source and a target; use sample=NUMBER")
-    symbols = loaded.tokenizer.encode(prompt)
-    if not 0 < len(symbols) <= ctx.tokens.max_len:
-        raise UserError(f"prompt: it has {len(symbols)} tokens, {name} takes 1 to {ctx.tokens.max_len}")
-    row = torch.tensor([symbols])  # (1, N)
-    return Sample(Batch(row), None, text=_read(loaded, row[0], None))
+        raise UserError(f"prompt: {name} reads a source and a target, a prompt is one text; use sample=INDEX")
+    token_ids = loaded.tokenizer.encode(prompt)
+    if not 0 < len(token_ids) <= max_len:
+        raise UserError(f"prompt: it has {len(token_ids)} tokens; {name} takes 1 to {max_len}")
+    inputs = torch.tensor([token_ids])  # (1, N)
+    return Sample(Batch(inputs), None, text=_texts(loaded, inputs[0], None))
 
 
-def _read(loaded: Loaded, symbols: Tensor, lengths: Tensor | None) -> list[str]:
-    """What each symbol reads as."""
-    symbols = symbols if lengths is None else symbols[: int(lengths[0])]
-    return [symbol_text(loaded, symbol) for symbol in symbols.tolist()]
+def _texts(loaded: Loaded, token_ids: Tensor, lengths: Tensor | None) -> list[str]:
+    """Returns the text of each token, padding excluded."""
+    token_ids = token_ids if lengths is None else token_ids[: int(lengths[0])]
+    return [token_text(loaded, token_id) for token_id in token_ids.tolist()]
 
 
-def symbol_text(loaded: Loaded, symbol: int) -> str:
-    """What one symbol is called, with blanks made visible; its number where nobody names it.
-
-    Symbols beyond the tokenizer's own are those of the model's `TokenSpec`: START, END, MASK.
-    """
-    tokens = loaded.model.ctx.tokens
-    for name in ("start", "end", "mask"):
-        if symbol == getattr(tokens, name):
-            return name.upper()
-    text = loaded.data.token_name(symbol) or loaded.tokenizer.token_name(symbol) or f"#{symbol}"
-    return "".join(VISIBLE.get(letter, letter if letter.isprintable() else ascii(letter)[1:-1]) for letter in text)
+def _image(pixels: Tensor) -> Tensor:
+    """Returns pixels (C, height, width) of any range as (height, width) or (height, width, 3), scaled to 0 to 1."""
+    pixels = pixels.float()
+    low, high = pixels.min(), pixels.max()
+    pixels = (pixels - low) / (high - low).clamp_min(1e-12)
+    return pixels[0] if len(pixels) == 1 else pixels.permute(1, 2, 0)
 
 
-def _picture(image: Tensor) -> Tensor:
-    """(C, height, width), normalised in whatever way -> (height, width) or (height, width, 3), 0 to 1."""
-    image = image.float()
-    low, high = image.min(), image.max()
-    image = (image - low) / (high - low).clamp_min(1e-12)
-    return image[0] if len(image) == 1 else image.permute(1, 2, 0)
-
-
-def labels(text: list[str], model: nn.Module, seq: Seq) -> list[str]:
-    """A name for each token of a row: its text, its place on the grid, or its number.
-
-    text: what the row's tokens read as, without its padding; empty where they are no text. A row that lies on no
-        line, such as a perceiver's latents, holds none of it, however long it is
-    """
-    prefix = _prefix(model, seq.num_prefix)
-    count = len(seq) - len(prefix)
-    if text and seq.grid is not None and len(seq.grid) == 1 and len(text) <= count:
-        return [*prefix, *text, *["pad"] * (count - len(text))]
-    if seq.grid is not None and len(seq.grid) == 2 and seq.grid[0] * seq.grid[1] == count:
-        return [*prefix, *(f"{i // seq.grid[1]},{i % seq.grid[1]}" for i in range(count))]
-    return [*prefix, *map(str, range(count))]
-
-
-def _prefix(model: nn.Module, count: int) -> list[str]:
-    options = getattr(model, "prefix_options", None)
-    first = ["class"] if count and options is not None and options.class_token else []
-    return [*first, *(f"reg {i}" for i in range(count - len(first)))]
-
-
-def title(path: str) -> str:
-    """A module's path in words: decoder.blocks.1.cross_mixer is decoder block 1 cross."""
-    words = path.replace("blocks", "block").replace("token_mixer", "").replace("_mixer", "").replace(".", " ")
-    return " ".join(words.split())
-
-
-def chosen(paths: Iterable[str], layers: tuple[int, ...] | None) -> list[str]:
-    """The paths in these layers. Raises UserError for a layer that is not there."""
+def select_layers(paths: Iterable[str], layers: tuple[int, ...] | None) -> list[str]:
+    """Returns the paths in these layers, all for None. Raises UserError for a layer that does not exist."""
     paths = list(paths)
-    there = sorted({n for path in paths if (n := block_number(path)) is not None})
-    wrong = [layer for layer in layers or () if layer not in there]
-    if wrong:
-        raise UserError(f"layers={','.join(map(str, wrong))}: there are {', '.join(map(str, there)) or 'none'}")
+    existing = sorted({n for path in paths if (n := block_number(path)) is not None})
+    unknown = [layer for layer in layers or () if layer not in existing]
+    if unknown:
+        raise UserError(
+            f"layers={','.join(map(str, unknown))}: no such layer (layers: {', '.join(map(str, existing)) or 'none'})"
+        )
     return [path for path in paths if layers is None or block_number(path) in layers]
 
 
-def chosen_heads(count: int, heads: tuple[int, ...] | None) -> list[int]:
-    """The heads of a layer that has `count`. Raises UserError for one that is not there."""
-    wrong = [head for head in heads or () if head >= count]
-    if wrong:
-        raise UserError(f"heads={','.join(map(str, wrong))}: a layer has {count}, from 0")
+def select_heads(count: int, heads: tuple[int, ...] | None) -> list[int]:
+    """Returns the selected heads of a layer that has `count`, all for None. Raises UserError for one beyond."""
+    unknown = [head for head in heads or () if head >= count]
+    if unknown:
+        raise UserError(f"heads={','.join(map(str, unknown))}: no such head; a layer has {count}, counted from 0")
     return list(range(count)) if heads is None else list(heads)

@@ -1,1 +1,1 @@
-"""The pictures of `blockyard inspect`. Numbers come from the files beside this folder."""
+"""The figures of `blockyard inspect`. The modules beside this folder compute the numbers."""

@@ -1,4 +1,4 @@
-"""What all pictures share: no display, dark text on white, colours that everybody can tell apart."""
+"""Shared by all figures: no display, dark text on white, colours that colour-blind readers can tell apart."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SEQUENTIAL = "viridis"  # even in lightness, so that it survives print and colour blindness
-DIVERGING = "PuOr"  # orange and purple, told apart by everybody; white is zero
-NOTHING = "#e4e4e4"  # exactly nothing
-MARK = "#d81b60"
+SEQUENTIAL = "viridis"  # uniform in lightness, so that it survives print and colour blindness
+DIVERGING = "PuOr"  # orange and purple, safe for colour blindness; white is zero
+ZERO_COLOUR = "#e4e4e4"  # exactly zero
+HIGHLIGHT = "#d81b60"
 INK = "#1a1a1a"
 _DPI = 130
-_WIDTH = 15.0  # inches, of the widest picture
+_WIDTH = 15.0  # inches, of the widest figure
 _STYLE: dict[str, Any] = {
     "text.parse_math": False,  # a $ in a token is a $
     "font.family": ["DejaVu Sans"],
@@ -41,45 +41,46 @@ _STYLE: dict[str, Any] = {
 def canvas(
     rows: int, columns: int, panel: tuple[float, float], title: str
 ) -> Iterator[tuple[Figure, list[list[Axes]]]]:
-    """A figure of rows x columns panels of `panel` inches; what is drawn in this block has the style."""
+    """Make a figure of rows x columns panels of `panel` inches; the style applies inside this context."""
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(_STYLE):
         width = max(columns * panel[0] + 1.0, 5.0)
         figure = Figure(figsize=(width, rows * panel[1] + 0.9), layout="constrained")
-        figure.suptitle(wrapped(title, int(width * 13)), fontsize=9, x=0.01, ha="left")
+        figure.suptitle(wrap(title, int(width * 13)), fontsize=9, x=0.01, ha="left")
         axes = figure.subplots(rows, columns, squeeze=False)
         yield figure, [list(row) for row in axes]
 
 
-def save(figure: Figure, path: Path) -> Path:
-    """The picture as a PNG, whole or not at all."""
+def save(figure: Figure, folder: Path, name: str, page: int = 0) -> Path:
+    """Write the figure as NAME.png, pages after the first as NAME_2.png and so on; never a partial file."""
+    path = folder / (f"{name}_{page + 1}.png" if page else f"{name}.png")
     with replacing(path) as temporary:
         figure.savefig(temporary, format="png", dpi=_DPI, metadata={"Software": None})
     return path
 
 
-def wrapped(text: str, width: int) -> str:
-    """Lines of at most so many letters; lines that are there stay."""
+def wrap(text: str, width: int) -> str:
+    """Returns text in lines of at most `width` characters; existing line breaks stay."""
     import textwrap
 
     return "\n".join(textwrap.fill(line, max(20, width)) for line in text.splitlines())
 
 
 def panel_side(columns: int, count: int) -> float:
-    """Inches of a square panel: as large as the page allows and `count` labels need."""
+    """Returns the inches of a square panel: within the page's width, and large enough for `count` labels."""
     return max(1.5, min(_WIDTH / columns, 1.2 + 0.11 * count, 8.0))
 
 
-def name_ticks(axes: Axes, names: Sequence[str], side: float, which: str) -> None:
-    """The tokens' names at the "x" or "y" axis where they fit, else their numbers."""
+def label_ticks(axes: Axes, labels: Sequence[str], side: float, which: str) -> None:
+    """Label the "x" or "y" axis with the tokens where they fit, else with indices."""
     axis = axes.xaxis if which == "x" else axes.yaxis
-    count = len(names)
+    count = len(labels)
     if count * 0.085 <= side:
-        turned = 90 if which == "x" and max(map(len, names), default=0) > 2 else 0
+        rotation = 90 if which == "x" and max(map(len, labels), default=0) > 2 else 0
         size = max(4.5, min(8.0, 60 * side / max(1, count)))
-        axis.set_ticks(range(count), [drawable(name) for name in names], fontsize=size, rotation=turned)
+        axis.set_ticks(range(count), [printable(label) for label in labels], fontsize=size, rotation=rotation)
         axis.set_tick_params(length=0, pad=1)
         return
     step = next((s for s in (8, 16, 32, 64, 128, 256, 512) if count <= 10 * s), 1024)
@@ -87,36 +88,36 @@ def name_ticks(axes: Axes, names: Sequence[str], side: float, which: str) -> Non
     axis.set_tick_params(labelsize=6, length=2)
 
 
-def scale(figure: Figure, image: Any, axes: Any, words: str | None = None, **where: float) -> None:
-    """The colour scale beside `axes`, in plain numbers."""
-    beyond = "max" if image.get_array().max() > image.norm.vmax else "neither"
-    bar = figure.colorbar(image, ax=axes, label=words, format=lambda value, _: f"{value:g}", extend=beyond, **where)
+def add_colorbar(figure: Figure, image: Any, axes: Any, label: str | None = None, **layout: float) -> None:
+    """Add a colour bar beside `axes`, with plain numbers."""
+    extend = "max" if image.get_array().max() > image.norm.vmax else "neither"
+    bar = figure.colorbar(image, ax=axes, label=label, format=lambda value, _: f"{value:g}", extend=extend, **layout)
     bar.ax.tick_params(labelsize=6)
     bar.ax.minorticks_off()
 
 
-def drawable(name: str) -> str:
-    """A token's name in letters that the font has, and not too long."""
-    name = name if len(name) <= 12 else name[:11] + "…"
-    known = _letters()
-    return "".join(letter if ord(letter) in known else f"\\u{ord(letter):x}" for letter in name)
+def printable(label: str) -> str:
+    """Returns a label of at most 12 characters, those that the font lacks as escapes."""
+    label = label if len(label) <= 12 else label[:11] + "…"
+    glyphs = _font_glyphs()
+    return "".join(letter if ord(letter) in glyphs else f"\\u{ord(letter):x}" for letter in label)
 
 
-def _letters() -> frozenset[int]:
-    global _KNOWN
-    if _KNOWN is None:
+def _font_glyphs() -> frozenset[int]:
+    global _GLYPHS
+    if _GLYPHS is None:
         from matplotlib import font_manager
         from matplotlib.ft2font import FT2Font
 
-        _KNOWN = frozenset(FT2Font(os.fspath(font_manager.findfont("DejaVu Sans"))).get_charmap())
-    return _KNOWN
+        _GLYPHS = frozenset(FT2Font(os.fspath(font_manager.findfont("DejaVu Sans"))).get_charmap())
+    return _GLYPHS
 
 
-_KNOWN: frozenset[int] | None = None
+_GLYPHS: frozenset[int] | None = None
 
 
-def pages(count: int, most: int) -> list[range]:
-    """0 to `count`, in as few parts as can be of `most` at most, as even as can be."""
+def split_pages(count: int, most: int) -> list[range]:
+    """Returns 0 to `count` as the fewest ranges of at most `most`, of nearly equal length."""
     parts = max(1, -(-count // most))
     edges = [part * count // parts for part in range(parts + 1)]
     return [range(low, high) for low, high in pairwise(edges)]

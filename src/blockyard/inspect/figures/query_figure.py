@@ -1,0 +1,128 @@
+"""The attention weights of one query: over an image, or over the tokens as strips."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from blockyard.inspect.attention_weights import LayerAttention, query_weights
+from blockyard.inspect.figures._attention_panels import head_pages, page_colorbar, scale_end, sequential_colours
+from blockyard.inspect.figures._canvas import HIGHLIGHT, canvas, panel_side, printable, save, split_pages
+from blockyard.inspect.samples import Sample
+
+_TOKENS = 96  # most tokens of a strip
+_STRIPS = 36  # most strips of a page
+
+
+def attends_image(layer: LayerAttention, sample: Sample) -> bool:
+    """Whether the keys are the patches of the sample's image."""
+    if sample.image is None or layer.cross or layer.grid is None or len(layer.grid) != 2:
+        return False
+    return layer.grid[0] * layer.grid[1] == len(layer.keys) - layer.prefix
+
+
+def draw_on_image(
+    layers: list[LayerAttention], sample: Sample, query: str | int | None, folder: Path
+) -> Iterator[Path]:
+    """Draw the weights of one query over the image, a row of panels for each layer."""
+    assert sample.image is not None
+    pixels = sample.image.numpy()
+    _, name = query_weights(layers[0], query)
+    for page, page_layers, heads in head_pages(layers):
+        tables = [query_weights(layer, query)[0] for layer in page_layers]
+        end = scale_end([table[:, layer.prefix :] for table, layer in zip(tables, page_layers, strict=True)])
+        side = panel_side(len(heads) + 1, 16)
+        title = f"Attention of {name} on {sample.name}"
+        with canvas(len(page_layers), len(heads) + 1, (side, side + 0.15), title) as (figure, axes):
+            image = None
+            for row, layer, table in zip(axes, page_layers, tables, strict=True):
+                _draw_image(row[0], pixels, layer, name)
+                for head, panel in zip(heads, row[1:], strict=True):
+                    if head >= len(layer.heads):
+                        panel.set_axis_off()
+                        continue
+                    image = _draw_overlay(panel, pixels, layer, table[head], head, end)
+            page_colorbar(figure, image, axes, "attention weight of a patch")
+            yield save(figure, folder, "attention_picture", page)
+
+
+def _draw_image(panel: Any, pixels: Any, layer: LayerAttention, name: str) -> None:
+    """Draw the image, with a frame around the query's patch."""
+    from matplotlib.patches import Rectangle
+
+    panel.imshow(pixels, cmap="gray", vmin=0, vmax=1)
+    panel.set_title(layer.name, pad=2)
+    panel.set_xticks([])
+    panel.set_yticks([])
+    if not name.startswith("token") or layer.grid is None:
+        return
+    height, width = (side / cells for side, cells in zip(pixels.shape, layer.grid, strict=False))
+    row, column = divmod(int(name.split()[1]), layer.grid[1])
+    corner = (column * width - 0.5, row * height - 0.5)
+    panel.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=HIGHLIGHT, linewidth=2))
+
+
+def _draw_overlay(panel: Any, pixels: Any, layer: LayerAttention, weights: Any, head: int, end: float) -> Any:
+    assert layer.grid is not None
+    height, width = pixels.shape[:2]
+    panel.imshow(0.25 + 0.6 * pixels, cmap="gray", vmin=0, vmax=1)  # neither black nor white, so that both take colour
+    image = panel.imshow(
+        weights[layer.prefix :].reshape(layer.grid).numpy(),
+        cmap=_transparent_to_orange(),
+        vmin=0,
+        vmax=end,
+        extent=(-0.5, width - 0.5, height - 0.5, -0.5),
+        interpolation="nearest",
+    )
+    on_prefix = float(weights[: layer.prefix].sum())
+    panel.set_title(f"head {layer.heads[head]}" + (f", {on_prefix:.0%} on prefix" if layer.prefix else ""), pad=2)
+    panel.set_xticks([])
+    panel.set_yticks([])
+    return image
+
+
+def _transparent_to_orange() -> Any:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("overlay", [(1.0, 0.45, 0.0, 0.0), (1.0, 0.45, 0.0, 0.9)])
+
+
+def draw_strips(
+    layers: list[LayerAttention], sample: Sample, query: str | int | None, folder: Path, page_numbers: Iterator[int]
+) -> Iterator[Path]:
+    """Draw the weights of one query over the tokens, a strip for each layer and head; the layers have equal keys."""
+    heads = [(layer, head) for layer in layers for head in range(len(layer.heads))]
+    _, name = query_weights(layers[0], query)
+    keys = layers[0].keys
+    for part in split_pages(len(heads), _STRIPS):
+        strips = [heads[i] for i in part]
+        tables = torch.stack([query_weights(layer, query)[0][head] for layer, head in strips])
+        start = _densest_window(tables.sum(0).abs(), _TOKENS)
+        window = range(start, min(start + _TOKENS, len(keys)))
+        title = f"Attention of {name} on {sample.name}"
+        if len(window) < len(keys):
+            outside = 1 - float(tables[:, start : window.stop].sum() / tables.sum())
+            title += f"; tokens {start} to {window.stop - 1} of {len(keys)}, {outside:.0%} of the weight lies outside"
+        with canvas(1, 1, (len(window) * 0.15 + 1.6, 0.2 * len(part) + 0.7), title) as (figure, axes):
+            panel = axes[0][0]
+            table = np.ma.masked_equal(tables[:, start : window.stop].numpy(), 0.0)
+            image = panel.imshow(table, cmap=sequential_colours(), vmin=0, vmax=scale_end([tables]), aspect="auto")
+            names = [f"{layer.name} head {layer.heads[head]}" for layer, head in strips]
+            panel.set_yticks(range(len(part)), names, fontsize=7)
+            labels = [printable(keys[i]) for i in window]
+            rotation = 90 if max(map(len, labels), default=0) > 2 else 0
+            panel.set_xticks(range(len(window)), labels, fontsize=7, rotation=rotation)
+            panel.tick_params(length=0, pad=2)
+            page_colorbar(figure, image, axes, "attention weight")
+            yield save(figure, folder, "attention_tokens", next(page_numbers))
+
+
+def _densest_window(mass: torch.Tensor, width: int) -> int:
+    """Returns the first index of the `width` neighbours with the largest sum."""
+    if len(mass) <= width:
+        return 0
+    return int(mass.unfold(0, width, 1).sum(1).argmax())

@@ -1,0 +1,60 @@
+"""`blockyard inspect attention`: maps, the weights of one query, and entropies."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from blockyard.errors import UserError
+from blockyard.inspect.attention_weights import LayerAttention, attention_layers, query_weights
+from blockyard.inspect.figures.attention_figure import draw_attention
+from blockyard.inspect.options import Options
+from blockyard.inspect.result import InspectionResult, to_json
+from blockyard.inspect.samples import load_samples, samples_name
+from blockyard.ops.maps import smaller
+from blockyard.runs.load import Loaded
+
+SIDE = 128  # most rows and columns of a table in the JSON; neighbours are merged beyond
+
+
+def attention_view(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
+    """Returns the attention of each selected layer and head. Raises UserError where no layer attends."""
+    samples = load_samples(loaded, options)
+    layers = attention_layers(loaded.model, samples, layers=options.layers, heads=options.heads)
+    if not layers:
+        raise UserError(f"{loaded.folder.name} has no attention layer; `blockyard inspect mixing` works for any mixer")
+    for layer in layers:
+        query_weights(layer, options.query)  # refuses a query that does not exist before anything is written
+    return InspectionResult(
+        numbers={"samples": [sample.index for sample in samples], "layers": [_numbers(layer) for layer in layers]},
+        columns=("layer", "head", "entropy, nats", "of maximum", "largest weight"),
+        rows=[_row(layer, index) for layer in layers for index in range(len(layer.heads))],
+        figures=draw_attention(layers, samples[0], options.query, folder),
+        summary=f"entropy: mean over the queries of {samples_name(samples)}; maps: {samples[0].name}",
+    )
+
+
+def _numbers(layer: LayerAttention) -> dict[str, Any]:
+    return {
+        "path": layer.path,
+        "heads": layer.heads,
+        "entropy": to_json(layer.entropy),
+        "entropy_share": to_json(layer.share),
+        "prefix": layer.prefix,
+        "grid": layer.grid,
+        "queries": layer.queries,
+        "keys": layer.keys,
+        "weights": to_json(smaller(layer.weights, SIDE)),
+    }
+
+
+def _row(layer: LayerAttention, index: int) -> tuple[str, ...]:
+    entropy, share = float(layer.entropy[index]), float(layer.share[index])
+    return (
+        layer.name,
+        str(layer.heads[index]),
+        "" if math.isnan(entropy) else f"{entropy:.3f}",
+        "" if math.isnan(share) else f"{share:.1%}",
+        f"{float(layer.weights[index].max()):.3f}",
+    )
