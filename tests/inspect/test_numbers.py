@@ -221,8 +221,9 @@ def record_layer(model: nn.Module, sample: Sample, layer: int) -> tuple[Tensor, 
     block = model.blocks[layer]
     stream, added = [], []
     handles = [block.register_forward_pre_hook(lambda _, args: stream.append(args[0]))]
-    finish = getattr(block, "token_finish", None)
-    handles.append((finish or block.token_mixer).register_forward_hook(lambda _, args, y: added.append(y)))
+    finish = getattr(block, "token_finish", nn.Identity())
+    last = block.token_mixer if isinstance(finish, nn.Identity) else finish
+    handles.append(last.register_forward_hook(lambda _, args, y: added.append(y)))
     with unfused(model):
         call = maps.attention(model, **sample.batch.arguments())[layer]
     for handle in handles:
