@@ -166,8 +166,8 @@ class TwoTokens(TextTokenizer):
     def encode(self, text: str) -> list[int]:
         raise NotImplementedError
 
-    def decode(self, symbols: list[int]) -> str:
-        return ["\n ", ""][symbols[0]]
+    def decode(self, token_ids: list[int]) -> str:
+        return ["\n ", ""][token_ids[0]]
 
 
 @pytest.mark.parametrize(

@@ -377,7 +377,7 @@ def test_a_sample_is_masked_as_in_evaluation() -> None:
 
     objective = SimpleNamespace(prepare=prepare)
     splits = SimpleNamespace(validation=Split())
-    names = {"token_name": lambda symbol: str(symbol)}
+    names = {"token_name": lambda token_id: str(token_id)}
     data = SimpleNamespace(missing=lambda: None, prepare=lambda: None, load=lambda _: splits, **names)
     model = SimpleNamespace(ctx=SimpleNamespace(tokens=TokenSpec((4,))))
     loaded = SimpleNamespace(data=data, objective=objective, tokenizer=SimpleNamespace(**names), model=model)
