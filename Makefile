@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Workers for pytest; tiny models want one thread each. Three on two cores were slower when it was tried (595 s, 569 s).
 WORKERS ?= 2
 
-.PHONY: run test test-all lint format bench clean
+.PHONY: run test test-all lint format bench docs clean
 
 run: $(VENV)/run.done  ## ask the first question: nine runs, a verdict, a page
 	$(BIN)/blockyard sweep quickstart
@@ -30,8 +30,14 @@ format: $(VENV)/dev.done  ## mend what can be mended
 bench: $(VENV)/dev.done  ## our training step against a bare loop
 	$(BIN)/python benchmarks/overhead.py
 
+docs: $(VENV)/dev.done  ## the documentation's site: site/index.html
+	$(BIN)/python tools/components.py
+	$(BIN)/python tools/verdicts.py
+	$(BIN)/python tools/walks.py --write
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "blockyard needs Python 3.11 or newer")'

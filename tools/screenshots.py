@@ -32,9 +32,8 @@ def comparison(folder: Path) -> dict[str, Any]:
 
 def shots(made: dict[str, Any], out: Path, name: str) -> list[Path]:
     """Take them all; the files."""
-    from tests.report.browser import address, launched, scroll
-
     from blockyard.report.page import write
+    from tests.report.browser import address, launched, scroll
 
     out.mkdir(parents=True, exist_ok=True)
     taken = []

@@ -1,0 +1,138 @@
+"""Writes docs/components/: a page for each family, from conf/ and the docstrings.
+
+    python tools/components.py [--check]
+
+--check writes nothing and fails where a page differs from what would be written.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from blockyard.config import catalog
+from blockyard.config.schema import REQUIRED, Option, locate, options
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "docs" / "components"
+HEADINGS = ("Source", "Reference", "Equation", "Cost")
+WRITTEN = "<!-- Written by `python tools/components.py` from conf/ and the docstrings. -->"
+PARTS = {
+    "The model": ("tokenizer", "position", "token_mixer", "channel_mixer", "norm", "block", "model", "head", "preset"),
+    "The task": ("data", "objective", "experiment"),
+    "The training": ("optimizer", "schedule", "trainer", "callbacks", "logger", "debug", "executor"),
+}
+
+
+def pages() -> dict[Path, str]:
+    """Every page by its path."""
+    families = [family for part in PARTS.values() for family in part]
+    missing = set(catalog.groups()) ^ set(families)
+    if missing:
+        raise SystemExit(f"PARTS and conf/ differ: {', '.join(sorted(missing))}")
+    return {FOLDER / "index.md": index()} | {FOLDER / f"{family}.md": page(family) for family in families}
+
+
+def index() -> str:
+    """The page that lists every choice of every family."""
+    lines = [
+        "# Components",
+        "",
+        WRITTEN,
+        "",
+        "A config is one choice in each family and a value for each option. `blockyard list FAMILY` prints these "
+        "tables, `blockyard explain FAMILY=CHOICE` also what a choice combines with.",
+    ]
+    for part, families in PARTS.items():
+        lines += ["", f"## {part}", "", "| family | choices |", "|---|---|"]
+        for family in families:
+            names = ", ".join(f"[`{name}`]({family}.md#{name})" for name in catalog.choices(family))
+            lines.append(f"| [`{family}`]({family}.md) | {names} |")
+    return "\n".join(lines) + "\n"
+
+
+def page(family: str) -> str:
+    """The page of one family."""
+    lines = [f"# {family}", "", WRITTEN, "", "| choice | what it is |", "|---|---|"]
+    choices = catalog.choices(family).values()
+    lines += [f"| [`{choice.name}`](#{choice.name}) | {_cell(choice.summary)} |" for choice in choices]
+    for choice in choices:
+        lines += ["", f"## {choice.name}", "", _text(choice.summary).rstrip(".") + ".", ""]
+        lines += _described(choice)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _described(choice: catalog.Choice) -> Iterator[str]:
+    if choice.target is None:
+        yield f"```yaml\n{choice.path.read_text(encoding='utf-8').rstrip()}\n```"
+        return
+    doc = catalog.docstring(choice.target)
+    for heading in HEADINGS:
+        if text := catalog.section(doc, heading):
+            yield f"- {heading}: {f'`{text}`' if heading == 'Equation' else _text(text)}"
+    yield f"- Class: `{choice.target}`"
+    known = options(locate(choice.target))
+    if known:
+        written = catalog.content(choice.path)
+        yield "\n| option | type | default | what it does |\n|---|---|---|---|"
+        yield from (_option(choice, option, written) for option in known.values())
+
+
+def _option(choice: catalog.Choice, option: Option, written: dict[str, Any]) -> str:
+    default = written.get(option.name, option.default)
+    if default is REQUIRED:
+        shown = "required"
+    elif isinstance(default, dict):
+        shown = "see below" if "_target_" in default else ", ".join(map(str, default))
+    else:
+        shown = f"`{_yaml(default)}`"
+    return f"| `{choice.family}.{option.name}` | {_cell(option.describe())} | {_bar(shown)} | {_cell(option.help)} |"
+
+
+def _yaml(value: Any) -> str:
+    """A value as it is typed on the command line."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_yaml, value))}]"
+    return f"{value}"
+
+
+def _cell(text: str) -> str:
+    return _bar(_text(" ".join(text.split())))
+
+
+def _bar(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _text(text: str) -> str:
+    """Plain text, with the characters escaped that Markdown or HTML would read."""
+    return text.replace("*", r"\*").replace("<", "&lt;")
+
+
+def main() -> int:
+    """Write the pages, or compare them."""
+    if set(sys.argv[1:]) - {"--check"}:
+        sys.exit(__doc__)
+    wanted = pages()
+    stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+    stale += [path for path in FOLDER.glob("*.md") if path not in wanted]
+    if "--check" in sys.argv:
+        sys.stderr.write("".join(f"{path.relative_to(ROOT)}: run python tools/components.py\n" for path in stale))
+        return 1 if stale else 0
+    FOLDER.mkdir(exist_ok=True)
+    for path in stale:
+        if path in wanted:
+            path.write_text(wanted[path], encoding="utf-8")
+        else:
+            path.unlink()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""Writes docs/verdicts.md: one row for each sweep that was run to its verdict.
+
+    python tools/verdicts.py [outputs/sweeps/*]
+
+Reads comparison.json of each sweep's folder into docs/verdicts.json, which keeps the results, then writes the page
+from it. Without folders only the page is written.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA, PAGE = ROOT / "docs" / "verdicts.json", ROOT / "docs" / "verdicts.md"
+FEW = 5  # seeds below which a row is marked
+
+HEAD = """# Verdicts
+
+Each row is a sweep file in `sweeps/`, run to its end with `blockyard sweep NAME` on 2 CPU cores. The models are small
+and the runs short: these are verdicts about digits and 1.3 million characters of Python code, not about the papers.
+Means and differences are over seeds, paired by seed; brackets hold 95 % intervals. Rows marked \\* have fewer than
+{few} seeds; read them as a first look.
+
+Written by `python tools/verdicts.py`; the runs date from {dates}. How a verdict is reached:
+[Sweeps and statistics](sweeps.md#statistics).
+
+"""
+
+
+def record(folder: Path) -> dict[str, Any]:
+    """What the page needs of one finished sweep."""
+    comparison = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+    done = sum(cell["state"] == "done" for cell in comparison["cells"])
+    return {
+        "sweep": folder.name,
+        "date": datetime.date.fromtimestamp((folder / "comparison.json").stat().st_mtime).isoformat(),
+        "claim": comparison["claim"],
+        "metric": comparison["metric"],
+        "expected": comparison["expect"] and comparison["expect"]["text"],
+        "verdict": comparison["expect"] and comparison["expect"]["verdict"],
+        "seeds": len(comparison["seeds"]),
+        "cells": [done, len(comparison["cells"])],
+        "arms": [_arm(arm) for arm in comparison["arms"]],
+    }
+
+
+def _arm(arm: dict[str, Any]) -> dict[str, Any]:
+    difference = arm["difference"] or {"mean": None, "interval": None}
+    return {
+        "name": arm["name"],
+        "mean": arm["mean"],
+        "difference": difference["mean"],
+        "interval": difference["interval"],
+        "verdict": arm["verdict"],
+    }
+
+
+def page(records: list[dict[str, Any]]) -> str:
+    """The page: a table of all sweeps, then the arms of each."""
+    dates = sorted({one["date"] for one in records})
+    lines = ["| sweep | claim | expected | verdict | seeds |", "|---|---|---|---|---|"]
+    for one in records:
+        star = r" \*" * (one["seeds"] < FEW)
+        lines.append(
+            f"| [`{one['sweep']}`](#{one['sweep']}){star} | {one['claim']} | {_code(one['expected'])} | "
+            f"**{one['verdict'] or 'none stated'}** | {one['seeds']} |"
+        )
+    for one in records:
+        done, cells = one["cells"]
+        lines += [
+            "",
+            f"## {one['sweep']}",
+            "",
+            f"`{one['metric']}`, {done} of {cells} cells, {one['seeds']} seeds.",
+            "",
+        ]
+        lines += ["| arm | mean | difference to the baseline | verdict |", "|---|---|---|---|"]
+        lines += [_row(arm) for arm in one["arms"]]
+        lines += [f"\n{note}" for note in one.get("notes", ())]
+    return HEAD.format(few=FEW, dates=" to ".join(dict.fromkeys([dates[0], dates[-1]]))) + "\n".join(lines) + "\n"
+
+
+def _code(text: str | None) -> str:
+    return f"`{text}`" if text else ""
+
+
+def _row(arm: dict[str, Any]) -> str:
+    mean = "no result" if arm["mean"] is None else f"{arm['mean']:.3f}"
+    difference = ""
+    if arm["interval"] is not None:
+        low, high = arm["interval"]
+        difference = f"{arm['difference']:+.3f} [{low:+.3f}, {high:+.3f}]"
+    return f"| {arm['name']} | {mean} | {difference} | {arm['verdict']} |"
+
+
+def main() -> None:
+    """Take in the folders named, then write the page."""
+    folders = [Path(argument) for argument in sys.argv[1:]]
+    if any(argument.startswith("-") for argument in sys.argv[1:]):
+        sys.exit(__doc__)
+    records = {one["sweep"]: one for one in json.loads(DATA.read_text(encoding="utf-8"))}
+    for folder in folders:
+        if (folder / "comparison.json").is_file():
+            # Notes are written by hand into the JSON and belong to results: new results drop them.
+            records[folder.name] = record(folder)
+    DATA.write_text(json.dumps(list(records.values()), indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(page(list(records.values())), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
