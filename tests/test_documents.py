@@ -191,12 +191,12 @@ def test_readme_quotes_the_question_and_its_answer() -> None:
 
 
 def test_the_recipe_of_the_digits_is_quoted_as_its_header_says() -> None:
-    """Performance quotes the mean, the spread and the least that the experiment's header states."""
+    """README and Performance quote the mean, the standard deviation and the least that the experiment's header states."""
     header = (ROOT / "conf/experiment/vit_digits.yaml").read_text(encoding="utf-8")
-    numbers = re.findall(r"\d+\.\d+", next(line for line in header.splitlines() if "expected" in line))
-    row = next(line for line in PAGES["docs/performance.md"].read_text("utf-8").splitlines() if "vit_digits`" in line)
-    assert numbers
-    assert [number for number in numbers if number not in row] == []
+    mean, deviation, least = re.search(r"(0\.\d+) \+- (0\.\d+) .*the least (0\.\d+)", header).groups()
+    for name in ("README.md", "docs/performance.md"):
+        line = next(line for line in PAGES[name].read_text("utf-8").splitlines() if f"{mean} ± {deviation}" in line)
+        assert f"the least {least}" in line, name
 
 
 def test_the_glossary_is_short() -> None:

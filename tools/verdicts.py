@@ -22,8 +22,8 @@ HEAD = """# Verdicts
 
 Each row is a sweep file in `sweeps/`, run to its end with `blockyard sweep NAME` on 2 CPU cores. The models are small
 and the runs short: these are verdicts about digits and 1.3 million characters of Python code, not about the papers.
-Means and differences are over seeds, paired by seed; brackets hold 95 % intervals. Rows marked \\* have fewer than
-{few} seeds; read them as a first look.
+Means and differences are over seeds, paired by seed; brackets hold 95 % intervals. Where fewer than
+{few} seeds were run (\\*), read a row as a first look.
 
 Written by `python tools/verdicts.py`; the runs date from {dates}. How a verdict is reached:
 [Sweeps and statistics](sweeps.md#statistics).
@@ -62,12 +62,11 @@ def _arm(arm: dict[str, Any]) -> dict[str, Any]:
 def page(records: list[dict[str, Any]]) -> str:
     """The page: a table of all sweeps, then the arms of each."""
     dates = sorted({one["date"] for one in records})
-    lines = ["| sweep | claim | expected | verdict | seeds |", "|---|---|---|---|---|"]
+    lines = ["| sweep | claim | verdict | seeds |", "|---|---|---|---|"]
     for one in records:
         star = r" \*" * (one["seeds"] < FEW)
         lines.append(
-            f"| [`{one['sweep']}`](#{one['sweep']}){star} | {one['claim']} | {_code(one['expected'])} | "
-            f"**{one['verdict'] or 'none stated'}** | {one['seeds']} |"
+            f"| [`{one['sweep']}`](#{one['sweep']}) | {one['claim']} | {one['verdict'] or '-'} | {one['seeds']}{star} |"
         )
     for one in records:
         done, cells = one["cells"]
