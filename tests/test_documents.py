@@ -191,7 +191,7 @@ def test_readme_quotes_the_question_and_its_answer() -> None:
 
 
 def test_the_recipe_of_the_digits_is_quoted_as_its_header_says() -> None:
-    """README and Performance quote the mean, the standard deviation and the least that the experiment's header states."""
+    """README and Performance quote the mean, the standard deviation and the least of the experiment's header."""
     header = (ROOT / "conf/experiment/vit_digits.yaml").read_text(encoding="utf-8")
     mean, deviation, least = re.search(r"(0\.\d+) \+- (0\.\d+) .*the least (0\.\d+)", header).groups()
     for name in ("README.md", "docs/performance.md"):

@@ -123,7 +123,9 @@ def markdown(rows: list[Row], when: str) -> str:
         "",
         f"Written by `python tools/mechanisms.py` on {when}: `blockyard train` with the overrides shown and "
         f"`{' '.join(SHORT)}`, with the experiments as they were on that day. Step times depend on the load of the "
-        f"machine, here {_loads(rows)} on 2 cores; parameters and FLOPs do not. What each choice is: [Components](components/index.md).",
+        f"machine, here {_loads(rows)} on 2 cores; parameters and FLOPs do not.",
+        "",
+        "What each choice is: [Components](components/index.md).",
     ]
     for family in dict.fromkeys(row.choice.family for row in rows):
         lines += ["", f"## {family}", ""]
