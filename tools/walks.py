@@ -34,26 +34,26 @@ engine/loader.py BatchDataset.__getitem__ | in a worker process: batch n of the 
   data/_order.py step_indices | the sample numbers of this step, process and micro-batch
   data/_order.py take | asks the split for them
     data/_images.py ImageSplit.batch | gathers all samples at once: inputs, targets, lengths as one `Batch`
+  objective/masked_token.py MaskedToken.prepare | what is predicted; a classifier leaves the batch as it is
 engine/module.py Learner.training_step | in the training process, called by Lightning
-  engine/loader.py Layout.draw via key ^ | the random key of this step
-  objective/masked_token.py MaskedToken.prepare | what is predicted: the targets, for some objectives drawn at random
   model/_transformer.py Transformer.forward via model | inputs to predictions, below
   objective/classify.py Classify.loss | predictions and targets to one number
 engine/module.py Learner.on_before_optimizer_step | after the backward pass, which is PyTorch's
-  engine/callbacks/nan_guard.py Guard.look | refuses a loss or a gradient that is not finite
-engine/module.py Learner.optimizer_step | the learning rate of this step, then the optimizer's step
+  engine/callbacks/nan_guard.py NanGuard.check | refuses a loss or a gradient that is not finite
+engine/module.py Learner.optimizer_step | the optimizer's step, then the learning rate of the next
   schedule/cosine.py Cosine.factor | the learning rate's factor, a function of the step
 """,
     "network": """
-model/_transformer.py Transformer.forward | tokens, blocks, head
-  tokenizer/_grid.py GridEmbedder.forward via embedder | inputs to tokens x (B, N, D) and what is known of them, `Seq`
-  model/_positions.py place | absolute positions are added or concatenated
-  block/pre_norm.py PreNorm via block | one block after another
-    norm/layer.py Layer via token_norm | normalises (B, N, D)
-    token_mixer/attention.py Attention.forward via token_mixer | queries, keys and values
-      ops/rotate.py rotate | relative positions rotate queries and keys
-      ops/attend.py attend | the one place that knows masks and picks a kernel
-    channel_mixer/mlp.py MLP.forward via channel_mixer | each token alone
+model/_transformer.py Transformer.forward | features, then the head
+  model/_tower.py Tower.forward_features | tokens, positions, prefix, blocks, final norm
+    tokenizer/_grid.py GridEmbedder.forward via embedder | inputs to tokens x (B, N, D), and `Seq`: what is known of them
+    model/_positions.py add_position | absolute positions are added or concatenated
+    block/pre_norm.py PreNorm.forward via block | one block after another
+      norm/layer.py Layer via token_norm | normalises (B, N, D)
+      token_mixer/attention.py Attention.forward via _token | queries, keys and values
+        ops/rotate.py rotate | relative positions rotate queries and keys
+        ops/attend.py attend | the one place that knows masks and picks a kernel
+      channel_mixer/mlp.py MLP.forward via channel_mixer | each token alone
   head/mean_pool.py MeanPool.forward via head | tokens to predictions (B, V) or (B, N, V)
 """,
     "override": """
@@ -95,7 +95,6 @@ commands/compare.py run | or the end of `blockyard sweep`
 BATCH_BEFORE = """
 engine/loader.py Numbered.__getitem__ | -
   data/_order.py step_indices | -
-engine/loader.py Numbered.__getitem__ | -
   data/_order.py take | -
     data/_images.py ImageSplit.batch | -
 engine/module.py Learner.training_step | -
@@ -103,9 +102,6 @@ engine/module.py Learner.training_step | -
   objective/masked_token.py MaskedToken.prepare | -
   model/_transformer.py Transformer.forward via model | -
   objective/classify.py Classify.loss | -
-engine/callbacks/rhythm.py Rhythm.on_train_batch_end | -
-  engine/callbacks/nan_guard.py Guard.settle ^ | -
-  engine/module.py Learner.take_loss ^ | -
 engine/module.py Learner.on_before_optimizer_step | -
   engine/callbacks/nan_guard.py Guard.look | -
 engine/module.py Learner.optimizer_step | -
