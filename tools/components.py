@@ -73,11 +73,11 @@ def _described(choice: catalog.Choice) -> Iterator[str]:
         if text := catalog.section(doc, heading):
             yield f"- {heading}: {f'`{text}`' if heading == 'Equation' else _text(text)}"
     yield f"- Class: `{choice.target}`"
-    known = options(locate(choice.target))
-    if known:
+    every = options(locate(choice.target))
+    if every:
         written = catalog.content(choice.path)
         yield "\n| option | type | default | what it does |\n|---|---|---|---|"
-        yield from (_option(choice, option, written) for option in known.values())
+        yield from (_option(choice, option, written) for option in every.values())
 
 
 def _option(choice: catalog.Choice, option: Option, written: dict[str, Any]) -> str:

@@ -46,7 +46,7 @@ engine/module.py Learner.optimizer_step | the optimizer's step, then the learnin
     "network": """
 model/_transformer.py Transformer.forward | features, then the head
   model/_tower.py Tower.forward_features | tokens, positions, prefix, blocks, final norm
-    tokenizer/_grid.py GridEmbedder.forward via embedder | inputs to tokens x (B, N, D), and `Seq`: what is known of them
+    tokenizer/_grid.py GridEmbedder.forward via embedder | inputs to tokens x (B, N, D) and their facts, `Seq`
     model/_positions.py add_position | absolute positions are added or concatenated
     block/pre_norm.py PreNorm.forward via block | one block after another
       norm/layer.py Layer via token_norm | normalises (B, N, D)
