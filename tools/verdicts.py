@@ -1,9 +1,9 @@
-"""Writes docs/verdicts.md: one row for each sweep that was run to its verdict.
+"""Writes docs/verdicts.md, one row for each sweep that was run to its verdict, and README's question and answer.
 
     python tools/verdicts.py [outputs/sweeps/*]
 
 Reads comparison.json of each sweep's folder into docs/verdicts.json, which keeps the results, then writes the page
-from it. Without folders only the page is written.
+and README's question with its answer from it. Without folders only those are written.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-DATA, PAGE = ROOT / "docs" / "verdicts.json", ROOT / "docs" / "verdicts.md"
+DATA, PAGE, README = ROOT / "docs" / "verdicts.json", ROOT / "docs" / "verdicts.md", ROOT / "README.md"
+QUOTED = "positions_text"  # in README
 FEW = 5  # seeds below which a row is marked
 
 HEAD = """# Verdicts
@@ -66,7 +67,7 @@ def page(records: list[dict[str, Any]]) -> str:
     for one in records:
         star = r" \*" * (one["seeds"] < FEW)
         lines.append(
-            f"| [`{one['sweep']}`](#{one['sweep']}) | {one['claim']} | {one['verdict'] or '-'} | {one['seeds']}{star} |"
+            f"| [`{one['sweep']}`](#{one['sweep']}) | {_claim(one)} | {one['verdict'] or '-'} | {one['seeds']}{star} |"
         )
     for one in records:
         done, cells = one["cells"]
@@ -78,9 +79,33 @@ def page(records: list[dict[str, Any]]) -> str:
             "",
         ]
         lines += ["| arm | mean | difference to the baseline | verdict |", "|---|---|---|---|"]
-        lines += [_row(arm) for arm in one["arms"]]
+        lines += _rows(one)
         lines += [f"\n{note}" for note in one.get("notes", ())]
     return HEAD.format(few=FEW, dates=" to ".join(dict.fromkeys([dates[0], dates[-1]]))) + "\n".join(lines) + "\n"
+
+
+def readme(text: str, records: list[dict[str, Any]]) -> str:
+    """README with the question and the answer that it quotes, between its markers."""
+    record = next(one for one in records if one["sweep"] == QUOTED)
+    file = (ROOT / "sweeps" / f"{QUOTED}.yaml").read_text(encoding="utf-8")
+    question = "".join(line for line in file.splitlines(True) if not line.startswith(("#", "source")))
+    table = "\n".join(["| arm | mean | difference to the baseline | verdict |", "|---|---|---|---|", *_rows(record)])
+    for name, body in (("question", f"```yaml\n{question}```"), ("answer", table)):
+        begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+        head, _, rest = text.partition(begin)
+        text = f"{head}{begin}\n{body}\n{end}{rest.partition(end)[2]}"
+    return text
+
+
+def _rows(record: dict[str, Any]) -> list[str]:
+    return [_row(arm) for arm in record["arms"]]
+
+
+def _claim(record: dict[str, Any]) -> str:
+    """The claim as the sweep's file words it now."""
+    file = ROOT / "sweeps" / f"{record['sweep']}.yaml"
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    return next((line[7:].strip() for line in text.splitlines() if line.startswith("claim: ")), record["claim"])
 
 
 def _code(text: str | None) -> str:
@@ -108,6 +133,7 @@ def main() -> None:
             records[folder.name] = record(folder)
     DATA.write_text(json.dumps(list(records.values()), indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(page(list(records.values())), encoding="utf-8")
+    README.write_text(readme(README.read_text(encoding="utf-8"), list(records.values())), encoding="utf-8")
 
 
 if __name__ == "__main__":
