@@ -58,34 +58,35 @@ model/_transformer.py Transformer.forward | features, then the head
 """,
     "override": """
 cli.py main | finds the command by its file name
-  commands/train.py run | the command line as settings, flags and overrides
-    config/compose.py compose | from overrides to one nested dictionary
-      config/overrides.py sort_overrides | choices (`block=parallel`) apart from values (`model.dim=64`)
-      config/presets.py expand | a preset is replaced by its choices
-      config/overrides.py known | each key exists, each value has its type
-      config/size_matching.py solve | `match.params=N` becomes a width
-    config/check.py check | every rule, every problem at once
-      config/rules/__init__.py RULES | two declarations at a time
-      config/trial_build.py shapes | shapes, without weights
+  commands/train.py run | reads settings, flags and overrides from the command line
+    commands/check.py compose_and_check | what `blockyard check` does too
+      config/compose.py compose | from overrides to one nested dictionary
+        config/overrides.py sort_overrides | choices (`block=parallel`) apart from values (`model.dim=64`)
+        config/presets.py expand | a preset becomes the choices that it stands for
+        config/known_keys.py KnownKeys | each key exists, each value has its type
+        config/size_matching.py solve | `match.params=N` becomes a width
+      config/check.py check | every rule, every problem at once
+        config/rules/__init__.py RULES | two declarations at a time
+        config/trial_build.py build_model | shapes, without weights
     runs/start.py create_run | the folder of the config's hash, locked
-    engine/run.py fit | trains in it
-      engine/setup.py prepare | builds data, model, objective, optimizer from the frozen config
+    engine/run.py fit | trains in it, and prints the result
+      engine/setup.py prepare | builds data, model, objective and optimizer from the frozen config
 """,
     "cell": """
-commands/sweep.py run | plan, show, run, compare
-  sweep/plan/planner.py make | the file becomes a frozen plan: one full config a cell
-  sweep/execution/runner.py run | hands out what is missing, until nothing is
-    sweep/executor/local.py LocalExecutor.submit via submit | a warm process forks; Ray and SLURM have their own
+commands/sweep.py run | plans, shows, runs, compares
+  sweep/plan/planner.py make_plan | the file becomes a frozen plan: one full config a cell
+  sweep/execution/runner.py run_plan | hands out what is missing, until nothing is
+    sweep/executor/local.py LocalExecutor.submit | a warm process forks; Ray and SLURM have their own
 sweep/execution/cell.py execute | in the process that runs the cell
-  runs/start.py create_run | the same folder `blockyard train` would use
+  runs/start.py create_run | the same folder that `blockyard train` would use
   engine/run.py train | the same training
 """,
     "result": """
 commands/compare.py run | or the end of `blockyard sweep`
   report/comparison.py compare | everything that the tables and the page show, as plain data
-    report/load/gather.py gather | the runs, from their folders
-    report/stats/statistics.py judge | means, paired differences, intervals, p-values
-    report/stats/expectations.py judge | whether what was expected holds
+    report/load/selection.py load_selection | the runs, from their folders
+    report/stats/verdict.py compare_arms | means, paired differences, intervals, p-values, verdicts
+    report/stats/expectations.py evaluate | whether what was expected holds
     report/answer.py answer | the verdict in a sentence
   report/render/terminal.py show | the table
   report/page/document.py write | one HTML file
