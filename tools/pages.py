@@ -66,3 +66,8 @@ def pages() -> list[Path]:
     """The pages that people write: README, CONTRIBUTING, those of docs/ and of sweeps/; generated ones left out."""
     written = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "sweeps/README.md", *(ROOT / "docs").glob("*.md")]
     return sorted(written)
+
+
+def by_name() -> dict[str, Path]:
+    """These pages by their path from the top of the checkout."""
+    return {str(path.relative_to(ROOT)): path for path in pages()}

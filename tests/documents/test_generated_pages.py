@@ -1,0 +1,87 @@
+"""Generated pages are what their scripts write now."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from blockyard.config import catalog
+from tests.tiny import ROOT
+from tools import components, pages, verdicts, walks
+from tools.measures import Tree
+from tools.structure import ROWS, table
+
+PAGES = pages.by_name()
+
+
+def test_component_pages_are_what_the_script_writes() -> None:
+    wanted = components.pages()
+    assert set(components.FOLDER.glob("*.md")) == set(wanted)
+    stale = [path.name for path, text in wanted.items() if path.read_text(encoding="utf-8") != text]
+    assert stale == [], "run python tools/components.py"
+
+
+def test_verdicts_are_what_the_script_writes() -> None:
+    records = json.loads(verdicts.DATA.read_text(encoding="utf-8"))
+    assert verdicts.PAGE.read_text(encoding="utf-8") == verdicts.page(records)
+    assert {one["sweep"] for one in records} <= {path.stem for path in (ROOT / "sweeps").glob("*.yaml")}
+
+
+def test_readme_quotes_the_question_and_its_answer() -> None:
+    """The question is the file in sweeps/, its table that of docs/verdicts.json."""
+    text = verdicts.README.read_text(encoding="utf-8")
+    records = json.loads(verdicts.DATA.read_text("utf-8"))
+    assert verdicts.readme(text, records) == text, "run python tools/verdicts.py"
+    (record,) = (one for one in records if one["sweep"] == verdicts.QUOTED)
+    assert f"**{record['verdict']}**" in text
+    assert record["seeds"] >= verdicts.FEW
+
+
+def test_the_recipe_of_the_digits_is_quoted_as_its_header_says() -> None:
+    """README and Performance quote the mean, the standard deviation and the least of the experiment's header."""
+    header = (ROOT / "conf/experiment/vit_digits.yaml").read_text(encoding="utf-8")
+    mean, deviation, least = re.search(r"(0\.\d+) \+- (0\.\d+) .*the least (0\.\d+)", header).groups()
+    for name in ("README.md", "docs/performance.md"):
+        line = next(line for line in PAGES[name].read_text("utf-8").splitlines() if f"{mean} ± {deviation}" in line)
+        assert f"the least {least}" in line, name
+
+
+def test_the_page_of_mechanisms_has_every_choice() -> None:
+    """What `python tools/mechanisms.py` wrote has the choices that there are."""
+    text = (ROOT / "docs/mechanisms.md").read_text(encoding="utf-8")
+    sections = re.split(r"^## (\w+)$", text, flags=re.M)[1:]
+    assert len(sections) == 2 * 11
+    for family, body in zip(sections[::2], sections[1::2], strict=True):
+        named = re.findall(r"^\| `(\w+)` \|", body, re.M)
+        assert sorted(named) == sorted(catalog.choices(family)), family
+
+
+@pytest.mark.parametrize("name", walks.WALKS)
+def test_walks_are_in_the_source(name: str) -> None:
+    assert list(walks.problems(walks.read(walks.WALKS[name]), walks.PACKAGE)) == []
+
+
+def test_a_batch_takes_few_hops() -> None:
+    count, back = walks.hops(walks.read(walks.WALKS["batch"]))
+    assert count <= 8
+    assert back == 0
+
+
+def test_drawings_are_what_the_script_writes() -> None:
+    text = walks.PAGE.read_text(encoding="utf-8")
+    assert walks.page(text) == text, "run python tools/walks.py --write"
+
+
+def test_a_planted_call_is_missed() -> None:
+    calls = walks.read("cli.py main | -\n  commands/train.py no_such_function | -")
+    assert list(walks.problems(calls, walks.PACKAGE)) == [
+        "commands/train.py has no no_such_function",
+    ]
+
+
+def test_the_structure_is_measured() -> None:
+    lines = list(table({"now": Tree(ROOT)}, None))
+    assert len(lines) == len(ROWS) + 3
+    assert all(line.startswith(("| ", "|---")) for line in lines)

@@ -1,0 +1,89 @@
+"""Links lead somewhere, and the modules and files that the pages name exist."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from tests.tiny import ROOT
+from tools import pages
+
+PAGES = pages.by_name()
+MODULE = re.compile(r"\bblockyard(?:\.[a-z_]\w*)+(?:\.[A-Z]\w*)?")
+FILE = re.compile(r"(?<![\w/.])(?:src|conf|tests|docs|tools|benchmarks|sweeps)/[\w./-]*[\w/]")
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub and mkdocs both make them."""
+    text = pages.FENCE.sub("", text)
+    slugs = set()
+    for heading in re.findall(r"^#+ +(.+)$", text, re.M):
+        plain = unicodedata.normalize("NFKD", re.sub(r"[`*]", "", heading)).encode("ascii", "ignore").decode()
+        slugs.add(re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain).strip().lower()))
+    return slugs
+
+
+@pytest.mark.parametrize(
+    "path", sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").rglob("*.md")), ids=lambda p: p.name
+)
+def test_links_lead_somewhere(path: Path) -> None:
+    text = pages.FENCE.sub("", path.read_text(encoding="utf-8"))
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue  # other hosts are not asked
+        file, _, anchor = target.partition("#")
+        linked = (path.parent / file).resolve() if file else path
+        if linked == ROOT / "docs" / "contributing.md":
+            linked = ROOT / "CONTRIBUTING.md"  # which it includes
+        if not linked.exists() or (anchor and anchor not in anchors(linked.read_text(encoding="utf-8"))):
+            broken.append(target)
+    assert broken == []
+
+
+def exists(dotted: str) -> bool:
+    """Whether a dotted name is a module of the package, or something that one defines."""
+    module, _, name = dotted.rpartition(".") if dotted.rpartition(".")[2][:1].isupper() else (dotted, "", "")
+    path = ROOT / "src" / Path(*module.split("."))
+    files = [file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()]
+    if not files:
+        return False
+    return not name or re.search(rf"\b{name}\b", files[0].read_text(encoding="utf-8")) is not None
+
+
+def test_modules_and_files_that_the_pages_name_exist() -> None:
+    missing = []
+    for name, path in PAGES.items():
+        text = path.read_text(encoding="utf-8")
+        # `blockyard.load` and `blockyard.compare` are functions of the package itself.
+        names = set(MODULE.findall(text)) - {"blockyard.load", "blockyard.compare"}
+        missing += [f"{name}: {dotted}" for dotted in sorted(names) if not exists(dotted)]
+        files = {file for file in FILE.findall(text) if not re.search(r"<|running_mean", file)}
+        missing += [f"{name}: {file}" for file in sorted(files) if not _there(file, text)]
+    assert missing == []
+
+
+def _there(file: str, text: str) -> bool:
+    if re.search(re.escape(file) + r"<", text) or file.startswith(("docs/components", "sweeps/NAME")):
+        return True  # a placeholder follows, such as conf/<family>/<name>.yaml
+    return (ROOT / file).exists() or bool(re.search(rf"outputs/{re.escape(file)}", text))
+
+
+@pytest.mark.parametrize("planted", ["blockyard.sweep.no_such_module", "blockyard.contracts.NoSuchClass"])
+def test_a_planted_name_is_missed(planted: str) -> None:
+    assert not exists(planted)
+    assert exists("blockyard.contracts.TokenMixer")
+
+
+def test_readme_is_for_a_first_visit() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 130
+    assert [line for line in lines if len(line) > 130] == []
+
+
+def test_the_glossary_is_short() -> None:
+    text = PAGES["docs/architecture.md"].read_text(encoding="utf-8").partition("## Glossary")[2]
+    assert 10 <= len(re.findall(r"^\| (?!term|---)", text, re.M)) <= 25

@@ -1,0 +1,39 @@
+"""The site builds without warnings, and asks no other host for anything."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.tiny import ROOT
+
+API = sorted((ROOT / "docs/api").glob("*.md"))
+
+
+def test_every_public_package_has_an_api_page() -> None:
+    named = {m[1] for m in re.finditer(r"^::: blockyard\.(\w+)$", "\n".join(p.read_text() for p in API), re.M)}
+    packages = {path.parent.name for path in (ROOT / "src/blockyard").glob("*/__init__.py")}
+    assert named == packages - {"commands"}
+
+
+def test_the_site_builds_and_asks_no_other_host(tmp_path: Path) -> None:
+    """`make docs` with links, anchors and the navigation checked by mkdocs itself."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    written = list((tmp_path / "site").rglob("*.html"))
+    assert len(written) > 40
+    for page in written:
+        fetched = re.findall(
+            r"<(?:script|link|img|iframe)[^>]+(?:src|href)=\"?(https?://[^\"> ]+)", page.read_text("utf-8")
+        )
+        assert fetched == [], page
