@@ -28,7 +28,8 @@ def rewritten(text: str) -> str:
     text = re.sub(r"^Options:$", "Args:", text, flags=re.M)
     sections = re.search(r"^(?:Args|Raises|Returns|Yields|Attributes):$|\Z", text, re.M).start()
     prose, rest = text[:sections], text[sections:]
-    prose = re.sub(r"(?m)(?:^ {4,}\S.*\n?(?:^\s*\n(?= {4,}\S))?)+", _fenced, prose)
+    # Indented lines are a drawing after a blank line or a colon, else they go on with the line before.
+    prose = re.sub(r"(?m)(?<=[\n:]\n)(?:^ {4,}\S.*\n?(?:^\s*\n(?= {4,}\S))?)+", _fenced, prose)
     heading = "|".join(HEADINGS)
     # A blank line before the first makes them a list.
     prose = re.sub(rf"(?m)^(?!(?:{heading}):)(.*)\n(?=(?:{heading}): )", r"\1\n\n", prose)

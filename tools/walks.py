@@ -188,10 +188,11 @@ def hops(calls: list[Call]) -> tuple[int, int]:
 
 def drawn(calls: list[Call]) -> str:
     """A walk as nested Markdown lists."""
-    lines = [
-        f"{'    ' * call.depth}- `{call.function}` <small>{call.path}</small>{' (a call back)' * call.up}: {call.text}"
-        for call in calls
-    ]
+    lines = []
+    for call in calls:
+        path = call.path.replace("_", r"\_")  # two of them would read as bold
+        back = " (a call back)" if call.up else ""
+        lines.append(f"{'    ' * call.depth}- `{call.function}` <small>{path}</small>{back}: {call.text}")
     return "\n".join(lines)
 
 
