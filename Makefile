@@ -34,6 +34,7 @@ docs: $(VENV)/dev.done  ## the documentation's site: site/index.html
 	$(BIN)/python tools/components.py
 	$(BIN)/python tools/verdicts.py
 	$(BIN)/python tools/walks.py --write
+	$(BIN)/python tools/outputs.py docs/runs.md
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
