@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.config import catalog
-from blockyard.config.schema import REQUIRED, Option, locate, options
+from blockyard.config.schema import REQUIRED, Option, options
+from blockyard.config.targets import locate
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "components"
