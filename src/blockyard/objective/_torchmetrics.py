@@ -42,10 +42,10 @@ def optional_packages_absent() -> Iterator[None]:
     names = frozenset(name for name in OPTIONAL if name not in sys.modules)
     finder, version = _Absent(names), imports._version
 
-    def version_of(name: str) -> str:
-        if name in names:
-            raise PackageNotFoundError(name)
-        return version(name)
+    def version_of(distribution_name: str) -> str:
+        if distribution_name in names:
+            raise PackageNotFoundError(distribution_name)
+        return version(distribution_name)
 
     sys.meta_path.insert(0, finder)
     imports._version = version_of
