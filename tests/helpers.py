@@ -53,7 +53,7 @@ def _node(family: str, name: str) -> tuple[type, dict[str, Any]]:
     options = yaml.safe_load((CONF / family / f"{name}.yaml").read_text())
     module, _, attribute = options["_target_"].rpartition(".")
     target = getattr(importlib.import_module(module), attribute)
-    if hasattr(target, "draws"):
+    if hasattr(target, "nested_choices"):
         complete({family: options})
         return target, settings(options, [])
     return target, {key: value for key, value in options.items() if key not in RESERVED}

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from blockyard.config import catalog, schema
+from blockyard.config import catalog, schema, targets
 from blockyard.data.cifar10_views import CIFAR10Views
 from blockyard.data.digits import Digits
 
 CLASSES = [
-    pytest.param(schema.locate(choice.target), id=f"{family}-{name}")
+    pytest.param(targets.locate(choice.target), id=f"{family}-{name}")
     for family in ("data", "tokenizer")
     for name, choice in catalog.choices(family).items()
 ]

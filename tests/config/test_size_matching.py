@@ -131,7 +131,7 @@ def test_what_cannot_be_matched_is_said(words: list[str], says: str) -> None:
 
 def test_a_sweep_matches_once(tmp_path) -> None:
     text = "claim: x\nbase: [match.params=3e4]\narms: {a: [], b: [channel_mixer=glu]}\nmatch: params"
-    assert refused(tmp_path, text) == ["match: the base has match.params too; leave one of them out"]
+    assert refused(tmp_path, text) == ["match: the base sets match.params too; remove one of them"]
 
 
 def test_verbs_tell_what_is_left_over(tmp_path, monkeypatch, capsys) -> None:

@@ -55,7 +55,7 @@ def decoder(mixer: str, **options: Any) -> torch.nn.Module:
 def cached() -> list[str]:
     """Every mixer that decodes from a cache of its own."""
     found = [name for name in choices("token_mixer") if traits(name).causal and has(name, "init_cache")]
-    return [name for name in found if not hasattr(node("token_mixer", name)[0], "draws")]
+    return [name for name in found if not hasattr(node("token_mixer", name)[0], "nested_choices")]
 
 
 def says_so(mixer: str) -> bool:

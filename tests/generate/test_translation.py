@@ -92,7 +92,7 @@ def test_a_device_that_is_not_there_is_refused(
         ("cuda", "device=cuda: this machine has no CUDA device; use device=cpu"),
         ("tpu", "device=tpu: expected cpu, cuda, or one of several such as cuda:1"),
         ("cuda:x", "device=cuda:x: expected cpu, cuda"),
-        ("", "device=: takes cpu, cuda"),
+        ("", "device=: expected a text of at least one character"),
     ):
         assert main([*words, f"device={device}"]) == 2
         spoken = capsys.readouterr()

@@ -391,5 +391,5 @@ def test_a_sample_is_masked_as_in_evaluation() -> None:
 
     learner = SimpleNamespace(device="cpu", objective=SimpleNamespace(prepare=stop))
     with pytest.raises(Stopped):
-        AttentionMaps(sample=7)._look(SimpleNamespace(validation=Split(), learner=learner))
+        AttentionMaps(sample=7)._maps(SimpleNamespace(validation=Split(), learner=learner))
     assert prepared[-1] == [7]

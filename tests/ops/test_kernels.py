@@ -124,7 +124,7 @@ def test_dropout_costs_the_flash_kernel_on_a_cpu() -> None:
 
 def deaf() -> list[str]:
     """Mixers whose file never calls on `ops.attend`, and notes no kernel itself."""
-    alone = [name for name in choices("token_mixer") if not hasattr(node("token_mixer", name)[0], "draws")]
+    alone = [name for name in choices("token_mixer") if not hasattr(node("token_mixer", name)[0], "nested_choices")]
     found = [(name, inspect.getmodule(node("token_mixer", name)[0])) for name in alone]
     return [name for name, module in found if not {"attend", "weigh", "Attention", "kernel"} & vars(module).keys()]
 

@@ -149,7 +149,7 @@ def test_it_listens_on_loopback_only(board, plan):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "takes a sweep or runs"),
+        ([], "board needs a sweep or runs"),
         (["{sweep}", "--host", "0.0.0.0"], "this machine only"),
         (["{sweep}", "--port", "eighty"], "whole number"),
         (["{sweep}", "--port", "65536"], "whole number"),

@@ -319,7 +319,7 @@ def test_workers_are_one_of_the_options():
 def test_a_run_takes_no_executor(capsys):
     assert main(["check", "executor=local", "executor.workers=2"]) == 2
     said = capsys.readouterr().err
-    assert said.count("is no part of a run; `blockyard sweep` takes it") == 2
+    assert said.count("is not part of a run; `blockyard sweep` takes it") == 2
 
 
 @pytest.mark.parametrize("name", ["local", "ray", "slurm"])
