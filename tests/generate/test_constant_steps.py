@@ -16,7 +16,7 @@ from blockyard.token_mixer.linear_recurrence import LinearRecurrence
 from tests.helpers import choices, has, node, symbols, tiny, traits
 
 EARLY, LATE, GROWN = 20, 60, 90  # tokens before the step; windows and rows of neighbours are full by the first
-SAID = "a decoding step takes the same time and memory at any length"
+SAID = "a decoding step takes constant time and memory"
 
 
 class Numbers(TorchDispatchMode):

@@ -144,5 +144,5 @@ def test_the_cache_keeps_the_seq_of_past_keys() -> None:
     assert torch.equal(k_seq.valid, torch.tensor([[True] * 5, [True, False, True, True, True]]))
     with pytest.raises(ValueError, match="segment is given for only one"):
         cache.append(k[:, :, :1], k[:, :, :1], sequence(1))
-    with pytest.raises(ValueError, match="a prefix can only be the first"):
+    with pytest.raises(ValueError, match="prefix tokens must be the first in a cache"):
         cache.append(k[:, :, :1], k[:, :, :1], Seq(torch.arange(1), torch.zeros(1, 1, 1), num_prefix=1))
