@@ -113,7 +113,6 @@ def test_lightnings_early_stopping_sees_the_validation_metrics(tmp_path: Path) -
 
 
 def test_device_stats_reach_the_metrics(tmp_path: Path) -> None:
-    pytest.importorskip("psutil")
     made = run(tmp_path, f"callbacks.stats._target_={STOCK}.DeviceStatsMonitor")
     assert any("cpu_percent" in key for row in rows(made) for key in row)
 
