@@ -32,7 +32,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`, synced and renamed to it if the block ends without an error.
+    """Yield a temporary path in the folder of `path`, synced and renamed to it if the block ends without an error.
 
     On an error the temporary file is removed, `path` is left unchanged, and the error propagates.
     """

@@ -58,7 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return refuse([str(error)])
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # `blockyard list | head`; a run fails where its reader is gone, a listing does not
+    except (
+        BrokenPipeError
+    ):  # `blockyard list | head`: a listing ends quietly when its reader has closed the pipe; a run fails
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0 if command in READ_ONLY else 1
 

@@ -71,7 +71,7 @@ class Init:
     def foreign(self, name: str, make: Callable[[], nn.Module]) -> None:
         """Initialise the part `name` as its library does.
 
-        `make()` builds it anew from torch's global generator, which is seeded from the seed and the part's path,
+        `make()` rebuilds it from torch's global generator, which is seeded from the seed and the part's path,
         and restored afterwards.
         """
         self.foreigners.append(f"{self.path}.{name}" if self.path else name)

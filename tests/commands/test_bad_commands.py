@@ -58,7 +58,7 @@ BAD = [
         ["sample=1", "an option of attention and mixing, not of circuits; run them"],
     ),
     ("inspect run=x mixing of=stream", ["of=stream", "one of mixer, block"]),
-    ("inspect run=x mixing prompt=a sample=1", ["sample=1", "has no effect beside prompt"]),
+    ("inspect run=x mixing prompt=a sample=1", ["sample=1", "has no effect together with prompt"]),
     ("inspect run=x circuits which=third", ["which=third", "best, last"]),
     ("inspect run=x circuits laiers=0", ["laiers=0", "did you mean layers?"]),
     ("generate run=x prompt=a topp=0.9", ["topp=0.9", "unknown option of generate", "did you mean top_p?"]),
@@ -117,7 +117,7 @@ BAD = [
     ("check token_mixer._target_=os.system", ["os.system is not in an allowed package"]),
     ("check token_mixer._target_=torch.load", ["torch.load", "not a class"]),
     ("check token_mixer._target_=torch.nn.Linear", ["torch.nn.Linear is not a TokenMixer"]),
-    ("check token_mixer._target_=blockyard.token_mixer.attention.Atention", ["there is no", "Atention"]),
+    ("check token_mixer._target_=blockyard.token_mixer.attention.Atention", ["cannot be imported", "Atention"]),
     ("check norm._target_=mypackage.Norm", ["allow=[mypackage]"]),
     ("check norm._partial_=false", ["norm._partial_"]),
     # combinations

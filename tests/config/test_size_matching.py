@@ -112,7 +112,7 @@ def test_learned_vocabularies_count_as_large_as_they_may_be() -> None:
         (["match.params=1e6", "match.flops=1e6"], "one size cannot meet two budgets"),
         (["match.params=1e6", "model.dim=32"], "model.dim: is solved for by match"),
         (["match.params=1e6", "match.by=heads"], "match.by: unknown size 'heads' (try dim"),
-        (["match.by=depth"], "has an effect only beside"),
+        (["match.by=depth"], "has an effect only together with"),
         (["match.parms=1"], "match.parms: unknown config key (try match.params"),
         (
             ["match.params=1e6", "match.by=expansion", "channel_mixer=none"],

@@ -98,7 +98,7 @@ def test_no_error_of_a_logger_reaches_the_run(
 ) -> None:
     logger = Recorder(breaks, how)
     assert _record(_folder(tmp_path), logger) < BOUND
-    assert caplog.text.count("the run goes on") == 1
+    assert caplog.text.count("the run continues") == 1
     assert logger.said[-1] == "abandon"
 
 
@@ -258,7 +258,7 @@ def _in_a_process(kind: str, outputs: Path, **environment: str) -> tuple[float, 
 def test_wandbs_helper_killed_in_the_middle_is_one_warning(tmp_path: Path) -> None:
     waited, _, said = _in_a_process("kill", tmp_path)
     assert waited < BOUND
-    assert said.count("the run goes on") == 1
+    assert said.count("the run continues") == 1
     assert "Traceback" not in said
 
 
@@ -325,7 +325,7 @@ def test_trackio_holds_a_flat_config(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    assert "the run goes on" not in done.stderr
+    assert "the run continues" not in done.stderr
     database = next((tmp_path / "board").glob("*.db"))
     content = b"".join(path.read_bytes() for path in database.parent.glob("*.db*"))
     assert b"model.dim" in content

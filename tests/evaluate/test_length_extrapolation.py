@@ -93,7 +93,7 @@ BOUNDED = [name for name in choices("position") if node("position", name)[0].bou
 def test_bounded_schemes_are_refused_with_a_word(position: str) -> None:
     found = curve(tiny(causal=True, position=position), 2)
     name = node("position", position)[0].__name__
-    assert found.refused()["test@2x"].startswith(f"position {name} knows 6 positions and the sequence has 12")
+    assert found.refused()["test@2x"].startswith(f"position {name} supports 6 positions and the sequence has 12")
     assert set(found.metrics()) == {
         f"test/{metric}@1x" for metric in ("loss", "accuracy", "perplexity", "bits_per_byte")
     }
@@ -193,7 +193,7 @@ def test_tasks_are_drawn_anew_at_every_length(data: str, objective: str, head: s
     with torch.no_grad():
         wanted = plan.objective.loss(model(**long.arguments()), long.target).item()
     assert found.metrics()["test/loss@4x"] == pytest.approx(wanted, rel=1e-5)
-    assert "24 sequences of the test split at every length, drawn anew" in table(found.plain())
+    assert "24 sequences of the test split at every length, newly generated" in table(found.plain())
     ElementTree.fromstring(picture(found.plain()))
     asked = [False] * 3 + [True] if data in ("copy", "long_agreement") else [True] * 4
     assert [place is not None for place in found.lengths[1].by_position] == (asked if objective == "answer" else [])
@@ -221,7 +221,7 @@ def test_a_scheme_that_looks_both_ways_reads_what_it_is_to_do_beyond_its_table()
 
 def test_a_scheme_says_itself_how_longer_rows_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     (plain,) = curve(tiny(causal=True, position="bias_table"), 2).refused().values()
-    assert plain.endswith(f"knows {LENGTH} positions and the sequence has {2 * LENGTH}")
+    assert plain.endswith(f"supports {LENGTH} positions and the sequence has {2 * LENGTH}")
     monkeypatch.setattr(BiasTable, "length_advice", "position.more=true helps")
     (advised,) = curve(tiny(causal=True, position="bias_table"), 2).refused().values()
     assert advised == f"{plain}; position.more=true helps"
@@ -229,7 +229,7 @@ def test_a_scheme_says_itself_how_longer_rows_are_read(monkeypatch: pytest.Monke
 
 def test_pictures_and_tables_of_refused_lengths() -> None:
     found = curve(tiny(causal=True, position="learned"), 2, 4).plain()
-    assert "refused: position Learned knows 6 positions" in table(found)
+    assert "refused: position Learned supports 6 positions" in table(found)
     assert "position.beyond=interpolate" in table(found)
     drawn = ElementTree.fromstring(picture(found))
     assert [node.text for node in drawn.iter() if node.text == "refused"] == ["refused"] * 2

@@ -130,7 +130,12 @@ def test_each_head_reads_the_embedding_of_its_own_stream(tmp_path: Path, shared:
         (("model=encoder", "head.hidden=gelu"), {0, 1}, {}, "hidden layer"),
         (("model=encoder", "block=no_residual"), {0}, {}, "carries nothing past a mixer"),
         (("model=encoder", "block=post_norm"), {0, 1}, {0, 1}, "norms in the stream between"),
-        (("model=encoder", "position=sinusoidal", "position.combine=concat"), {}, {}, "a position code beside"),
+        (
+            ("model=encoder", "position=sinusoidal", "position.combine=concat"),
+            {},
+            {},
+            "the stream also holds a position code",
+        ),
         (("model=encoder", "position=learned"), {0, 1}, {0, 1}, "the position code added"),
     ],
 )

@@ -132,7 +132,7 @@ def test_an_expectation_that_cannot_be_judged_does_not_hide_the_figures(tmp_path
     result = compare(_sweep(tmp_path, question={"expect": "pre > nobody"}))
     assert result.expect is not None
     assert result.expect["verdict"] == "undecided"
-    assert "there is no arm 'nobody'" in result.expect["reason"]
+    assert "unknown arm 'nobody'" in result.expect["reason"]
     assert result.arm("pre")["verdict"] == "better"
 
 

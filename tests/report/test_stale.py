@@ -81,7 +81,7 @@ def test_a_file_that_changed_since_its_plan_is_told(tmp_path: Path) -> None:
     assert f"{path} has changed in seeds, arms since its plan was frozen" in warning
     assert f"`blockyard sweep {path}` runs what is new" in warning
     (warning,) = warned("claim: x\narms: [\n")
-    assert "is no longer a readable sweep file" in warning
+    assert "can no longer be read as a sweep file" in warning
     (tmp_path / "other").mkdir()
     (warning,) = warned(FILE.replace("seeds: 2", "seeds: 3"), tmp_path / "other" / "q.yaml")
     assert f"the results are those of {path}; {tmp_path / 'other' / 'q.yaml'} differs from it in seeds" in warning

@@ -84,7 +84,7 @@ def test_what_a_file_may_leave_out():
         (f"claim: x\nbase: [outputs=/etc]\n{ARMS}", "outputs=DIR"),
         (f"claim: x\nbase: experiment=vit_digits\n{ARMS}", 'base: "experiment=vit_digits" is not a list'),
         (f"claim: x\nbase: [++seed=1]\n{ARMS}", "base: seed cannot be set here"),
-        (f"claim: x\n{ARMS}\nbaseline: c", "baseline: there is no arm 'c' (arms: a, b)"),
+        (f"claim: x\n{ARMS}\nbaseline: c", "baseline: unknown arm 'c' (arms: a, b)"),
         (
             f"claim: x\n{ARMS}\nseeds: 0",
             "seeds: expected a number of seeds, such as 5, or a list, such as [0, 1, 2], not 0",
@@ -125,8 +125,8 @@ def test_what_a_file_may_leave_out():
         (f"claim: x\n{ARMS}\nmetric: accuracy", 'metric: "accuracy" is not a metric\'s name; write test/NAME'),
         (f"claim: x\n{ARMS}\nmetric: val/loss\ntune: {{optimizer.lr: [1]}}", "val/loss chooses the settings"),
         (f"claim: x\n{ARMS}\nexpect: a", 'expect: "a" is not a comparison; write "a > b"'),
-        (f"claim: x\n{ARMS}\nexpect: a > c", "expect: there is no arm 'c'"),
-        (f"claim: x\n{ARMS}\nexpect: a > b and", "expect: there is no arm 'b and'"),
+        (f"claim: x\n{ARMS}\nexpect: a > c", "expect: unknown arm 'c'"),
+        (f"claim: x\n{ARMS}\nexpect: a > b and", "expect: unknown arm 'b and'"),
         (f"claim: x\n{ARMS}\nexpect: [a]", "is not an expectation"),
         (f"claim: x\n{ARMS}\nsearch: 5", "search: expected a mapping of trials, sampler, pruner, space, not 5"),
         (

@@ -12,8 +12,8 @@ Cost: that of its mixers
     blocks                        alpha                  beta
     encoder alone, N              (2 N)^(1/4)            (8 N)^(-1/4)
     decoder alone, M              (2 M)^(1/4)            (8 M)^(-1/4)
-    encoder beside a decoder      0.81 (N^4 M)^(1/16)    0.87 (N^4 M)^(-1/16)
-    decoder beside an encoder     (3 M)^(1/4)            (12 M)^(-1/4)
+    encoder with a decoder        0.81 (N^4 M)^(1/16)    0.87 (N^4 M)^(-1/16)
+    decoder with an encoder       (3 M)^(1/4)            (12 M)^(-1/4)
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from blockyard.contracts import Context, Memory, Rate, Seq
 
 
 class NoResidual(BranchedBlock):
-    """Pre-norm without residual connections. There is no stochastic depth: a skipped branch would leave nothing.
+    """Pre-norm without residual connections. It has no stochastic depth: a skipped branch would leave nothing.
 
     Options:
         dropout: dropout rate on the output of each mixer

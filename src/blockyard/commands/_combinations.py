@@ -42,7 +42,7 @@ def _refusals(family: str, reasons: dict[str, list[str]]) -> Iterator[str]:
 
 
 def _settings() -> list[Facts]:
-    """Two sets of choices for the families that a rule reads beside its pair: images, and text."""
+    """Two sets of choices for the families that a rule reads besides its pair: images, and text."""
     text = ["data=code", "tokenizer=char", "model=decoder", "head=token", "objective=next_token"]
     return [Facts(picks(compose(overrides), list(CONTRACTS))) for overrides in ([], text)]
 

@@ -29,7 +29,7 @@ def show(args: TrainArgs) -> int:
     from blockyard.config.presets import expand
 
     problems = _problems(args)
-    if not problems:  # the choices that an experiment keeps beside a preset are passed on to Hydra
+    if not problems:  # the choices that an experiment keeps with a preset are passed on to Hydra
         groups = sort_overrides(args.overrides, args.folders(), []).groups
         expanded, replaced = expand(groups, args.folders())
         args.overrides += [group for group in expanded if group not in groups]

@@ -132,8 +132,8 @@ def _kernels(ctx: Context, model: Any) -> dict[str, int]:
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     kernels: Counter[str] = Counter()
     for mixer in attending:
-        kernel, why = expected(ctx, model.position, device, dtype, getattr(mixer, "dropout", 0.0), mixer)
-        kernels[f"{kernel} kernel expected on {device}{f' ({why})' if why else ''}"] += 1
+        kernel, reason = expected(ctx, model.position, device, dtype, getattr(mixer, "dropout", 0.0), mixer)
+        kernels[f"{kernel} kernel expected on {device}{f' ({reason})' if reason else ''}"] += 1
     return dict(kernels)
 
 

@@ -4,7 +4,7 @@ Validate a config before anything is built or read: unknown keys, wrong types, i
 not fit, missing data. Every problem is reported at once. A valid config is printed as a table: component, choice,
 parameters, FLOPs per sample, tokens, and the attention kernel to expect.
 
-  --config-dir DIR  a folder with choices of your own, beside the shipped ones
+  --config-dir DIR  a folder with choices of your own, in addition to the shipped ones
 
 Example:
   blockyard check model.dim=100 model.heads=3 token_mixer=fourier position=rope

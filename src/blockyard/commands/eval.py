@@ -60,7 +60,7 @@ def _extrapolate(name: str, factors: list[int], position: dict[str, Any], settin
         raise UserError(f"the curve cannot be written into {loaded.folder.path}: {error}") from None
     sys.stderr.write(f"{' and '.join(str(path) for path in paths)}\n")
     if all(length.refused for length in curve.lengths[1:]):
-        raise UserError(f"extrapolate={factors}: the model can read none of these lengths; the table says why")
+        raise UserError(f"extrapolate={factors}: the model can read none of these lengths; the table gives the reasons")
     return 0
 
 

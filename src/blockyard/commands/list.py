@@ -4,7 +4,7 @@ List the choices of every family, or of the named ones, with one line and the so
 
   --compatible      only the choices that `blockyard check` accepts with the given overrides, each in place of
                     the family's own choice
-  --config-dir DIR  a folder with choices of your own, beside the shipped ones
+  --config-dir DIR  a folder with choices of your own, in addition to the shipped ones
 
 Examples:
   blockyard list position

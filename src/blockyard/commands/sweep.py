@@ -12,7 +12,7 @@ or after adding a seed or an arm: only missing cells are run.
   --one arm=ARM seed=N [key=value ...]
                     train one cell in this process; started by a W&B agent
   --to-wandb        write the question as a W&B sweep file into sweeps/wandb/, and run nothing
-  --config-dir DIR  a folder with choices of your own, beside the shipped ones
+  --config-dir DIR  a folder with choices of your own, in addition to the shipped ones
   outputs=DIR       where runs and the sweep's own folder (sweeps/NAME below it) lie
   key=value         added to the base of the file, for all arms
 
@@ -134,7 +134,7 @@ def _work(plan: SweepPlan, args: SweepArgs) -> int:
 
 
 def _search(plan: SweepPlan, args: SweepArgs) -> tuple[SweepPlan, int]:
-    """The plan with the best setting of each arm, where the file asks for a search; 130 or 143 where it was stopped."""
+    """The plan with the best setting of each arm, if the file defines a search; 130 or 143 if it was stopped."""
     if not plan.question.get("search"):
         return plan, 0
     from blockyard.sweep.execution.stop_signals import StopSignals

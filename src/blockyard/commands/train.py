@@ -8,7 +8,7 @@ one continues where it stopped, with the same command or with resume=RUN.
   -m, --multirun    several values per key; each combination is a run of its own
   --cfg job         print the composed config and exit
   match.params=N    solve model.dim (match.by: depth, expansion) for N parameters; match.flops=N for FLOPs
-  --config-dir DIR  a folder with choices of your own, beside the shipped ones
+  --config-dir DIR  a folder with choices of your own, in addition to the shipped ones
 
 Examples:
   blockyard train experiment=vit_digits block=post_norm seed=1

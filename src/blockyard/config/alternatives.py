@@ -30,7 +30,7 @@ def refusal(rule: Rule, facts: Facts) -> str | None:
     try:
         return rule.reason(facts)
     except (KeyError, ValueError):
-        return None  # reported elsewhere: an unsound node, or a shape that does not fit
+        return None  # reported elsewhere: an unsound node, or an incompatible shape
 
 
 def alternatives(rule: Rule, facts: Facts, folders: tuple[Path, ...] = (), allow: Sequence[str] = ()) -> list[str]:

@@ -1,4 +1,4 @@
-"""Builds what a config describes: its components, and the model. The only file that knows all families.
+"""Builds what a config describes: its components, and the model. The only module that imports all families.
 
 The config is plain data, complete (every option of every node), and has passed `check`.
 """
@@ -48,7 +48,7 @@ CONTRACTS: dict[str, type] = {
     "optimizer": OptimizerBuilder,
     "schedule": Schedule,
 }
-# The same for what runs beside the model. By name: the engine is imported only where a config needs it.
+# The same for what is used alongside the model. By name: the engine is imported only where a config needs it.
 RUNTIME_CONTRACTS = {
     "trainer": "blockyard.engine.trainer.TrainerPlan",
     "logger": "blockyard.engine.loggers.base.RunLogger",
@@ -87,7 +87,7 @@ def instantiate(node: dict[str, Any], allow: list[str]) -> Any:
 class Components:
     """The built parts of a config, without weights.
 
-    Plans (`data`, `tokenizer`, ...) are built at once, cheaply and without I/O; modules are factories that wait for
+    Plans (`data`, `tokenizer`, ...) are built immediately, cheaply and without I/O; modules are factories that wait for
     a Context. A tokenizer that learns its vocabulary is fitted by `data.load`; `tokens` and `context` give the true
     vocabulary from then on.
     """

@@ -68,7 +68,7 @@ def conf_dir() -> Path:
     for folder in (PACKAGE / "conf", PACKAGE.parents[1] / "conf"):
         if (folder / "config.yaml").is_file():
             return folder
-    raise FileNotFoundError(f"no conf/ beside or inside {PACKAGE}; the installation is incomplete")
+    raise FileNotFoundError(f"no conf/ next to or inside {PACKAGE}; the installation is incomplete")
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Reports every problem of a config at once, before anything is built or read.
+"""Reports all problems of a config together, before anything is built or read.
 
 Four passes, each over what the earlier ones found sound: targets (may this be named at all), values (does each fit
 its signature), combinations (`rules`), and construction (`trial_build`: every component on the meta device, where a
@@ -27,7 +27,7 @@ from blockyard.errors import fold, near
 def check(composed: Composed, *, on_this_machine: bool = True) -> list[Issue]:
     """Every problem of a composed config, those of composing it included.
 
-    on_this_machine: False where the run is for another one, so that a missing GPU is no problem
+    on_this_machine: False where the run is for another one, so that a missing GPU is not an issue
     """
     config = composed.config if on_this_machine else _on_any_device(composed.config)
     issues = list(composed.issues)
@@ -68,14 +68,14 @@ def _on_any_device(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _root(config: dict[str, Any]) -> Iterator[Issue]:
-    known = options(Root)
+    root_options = options(Root)
     for key, value in config.items():
-        if key in known:
-            problem = known[key].problem(value)
+        if key in root_options:
+            problem = root_options[key].problem(value)
             if problem:
                 yield Issue(key, f"invalid value {value!r}: {problem}")
         elif key not in catalog.families():
-            yield Issue(key, "unknown config key", near(key, [*known, *catalog.families()]))
+            yield Issue(key, "unknown config key", near(key, [*root_options, *catalog.families()]))
 
 
 def _families(config: dict[str, Any]) -> Iterator[Issue]:
@@ -128,26 +128,26 @@ def _required(key: str, nodes: dict[str, dict[str, Any]], allow: list[str]) -> t
 
 
 def _values(key: str, node: dict[str, Any]) -> Iterator[Issue]:
-    known = options(locate(node["_target_"]))
+    declared = options(locate(node["_target_"]))
     for name, value in node.items():
         if name in RESERVED or tree.is_node(value):
             continue
-        if name not in known:
-            has = f"it has {fold(list(known))}" if known else "it has none"
-            hints = [f"{key}.{each}" for each in near(name, known)]
+        if name not in declared:
+            has = f"it has {fold(list(declared))}" if declared else "it has none"
+            hints = [f"{key}.{each}" for each in near(name, declared)]
             yield Issue(f"{key}.{name}", f"{node['_target_']} has no option {name!r}; {has}", hints)
             continue
-        if named_factories(known[name].annotation) and isinstance(value, dict):
+        if named_factories(declared[name].annotation) and isinstance(value, dict):
             named = [each for each in value if tree.is_node(value[each])]
             for each in (each for each in value if each not in named):
                 yield Issue(
                     f"{key}.{name}.{each}", "is not a node, and no choice of that name is used", near(each, named)
                 )
             continue
-        problem = known[name].problem(value)
+        problem = declared[name].problem(value)
         if problem:
             yield Issue(f"{key}.{name}", f"invalid value {value!r}: {problem}")
-    for name, option in known.items():
+    for name, option in declared.items():
         if option.default is REQUIRED and node.get(name) is None and name not in node:
             yield Issue(f"{key}.{name}", f"is required: {option.describe()}", [f"{key}.{name}=..."])
 

@@ -1,6 +1,6 @@
-"""From a command line to a config: Hydra composes; every override is checked first, so that all problems show at once.
+"""From a command line to a config: Hydra composes. Every override is checked first, to report all problems together.
 
-Hydra accepts `model.attention=gqa` (the sub-config becomes a string) and `+typo=1` (a key that nobody reads), and
+Hydra accepts `model.attention=gqa` (the sub-config becomes a string) and `+typo=1` (a key that no component reads), and
 stops at its first error. Here each override is parsed with Hydra's grammar, sorted into choices (`block=pre_norm`)
 and values (`model.dim=64`), and compared with the config tree and the signatures.
 """
@@ -57,7 +57,7 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
     groups, replaced = presets.expand(ordered.groups, folders)
     hydra = _Hydra(groups, replaced, [*ordered.hydra, *_searchpath(folders)])
     base, choices = hydra.compose([], issues)
-    if not base:  # Hydra could not compose at all, and has said why
+    if not base:  # Hydra could not compose at all and has reported the reason
         return Composed({}, {}, folders, issues)
     # Options that list nested choices come first: they decide which options there are.
     listing = {f"{nested.key}.{nested.names}" for nested in nested_choices.nested_choices(base)}
@@ -68,10 +68,10 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
     if base.get("allow"):
         issues.append(Issue("allow", "is taken from the command line only, not from a file", ["allow=[mypackage]"]))
     retarget(base, ordered.values)
-    known = KnownKeys(base, choices, allowed_packages(ordered.values), folders)
+    known_keys = KnownKeys(base, choices, allowed_packages(ordered.values), folders)
     values = []
     for key, value in ordered.values:
-        issue = known.issue(key, value)
+        issue = known_keys.issue(key, value)
         issues += [issue] if issue else []
         values += [] if issue else [f"++{key}={value}"]
     config = hydra.compose(values, issues)[0] if values else base
@@ -114,7 +114,7 @@ def _searchpath(folders: tuple[Path, ...]) -> list[str]:
 class _Hydra:
     """What Hydra makes of the choices of a command line.
 
-    groups: `family=name`, those of a preset too; replaced: families whose choice is no longer the preset's
+    groups: `family=name`, those of a preset too; replaced: families whose choice differs from the preset's
     hydra: overrides of Hydra's own keys
     """
 

@@ -1,4 +1,4 @@
-"""Checks that a value override names an option that exists, or says which one was meant."""
+"""Checks that a value override names an existing option, or suggests the nearest one."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class KnownKeys:
         if not rest:
             return None if key in options(Root) else self._unknown_root_key(key)
         if family == size_matching.KEY:
-            legal = [f"{size_matching.KEY}.{name}" for name in size_matching.KEYS]
-            return None if key in legal else Issue(key, "unknown config key", legal)
+            allowed_keys = [f"{size_matching.KEY}.{name}" for name in size_matching.KEYS]
+            return None if key in allowed_keys else Issue(key, "unknown config key", allowed_keys)
         if family not in catalog.families():
             hint = did_you_mean(family, catalog.families())
-            return Issue(key, f"unknown config key; there is no family {family!r}{hint}", see="`blockyard list`")
+            return Issue(key, f"unknown config key; {family!r} is not a family{hint}", see="`blockyard list`")
         return self._option_issue([family, *rest], value)
 
     def _unknown_root_key(self, key: str) -> Issue:
@@ -55,14 +55,14 @@ class KnownKeys:
             return None  # checked with the whole config
         if not rest or rest[0] in RESERVED:
             return Issue(key, "cannot be overridden")
-        legal = self._options(node)
-        if rest[0] in legal:
+        declared = self._options(node)
+        if rest[0] in declared:
             return None
         prefix = ".".join(path[:depth])
-        hint = self._dot_hint(path, value) or [f"{prefix}.{name}" for name in near(rest[0], legal)]
-        has = f"it has {fold(legal)}" if legal else "it has none"
+        hint = self._dot_hint(path, value) or [f"{prefix}.{name}" for name in near(rest[0], declared)]
+        has = f"it has {fold(declared)}" if declared else "it has none"
         text = f"{prefix} ({node['_target_'].rsplit('.', 1)[-1]}) has no option {rest[0]!r}; {has}"
-        return Issue(key, text, hint, see=self._explain(family) if legal and depth == 1 else "")
+        return Issue(key, text, hint, see=self._explain(family) if declared and depth == 1 else "")
 
     def _explain(self, family: str) -> str:
         return f"`blockyard explain {family}={self.choices[family]}`" if self.choices.get(family) else ""

@@ -1,4 +1,4 @@
-"""Which classes of Lightning a config may name beside blockyard's own, by name: nothing is imported here."""
+"""Names of the Lightning classes that a config may use in addition to blockyard's own. Imports none of them."""
 
 from __future__ import annotations
 

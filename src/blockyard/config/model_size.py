@@ -56,7 +56,7 @@ class ModelSizes:
         """`params`: the trainable parameters; `flops`: those of one forward pass of a full sample.
 
         A vocabulary that is learned from the data counts as large as it may become. None where the model cannot be
-        built or needs real tensors to run; `why` then says what went wrong.
+        built or needs real tensors to run; `failure` then says what went wrong.
         """
         key = model_key(config), what
         if key not in self._sizes:
@@ -66,7 +66,7 @@ class ModelSizes:
                 self._sizes[key], self.failed[key] = None, describe_error(error)
         return self._sizes[key]
 
-    def why(self, config: dict[str, Any], what: str) -> str | None:
+    def failure(self, config: dict[str, Any], what: str) -> str | None:
         """Why a config could not be measured, or None."""
         return self.failed.get((model_key(config), what))
 

@@ -31,7 +31,7 @@ def parse_value(text: str) -> Any:
 
 
 def parse_allow(text: str | None) -> list[str]:
-    """The packages that `allow=[first,second]` names; none where there is no text."""
+    """The packages that `allow=[first,second]` names; none if the text is empty."""
     parts = (text or "").strip("[]").split(",")
     return [name for part in parts if (name := part.strip(" '\""))]
 

@@ -67,9 +67,11 @@ def sort_overrides(
     return result
 
 
-def unknown_choice(family: str, name: object, known: Sequence[str]) -> Issue:
+def unknown_choice(family: str, name: object, choices: Sequence[str]) -> Issue:
     """The issue of a name that no YAML of a family has."""
-    return Issue(family, f"unknown {family} {name!r}{did_you_mean(str(name), known)}", see=f"`blockyard list {family}`")
+    return Issue(
+        family, f"unknown {family} {name!r}{did_you_mean(str(name), choices)}", see=f"`blockyard list {family}`"
+    )
 
 
 def _values(override: Override) -> list[Any]:
@@ -101,13 +103,13 @@ def _sort_choice(
     result: SortedOverrides,
     issues: list[Issue],
 ) -> None:
-    known = catalog.choices(family, folders)
+    choices = catalog.choices(family, folders)
     if key != family:
         issues.extend(Issue(family, f"write it without + or ~: {family}={value}") for value in values)
         return
     optional = family in ("experiment", "preset")
-    unknown = [v for v in values if not (v is None and optional) and not (isinstance(v, str) and v in known)]
-    issues.extend(unknown_choice(family, value, list(known)) for value in unknown)
+    unknown = [v for v in values if not (v is None and optional) and not (isinstance(v, str) and v in choices)]
+    issues.extend(unknown_choice(family, value, list(choices)) for value in unknown)
     if unknown or not values:
         return
     if values[0] is None:  # `experiment=null` takes an earlier experiment back

@@ -19,7 +19,7 @@ TASK = ("tokenizer", "head", "objective")
 
 def expand(groups: Sequence[str], folders: tuple[Path, ...] = ()) -> tuple[list[str], list[str]]:
     """The choices (`family=name`) of a command line with those that an experiment keeps, and the families whose
-    choice is no longer the preset's.
+    choice differs from the preset's.
     """
     chosen = dict(group.split("=", 1) for group in groups)
     preset, experiment = chosen.get(FAMILY), chosen.get("experiment")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-FAMILIES = ("callbacks", "logger")  # what runs beside the model; of the others the files in conf/ are the choices
+FAMILIES = ("callbacks", "logger")  # used alongside the model; the choices of other families are the files in conf/
 _SUFFIX = "._target_"
 
 

@@ -21,7 +21,7 @@ RESERVED = ("_target_", "_partial_")
 
 
 class Root:
-    """The config keys beside the families.
+    """The config keys that are not families.
 
     Options:
         seed: of weights, data order and every random stream; not part of a run's identity
@@ -93,10 +93,10 @@ def options(target: type) -> dict[str, Option]:
     hints = _hints(target)
     # Components take ctx and factories by position and their options by keyword; classes of libraries do not
     # make this distinction.
-    ours = any(base.__module__.startswith("blockyard.") for base in target.__mro__)
+    is_own = any(base.__module__.startswith("blockyard.") for base in target.__mro__)
     kinds = (
         {inspect.Parameter.KEYWORD_ONLY}
-        if ours
+        if is_own
         else {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
     )
     helps = _help(target)

@@ -114,8 +114,8 @@ def solve(config: dict[str, Any], overridden: Collection[str], issues: list[Issu
     target = round(budget)
     solved = nearest(config, what, target, sizes, along)
     if solved is None:
-        why = sizes.why(along.put(config, along.current), what)
-        issues.append(Issue(key, f"no model can be built near {along.key}={along.value(along.current)} ({why})"))
+        reason = sizes.failure(along.put(config, along.current), what)
+        issues.append(Issue(key, f"no model can be built near {along.key}={along.value(along.current)} ({reason})"))
         return {}
     size, count = along.value(solved[0]), solved[1]
     if not target / MAX_FACTOR <= count <= target * MAX_FACTOR:
@@ -148,7 +148,7 @@ def _problems(
     if len(budgets) > 1:
         issues.append(Issue(KEY, "one size cannot meet two budgets; set params or flops"))
     if match.get("by") not in (None, "dim") and not budgets:
-        issues.append(Issue(f"{KEY}.by", "has an effect only beside match.params or match.flops"))
+        issues.append(Issue(f"{KEY}.by", "has an effect only together with match.params or match.flops"))
     for what, value in budgets.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value) or value < 1:

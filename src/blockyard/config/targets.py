@@ -16,15 +16,15 @@ def allowed(target: str, allow: list[str]) -> bool:
 
 
 def locate(target: str) -> type:
-    """The class of an allowed dotted name. Raises ValueError where there is no such class.
+    """The class of an allowed dotted name. Raises ValueError if it does not exist.
 
-    Only classes pass: functions such as `torch.load` are no components, whatever their package.
+    Only classes pass: functions such as `torch.load` are not components, whatever their package.
     """
     module, _, name = target.rpartition(".")
     try:
         located = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"there is no {target} ({error})") from error
+        raise ValueError(f"{target} cannot be imported ({error})") from error
     except Exception as error:  # a user's module may fail in any way while it is imported
         raise ValueError(f"{module} cannot be imported ({type(error).__name__}: {error})") from error
     if not inspect.isclass(located):

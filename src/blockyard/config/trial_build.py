@@ -1,6 +1,6 @@
-"""The last pass of the check: every component is constructed on the meta device, and may object.
+"""The last pass of the check: every component is constructed on the meta device and may raise.
 
-A constructor knows best what does not fit (a width that does not divide, an image that no patch size tiles). On the
+Only a constructor can check some constraints (a width that does not divide, an image that no patch size tiles). On the
 meta device nothing is allocated, so this takes milliseconds.
 """
 
@@ -22,7 +22,7 @@ from blockyard.weight_init import initialise
 
 
 def build_components(config: dict[str, Any], facts: Facts, refused: set[str]) -> Iterator[Issue]:
-    """What plans object to in their options, and modules in their Context.
+    """Problems that plans report in their options, and modules in their Context.
 
     refused: families that a rule has refused, and that are not built
     """
@@ -45,7 +45,7 @@ def build_components(config: dict[str, Any], facts: Facts, refused: set[str]) ->
             return
     try:
         if built.keys() >= {"data", "tokenizer"} and built["tokenizer"].modality != built["data"].spec.modality:
-            return  # a rule has reported it, and there are no tokens to speak of
+            return  # a rule has reported it; the tokens have no shape
         ctx = _context(built)
     except KeyError:
         return
@@ -84,7 +84,7 @@ def _build_modules(ctx: Context, architecture: Any, facts: Facts, refused: set[s
 
 
 def _problems(component: Any, built: dict[str, Any]) -> list[str]:
-    """What a plan objects to in the data, objective and model beside it, and a trainer in this machine."""
+    """Problems that a plan reports with its data, objective and model, and a trainer with this machine."""
     problems = []
     if hasattr(component, "problems"):
         problems += component.problems(built["data"], built["objective"], built["model"])
@@ -114,11 +114,11 @@ def _is_sound(node: dict[str, Any], allow: list[str]) -> bool:
     if not allowed(target, allow):
         return False
     try:
-        known = options(locate(target))
+        declared = options(locate(target))
     except ValueError:
         return False
     fits = all(
-        name in RESERVED or (name in known and (tree.is_node(value) or not known[name].problem(value)))
+        name in RESERVED or (name in declared and (tree.is_node(value) or not declared[name].problem(value)))
         for name, value in node.items()
     )
-    return fits and all(option.default is not REQUIRED or name in node for name, option in known.items())
+    return fits and all(option.default is not REQUIRED or name in node for name, option in declared.items())

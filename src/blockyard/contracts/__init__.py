@@ -1,7 +1,7 @@
 """What flows between components, and what each family promises. Start reading here.
 
 A model is *tokenizer -> position -> blocks of (token mixer, channel mixer, norm) -> head*;
-a task is *data + objective*. Each of those words is a folder beside this one, a folder of
+a task is *data + objective*. Each of those names is a folder next to this one, a folder of
 `conf/`, and one class in a file of this one:
 
     specs.py          what is known before any weight: of data, of tokens, of a position in the model

@@ -16,10 +16,10 @@ class Batch:
 
     inputs: images (B, C, height, width), float or uint8; views (B, N, C, height, width); token ids (B, N) int64
     target: classes (B,) int64; token ids (B, N), or classes of pixels (B, height, width), int64 with `ignore`
-        where there is no target
+        without a target
     lengths: (B,) int64, the valid tokens of each sequence; None where all are
     segment: (B, N) int64, the document of each token; None where a sequence is one document
-    source: (B, M) int64, the sequence that an encoder reads, where the model has one beside its decoder
+    source: (B, M) int64, the sequence that an encoder reads, where the model has one in addition to its decoder
     source_lengths: (B,) int64, the valid tokens of each source; None where all are
     weight: () float, set by the engine on a micro-batch: the factor that turns its mean loss into its share of the
         mean over the whole batch. None is 1
@@ -79,7 +79,7 @@ class Seq:
     grid: the layout of the tokens after the prefix; None where they fill no grid
     features: (B, N, F) float, what the tokenizer computes of each token's raw input without weights, such as
         the mean colour of a patch; zeros at prefix tokens. None where it computes nothing
-    position: the position scheme of the model; None is no scheme
+    position: the position scheme of the model, or None
     memo: what `ops` computed once from the fields above, for all layers of one forward pass
     """
 

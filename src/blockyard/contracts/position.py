@@ -1,4 +1,4 @@
-"""Position: what a model knows of where its tokens are."""
+"""Position: how a model encodes the positions of its tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Position(nn.Module):
     acts_on: ClassVar[frozenset[str]] = frozenset()  # of "embed", "rotate", "bias"
     axes: ClassVar[frozenset[int]] = frozenset({1, 2})
     relative: ClassVar[bool] = False  # adding one vector to all coordinates changes nothing
-    bounded: ClassVar[bool] = False  # knows no coordinate beyond `tokens.grid`
+    bounded: ClassVar[bool] = False  # accepts no coordinate beyond `tokens.grid`
     length_advice: ClassVar[str] = ""  # the option with which a bounded scheme takes longer sequences, if it has one
     needs_causal: ClassVar[bool] = False  # for causal models only
 

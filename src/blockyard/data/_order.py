@@ -1,6 +1,6 @@
 """The order of the data: which samples a step sees, as a pure function of (seed, epoch, step).
 
-There is no state. A resumed run needs only the three numbers, and two runs with the same seed see the
+The order has no state. A resumed run needs only the three numbers, and two runs with the same seed see the
 same samples in the same order, whatever their models are. The rules:
 
 * training: epoch `e` is a permutation of all samples; step `s` takes the global batch at
@@ -86,7 +86,7 @@ def eval_steps(num_samples: int, batch_size: int) -> int:
 def eval_indices(step: int, *, num_samples: int, batch_size: int, rank: int = 0, world: int = 1) -> Tensor:
     """Returns the sample indices int64 of evaluation step `step`; -1 fills slots for which no sample is left.
 
-    With one process there is no -1 and the last batch may be short. With several, every rank gets the
+    With one process no index is -1 and the last batch may be short. With several, every rank gets the
     same number of slots, because sharded models must run in lockstep.
     """
     _check_world(batch_size, rank, world)

@@ -68,7 +68,7 @@ class TaskSplit:
         return len(self.sequences.inputs)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns inputs (B, N), the target, and lengths (B,) if they differ. There is no augmentation."""
+        """Returns inputs (B, N), the target, and lengths (B,) if they differ. Nothing is augmented."""
         inputs, target, lengths = self.sequences.select(order)
         longest = inputs.shape[1] if lengths is None else int(lengths.max())
         target = target[:, :longest] if target.ndim == 2 else target

@@ -76,7 +76,7 @@ class Views(Base):
 
     Options:
         views: views per training image
-        least_views: draw each image's number of views from here to `views`, anew in each epoch; null always uses
+        least_views: draw each image's number of views from here to `views`, again in each epoch; null always uses
             `views`
         eval_views: views per image in evaluation; null uses `views`
         size: side of a view in pixels, a square cropped at random
@@ -88,7 +88,7 @@ class Views(Base):
     eval_views: Count | None = None
     size: Count = 16
     flip: bool = True
-    # Images are not augmented before views are cropped: these two are no options here.
+    # Images are not augmented before views are cropped, so these two are not options here.
     shift: int = field(default=0, init=False, repr=False)
     crop: float = field(default=0.0, init=False, repr=False)
 

@@ -35,11 +35,11 @@ class AssociativeRecall(SyntheticTask):
     power: Positive = 0.01
 
     def __post_init__(self) -> None:
-        pairs, symbols = self.pairs, self.symbols
+        pairs, vocabulary = self.pairs, self.symbols
         if 4 * pairs > self.length:
             raise ValueError(f"data.pairs={pairs} needs data.length={self.length} to be {4 * pairs} or more")
-        if symbols < 2 * pairs + 2:
-            raise ValueError(f"data.symbols={symbols} has too few for {pairs} keys; use {2 * pairs + 2} or more")
+        if vocabulary < 2 * pairs + 2:
+            raise ValueError(f"data.symbols={vocabulary} has too few for {pairs} keys; use {2 * pairs + 2} or more")
 
     @property
     def vocabulary(self) -> int:

@@ -10,7 +10,7 @@ Reference: sklearn.datasets.load_digits
     |  0        |
     +-----------+
 
-The canvases of a split show only that split's digits. Training canvases are composed anew in each epoch,
+The canvases of a split show only that split's digits. Training canvases are composed again in each epoch,
 those of validation and test are fixed.
 """
 

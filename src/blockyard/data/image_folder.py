@@ -36,7 +36,7 @@ class ImageFolder(ImageData):
         root: the folder that holds train/ and optionally test/
         size: side of an image in pixels after resizing
         channels: 3 for color, 1 for grayscale
-        test_fraction: share of the training images that is the test split, if there is no test/
+        test_fraction: share of the training images that is the test split, without a test/ folder
         memory_limit: megabytes of pixels up to which all images are decoded into memory
         workers: threads that decode
     """
@@ -67,7 +67,7 @@ class ImageFolder(ImageData):
         return len(self.names) or None
 
     def missing(self) -> str | None:
-        """Returns why there are no classes and what to do about it, or None."""
+        """Returns why no classes were found and what to do about it, or None."""
         if self.names:
             return None
         archives = sorted(self._root.glob("*.zip")) if self._root.is_dir() else []

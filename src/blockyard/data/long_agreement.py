@@ -47,7 +47,7 @@ class LongAgreement(SyntheticTask):
             raise ValueError(f"data.clauses={self.clauses}: data.length={length} has room for {fit}")
 
     @property
-    def words(self) -> list[str]:
+    def vocabulary_words(self) -> list[str]:
         """The word of each token id."""
         nouns = [form for noun in NOUNS for form in (noun, f"{noun}s")]
         verbs = [form for verb in VERBS for form in (f"{verb}s", verb)]
@@ -55,7 +55,7 @@ class LongAgreement(SyntheticTask):
 
     def token_name(self, token_id: int) -> str:
         """Returns the word."""
-        return self.words[token_id]
+        return self.vocabulary_words[token_id]
 
     @property
     def vocabulary(self) -> int:

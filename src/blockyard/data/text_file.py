@@ -43,7 +43,7 @@ class TextFile(TextData):
     test_fraction: Fraction = 0.05
 
     def missing(self) -> str | None:
-        """Returns why there is no text at `path` and what to do about it, or None."""
+        """Returns why `path` has no text and what to do about it, or None."""
         path = self._path
         if path.is_file() or (path.is_dir() and self._files()):
             return None

@@ -71,7 +71,7 @@ class Translation(LoadedData):
         return DataSpec("text", (self.context,), variable=True, source=(self.source_context,))
 
     def missing(self) -> str | None:
-        """Returns why there is no file or no dates and what to do about it, or None."""
+        """Returns which file or dates are missing and how to get them, or None."""
         path = self._path
         if path is None:
             return unavailable(self.source, self.target)

@@ -76,7 +76,7 @@ class Job:
             failed = False
         except (MisconfigurationException, ModuleNotFoundError) as error:
             # A callback that cannot work with this run, or not without another package.
-            if self.state.step == self.state.start_step and self.loop.beside:
+            if self.state.step == self.state.start_step and self.loop.lightning_callbacks:
                 raise UserError(f"a Lightning callback refuses: {error}") from error
             raise
         finally:
@@ -90,9 +90,9 @@ class Job:
         loop, state = self.loop, self.state
         callbacks: list[pl.Callback] = [loop]
         epochs, logger = -1, None
-        if loop.beside:
+        if loop.lightning_callbacks:
             # Ours go around the others: epochs begin before them, and a step is logged and saved after them.
-            callbacks = [EpochBoundary(state, loop.beside), *loop.beside, loop]
+            callbacks = [EpochBoundary(state, loop.lightning_callbacks), *loop.lightning_callbacks, loop]
             epochs = -(-state.total // state.steps_per_epoch)
             logger = MetricsBridge(state, loop.log_metrics)
         return self.options.build(

@@ -30,7 +30,7 @@ class LossMean:
         """Sum and number, to be saved. With a Lightning strategy of several processes all of them must call."""
         if self._sum is None:
             return 0.0, self._count
-        # One process saves for all: the mean of the sums, which each of them then goes on from.
+        # One process saves for all: the mean of the sums, from which each of them then continues.
         total = self._sum if strategy is None else strategy.reduce(self._sum.float(), reduce_op="mean")  # type: ignore[attr-defined]
         return float(total), self._count
 

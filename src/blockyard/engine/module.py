@@ -23,7 +23,7 @@ from blockyard.engine.loss_mean import LossMean
 
 @dataclass(frozen=True)
 class Settings:
-    """How to train, beside the components.
+    """Training settings in addition to the components.
 
     total: steps in the whole run; clip: largest gradient norm, or None
     half: whether gradients are scaled for fp16; sharded: whether weights are spread over processes

@@ -71,7 +71,7 @@ def train(folder: RunFolder, *, resume: bool = False, callbacks: Mapping[str, Ru
     """Train the frozen config in `folder` to its end and return the exit code.
 
     resume: continue from the newest valid checkpoint, or from the start where there is none
-    callbacks: in the main process, besides those of the config, by name; they are no part of the run
+    callbacks: in the main process, besides those of the config, by name; they are not part of the run
     Raises UserError (exit code 2) for bad input that is found before the first step.
     """
     if rank_in(folder.config):

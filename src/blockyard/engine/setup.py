@@ -49,7 +49,7 @@ def prepare(
     """
     components = build.Components(folder.config)
     run = Run(folder, components, components.node("trainer"))
-    ours, beside = split_callbacks(components.node("callbacks"))
+    run_callbacks, lightning_callbacks = split_callbacks(components.node("callbacks"))
     data = load_data(run)
     model = build_model(run, data)
     path, step = find_checkpoint(folder, data.rank, resume)
@@ -68,9 +68,9 @@ def prepare(
     loop = LoopCallback(
         state,
         _intervals(run, data.layout),
-        {"_kernels": kernels, **ours, **(callbacks or {})},
+        {"_kernels": kernels, **run_callbacks, **(callbacks or {})},
         interrupts,
-        beside=beside,
+        lightning_callbacks=lightning_callbacks,
         log_metrics=log_metrics if data.rank == 0 else ignore_metrics,
         evaluate=partial(evaluator, state.learner.model, data.splits.validation, run.options.limit_val, shared=True),
     )
@@ -98,24 +98,24 @@ def ignore_metrics(step: int, values: dict[str, float]) -> None:
 
 def split_callbacks(named: Mapping[str, Any]) -> tuple[dict[str, RunCallback], tuple[pl.Callback, ...]]:
     """The run's callbacks by name, one that saves among them, and Lightning's. Raises UserError for other objects."""
-    ours: dict[str, RunCallback] = {}
-    beside = []
+    run_callbacks: dict[str, RunCallback] = {}
+    lightning_callbacks = []
     for name, callback in named.items():
         if isinstance(callback, RunCallback):
-            ours[name] = callback
+            run_callbacks[name] = callback
         elif isinstance(callback, pl.Callback):
             reason = refusal(type(callback))
             if reason:
                 raise UserError(f"callbacks.{name}: {reason}")
-            beside.append(callback)
+            lightning_callbacks.append(callback)
         else:
             raise UserError(
                 f"callbacks.{name}: {type(callback).__name__} is neither a "
                 "blockyard.engine.callbacks.base.RunCallback nor a pytorch_lightning.Callback"
             )
-    if not any(isinstance(callback, Checkpoint) for callback in ours.values()):
-        ours[""] = Checkpoint()
-    return ours, tuple(beside)
+    if not any(isinstance(callback, Checkpoint) for callback in run_callbacks.values()):
+        run_callbacks[""] = Checkpoint()
+    return run_callbacks, tuple(lightning_callbacks)
 
 
 def _run_state(run: Run, data: Data, model: Model) -> RunState:

@@ -49,7 +49,7 @@ def summarize(job: Job) -> Summary:
     values = {
         "metrics": metrics,
         "directions": _directions(job),
-        **({"refused": {k: why for curve in curves for k, why in curve.refused().items()}} if curves else {}),
+        **({"refused": {k: reason for curve in curves for k, reason in curve.refused().items()}} if curves else {}),
         "monitor": list(state.monitor),
         "weights": weights,
         "final": {"step": state.step, **loop.last_values},
@@ -120,7 +120,7 @@ def _directions(job: Job) -> dict[str, str]:
 
 
 def _curves(job: Job, model: nn.Module) -> list[Curve]:
-    """Validation and test split on longer sequences, where the config asks for it."""
+    """Validation and test split on longer sequences, if the config requests it."""
     options = job.options
     if not options.extrapolate:
         return []
@@ -143,6 +143,6 @@ def _curves(job: Job, model: nn.Module) -> list[Curve]:
         )
     ]
     for curve in curves:
-        for length, why in curve.refused().items():
-            log.warning("%s is refused: %s", length, why)
+        for length, reason in curve.refused().items():
+            log.warning("%s is refused: %s", length, reason)
     return curves

@@ -123,7 +123,7 @@ class TrainerPlan:
         return self.strategy == "fsdp"
 
     def device_type(self) -> str:
-        """cpu or cuda. Raises UserError where a GPU is asked for and there is none, or too few."""
+        """cpu or cuda. Raises UserError if GPUs are requested and the machine has none, or too few."""
         import torch
 
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -177,7 +177,7 @@ class TrainerPlan:
     ) -> pl.Trainer:
         """Lightning's trainer, which draws, saves and validates nothing itself: `LoopCallback` does.
 
-        epochs: -1, or the number of epochs where Lightning callbacks want to know it
+        epochs: -1, or the number of epochs if Lightning callbacks need it
         logger: what Lightning callbacks log to, or None
         """
         import pytorch_lightning as pl

@@ -143,13 +143,13 @@ def _device(summary: dict[str, Any], accelerator: str) -> str:
     return "cpu"
 
 
-def _use_threads(wanted: int | None) -> int:
+def _use_threads(threads: int | None) -> int:
     """Set the run's number of threads, on which the order of additions depends; return the number before."""
     import torch
 
     before = torch.get_num_threads()
-    if wanted and wanted != before:
-        torch.set_num_threads(int(wanted))
+    if threads and threads != before:
+        torch.set_num_threads(int(threads))
     return before
 
 

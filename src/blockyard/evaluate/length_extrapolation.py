@@ -34,7 +34,7 @@ class Length:
     factor: over the length of training; tokens: of a sequence
     metrics: means over all targets; by_position: the metric that selects weights, over the first, second, ... part of
         a sequence as long as one of training, None where a part has no target; empty for one target a sequence
-    how: whether the position scheme scales positions at this length; refused: why there are no values
+    how: whether the position scheme scales positions at this length; refused: the reason if there are no values
     """
 
     factor: int
@@ -50,7 +50,7 @@ class Curve:
     """The results at all lengths on one split.
 
     sequences: of training's length; tokens: in them; redrawn: whether every length has as many sequences,
-        drawn anew, rather than the same tokens in fewer
+        newly generated, rather than the same tokens in fewer
     """
 
     part: str  # "test", "val", "train"
@@ -101,13 +101,13 @@ def extrapolate(
     """
     context, metric = model.ctx.tokens.max_len, objective.best()[0]
     redrawn = isinstance(split, Resizable) and split.redrawn
-    refused = {factor: why for factor in sorted({*factors}) if (why := _refusal(model, split, factor))}
+    refused = {factor: reason for factor in sorted({*factors}) if (reason := _refusal(model, split, factor))}
     count = len(split) if limit is None else min(len(split), limit * batch_size)
     usable = [factor for factor in sorted({1, *factors}) if factor not in refused]
     if not redrawn:
         while math.lcm(*usable) > count:
-            why = f"the {part} split has {count} sequences of {context} tokens, too few for one of this length"
-            refused[usable.pop()] = why
+            reason = f"the {part} split has {count} sequences of {context} tokens, too few for one of this length"
+            refused[usable.pop()] = reason
         count -= count % math.lcm(*usable)
     lengths = []
     for factor in sorted({1, *factors}):
@@ -149,7 +149,7 @@ def _refusal(model: nn.Module, split: Split, factor: int) -> str | None:
         if isinstance(module, Position) and module.bounded and not module.scales_length:
             limit = model.ctx.tokens.max_len
             advice = f"; {module.length_advice}" if module.length_advice else ""
-            return f"position {name} knows {limit} positions and the sequence has {factor * limit}{advice}"
+            return f"position {name} supports {limit} positions and the sequence has {factor * limit}{advice}"
     return None
 
 

@@ -41,7 +41,7 @@ def read_lines(option: str, path: str) -> list[str]:
 
 
 def check_options(max_tokens: int, beam: int | None, length_penalty: float | None, sampling: dict[str, Any]) -> None:
-    """Raises UserError for a value out of range, and for one that has no effect beside the others."""
+    """Raises UserError for a value out of range, and for one that has no effect with the others."""
     options = {name: value for name, value in sampling.items() if value is not None}
     ranges = {
         "temperature": (lambda v: 0 <= v < float("inf"), "a number >= 0 (0 takes the most likely token)"),

@@ -217,7 +217,7 @@ class Stepper:
         indices = torch.tensor(order, device=self._device)
         sources = [self._sources[number] for number in order]
         if self._size is not None:
-            # More sequences are no growth of one.
+            # More sequences are not growth of one.
             self._size = (self._size[0] * len(order) // len(self.sequences), self._size[1])
         self.sequences = [list(self.sequences[number]) for number in order]
         if self._cache is not None:

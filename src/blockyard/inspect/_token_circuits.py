@@ -70,7 +70,7 @@ def _head_tables(model: nn.Module, head: HeadCircuits, cache: Cache) -> TokenTab
     embedder = getattr(tower, "embedder", model.embedder)
     embedding = _cached(cache, f"{owner}embed", embedder.table, embedder.scale)
     if embedding is None or embedding.shape[1] != head.q.shape[1]:
-        left_out.append(f"token circuits of {name}: a position code beside the embeddings takes part of the stream")
+        left_out.append(f"token circuits of {name}: the stream also holds a position code")
         return tables
     tables.embedding = embedding
     if "embed" in tower.position.acts_on:

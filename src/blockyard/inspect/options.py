@@ -74,5 +74,5 @@ def options(kinds: tuple[str, ...], texts: Mapping[str, str]) -> Options:
         values[key] = read_option(key, text, reader)
     for key in ("sample", "samples"):
         if "prompt" in values and key in values:
-            raise UserError(f"{key}={values[key]}: has no effect beside prompt; leave out {key} or prompt")
+            raise UserError(f"{key}={values[key]}: has no effect together with prompt; leave out {key} or prompt")
     return Options(**values)

@@ -30,7 +30,7 @@ class Bare(nn.Module):
 
     @property
     def mixers(self) -> list[TokenMixer]:
-        """Empty: there are no blocks."""
+        """Empty: the model has no blocks."""
         return []
 
     def forward(

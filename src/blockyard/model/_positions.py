@@ -52,28 +52,30 @@ def add_position(ctx: Context, position: Position, x: Tensor, seq: Seq, start: i
 
 
 def scaled_coords(ctx: Context, position: Position, seq: Seq, start: int) -> Tensor:
-    """Returns the coordinates that the scheme reads: a bounded one gets larger inputs scaled down to the grid it knows.
+    """Returns the coordinates that the scheme reads: a bounded one gets larger inputs scaled down to its grid.
 
     Input and table keep their outer edges: coordinate c of n becomes (c + 1/2) side / n - 1/2. Raises ValueError
     where that would be wrong, because the coordinate of a token would then depend on how many tokens follow it.
     A constant factor (`position.length_scale`) is right there too.
     """
-    coords, known, actual = seq.coords, ctx.tokens.grid, seq.grid
+    coords, trained_grid, actual = seq.coords, ctx.tokens.grid, seq.grid
     if not position.bounded:
         return coords
     if position.length_scale != 1:
         coords = (coords + 0.5) / position.length_scale - 0.5
-    if len(known) == 1:
+    if len(trained_grid) == 1:
         actual = (start + len(seq),)
-    # Part of a grid: only the embedder knows its extent, and coordinates are those of the full grid.
-    if actual is None or all(n <= side * position.length_scale for n, side in zip(actual, known, strict=True)):
+    # Part of a grid: only the embedder has its extent, and coordinates are those of the full grid.
+    if actual is None or all(n <= side * position.length_scale for n, side in zip(actual, trained_grid, strict=True)):
         return coords
     if ctx.causal or seq.valid is not None or seq.segment is not None:
         raise ValueError(
-            f"position {type(position).__name__} knows {_sides(known)} positions and the sequence has "
+            f"position {type(position).__name__} supports {_sides(trained_grid)} positions and the sequence has "
             f"{_sides(actual)}; use shorter sequences, or an unbounded position (rope, alibi, sinusoidal)"
         )
-    shrink = torch.tensor([min(1.0, side / n) for side, n in zip(known, actual, strict=True)], device=coords.device)
+    shrink = torch.tensor(
+        [min(1.0, side / n) for side, n in zip(trained_grid, actual, strict=True)], device=coords.device
+    )
     return (seq.coords + 0.5) * shrink - 0.5  # (B|1, N, A)
 
 

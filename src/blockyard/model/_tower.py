@@ -1,4 +1,4 @@
-"""One sequence of tokens from its inputs to the final norm: what every model shape is made of.
+"""One sequence of tokens from its inputs to the final norm, the common part of all model shapes.
 
 inputs --> embedder --(position.embed)--> [prefix | tokens] --> block --> ... --> final norm
                |                                                  ^   ^

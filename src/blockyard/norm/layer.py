@@ -19,7 +19,7 @@ class Layer(nn.LayerNorm):
 
     Options:
         eps: term added to the variance
-        bias: learn a bias beside the gain
+        bias: learn a bias in addition to the gain
     """
 
     def __init__(self, ctx: Context, *, eps: Positive = 1e-5, bias: bool = True) -> None:

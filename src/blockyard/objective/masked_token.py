@@ -2,7 +2,7 @@
 
 Source: Devlin et al. 2019, BERT (arXiv 1810.04805), section 3.1, Task 1 (15 % selected; 80/10/10).
 Reference: transformers DataCollatorForLanguageModeling
-Equation: mean over the selected n of -log softmax(prediction_n)[token_n], selected anew at each step
+Equation: mean over the selected n of -log softmax(prediction_n)[token_n], selected again at each step
 
     sequence    t  h  e     c  a  t
     selected       h        c            a share `rate` of the tokens of each sequence, at least one

@@ -1,1 +1,1 @@
-"""Kernels that mixers share; the only place that knows masks and fast paths."""
+"""Kernels that mixers share; the only package that handles masks and fast paths."""

@@ -161,5 +161,5 @@ def _sdpa(
         "enable_gqa": grouped,
     }
     if kernel.recording():
-        kernel.note(*kernel.taken(q, k, v, reasons, settings))
+        kernel.note(*kernel.chosen(q, k, v, reasons, settings))
     return F.scaled_dot_product_attention(q, k, v, **settings)

@@ -1,6 +1,6 @@
 """Which attention kernel each layer takes, and why a faster one was refused.
 
-`record` runs one forward pass and asks torch, with the tensors of each call, which backend of
+`record` runs one forward pass and queries torch, with the tensors of each call, which backend of
 `scaled_dot_product_attention` it takes (`torch._fused_sdp_choice`, which torch itself calls).
 """
 
@@ -52,10 +52,10 @@ def recording() -> bool:
     return _State.records is not None
 
 
-def note(kernel: str, why: list[str]) -> None:
+def note(kernel: str, reasons: list[str]) -> None:
     """Record the kernel of one call of `attend`, or of another attention, and why it takes none faster."""
     if _State.records is not None:
-        _State.records.append({"layer": _State.layer, "kernel": kernel, "reason": "; ".join(why)})
+        _State.records.append({"layer": _State.layer, "kernel": kernel, "reason": "; ".join(reasons)})
 
 
 def takes_groups(q: Tensor, mask: Tensor | None) -> bool:
@@ -66,16 +66,16 @@ def takes_groups(q: Tensor, mask: Tensor | None) -> bool:
     return q.device.type in ("cpu", "meta")
 
 
-def taken(q: Tensor, k: Tensor, v: Tensor, why: list[str], settings: dict[str, Any]) -> tuple[str, list[str]]:
+def chosen(q: Tensor, k: Tensor, v: Tensor, reasons: list[str], settings: dict[str, Any]) -> tuple[str, list[str]]:
     """Returns the name of the kernel that torch takes for this call, and the reasons against a faster one."""
     if q.device.type == "meta":
-        return "none", [*why, "nothing is computed on the meta device"]
+        return "none", [*reasons, "nothing is computed on the meta device"]
     mask, rate, causal = settings["attn_mask"], settings["dropout_p"], settings["is_causal"]
     rest = {"scale": settings["scale"], "enable_gqa": settings["enable_gqa"]}
     name = NAMES[torch._fused_sdp_choice(q, k, v, mask, rate, causal, **rest)]
     if name in ("flash", "cudnn"):
-        return name, why
-    reasons = list(why)
+        return name, reasons
+    reasons = list(reasons)
     if q.device.type == "cpu" and rate:
         reasons.append(NO_DROPOUT)
     if q.device.type == "cpu" and mask is not None and mask.requires_grad:
@@ -103,37 +103,37 @@ def expected(
     """
     if not getattr(mixer, "fused", True):
         return "eager", EAGER
-    why, width = [], max(getattr(mixer, "head_dim", ctx.head_dim), getattr(mixer, "value_dim", ctx.head_dim))
+    reasons, width = [], max(getattr(mixer, "head_dim", ctx.head_dim), getattr(mixer, "value_dim", ctx.head_dim))
     if "bias" in position.acts_on:
-        why.append(BIASED)
+        reasons.append(BIASED)
     if ctx.tokens.variable:
-        why.append(PADDED)
+        reasons.append(PADDED)
     if ctx.data.packed:
-        why.append(PACKED)
+        reasons.append(PACKED)
     if ctx.causal and getattr(mixer, "slots", None):
-        why.append(OTHER_KEYS)
+        reasons.append(OTHER_KEYS)
     if getattr(mixer, "window", None) is not None:
-        why.append(WINDOWED)
-    if getattr(mixer, "strict", False) and (why or not ctx.causal):
-        why.append(STRICT)
-    if why:
+        reasons.append(WINDOWED)
+    if getattr(mixer, "strict", False) and (reasons or not ctx.causal):
+        reasons.append(STRICT)
+    if reasons:
         refused = refusal(device, dtype, width, dropout)
         if refused is None:
-            return "flex", "; ".join(why)
-        why.append(refused)
+            return "flex", "; ".join(reasons)
+        reasons.append(refused)
     if device == "cuda":
         half = dtype in (torch.float16, torch.bfloat16)
-        if half and not why and width <= 256:
+        if half and not reasons and width <= 256:
             return "flash", ""
         if not half:
-            why.append(f"flash takes float16 and bfloat16, not {str(dtype).removeprefix('torch.')}")
-        return "efficient", "; ".join(why)
+            reasons.append(f"flash takes float16 and bfloat16, not {str(dtype).removeprefix('torch.')}")
+        return "efficient", "; ".join(reasons)
     if dropout:
-        why.append(NO_DROPOUT)
+        reasons.append(NO_DROPOUT)
     if "bias" in position.acts_on and isinstance(position, nn.Module) and list(position.parameters()):
-        why.append(NO_GRADIENT)
-    slow = NO_DROPOUT in why or NO_GRADIENT in why
-    return "math" if slow else "flash", "; ".join(why)
+        reasons.append(NO_GRADIENT)
+    slow = NO_DROPOUT in reasons or NO_GRADIENT in reasons
+    return "math" if slow else "flash", "; ".join(reasons)
 
 
 @contextmanager

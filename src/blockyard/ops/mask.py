@@ -36,7 +36,7 @@ def scheme(seq: Seq, k_seq: Seq, hook: str) -> Position | None:
 
 
 def reasons(seq: Seq, k_seq: Seq, visibility: Visibility) -> list[str]:
-    """Returns why a kernel that knows only "full" and "causal" is not enough; empty where it is."""
+    """Returns why a kernel that supports only "full" and "causal" is not enough; empty if it is."""
     reasons = []
     if scheme(seq, k_seq, "bias") is not None:
         reasons.append(BIASED)

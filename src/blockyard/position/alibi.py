@@ -64,6 +64,6 @@ class Alibi(Position):
         return torch.exp2(-(self._paper(head) if self.steps is None else self.steps[head]))
 
     def _paper(self, head: Tensor) -> Tensor:
-        """Minus log2 of the paper's geometric slopes, interleaved where H is no power of two."""
+        """Minus log2 of the paper's geometric slopes, interleaved if H is not a power of two."""
         power = 2 ** math.floor(math.log2(self.heads))
         return torch.where(head < power, 8 * (head + 1) / power, 4 * (2 * (head - power) + 1) / power)

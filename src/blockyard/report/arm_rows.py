@@ -82,7 +82,7 @@ def _verdict(result: ArmResult, missing: MissingResult | None, failed: int) -> t
 
 
 def _difference(gap: Difference | None) -> dict[str, Any] | None:
-    """Return a difference as plain data; None where there is no common seed."""
+    """Return a difference as plain data; None without a common seed."""
     if gap is None or not gap.n:
         return None
     return {key: value for key, value in asdict(gap).items() if key != "deviation"} | {"effect_kind": EFFECT}

@@ -104,9 +104,9 @@ def compare(
         raise UserError(f"direction={direction}: expected max or min")
     data = load_selection(selection, outputs=outputs, by=by)
     metric = choose_metric(metric, data)
-    known = directions(data.records)
+    recorded = directions(data.records)
     own = data.direction if metric == data.metric else None
-    direction = known[metric] = direction_of(metric, known, direction or known.get(metric) or own)
+    direction = recorded[metric] = direction_of(metric, recorded, direction or recorded.get(metric) or own)
     baseline = _baseline(baseline, data)
     question = data.question or {}
     expected, warnings = question.get("expect"), fairness.warnings(data, metric)
@@ -141,7 +141,7 @@ def compare(
         metric=metric,
         direction=direction,
         metrics=names,
-        directions={name: known[name] for name in {*names, *known} if name in known},
+        directions={name: recorded[name] for name in {*names, *recorded} if name in recorded},
         baseline=baseline,
         answer=answer(rows, baseline, metric, expect),
         margin=margin,

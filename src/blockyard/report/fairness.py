@@ -122,8 +122,8 @@ def _unfinished(arms: list[ArmRuns]) -> Iterator[str]:
                 states.setdefault(run.state, []).append(run)
         for state, runs in states.items():
             reasons = dict.fromkeys(run.reason for run in runs if run.reason and state in ("failed", "interrupted"))
-            why = f" ({'; '.join(map(str, reasons))})" if reasons else ""
-            yield f"{arm.name}: {len(runs)} of {arm.planned} cells {state}{why}, {_seeds(runs)}"
+            reason = f" ({'; '.join(map(str, reasons))})" if reasons else ""
+            yield f"{arm.name}: {len(runs)} of {arm.planned} cells {state}{reason}, {_seeds(runs)}"
 
 
 def _without_metric(arms: list[ArmRuns], metric: str | None) -> Iterator[str]:

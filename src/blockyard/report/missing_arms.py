@@ -10,7 +10,7 @@ from blockyard.report.load.arms import ArmRuns
 from blockyard.report.load.run_record import RunRecord
 
 REFUSED, FAILED, NO_VALUE, NOT_DONE = "refused", "failed", "no value", "not done yet"
-# How a sentence goes on after the name of one arm, and after the names of several.
+# The predicate of a sentence after the name of one arm, and after the names of several.
 REASONS = {
     FAILED: ("failed", "failed"),
     REFUSED: ("was refused", "were refused"),

@@ -29,8 +29,8 @@ def provenance(data: ComparisonInput) -> dict[str, Any]:
 
 
 def _most_common(values: list[Any]) -> Any:
-    known = [value for value in values if value]
-    if not known:
+    present = [value for value in values if value]
+    if not present:
         return None
-    text = Counter(map(repr, known)).most_common(1)[0][0]
-    return next(value for value in known if repr(value) == text)
+    text = Counter(map(repr, present)).most_common(1)[0][0]
+    return next(value for value in present if repr(value) == text)

@@ -74,7 +74,7 @@ class Newest:
 def verify(path: str | Path, *, identity: str | None = None, seed: int | None = None) -> Stamp:
     """Check that a file is complete, undamaged, written by blockyard and, if they are given, of this run.
 
-    Raises BadCheckpoint with the reason, FileNotFoundError if there is no file.
+    Raises BadCheckpoint with the reason, FileNotFoundError without a file.
     """
     path = Path(path)
     _check_whole(path)

@@ -1,7 +1,7 @@
 """The CheckpointIO plugin for Lightning: atomic writes, verified reads.
 
 Lightning's own writer stages in $TMPDIR; if that is another file system, a kill can leave a torn file. Here the
-temporary file lies beside the target.
+temporary file is in the folder of the target.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def load(
         the folder may come from a stranger
     position: options of the position scheme that replace the run's own
 
-    Raises UserError if there is no such run, or its checkpoint is missing, damaged or of another run.
+    Raises UserError if the run does not exist, or its checkpoint is missing, damaged or of another run.
     """
     if which not in WHICH:
         raise UserError(f"which={which!r}: expected one of {', '.join(WHICH)}")

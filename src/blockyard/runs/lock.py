@@ -1,9 +1,9 @@
-"""One process per run: an advisory file lock beside the run's folder.
+"""One process per run: an advisory file lock next to the run's folder.
 
-The lock file lies beside the folder, not in it, so that the folder can be moved while locked. The kernel releases the
+The lock file is next to the folder, not in it, so that the folder can be moved while locked. The kernel releases the
 lock when its holder dies, so a held lock means a live process, and no recorded pid has to be trusted.
 
-`filelock` does not fit: its releases before 4 truncate the file on each attempt, which would erase the holder's note,
+`filelock` is unsuitable: its releases before 4 truncate the file on each attempt, which would erase the holder's note,
 and it can fall back to a lock file that outlives its process.
 """
 
@@ -115,7 +115,7 @@ def held(folder: Path) -> bool:
 
 
 def holder(folder: Path) -> dict[str, object] | None:
-    """The pid and host that the last holder wrote; None if there is no readable note."""
+    """The pid and host that the last holder wrote; None without a readable note."""
     try:
         note = json.loads(lock_path(folder).read_text())
     except (OSError, ValueError):

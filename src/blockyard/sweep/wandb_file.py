@@ -33,7 +33,7 @@ _METHODS = {"random": "random", "tpe": "bayes"}
 def write(plan: SweepPlan, out: Path | None = None) -> str:
     """Write the files of a sweep and return their paths, one a line. Raises UserError.
 
-    out: a folder; None is wandb/ beside the sweep file, or ./sweeps/wandb/ for an installed sweep file
+    out: a folder; None is wandb/ next to the sweep file, or ./sweeps/wandb/ for an installed sweep file
     """
     folder = out or _default_folder(Path(plan.question.get("path") or "sweeps/x"))
     paths = []
@@ -50,7 +50,7 @@ def write(plan: SweepPlan, out: Path | None = None) -> str:
 
 
 def _default_folder(path: Path) -> Path:
-    """wandb/ beside a sweep file, but never inside an installed package."""
+    """wandb/ next to a sweep file, but never inside an installed package."""
     inside = path.absolute().is_relative_to(PACKAGE)
     return (Path("sweeps") if inside else path.parent) / FOLDER
 

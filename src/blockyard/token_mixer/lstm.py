@@ -1,4 +1,4 @@
-"""Long short-term memory (LSTM): a cell beside the state, written and read through gates.
+"""Long short-term memory (LSTM): a cell in addition to the state, written and read through gates.
 
 Source: Hochreiter and Schmidhuber 1997, Long Short-Term Memory; forget gate: Gers et al. 2000, Learning to Forget
 Reference: torch.nn.LSTM

@@ -1,4 +1,4 @@
-"""Memory attention: trained keys and values beside those of the sequence, the same for every sequence.
+"""Memory attention: trained keys and values in addition to those of the sequence, the same for every sequence.
 
 Source: Sukhbaatar et al. 2019, Augmenting Self-attention with Persistent Memory (arXiv 1907.01470), eq. 5 to 7
 Reference: torch.nn.MultiheadAttention(add_bias_kv=True), which is one slot

@@ -49,4 +49,4 @@ class EmptyCache:
     kind = ""
 
     def reorder(self, order: Tensor) -> None:
-        """Does nothing: there are no sequences to reorder."""
+        """Does nothing: the cache is empty."""

@@ -20,7 +20,7 @@ class Byte(LookupTokenizer, TextTokenizer):
         return text_tokens(data, 256, self.scale)
 
     def fit(self, texts: Iterable[str]) -> None:
-        """Does nothing: there is no vocabulary to learn."""
+        """Does nothing: the vocabulary is fixed."""
 
     def encode(self, text: str) -> list[int]:
         """Returns one token id per byte."""

@@ -121,7 +121,7 @@ def test_full_table_on_larger_grids_takes_the_nearest_position() -> None:
     seq = model.steps(symbols(1, 12))["seq"]
     got = bias_table(seq, seq, 4)[0]
     assert_close(got, model.position.table.repeat_interleave(2, 1).repeat_interleave(2, 2))
-    with pytest.raises(ValueError, match="BiasTable knows 6 positions and the sequence has 12"):
+    with pytest.raises(ValueError, match="BiasTable supports 6 positions and the sequence has 12"):
         tiny(causal=True, position="bias_table")(symbols(1, 12))
 
 

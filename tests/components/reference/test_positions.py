@@ -154,7 +154,7 @@ def test_learned_refuses_sequences_it_cannot_interpolate(how: str) -> None:
     model = tiny(causal=how == "causal", position="learned")
     lengths = torch.tensor([8]) if how == "padded" else None
     segment = torch.zeros(1, 8, dtype=torch.long) if how == "packed" else None
-    with pytest.raises(ValueError, match="knows 6 positions and the sequence has 8"):
+    with pytest.raises(ValueError, match="supports 6 positions and the sequence has 8"):
         model(symbols(1, 8), lengths, segment)
     cache = tiny(causal=True, position="learned").init_cache(1)
     cache.length = 6

@@ -62,12 +62,12 @@ def packing_of_model(f: Facts) -> str | None:
 
 
 def source(f: Facts) -> str | None:
-    """A source sequence needs an encoder beside the decoder, and such an encoder needs a source."""
+    """A source sequence needs an encoder in addition to the decoder, and such an encoder needs a source."""
     has_source, takes_source = f.data.source is not None, f["model"].target.takes_source
     if has_source == takes_source:
         return None
     if has_source:
-        return f"{f['data']} has a source sequence beside the target; {f['model']} reads only one sequence"
+        return f"{f['data']} has a source sequence and a target; {f['model']} reads only one sequence"
     return f"{f['model']} needs a source sequence for its encoder; {f['data']} has none"
 
 

@@ -1,1 +1,1 @@
-"""Callbacks of a run, one file each; Lightning's own work beside them (`lightning.py`)."""
+"""Callbacks of a run, one file each. Lightning's own callbacks can be added (`lightning.py`)."""

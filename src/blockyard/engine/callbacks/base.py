@@ -51,7 +51,7 @@ class RunCallback:
     """Base class of the callbacks. Every hook does nothing unless it is overridden.
 
     priority: callbacks of a lower one are called first
-    incidental: options that are no part of a run's identity; "*" for a callback that only observes
+    incidental: options that are not part of a run's identity; "*" for a callback that only observes
     """
 
     incidental: ClassVar[frozenset[str]] = frozenset()
@@ -74,7 +74,7 @@ class RunCallback:
         """Called after the last step, also after an error."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what must survive a resume, as plain data."""
+        """Return the state that a resumed run needs, as plain data."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Logs the norm of the gradients, before clipping, beside the training metrics.
+"""Logs the norm of the gradients, before clipping, with the training metrics.
 
 Reference: torch.nn.utils.get_total_norm
 """

@@ -1,4 +1,4 @@
-"""Logs the learning rate beside the training metrics.
+"""Logs the learning rate with the training metrics.
 
 Reference: pytorch_lightning.callbacks.LearningRateMonitor
 """

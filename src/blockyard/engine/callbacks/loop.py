@@ -1,8 +1,8 @@
-"""The Lightning callback that runs everything beside the steps: logging, evaluation, saving, stopping.
+"""The Lightning callback that runs everything besides the steps: logging, evaluation, saving, stopping.
 
 Every hook of every Lightning callback costs at each step; here a step at which nothing is due costs a comparison. A
 step at which all is due goes in this order: metrics are logged, the validation split is evaluated, callbacks see the
-result, the state is saved, and the run stops if it was asked to.
+result, the state is saved, and the run stops if a stop was requested.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AGREE_EVERY = 16  # steps between two agreements of several GPUs on whether to 
 
 @dataclass(frozen=True)
 class Intervals:
-    """How often things are done, and the seed of the random streams.
+    """How often to log and evaluate, and the seed of the random streams.
 
     micro_batches: of a step; evaluate_every and log_every count steps
     """
@@ -41,7 +41,7 @@ class LoopCallback(pl.Callback):
     """Calls the run's callbacks, evaluation, logging and saving when they are due.
 
     callbacks: by the names under which their states are saved
-    beside: Lightning callbacks of the config, which Lightning calls itself
+    lightning_callbacks: Lightning callbacks of the config, which Lightning calls itself
     log_metrics: writes the metrics of a step; does nothing in the processes that do not write
     evaluate: returns the validation metrics, without a prefix
     """
@@ -55,7 +55,7 @@ class LoopCallback(pl.Callback):
         callbacks: Mapping[str, RunCallback],
         interrupts: Interrupts,
         *,
-        beside: tuple[pl.Callback, ...] = (),
+        lightning_callbacks: tuple[pl.Callback, ...] = (),
         log_metrics: Callable[[int, dict[str, float]], None],
         evaluate: Callable[[], dict[str, float]],
     ) -> None:
@@ -64,7 +64,7 @@ class LoopCallback(pl.Callback):
         self.named = callbacks
         self.callbacks = sorted(callbacks.values(), key=lambda callback: callback.priority)
         self.interrupts = interrupts
-        self.beside = beside
+        self.lightning_callbacks = lightning_callbacks
         self.log_metrics = log_metrics
         self.evaluate = evaluate
         self.stopwatch = Stopwatch(state)
@@ -85,7 +85,7 @@ class LoopCallback(pl.Callback):
         state = self.state
         state.step = state.start_step = trainer.global_step
         self._batches = state.step * self.intervals.micro_batches
-        if state.step and self.beside:
+        if state.step and self.lightning_callbacks:
             module.step.number = state.step  # a callback's schedule set the rate, which the checkpoint restored
         else:
             module.start_step(state.step, trainer.optimizers[0])
@@ -126,7 +126,7 @@ class LoopCallback(pl.Callback):
         log = due or state.step % self.intervals.log_every == 0
         if not (interrupted or log or save):
             return
-        if final and self.beside:  # they may still change the weights: `on_train_end` evaluates and saves
+        if final and self.lightning_callbacks:  # they may still change the weights: `on_train_end` evaluates and saves
             due = save = False
         module.guard.raise_if_bad()
         if log:
@@ -144,9 +144,10 @@ class LoopCallback(pl.Callback):
         self.stopwatch.resume()
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Evaluate what Lightning callbacks made of the weights at the end, such as their average; close."""
+        """Evaluate the weights that Lightning callbacks set at the end, such as their average; close."""
         state = self.state
-        if self.beside and self.interrupts.signum is None and not state.pause and self._evaluated_step != state.step:
+        stopped = self.interrupts.signum is not None or state.pause
+        if self.lightning_callbacks and not stopped and self._evaluated_step != state.step:
             if state.step < state.total:
                 state.stop = state.stop or "a Lightning callback stopped it"
             self._evaluate(trainer, module)
@@ -158,7 +159,7 @@ class LoopCallback(pl.Callback):
         self._close()
 
     def state_dict(self) -> dict[str, Any]:
-        """What an exact resume needs beside weights and optimizer, as plain data."""
+        """What an exact resume needs in addition to weights and optimizer, as plain data."""
         return {
             "step": self.state.step,
             "evaluated": self._evaluated_step,
@@ -221,7 +222,7 @@ class LoopCallback(pl.Callback):
 
     def _evaluate(self, trainer: pl.Trainer, module: Any) -> None:
         state = self.state
-        with around_validation(trainer, module, self.beside):
+        with around_validation(trainer, module, self.lightning_callbacks):
             values = {f"val/{name}": value for name, value in self.evaluate().items()}
             self._evaluated_step = state.step
             self._record(trainer, values)
@@ -235,7 +236,7 @@ class LoopCallback(pl.Callback):
     def _record(self, trainer: pl.Trainer, values: dict[str, float]) -> None:
         self.last_values |= values
         self.log_metrics(self.state.step, values)
-        if self.beside:
+        if self.lightning_callbacks:
             trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
 
     def _save(self, trainer: pl.Trainer, module: Any) -> None:

@@ -19,7 +19,7 @@ class NotFinite(RuntimeError):  # noqa: N818 - it says what happened
 class NanGuard:
     """Checks the loss and the gradient norm of every step.
 
-    On a CPU the answer is known at once and the step is not taken. On a GPU asking would stall the pipeline at every
+    On a CPU the check is immediate and the step is not taken. On a GPU the check would stall the pipeline at every
     step: the number of the first bad step stays on the device, and `raise_if_bad`, called before anything is logged
     or saved, raises. What is on the disk is always from before.
 

@@ -1,4 +1,4 @@
-"""A progress bar with loss, speed and time left; plain lines where there is no terminal.
+"""A progress bar with loss, speed and time left; plain lines without a terminal.
 
 Reference: pytorch_lightning.callbacks.RichProgressBar
 """
@@ -79,7 +79,7 @@ class Progress(RunCallback):
         try:
             self._print(state, text, now)
         except (OSError, SystemExit):
-            # The reader is gone (`| head`), for which rich would exit; the run goes on.
+            # The reader has closed the pipe (`| head`). rich would exit; the run continues.
             self._console = self._display = None
 
     def _print(self, state: RunState, text: str, now: bool) -> None:

@@ -1,1 +1,1 @@
-"""Lightning's callbacks, loggers and `Trainer` flags beside our own."""
+"""Support for Lightning's callbacks, loggers and `Trainer` flags in addition to our own."""

@@ -24,9 +24,9 @@ class EpochBoundary(pl.Callback):
     epoch it resumes in, so that callbacks can set up what they do not save; learning rates keep their values.
     """
 
-    def __init__(self, state: RunState, beside: Sequence[pl.Callback]) -> None:
+    def __init__(self, state: RunState, lightning_callbacks: Sequence[pl.Callback]) -> None:
         self.state = state
-        self.beside = beside
+        self.lightning_callbacks = lightning_callbacks
         self._resumed = False
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
@@ -50,27 +50,27 @@ class EpochBoundary(pl.Callback):
     def _start_again(self, trainer: pl.Trainer, module: Any) -> None:
         groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
         rates = [group["lr"] for group in groups]
-        for callback in self.beside:
+        for callback in self.lightning_callbacks:
             callback.on_train_epoch_start(trainer, module)
         for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate
 
 
 @contextmanager
-def around_validation(trainer: pl.Trainer, module: Any, beside: Sequence[pl.Callback]) -> Iterator[None]:
+def around_validation(trainer: pl.Trainer, module: Any, lightning_callbacks: Sequence[pl.Callback]) -> Iterator[None]:
     """Call the hooks of validation of Lightning callbacks before and after our evaluation.
 
     `trainer.callback_metrics` must hold the result at the end of the block. Weights that a callback exchanges for
     the evaluation are exchanged back also where the evaluation is interrupted.
     """
-    for callback in beside:
+    for callback in lightning_callbacks:
         callback.on_validation_start(trainer, module)
-    for callback in beside:
+    for callback in lightning_callbacks:
         callback.on_validation_epoch_start(trainer, module)
     try:
         yield
     finally:
-        for callback in beside:
+        for callback in lightning_callbacks:
             callback.on_validation_epoch_end(trainer, module)
-    for callback in beside:
+    for callback in lightning_callbacks:
         callback.on_validation_end(trainer, module)

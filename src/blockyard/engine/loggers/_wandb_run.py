@@ -36,18 +36,18 @@ class RunSettings:
 
 
 def open_run(settings: RunSettings, config: Mapping[str, Any], mode: Mode) -> Any:
-    """Open the run; where online is asked for and the server does not answer, offline, with one message."""
+    """Open the run; offline, with one message, if online is requested and the server does not answer."""
     (settings.folder / "wandb").mkdir(parents=True, exist_ok=True)
     if mode == "online":
-        why = unreachable(base_url())
-        if why is None:
+        reason = unreachable(base_url())
+        if reason is None:
             try:
                 return _init(settings, config, "online")
             except Exception as error:  # W&B's own errors, and those of what it is built on
-                why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+                reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
                 tear_down()
         log.warning(
-            "W&B cannot be reached (%s); %s is recorded offline, in %s/wandb", why, settings.name, settings.folder
+            "W&B cannot be reached (%s); %s is recorded offline, in %s/wandb", reason, settings.name, settings.folder
         )
     return _init(settings, config, "offline")
 
@@ -73,7 +73,7 @@ def bounded(call: Callable[[], None], seconds: float) -> str | None:
         try:
             call()
             failure.clear()
-        except (Exception, SystemExit) as error:  # whatever W&B raises, its caller goes on
+        except (Exception, SystemExit) as error:  # whatever W&B raises, its caller continues
             lines = str(error).strip().splitlines()
             failure[:] = [f"{type(error).__name__}: {lines[0] if lines else ''}"]
 

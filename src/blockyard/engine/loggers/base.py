@@ -16,7 +16,7 @@ log = logging.getLogger("blockyard")
 
 
 class RunLogger(ABC):
-    """Mirrors a run's metrics. Its options are no part of a run's identity.
+    """Mirrors a run's metrics. Its options are not part of a run's identity.
 
     `ready` and `prepare` run in the run's own thread before the first step; `start`, `log` and `finish` in a thread
     of the logger's own, where they may raise or hang.

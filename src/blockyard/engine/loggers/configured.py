@@ -16,7 +16,7 @@ def run_logger(config: dict[str, Any]) -> RunLogger:
         logger = Components(config).node("logger")
     except UserError:
         raise
-    except Exception as error:  # a library's constructor may fail in any way, also for want of a package
+    except Exception as error:  # a library's constructor may fail in any way, also because a package is missing
         target = (config.get("logger") or {}).get("_target_")
         raise UserError(f"logger {target} cannot be built ({type(error).__name__}: {error}), or logger=none") from error
     if isinstance(logger, RunLogger):

@@ -23,5 +23,5 @@ class NoLogger(RunLogger):
         """Do nothing."""
 
     def pictures(self, folder: RunFolder, kind: str, pictures: Mapping[str, Path]) -> str | None:
-        """Do nothing, without a warning: nobody asked for more than the folder."""
+        """Do nothing, without a warning: the config requests nothing but the folder."""
         return None

@@ -1,4 +1,4 @@
-"""Decouples a run from its logger: whatever the logger does, the run goes on."""
+"""Decouples a run from its logger: the run continues whatever the logger does."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class RunLog:
             if self._thread.is_alive():
                 log.warning("%s did not finish within %.0f s and is abandoned", self._name, self.finish_seconds)
                 self._guard("abandon", self.logger.abandon)
-                # What it waited for is gone: its last messages come now rather than while Python shuts down.
+                # Whatever it waited for has ended: it logs its last messages now rather than while Python shuts down.
                 self._thread.join(_GRACE_SECONDS)
         self.folder.metrics.close()
 
@@ -115,11 +115,11 @@ class RunLog:
         started = time.monotonic()
         try:
             call()
-        except (Exception, SystemExit) as error:  # whatever a logger raises, the run goes on
+        except (Exception, SystemExit) as error:  # whatever a logger raises, the run continues
             if what != "abandon":
                 lines = str(error).strip().splitlines()
-                why = f"{type(error).__name__}: {redact_text(lines[0])[:200] if lines else ''}"
+                reason = f"{type(error).__name__}: {redact_text(lines[0])[:200] if lines else ''}"
                 seconds = time.monotonic() - started
-                log.warning("%s failed to %s (%s, after %.1f s); the run goes on", self._name, what, why, seconds)
+                log.warning("%s failed to %s (%s, after %.1f s); the run continues", self._name, what, reason, seconds)
             return False
         return True

@@ -68,7 +68,7 @@ class TensorBoard(RunLogger):
         self._writer.close()
 
     def pictures(self, folder: RunFolder, kind: str, pictures: Mapping[str, Path]) -> str | None:
-        """Write images beside the run's scalars, in an event file of their own."""
+        """Write images to an event file of their own, next to the run's scalars."""
         import numpy as np
         from PIL import Image
         from torch.utils.tensorboard import SummaryWriter

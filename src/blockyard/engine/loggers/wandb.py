@@ -1,4 +1,4 @@
-"""Weights & Biases: offline unless the user is logged in or asks otherwise.
+"""Weights & Biases: offline unless the user is logged in or sets a mode.
 
 The record carries the whole nested config, group, job type, name and tags; its id is in run.json before the first
 step and the same on resume. Its files are in the run folder, under `wandb/`; `wandb sync RUN/wandb/offline-run-*`
@@ -125,7 +125,7 @@ class Wandb(RunLogger):
         close_run(run, failed=state != "done")
 
     def pictures(self, folder: RunFolder, kind: str, pictures: Mapping[str, Path]) -> str | None:
-        """Log images in a record of their own, beside the run's in its group, with job type `inspect`.
+        """Log images in a separate W&B run, in the same group, with job type `inspect`.
 
         Logging under the run's id again would replace the rows that W&B has.
         """

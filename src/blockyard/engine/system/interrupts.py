@@ -12,7 +12,7 @@ PAUSED = 79  # exit code of a paused run; beyond those that sysexits.h names
 
 
 class Interrupted(BaseException):
-    """The run was asked to stop. Not an Exception, so that no error handler swallows it."""
+    """A signal requested a stop. Not an Exception, so that no error handler catches it."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"stopped by {signal.Signals(signum).name}")
@@ -40,7 +40,7 @@ class Paused(Interrupted):
 class Interrupts:
     """Handles both signals from `__enter__` to `__exit__`.
 
-    Outside training a signal raises `Interrupted` at once. While `waiting` is set, between the first and the last
+    Outside training a signal raises `Interrupted` immediately. While `waiting` is set, between the first and the last
     step, it only sets `signum`, and the loop stops after the step in progress; a second Ctrl-C no longer waits.
     """
 

@@ -1,1 +1,1 @@
-"""The figures of `blockyard inspect`. The modules beside this folder compute the numbers."""
+"""The figures of `blockyard inspect`. The modules next to this folder compute the numbers."""

@@ -56,9 +56,9 @@ def default_metric(records: Iterable[RunRecord]) -> str | None:
     return next(iter(tested), None)
 
 
-def direction_of(metric: str, known: dict[str, str], requested: str | None = None) -> str:
+def direction_of(metric: str, recorded: dict[str, str], requested: str | None = None) -> str:
     """Return the better direction of a metric. Raises UserError where it is unknown."""
-    direction = requested or known.get(metric) or direction_by_name(metric)
+    direction = requested or recorded.get(metric) or direction_by_name(metric)
     if direction not in ("min", "max"):
         raise UserError(f"it is unknown whether more or less of {metric} is better; pass --direction max or min")
     return direction

@@ -19,8 +19,8 @@ def plan_drift(path: Path, plan: SweepPlan) -> str | None:
     try:
         now = read(path).as_dict()
     except UserError as error:
-        why = str(error).splitlines()[0]
-        return f"{path} is no longer a readable sweep file ({why}); the results are those of the frozen plan"
+        reason = str(error).splitlines()[0]
+        return f"{path} can no longer be read as a sweep file ({reason}); the results are those of the frozen plan"
     # Overrides of the command line are not changes of the file.
     now["base"] = [*now["base"], *(plan.facts.get("overrides") or ())]
     before = plan.question

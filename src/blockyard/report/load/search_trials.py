@@ -1,7 +1,7 @@
 """Keep one arm for each search among runs that came with a folder: its best trial.
 
 run.json records that a run is a trial. The other trials of a study tried settings that were not chosen; as arms
-of a comparison they would answer questions that nobody asked.
+of a comparison they would answer questions that the sweep does not ask.
 """
 
 from __future__ import annotations

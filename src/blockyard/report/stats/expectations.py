@@ -69,7 +69,7 @@ def evaluate(
         else "undecided"
     )
     several = len(parts) > 1
-    reason = "; ".join(f"{verdict}: {why}" if several else why for verdict, why in parts)
+    reason = "; ".join(f"{verdict}: {reason}" if several else reason for verdict, reason in parts)
     return Outcome(text, whole, reason)
 
 
@@ -92,11 +92,11 @@ def _evaluate(
         return "supported", f"{numbers}: the same values on every seed"
     size = margin or MARGIN * abs(sum(other.values()) / len(other))
     if not size:
-        why = (
+        problem = (
             f"the mean of {claim.other} is 0, so {MARGIN:.0%} of it is not a margin; "
             "set `margin: NUMBER` in the sweep file"
         )
-        return ("contradicted", numbers) if significant else ("undecided", f"{numbers}: {why}")
+        return ("contradicted", numbers) if significant else ("undecided", f"{numbers}: {problem}")
     margin_text = f"{size:.2g} ({'the margin set' if margin else f'{MARGIN:.0%} of the mean of {claim.other}'})"
     low, high = _gain_interval(gap, direction)
     if claim.sign == ">=":

@@ -57,7 +57,7 @@ def compare_arms(
         mean = mean_of(list(by_seed.values()))
         gap = differences.get(arm)
         if gap is None:
-            text = "The baseline." if arm == baseline else "There is no baseline to compare with."
+            text = "The baseline." if arm == baseline else "The comparison has no baseline."
             results[arm] = ArmResult(mean, None, BASELINE, text)
         else:
             text = explain(gap, direction, str(baseline), len(others), margin)
@@ -125,7 +125,7 @@ def _equal_differences(gap: Difference, kind: str, other: str, compared: int) ->
     head = f"{kind.capitalize()} than {other}" if kind != NO_DIFFERENCE else f"No difference shown to {other}"
     more = f" That test can show one from {least} seeds on." if kind == NO_DIFFERENCE and gap.n < least else ""
     return (
-        f"{head}: all {gap.n} differences are equal ({gap.mean:+.3g}), so there is no t test; the exact test "
+        f"{head}: all {gap.n} differences are equal ({gap.mean:+.3g}), so the t test is undefined; the exact test "
         f"gives {p_equals(gap.permutation_p)}, corrected {format_p(gap.holm_p)}.{more}"
     )
 

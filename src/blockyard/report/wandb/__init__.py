@@ -1,1 +1,1 @@
-"""A comparison at Weights & Biases: a summary run beside the sweep's runs, and a workspace."""
+"""A comparison at Weights & Biases: a summary run next to the sweep's runs, and a workspace."""

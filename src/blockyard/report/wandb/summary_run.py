@@ -1,4 +1,4 @@
-"""Log the comparison of a sweep to W&B as a summary run beside the runs of its cells.
+"""Log the comparison of a sweep to W&B as a summary run in addition to the runs of its cells.
 
 The summary run belongs to the sweep's group and has the job type `comparison`. It holds the table, the learning
 curves and each arm's metrics with their better direction. It is offline where the cells' runs are. Logging takes at

@@ -34,8 +34,8 @@ def execute(task: Task) -> Outcome:
     """Train or resume the task's run, or find it done. Never raises for what happens in a run.
 
     A run that failed before stays failed unless `task.retry`. A retry resumes from the last good
-    checkpoint, which loses nothing and equals a new start once the cause is gone; it starts from
-    scratch where there is no checkpoint or none can be read.
+    checkpoint, which loses nothing and equals a new start once the cause is fixed; it starts from
+    scratch if the run has no readable checkpoint.
     """
     try:
         with _folder(task) as folder, log_to_file(folder.path / LOG):
@@ -56,7 +56,7 @@ def execute(task: Task) -> Outcome:
 
 
 def record_lost(task: Task, reason: str, *, failed: bool) -> None:
-    """Write to the status how a run ended whose process died silently, unless another process holds the run.
+    """Write to the status how a run ended whose process died without a report, unless another process holds the run.
 
     failed: whether only `retry` starts the run again; otherwise the same command resumes it
     """

@@ -1,4 +1,4 @@
-"""A live table of a running sweep, arms by seeds; plain lines where there is no terminal."""
+"""A live table of a running sweep, arms by seeds; plain lines without a terminal."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class SweepScreen:
         if self._display is None or (not last and time.monotonic() - self._refreshed < _EVERY):
             return
         self._refreshed = time.monotonic()
-        with contextlib.suppress(OSError):  # the sweep goes on without its terminal
+        with contextlib.suppress(OSError):  # the sweep continues without its terminal
             self._display.update(self._table(runs, parallel), refresh=True)
 
     def report(self, run: PlannedRun) -> None:

@@ -57,6 +57,6 @@ def build(name: str, overrides: dict[str, Any], workers: int | None = None) -> E
         raise UserError(str(error)) from error
 
 
-def _did_you_mean(word: str, legal: Any) -> str:
-    nearest = near(word, legal)
+def _did_you_mean(name: str, candidates: Any) -> str:
+    nearest = near(name, candidates)
     return f"; did you mean {nearest[0]}?" if nearest else ""

@@ -3,7 +3,7 @@
     planner ---- socket ---- this server ---- fork ---- a cell
                                          `--- fork ---- a cell
 
-The server computes nothing itself, so there is no thread and no GPU context to fork. It leads its own
+The server computes nothing itself, so a fork copies no thread and no GPU context. It leads its own
 session: Ctrl-C reaches only the planner, which decides what to do. No death loses a cell's work: if the
 planner dies, the server tells the cells to save and stop; if the server dies, the kernel does.
 """
@@ -38,7 +38,7 @@ HEAVY = (
     "blockyard.runs.provenance",
     "blockyard.sweep.execution.cell",
 )
-GRACE = 120.0  # seconds in which a cell may save after the planner is gone
+GRACE = 120.0  # seconds that a cell has to save after the planner's death
 _PR_SET_PDEATHSIG = 1
 
 
@@ -130,7 +130,7 @@ class ForkServer:
                 self.planner.send(CellEnded(number, os.waitstatus_to_exitcode(status), _read(pipe)))
 
     def _stop(self) -> None:
-        """Tell all cells to save and stop; the planner that would read their outcomes is gone."""
+        """Signal all cells to save and stop; the planner that would read their outcomes has died."""
         deadline = time.monotonic() + GRACE
         for pid in self.cells:
             os.kill(pid, signal.SIGTERM)

@@ -40,7 +40,7 @@ class CellJob:
         if number is not None:
             signal.signal(number, requeue)
         if received and outcome.code == _TERMINATED and callable(requeue):
-            requeue(*received[0])  # submitit's handler: stores this call, asks SLURM to requeue the job, and exits
+            requeue(*received[0])  # submitit's handler: stores this call, requeues the job, and exits
         return outcome
 
     def checkpoint(self, task: Task) -> Any:

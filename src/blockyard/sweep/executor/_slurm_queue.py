@@ -18,7 +18,7 @@ from typing import Any
 
 log = logging.getLogger("blockyard")
 
-GONE = "GONE"  # the state of a job that is no longer in the queue, where nothing more is known
+GONE = "GONE"  # the state of a job that has left the queue, if nothing more is known
 _TIMEOUT = 60.0  # seconds for one command of SLURM
 _REFRESH = 30  # seconds at most between two reads of the queue
 _LOOK = 0.5  # seconds between two looks while waiting for jobs to leave the queue

@@ -23,7 +23,7 @@ from blockyard.sweep.executor._outcomes import outcome_of_exit
 from blockyard.sweep.executor._slots import DeviceSlots, cpu_cores, visible_gpus
 from blockyard.sweep.executor.base import Executor, Outcome, Task
 
-_PATIENCE = 60.0  # seconds in which a cell may save when it is told to stop
+_PATIENCE = 60.0  # seconds that a cell has to save after a stop signal
 _MAIN = "import sys; sys.path[:] = {path!r}; from blockyard.sweep.executor._fork_server import main; main()"
 
 
@@ -113,22 +113,22 @@ class LocalExecutor(Executor):
     # -- the server -----------------------------------------------------------------------------------
 
     def _connect(self) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            os.set_inheritable(theirs.fileno(), True)
+        parent_end, child_end = socket.socketpair()
+        with child_end:
+            os.set_inheritable(child_end.fileno(), True)
             environment = os.environ | {"OMP_NUM_THREADS": str(self._threads)}
             environment.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads would start at import
             environment.setdefault("GOMP_SPINCOUNT", "1000")
             # The driver must not be initialised before a fork; counting GPUs through NVML does not touch it.
             environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
             self._server = subprocess.Popen(
-                [sys.executable, "-P", "-c", _MAIN.format(path=sys.path), str(theirs.fileno())],
+                [sys.executable, "-P", "-c", _MAIN.format(path=sys.path), str(child_end.fileno())],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_end.fileno()],
                 start_new_session=True,
                 env=environment,
             )
-        self._socket = Connection(ours.detach())
+        self._socket = Connection(parent_end.detach())
 
     def _disconnect(self) -> None:
         if self._socket is not None:
@@ -179,7 +179,7 @@ class LocalExecutor(Executor):
         self._ended.append(ended.outcome or outcome_of_exit(running.task, ended.code))
 
     def _lost(self) -> None:
-        """Report the cells of a dead server, which the kernel told to save and stop. The next cell gets another one."""
+        """Report the cells of a dead server, which the kernel has signalled to stop. The next cell starts a server."""
         self._disconnect()
         for running in self._running.values():
             self._slots.release(running.slots)

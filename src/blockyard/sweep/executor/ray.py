@@ -25,7 +25,7 @@ from blockyard.sweep.executor._outcomes import lost_outcome
 from blockyard.sweep.executor._slots import cpu_cores, requested_devices
 from blockyard.sweep.executor.base import Executor, Outcome, Task
 
-_PATIENCE = 60.0  # seconds in which a cell may save when it is told to stop
+_PATIENCE = 60.0  # seconds that a cell has to save after a stop signal
 
 
 class RayExecutor(Executor):

@@ -49,7 +49,7 @@ class SlurmExecutor(Executor):
         cpus_per_task: CPUs for each process of a cell
         gpus_per_node: GPUs of a job; null requests trainer.devices where the partition has GPUs, none on a CPU
         mem_gb: memory of a node; null is the partition's default
-        signal_delay_s: seconds before its end at which a job is told to save
+        signal_delay_s: seconds before its time limit at which a job gets the signal to save
         requeues: how often a job that was cut off goes back into the queue before it counts as interrupted
         setup: shell lines before the cell, such as "module load cuda"
         sbatch: further sbatch options, such as mail-type=END
@@ -142,7 +142,7 @@ class SlurmExecutor(Executor):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Cancel running and pending jobs unless `cancel` is false, and wait until the jobs are gone."""
+        """Cancel running and pending jobs unless `cancel` is false, and wait until the jobs have left the queue."""
         self._new.clear()
         running, self._running = self._running, {}
         jobs = [job for _, job in running.values()] if self._cancel else []

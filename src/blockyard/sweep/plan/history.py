@@ -1,4 +1,4 @@
-"""Stores a plan beside older plans of the same sweep, and describes what changed between them."""
+"""Stores a plan, keeps the older plans of the same sweep, and describes what changed between them."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def refuse_other_question(plan: SweepPlan) -> None:
     """Raise UserError where the sweep's folder belongs to another file of the same name with another question."""
     try:
         old = SweepPlan.load(plan.folder)
-    except UserError:  # there is no plan, or it is damaged, which `store_plan` reports
+    except UserError:  # the plan is missing, or damaged, which `store_plan` reports
         return
-    mine, theirs = plan.facts.get("file"), old.facts.get("file")
-    if not mine or not theirs or plan_content(old) == plan_content(plan):
+    path, old_path = plan.facts.get("file"), old.facts.get("file")
+    if not path or not old_path or plan_content(old) == plan_content(plan):
         return
-    if Path(theirs).is_file() and not Path(theirs).samefile(mine):
+    if Path(old_path).is_file() and not Path(old_path).samefile(path):
         raise UserError(
-            f"{plan.folder} belongs to {theirs}, another question of the same name; "
-            f"rename {mine}, or choose another folder with outputs=DIR"
+            f"{plan.folder} belongs to {old_path}, another question of the same name; "
+            f"rename {path}, or choose another folder with outputs=DIR"
         )
 
 

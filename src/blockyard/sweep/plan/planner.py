@@ -140,10 +140,10 @@ class _Planner:
     def _add(self, key: str, arm: Arm, setting: dict[str, Any], overrides: list[str]) -> None:
         composed, reasons = self.composer.checked(overrides)
         if self.question.match and arm.name not in self.matched.get("arms", {}) and not reasons:
-            why = self.sizes.why(composed.config, self.question.match)
+            reason = self.sizes.failure(composed.config, self.question.match)
             reasons = [
                 "match: no width (model.dim) of this arm gives a model whose size can be compared with the baseline's"
-                + (f" ({why})" if why else "")
+                + (f" ({reason})" if reason else "")
             ]
         if reasons:
             self.refused.append(Refused(arm.name, setting, tuple(reasons)))

@@ -4,7 +4,7 @@ Source: Bergstra et al. 2011, Algorithms for Hyper-Parameter Optimization (NeurI
 Jamieson and Talwalkar 2016 (arXiv 1502.07943) and Li et al. 2018 (arXiv 1810.05934) for halving.
 
 A suggestion is a function of the earlier trials and of its number, so it does not depend on which
-process asks for it or on how often the search was stopped. With `random` it is a function of its number
+process requests it or on how often the search was stopped. With `random` it is a function of its number
 alone: every arm tries the same settings.
 """
 
@@ -68,7 +68,7 @@ def make_sampler(kind: str, number: int) -> optuna.samplers.BaseSampler:
         return optuna.samplers.RandomSampler(seed=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # options that Optuna calls experimental
-        # Running trials of other processes count as bad ones, so that nobody repeats them.
+        # Running trials of other processes count as bad ones, so that the sampler does not repeat them.
         return optuna.samplers.TPESampler(seed=seed, n_startup_trials=_RANDOM, constant_liar=True)
 
 

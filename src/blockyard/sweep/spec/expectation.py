@@ -71,4 +71,4 @@ def unknown_arm(name: object, arms: list[str]) -> str:
     nearest = near(str(name), arms)
     hint = f"; did you mean {nearest[0]}?" if nearest else ""
     listed = ", ".join(arms[:_NAMED]) + (f" and {len(arms) - _NAMED} more" if len(arms) > _NAMED else "")
-    return f"there is no arm {name!r}{hint} (arms: {listed})"
+    return f"unknown arm {name!r}{hint} (arms: {listed})"

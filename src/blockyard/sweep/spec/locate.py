@@ -39,4 +39,4 @@ def find_sweep(name: str) -> Path:
         raise UserError(f"{name} is a folder; name a sweep file in it")
     nearest = difflib.get_close_matches(path.stem, named, n=1)
     hint = f"; did you mean {nearest[0]}?" if nearest else ""
-    raise UserError(f"there is no sweep file {name!r}{hint} (names: {', '.join(named) or 'none'})")
+    raise UserError(f"unknown sweep file {name!r}{hint} (names: {', '.join(named) or 'none'})")

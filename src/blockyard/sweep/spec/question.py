@@ -48,7 +48,7 @@ MAX_CELLS = 200_000
 
 
 class BadQuestion(UserError):  # noqa: N818 - an adjective reads better where it is caught
-    """A sweep file, or the plan made of it, has problems."""
+    """A sweep file, or its plan, has problems."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = list(problems)
