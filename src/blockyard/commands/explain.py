@@ -45,7 +45,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _matched(overrides: list[str], config_dirs: Sequence[str]) -> str:
-    """The size that brings a choice nearest to a budget, with the defaults in all other families."""
+    """The size at which a choice comes nearest to a budget, with the defaults in all other families."""
     from blockyard.config.compose import compose
     from blockyard.config.size_matching import describe_match
 
@@ -110,7 +110,7 @@ def _options(choice: catalog.Choice, allow: list[str]) -> Iterator[Any]:
 
 
 def _default_text(default: Any) -> str:
-    """A default as text; a factory by the name of what it makes."""
+    """A default as text; a factory as the name of its class."""
     product = getattr(default, "func", None)
     return str(default) if product is None else str(product.__name__)
 

@@ -117,7 +117,7 @@ class Components:
         return {name: instantiate(each, allow) for name, each in (node or {}).items() if each is not None}
 
     def tokens(self) -> TokenSpec:
-        """The tokens that the objective makes of what the tokenizer makes of the data."""
+        """The TokenSpec of the tokenizer, as the objective changes it."""
         return self.objective.tokens(self.tokenizer.spec(self.data.spec))
 
     def context(self) -> Context:

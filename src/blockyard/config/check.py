@@ -48,7 +48,7 @@ def check(composed: Composed, *, on_this_machine: bool = True) -> list[Issue]:
     facts = Facts(picks(replace(composed, config=config), [family for family in CONTRACTS if family not in unsound]))
     combinations = list(_combinations(composed, facts, allow))
     issues += [issue for _, issue in combinations]
-    # A component that a rule refused would only say the same again in its constructor.
+    # The constructor of a component that a rule refused would only repeat the reason.
     refused = {family for rule, _ in combinations for family in rule.pair}
     issues += build_components(config, facts, refused)
     issues += [] if issues else build_model(config)

@@ -112,7 +112,7 @@ def _searchpath(folders: tuple[Path, ...]) -> list[str]:
 
 @dataclass
 class _Hydra:
-    """What Hydra makes of the choices of a command line.
+    """The config that Hydra composes from the choices of a command line.
 
     groups: `family=name`, those of a preset too; replaced: families whose choice differs from the preset's
     hydra: overrides of Hydra's own keys

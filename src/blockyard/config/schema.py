@@ -119,7 +119,7 @@ def _hints(target: type) -> dict[str, Any]:
 
 
 def factories(annotation: Any) -> type | None:
-    """The class that a factory option makes: TokenMixer for Callable[[Context], TokenMixer]; None for other options."""
+    """The class a factory option returns: TokenMixer for Callable[[Context], TokenMixer]; None for other options."""
     if get_origin(annotation) is not Callable:
         return None
     product = get_args(annotation)[-1]

@@ -3,7 +3,7 @@
 Source: Alpaydin and Kaynak 1998, Optical Recognition of Handwritten Digits (UCI repository).
 Reference: sklearn.datasets.load_digits
 
-There is no official test set: `split_seed` holds out the test and validation splits, stratified by class.
+The data set has no official test split: `split_seed` holds out the test and validation splits, stratified by class.
 """
 
 from __future__ import annotations

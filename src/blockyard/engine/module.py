@@ -143,7 +143,7 @@ class Learner(pl.LightningModule):
                 group["lr"] = group["initial_lr"] * factor
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
-        """Measure the gradients, and end the run where they are not finite, before they do harm."""
+        """Measure the gradient norm, and end the run before the step if it is not finite."""
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
         self.step.norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
@@ -151,7 +151,7 @@ class Learner(pl.LightningModule):
         self.guard.check(self.step.number, self.step.loss, self.step.norm)
 
     def configure_gradient_clipping(self, optimizer: Any, *args: Any, **settings: Any) -> None:
-        """Scale the gradients down to `settings.clip`, by the norm that was measured already."""
+        """Clip the gradients to `settings.clip`, with the norm measured before the step."""
         if self.settings.clip is None:
             return
         assert self.step.norm is not None

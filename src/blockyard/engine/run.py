@@ -106,7 +106,7 @@ def _run_main_rank(attempt: _Attempt) -> int:
         ending = _Ending("interrupted", 130, f"Ctrl-C at step {attempt.step}")
     except UserError as error:
         if not attempt.started:
-            if before.state == "failed":  # it still is: nothing was tried
+            if before.state == "failed":  # unchanged: nothing was tried
                 folder.set_status("failed", before.reason, step=before.step, exit_code=before.exit_code)
             else:
                 folder.set_status("queued", str(error), exit_code=2)

@@ -81,7 +81,7 @@ class LoopCallback(pl.Callback):
     # -- Lightning's hooks -------------------------------------------------------------------------
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
-        """Take the signals, find the position in the run, and do an evaluation that a stop has cut off."""
+        """Install the signal handlers, find the position in the run, repeat an interrupted evaluation."""
         state = self.state
         state.step = state.start_step = trainer.global_step
         self._batches = state.step * self.intervals.micro_batches

@@ -16,7 +16,7 @@ Mode = Literal["online", "offline", "disabled"]
 
 
 def logged_in() -> bool:
-    """Whether W&B would find a key without asking: in the environment, or in the netrc file."""
+    """Whether W&B has a key without a prompt: in the environment, or in the netrc file."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     host = urllib.parse.urlsplit(base_url()).hostname

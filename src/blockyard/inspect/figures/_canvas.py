@@ -89,7 +89,7 @@ def label_ticks(axes: Axes, labels: Sequence[str], side: float, which: str) -> N
 
 
 def add_colorbar(figure: Figure, image: Any, axes: Any, label: str | None = None, **layout: float) -> None:
-    """Add a colour bar beside `axes`, with plain numbers."""
+    """Add a colour bar next to `axes`, with plain numbers."""
     extend = "max" if image.get_array().max() > image.norm.vmax else "neither"
     bar = figure.colorbar(image, ax=axes, label=label, format=lambda value, _: f"{value:g}", extend=extend, **layout)
     bar.ax.tick_params(labelsize=6)

@@ -1,4 +1,4 @@
-"""One arm for each value of a config key; what else differs is averaged over, seed by seed."""
+"""One arm for each value of a config key; other differences are averaged over, seed by seed."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class RunRecord:
 
     @property
     def data(self) -> dict[str, Any]:
-        """The fingerprint of the data and the sizes of its splits, as far as they are recorded."""
+        """The fingerprint of the data and the sizes of its splits, if recorded."""
         data = self.summary.get("data") or self.facts.get("data")
         return data if isinstance(data, dict) else {}
 

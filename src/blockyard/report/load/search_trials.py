@@ -52,7 +52,7 @@ def keep_best_trials(paths: Sequence[Path], listed: Collection[Path]) -> tuple[l
     for study, runs in trials.items():
         metric, direction = _metric(study)
         best = _best(runs, metric, direction)
-        # A setting that was run on other seeds too is an arm of its own, whoever searched it.
+        # A setting that was run on other seeds too is an arm of its own, whichever search tried it.
         dropped.update(
             run.path
             for run in runs
