@@ -294,7 +294,7 @@ def test_bad_words_are_refused(made: RunFolder) -> None:
     for word in ("extrapolate=[1]", "extrapolate=2;4", "extrapolate="):
         with pytest.raises(UserError, match=r"extrapolate=.*whole numbers >= 2"):
             eval_verb([f"run={made.path}", word])
-    with pytest.raises(UserError, match=r"position\.scaling=yarn: eval takes"):
+    with pytest.raises(UserError, match=r"position\.scaling=yarn: unknown option of eval"):
         eval_verb([f"run={made.path}", "position.scaling=yarn"])
 
 
