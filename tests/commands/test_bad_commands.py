@@ -78,7 +78,7 @@ BAD = [
     ("check data/digits=1", ["data/digits", "data=digits"]),
     ("check position/name=rope", ["position/name", "position=rope"]),
     # keys
-    ("check modle.dim=32", ["no family 'modle'; did you mean model?"]),
+    ("check modle.dim=32", ["'modle' is not a family; did you mean model?"]),
     ("check dim=32", ["dim: unknown config key (try model.dim)"]),
     ("check lr=0.1", ["optimizer.lr"]),
     ("check +typo=1", ["typo: unknown config key"]),
