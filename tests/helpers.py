@@ -198,6 +198,6 @@ def stir(model: nn.Module) -> nn.Module:
     return model
 
 
-def symbols(batch: int, length: int, seed: int = 0) -> Tensor:
+def token_ids(batch: int, length: int, seed: int = 0) -> Tensor:
     """Random token ids (B, N)."""
     return torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))

@@ -26,7 +26,7 @@ from tests.components.properties.checks import (
     permutation,
     relative,
 )
-from tests.helpers import context, cycle_model, cycle_options, symbols, tiny
+from tests.helpers import context, cycle_model, cycle_options, tiny, token_ids
 
 BASE = ["data=code", "tokenizer=char", "model=decoder", "head=token", "objective=next_token", "logger=none"]
 
@@ -135,7 +135,7 @@ def test_a_cycle_of_one_equals_that_mixer_bitwise(name: str) -> None:
     for model in (ours, theirs):
         initialise(model.float(), 3)
     assert ours.state_dict().keys() == theirs.state_dict().keys()
-    assert_close(ours(symbols(2, 6)), theirs(symbols(2, 6)), rtol=0, atol=0)
+    assert_close(ours(token_ids(2, 6)), theirs(token_ids(2, 6)), rtol=0, atol=0)
 
 
 PATTERNS = [("conv", "conv", "attention"), ("gru", "linear_attention"), ("linear_recurrence", "shift", "long_conv")]
@@ -155,7 +155,7 @@ def test_positions_act_in_the_layers_that_support_them() -> None:
     relative(cycle_model("conv", "attention", position="rope"), 6)
     with pytest.raises(AssertionError):
         relative(cycle_model("conv", "attention", position="learned"), 6)
-    rotated, plain = (cycle_model("conv", "attention", position=name)(symbols(2, 6)) for name in ("rope", "none"))
+    rotated, plain = (cycle_model("conv", "attention", position=name)(token_ids(2, 6)) for name in ("rope", "none"))
     assert (rotated - plain).abs().max() > 1e-6
 
 

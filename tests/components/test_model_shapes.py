@@ -19,7 +19,7 @@ from blockyard.tokenizer.view_cnn import ViewCNN, ViewCNNEmbedder
 from blockyard.tokenizer.view_timm import ViewTimm
 from blockyard.weight_init import initialise
 from tests.components.properties.checks import differs
-from tests.helpers import TinyEmbedder, blocks, factory, node, stir, symbols
+from tests.helpers import TinyEmbedder, blocks, factory, node, stir, token_ids
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 # What an order of adding up costs, a few units in the last place; it is not bitwise equal the same.
@@ -63,7 +63,7 @@ def _members(block: type) -> set[str]:
 def test_two_rows(block: str, position: str) -> None:
     """The target looks back only, all of it sees all of the source; padding of either is not there."""
     model = two_rows(block=block, position=position)
-    inputs, source = symbols(2, 6), symbols(2, 7, 1)
+    inputs, source = token_ids(2, 6), token_ids(2, 7, 1)
     before = model(inputs, source=source)
     for t in range(6):
         changed = inputs.clone()
@@ -86,7 +86,7 @@ def test_two_rows(block: str, position: str) -> None:
 @pytest.mark.parametrize("block", crossing_blocks())
 def test_two_rows_from_a_cache(block: str) -> None:
     model = two_rows(block=block, position="rope")
-    inputs, source, lengths = symbols(2, 6), symbols(2, 7, 1), torch.tensor([5, 7])
+    inputs, source, lengths = token_ids(2, 6), token_ids(2, 7, 1), torch.tensor([5, 7])
     full = model(inputs, source=source, source_lengths=lengths)
     memory = model.encode(source, lengths)
     assert_close(model(inputs, memory=memory), full, **EXACT)
@@ -105,7 +105,7 @@ def test_two_rows_from_a_cache(block: str) -> None:
 def test_positions_do_not_reach_across() -> None:
     """Moving the source's coordinates changes nothing where positions are relative."""
     model = two_rows(position="rope")
-    inputs, source = symbols(2, 6), symbols(2, 7, 1)
+    inputs, source = token_ids(2, 6), token_ids(2, 7, 1)
     before = model(inputs, source=source)
     memory = model.encode(source)
     memory.seq.coords = memory.seq.coords + 5
@@ -127,7 +127,7 @@ def perceiver(head: str, variable: bool = False, **picks: str) -> nn.Module:
 def test_perceiver(head: str) -> None:
     """Every answer sees every token, any number of them; padding is not there; order needs a position."""
     model = perceiver(head, variable=True)
-    inputs = symbols(2, 6)
+    inputs = token_ids(2, 6)
     before = model(inputs)
     assert before.shape == ((2, 11) if head == "mean_pool" else (2, 6, 11))
     for t in range(6):
@@ -141,13 +141,13 @@ def test_perceiver(head: str) -> None:
     assert_close(model(inputs[:, order]), before if head == "mean_pool" else before[:, order], **EXACT)
     placed = perceiver(head, position="learned")
     differs(placed(inputs[:, order]), placed(inputs) if head == "mean_pool" else placed(inputs)[:, order])
-    assert model(symbols(1, 40)).shape[-1] == 11
+    assert model(token_ids(1, 40)).shape[-1] == 11
     with pytest.raises(ValueError, match="carry one document into another"):
         model(inputs, segment=torch.zeros(2, 6, dtype=torch.long))
 
 
 def test_the_depth_of_a_perceiver_does_not_see_the_length() -> None:
-    seen = perceiver("mean_pool").steps(symbols(2, 50))
+    seen = perceiver("mean_pool").steps(token_ids(2, 50))
     assert seen["placed"].shape == (2, 50, 16)
     assert seen["read"].shape == seen["block.1"].shape == (2, 3, 16)
 

@@ -11,7 +11,7 @@ from blockyard.config import schema
 from blockyard.contracts import Context, DataSpec, Memory, Parts, Seq, TokenSpec
 from blockyard.model._prefix import Prefix
 from blockyard.weight_init import initialise
-from tests.helpers import TinyEmbedder, blocks, choices, factory, node, symbols, tiny
+from tests.helpers import TinyEmbedder, blocks, choices, factory, node, tiny, token_ids
 
 PICKS = {"position": "learned", "token_mixer": "attention", "channel_mixer": "mlp", "norm": "layer"}
 
@@ -30,8 +30,8 @@ def planned(name: str, **options: object) -> nn.Module:
 
 def called(model: nn.Module) -> torch.Tensor:
     """What a model says of two rows, and of two sources where it reads some."""
-    source = {"source": symbols(2, 7, 1)} if model.ctx.data.source else {}
-    return model(symbols(2, 6), **source)
+    source = {"source": token_ids(2, 7, 1)} if model.ctx.data.source else {}
+    return model(token_ids(2, 6), **source)
 
 
 def having(option: str) -> list[str]:
@@ -60,7 +60,7 @@ def test_sizes_of_blocks(name: str) -> None:
 def test_registers(name: str) -> None:
     registers = planned(name, prefix=Prefix(registers=3))
     assert registers.ctx.num_prefix == 3
-    assert registers(symbols(2, 6)).shape == (2, 6, 11)
+    assert registers(token_ids(2, 6)).shape == (2, 6, 11)
 
 
 def test_options_of_one_model() -> None:
@@ -92,7 +92,7 @@ def test_heads_that_do_not_divide_are_named() -> None:
 def test_the_final_norm_is_there_where_a_block_leaves_the_stream_unnormalised(block: str) -> None:
     """What reaches the head is normalised, and not twice."""
     model = tiny(block=block, norm="layer_plain")
-    steps = model.steps(symbols(2, 6))
+    steps = model.steps(token_ids(2, 6))
     size = {name: (steps[name].std(-1, correction=0) - 1).abs().max().item() for name in ("block.1", "normed")}
     assert size["normed"] < 1e-3
     assert (size["block.1"] < 1e-3) == isinstance(model.final_norm, nn.Identity)

@@ -15,7 +15,7 @@ from blockyard.model._transformer import Transformer
 from blockyard.ops.flex import flex
 from blockyard.ops.reference import eager
 from blockyard.ops.visibility import CAUSAL
-from tests.helpers import TinyEmbedder, blocks, choices, combinations, context, factory, node, symbols, tiny, traits
+from tests.helpers import TinyEmbedder, blocks, choices, combinations, context, factory, node, tiny, token_ids, traits
 from tests.ops.test_attend import facts, qkv
 
 FAMILIES = ["token_mixer", "channel_mixer", "norm", "block", "position"]
@@ -26,7 +26,7 @@ EACH = [(family, name) for family in FAMILIES for name in choices(family)]
 def test_half_precision(family: str, name: str) -> None:
     """Under bf16 autocast outputs and gradients are finite and near those of float32."""
     model = tiny(**{family: name}).float().train()
-    inputs = symbols(2, 6)
+    inputs = token_ids(2, 6)
     exact = model(inputs)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         rough = model(inputs)
@@ -49,7 +49,7 @@ def test_the_stream_keeps_single_precision(block: str, recwarn: pytest.WarningsR
     model = tiny(block=block, norm="rms", options={"token_mixer": {"qk_norm": True}}, prefix=Prefix(True, 1)).float()
     model.embedder.__class__ = Projects
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        steps = model.steps(symbols(2, 6))
+        steps = model.steps(token_ids(2, 6))
     for name in ("embedded", "stream", "block.0", "block.1"):
         assert steps[name].dtype == torch.float32, name
     assert not [warning for warning in recwarn if "rms" in str(warning.filename) or "Mismatch" in str(warning.message)]
@@ -83,7 +83,7 @@ def test_evaluation_is_without_chance(block: str, option: str) -> None:
         return
     plain = tiny(block=block)
     model = tiny(block=block, options={"block": {option: 0.5}})
-    inputs = symbols(8, 6)
+    inputs = token_ids(8, 6)
     assert_close(model(inputs), plain(inputs))
     model.train()
     assert not torch.allclose(model(inputs), plain(inputs))
@@ -95,7 +95,7 @@ def test_dropout_inside_mixers_is_for_training(family: str) -> None:
         if "dropout" not in node(family, name)[1]:
             continue
         model = tiny(options={family: {"dropout": 0.5}}, **{family: name})
-        inputs = symbols(2, 6)
+        inputs = token_ids(2, 6)
         assert_close(model(inputs), tiny(**{family: name})(inputs))
         assert not torch.allclose(model.train()(inputs), model.eval()(inputs))
 
@@ -127,7 +127,7 @@ def test_dropout_is_on_what_is_said(place: tuple[str, str, tuple], monkeypatch: 
         return drop(x, p, training, inplace)
 
     monkeypatch.setattr(F, "dropout", spy)
-    model(symbols(2, 6))
+    model(token_ids(2, 6))
     assert [each[:3] for each in seen] == [(DRAWS[place], RATE, True)] * 2
     for *_, ones in seen:
         assert ones.mean().item() == pytest.approx(1.0, abs=0.05)
@@ -139,8 +139,8 @@ def test_dropout_of_every_similarity(score: str) -> None:
     options = {"score": score, "dropout": 0.5}
     model = tiny(token_mixer="non_local", options={"token_mixer": options})
     plain = tiny(token_mixer="non_local", options={"token_mixer": {"score": score}})
-    assert_close(model(symbols(2, 6)), plain(symbols(2, 6)))
-    assert not torch.allclose(model.train()(symbols(2, 6)), plain(symbols(2, 6)))
+    assert_close(model(token_ids(2, 6)), plain(token_ids(2, 6)))
+    assert not torch.allclose(model.train()(token_ids(2, 6)), plain(token_ids(2, 6)))
 
 
 def test_stochastic_depth_grows_and_keeps_the_mean() -> None:
@@ -158,11 +158,11 @@ def test_stochastic_depth_grows_and_keeps_the_mean() -> None:
 
 def test_steps_name_what_a_forward_pass_goes_through() -> None:
     model = tiny(position="learned", prefix=Prefix(True, 1))
-    steps = model.steps(symbols(2, 6))
+    steps = model.steps(token_ids(2, 6))
     assert list(steps) == [
         "embedded", "placed", "seq", "stream", "block.0", "block.1", "normed", "prediction",
     ]  # fmt: skip
-    assert_close(steps["prediction"], model(symbols(2, 6)))
+    assert_close(steps["prediction"], model(token_ids(2, 6)))
     assert steps["stream"].shape == (2, 8, 16)
     assert steps["seq"].num_prefix == 2
     assert torch.equal(steps["seq"].index, torch.arange(8))
@@ -179,7 +179,7 @@ def test_a_compiled_block() -> None:
     model = tiny(causal=True, position="rope", block="parallel").float().train()
     compiled_equals_plain(model)
     # Rows of other lengths, which the compiler then takes as unknown, and pieces after a cache.
-    inputs, cache = symbols(2, 9), model.init_cache(2)
+    inputs, cache = token_ids(2, 9), model.init_cache(2)
     whole = tiny(causal=True, position="rope", block="parallel").float()(inputs)
     for length in (5, 4, 3, 9):
         assert_close(model(inputs[:, :length]), whole[:, :length], rtol=1e-4, atol=1e-5)
@@ -191,7 +191,7 @@ def test_a_compiled_block() -> None:
 def compiled_equals_plain(model: nn.Module) -> None:
     """Outputs and gradients, plain and where a mask is needed."""
     torch._dynamo.reset()
-    inputs = symbols(2, 6)
+    inputs = token_ids(2, 6)
     for lengths in [None, torch.tensor([6, 4])][: 1 + all(mixer.traits.padding for mixer in model.mixers)]:
         grads = []
         for compiled in (False, True):

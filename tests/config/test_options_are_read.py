@@ -25,7 +25,7 @@ from blockyard.norm.batch import Batch
 from blockyard.norm.layer_plain import LayerPlain
 from blockyard.position.learned import Learned
 from blockyard.position.t5_bias import T5Bias
-from tests.helpers import LENGTH, choices, factory, node, symbols, tiny
+from tests.helpers import LENGTH, choices, factory, node, tiny, token_ids
 
 FAMILIES = ("position", "norm", "channel_mixer", "token_mixer", "block", "head")
 UNTOLD = {
@@ -93,7 +93,7 @@ class Outcome:
 
     @torch.no_grad()
     def outputs(self) -> dict[str, Tensor]:
-        return {"output": self.model(symbols(2, LENGTH))}
+        return {"output": self.model(token_ids(2, LENGTH))}
 
     @torch.no_grad()
     def longer(self) -> dict[str, Tensor]:
@@ -101,7 +101,7 @@ class Outcome:
         position = self.model.position
         position.length_scale = 2.0 if position.scales_length else 1.0
         try:
-            return {"output": self.model(symbols(2, 2 * LENGTH))}
+            return {"output": self.model(token_ids(2, 2 * LENGTH))}
         except ValueError:
             return {}
         finally:
@@ -111,7 +111,7 @@ class Outcome:
         """Outputs and gradients, with the same draws."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            output = self.model.train()(symbols(2, LENGTH))
+            output = self.model.train()(token_ids(2, LENGTH))
         output.square().sum().backward()
         self.model.eval()
         grads = {name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}

@@ -27,12 +27,12 @@ from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import identity
 from tests import text_runs
 from tests.components.properties.checks import cached_decoding, causality
-from tests.helpers import LENGTH, choices, node, symbols, tiny, traits
+from tests.helpers import LENGTH, choices, node, tiny, token_ids, traits
 
 
 def text(total: int = 6 * 16 + 4, packed: bool = False) -> Windows:
     """Rows of `LENGTH` random symbols; packed, documents of ten."""
-    stream = symbols(1, total, seed=5)[0].int()
+    stream = token_ids(1, total, seed=5)[0].int()
     return Windows(stream, torch.arange(total, dtype=torch.int32) // 10 if packed else None, LENGTH, 1.0)
 
 
@@ -119,14 +119,14 @@ STRETCHING = [
 def test_stretched_rows_stay_causal(position: str, options: dict[str, str]) -> None:
     """The factor is the evaluation's, not the row's: a first token does not know how long its row will be."""
     model = tiny(causal=True, position=position, options={"position": options}, sizes={"heads": 2})
-    before = model(symbols(1, LENGTH))
+    before = model(token_ids(1, LENGTH))
     with scaled_positions(model, 2) as how:
         assert how == "positions 2 times closer"
         causality(model, 2 * LENGTH)
         cached_decoding(model, 2 * LENGTH)
-        longer = model(symbols(1, LENGTH))
+        longer = model(token_ids(1, LENGTH))
     assert (longer - before).abs().max() > 1e-6
-    assert_close(model(symbols(1, LENGTH)), before, rtol=0, atol=0)
+    assert_close(model(token_ids(1, LENGTH)), before, rtol=0, atol=0)
     found = curve(model, 2)
     assert found.lengths[1].how == "positions 2 times closer"
     assert found.lengths[0].how == "as in training"
@@ -139,14 +139,14 @@ def test_learned_is_interpolated_to_longer_causal_rows(factor: int) -> None:
     size = factor * LENGTH
     wanted = F.interpolate(model.position.table.T[None], size=size, mode="linear", align_corners=False)[0].T
     with scaled_positions(model, factor):
-        steps = model.steps(symbols(1, size))
+        steps = model.steps(token_ids(1, size))
         assert_close(steps["placed"] - steps["embedded"], wanted[None])
         with pytest.raises(ValueError, match=f"the sequence has {size + 1}"):
-            model(symbols(1, size + 1))
+            model(token_ids(1, size + 1))
 
 
 def test_what_cannot_be_longer_is_refused() -> None:
-    lines = Lines(symbols(1, 60)[0].int(), torch.full((10,), 6), LENGTH - 1, 1.0)
+    lines = Lines(token_ids(1, 60)[0].int(), torch.full((10,), 6), LENGTH - 1, 1.0)
     model = tiny(causal=True, position="alibi")
     assert curve(model, 2, split=lines).refused() == {"test@2x": "this data has no longer sequences"}
     few = curve(model, 2, 8, split=text(6 * 3 + 1))

@@ -15,7 +15,7 @@ from blockyard.generate.beam_search import beam_search, beam_search_batch
 from blockyard.generate.stepper import Stats
 from tests.components.test_model_shapes import crossing_blocks, two_rows
 from tests.generate.test_decoding import MADE, greedy
-from tests.helpers import LENGTH, choices, has, symbols, tiny, traits
+from tests.helpers import LENGTH, choices, has, tiny, token_ids, traits
 
 
 def searched(model: nn.Module, prompts: list[list[int]], **more: Any) -> tuple[list[list[int]], Stats]:
@@ -37,9 +37,9 @@ def best_of_all(model: nn.Module, prompt: list[int], length: int, end: int | Non
             if end not in row and not (size < length and end is None):
                 rows.append((closed, list(row)))
         if rows:
-            symbols = torch.tensor([[*prompt, *closed] for closed, _ in rows])
-            logs = torch.log_softmax(model(symbols, **more), -1)[:, len(prompt) - 1 : -1]
-            totals = logs.gather(2, symbols[:, len(prompt) :, None]).sum((1, 2)).tolist()
+            sequences = torch.tensor([[*prompt, *closed] for closed, _ in rows])
+            logs = torch.log_softmax(model(sequences, **more), -1)[:, len(prompt) - 1 : -1]
+            totals = logs.gather(2, sequences[:, len(prompt) :, None]).sum((1, 2)).tolist()
             found += [(t / len(closed) ** alpha, row) for t, (closed, row) in zip(totals, rows, strict=True)]
     return max(found)
 
@@ -108,7 +108,7 @@ def test_beams_reorder_every_cache(mixer: str) -> None:
 def test_beams_from_sources(block: str) -> None:
     """Each hypothesis looks at the source of its own prompt, however many others there are."""
     model = two_rows(block=block, position="rope")
-    source, lengths = symbols(3, 7, 5), torch.tensor([7, 3, 5])
+    source, lengths = token_ids(3, 7, 5), torch.tensor([7, 3, 5])
     alone = [model.encode(source[row : row + 1, : lengths[row]]) for row in range(3)]
     # In the second case one prompt's rows end when those of the others double: as many rows, of other sources.
     for prompts, width, tokens in (([[1], [1, 2, 3], [1]], 3, 4), ([[1], [1, 2], [1, 3]], 2, 2)):

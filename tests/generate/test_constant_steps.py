@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from blockyard.ops.flops import counter
 from blockyard.token_mixer.linear_recurrence import LinearRecurrence
-from tests.helpers import choices, has, node, symbols, tiny, traits
+from tests.helpers import choices, has, node, tiny, token_ids, traits
 
 EARLY, LATE, GROWN = 20, 60, 90  # tokens before the step; windows and rows of neighbours are full by the first
 SAID = "a decoding step takes constant time and memory"
@@ -35,7 +35,7 @@ class Numbers(TorchDispatchMode):
 @torch.no_grad()
 def steps(model: torch.nn.Module) -> list[tuple[int, int, int]]:
     """FLOPs, numbers given out and bytes kept, of the step after each of three lengths."""
-    rows, found, past = symbols(1, GROWN + 1), [], 0
+    rows, found, past = token_ids(1, GROWN + 1), [], 0
     cache = model.init_cache(1)
     for t in (EARLY, LATE, GROWN):
         model(rows[:, past:t], cache=cache)

@@ -18,7 +18,7 @@ from blockyard.model._prefix import Prefix
 from blockyard.ops.cache import KVCache
 from blockyard.token_mixer.none import EmptyCache
 from tests.components.test_model_shapes import crossing_blocks, two_rows
-from tests.helpers import LENGTH, choices, combinations, cycle_model, has, node, symbols, tiny, traits
+from tests.helpers import LENGTH, choices, combinations, cycle_model, has, node, tiny, token_ids, traits
 
 MADE = 2 * LENGTH + 2  # so many that bounded rows are cut, twice
 
@@ -158,7 +158,7 @@ def test_top_p_is_that_of_transformers(top_p: float, top_k: int | None, temperat
 def test_rows_written_from_sources(block: str) -> None:
     """Each from its own source, padded or not; cached or not."""
     model = two_rows(block=block, position="rope")
-    source, lengths = symbols(3, 7, 5), torch.tensor([7, 3, 5])
+    source, lengths = token_ids(3, 7, 5), torch.tensor([7, 3, 5])
     memory = model.encode(source, lengths)
     prompts = [[1], [1, 2, 3], [1]]
     cached, _ = greedy(model, prompts, cache=True, memory=memory)

@@ -18,7 +18,7 @@ from blockyard.ops.flex import flex
 from blockyard.ops.reference import chunked, eager, weights
 from blockyard.ops.visibility import Visibility
 from tests.components.properties.checks import cached_decoding
-from tests.helpers import symbols, tiny
+from tests.helpers import tiny, token_ids
 from tests.ops.test_attend import FACTS, PREFIX, N, facts, qkv, scheme
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without")
@@ -145,7 +145,7 @@ def test_reorder(window: int | None) -> None:
     options = {} if window is None else {"token_mixer": {"window": window}}
     mixer = "attention" if window is None else "windowed_attention"
     model = tiny(causal=True, token_mixer=mixer, position="rope", options=options, prefix=Prefix(registers=2))
-    rows, order = symbols(3, 9), torch.tensor([2, 0, 2, 1])
+    rows, order = token_ids(3, 9), torch.tensor([2, 0, 2, 1])
     cache = model.init_cache(3)
     with torch.no_grad():
         model(rows[:, :5], cache=cache)
@@ -180,7 +180,7 @@ def test_a_windowed_cache_does_not_grow() -> None:
     cache, sizes = model.init_cache(1), []
     with torch.no_grad():
         for t in range(40):
-            model(symbols(1, 40)[:, t : t + 1], cache=cache)
+            model(token_ids(1, 40)[:, t : t + 1], cache=cache)
             sizes.append(cache.bytes)
     each = 2 * 2 * 16 * 8  # layers, keys and values, channels, bytes of a double
     assert sizes[:2] == [each, 2 * each]

@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 from blockyard.contracts import Context, Position
 from blockyard.ops import kernel
 from blockyard.weight_init import Init
-from tests.helpers import choices, context, factory, node, symbols, tiny
+from tests.helpers import choices, context, factory, node, tiny, token_ids
 
 FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu"
 
@@ -29,11 +29,11 @@ def operators(model: nn.Module, *args: object, **kwargs: object) -> set[str]:
 @pytest.mark.parametrize("position", [p for p in choices("position") if "bias" not in node("position", p)[0].acts_on])
 def test_flash_without_a_mask(position: str, causal: bool, options: dict[str, object]) -> None:
     model = tiny(causal=causal, position=position, options={"token_mixer": options})
-    ran = operators(model, symbols(2, 6))
+    ran = operators(model, token_ids(2, 6))
     assert FLASH in ran
     assert "aten::_scaled_dot_product_attention_math" not in ran
-    assert [entry["kernel"] for entry in model.kernels(symbols(2, 6))] == ["flash", "flash"]
-    assert {entry["reason"] for entry in model.kernels(symbols(2, 6))} == {""}
+    assert [entry["kernel"] for entry in model.kernels(token_ids(2, 6))] == ["flash", "flash"]
+    assert {entry["reason"] for entry in model.kernels(token_ids(2, 6))} == {""}
 
 
 def test_a_cache_needs_no_mask_for_one_token(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,11 +46,11 @@ def test_a_cache_needs_no_mask_for_one_token(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
     cache = model.init_cache(2)
-    model(symbols(2, 3), cache=cache)
+    model(token_ids(2, 3), cache=cache)
     assert masks == [(True, True)] * 2
-    model(symbols(2, 1), cache=cache)
+    model(token_ids(2, 1), cache=cache)
     assert masks[2:] == [(True, False)] * 2
-    model(symbols(2, 2), cache=cache)
+    model(token_ids(2, 2), cache=cache)
     assert masks[4:] == [(False, False)] * 2
 
 
@@ -66,10 +66,10 @@ PLAIN = [
 def test_flash_for_more_than_attention(mixer: str, options: dict[str, object], causal: bool) -> None:
     """Strictly causal rows, trained keys, values of another width: still without a mask."""
     model = tiny(causal=causal, token_mixer=mixer, options={"token_mixer": options})
-    ran = operators(model, symbols(2, 6))
+    ran = operators(model, token_ids(2, 6))
     assert FLASH in ran
     assert "aten::_scaled_dot_product_attention_math" not in ran
-    assert model.kernels(symbols(2, 6))[0] | {"layer": ""} == {"layer": "", "kernel": "flash", "reason": ""}
+    assert model.kernels(token_ids(2, 6))[0] | {"layer": ""} == {"layer": "", "kernel": "flash", "reason": ""}
 
 
 @pytest.mark.parametrize("mixer", ["windowed_attention", "strict_attention", "memory_attention", "attention"])
@@ -82,9 +82,9 @@ def test_one_token_after_a_cache_needs_no_mask(mixer: str, monkeypatch: pytest.M
         return whole(*args, **kwargs)
 
     cache = model.init_cache(2)
-    model(symbols(2, 5), cache=cache)
+    model(token_ids(2, 5), cache=cache)
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
-    model(symbols(2, 1), cache=cache)
+    model(token_ids(2, 1), cache=cache)
     keys = {"windowed_attention": (3, 3), "strict_attention": (5, 6), "memory_attention": (22, 22)}
     assert masks == [(True, count) for count in keys.get(mixer, (6, 6))]
 
@@ -106,7 +106,7 @@ def test_each_mixer_is_expected_to_do_what_it_does(mixer: str, position: str, ca
 def test_reasons_are_given() -> None:
     model = tiny(causal=True, position="alibi")
     lengths, segment = torch.tensor([6, 3]), torch.tensor([[0, 0, 0, 1, 1, 1]] * 2)
-    (first, second) = model.kernels(symbols(2, 6), lengths, segment)
+    (first, second) = model.kernels(token_ids(2, 6), lengths, segment)
     assert first["layer"] == "blocks.0.token_mixer"
     assert second["layer"] == "blocks.1.token_mixer"
     for word in ("position bias", "padded", "segments", "CUDA only"):
@@ -119,7 +119,7 @@ def test_dropout_costs_the_flash_kernel_on_a_cpu() -> None:
     record = model.train().kernels()[0]
     assert record["kernel"] == "math"
     assert "dropout" in record["reason"]
-    assert "aten::_scaled_dot_product_attention_math" in operators(model, symbols(2, 6))
+    assert "aten::_scaled_dot_product_attention_math" in operators(model, token_ids(2, 6))
 
 
 def deaf() -> list[str]:
@@ -150,7 +150,7 @@ def test_what_is_expected_is_what_happens(position: str, variable: bool, dropout
     model = tiny(position=position, sizes=sizes, options={"token_mixer": {"dropout": dropout}}).train()
     (record, _) = model.kernels()
     lengths = torch.tensor([6, 4]) if variable else None
-    assert model.kernels(symbols(2, 6), lengths)[0] == record
+    assert model.kernels(token_ids(2, 6), lengths)[0] == record
     ctx = context(**sizes)
     said = kernel.expected(ctx, model.position, "cpu", torch.float32, dropout)
     assert said == (record["kernel"], record["reason"])
@@ -177,7 +177,7 @@ def test_a_learned_bias_gets_its_gradient_and_says_what_it_costs() -> None:
     (record, _) = model.kernels()
     assert record["kernel"] == "math"
     assert (record["kernel"], record["reason"]) == kernel.expected(context(), model.position, "cpu", torch.float32)
-    model(symbols(2, 6)).sum().backward()
+    model(token_ids(2, 6)).sum().backward()
     assert model.position.table.grad.abs().min() > 0
     with torch.no_grad():
         assert model.kernels()[0]["kernel"] == "flash"

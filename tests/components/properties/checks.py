@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from tests.helpers import symbols
+from tests.helpers import token_ids
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 
@@ -18,7 +18,7 @@ def differs(a: Tensor, b: Tensor) -> None:
 
 def mixes(model: nn.Module, length: int) -> bool:
     """Whether the last token reads an earlier one, which causal models do too."""
-    inputs = symbols(2, length)
+    inputs = token_ids(2, length)
     changed = inputs.clone()
     changed[:, : length - 1] = (changed[:, : length - 1] + 1) % 11
     return bool((model(inputs) - model(changed))[:, -1].abs().max() > 0)
@@ -27,7 +27,7 @@ def mixes(model: nn.Module, length: int) -> bool:
 @torch.no_grad()
 def causality(model: nn.Module, length: int) -> None:
     """Changing tokens from t on does not change outputs before t, and changes the output at t."""
-    inputs = symbols(2, length)
+    inputs = token_ids(2, length)
     before = model(inputs)
     for t in range(length):
         changed = inputs.clone()
@@ -40,7 +40,7 @@ def causality(model: nn.Module, length: int) -> None:
 @torch.no_grad()
 def padding(model: nn.Module, length: int) -> None:
     """A padded sequence equals the sequence alone, whatever the padding contains; no output is NaN."""
-    inputs = symbols(4, length)
+    inputs = token_ids(4, length)
     lengths = torch.tensor([length, length - 2, 1, 0])
     padded = model(inputs, lengths=lengths)
     assert torch.isfinite(padded).all()
@@ -58,7 +58,7 @@ def padding(model: nn.Module, length: int) -> None:
 @torch.no_grad()
 def padding_of_pooled_outputs(model: nn.Module, length: int) -> None:
     """The one prediction of a padded sequence equals that of the sequence alone; its first and last token matter."""
-    inputs = symbols(4, length)
+    inputs = token_ids(4, length)
     lengths = torch.tensor([length, length - 2, 1, 0])
     padded = model(inputs, lengths=lengths)
     assert torch.isfinite(padded).all()
@@ -77,7 +77,7 @@ def padding_of_pooled_outputs(model: nn.Module, length: int) -> None:
 @torch.no_grad()
 def packing(model: nn.Module, length: int) -> None:
     """Packed documents equal each document alone; padding after them changes nothing."""
-    inputs = symbols(2, length)
+    inputs = token_ids(2, length)
     segment = torch.zeros(2, length, dtype=torch.long)
     segment[0, 2:] = 1
     segment[1, 1:], segment[1, 4:] = 1, 2
@@ -100,7 +100,7 @@ def packing(model: nn.Module, length: int) -> None:
 @torch.no_grad()
 def cached_decoding(model: nn.Module, length: int) -> None:
     """Decoding from a cache, in chunks of one or more tokens, equals the full forward pass."""
-    inputs = symbols(2, length)
+    inputs = token_ids(2, length)
     full = model(inputs)
     for sizes in ([1] * length, [3, 1, length - 4], [length - 2, 2], [length]):
         cache, parts, start = model.init_cache(2), [], 0
@@ -114,7 +114,7 @@ def cached_decoding(model: nn.Module, length: int) -> None:
 @torch.no_grad()
 def permutation(model: nn.Module, length: int) -> None:
     """Without positions, permuting tokens permutes outputs."""
-    inputs = symbols(2, length)
+    inputs = token_ids(2, length)
     order = torch.randperm(length, generator=torch.Generator().manual_seed(3))
     before = model(inputs)
     assert_close(model(inputs[:, order]), before[:, order], **EXACT)
@@ -124,7 +124,7 @@ def permutation(model: nn.Module, length: int) -> None:
 @torch.no_grad()
 def relative(model: nn.Module, length: int) -> None:
     """Translating all coordinates by one vector changes nothing."""
-    inputs = symbols(2, length)
+    inputs = token_ids(2, length)
     before = model(inputs)
     model.embedder.shift = 5.0
     moved = model(inputs)
@@ -152,7 +152,7 @@ def fused_equals_unfused(fused: nn.Module, unfused: nn.Module, length: int) -> N
     """Equal outputs, gradients and checkpoints."""
     unfused.load_state_dict(fused.state_dict())
     fused.load_state_dict(unfused.state_dict())
-    inputs = symbols(2, length)
+    inputs = token_ids(2, length)
     outputs = [model(inputs) for model in (fused, unfused)]
     assert_close(outputs[0], outputs[1], **EXACT)
     for output in outputs:

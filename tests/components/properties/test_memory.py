@@ -12,7 +12,7 @@ from blockyard.model._prefix import Prefix
 from blockyard.ops.cache import KVCache
 from blockyard.ops.rotate import rotate
 from tests.components.properties.checks import differs
-from tests.helpers import choices, combinations, context, factory, stir, symbols, tiny, traits
+from tests.helpers import choices, combinations, context, factory, stir, tiny, token_ids, traits
 
 
 def sequence(n: int, position: nn.Module | None = None) -> Seq:
@@ -64,7 +64,7 @@ def test_prefix_tokens_are_mixed(mixer: str) -> None:
     """The class token sees every token, and every token sees it and the registers."""
     prefix = Prefix(class_token=True, registers=1)
     model = tiny(token_mixer=mixer, head="class_token", prefix=prefix)
-    inputs = symbols(64, 6)
+    inputs = token_ids(64, 6)
     before = model(inputs)
     for t in range(6):
         changed = inputs.clone()
@@ -89,10 +89,10 @@ def test_lengths(mixer: str, position: str, axes: int) -> None:
     model = tiny(token_mixer=mixer, position=position, axes=axes)
     if traits(mixer).any_length:
         for n in (1, 3, 5, 9):
-            assert model(symbols(2, n)).shape == (2, n, 11)
+            assert model(token_ids(2, n)).shape == (2, n, 11)
     else:
         with pytest.raises(ValueError, match="built for 6 tokens and got 5"):
-            model(symbols(2, 5))
+            model(token_ids(2, 5))
 
 
 @pytest.mark.parametrize("axes", [1, 2])

@@ -19,7 +19,7 @@ from blockyard.model._prefix import Prefix
 from blockyard.token_mixer.attention import Attention
 from blockyard.weight_init import Init, initialise
 from tests.components.properties.checks import fused_equals_unfused, tokens_alone
-from tests.helpers import blocks, choices, context, factory, legal, node, stir, symbols, tiny
+from tests.helpers import blocks, choices, context, factory, legal, node, stir, tiny, token_ids
 
 
 @pytest.mark.parametrize("name", choices("channel_mixer"))
@@ -126,7 +126,7 @@ class Lookback(Attention):
 @pytest.mark.parametrize("block", blocks())
 def test_traits_follow_the_options(block: str) -> None:
     backwards = partial(Lookback, backwards=True)
-    assert tiny(block=block, causal=True, replace={"token_mixer": backwards})(symbols(2, 6)).shape == (2, 6, 11)
+    assert tiny(block=block, causal=True, replace={"token_mixer": backwards})(token_ids(2, 6)).shape == (2, 6, 11)
     with pytest.raises(ValueError, match="Lookback is causal only"):
         tiny(block=block, replace={"token_mixer": backwards})
     tiny(block=block, replace={"token_mixer": Lookback})
@@ -187,7 +187,7 @@ def test_what_is_added_to_the_stream_starts_at_its_scale() -> None:
     other = initialise(tiny(position="learned", sizes=sizes, options={"position": {"std": 0.3}}), 0)
     assert other.position.table.std().item() == pytest.approx(0.3, rel=0.05)
     assert tiny(position="sinusoidal", sizes=sizes).position.scale == 0.05
-    steps = tiny(position="sinusoidal", sizes=sizes).steps(symbols(1, 64))
+    steps = tiny(position="sinusoidal", sizes=sizes).steps(token_ids(1, 64))
     waves = steps["placed"] - steps["embedded"]
     assert waves.square().mean().sqrt().item() == pytest.approx(0.05 / 2**0.5, rel=1e-6)
 
@@ -197,7 +197,7 @@ def test_tied_weights_are_initialised_once() -> None:
     assert tied.head.proj.weight is tied.embedder.table
     tables = [initialise(model, 0).embedder.table for model in (loose, tied)]
     assert torch.equal(*tables)
-    assert tied(symbols(1, 6)).shape == (1, 6, 11)
+    assert tied(token_ids(1, 6)).shape == (1, 6, 11)
 
 
 class Undeclared(ChannelMixer):

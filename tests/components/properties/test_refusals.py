@@ -9,7 +9,7 @@ from blockyard.contracts import Embedder, Memory, Seq
 from blockyard.head.mean_pool import MeanPool
 from blockyard.model._prefix import Prefix
 from blockyard.token_mixer.attention import Attention
-from tests.helpers import GRIDS, choices, context, factory, has, node, stir, symbols, tiny, traits
+from tests.helpers import GRIDS, choices, context, factory, has, node, stir, tiny, token_ids, traits
 
 
 def build(mixer: str, **settings: object) -> torch.nn.Module:
@@ -139,7 +139,7 @@ def test_invalid_prefixes_are_refused() -> None:
         tiny(head="class_token")
     packed = torch.tensor([[0, 0, 0, 1, 1, 1]])
     with pytest.raises(ValueError, match="would carry one document into another"):
-        tiny(prefix=Prefix(registers=1))(symbols(1, 6), segment=packed)
+        tiny(prefix=Prefix(registers=1))(token_ids(1, 6), segment=packed)
 
 
 @pytest.mark.parametrize("head", [h for h in choices("head") if node("head", h)[0].gives == "sequence"])
@@ -162,9 +162,9 @@ def test_invalid_ties_are_refused() -> None:
 def test_a_cache_needs_sequences_of_one_length() -> None:
     model = tiny(causal=True)
     with pytest.raises(ValueError, match="sequences of one length"):
-        model(symbols(2, 3), lengths=torch.tensor([3, 2]), cache=model.init_cache(2))
+        model(token_ids(2, 3), lengths=torch.tensor([3, 2]), cache=model.init_cache(2))
     with pytest.raises(ValueError, match="the cache takes keys of shape"):
-        model(symbols(3, 3), cache=model.init_cache(2))
+        model(token_ids(3, 3), cache=model.init_cache(2))
 
 
 def test_an_even_neighbourhood_is_refused() -> None:

@@ -19,7 +19,7 @@ from blockyard.position.scalar import Scalar
 from blockyard.position.sinusoidal import Sinusoidal
 from tests.components.properties.checks import cached_decoding, causality, packing, padding
 from tests.components.reference.inputs import lattice, line
-from tests.helpers import LENGTH, choices, context, node, symbols, tiny
+from tests.helpers import LENGTH, choices, context, node, tiny, token_ids
 
 ABSOLUTE = [name for name in choices("position") if "combine" in node("position", name)[1]]
 
@@ -147,7 +147,7 @@ def test_sines_alone_and_learned_tables_do_not_rotate() -> None:
 @pytest.mark.parametrize("name", ABSOLUTE)
 def test_concatenated_encodings_follow_the_token_channels(name: str, axes: int) -> None:
     model = tiny(position=name, axes=axes, options={"position": {"combine": "concat"}})
-    steps, width = model.steps(symbols(2, LENGTH)), model.position.width
+    steps, width = model.steps(token_ids(2, LENGTH)), model.position.width
     assert 0 < width < 16
     assert steps["embedded"].shape == (2, LENGTH, 16 - width)
     assert model.embedder.table.shape == (11, 16 - width)

@@ -24,7 +24,7 @@ from blockyard.weight_init import initialise
 from tests.components.properties.checks import cached_decoding, relative
 from tests.components.reference.attention_inputs import CAUSAL, D, N, scores_and_values, tokens
 from tests.components.reference.inputs import sequence, stirred
-from tests.helpers import context, symbols, tiny
+from tests.helpers import context, tiny, token_ids
 
 
 def paired(ours: Attention, **options: object) -> nn.MultiheadAttention:
@@ -131,7 +131,7 @@ def test_an_output_width_changes_counts_and_initial_weights() -> None:
     assert mixer.proj_out.weight.std().item() == pytest.approx(0.02 / math.sqrt(2 * 8), rel=0.1)
     fused = {"options": {"token_mixer": {"output_dim": 5}, "block": {"fused": True}}}
     apart = {"options": {"token_mixer": {"output_dim": 5}, "block": {"fused": False}}}
-    rows = symbols(2, 6)
+    rows = token_ids(2, 6)
     assert_close(tiny(block="parallel", **fused)(rows), tiny(block="parallel", **apart)(rows))
 
 

@@ -22,7 +22,7 @@ from blockyard.position.t5_bias import T5Bias
 from blockyard.weight_init import initialise
 from tests.components.properties.checks import cached_decoding, relative
 from tests.components.reference.inputs import lattice, line
-from tests.helpers import GRIDS, choices, context, factory, node, symbols, tiny
+from tests.helpers import GRIDS, choices, context, factory, node, tiny, token_ids
 from tests.ops.test_attend import qkv
 
 BIASES = [name for name in choices("position") if "bias" in node("position", name)[0].acts_on]
@@ -118,11 +118,11 @@ def test_full_table(axes: int) -> None:
 def test_full_table_on_larger_grids_takes_the_nearest_position() -> None:
     """A model built for 6 positions reads each entry for two of 12; causal models refuse."""
     model = tiny(position="bias_table")
-    seq = model.steps(symbols(1, 12))["seq"]
+    seq = model.steps(token_ids(1, 12))["seq"]
     got = bias_table(seq, seq, 4)[0]
     assert_close(got, model.position.table.repeat_interleave(2, 1).repeat_interleave(2, 2))
     with pytest.raises(ValueError, match="BiasTable supports 6 positions and the sequence has 12"):
-        tiny(causal=True, position="bias_table")(symbols(1, 12))
+        tiny(causal=True, position="bias_table")(token_ids(1, 12))
 
 
 def test_offsets_on_a_grid() -> None:

@@ -13,7 +13,7 @@ from blockyard.contracts import DataSpec, Parts, TokenSpec
 from blockyard.model.encoder_decoder import EncoderDecoder
 from blockyard.weight_init import initialise
 from tests.components.reference.inputs import preset
-from tests.helpers import TinyEmbedder, factory, stir, symbols
+from tests.helpers import TinyEmbedder, factory, stir, token_ids
 
 
 def pair(norm_first: bool) -> tuple[nn.Module, nn.Transformer]:
@@ -69,7 +69,7 @@ def copy_layer(layer: nn.Module, block: nn.Module) -> None:
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_transformer(norm_first: bool) -> None:
     ours, theirs = pair(norm_first)
-    inputs, source = symbols(2, 6), symbols(2, 7, 1)
+    inputs, source = token_ids(2, 6), token_ids(2, 7, 1)
     lengths = torch.tensor([4, 7])
     steps = ours.steps(inputs, source=source, source_lengths=lengths)
     hidden = torch.arange(7) >= lengths[:, None]
@@ -117,7 +117,7 @@ def test_the_preset_from_token_ids() -> None:
         stack.norm = None  # each layer ends in one
         for layer, block in zip(stack.layers, mine.blocks, strict=True):
             copy_layer(layer, block)
-    inputs, source, lengths = symbols(2, 6), symbols(2, 7, 1), torch.tensor([4, 7])
+    inputs, source, lengths = token_ids(2, 6), token_ids(2, 7, 1), torch.tensor([4, 7])
     expected = original(ours, theirs, inputs, source, lengths)
     assert_close(ours(inputs, source=source, source_lengths=lengths), expected)
     assert {name.partition(".")[0] for name, _ in ours.named_parameters()} == {"embedder", "blocks", "encoder"}

@@ -16,7 +16,7 @@ from blockyard.token_mixer import _linear_sums
 from blockyard.token_mixer.linear_attention import LinearAttention
 from tests.components.properties.checks import cached_decoding, causality, packing, padding, relative
 from tests.components.reference.inputs import sequence, stirred
-from tests.helpers import context, factory, symbols, tiny
+from tests.helpers import context, factory, tiny, token_ids
 
 D, HEADS, K = 16, 4, 4
 FEATURES = ("elu", "relu", "polynomial")
@@ -154,6 +154,6 @@ def test_planted_leak_between_documents_is_caught(monkeypatch: pytest.MonkeyPatc
         "blockyard.token_mixer.linear_attention.chunked_sums",
         lambda parts, base, segment, chunk: plain(parts, base, None, chunk),
     )
-    assert model(symbols(2, 6)).isfinite().all()
+    assert model(token_ids(2, 6)).isfinite().all()
     with pytest.raises(AssertionError):
         packing(model, 6)

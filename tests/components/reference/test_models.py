@@ -17,7 +17,7 @@ from blockyard.model.encoder import Encoder
 from blockyard.tokenizer.patch import Patch
 from blockyard.weight_init import initialise
 from tests.components.reference.inputs import sequence
-from tests.helpers import factory, stir, symbols, tiny
+from tests.helpers import factory, stir, tiny, token_ids
 
 
 def gpt2() -> tuple[nn.Module, GPT2LMHeadModel]:
@@ -57,14 +57,14 @@ def gpt2() -> tuple[nn.Module, GPT2LMHeadModel]:
 
 def test_gpt2() -> None:
     ours, theirs = gpt2()
-    inputs = symbols(3, 6)
+    inputs = token_ids(3, 6)
     assert_close(ours(inputs), theirs(inputs).logits, rtol=1e-6, atol=1e-6)
 
 
 def test_gpt2_generates_the_same() -> None:
     """Greedy decoding from a cache equals transformers' `generate`."""
     ours, theirs = gpt2()
-    prompt = symbols(1, 3)
+    prompt = token_ids(1, 3)
     cache, generated = ours.init_cache(1), prompt
     new = prompt
     for _ in range(3):

@@ -19,7 +19,7 @@ from blockyard.position.learned import Learned
 from blockyard.position.rope import Rope
 from blockyard.position.sinusoidal import Sinusoidal
 from tests.components.reference.inputs import lattice, line, sequence
-from tests.helpers import context, symbols, tiny
+from tests.helpers import context, tiny, token_ids
 
 
 def test_rope_on_a_line() -> None:
@@ -127,7 +127,7 @@ def test_learned_interpolates_to_larger_grids() -> None:
     """A model built for 2 x 3 and applied to 4 x 6 resizes its table as timm does, with linear weights."""
     model = tiny(axes=2, position="learned")
     model.embedder.grid = (4, 6)
-    inputs = symbols(1, 24)
+    inputs = token_ids(1, 24)
     steps = model.steps(inputs)
     added = steps["placed"] - steps["embedded"]
     expected = resample_abs_pos_embed(
@@ -143,7 +143,7 @@ def test_learned_interpolates_to_larger_grids() -> None:
 
 def test_learned_interpolates_to_longer_sequences() -> None:
     model = tiny(position="learned")
-    steps = model.steps(symbols(1, 12))
+    steps = model.steps(token_ids(1, 12))
     table = model.position.table.T[None]
     expected = F.interpolate(table, size=12, mode="linear", align_corners=False)[0].T
     assert_close(steps["placed"] - steps["embedded"], expected[None])
@@ -155,11 +155,11 @@ def test_learned_refuses_sequences_it_cannot_interpolate(how: str) -> None:
     lengths = torch.tensor([8]) if how == "padded" else None
     segment = torch.zeros(1, 8, dtype=torch.long) if how == "packed" else None
     with pytest.raises(ValueError, match="supports 6 positions and the sequence has 8"):
-        model(symbols(1, 8), lengths, segment)
+        model(token_ids(1, 8), lengths, segment)
     cache = tiny(causal=True, position="learned").init_cache(1)
     cache.length = 6
     with pytest.raises(ValueError, match="the sequence has 7"):
-        tiny(causal=True, position="learned")(symbols(1, 1), cache=cache)
+        tiny(causal=True, position="learned")(token_ids(1, 1), cache=cache)
 
 
 def test_planted_frequency_is_caught() -> None:

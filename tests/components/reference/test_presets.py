@@ -37,7 +37,7 @@ SINGLE = {"rtol": 1e-4, "atol": 1e-5}  # transformers computes norms and angles 
 NO_END = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
 
 
-def symbols(model: nn.Module) -> Tensor:
+def token_ids(model: nn.Module) -> Tensor:
     """Token ids (3, 6)."""
     return torch.randint(model.ctx.tokens.vocabulary, (3, 6), generator=torch.Generator().manual_seed(0))
 
@@ -88,7 +88,7 @@ def test_gpt2() -> None:
     # GPT-2 stores the matrices of its blocks transposed.
     copied = {k: v.T if k.startswith("blocks") and v.ndim == 2 else v for k, v in copied.items()}
     model.load_state_dict(copied | {"position.table": theirs.transformer.wpe.weight})
-    inputs = symbols(model)
+    inputs = token_ids(model)
     expected = theirs(inputs).logits
     assert_close(model(inputs), expected)
     differ(model, partial(model, inputs), expected)
@@ -127,7 +127,7 @@ def test_llama(kv_heads: int) -> None:
     concatenate(copied, "token_mixer.proj_in", ("token_mixer.q", "token_mixer.k", "token_mixer.v"))
     concatenate(copied, "channel_mixer.proj_in", ("channel_mixer.gate", "channel_mixer.up"))
     model.load_state_dict(copied)
-    inputs = symbols(model)
+    inputs = token_ids(model)
     expected = theirs(inputs).logits
     assert_close(model(inputs), expected, **SINGLE)
     differ(model, partial(model, inputs), expected)
@@ -155,7 +155,7 @@ def test_palm_is_coheres_block() -> None:
     concatenate(copied, "token_mixer.proj_in", ("token_mixer.q", "token_mixer.k", "token_mixer.v"))
     concatenate(copied, "channel_mixer.proj_in", ("channel_mixer.gate", "channel_mixer.up"))
     model.load_state_dict(copied)
-    inputs = symbols(model)
+    inputs = token_ids(model)
     expected = theirs(inputs).logits
     assert_close(model(inputs), expected, **SINGLE)
     differ(model, partial(model, inputs), expected)
@@ -200,7 +200,7 @@ def test_bert() -> None:
 
 def masked_like(model: nn.Module, theirs: nn.Module) -> None:
     """Compares hidden states and log-likelihoods; every weight affects one of them."""
-    inputs = symbols(model)
+    inputs = token_ids(model)
     outputs = theirs(inputs, output_hidden_states=True)
     assert_close(model.steps(inputs)["normed"], outputs.hidden_states[-1])
     expected = outputs.logits.log_softmax(-1)
