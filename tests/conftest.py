@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.tiny import SHARED
+from tests.paths import SHARED
 
 # Tiny models on two cores: one thread each is faster, and figures repeat.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 
-from blockyard.config.check import check
-from blockyard.config.compose import compose
 from blockyard.engine.callbacks.loop import LoopCallback
 from blockyard.engine.run import train
 from blockyard.runs.checkpoint import read
@@ -18,48 +16,33 @@ from blockyard.runs.folder import RunFolder
 from blockyard.runs.metrics import read_metrics
 from blockyard.runs.start import create_run
 from tests.fork import forked
-
-TINY = (
-    "logger=none",
-    "callbacks=quiet",
-    "trainer=cpu",
-    "trainer.precision=32",
-    "model.dim=16",
-    "model.depth=1",
-    "model.heads=2",
-    "data.batch_size=64",  # 20 updates an epoch
-    "trainer.max_steps=30",
-    "trainer.eval_every=8",
-    "trainer.log_every=4",
-    "trainer.limit_val=1",
-    "trainer.limit_test=1",
-    "token_mixer.dropout=0.1",  # so that a random stream matters
-    "data.shift=1",
-)
+from tests.tiny import TEXT, TINY, Configured, configured
 
 
-def config(outputs: Path, *overrides: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A complete, checked config and its choices."""
-    given = {word.partition("=")[0] for word in overrides}
-    words = [word for word in TINY if word != "data.shift=1" or "data" not in given]
-    composed = compose([*words, f"outputs={outputs}", *overrides])
-    problems = check(composed)
-    assert not problems, [str(problem) for problem in problems]
-    return composed.config, composed.choices
+def config(outputs: Path, *overrides: str, base: tuple[str, ...] = TINY) -> Configured:
+    """A complete, checked config and its choices; `overrides` win over `base`."""
+    set_here = {override.partition("=")[0] for override in overrides}
+    base = tuple(override for override in base if override != "data.shift=1" or "data" not in set_here)
+    return configured(*base, f"outputs={outputs}", *overrides)
 
 
-def folder(outputs: Path, *overrides: str) -> RunFolder:
-    """The run's folder, made or taken up again."""
-    plain, choices = config(outputs, *overrides)
+def folder(outputs: Path, *overrides: str, base: tuple[str, ...] = TINY) -> RunFolder:
+    """The run's folder, new or opened again."""
+    plain, choices = config(outputs, *overrides, base=base)
     return create_run(plain, command=["test"], choices=choices)
 
 
-def run(outputs: Path, *overrides: str, code: int = 0) -> RunFolder:
+def run(outputs: Path, *overrides: str, base: tuple[str, ...] = TINY, code: int = 0) -> RunFolder:
     """Train in this process and expect the exit code."""
-    with folder(outputs, *overrides) as made:
+    with folder(outputs, *overrides, base=base) as made:
         found = train(made, resume=made.resumes)
         assert found == code, made.status
     return made
+
+
+def text_run(outputs: Path, *overrides: str) -> RunFolder:
+    """A finished run of a tiny decoder of text."""
+    return run(outputs, *overrides, base=TEXT)
 
 
 def killed_at(step: int, outputs: Path, *overrides: str, signum: int = signal.SIGKILL) -> int:

@@ -19,11 +19,19 @@ from blockyard.config.schema import RESERVED
 from blockyard.contracts import Context, DataSpec, Embedder, Parts, Seq, TokenSpec, Traits
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.weight_init import Init, initialise
-from tests.tiny import CONF
+from tests.paths import CONF
 
 VOCABULARY = 11
 LENGTH = 6
-SMALL = {"window": 3}  # options whose default would have no effect on so few tokens
+SMALL_OPTIONS = {"window": 3}  # options whose default would have no effect on so few tokens
+DEFAULT_PARTS = {
+    "position": "none",
+    "token_mixer": "attention",
+    "channel_mixer": "mlp",
+    "norm": "layer",
+    "block": "pre_norm",
+    "head": "token",
+}
 GRIDS: dict[int, tuple[int, ...]] = {0: (), 1: (LENGTH,), 2: (2, 3)}  # of 6 tokens each
 
 
@@ -80,7 +88,7 @@ def takes(block: str, channel: str) -> bool:
 def factory(family: str, name: str, options: dict[str, Any] | None = None) -> Callable[..., Any]:
     """The choice as a partial that takes its Context, as a model receives it."""
     target, defaults = node(family, name)
-    small = {key: value for key, value in SMALL.items() if key in defaults}
+    small = {key: value for key, value in SMALL_OPTIONS.items() if key in defaults}
     return partial(target, **{**defaults, **small, **(options or {})})
 
 
@@ -158,14 +166,7 @@ def tiny(
     """A model in float64 with weights large enough to matter; families that are not passed have a default."""
     from blockyard.model._transformer import Transformer
 
-    defaults = {
-        "position": "none",
-        "token_mixer": "attention",
-        "channel_mixer": "mlp",
-        "norm": "layer",
-        "block": "pre_norm",
-        "head": "token",
-    }
+    defaults = dict(DEFAULT_PARTS)
     if node("block", picks.get("block", "pre_norm"))[0].single:
         defaults["channel_mixer"] = "none"
     factories = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny import ROOT
+from tests.paths import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.tiny import ROOT
+from tests.paths import ROOT
 
 PACKAGE = ROOT / "src" / "blockyard"
 FAMILIES = (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny import ROOT
+from tests.paths import ROOT
 
 pytestmark = pytest.mark.xdist_group("wheel")  # the wheel is built once
 

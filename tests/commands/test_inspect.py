@@ -13,7 +13,8 @@ from blockyard.cli import main
 from blockyard.inspect.figures import _canvas
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.start import create_run
-from tests import engine_runs, text_runs
+from tests import engine_runs
+from tests.tiny import TINY
 
 pytestmark = pytest.mark.xdist_group("inspect_verb")  # its runs are trained once
 
@@ -33,7 +34,7 @@ def image_run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 @pytest.fixture(scope="module")
 def text_run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     overrides = ("tokenizer=char", "position=rope", "token_mixer.num_kv_heads=1", "logger=wandb", "logger.mode=offline")
-    return text_runs.run(tmp_path_factory.mktemp("text"), *overrides)
+    return engine_runs.text_run(tmp_path_factory.mktemp("text"), *overrides)
 
 
 def inspect_run(run: RunFolder, kind: str, *options: str) -> dict[str, Any]:
@@ -139,7 +140,7 @@ def test_invalid_options_are_refused_and_write_nothing(
 
 
 def test_other_mixers_have_no_circuits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    overrides = [override for override in engine_runs.TINY if not override.startswith("token_mixer")]
+    overrides = [override for override in TINY if not override.startswith("token_mixer")]
     from blockyard.config.compose import compose
     from blockyard.engine.run import train
 

@@ -16,7 +16,7 @@ from blockyard.cli import main
 from blockyard.sweep.plan import planner
 from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan
 from blockyard.sweep.spec import locate
-from tests.tiny import ROOT
+from tests.paths import ROOT
 
 FILE = """
 claim: One is better

@@ -11,16 +11,16 @@ import pytest
 import yaml
 
 from tests.fork import blockyard
+from tests.tiny import DEBUG
 
 pytestmark = pytest.mark.xdist_group("train_verb")  # most tests share one run
-QUICK = ("debug=fast", "logger=none", "callbacks=quiet")
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     """A folder in which one quick run is done, and what it printed."""
     folder = tmp_path_factory.mktemp("trained")
-    command = [sys.executable, "-m", "blockyard", "train", *QUICK]
+    command = [sys.executable, "-m", "blockyard", "train", *DEBUG]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     return folder, done
@@ -53,7 +53,7 @@ def test_a_run_folder_holds_what_is_promised(trained):
 def test_a_finished_run_is_not_trained_again(trained):
     folder, _ = trained
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.*") if path.suffix != ".lock"}
-    again = blockyard(folder, "train", *QUICK)
+    again = blockyard(folder, "train", *DEBUG)
     assert again.returncode == 0
     assert "force=true" in again.stdout
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.*") if path.suffix != ".lock"} == before
@@ -61,8 +61,8 @@ def test_a_finished_run_is_not_trained_again(trained):
 
 def test_force_keeps_the_old_folder(trained):
     folder, _ = trained
-    assert blockyard(folder, "train", *QUICK, "seed=5").returncode == 0
-    assert blockyard(folder, "train", *QUICK, "seed=5", "force=true").returncode == 0
+    assert blockyard(folder, "train", *DEBUG, "seed=5").returncode == 0
+    assert blockyard(folder, "train", *DEBUG, "seed=5", "force=true").returncode == 0
     summaries = list(folder.glob("outputs/*/*s5*/summary.json"))
     assert len(summaries) == 2
 
@@ -112,7 +112,7 @@ def test_a_verb_imports_what_it_needs(trained, words):
 
 
 def test_multirun_ends_each_job_apart(tmp_path):
-    done = blockyard(tmp_path, "train", "-m", "block=pre_norm,nonsense", "seed=1,2", *QUICK)
+    done = blockyard(tmp_path, "train", "-m", "block=pre_norm,nonsense", "seed=1,2", *DEBUG)
     lines = [line for line in done.stdout.splitlines() if line.startswith("exit ")]
     assert len(lines) in (0, 4)
     assert done.returncode == 2
@@ -122,7 +122,7 @@ def test_multirun_ends_each_job_apart(tmp_path):
     ("seeds", "norm"), [("1", "layer,layer_plain"), pytest.param("1,2", "glob(layer*)", marks=pytest.mark.full)]
 )
 def test_multirun_lands_in_the_same_store(tmp_path, seeds, norm):
-    done = blockyard(tmp_path, "train", "-m", f"norm={norm}", f"seed={seeds}", *QUICK)
+    done = blockyard(tmp_path, "train", "-m", f"norm={norm}", f"seed={seeds}", *DEBUG)
     assert done.returncode == 0, done.stderr
     norms = [yaml.safe_load((path / "config.yaml").read_text())["norm"]["_target_"] for path in run_folders(tmp_path)]
     assert {norm.rpartition(".")[2] for norm in norms} == {"Layer", "LayerPlain"}
@@ -134,7 +134,7 @@ def test_multirun_lands_in_the_same_store(tmp_path, seeds, norm):
 
 @pytest.mark.full
 def test_multirun_goes_on_after_a_bad_job(tmp_path):
-    done = blockyard(tmp_path, "train", "-m", "model.heads=3,4", *QUICK)
+    done = blockyard(tmp_path, "train", "-m", "model.heads=3,4", *DEBUG)
     assert done.returncode == 2
     assert "exit 2" in done.stdout
     assert "exit 0" in done.stdout

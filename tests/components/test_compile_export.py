@@ -25,7 +25,7 @@ from tests.config import products
 PRESETS = sorted(catalog.choices("preset"))
 DATA = {"classify": "digits", "translate": "translation", "next_token": "code", "masked_token": "code"}
 SIZES = {"dim": 16, "depth": 2, "heads": 2}
-SHORT = {"code": ["data.context=8"], "translation": ["data.context=8", "data.source_context=8"]}
+CONTEXTS = {"code": ["data.context=8"], "translation": ["data.context=8", "data.source_context=8"]}
 
 
 def components(preset: str, *overrides: str) -> Components:
@@ -34,7 +34,7 @@ def components(preset: str, *overrides: str) -> Components:
     data = "digits_views" if "view" in choices["tokenizer"] else DATA[choices["objective"]]
     known = options(locate(str(catalog.choices("model")[choices["model"]].target)))
     sizes = [f"model.{name}={size}" for name, size in SIZES.items() if name in known]
-    composed = compose([f"preset={preset}", f"data={data}", "logger=none", *sizes, *SHORT.get(data, []), *overrides])
+    composed = compose([f"preset={preset}", f"data={data}", "logger=none", *sizes, *CONTEXTS.get(data, []), *overrides])
     return Components(composed.config)
 
 

@@ -27,20 +27,21 @@ from tests.components.properties.checks import (
     relative,
 )
 from tests.helpers import context, cycle_model, cycle_options, tiny, token_ids
+from tests.tiny import DECODER
 
-BASE = ["data=code", "tokenizer=char", "model=decoder", "head=token", "objective=next_token", "logger=none"]
+CODE = ("data=code", "tokenizer=char", *DECODER, "logger=none")
 
 
 def mixers(overrides: list[str]) -> list[TokenMixer]:
     """The mixers of the model of a command line, which `check` must accept."""
-    composed = compose([*BASE, "model.dim=16", "model.heads=2", *overrides])
+    composed = compose([*CODE, "model.dim=16", "model.heads=2", *overrides])
     assert [str(issue) for issue in check(composed)] == []
     return Components(composed.config).meta_model().mixers
 
 
 def issues(overrides: list[str]) -> str:
     """The issues that `check` reports, joined."""
-    return "\n".join(str(issue) for issue in check(compose([*BASE, "model.dim=16", "model.heads=2", *overrides])))
+    return "\n".join(str(issue) for issue in check(compose([*CODE, "model.dim=16", "model.heads=2", *overrides])))
 
 
 def test_the_pattern_repeats_over_the_layers() -> None:
@@ -64,10 +65,10 @@ def test_a_custom_node_under_a_custom_name() -> None:
 
 
 def test_the_frozen_config_and_identity_include_members() -> None:
-    overrides = [*BASE, "token_mixer=cycle", "token_mixer.pattern=[conv,attention]"]
+    overrides = [*CODE, "token_mixer=cycle", "token_mixer.pattern=[conv,attention]"]
     plain, wide = compose(overrides), compose([*overrides, "token_mixer.members.conv.kernel=5"])
     assert plain.config["token_mixer"]["members"]["conv"]["bias"] is True
-    assert identity(plain.config) == identity(compose([*BASE, "token_mixer=cycle"]).config)
+    assert identity(plain.config) == identity(compose([*CODE, "token_mixer=cycle"]).config)
     assert identity(plain.config) != identity(wide.config)
 
 

@@ -22,6 +22,7 @@ from blockyard.data.fashion_mnist import FashionMNIST
 from blockyard.data.image_folder import ImageFolder
 from blockyard.data.mnist import MNIST
 from blockyard.tokenizer.patch import Patch
+from tests.image_files import write_images
 
 Splitter = Callable[[Tensor, float, int], tuple[Tensor, Tensor]]
 
@@ -195,19 +196,6 @@ def test_cifar10_reads_what_torchvision_wrote(tmp_path: Path, monkeypatch: pytes
     splits = data.load(Patch())
     assert [len(split) for split in splits] == [90, 10, 20]
     torch.testing.assert_close(splits.test.images, torch.from_numpy(pixels["test_batch"]).view(20, 3, 32, 32))
-
-
-def write_images(root: Path, parts: dict[str, int], side: int = 12) -> None:
-    from PIL import Image
-
-    generator = torch.Generator().manual_seed(0)
-    for part, count in parts.items():
-        for name in ("bee", "ant"):
-            (root / part / name).mkdir(parents=True)
-            for number in range(count):
-                shape = (side, side + number % 2, 3)
-                pixels = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
-                Image.fromarray(pixels.numpy()).save(root / part / name / f"{number:03}.png")
 
 
 def test_image_folder_agrees_with_torchvision(tmp_path: Path) -> None:

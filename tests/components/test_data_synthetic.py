@@ -26,7 +26,7 @@ from blockyard.data.selective_copy import SelectiveCopy
 from blockyard.objective.answer import Answer
 from blockyard.tokenizer.symbols import Symbols
 
-SMALL = {"samples": 300, "eval_samples": 60}
+FEW_SAMPLES = {"samples": 300, "eval_samples": 60}
 EVERY = [
     pytest.param(locate(choice.target), id=name)
     for name, choice in catalog.choices("data").items()
@@ -94,14 +94,14 @@ def value(ids: list[int]) -> int:
 
 
 RULES = [
-    (AssociativeRecall(pairs=4, length=40, symbols=32, **SMALL), recall),
-    (Copy(length=30, **SMALL), copied(8)),
-    (SelectiveCopy(length=40, **SMALL), copied(16)),
-    (Parity(length=20, **SMALL), lambda ids: sum(ids) % 2),
-    (Parity(length=20, ask="each", **SMALL), lambda ids: [sum(ids[: n + 1]) % 2 for n in range(len(ids))]),
-    (LongAgreement(length=24, **SMALL), agreement),
-    (LongAgreement(length=24, clauses=5, **SMALL), agreement),
-    (ListOps(length=40, **SMALL), value),
+    (AssociativeRecall(pairs=4, length=40, symbols=32, **FEW_SAMPLES), recall),
+    (Copy(length=30, **FEW_SAMPLES), copied(8)),
+    (SelectiveCopy(length=40, **FEW_SAMPLES), copied(16)),
+    (Parity(length=20, **FEW_SAMPLES), lambda ids: sum(ids) % 2),
+    (Parity(length=20, ask="each", **FEW_SAMPLES), lambda ids: [sum(ids[: n + 1]) % 2 for n in range(len(ids))]),
+    (LongAgreement(length=24, **FEW_SAMPLES), agreement),
+    (LongAgreement(length=24, clauses=5, **FEW_SAMPLES), agreement),
+    (ListOps(length=40, **FEW_SAMPLES), value),
 ]
 
 
@@ -117,7 +117,7 @@ def test_a_wrong_answer_is_caught() -> None:
             return _synthetic.TaskBatch(inputs, target.roll(1, 1))
 
     with pytest.raises(AssertionError):
-        assert_follows(Late(length=30, **SMALL), copied(8))
+        assert_follows(Late(length=30, **FEW_SAMPLES), copied(8))
 
 
 def test_every_task_has_a_rule_here() -> None:
@@ -131,7 +131,7 @@ def assert_disjoint(splits: Splits) -> None:
 
 @pytest.mark.parametrize("task_class", EVERY)
 def test_splits_are_disjoint_and_of_the_given_size(task_class: type[SyntheticTask]) -> None:
-    task = task_class(**SMALL)
+    task = task_class(**FEW_SAMPLES)
     splits = load(task)
     assert [len(part) for part in splits] == [300, 60, 60]
     assert_disjoint(splits)
@@ -143,7 +143,7 @@ def test_splits_of_short_sequences_are_disjoint_too(monkeypatch: pytest.MonkeyPa
     short = {"length": 10, "samples": 2000, "eval_samples": 200}
     assert_disjoint(load(Parity(**short)))
     with pytest.raises(ValueError, match="too few different sequences"):
-        load(Parity(length=1, **SMALL))
+        load(Parity(length=1, **FEW_SAMPLES))
     # The planted bug: a sequence's number decides its split, not its content.
     monkeypatch.setattr(_synthetic, "hash_sequences", lambda inputs: torch.arange(len(inputs)) % 10 / 10.0)
     with pytest.raises(AssertionError, match="in two splits"):
@@ -152,7 +152,7 @@ def test_splits_of_short_sequences_are_disjoint_too(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("task_class", EVERY)
 def test_sequences_are_a_function_of_the_seed(task_class: type[SyntheticTask]) -> None:
-    one, two, other = task_class(**SMALL), task_class(**SMALL), task_class(data_seed=1, **SMALL)
+    one, two, other = task_class(**FEW_SAMPLES), task_class(**FEW_SAMPLES), task_class(data_seed=1, **FEW_SAMPLES)
     parts, again = load(one), load(two)
     load(other)
     assert one.fingerprint() == two.fingerprint() != other.fingerprint()
@@ -177,7 +177,7 @@ FINGERPRINTS = {
 
 @pytest.mark.parametrize("task_class", EVERY)
 def test_sequences_are_the_same_on_every_machine(task_class: type[SyntheticTask]) -> None:
-    task = task_class(**SMALL)
+    task = task_class(**FEW_SAMPLES)
     load(task)
     assert task.fingerprint()[:16] == FINGERPRINTS[task_class.__name__]
 

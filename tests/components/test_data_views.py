@@ -105,9 +105,9 @@ def test_views_that_cannot_be_are_refused() -> None:
 
 
 def test_a_folder_of_images_gives_views_too(tmp_path: Path) -> None:
-    from tests.config.test_experiments import write_folder_of_images
+    from tests.image_files import write_photographs
 
-    write_folder_of_images(tmp_path)
+    write_photographs(tmp_path)
     data = ImageFolderViews(root=str(tmp_path), views=3, size=12)
     assert (data.spec.shape, data.spec.classes) == ((3, 3, 12, 12), 2)
     splits = data.load(Patch())

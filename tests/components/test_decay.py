@@ -17,7 +17,7 @@ from blockyard.model._prefix import Prefix
 from blockyard.optimizer._param_groups import hidden_matrices, split_by_decay
 from blockyard.token_mixer.fully_connected import FullyConnected
 from blockyard.weight_init import initialise
-from tests.components.test_models import planned
+from tests.components.tiny_models import build_tiny
 from tests.helpers import choices, context, factory, node, tiny
 
 DATA = {
@@ -60,7 +60,7 @@ def built(family: str, name: str) -> Iterator[nn.Module]:
 def build_one(family: str, name: str, options: dict[str, Any], axes: int) -> nn.Module:
     if family == "model":
         prefix = {"prefix": Prefix(registers=1)} if "prefix" in schema.options(node("model", name)[0]) else {}
-        return planned(name, **{**prefix, **options})
+        return build_tiny(name, **{**prefix, **options})
     if family == "tokenizer":
         target, defaults = node("tokenizer", name)
         tokenizer = target(**{**defaults, **options})
@@ -97,7 +97,7 @@ def test_biases_and_gains_do_not_decay(family: str, name: str) -> None:
 def test_learned_tokens_and_tables_do_not_decay() -> None:
     for name, vectors in (("perceiver", "latents.vectors"), ("encoder", "prefix.class_token")):
         prefix = {"prefix": Prefix(True, 1)} if name == "encoder" else {}
-        model = planned(name, **prefix)
+        model = build_tiny(name, **prefix)
         no_decay = {id(p) for p in split_by_decay(model)[1]}
         assert id(model.get_parameter(vectors)) in no_decay
 

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from blockyard.contracts import DataSpec, Parts, TokenSpec
+from blockyard.contracts import DataSpec, TokenSpec
 from blockyard.model.encoder import Encoder
-from blockyard.model.encoder_decoder import EncoderDecoder
 from blockyard.model.perceiver import Perceiver
 from blockyard.tokenizer._views import ViewEmbedder
 from blockyard.tokenizer.timm import Timm
@@ -19,50 +18,20 @@ from blockyard.tokenizer.view_cnn import ViewCNN, ViewCNNEmbedder
 from blockyard.tokenizer.view_timm import ViewTimm
 from blockyard.weight_init import initialise
 from tests.components.properties.checks import differs
-from tests.helpers import TinyEmbedder, blocks, factory, node, stir, token_ids
+from tests.components.tiny_models import blocks_with_cross, tiny_encoder_decoder, tiny_parts
+from tests.helpers import node, stir, token_ids
 
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
 # What an order of adding up costs, a few units in the last place; it is not bitwise equal the same.
 ROUNDING = {torch.float64: {"rtol": 1e-12, "atol": 1e-12}, torch.float32: {"rtol": 1e-5, "atol": 1e-5}}
 
 
-def parts(embedder: Any = TinyEmbedder, **picks: str) -> Parts:
-    """Factories; families not picked take a default."""
-    plain = {
-        "position": "none",
-        "token_mixer": "attention",
-        "channel_mixer": "mlp",
-        "norm": "layer",
-        "block": "pre_norm",
-        "head": "token",
-    }
-    return Parts(embedder=embedder, **{family: factory(family, name) for family, name in (plain | picks).items()})
-
-
-def two_rows(variable: bool = False, **picks: str) -> nn.Module:
-    """An encoder-decoder over rows of 6 and sources of 7 symbols."""
-    plan = EncoderDecoder(dim=16, depth=2, encoder_depth=1, heads=4)
-    data = DataSpec("text", (6,), variable=variable, source=(7,))
-    ctx = plan.context(data, TokenSpec((6,), vocabulary=11, variable=variable), 11)
-    return stir(initialise(plan.build(ctx, parts(**picks)), 0)).double().eval()
-
-
-def crossing_blocks() -> list[str]:
-    """Blocks with a place for cross-attention beside both mixers."""
-    held = [(name, node("block", name)[0]) for name in blocks()]
-    return [name for name, block in held if "add_cross" in _members(block) and not block.single]
-
-
-def _members(block: type) -> set[str]:
-    return {name for base in block.__mro__ if base.__name__ != "Block" for name in vars(base) if base is not nn.Module}
-
-
 @torch.no_grad()
-@pytest.mark.parametrize("block", crossing_blocks())
+@pytest.mark.parametrize("block", blocks_with_cross())
 @pytest.mark.parametrize("position", ["rope", "learned", "alibi"])
 def test_two_rows(block: str, position: str) -> None:
     """The target looks back only, all of it sees all of the source; padding of either is not there."""
-    model = two_rows(block=block, position=position)
+    model = tiny_encoder_decoder(block=block, position=position)
     inputs, source = token_ids(2, 6), token_ids(2, 7, 1)
     before = model(inputs, source=source)
     for t in range(6):
@@ -83,9 +52,9 @@ def test_two_rows(block: str, position: str) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("block", crossing_blocks())
+@pytest.mark.parametrize("block", blocks_with_cross())
 def test_two_rows_from_a_cache(block: str) -> None:
-    model = two_rows(block=block, position="rope")
+    model = tiny_encoder_decoder(block=block, position="rope")
     inputs, source, lengths = token_ids(2, 6), token_ids(2, 7, 1), torch.tensor([5, 7])
     full = model(inputs, source=source, source_lengths=lengths)
     memory = model.encode(source, lengths)
@@ -104,7 +73,7 @@ def test_two_rows_from_a_cache(block: str) -> None:
 
 def test_positions_do_not_reach_across() -> None:
     """Moving the source's coordinates changes nothing where positions are relative."""
-    model = two_rows(position="rope")
+    model = tiny_encoder_decoder(position="rope")
     inputs, source = token_ids(2, 6), token_ids(2, 7, 1)
     before = model(inputs, source=source)
     memory = model.encode(source)
@@ -119,7 +88,7 @@ def perceiver(head: str, variable: bool = False, **picks: str) -> nn.Module:
     plan = Perceiver(dim=16, depth=2, heads=4, num_latents=3)
     tokens = TokenSpec((6,), vocabulary=11, variable=variable)
     ctx = plan.context(DataSpec("text", (6,), variable=variable), tokens, 11)
-    return stir(initialise(plan.build(ctx, parts(head=head, **picks)), 0)).double().eval()
+    return stir(initialise(plan.build(ctx, tiny_parts(head=head, **picks)), 0)).double().eval()
 
 
 @torch.no_grad()
@@ -160,7 +129,11 @@ def views(tokenizer: Any, mixer: str = "attention", head: str = "mean_pool") -> 
     data = DataSpec("views", (4, 1, 8, 8), target="class", classes=5)
     plan = Encoder(dim=16, depth=2, heads=4, prefix=node_prefix(head))
     ctx = plan.context(data, tokenizer.spec(data), 5)
-    return stir(initialise(plan.build(ctx, parts(tokenizer.embedder, token_mixer=mixer, head=head)), 0)).double().eval()
+    return (
+        stir(initialise(plan.build(ctx, tiny_parts(tokenizer.embedder, token_mixer=mixer, head=head)), 0))
+        .double()
+        .eval()
+    )
 
 
 def node_prefix(head: str) -> Any:

@@ -16,7 +16,7 @@ from blockyard.ops.flex import flex
 from blockyard.ops.reference import eager
 from blockyard.ops.visibility import CAUSAL
 from tests.helpers import TinyEmbedder, blocks, choices, combinations, context, factory, node, tiny, token_ids, traits
-from tests.ops.test_attend import facts, qkv
+from tests.ops.attention_inputs import facts, qkv
 
 FAMILIES = ["token_mixer", "channel_mixer", "norm", "block", "position"]
 EACH = [(family, name) for family in FAMILIES for name in choices(family)]

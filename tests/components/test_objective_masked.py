@@ -12,7 +12,7 @@ from blockyard.contracts import Batch, DataSpec, TokenSpec
 from blockyard.engine.loader import Layout
 from blockyard.objective.masked_token import MaskedToken
 from blockyard.objective.next_token import NextToken
-from tests import engine_runs, text_runs
+from tests import engine_runs
 
 N, V = 40, 30
 
@@ -137,8 +137,8 @@ MASKED = ("tokenizer=byte", "position=rope", "model=encoder", "objective=masked_
 
 def test_micro_batches_equal_the_batch_and_evaluation_is_fixed(tmp_path: Path) -> None:
     overrides = (*MASKED, "trainer.log_every=1", "schedule=constant", "callbacks=default")
-    whole = text_runs.run(tmp_path / "whole", *overrides)
-    pieces = text_runs.run(
+    whole = engine_runs.text_run(tmp_path / "whole", *overrides)
+    pieces = engine_runs.text_run(
         tmp_path / "pieces",
         *overrides,
         "trainer.accumulate=4",

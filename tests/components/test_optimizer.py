@@ -18,10 +18,10 @@ from blockyard.contracts import OptimizerBuilder, iter_blocks
 from blockyard.optimizer._param_groups import hidden_matrices, split_by_decay
 from blockyard.optimizer.muon import Muon
 from blockyard.optimizer.sgd import SGD
-from tests.tiny import CONF
+from tests.paths import CONF
+from tests.tiny import ONE_LAYER
 
 YAMLS = sorted((CONF / "optimizer").glob("*.yaml"))
-SMALL = ("model.dim=16", "model.depth=1", "model.heads=2")
 
 
 def builder(path: Path, **options: Any) -> OptimizerBuilder:
@@ -31,7 +31,7 @@ def builder(path: Path, **options: Any) -> OptimizerBuilder:
 
 
 def vit() -> nn.Module:
-    composed = compose([*SMALL, "position=learned", "model.prefix.class_token=true", "head=class_token"])
+    composed = compose([*ONE_LAYER, "position=learned", "model.prefix.class_token=true", "head=class_token"])
     assert not composed.issues, composed.issues
     return build.Components(composed.config).model(0)
 

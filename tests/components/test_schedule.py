@@ -15,7 +15,7 @@ from blockyard.schedule.constant import Constant
 from blockyard.schedule.cosine import Cosine
 from blockyard.schedule.linear import Linear
 from blockyard.schedule.wsd import WSD
-from tests.tiny import CONF
+from tests.paths import CONF
 
 YAMLS = sorted((CONF / "schedule").glob("*.yaml"))
 

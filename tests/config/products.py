@@ -36,7 +36,7 @@ FAMILIES = (
     "objective",
 )
 Tuple = tuple[tuple[str, str], ...]  # choices of some families, in their order
-SMALL = {
+SMALL_OPTIONS = {
     "model": {"dim": 48, "depth": 2, "heads": 2},
     "data": {
         "context": 20,
@@ -60,7 +60,7 @@ def _base() -> dict[str, Any]:
 @cache
 def _node(family: str, name: str) -> dict[str, Any]:
     node = yaml.safe_load(catalog.choices(family)[name].path.read_text()) or {}
-    node.update({key: value for key, value in SMALL.get(family, {}).items() if key in node})
+    node.update({key: value for key, value in SMALL_OPTIONS.get(family, {}).items() if key in node})
     return node
 
 

@@ -12,8 +12,10 @@ import torch
 
 from blockyard.cli import main
 from blockyard.config import catalog
+from tests.image_files import write_photographs
+from tests.tiny import ONE_BATCH, steps
 
-SHORT = ("trainer.max_steps=2", "trainer.eval_every=2", "trainer.limit_val=1", "trainer.limit_test=1", "logger=none")
+TWO_STEPS = (*steps(2, 2), *ONE_BATCH, "logger=none")
 
 PARTS = ("train", "val", "test")
 
@@ -31,19 +33,6 @@ def write_mnist(root: Path) -> None:
         (folder / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, count) + labels.numpy().tobytes())
 
 
-def write_folder_of_images(root: Path) -> None:
-    """A class a folder, random 32 x 32 photographs."""
-    from PIL import Image
-
-    for part, count in (("train", 20), ("test", 5)):
-        for name in ("cat", "dog"):
-            folder = root / part / name
-            folder.mkdir(parents=True)
-            for number in range(count):
-                pixels = torch.randint(256, (32, 32, 3), dtype=torch.uint8).numpy()
-                Image.fromarray(pixels).save(folder / f"{number:03d}.png")
-
-
 def own_data(name: str, folder: Path) -> list[str]:
     """Overrides that give an experiment data of its kind; none where its data is embedded."""
     text = catalog.choices("experiment")[name].path.read_text()
@@ -51,10 +40,10 @@ def own_data(name: str, folder: Path) -> list[str]:
         write_mnist(folder)
         return [f"data.root={folder}", "data.batch_size=16"]
     if "override /data: cifar10" in text:
-        write_folder_of_images(folder)
+        write_photographs(folder)
         return ["data=image_folder", f"data.root={folder}", "data.batch_size=16", "model.depth=2"]
     if "override /data: image_folder_views" in text:
-        write_folder_of_images(folder)
+        write_photographs(folder)
         return [f"data.root={folder}", "data.batch_size=16"]
     if "path: data/pairs.tsv" in text:
         pairs = [f"the {n}th word\tdas {n}. Wort\t{PARTS[n % 3]}\n" for n in range(60)]
@@ -70,7 +59,7 @@ def own_data(name: str, folder: Path) -> list[str]:
 def test_two_steps(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     overrides = own_data(name, tmp_path / "own") if (tmp_path / "own").mkdir() is None else []
-    assert main(["train", f"experiment={name}", *SHORT, *overrides]) == 0
+    assert main(["train", f"experiment={name}", *TWO_STEPS, *overrides]) == 0
     (summary,) = tmp_path.glob("outputs/*/s0/summary.json")
     assert json.loads(summary.read_text())["steps"] == 2
 
@@ -87,7 +76,7 @@ def test_two_steps_on_shared_data(
         where = f"data.root={tmp_path / 'photographs'}"
     else:
         where = f"data.path={shared_data / 'parallel' / 'en-de.tsv.gz'}"
-    assert main(["train", f"experiment={name}", *SHORT, where, "data.eval_batch_size=32"]) == 0
+    assert main(["train", f"experiment={name}", *TWO_STEPS, where, "data.eval_batch_size=32"]) == 0
     (summary,) = tmp_path.glob("outputs/*/s0/summary.json")
     assert json.loads(summary.read_text())["steps"] == 2
 

@@ -49,7 +49,7 @@ def blind_to_padding(row: dict[str, str], plan: Components, model: nn.Module) ->
     assert_close(losses[0], losses[1])
 
 
-PLAIN = {
+DEFAULT_CHOICES = {
     "position": "none",
     "token_mixer": "attention",
     "channel_mixer": "mlp",
@@ -69,11 +69,11 @@ PAIRS = {
 @pytest.mark.parametrize(("row", "lost"), [(LISTOPS, "lengths"), (PAIRS, "source_lengths")])
 def test_a_model_that_reads_padding_is_caught(row: dict[str, str], lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted, on either row: lengths that never arrive."""
-    assert run_or_refuse(PLAIN | row) == "ran"
+    assert run_or_refuse(DEFAULT_CHOICES | row) == "ran"
     real = Batch.arguments
     monkeypatch.setattr(Batch, "arguments", lambda batch: {k: v for k, v in real(batch).items() if k != lost})
     with pytest.raises(AssertionError, match="not close"):
-        run_or_refuse(PLAIN | row)
+        run_or_refuse(DEFAULT_CHOICES | row)
 
 
 def test_pairs_that_cannot_work_are_refused():

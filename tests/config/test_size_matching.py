@@ -12,9 +12,10 @@ from blockyard.config.compose import compose
 from blockyard.config.model_size import ModelSizes
 from blockyard.config.size_matching import describe_match
 from tests.helpers import choices, node
-from tests.sweep.test_planner import refused
+from tests.sweep.spec_plans import refusals
+from tests.tiny import DECODER
 
-SMALL = ["model.depth=1", "logger=none"]
+ONE_DEEP = ["model.depth=1", "logger=none"]
 GMLP = ["preset=gmlp", "logger=none"]
 WITH_EXPANSION = [name for name in choices("token_mixer") if "expansion" in node("token_mixer", name)[1]]
 
@@ -84,8 +85,8 @@ def test_only_sizes_that_are_there_are_named() -> None:
 
 def test_what_is_frozen_is_the_solved_size() -> None:
     """The same config as with the size typed, so that it is the same run."""
-    matched = compose([*SMALL, "match.params=3e4"])
-    plain = compose([*SMALL, f"model.dim={matched.matched['size']}"])
+    matched = compose([*ONE_DEEP, "match.params=3e4"])
+    plain = compose([*ONE_DEEP, f"model.dim={matched.matched['size']}"])
     assert matched.config == plain.config
     assert plain.matched == {}
 
@@ -100,7 +101,7 @@ def test_encoders_with_a_decoder_are_matched_in_flops() -> None:
 
 
 def test_learned_vocabularies_count_as_large_as_they_may_be() -> None:
-    text = ["data=code", "tokenizer=char", "model=decoder", "head=token", "objective=next_token", "position=none"]
+    text = ["data=code", "tokenizer=char", *DECODER, "position=none"]
     assert "counted with a vocabulary of 256" in describe_match(compose([*text, "match.params=1e5"]).matched)
 
 
@@ -131,7 +132,7 @@ def test_what_cannot_be_matched_is_said(words: list[str], says: str) -> None:
 
 def test_a_sweep_matches_once(tmp_path) -> None:
     text = "claim: x\nbase: [match.params=3e4]\narms: {a: [], b: [channel_mixer=glu]}\nmatch: params"
-    assert refused(tmp_path, text) == ["match: the base sets match.params too; remove one of them"]
+    assert refusals(tmp_path, text) == ["match: the base sets match.params too; remove one of them"]
 
 
 def test_verbs_tell_what_is_left_over(tmp_path, monkeypatch, capsys) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny import ROOT
+from tests.paths import ROOT
 from tools import pages
 
 PAGES = pages.by_name()

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.tiny import ROOT
+from tests.paths import ROOT
 
 API = sorted((ROOT / "docs/api").glob("*.md"))
 

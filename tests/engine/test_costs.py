@@ -17,7 +17,7 @@ from blockyard.objective.classify import Classify
 from blockyard.objective.next_token import NextToken
 from tests.engine_runs import run
 from tests.report.report_runs import DIRECTIONS
-from tests.text_runs import TEXT
+from tests.tiny import TEXT
 
 
 def text_plan(*words: str) -> build.Components:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.loggers.logger import Logger
 
 from blockyard.config.check import check
 from blockyard.config.compose import compose
@@ -20,7 +19,8 @@ from blockyard.engine.loggers import RunLog, run_logger
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.runs.checkpoint import read
 from blockyard.runs.folder import RunFolder
-from tests.engine_runs import TINY, assert_same_bits, killed_at, rows, run, state
+from tests.engine_runs import assert_same_bits, killed_at, rows, run, state
+from tests.tiny import TINY
 
 STOCK = "pytorch_lightning.callbacks"
 EMA = (f"callbacks.ema._target_={STOCK}.EMAWeightAveraging", "callbacks.ema.decay=0.8")
@@ -241,29 +241,6 @@ def test_flags_that_the_run_owns_are_refused_with_the_reason() -> None:
 # -- loggers --------------------------------------------------------------------------------------
 
 
-class Broken(Logger):
-    """A Lightning logger that fails where it is told to."""
-
-    def __init__(self, *, at: str) -> None:
-        super().__init__()
-        self.at = at
-
-    name = version = "broken"
-
-    def _fail(self, what: str) -> None:
-        if self.at == what:
-            raise ConnectionError("planted")
-
-    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
-        self._fail("start")
-
-    def log_metrics(self, *args: Any, **kwargs: Any) -> None:
-        self._fail("log")
-
-    def finalize(self, status: str) -> None:
-        self._fail("finish")
-
-
 def test_a_lightning_logger_gets_metrics_config_and_no_secret(tmp_path: Path) -> None:
     words = ("logger._target_=pytorch_lightning.loggers.CSVLogger", f"logger.save_dir={tmp_path}/csv")
     made = run(tmp_path, *words, "callbacks=default", "callbacks.progress.bar=false")
@@ -301,7 +278,7 @@ def _logger(node: dict[str, Any]) -> Any:
 def test_a_lightning_logger_that_fails_never_stops_a_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, at: str
 ) -> None:
-    words = ("allow=[tests]", "logger._target_=tests.engine.test_lightning.Broken", f"logger.at={at}")
+    words = ("allow=[tests]", "logger._target_=tests.engine.broken_logger.Broken", f"logger.at={at}")
     assert run(tmp_path, *words).status.state == "done"
     assert caplog.text.count("logger Broken failed to") == 1
 

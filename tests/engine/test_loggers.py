@@ -23,31 +23,9 @@ from blockyard.engine.loggers.trackio import Trackio
 from blockyard.engine.loggers.wandb import Wandb
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
-from blockyard.runs.metrics import read_metrics
-from blockyard.runs.start import create_run
+from tests.engine.logged_runs import BOUND, STEPS, log_run, run_folder
 
 SECRET = "hunter2hunter2"
-BOUND = 60.0  # seconds: what a run may wait for a logger, and what a busy machine adds; a hang is longer
-STEPS = range(1, 30)
-
-
-def _folder(outputs: Path, **more: Any) -> RunFolder:
-    config = {"seed": 0, "name": "run", "outputs": str(outputs), "tags": ["t1"], "model": {"dim": 4}, **more}
-    return create_run(config, command=["test"])
-
-
-def _record(folder: RunFolder, logger: RunLogger | None, **more: Any) -> float:
-    """Metrics in, seconds out: what start, logging and finish cost the run."""
-    log = RunLog(folder, logger, **{"finish_seconds": BOUND, **more})
-    started = time.monotonic()
-    log.start()
-    for step in STEPS:
-        log.log(step, {"train/loss": 1 / step})
-    log.finish("done", {"test/accuracy": 0.5})
-    took = time.monotonic() - started
-    assert [row["step"] for row in read_metrics(folder.path / "metrics.csv")] == list(STEPS)
-    folder.release()
-    return took
 
 
 class Recorder(RunLogger):
@@ -83,7 +61,7 @@ class Recorder(RunLogger):
 
 def test_a_logger_is_told_everything_in_order_and_no_secret(tmp_path: Path) -> None:
     logger = Recorder()
-    _record(_folder(tmp_path, data={"password": SECRET}), logger)
+    log_run(run_folder(tmp_path, data={"password": SECRET}), logger)
     assert logger.rows == [(step, {"train/loss": 1 / step}) for step in STEPS]
     assert logger.said[0] == "start"
     assert logger.said[-1] == "finish done"
@@ -97,14 +75,14 @@ def test_no_error_of_a_logger_reaches_the_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, breaks: str, how: BaseException
 ) -> None:
     logger = Recorder(breaks, how)
-    assert _record(_folder(tmp_path), logger) < BOUND
+    assert log_run(run_folder(tmp_path), logger) < BOUND
     assert caplog.text.count("the run continues") == 1
     assert logger.said[-1] == "abandon"
 
 
 @pytest.mark.parametrize("breaks", ["start", "log", "finish done"])
 def test_a_logger_that_hangs_is_left_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture, breaks: str) -> None:
-    assert _record(_folder(tmp_path), Recorder(breaks, hangs=2 * BOUND), finish_seconds=0.5) < BOUND
+    assert log_run(run_folder(tmp_path), Recorder(breaks, hangs=2 * BOUND), finish_seconds=0.5) < BOUND
     assert "is abandoned" in caplog.text
 
 
@@ -112,13 +90,13 @@ def test_a_logger_that_is_too_slow_loses_rows_not_the_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("blockyard.engine.loggers.run_log._WAITING", 3)
-    _record(_folder(tmp_path), Recorder("start", hangs=1.0))
+    log_run(run_folder(tmp_path), Recorder("start", hangs=1.0))
     assert caplog.text.count("loses metrics") == 1
 
 
 def test_without_a_logger_the_table_is_written(tmp_path: Path) -> None:
-    _record(_folder(tmp_path), None)
-    _record(_folder(tmp_path / "b"), NoLogger())
+    log_run(run_folder(tmp_path), None)
+    log_run(run_folder(tmp_path / "b"), NoLogger())
 
 
 def test_a_missing_package_is_said_before_the_run(tmp_path: Path) -> None:
@@ -126,7 +104,7 @@ def test_a_missing_package_is_said_before_the_run(tmp_path: Path) -> None:
         package = "no_such_package"
 
     with pytest.raises(UserError, match=r"needs the package no_such_package.*or logger=none"):
-        RunLog(_folder(tmp_path), Absent())
+        RunLog(run_folder(tmp_path), Absent())
 
 
 def test_flatten_keeps_every_leaf() -> None:
@@ -179,8 +157,8 @@ def test_wandb_chooses_its_mode(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 @pytest.mark.usefixtures("nobody")
 def test_wandb_offline_holds_the_whole_run_and_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["train", f"--password={SECRET}"])
-    folder = _folder(tmp_path, data={"password": SECRET, "deep": {"er": [1, {"x": None}]}})
-    assert _record(folder, Wandb(tags=["t2"], job_type="arm")) < BOUND
+    folder = run_folder(tmp_path, data={"password": SECRET, "deep": {"er": [1, {"x": None}]}})
+    assert log_run(folder, Wandb(tags=["t2"], job_type="arm")) < BOUND
     known = folder.facts()["wandb"]["id"]
     records = _records(folder)
     run = next(record["run"] for record in records if record["type"] == "run")
@@ -199,7 +177,7 @@ def test_wandb_offline_holds_the_whole_run_and_no_secret(tmp_path: Path, monkeyp
 
 @pytest.mark.usefixtures("nobody")
 def test_wandb_is_told_which_way_metrics_are_better_and_keeps_the_final_figures(tmp_path: Path) -> None:
-    folder = _folder(tmp_path, objective={"_target_": "blockyard.objective.classify.Classify"})
+    folder = run_folder(tmp_path, objective={"_target_": "blockyard.objective.classify.Classify"})
     log = RunLog(folder, Wandb(name="post/s0", group="sweep", job_type="post"), finish_seconds=BOUND)
     log.start()
     for step, accuracy in enumerate([0.1, 0.9, 0.5], 1):
@@ -226,7 +204,8 @@ def test_wandb_is_told_which_way_metrics_are_better_and_keeps_the_final_figures(
 SCRIPT = """
 import sys, time
 from pathlib import Path
-from tests.engine.test_loggers import _folder, _record, Wandb
+from blockyard.engine.loggers.wandb import Wandb
+from tests.engine.logged_runs import log_run, run_folder
 print("imported", time.monotonic())
 kind, outputs = sys.argv[1:]
 import blockyard.engine.loggers._wandb as module
@@ -236,7 +215,7 @@ class Struck(Wandb):
         process = module.connection()._proc._process
         process.kill() if kind == "kill" else process.send_signal(19) if kind == "stop" else None
         time.sleep(0.3)
-print("seconds", _record(_folder(Path(outputs)), Struck(), finish_seconds=12.0))
+print("seconds", log_run(run_folder(Path(outputs)), Struck(), finish_seconds=12.0))
 """
 
 
@@ -293,8 +272,8 @@ def test_a_network_that_swallows_everything_delays_a_run_by_a_bounded_time(tmp_p
 
 def test_tensorboard_holds_config_and_metrics(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    folder = _folder(tmp_path, data={"password": SECRET})
-    _record(folder, TensorBoard())
+    folder = run_folder(tmp_path, data={"password": SECRET})
+    log_run(folder, TensorBoard())
     events = accumulator.EventAccumulator(str(folder.path / "tensorboard")).Reload()
     assert [event.step for event in events.Scalars("train/loss")] == list(STEPS)
     text = events.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
@@ -306,8 +285,8 @@ def test_tensorboard_shows_a_sweep_by_arm_and_seed(tmp_path: Path) -> None:
     multiplexer = pytest.importorskip("tensorboard.backend.event_processing.plugin_event_multiplexer")
     for seed in (0, 1):
         for _ in range(2):  # a run that is taken up takes its place again
-            _record(_folder(tmp_path, seed=seed, force=True), TensorBoard(group="sweep", name=f"post/s{seed}"))
-    _record(_folder(tmp_path, model={"dim": 8}), TensorBoard(group="../up", name="../s0"))
+            log_run(run_folder(tmp_path, seed=seed, force=True), TensorBoard(group="sweep", name=f"post/s{seed}"))
+    log_run(run_folder(tmp_path, model={"dim": 8}), TensorBoard(group="../up", name="../s0"))
     found = multiplexer.EventMultiplexer().AddRunsFromDirectory(str(tmp_path / "tensorboard")).Reload()
     runs = sorted(found.Runs())
     assert runs[:2] == ["sweep/post/s0", "sweep/post/s1"]
@@ -319,9 +298,11 @@ def test_trackio_holds_a_flat_config(tmp_path: Path) -> None:
     pytest.importorskip("trackio")
     code = (
         "import sys; from pathlib import Path\n"
-        "from tests.engine.test_loggers import _folder, _record, Trackio\n"
+        "from blockyard.engine.loggers.trackio import Trackio\n"
+        "from tests.engine.logged_runs import log_run, run_folder\n"
         "out = Path(sys.argv[1])\n"
-        "_record(_folder(out), Trackio(project='yard', directory=str(out / 'board'), group='sweep', name='post/s0'))\n"
+        "board = str(out / 'board')\n"
+        "log_run(run_folder(out), Trackio(project='yard', directory=board, group='sweep', name='post/s0'))\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
@@ -338,11 +319,12 @@ def test_trackio_takes_pictures_into_the_record_of_the_run(tmp_path: Path) -> No
     code = (
         "import sys, sqlite3; from pathlib import Path\n"
         "from PIL import Image\n"
-        "from tests.engine.test_loggers import _folder, _record, Trackio\n"
+        "from blockyard.engine.loggers.trackio import Trackio\n"
+        "from tests.engine.logged_runs import log_run, run_folder\n"
         "out = Path(sys.argv[1])\n"
-        "folder = _folder(out)\n"
+        "folder = run_folder(out)\n"
         "logger = lambda: Trackio(project='yard', directory=str(out / 'board'))\n"
-        "_record(folder, logger())\n"
+        "log_run(folder, logger())\n"
         "Image.new('RGB', (4, 4), 'red').save(out / 'mixing.png')\n"
         "assert logger().pictures(folder, 'mixing', {'inspect/mixing': out / 'mixing.png'}).startswith('Trackio: 1 ')\n"
         "runs = sqlite3.connect(next((out / 'board').glob('*.db'))).execute('select distinct run_name from metrics')\n"
@@ -360,7 +342,7 @@ def test_a_logger_without_a_place_for_pictures_says_so(tmp_path: Path, caplog: p
     class Silent(NoLogger):
         pictures = RunLogger.pictures
 
-    folder = _folder(tmp_path)
+    folder = run_folder(tmp_path)
     assert NoLogger().pictures(folder, "mixing", {}) is None
     assert not caplog.records
     assert Silent().pictures(folder, "mixing", {}) is None

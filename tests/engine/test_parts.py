@@ -22,8 +22,7 @@ from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
 from blockyard.ops import flops
 from blockyard.runs.folder import RunFolder
-from tests import text_runs
-from tests.engine_runs import config, folder, rows, run, state
+from tests.engine_runs import config, folder, rows, run, state, text_run
 
 STILL = ("token_mixer.dropout=0.0", "data.shift=0", "trainer.max_steps=12")
 
@@ -100,8 +99,8 @@ LINES = ("tokenizer=byte", "position=rope", "data.batch_size=8", "callbacks=defa
 @pytest.mark.parametrize("rows_of", ["data.sample=line", "data.packed=true"])
 def test_accumulated_pieces_of_rows_of_different_lengths_make_the_update_too(tmp_path: Path, rows_of: str) -> None:
     words = (*LINES, "trainer.log_every=1", rows_of)
-    whole = rows(text_runs.run(tmp_path / "whole", *words))
-    pieces = rows(text_runs.run(tmp_path / "pieces", *words, "trainer.accumulate=4"))
+    whole = rows(text_run(tmp_path / "whole", *words))
+    pieces = rows(text_run(tmp_path / "pieces", *words, "trainer.accumulate=4"))
     assert len(whole) == len(pieces) >= 5
     for left, right in zip(pieces, whole, strict=True):
         assert left == pytest.approx(right, rel=1e-3)
@@ -109,10 +108,10 @@ def test_accumulated_pieces_of_rows_of_different_lengths_make_the_update_too(tmp
 
 def test_pieces_without_weights_are_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted bug: every piece's mean counts alike, however little it asks for."""
-    whole = rows(text_runs.run(tmp_path / "whole", *LINES, "data.sample=line", "trainer.log_every=1"))
+    whole = rows(text_run(tmp_path / "whole", *LINES, "data.sample=line", "trainer.log_every=1"))
     monkeypatch.setattr(loader, "_targets", lambda batch: len(batch))
     pieces = rows(
-        text_runs.run(tmp_path / "pieces", *LINES, "data.sample=line", "trainer.log_every=1", "trainer.accumulate=4")
+        text_run(tmp_path / "pieces", *LINES, "data.sample=line", "trainer.log_every=1", "trainer.accumulate=4")
     )
     with pytest.raises(AssertionError):
         assert pieces[0] == pytest.approx(whole[0], rel=1e-3)

@@ -15,15 +15,16 @@ import pytest
 from blockyard.runs.checkpoint import newest_good
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.rank import local_rank_of, rank_in
-from tests import text_runs
-from tests.engine_runs import TINY, rows, run
+from tests import engine_runs
+from tests.engine_runs import rows, run
+from tests.tiny import TEXT, TINY
 
-PLAIN = ("token_mixer.dropout=0.0",)
+NO_DROPOUT = ("token_mixer.dropout=0.0",)
 
 
 def start(outputs: Path, kind: str, *overrides: str) -> subprocess.Popen[str]:
     given = {word.partition("=")[0] for word in overrides} | {"trainer"}
-    words = [word for word in (*TINY, *PLAIN) if word.partition("=")[0] not in given]
+    words = [word for word in (*TINY, *NO_DROPOUT) if word.partition("=")[0] not in given]
     words = [word for word in words if word != "data.shift=1" or "data" not in given]
     command = [sys.executable, "-m", "blockyard", "train", f"trainer={kind}", "trainer.accelerator=cpu", *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -51,7 +52,7 @@ def wait_for_step(outputs: Path, step: int) -> None:
 
 @pytest.mark.parametrize("kind", ["ddp", pytest.param("fsdp", marks=pytest.mark.full)])
 def test_two_processes_follow_the_loss_of_one_at_the_same_global_batch(tmp_path: Path, kind: str) -> None:
-    one = run(tmp_path / "one", *PLAIN)
+    one = run(tmp_path / "one", *NO_DROPOUT)
     two = trained(tmp_path / "two", kind)
     assert two.status.state == "done"
     summary = json.loads((two.path / "summary.json").read_text())
@@ -68,7 +69,7 @@ def test_two_processes_follow_the_loss_of_one_at_the_same_global_batch(tmp_path:
 @pytest.mark.full
 def test_two_processes_share_the_statistics_of_a_batch_norm(tmp_path: Path) -> None:
     """Of one batch in two halves; without that each half would be normalised by itself."""
-    one = run(tmp_path / "one", *PLAIN, "norm=batch")
+    one = run(tmp_path / "one", *NO_DROPOUT, "norm=batch")
     two = trained(tmp_path / "two", "ddp", "norm=batch")
     for left, right in zip(rows(two), rows(one), strict=True):
         losses = {key: value for key, value in right.items() if key.endswith("loss")}
@@ -80,8 +81,8 @@ def test_two_processes_share_the_statistics_of_a_batch_norm(tmp_path: Path) -> N
 def test_two_processes_follow_one_on_rows_of_different_lengths(tmp_path: Path, asked: tuple[str, ...]) -> None:
     words = ("tokenizer=byte", "data.sample=line", "data.batch_size=8", "callbacks=default", "schedule=constant")
     words = (*words, "position=rope", "trainer.log_every=1", *asked)
-    one = text_runs.run(tmp_path / "one", *words)
-    text = [word for word in text_runs.TEXT if not word.startswith("trainer=")]
+    one = engine_runs.text_run(tmp_path / "one", *words)
+    text = [word for word in TEXT if not word.startswith("trainer=")]
     two = trained(tmp_path / "two", "ddp", *[word for word in text if word not in TINY], *words)
     for left, right in zip(rows(two), rows(one), strict=True):
         assert left == pytest.approx(right, rel=1e-3)
@@ -129,7 +130,7 @@ def test_muon_trains_with_several_processes(tmp_path: Path, kind: str) -> None:
 
 def torchrun(outputs: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
     given = {word.partition("=")[0] for word in overrides} | {"trainer"}
-    words = [word for word in (*TINY, *PLAIN) if word.partition("=")[0] not in given]
+    words = [word for word in (*TINY, *NO_DROPOUT) if word.partition("=")[0] not in given]
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m"]
     command = [*launch, "blockyard", "train", "trainer=ddp", "trainer.accelerator=cpu", *words, f"outputs={outputs}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -140,7 +141,7 @@ def torchrun(outputs: Path, *overrides: str) -> subprocess.CompletedProcess[str]
 
 @pytest.mark.full
 def test_torchrun_starts_one_run_and_its_ranks_go_on_together(tmp_path: Path) -> None:
-    one = run(tmp_path / "one", *PLAIN)
+    one = run(tmp_path / "one", *NO_DROPOUT)
     first = torchrun(tmp_path / "two", "callbacks.checkpoint.every=3")
     assert first.returncode == 0, first.stderr
     (made,) = [RunFolder.open(path) for path in (tmp_path / "two").glob("*/s0")]

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.engine_runs import TINY
+from tests.tiny import TINY
 
 HEAVY = ("transformers", "torchvision", "scipy", "matplotlib", "sklearn", "pandas", "timm", "wandb", "optuna")
 CODE = f"""

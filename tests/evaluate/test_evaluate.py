@@ -13,17 +13,18 @@ from blockyard.errors import UserError
 from blockyard.evaluate.api import evaluate
 from blockyard.runs.checkpoint import LAST
 from blockyard.runs.folder import RunFolder
-from tests import text_runs
+from tests import engine_runs
 from tests.engine_runs import run
+from tests.tiny import steps
 
 pytestmark = pytest.mark.xdist_group("evaluate")  # its runs are made once
 
-SHORT = ("trainer.max_steps=12", "trainer.eval_every=4", "trainer.limit_val=null", "trainer.limit_test=null")
+WHOLE_SPLITS = (*steps(12, 4), "trainer.limit_val=null", "trainer.limit_test=null")
 
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    return run(tmp_path_factory.mktemp("image"), *SHORT)
+    return run(tmp_path_factory.mktemp("image"), *WHOLE_SPLITS)
 
 
 def test_the_same_figures_to_the_last_digit(image: RunFolder) -> None:
@@ -70,7 +71,7 @@ def test_a_text_that_changed_is_read_with_the_runs_vocabulary_and_said(
 ) -> None:
     (tmp_path / "book.txt").write_text("abc def ghi jkl. " * 400)
     words = ("data=text_file", f"data.path={tmp_path / 'book.txt'}", "data.context=8", "tokenizer=char")
-    made = text_runs.run(tmp_path / "out", *words)
+    made = engine_runs.text_run(tmp_path / "out", *words)
     before = evaluate(made.path)
     assert before.items() <= made.summary()["metrics"].items()
     assert "the data is not" not in caplog.text
@@ -114,7 +115,7 @@ def test_an_unfinished_run_is_judged_in_its_own_precision(
 
 
 def test_a_damaged_tokenizer_is_said(tmp_path: Path) -> None:
-    made = text_runs.run(tmp_path, "tokenizer=bpe", "tokenizer.vocab_size=300", "position=rope")
+    made = engine_runs.text_run(tmp_path, "tokenizer=bpe", "tokenizer.vocab_size=300", "position=rope")
     (made.path / "tokenizer.json").write_text('{"tokenizer": "{}", "vocabulary": 3}')
     with pytest.raises(UserError, match=r"tokenizer\.json is damaged"):
         evaluate(made.path)

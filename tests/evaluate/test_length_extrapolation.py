@@ -25,7 +25,7 @@ from blockyard.objective.next_token import NextToken
 from blockyard.position.bias_table import BiasTable
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import identity
-from tests import text_runs
+from tests import engine_runs
 from tests.components.properties.checks import cached_decoding, causality
 from tests.helpers import LENGTH, choices, node, tiny, token_ids, traits
 
@@ -245,7 +245,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
         "trainer.limit_test=2",
         "data.eval_batch_size=16",
     )
-    return text_runs.run(tmp_path_factory.mktemp("longer"), *words)
+    return engine_runs.text_run(tmp_path_factory.mktemp("longer"), *words)
 
 
 def test_a_run_records_its_curve(made: RunFolder) -> None:

@@ -11,20 +11,11 @@ import torch
 from torch import nn
 
 from blockyard.errors import UserError
-from blockyard.generate.beam_search import beam_search, beam_search_batch
+from blockyard.generate.beam_search import beam_search
 from blockyard.generate.stepper import Stats
-from tests.components.test_model_shapes import crossing_blocks, two_rows
-from tests.generate.test_decoding import MADE, greedy
+from tests.components.tiny_models import blocks_with_cross, tiny_encoder_decoder
+from tests.generate.decoding import MAX_TOKENS, beam, greedy
 from tests.helpers import LENGTH, choices, has, tiny, token_ids, traits
-
-
-def searched(model: nn.Module, prompts: list[list[int]], **more: Any) -> tuple[list[list[int]], Stats]:
-    """The best row that a beam finds for each prompt."""
-    stats, rows = Stats(), [[] for _ in prompts]
-    for step in beam_search_batch(model, prompts, **{"cache": True, "max_tokens": LENGTH, "stats": stats, **more}):
-        for row, symbol in step:
-            rows[row].append(symbol)
-    return rows, stats
 
 
 def best_of_all(model: nn.Module, prompt: list[int], length: int, end: int | None, alpha: float, **more: Any) -> Any:
@@ -54,10 +45,10 @@ def test_a_beam_as_wide_as_all_rows_finds_the_best(end: int | None, alpha: float
         parameter.mul_(0.6)
     prompts = [[1, 2], [5, 3, 1], [7]] if cache else [[1, 2]]
     settings = {"width": 121, "max_tokens": 3, "cache": cache, "length_penalty": alpha, "end": end}
-    rows, stats = searched(model, prompts, **settings)
+    rows, stats = beam(model, prompts, **settings)
     assert rows == [best_of_all(model, prompt, 3, end, alpha)[1] for prompt in prompts]
     assert stats.tokens == sum(map(len, rows))
-    assert rows == [searched(model, [prompt], **settings)[0][0] for prompt in prompts]
+    assert rows == [beam(model, [prompt], **settings)[0][0] for prompt in prompts]
 
 
 @torch.no_grad()
@@ -66,25 +57,25 @@ def test_a_beam_as_wide_as_all_rows_finds_the_best(end: int | None, alpha: float
 def test_a_beam_of_one_is_greedy(position: str, alpha: float) -> None:
     """Row by row and step by step, whatever the length counts, with rows that end and rows that are cut."""
     model, prompts = tiny(causal=True, position=position), [[1, 2], [4], [3, 3]]
-    rows = greedy(model, prompts, cache=True, max_tokens=MADE)[0]
+    rows = greedy(model, prompts, cache=True, max_tokens=MAX_TOKENS)[0]
     ends = [None, *sorted({symbol for row in rows for symbol in row[:LENGTH]})]
     assert len(ends) > 2
     for end in ends:
-        plain, stats = greedy(model, prompts, cache=True, max_tokens=MADE, end=end)
-        settings = {"width": 1, "max_tokens": MADE, "end": end, "length_penalty": alpha}
-        found, counted = searched(model, prompts, **settings)
+        plain, stats = greedy(model, prompts, cache=True, max_tokens=MAX_TOKENS, end=end)
+        settings = {"width": 1, "max_tokens": MAX_TOKENS, "end": end, "length_penalty": alpha}
+        found, counted = beam(model, prompts, **settings)
         assert found == plain
         facts = ("tokens", "steps", "cuts", "unfinished")
         assert [getattr(counted, name) for name in facts] == [getattr(stats, name) for name in facts]
-        assert searched(model, prompts, cache=False, **settings)[0] == plain
+        assert beam(model, prompts, cache=False, **settings)[0] == plain
 
 
 @torch.no_grad()
 def test_rows_that_are_cut_are_cut_alike() -> None:
     model = tiny(causal=True, position="learned")
-    found, stats = searched(model, [[1, 2]], width=3, max_tokens=MADE)
+    found, stats = beam(model, [[1, 2]], width=3, max_tokens=MAX_TOKENS)
     assert stats.cuts
-    assert found == searched(model, [[1, 2]], width=3, max_tokens=MADE, cache=False)[0]
+    assert found == beam(model, [[1, 2]], width=3, max_tokens=MAX_TOKENS, cache=False)[0]
 
 
 def keeping() -> list[str]:
@@ -98,16 +89,16 @@ def test_beams_reorder_every_cache(mixer: str) -> None:
     """Of prompts of different lengths, which read on while others search, and end at different times."""
     model, prompts = tiny(causal=True, token_mixer=mixer), [[1, 2], [4], [3, 5, 6]]
     settings = {"width": 3, "max_tokens": LENGTH - 3, "end": 7}
-    together = searched(model, prompts, **settings)[0]
-    assert together == searched(model, prompts, cache=False, **settings)[0]
-    assert together == [searched(model, [prompt], **settings)[0][0] for prompt in prompts]
+    together = beam(model, prompts, **settings)[0]
+    assert together == beam(model, prompts, cache=False, **settings)[0]
+    assert together == [beam(model, [prompt], **settings)[0][0] for prompt in prompts]
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("block", crossing_blocks())
+@pytest.mark.parametrize("block", blocks_with_cross())
 def test_beams_from_sources(block: str) -> None:
     """Each hypothesis looks at the source of its own prompt, however many others there are."""
-    model = two_rows(block=block, position="rope")
+    model = tiny_encoder_decoder(block=block, position="rope")
     source, lengths = token_ids(3, 7, 5), torch.tensor([7, 3, 5])
     alone = [model.encode(source[row : row + 1, : lengths[row]]) for row in range(3)]
     # In the second case one prompt's rows end when those of the others double: as many rows, of other sources.
@@ -115,14 +106,13 @@ def test_beams_from_sources(block: str) -> None:
         for end in (None, *range(11)):
             settings = {"width": width, "max_tokens": tokens, "end": end}
             single = [
-                searched(model, [prompt], memory=one, **settings)[0][0]
-                for prompt, one in zip(prompts, alone, strict=True)
+                beam(model, [prompt], memory=one, **settings)[0][0] for prompt, one in zip(prompts, alone, strict=True)
             ]
             for cache in (True, False):
                 memory = model.encode(source, lengths)
-                assert searched(model, prompts, memory=memory, cache=cache, **settings)[0] == single
+                assert beam(model, prompts, memory=memory, cache=cache, **settings)[0] == single
     best = best_of_all(model, [1], 2, 7, 1.0, memory=alone[0])[1]
-    assert searched(model, [[1]], memory=alone[0], width=11, max_tokens=2, end=7)[0] == [best]
+    assert beam(model, [[1]], memory=alone[0], width=11, max_tokens=2, end=7)[0] == [best]
 
 
 def test_scores_that_are_no_numbers_are_said() -> None:

@@ -11,27 +11,14 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from blockyard.generate.decode import decode_batch
-from blockyard.generate.sampling import Sampler, probabilities
+from blockyard.generate.sampling import probabilities
 from blockyard.generate.stepper import Stats, describe_cache
 from blockyard.model._prefix import Prefix
 from blockyard.ops.cache import KVCache
 from blockyard.token_mixer.none import EmptyCache
-from tests.components.test_model_shapes import crossing_blocks, two_rows
+from tests.components.tiny_models import blocks_with_cross, tiny_encoder_decoder
+from tests.generate.decoding import MAX_TOKENS, greedy
 from tests.helpers import LENGTH, choices, combinations, cycle_model, has, node, tiny, token_ids, traits
-
-MADE = 2 * LENGTH + 2  # so many that bounded rows are cut, twice
-
-
-def greedy(model: nn.Module, prompts: list[list[int]], *, cache: bool, **more: Any) -> tuple[list[list[int]], Stats]:
-    """The likeliest symbols after each prompt."""
-    stats, rows = Stats(), [[] for _ in prompts]
-    choose = [Sampler(0, None, 0) for _ in prompts]
-    settings = {"max_tokens": MADE, **more}
-    for step in decode_batch(model, prompts, choose, cache=cache, stats=stats, **settings):
-        for row, symbol in step:
-            rows[row].append(symbol)
-    return rows, stats
 
 
 def decoders() -> list[tuple[str, str]]:
@@ -52,7 +39,7 @@ def same_from_a_cache(model: nn.Module) -> Stats:
     cached, stats = greedy(model, prompts, cache=True)
     plain, without = greedy(model, prompts, cache=False)
     assert cached == plain
-    assert [len(row) for row in cached] == [MADE] * 3
+    assert [len(row) for row in cached] == [MAX_TOKENS] * 3
     assert without.cache_bytes is None
     assert stats.cuts == without.cuts
     assert greedy(model, prompts[:1], cache=True)[0] == cached[:1]
@@ -154,10 +141,10 @@ def test_top_p_is_that_of_transformers(top_p: float, top_k: int | None, temperat
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("block", crossing_blocks())
+@pytest.mark.parametrize("block", blocks_with_cross())
 def test_rows_written_from_sources(block: str) -> None:
     """Each from its own source, padded or not; cached or not."""
-    model = two_rows(block=block, position="rope")
+    model = tiny_encoder_decoder(block=block, position="rope")
     source, lengths = token_ids(3, 7, 5), torch.tensor([7, 3, 5])
     memory = model.encode(source, lengths)
     prompts = [[1], [1, 2, 3], [1]]

@@ -22,7 +22,7 @@ from blockyard.generate.sampling import Sampler
 from blockyard.generate.stepper import Stats
 from blockyard.runs.load import Loaded
 from blockyard.tokenizer.byte import Byte
-from tests import engine_runs, text_runs
+from tests import engine_runs
 
 pytestmark = pytest.mark.xdist_group("generate")  # its runs are made once
 
@@ -37,7 +37,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Loaded]:
         "alibi": ("position=alibi", "tokenizer=bpe", "tokenizer.vocab_size=300", "token_mixer.num_kv_heads=1"),
         "sinusoidal": ("position=sinusoidal", "tokenizer=word"),
     }
-    return {name: blockyard.load(text_runs.run(outputs, *words).path) for name, words in ways.items()}
+    return {name: blockyard.load(engine_runs.text_run(outputs, *words).path) for name, words in ways.items()}
 
 
 def _greedy(loaded: Loaded, *, cache: bool, tokens: int = 60, prompt: str = "def f(") -> tuple[list[int], Stats]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from blockyard.generate.decode import decode_batch
 from blockyard.generate.sampling import Sampler
 from blockyard.generate.stepper import Stats
-from tests.generate.test_beam_search import searched
+from tests.generate.decoding import beam
 from tests.helpers import LENGTH, tiny
 
 START, END, MASK = 8, 9, 10
@@ -36,7 +36,7 @@ def written(model: nn.Module, way: str, prompts: list[list[int]], **settings: An
     """What follows the prompts, by one way of choosing."""
     settings = {"max_tokens": 4, "cache": True, "end": model.ctx.tokens.end, **settings}
     if way.startswith("beam"):
-        return searched(model, prompts, width=1 if way == "beam of one" else 3, **settings)
+        return beam(model, prompts, width=1 if way == "beam of one" else 3, **settings)
     choose = [Sampler(0 if way == "greedy" else 4.0, 0, seed) for seed in range(len(prompts))]
     stats, rows = Stats(), [[] for _ in prompts]
     for step in decode_batch(model, prompts, choose, stats=stats, **settings):

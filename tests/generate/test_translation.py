@@ -14,7 +14,7 @@ from blockyard.errors import UserError
 from blockyard.generate.api import generate, generate_all
 from blockyard.generate.request import check_device
 from blockyard.runs.folder import RunFolder
-from tests import engine_runs, text_runs
+from tests import engine_runs
 
 pytestmark = pytest.mark.xdist_group("translating")  # its runs are made once
 
@@ -29,7 +29,7 @@ WAYS = {"greedy": ["temperature=0"], "drawn": ["temperature=4", "top_k=0", "seed
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    return text_runs.run(tmp_path_factory.mktemp("dates"), *DATES, "tokenizer=char", "position=sinusoidal")
+    return engine_runs.text_run(tmp_path_factory.mktemp("dates"), *DATES, "tokenizer=char", "position=sinusoidal")
 
 
 def said(capsys: pytest.CaptureFixture[str], run: RunFolder, *words: str) -> tuple[str, str]:
@@ -60,7 +60,9 @@ def test_several_sources_are_what_each_is_alone(
 @pytest.mark.parametrize("tokenizer", ["char", "word", "byte", "bpe"])
 def test_a_start_that_is_likely_is_no_text(tmp_path: Path, tokenizer: str) -> None:
     """Trained for no step: what the head says of the start is put above all else."""
-    made = text_runs.run(tmp_path, *DATES, f"tokenizer={tokenizer}", "trainer.max_steps=1", "trainer.eval_every=1")
+    made = engine_runs.text_run(
+        tmp_path, *DATES, f"tokenizer={tokenizer}", "trainer.max_steps=1", "trainer.eval_every=1"
+    )
     loaded = blockyard.load(made)
     tokens = loaded.model.ctx.tokens
     loaded.model.register_forward_hook(lambda _, __, scores: scores.index_fill(-1, torch.tensor([tokens.start]), 1e4))

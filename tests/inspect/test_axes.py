@@ -22,11 +22,11 @@ from blockyard.inspect.labels import token_text
 from blockyard.runs.folder import RunFolder
 from blockyard.tokenizer.symbols import Symbols
 from tests import engine_runs
+from tests.tiny import TRANSLATE
 
 pytestmark = pytest.mark.xdist_group("inspect_rows")  # its runs are made once
 
-SMALL = ("model.depth=2", "token_mixer.dropout=0", "trainer.max_steps=2", "data.batch_size=8")
-TRANSLATE = ("data=translation", "tokenizer=char", "model=encoder_decoder", "head=token", "objective=translate")
+TWO_STEPS = ("model.depth=2", "token_mixer.dropout=0", "trainer.max_steps=2", "data.batch_size=8")
 PAIR = (5, 4)  # letters of source and target; the decoder's input begins with START, so both sequences have five tokens
 
 
@@ -39,7 +39,7 @@ def translation(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     )
     (folder / "pairs.tsv").write_text("\n".join(["en\tde", *lines][:120]) + "\n")
     overrides = (f"data.path={folder / 'pairs.tsv'}", "data.context=8", "data.source_context=8", "position=sinusoidal")
-    return engine_runs.run(folder, *TRANSLATE, *SMALL, *overrides)
+    return engine_runs.run(folder, *TRANSLATE, *TWO_STEPS, *overrides)
 
 
 @pytest.fixture(scope="module")
@@ -47,19 +47,19 @@ def latents(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """As many latents as a sequence has tokens, so that their lengths agree."""
     overrides = ("data=code", "data.context=16", "tokenizer=char", "model=perceiver", "model.num_latents=16")
     more = ("head=token", "objective=masked_token", "position=learned")
-    return engine_runs.run(tmp_path_factory.mktemp("latents"), *overrides, *more, *SMALL)
+    return engine_runs.run(tmp_path_factory.mktemp("latents"), *overrides, *more, *TWO_STEPS)
 
 
 @pytest.fixture(scope="module")
 def views(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     overrides = ("data=digits_views", "data.views=3", "tokenizer=view_cnn", "position=none", "head=mean_pool")
-    return engine_runs.run(tmp_path_factory.mktemp("views"), *overrides, *SMALL)
+    return engine_runs.run(tmp_path_factory.mktemp("views"), *overrides, *TWO_STEPS)
 
 
 @pytest.fixture(scope="module")
 def masked(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     overrides = ("data=code", "data.context=16", "tokenizer=char", "model=encoder", "position=learned", "head=token")
-    return engine_runs.run(tmp_path_factory.mktemp("masked"), *overrides, "objective=masked_token", *SMALL)
+    return engine_runs.run(tmp_path_factory.mktemp("masked"), *overrides, "objective=masked_token", *TWO_STEPS)
 
 
 def inspect_run(run: RunFolder, kind: str, *options: str) -> dict[str, Any]:

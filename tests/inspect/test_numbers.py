@@ -21,8 +21,7 @@ from blockyard.inspect.recorded_calls import unfused
 from blockyard.inspect.samples import Sample
 from blockyard.inspect.spectrum import spectrum
 from blockyard.ops import maps
-from tests.engine_runs import TINY
-from tests.text_runs import TEXT
+from tests.tiny import TEXT, TINY
 
 IMAGE = tuple(override for override in TINY if "token_mixer" not in override and "depth" not in override)
 IMAGE = (*IMAGE, "model.depth=2", "tokenizer.size=2")

@@ -18,9 +18,8 @@ from blockyard.inspect.circuits import head_circuits
 from blockyard.inspect.samples import Sample
 from blockyard.inspect.spectrum import spectrum
 from blockyard.ops import maps
-from tests.engine_runs import TINY
+from tests.tiny import TINY, TRANSLATE
 
-TRANSLATE = ("data=translation", "tokenizer=char", "model=encoder_decoder", "head=token", "objective=translate")
 MASKED = ("data=code", "data.context=16", "tokenizer=char", "head=token", "objective=masked_token")
 
 

@@ -19,7 +19,7 @@ from blockyard.ops.reference import chunked, eager, weights
 from blockyard.ops.visibility import Visibility
 from tests.components.properties.checks import cached_decoding
 from tests.helpers import tiny, token_ids
-from tests.ops.test_attend import FACTS, PREFIX, N, facts, qkv, scheme
+from tests.ops.attention_inputs import FACTS, PREFIX, N, facts, qkv, scheme
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without")
 

@@ -54,7 +54,7 @@ def test_a_cache_needs_no_mask_for_one_token(monkeypatch: pytest.MonkeyPatch) ->
     assert masks[4:] == [(False, False)] * 2
 
 
-PLAIN = [
+UNMASKED = [
     ("strict_attention", {"layers": "all"}, True),
     ("memory_attention", {}, False),
     ("attention", {"key_dim": 3, "value_dim": 7}, True),
@@ -62,7 +62,7 @@ PLAIN = [
 ]
 
 
-@pytest.mark.parametrize(("mixer", "options", "causal"), PLAIN, ids=str)
+@pytest.mark.parametrize(("mixer", "options", "causal"), UNMASKED, ids=str)
 def test_flash_for_more_than_attention(mixer: str, options: dict[str, object], causal: bool) -> None:
     """Strictly causal rows, trained keys, values of another width: still without a mask."""
     model = tiny(causal=causal, token_mixer=mixer, options={"token_mixer": options})

@@ -21,9 +21,11 @@ import yaml
 
 from blockyard.config.compose import compose
 from blockyard.runs.identity import identity, run_name
-from blockyard.sweep.plan.sweep_plan import Arm, Cell, Refused, SweepPlan, Variant
+from blockyard.sweep.plan.sweep_plan import Arm, Refused, SweepPlan
+from tests.tiny import UNTRAINED, plan_of
 
-BASE = ("data=digits", "logger=none", "callbacks=quiet", "trainer=cpu", "trainer.precision=32", "model.dim=16")
+NORMS = {"post": ["block=post_norm"], "pre": ["block=pre_norm"]}
+ARMS = {**NORMS, "alibi": ["position=alibi"]}
 STATES = ("queued", "running", "failed", "interrupted", "missing")
 DIRECTIONS = {"val/loss": "min", "val/accuracy": "max", "test/loss": "min", "test/accuracy": "max"}
 TIME = "2026-01-02T03:04:05.678Z"
@@ -39,7 +41,7 @@ def _composed(words: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, str | N
 def config(*overrides: str) -> tuple[dict[str, Any], dict[str, str | None]]:
     """A complete config and its choices. Values (`optimizer.lr=0.1`) are put in place without composing."""
     choices_of = tuple(word for word in overrides if "." not in word.partition("=")[0])
-    made, choices = _composed((*BASE, *choices_of))
+    made, choices = _composed((*UNTRAINED, *choices_of))
     made = copy.deepcopy(made)
     for word in overrides:
         key, _, value = word.partition("=")
@@ -111,22 +113,19 @@ def sweep(
     seeds = sorted({seed for figures in values.values() for seed in figures})
     asked = {"claim": "Pre-norm is better", "baseline": next(iter(arms)), "arms": {k: list(v) for k, v in arms.items()}}
     asked |= {"kind": "arms", "seeds": seeds, "metric": "test/accuracy", "base": [], "expect": None, "source": None}
-    variants, cells = {}, []
-    for arm, words in arms.items():
-        made, choices = config(*words)
-        variants[arm] = Variant(arm, arm, made, choices)
+    configs = {arm: config(*overrides) for arm, overrides in arms.items()}
+    for arm in arms:
+        extra = (summaries or {}).get(arm), (facts or {}).get(arm)
         for seed, figure in values.get(arm, {}).items():
-            extra = (summaries or {}).get(arm), (facts or {}).get(arm)
-            path = write(outputs, made, choices, seed, figure, *extra, points=points)
-            cells.append(Cell(arm, seed, f"{path.parent.name}/{path.name}"))
-    plan = SweepPlan(
-        name=name,
+            write(outputs, *configs[arm], seed, figure, *extra, points=points)
+    plan = plan_of(
+        name,
+        outputs,
+        [Arm(arm, tuple(overrides), dict((levels or {}).get(arm, {}))) for arm, overrides in arms.items()],
+        configs,
+        values,
         question={**asked, **(question or {})},
-        outputs=str(outputs),
-        arms=tuple(Arm(arm, tuple(words), dict((levels or {}).get(arm, {}))) for arm, words in arms.items()),
-        variants=variants,
-        cells=tuple(cells),
-        refused=tuple(refused),
+        refused=refused,
         facts={
             "command": ["blockyard", "sweep", f"sweeps/{name}.yaml"],
             "time": TIME,

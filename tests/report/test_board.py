@@ -18,15 +18,14 @@ from blockyard.errors import UserError
 from blockyard.report.page import watch
 from blockyard.report.page.server import Board, loopback, start
 from blockyard.report.page.watch import WatchedComparison
-from tests.report.report_runs import sweep, write
+from tests.report.report_runs import NORMS, sweep, write
 
-ARMS = {"post": ["block=post_norm"], "pre": ["block=pre_norm"]}
 VALUES = {"post": {0: 0.90, 1: 0.91, 2: "missing"}, "pre": {0: 0.93, 1: 0.95, 2: 0.94}}
 
 
 @pytest.fixture
 def plan(tmp_path):
-    return sweep(tmp_path, ARMS, VALUES)
+    return sweep(tmp_path, NORMS, VALUES)
 
 
 @pytest.fixture

@@ -16,9 +16,8 @@ from blockyard.report.curves import curve, thin
 from blockyard.report.load.arms import ArmRuns
 from blockyard.report.load.run_record import read_run
 from blockyard.sweep.plan.sweep_plan import SweepPlan
-from tests.report.report_runs import config, grid, many, run, sweep, write
+from tests.report.report_runs import ARMS, config, grid, many, run, sweep, write
 
-ARMS = {"post": ["block=post_norm"], "pre": ["block=pre_norm"], "alibi": ["position=alibi"]}
 VALUES = {
     "post": {0: 0.90, 1: 0.91, 2: 0.905, 3: 0.9},
     "pre": {0: 0.93, 1: 0.95, 2: 0.94, 3: 0.935},

@@ -15,9 +15,8 @@ from blockyard.report.comparison import Comparison, compare, plain
 from blockyard.report.load.run_record import read_run
 from blockyard.runs.lock import RunLock
 from blockyard.sweep.plan.sweep_plan import Cell, Refused, SweepPlan, Variant
-from tests.report.report_runs import config, grid, run, sweep, write
+from tests.report.report_runs import ARMS, config, grid, run, sweep, write
 
-ARMS = {"post": ["block=post_norm"], "pre": ["block=pre_norm"], "alibi": ["position=alibi"]}
 VALUES: dict[str, dict[int, float | str]] = {
     "post": {0: 0.90, 1: 0.91, 2: 0.905, 3: 0.9},
     "pre": {0: 0.93, 1: 0.95, 2: 0.94, 3: 0.935},

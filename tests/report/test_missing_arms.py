@@ -8,9 +8,8 @@ import pytest
 
 from blockyard.report.comparison import Comparison, compare
 from blockyard.sweep.plan.sweep_plan import Refused, SweepPlan
-from tests.report.report_runs import sweep
+from tests.report.report_runs import ARMS, sweep
 
-ARMS = {"post": ["block=post_norm"], "pre": ["block=pre_norm"], "alibi": ["position=alibi"]}
 DONE: dict[int, float | str] = {0: 0.90, 1: 0.91, 2: 0.905}
 GOOD: dict[int, float | str] = {0: 0.93, 1: 0.95, 2: 0.94}
 FAILED: dict[int, float | str] = dict.fromkeys(range(3), "failed")

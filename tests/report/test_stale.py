@@ -13,14 +13,13 @@ from blockyard.report.comparison import compare
 from blockyard.report.page import write
 from blockyard.sweep.plan import planner
 from blockyard.sweep.plan.sweep_plan import SweepPlan
-from tests.report.report_runs import sweep
+from tests.report.report_runs import NORMS, sweep
 
-ARMS = {"post": ["block=post_norm"], "pre": ["block=pre_norm"]}
 VALUES: dict[str, dict[int, float | str]] = {"post": {0: 0.90, 1: 0.91, 2: "failed"}, "pre": {0: 0.93, 1: 0.95, 2: 0.9}}
 
 
 def _answered(outputs: Path) -> SweepPlan:
-    plan = sweep(outputs, ARMS, VALUES)
+    plan = sweep(outputs, NORMS, VALUES)
     result = compare(plan).as_dict()
     write_json(plan.folder / stale.DATA, result)
     write(result, plan.folder / stale.PAGE)
@@ -42,7 +41,7 @@ def test_an_older_answer_is_marked_once_and_the_new_one_is_not(tmp_path: Path) -
 
 
 def test_nothing_is_made_where_there_was_no_answer(tmp_path: Path) -> None:
-    plan = sweep(tmp_path, ARMS, VALUES)
+    plan = sweep(tmp_path, NORMS, VALUES)
     stale.mark(plan.folder)
     assert sorted(path.name for path in plan.folder.iterdir()) == ["plan.json"]
 

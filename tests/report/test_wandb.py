@@ -23,9 +23,8 @@ from blockyard.report.wandb.summary_run import mirror
 from blockyard.report.wandb.workspace import _run_filter, build, workspace
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.report.page_data import HOSTILE, comparison
-from tests.report.report_runs import sweep
+from tests.report.report_runs import NORMS, sweep
 
-ARMS = {"post": ["block=post_norm"], "pre": ["block=pre_norm"]}
 VALUES = {"post": {0: 0.90, 1: 0.91, 2: "failed"}, "pre": {0: 0.93, 1: 0.95, 2: 0.94}}
 PATIENT = 100.0  # seconds; the limit itself has tests of its own, and a busy machine is slow
 NODE = {"_target_": "blockyard.engine.loggers.wandb.Wandb", "project": "yard", "entity": None, "mode": "offline"}
@@ -42,7 +41,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def answered(tmp_path: Path, **logger: Any) -> tuple[SweepPlan, dict[str, Any]]:
     """A sweep that was run with W&B, and its comparison."""
-    plan = sweep(tmp_path, ARMS, VALUES)
+    plan = sweep(tmp_path, NORMS, VALUES)
     node = NODE | {"group": plan.name} | logger
     variants = {k: replace(v, config=v.config | {"logger": node}) for k, v in plan.variants.items()}
     return replace(plan, variants=variants), compare(plan).as_dict()

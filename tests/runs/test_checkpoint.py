@@ -6,8 +6,6 @@ import itertools
 import multiprocessing
 import pickle
 import random
-import resource
-import signal
 import subprocess
 import sys
 import time
@@ -20,15 +18,7 @@ import torch
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from blockyard.runs.checkpoint import BEST, LAST, PREVIOUS, AtomicCheckpointIO, BadCheckpoint, newest_good, read, verify
-
-
-def _content(step: int, size: int = 2000) -> dict[str, Any]:
-    weights = torch.full((size,), float(step))
-    return {"global_step": step, "state_dict": {"model.w": weights, "model.n": torch.tensor(step)}, "loops": {"a": [1]}}
-
-
-def _io() -> AtomicCheckpointIO:
-    return AtomicCheckpointIO(identity="abc", seed=3)
+from tests.runs.checkpoints import checkpoint_io, tiny_content
 
 
 def _flip(path: Path, at: int, bit: int = 0) -> None:
@@ -38,24 +28,24 @@ def _flip(path: Path, at: int, bit: int = 0) -> None:
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
-    _io().save_checkpoint(_content(5), tmp_path / LAST)
-    found = _io().load_checkpoint(tmp_path / LAST)
-    torch.testing.assert_close(found["state_dict"], _content(5)["state_dict"])
+    checkpoint_io().save_checkpoint(tiny_content(5), tmp_path / LAST)
+    found = checkpoint_io().load_checkpoint(tmp_path / LAST)
+    torch.testing.assert_close(found["state_dict"], tiny_content(5)["state_dict"])
     assert verify(tmp_path / LAST, identity="abc", seed=3) == ("abc", 3, 5)
     assert [path.name for path in tmp_path.iterdir()] == [LAST]
 
 
 def test_two_are_kept_and_the_best(tmp_path: Path) -> None:
     for step in (1, 2, 3):
-        _io().save_checkpoint(_content(step), tmp_path / LAST)
-        _io().save_checkpoint(_content(step), tmp_path / BEST)
+        checkpoint_io().save_checkpoint(tiny_content(step), tmp_path / LAST)
+        checkpoint_io().save_checkpoint(tiny_content(step), tmp_path / BEST)
     assert sorted(path.name for path in tmp_path.iterdir()) == [BEST, LAST, PREVIOUS]
     assert [verify(tmp_path / name).step for name in (LAST, PREVIOUS, BEST)] == [3, 2, 3]
 
 
 def test_a_truncated_last_gives_way_to_the_previous_with_a_word(tmp_path: Path) -> None:
     for step in (1, 2):
-        _io().save_checkpoint(_content(step), tmp_path / LAST)
+        checkpoint_io().save_checkpoint(tiny_content(step), tmp_path / LAST)
     whole = (tmp_path / LAST).read_bytes()
     for size in (0, 1, 100, len(whole) // 2, len(whole) - 1):
         (tmp_path / LAST).write_bytes(whole[:size])
@@ -69,7 +59,7 @@ def test_a_truncated_last_gives_way_to_the_previous_with_a_word(tmp_path: Path) 
 
 def test_no_flipped_bit_is_loaded(tmp_path: Path) -> None:
     path, chance = tmp_path / LAST, random.Random(0)
-    _io().save_checkpoint(_content(7), path)
+    checkpoint_io().save_checkpoint(tiny_content(7), path)
     whole, silent = path.read_bytes(), 0
     for _ in range(400):
         at, bit = chance.randrange(len(whole)), chance.randrange(8)
@@ -80,30 +70,30 @@ def test_no_flipped_bit_is_loaded(tmp_path: Path) -> None:
         except BadCheckpoint:
             continue
         # Padding and time stamps are no content.
-        torch.testing.assert_close(found["state_dict"], _content(7)["state_dict"], rtol=0, atol=0)
+        torch.testing.assert_close(found["state_dict"], tiny_content(7)["state_dict"], rtol=0, atol=0)
         silent += 1
     assert silent < 200
 
 
 def test_the_planted_bug_of_trusting_torch_alone_is_seen(tmp_path: Path) -> None:
     path = tmp_path / LAST
-    _io().save_checkpoint(_content(7), path)
+    checkpoint_io().save_checkpoint(tiny_content(7), path)
     at = path.read_bytes().index(b"\x00\x00\xe0\x40" * 50) + 100  # 7.0 as float32
     _flip(path, at)
     found = TorchCheckpointIO().load_checkpoint(path)
-    assert not torch.equal(found["state_dict"]["model.w"], _content(7)["state_dict"]["model.w"])
+    assert not torch.equal(found["state_dict"]["model.w"], tiny_content(7)["state_dict"]["model.w"])
     with pytest.raises(BadCheckpoint, match="checksum"):
-        _io().load_checkpoint(path)
+        checkpoint_io().load_checkpoint(path)
 
 
 def test_a_foreign_one_is_refused_and_named(tmp_path: Path) -> None:
     path = tmp_path / LAST
-    _io().save_checkpoint(_content(1), path)
+    checkpoint_io().save_checkpoint(tiny_content(1), path)
     with pytest.raises(BadCheckpoint, match=r"another run \(identity abc, expected xyz\)"):
         verify(path, identity="xyz")
     with pytest.raises(BadCheckpoint, match="belongs to seed 3, expected seed 4"):
         AtomicCheckpointIO(identity="abc", seed=4).load_checkpoint(path)
-    torch.save(_content(1), path)
+    torch.save(tiny_content(1), path)
     with pytest.raises(BadCheckpoint, match="not written by blockyard"):
         verify(path)
     torch.save([1, 2], path)
@@ -130,8 +120,8 @@ class _Hostile:
 
 def test_loading_never_runs_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    torch.save({**_content(1), "x": _Hostile(), "blockyard": {"format": 1}}, tmp_path / LAST)
-    for load in (verify, read, _io().load_checkpoint):
+    torch.save({**tiny_content(1), "x": _Hostile(), "blockyard": {"format": 1}}, tmp_path / LAST)
+    for load in (verify, read, checkpoint_io().load_checkpoint):
         with pytest.raises(BadCheckpoint, match="more than tensors"):
             load(tmp_path / LAST)
     assert not (tmp_path / "ran").exists()
@@ -139,7 +129,7 @@ def test_loading_never_runs_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def _write_for_ever(path: Path, said: Any) -> None:
     for step in itertools.count(int(said.value) + 1):
-        _io().save_checkpoint(_content(step, 400_000), path)
+        checkpoint_io().save_checkpoint(tiny_content(step, 400_000), path)
         said.value = step
 
 
@@ -165,18 +155,8 @@ def test_a_kill_at_any_moment_leaves_a_good_one(tmp_path: Path) -> None:
         said.value = found.step
 
 
-def _too_small(path: str) -> None:
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    io = _io()
-    io.save_checkpoint(_content(1), path)
-    io.save_checkpoint(_content(2), path)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-    with pytest.raises(OSError, match="older ones are unchanged"):
-        io.save_checkpoint(_content(3, 100_000), path)
-
-
 def test_a_disk_without_room_leaves_the_old_ones(tmp_path: Path) -> None:
-    code = "import sys; from tests.runs.test_checkpoint import _too_small; _too_small(sys.argv[1])"
+    code = "import sys; from tests.runs.checkpoints import save_over_the_file_limit as save; save(sys.argv[1])"
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / LAST)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert [verify(tmp_path / name).step for name in (LAST, PREVIOUS)] == [2, 1]
@@ -188,5 +168,5 @@ def test_removing_takes_files_and_folders(tmp_path: Path) -> None:
     (tmp_path / "shards" / "a").write_text("")
     (tmp_path / LAST).write_text("")
     for path in (tmp_path / "shards", tmp_path / LAST, tmp_path / "absent"):
-        _io().remove_checkpoint(path)
+        checkpoint_io().remove_checkpoint(path)
     assert not list(tmp_path.iterdir())

@@ -19,15 +19,16 @@ from blockyard.runs.resume import reopen
 from blockyard.runs.start import create_run
 from blockyard.runs.store import find, runs
 from tests.engine_runs import config, folder, run
+from tests.tiny import steps
 
 pytestmark = pytest.mark.xdist_group("runs_store")  # its runs are made once
 
-SHORT = ("trainer.max_steps=4", "trainer.eval_every=2", "token_mixer.dropout=0.0")
+FOUR_STEPS = (*steps(4, 2), "token_mixer.dropout=0.0")
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    return run(tmp_path_factory.mktemp("done"), *SHORT, "name=short")
+    return run(tmp_path_factory.mktemp("done"), *FOUR_STEPS, "name=short")
 
 
 @pytest.fixture
@@ -147,7 +148,7 @@ def test_a_folder_from_elsewhere_may_not_name_packages_of_its_own(
 
 @pytest.fixture
 def stopped(tmp_path: Path) -> RunFolder:
-    with folder(tmp_path, *SHORT, "name=stopped") as made:
+    with folder(tmp_path, *FOUR_STEPS, "name=stopped") as made:
         made.set_status("interrupted", "Ctrl-C at step 2", step=2, exit_code=130)
     return made
 
@@ -267,8 +268,8 @@ def test_resume_says_what_changed_around_the_run(stopped: RunFolder) -> None:
 
 
 def test_the_whole_way_round(tmp_path: Path) -> None:
-    plain, _ = config(tmp_path, *SHORT)
-    made: Any = run(tmp_path, *SHORT)
+    plain, _ = config(tmp_path, *FOUR_STEPS)
+    made: Any = run(tmp_path, *FOUR_STEPS)
     with pytest.raises(AlreadyDone):
         create_run(plain)
     assert made.summary()["steps"] == 4

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import copy
-import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from blockyard.atomic_files import write_json, write_yaml
-from blockyard.config.check import check
-from blockyard.config.compose import compose
 from blockyard.engine.system.interrupts import PAUSED
 from blockyard.runs.identity import run_name
 from blockyard.runs.status import Status, write_status
 from blockyard.sweep.executor.base import Executor, Outcome, Task
-from blockyard.sweep.plan.sweep_plan import Arm, SweepPlan, Variant
-from tests.engine_runs import TINY
+from blockyard.sweep.plan.sweep_plan import Arm, SweepPlan
+from tests.tiny import TINY, configured, plan_of
 
 RATES = {"optimizer.lr": {"low": 1e-4, "high": 1e-1, "log": True}}
 ARMS = (Arm("pre", ("block=pre_norm",)), Arm("post", ("block=post_norm",)))
@@ -42,19 +38,8 @@ def plan(
         "metric": metric,
         "search": {"trials": trials, "sampler": sampler, "pruner": pruner, "space": space or RATES},
     }
-    variants = {}
-    for arm in arms:
-        config, choices = copy.deepcopy(_composed((*base, *arm.overrides)))
-        variants[arm.name] = Variant(arm.name, arm.name, config, choices)
-    return SweepPlan("hunt", question, str(outputs), arms, variants, ())
-
-
-@functools.cache
-def _composed(words: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
-    composed = compose(words)
-    problems = check(composed)
-    assert not problems, [str(issue) for issue in problems]
-    return composed.config, composed.choices
+    configs = {arm.name: configured(*base, *arm.overrides) for arm in arms}
+    return plan_of("hunt", outputs, arms, configs, {}, question=question)
 
 
 def peak(config: dict[str, Any]) -> float:

@@ -10,16 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.atomic_files import read_json
-from blockyard.config.check import check
-from blockyard.config.compose import compose
-from blockyard.runs.identity import run_name
 from blockyard.runs.lock import held, holder
 from blockyard.runs.metrics_table import read_metrics
-from blockyard.sweep.plan.sweep_plan import Arm, Cell, SweepPlan, Variant
-from tests.engine_runs import TINY
+from blockyard.sweep.plan.sweep_plan import Arm, SweepPlan
+from tests.tiny import SHORTEST, configured, plan_of
 
-# The shortest run that evaluates; later overrides win.
-SHORT = (*TINY, "name=tiny", "trainer.max_steps=3", "trainer.eval_every=null", "trainer.log_every=1")
 PATIENCE = 1800.0  # seconds: only a guard; a busy machine takes minutes to import
 ARMS = {"pre_norm": ["block=pre_norm"], "post_norm": ["block=post_norm"]}
 
@@ -33,24 +28,20 @@ def plan(
 ) -> SweepPlan:
     """A plan of these arms; `changes` puts values into an arm's config that `check` would refuse."""
     arms = ARMS if arms is None else arms
-    variants, cells = {}, []
-    for name, words in arms.items():
-        composed = compose([*SHORT, f"outputs={outputs}", *overrides, *words])
-        problems = check(composed)
-        assert not problems, [str(problem) for problem in problems]
-        config = composed.config
+    configs = {}
+    for name, overrides_of_arm in arms.items():
+        config, choices = configured(*SHORTEST, f"outputs={outputs}", *overrides, *overrides_of_arm)
         for key, value in ((changes or {}).get(name) or {}).items():
             family, _, option = key.partition(".")
             config[family][option] = value
-        variants[name] = Variant(name, name, config, composed.choices)
-        cells += [Cell(name, seed, f"{run_name(config)}/s{seed}") for seed in seeds]
-    return SweepPlan(
-        name="tiny",
+        configs[name] = config, choices
+    return plan_of(
+        "tiny",
+        outputs,
+        [Arm(name, tuple(overrides_of_arm)) for name, overrides_of_arm in arms.items()],
+        configs,
+        dict.fromkeys(arms, seeds),
         question={"metric": "test/accuracy", "baseline": next(iter(arms))},
-        outputs=str(outputs),
-        arms=tuple(Arm(name, tuple(words)) for name, words in arms.items()),
-        variants=variants,
-        cells=tuple(cells),
         facts={"command": ["blockyard", "sweep", "tiny.yaml"]},
     )
 

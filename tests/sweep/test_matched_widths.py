@@ -7,7 +7,7 @@ import pytest
 from blockyard.config.build import Components
 from blockyard.config.model_size import ModelSizes
 from blockyard.ops.flops import counter
-from tests.sweep.test_planner import plan, refused
+from tests.sweep.spec_plans import plan_from, refusals
 
 BASE = "claim: x\nbase: [experiment=vit_digits, model.depth=1, model.dim=32, model.heads=2, logger=none]\n"
 ARMS = "arms: {plain: [], glu: [channel_mixer=glu], deep: [model.depth=3], four: [model.heads=4], " + (
@@ -17,7 +17,7 @@ ARMS = "arms: {plain: [], glu: [channel_mixer=glu], deep: [model.depth=3], four:
 
 def test_each_width_is_the_best_there_is(tmp_path):
     """Against every width around it, tried one by one."""
-    made = plan(tmp_path, f"{BASE}{ARMS}\nmatch: params")
+    made = plan_from(tmp_path, f"{BASE}{ARMS}\nmatch: params")
     record, scales = made.facts["match"], ModelSizes()
     target = scales.measure(made.variants["plain"].config, "params")
     assert record["target"] == target
@@ -36,7 +36,7 @@ def test_each_width_is_the_best_there_is(tmp_path):
 
 
 def test_flops_are_matched_too(tmp_path):
-    made = plan(tmp_path, f"{BASE}{ARMS}\nmatch: flops")
+    made = plan_from(tmp_path, f"{BASE}{ARMS}\nmatch: flops")
     record = made.facts["match"]
     config = made.variants["deep"].config
     model = Components(config).model(0).eval()
@@ -52,14 +52,14 @@ def test_flops_are_matched_too(tmp_path):
 
 def test_widths_are_multiples_of_what_parts_need(tmp_path):
     """RoPE on images rotates quarters of a head's width."""
-    made = plan(
+    made = plan_from(
         tmp_path, f"{BASE}arms: {{plain: [position=none], rope: [position=rope, channel_mixer=glu]}}\nmatch: params"
     )
     assert made.variants["rope"].config["model"]["dim"] % 8 == 0
 
 
 def test_an_arm_that_cannot_be_built_says_so_itself(tmp_path):
-    made = plan(tmp_path, f"{BASE}arms: {{plain: [], bad: [token_mixer=fourier, position=rope]}}\nmatch: params")
+    made = plan_from(tmp_path, f"{BASE}arms: {{plain: [], bad: [token_mixer=fourier, position=rope]}}\nmatch: params")
     (found,) = made.refused
     assert found.reasons[0].startswith("position with token_mixer")
 
@@ -67,12 +67,12 @@ def test_an_arm_that_cannot_be_built_says_so_itself(tmp_path):
 def test_no_arm_may_set_a_matched_width(tmp_path):
     assert (
         "no arm may set model.dim; remove it from wide"
-        in refused(tmp_path, f"{BASE}arms: {{a: [], wide: [model.dim=64]}}\nmatch: params")[0]
+        in refusals(tmp_path, f"{BASE}arms: {{a: [], wide: [model.dim=64]}}\nmatch: params")[0]
     )
 
 
 def test_a_large_mismatch_is_noted(tmp_path):
-    made = plan(tmp_path, f"{BASE}arms: {{plain: [], coarse: [model.heads=32, model.depth=2]}}\nmatch: params")
+    made = plan_from(tmp_path, f"{BASE}arms: {{plain: [], coarse: [model.heads=32, model.depth=2]}}\nmatch: params")
     assert any("some sizes differ much: coarse" in note for note in made.facts["notes"])
 
 
@@ -81,6 +81,6 @@ def test_a_large_mismatch_is_noted(tmp_path):
 )
 def test_what_is_chosen_must_not_undo_the_match(tmp_path, chosen):
     arms = "arms: {plain: [], glu: [channel_mixer=glu]}\nmatch: params\n"
-    (problem,) = refused(tmp_path, f"{BASE}{arms}{chosen}")
+    (problem,) = refusals(tmp_path, f"{BASE}{arms}{chosen}")
     assert "it changes the parameters of plain" in problem
-    assert len(plan(tmp_path, f"{BASE}{arms}tune: {{optimizer.lr: [1e-3, 3e-3]}}").variants) == 4
+    assert len(plan_from(tmp_path, f"{BASE}{arms}tune: {{optimizer.lr: [1e-3, 3e-3]}}").variants) == 4

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -15,10 +14,11 @@ from blockyard.config.compose import compose
 from blockyard.sweep.plan import history, planner
 from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.sweep_plan import SweepPlan
-from blockyard.sweep.spec.question import BadQuestion
-from tests.tiny import ROOT
+from tests.paths import ROOT
+from tests.sweep.spec_plans import plan_from, refusals
+from tests.tiny import VIT
 
-BASE = "base: [experiment=vit_digits, debug=fast, model.depth=1, model.dim=16, model.heads=2, logger=none]"
+BASE = f"base: [{', '.join(VIT)}]"
 GRID = f"""
 claim: x
 {BASE}
@@ -27,26 +27,13 @@ seeds: [0, 4]
 """
 
 
-def plan(tmp_path: Path, text: str, *overrides: str, name: str = "x") -> SweepPlan:
-    path = tmp_path / f"{name}.yaml"
-    path.write_text(text)
-    return planner.make_plan(path, outputs=str(tmp_path / "out"), overrides=overrides, command=["test"])
-
-
-def refused(tmp_path: Path, text: str, *overrides: str) -> list[str]:
-    with pytest.raises(BadQuestion) as caught:
-        plan(tmp_path, text, *overrides)
-    return caught.value.problems
-
-
 def test_configs_are_those_that_compose_gives(tmp_path):
     """Only what the planner fixes may differ."""
-    made = plan(tmp_path, GRID.replace("[1e-3, 3e-3]", "[3e-3]"), "model.init_std=0.1")
-    base = ["experiment=vit_digits", "debug=fast", "model.depth=1", "model.dim=16", "model.heads=2", "logger=none"]
+    made = plan_from(tmp_path, GRID.replace("[1e-3, 3e-3]", "[3e-3]"), "model.init_std=0.1")
     arms = {arm.name: arm for arm in made.arms}
     assert len(made.variants) == 3
     for key, variant in made.variants.items():
-        composed = compose([*base, "model.init_std=0.1", *arms[key].overrides, "trainer.precision=32"])
+        composed = compose([*VIT, "model.init_std=0.1", *arms[key].overrides, "trainer.precision=32"])
         assert check(composed) == []
         assert variant.config == composed.config
         assert variant.choices == composed.choices
@@ -55,7 +42,7 @@ def test_configs_are_those_that_compose_gives(tmp_path):
 def test_cells_are_runs_with_all_seeds(tmp_path):
     from blockyard.runs.identity import run_name
 
-    made = plan(tmp_path, GRID)
+    made = plan_from(tmp_path, GRID)
     assert len(made.cells) == 12
     assert len({cell.run for cell in made.cells}) == 12
     for cell in made.cells:
@@ -67,7 +54,7 @@ def test_cells_are_runs_with_all_seeds(tmp_path):
 
 
 def test_what_cannot_run_is_refused_with_every_reason(tmp_path):
-    made = plan(tmp_path, GRID.replace("optimizer.lr: [1e-3, 3e-3]", "model.dim: [16, 15]"))
+    made = plan_from(tmp_path, GRID.replace("optimizer.lr: [1e-3, 3e-3]", "model.dim: [16, 15]"))
     assert {each.arm for each in made.refused} == {
         "attention-learned-dim15",
         "attention-rope-dim15",
@@ -77,36 +64,37 @@ def test_what_cannot_run_is_refused_with_every_reason(tmp_path):
     }
     for each in made.refused:
         arm = next(arm for arm in made.arms if arm.name == each.arm)
-        base = ["experiment=vit_digits", "debug=fast", "model.depth=1", "model.dim=16", "model.heads=2", "logger=none"]
-        assert list(each.reasons) == [str(issue) for issue in check(compose([*base, *arm.overrides]))]
+        assert list(each.reasons) == [str(issue) for issue in check(compose([*VIT, *arm.overrides]))]
 
 
 def test_a_plan_that_cannot_stand_is_refused(tmp_path):
     grid = GRID.replace("model.dim=16", "model.dmi=16, block=prenorm")
-    assert [p.partition(":")[2].split()[0] for p in refused(tmp_path, grid)] == ["block:", "model.dmi:"]
-    found = refused(tmp_path, GRID + "baseline: fourier-rope-lr0.001\n")
+    assert [p.partition(":")[2].split()[0] for p in refusals(tmp_path, grid)] == ["block:", "model.dmi:"]
+    found = refusals(tmp_path, GRID + "baseline: fourier-rope-lr0.001\n")
     assert found[0].startswith("baseline fourier-rope-lr0.001: position with token_mixer")
-    assert "metric" in refused(tmp_path, GRID + "metric: test/acuracy\n")[0]
-    assert "unknown config key" in refused(tmp_path, GRID, "dim=3")[0]
-    assert "seed cannot be set here" in refused(tmp_path, GRID, "seed=3")[0]
+    assert "metric" in refusals(tmp_path, GRID + "metric: test/acuracy\n")[0]
+    assert "unknown config key" in refusals(tmp_path, GRID, "dim=3")[0]
+    assert "seed cannot be set here" in refusals(tmp_path, GRID, "seed=3")[0]
 
 
 def test_two_arms_that_are_one_model_are_an_error(tmp_path):
     arms = "arms: {a: [block=pre_norm], b: [norm=rms], c: [model.dim=16, name=other]}"
-    (found,) = refused(tmp_path, f"claim: x\n{BASE}\n{arms}")
+    (found,) = refusals(tmp_path, f"claim: x\n{BASE}\n{arms}")
     assert found.startswith("arms a and c are the same run")
     arms = "arms: {a: [block=post_norm], b: [norm=rms]}\ntune: {model.depth: [1, 2], data.cache: [1]}"
-    assert "data.cache" in " ".join(refused(tmp_path, f"claim: x\n{BASE}\n{arms}"))
+    assert "data.cache" in " ".join(refusals(tmp_path, f"claim: x\n{BASE}\n{arms}"))
 
 
 def test_a_setting_that_changes_nothing_is_an_error(tmp_path):
     tuned = "arms: {a: [block=post_norm], b: [norm=rms]}\ntune: {trainer.num_workers: [0, 1]}"
-    found = refused(tmp_path, f"claim: x\n{BASE}\n{tuned}")
+    found = refusals(tmp_path, f"claim: x\n{BASE}\n{tuned}")
     assert all(problem.endswith("are the same run") for problem in found)
 
 
 def test_tuned_arms_try_the_same_settings(tmp_path):
-    made = plan(tmp_path, f"claim: x\n{BASE}\narms: {{a: [], b: [norm=rms]}}\ntune: {{optimizer.lr: [1e-3, 3e-3]}}")
+    made = plan_from(
+        tmp_path, f"claim: x\n{BASE}\narms: {{a: [], b: [norm=rms]}}\ntune: {{optimizer.lr: [1e-3, 3e-3]}}"
+    )
     assert list(made.variants) == ["a#0", "a#1", "b#0", "b#1"]
     assert [v.setting for v in made.variants.values()] == [{"optimizer.lr": 1e-3}, {"optimizer.lr": 3e-3}] * 2
     assert made.variants["b#1"].config["optimizer"]["lr"] == 3e-3
@@ -117,14 +105,14 @@ def test_tuned_arms_try_the_same_settings(tmp_path):
     [([], 32), (["trainer.precision=auto"], "auto"), (["trainer.precision=bf16-mixed"], "bf16-mixed")],
 )
 def test_the_precision_is_fixed_unless_the_file_sets_it(tmp_path, words, found):
-    made = plan(tmp_path, f"claim: x\n{BASE}\narms: {{a: [], b: [norm=rms]}}", "trainer.accelerator=cpu", *words)
+    made = plan_from(tmp_path, f"claim: x\n{BASE}\narms: {{a: [], b: [norm=rms]}}", "trainer.accelerator=cpu", *words)
     assert {v.config["trainer"]["precision"] for v in made.variants.values()} == {found}
     assert any("trainer.precision" in note for note in made.facts["notes"]) == (found == 32)
 
 
 def test_wandb_is_told_sweep_arm_and_seed(tmp_path):
     text = f"claim: x\n{BASE.replace('logger=none', 'logger=wandb')}\narms: {{a: [], b: [norm=rms]}}"
-    made = plan(tmp_path, text, name="mine")
+    made = plan_from(tmp_path, text, name="mine")
     logger = made.config(made.cells[-1])["logger"]
     assert {key: logger[key] for key in ("group", "job_type", "name")} == {
         "group": "mine",
@@ -132,14 +120,14 @@ def test_wandb_is_told_sweep_arm_and_seed(tmp_path):
         "name": "b/s2",
     }
     assert logger["tags"] == ["mine", "b"]
-    own = plan(tmp_path, text, "logger.group=g", "logger.name=n", "logger.job_type=j")
+    own = plan_from(tmp_path, text, "logger.group=g", "logger.name=n", "logger.job_type=j")
     logger = own.config(own.cells[0])["logger"]
     assert (logger["group"], logger["name"], logger["job_type"]) == ("g", "n", "j")
     assert [c.run for c in own.cells] == [c.run for c in made.cells]  # it is no part of a run's identity
 
 
 def test_a_plan_survives_the_disk(tmp_path):
-    made = plan(tmp_path, GRID + "expect: attention-learned-lr0.001 > fourier-learned-lr0.001\n")
+    made = plan_from(tmp_path, GRID + "expect: attention-learned-lr0.001 > fourier-learned-lr0.001\n")
     assert made.folder == tmp_path / "out" / "sweeps" / "x"
     assert not made.folder.exists()
     made.save()
@@ -150,7 +138,7 @@ def test_a_plan_survives_the_disk(tmp_path):
 
 
 def test_a_plan_holds_no_secret(tmp_path):
-    made = plan(
+    made = plan_from(
         tmp_path,
         f"claim: x\n{BASE}\narms: {{a: [], b: [norm=rms, 'name=hf_abcdefghijklmnopqrstuvwxyz']}}",
         "tags=['ghp_abcdefghijklmnopqrstuvwxyz']",
@@ -162,7 +150,7 @@ def test_a_plan_holds_no_secret(tmp_path):
 
 
 def test_a_damaged_plan_is_said(tmp_path):
-    made = plan(tmp_path, GRID)
+    made = plan_from(tmp_path, GRID)
     made.save().write_text('{"name": "x", "nodes": []')
     with pytest.raises(ValueError, match="damaged"):
         SweepPlan.load(made.folder)
@@ -177,7 +165,7 @@ def test_planners_that_start_together_lose_no_plan(tmp_path):
     """Each finds another question there; every old plan is kept, and the last one stands."""
     from concurrent.futures import ThreadPoolExecutor
 
-    made = plan(tmp_path, GRID)
+    made = plan_from(tmp_path, GRID)
     plans = [replace(made, question=made.question | {"seeds": list(range(n))}) for n in range(2, 10)]
     with ThreadPoolExecutor(8) as pool:
         told = list(pool.map(history.store_plan, plans))
@@ -188,11 +176,11 @@ def test_planners_that_start_together_lose_no_plan(tmp_path):
 
 def test_a_changed_file_keeps_the_old_plan(tmp_path):
     arms = f"claim: x\n{BASE}\narms: {{a: [], b: [norm=rms]}}\n"
-    first = plan(tmp_path, arms + "seeds: 2")
+    first = plan_from(tmp_path, arms + "seeds: 2")
     assert history.store_plan(first) == []
-    assert history.store_plan(plan(tmp_path, arms.replace("claim: x", "claim: y") + "seeds: 2")) == []
+    assert history.store_plan(plan_from(tmp_path, arms.replace("claim: x", "claim: y") + "seeds: 2")) == []
     assert [path.name for path in first.folder.glob("[!.]*")] == ["plan.json"]
-    (told,) = history.store_plan(plan(tmp_path, arms.replace("b: [", "c: [block=post_norm], b: [") + "seeds: 3"))
+    (told,) = history.store_plan(plan_from(tmp_path, arms.replace("b: [", "c: [block=post_norm], b: [") + "seeds: 3"))
     assert "new arms: c; 4 runs as before, 5 new; changed keys: seeds, arms" in told
     kept = [path.name for path in first.folder.glob("plan-*.json")]
     assert len(kept) == 1
@@ -211,7 +199,7 @@ def test_gpus_may_be_elsewhere(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     text = f"claim: x\n{BASE}\narms: {{a: [], b: [norm=rms]}}"
     words = ["trainer=gpu", "trainer.devices=4"]
-    assert "this machine has 0 GPUs" in refused(tmp_path, text, *words)[0]
+    assert "this machine has 0 GPUs" in refusals(tmp_path, text, *words)[0]
     made = planner.make_plan(tmp_path / "x.yaml", overrides=words, elsewhere=True)
     assert {v.config["trainer"]["accelerator"] for v in made.variants.values()} == {"gpu"}
     assert {v.config["trainer"]["precision"] for v in made.variants.values()} == {"bf16-mixed"}
@@ -221,10 +209,10 @@ def test_a_search_leaves_its_cells_open(tmp_path):
     text = (
         f"claim: x\n{BASE}\narms: {{a: [], b: [norm=rms]}}\nsearch: {{trials: 2, space: {{optimizer.lr: [1e-3, 0.1]}}}}"
     )
-    made = plan(tmp_path, text)
+    made = plan_from(tmp_path, text)
     assert (made.cells, list(made.variants)) == ((), ["a", "b"])
     assert made.question["search"]["sampler"] == "tpe"
-    found = refused(tmp_path, text.replace("[1e-3, 0.1]", "{low: -1, high: 1}, optimizer.lrr: [3]"))
+    found = refusals(tmp_path, text.replace("[1e-3, 0.1]", "{low: -1, high: 1}, optimizer.lrr: [3]"))
     assert [problem.partition(": ")[0] for problem in found] == [
         "search.space.optimizer.lr",
         "search.space.optimizer.lrr",
@@ -275,7 +263,7 @@ def test_a_plan_is_small(tmp_path):
     """Nodes are kept once: a hundred arms weigh little more than one."""
     rates = ", ".join(str(n / 1000) for n in range(1, 101))
     text = GRID.replace("[1e-3, 3e-3]", f"[{rates}]").replace("seeds: [0, 4]", "seeds: 10")
-    made = plan(tmp_path, text)
+    made = plan_from(tmp_path, text)
     assert len(made.cells) == 3000
     assert made.save().stat().st_size < 300_000
     nodes = json.loads((made.folder / "plan.json").read_text())["nodes"]

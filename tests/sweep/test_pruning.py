@@ -20,8 +20,9 @@ from blockyard.sweep.executor.base import Task
 from blockyard.sweep.executor.local import LocalExecutor
 from blockyard.sweep.search import optuna_store, search_runner
 from blockyard.sweep.search.pruning import NAME, trial_callbacks
-from tests.engine_runs import TINY, assert_same_bits, config, killed_at, run
+from tests.engine_runs import assert_same_bits, config, killed_at, run
 from tests.sweep.search_runs import ARMS, plan
+from tests.tiny import TINY, steps
 
 METRIC = "val/accuracy"
 
@@ -122,7 +123,7 @@ def test_a_watcher_leaves_only_where_the_run_would_go_on(tmp_path: Path) -> None
 
 
 def test_a_search_of_real_runs_ends_with_the_best_of_each_arm(tmp_path: Path) -> None:
-    base = (*TINY, "trainer.max_steps=10", "trainer.eval_every=5")
+    base = (*TINY, *steps(10, 5))
     made = plan(tmp_path, trials=2, base=base, sampler="random", pruner="median")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

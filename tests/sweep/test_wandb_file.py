@@ -26,10 +26,10 @@ from blockyard.sweep.plan.planner import make_plan
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.search.trial_config import arm_template
 from blockyard.sweep.wandb_file import files, write
-from tests.engine_runs import TINY
-from tests.tiny import ROOT
+from tests.paths import ROOT
+from tests.tiny import TINY, steps
 
-BASE = [*TINY, "trainer.max_steps=2", "trainer.eval_every=2"]
+BASE = [*TINY, *steps(2, 2)]
 ARMS = {
     "arms": {
         "pre": ["block=pre_norm"],

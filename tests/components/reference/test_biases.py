@@ -23,7 +23,7 @@ from blockyard.weight_init import initialise
 from tests.components.properties.checks import cached_decoding, relative
 from tests.components.reference.inputs import lattice, line
 from tests.helpers import GRIDS, choices, context, factory, node, tiny, token_ids
-from tests.ops.test_attend import qkv
+from tests.ops.attention_inputs import qkv
 
 BIASES = [name for name in choices("position") if "bias" in node("position", name)[0].acts_on]
 

@@ -1,0 +1,34 @@
+"""Image data sets written for a test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+
+def write_images(root: Path, parts: dict[str, int], side: int = 12) -> None:
+    """Random images of two classes in two sizes, a folder for each part and class."""
+    from PIL import Image
+
+    generator = torch.Generator().manual_seed(0)
+    for part, count in parts.items():
+        for name in ("bee", "ant"):
+            (root / part / name).mkdir(parents=True)
+            for number in range(count):
+                shape = (side, side + number % 2, 3)
+                pixels = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+                Image.fromarray(pixels.numpy()).save(root / part / name / f"{number:03}.png")
+
+
+def write_photographs(root: Path) -> None:
+    """Random 32 x 32 images of cats and dogs, a folder for each part and class."""
+    from PIL import Image
+
+    for part, count in (("train", 20), ("test", 5)):
+        for name in ("cat", "dog"):
+            folder = root / part / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                pixels = torch.randint(256, (32, 32, 3), dtype=torch.uint8).numpy()
+                Image.fromarray(pixels).save(folder / f"{number:03d}.png")
