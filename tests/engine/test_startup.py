@@ -1,4 +1,4 @@
-"""What a run does not import before its first step: a second of start-up each."""
+"""What a run does not import before its first step, nor a check at all: a second of start-up each."""
 
 from __future__ import annotations
 
@@ -31,6 +31,19 @@ def test_a_plain_run_imports_nothing_heavy_before_its_first_step(tmp_path: Path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == "IMPORTED"
     assert "LATER AutoModel" in done.stdout
+
+
+def test_a_check_imports_neither_the_compiler_nor_the_trainer() -> None:
+    names = (*HEAVY, "torch._dynamo", "torch._inductor", "sympy", "pytorch_lightning", "torchmetrics")
+    code = (
+        "import sys; from blockyard.cli import main; code = main(['check'])\n"
+        f"print('IMPORTED', *[name for name in {names!r} if name in sys.modules])\n"
+        "sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "FLOPs per sample" in done.stdout
+    assert done.stdout.splitlines()[-1] == "IMPORTED"
 
 
 def test_packages_of_ones_own_get_all_of_torchmetrics() -> None:

@@ -31,6 +31,7 @@ from blockyard.contracts import (
     TokenMixer,
     TokenSpec,
 )
+from blockyard.ops.meta import without_compiler
 from blockyard.weight_init import initialise
 
 # The class that a family's choices must derive from.
@@ -139,7 +140,7 @@ class Components:
 
     def meta_model(self) -> nn.Module:
         """The model on the meta device, for counting."""
-        with torch.device("meta"):
+        with without_compiler(), torch.device("meta"):
             return self.architecture.build(self.context(), self.parts)
 
 

@@ -16,6 +16,7 @@ from blockyard.config.build import CONTRACTS, Components
 from blockyard.contracts import Context
 from blockyard.model._example_batch import example
 from blockyard.ops.flops import counter
+from blockyard.ops.meta import without_compiler
 
 # The families that a model is made of; the optimizer and its schedule have no effect on its size.
 OF_MODEL = tuple(family for family in CONTRACTS if family not in ("optimizer", "schedule"))
@@ -34,7 +35,7 @@ def flops_by_module(model: nn.Module, ctx: Context) -> dict[str, int]:
     """
     full = replace(ctx, tokens=replace(ctx.tokens, variable=False))
     device = next((parameter.device for parameter in model.parameters()), torch.device("meta"))
-    with torch.no_grad(), counter() as counted:
+    with without_compiler(), torch.no_grad(), counter() as counted:
         model.eval()(**example(full, device))
     root = type(model).__name__
     by_path = {path: sum(ops.values()) for path, ops in counted.get_flop_counts().items()}

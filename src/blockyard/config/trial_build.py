@@ -18,6 +18,7 @@ from blockyard.config.schema import REQUIRED, RESERVED, options
 from blockyard.config.targets import allowed, locate
 from blockyard.contracts import Context, Issue
 from blockyard.model._positions import check_key_widths
+from blockyard.ops.meta import without_compiler
 from blockyard.weight_init import initialise
 
 
@@ -60,14 +61,15 @@ def build_components(config: dict[str, Any], facts: Facts, refused: set[str]) ->
 def build_model(config: dict[str, Any]) -> Iterator[Issue]:
     """Whether the whole model of an otherwise sound config can be built, with an initial value for every weight."""
     try:
-        initialise(Components(config).meta_model(), 0)
+        with without_compiler():
+            initialise(Components(config).meta_model(), 0)
     except Exception as error:
         yield Issue("model", _message(error))
 
 
 def _build_modules(ctx: Context, architecture: Any, facts: Facts, refused: set[str]) -> Iterator[Issue]:
     modules: dict[str, Any] = {}
-    with torch.device("meta"):
+    with without_compiler(), torch.device("meta"):
         for family in LATE:
             if family != "block" and family in facts.picks and family not in refused:
                 pick = facts[family]
