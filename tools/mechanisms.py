@@ -116,10 +116,10 @@ def trained(families: tuple[str, ...], outputs: Path) -> Iterator[Row]:
 def markdown(rows: list[Row], when: str) -> str:
     """The page."""
     lines = [
-        "# Every choice, trained for 200 steps",
+        "# What every choice costs",
         "",
-        "Each line is **one run of seed 0**: it shows that a choice trains, not which choice is best. "
-        "Which one is best takes seeds and a [sweep](sweeps.md).",
+        "Each line was a run of 200 steps: it trains, and costs this. Which choice is best takes seeds and a "
+        "[sweep](sweeps.md); [Verdicts](verdicts.md) has the answers so far.",
         "",
         f"Written by `python tools/mechanisms.py` on {when}: `blockyard train` with the overrides shown and "
         f"`{' '.join(SHORT)}`, with the experiments as they were on that day. Step times depend on the load of the "
@@ -129,8 +129,8 @@ def markdown(rows: list[Row], when: str) -> str:
     ]
     for family in dict.fromkeys(row.choice.family for row in rows):
         lines += ["", f"## {family}", ""]
-        lines += ["| choice | overrides | test metric | parameters | FLOPs per sample | step, ms |"]
-        lines += ["|---|---|---|---|---|---|"]
+        lines += ["| choice | overrides | parameters | FLOPs per sample | step, ms |"]
+        lines += ["|---|---|---|---|---|"]
         lines += [_line(row) for row in rows if row.choice.family == family]
     return "\n".join(lines) + "\n"
 
@@ -138,11 +138,10 @@ def markdown(rows: list[Row], when: str) -> str:
 def _line(row: Row) -> str:
     if row.summary is None:
         overrides = f"`{' '.join(row.overrides)}`" if row.overrides else "needs data or options of your own"
-        return f"| `{row.choice.name}` | {overrides} | not run | | | |"
-    metric, value = _headline(row.summary)
+        return f"| `{row.choice.name}` | {overrides} | not run | | |"
     parameters, step = row.summary["parameters"]["trainable"], row.summary["step_seconds"] * 1e3
     flops = row.summary["flops_per_sample"]["training"]
-    values = f"{metric.removeprefix('test/')} {value:.3f} | {parameters:,} | {flops:.3g} | {step:.1f}"
+    values = f"{parameters:,} | {flops:.3g} | {step:.1f}"
     return f"| `{row.choice.name}` | `{' '.join(row.overrides)}` | {values} |"
 
 
@@ -150,13 +149,6 @@ def _loads(rows: list[Row]) -> str:
     """The lowest and the highest load that the runs recorded."""
     loads = [row.summary["load"] for row in rows if row.summary and row.summary.get("load") is not None]
     return f"{min(loads):.1f} to {max(loads):.1f}" if loads else "unknown"
-
-
-def _headline(summary: dict[str, Any]) -> tuple[str, float]:
-    """Bits per byte of a text, else the metric that chooses checkpoints."""
-    metrics = summary["metrics"]
-    name = "test/bits_per_byte" if "test/bits_per_byte" in metrics else f"test/{summary['monitor'][0]}"
-    return name, metrics[name]
 
 
 def main() -> None:
