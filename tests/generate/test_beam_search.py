@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from blockyard.errors import UserError
-from blockyard.generate.beam_search import beam_search
+from blockyard.generate.beam_search import beam_search_batch
 from blockyard.generate.stepper import Stats
 from tests.components.tiny_models import blocks_with_cross, tiny_encoder_decoder
 from tests.generate.decoding import MAX_TOKENS, beam, greedy
@@ -120,4 +120,4 @@ def test_scores_that_are_no_numbers_are_said() -> None:
     with torch.no_grad():
         model.head.proj.weight.mul_(math.nan)
     with pytest.raises(UserError, match="scores are NaN"):
-        list(beam_search(model, [1], width=2, max_tokens=2, cache=True, stats=Stats()))
+        list(beam_search_batch(model, [[1]], width=2, max_tokens=2, cache=True, stats=Stats()))

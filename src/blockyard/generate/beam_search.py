@@ -17,12 +17,6 @@ from blockyard.generate.sampling import to_finite
 from blockyard.generate.stepper import Stats, Stepper, tokens_left
 
 
-def beam_search(model: nn.Module, prompt: Sequence[int], **settings: object) -> Iterator[int]:
-    """Yield the token ids that `beam_search_batch` returns for one prompt; same keyword arguments."""
-    for step in beam_search_batch(model, [prompt], **settings):  # type: ignore[arg-type]
-        yield from (token_id for _, token_id in step)
-
-
 def beam_search_batch(
     model: nn.Module,
     prompts: Sequence[Sequence[int]],
