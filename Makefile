@@ -2,20 +2,32 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+SUPPLY := .venv-supply
+OLDEST := .venv-oldest
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
+# Nothing is installed whose hash is not in requirements/.
+LOCKED := $(PIP) --no-build-isolation --require-hashes
 # Workers for pytest; tiny models want one thread each. Three on two cores were slower when it was tried (595 s, 569 s).
 WORKERS ?= 2
+# What old versions of libraries can break: all but style, pages in a browser, and the documentation.
+CORE ?= tests/components tests/config tests/engine tests/evaluate tests/generate tests/ops tests/runs tests/sweep
 
-.PHONY: run test test-all lint format bench docs clean
+.PHONY: run test test-all test-oldest battery engines lint format bench docs lock audit clean
 
-run: $(VENV)/run.done  ## ask the first question: nine runs, a verdict, a page
+run: $(VENV)/run.done  ## ask the first question: fifteen runs, a verdict, a page
 	$(BIN)/blockyard sweep quickstart
 
 test: $(VENV)/dev.done lint  ## the default suite
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --durations 20
 
 test-all: $(VENV)/dev.done lint  ## also every legal triple of choices and the long runs
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m ""
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not battery and not engines"
+
+battery: $(VENV)/dev.done  ## every case of the batteries of kills, damage and hostile input; hours
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not engines" --whole-battery tests/battery
+
+engines: $(VENV)/dev.done  ## real SLURM, Ray, torchrun and W&B's protocol on this machine; installs Debian's packages
+	$(BIN)/python -m pytest -m engines tests
 
 lint: $(VENV)/dev.done  ## style, types, spelling
 	$(BIN)/ruff check --quiet .
@@ -37,19 +49,35 @@ docs: $(VENV)/dev.done  ## the documentation's site: site/index.html
 	$(BIN)/python tools/outputs.py docs/runs.md
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
+lock: $(SUPPLY)/done  ## exact versions and hashes of what pyproject.toml requires; UPGRADE=--upgrade for newer ones
+	$(SUPPLY)/bin/python tools/lock.py $(UPGRADE)
+
+audit: $(VENV)/dev.done $(SUPPLY)/done  ## dist/sbom.json, and known vulnerabilities; the latter needs the internet
+	$(SUPPLY)/bin/python tools/audit.py $(BIN)/python
+
+test-oldest: $(VENV)/bin/python $(SUPPLY)/done  ## the core of the suite with the least versions that pyproject.toml admits
+	$(SUPPLY)/bin/python tools/oldest.py $(PYTHON) $(OLDEST)
+	$(OLDEST)/bin/python -m pytest -n $(WORKERS) --dist loadgroup $(CORE)
+
 clean:
-	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(SUPPLY) $(OLDEST) build dist site .pytest_cache .mypy_cache .ruff_cache
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "blockyard needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/run.done: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) --editable .
+# The checkout itself has no hash, so it is installed alone, after everything that it requires.
+$(VENV)/run.done: pyproject.toml requirements/build.lock requirements/run.lock | $(VENV)/bin/python
+	$(LOCKED) --requirement requirements/build.lock
+	$(LOCKED) --requirement requirements/run.lock
+	$(PIP) --no-build-isolation --editable .
 	@touch $@
 
-$(VENV)/dev.done: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) --editable '.[dev]'
-# W&B's schema of sweep files; the package's code is not run, and what it requires (an old numpy) not wanted.
-	$(PIP) --no-deps sweeps
-	@touch $@ $(VENV)/run.done
+$(VENV)/dev.done: requirements/dev.lock $(VENV)/run.done
+	$(LOCKED) --requirement requirements/dev.lock
+	@touch $@
+
+$(SUPPLY)/done: requirements/supply.lock
+	$(PYTHON) -m venv $(SUPPLY)
+	$(SUPPLY)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement $<
+	@touch $@
