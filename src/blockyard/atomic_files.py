@@ -7,9 +7,13 @@ removes.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import stat
+import time
 import uuid
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +21,9 @@ from typing import Any
 import yaml
 
 TEMPORARY = ".tmp-"
+CHECKSUM = "checksum"
 _MAX_CONFIG_BYTES = 4_000_000
+_MAX_JSON_BYTES = 1_000_000_000
 
 
 def sync_folder(folder: Path) -> None:
@@ -36,7 +42,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
     On an error the temporary file is removed, `path` is left unchanged, and the error propagates.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f"{TEMPORARY}{path.name[:80]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     try:
         yield temporary
@@ -59,16 +66,63 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_bytes(text.encode("utf-8", errors="replace"))
 
 
-def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
-    """Write plain data as JSON. Raises TypeError for tensors, NumPy numbers and other objects."""
-    write_text(path, json.dumps(value, indent=indent, default=_plain) + "\n")
+def write_json(path: Path, value: Any, *, indent: int | None = 2, checked: bool = False) -> None:
+    """Write plain data as JSON. Raises TypeError for tensors, NumPy numbers and other objects.
+
+    checked: add a checksum to a mapping, which `read_json` verifies and leaves out
+    """
+    text = json.dumps(value, indent=indent, default=_plain)
+    if checked:
+        plain = json.loads(text)
+        text = json.dumps(plain | {CHECKSUM: _checksum(plain)}, indent=indent)
+    write_text(path, text + "\n")
+
+
+def is_regular(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a file that can be read to its end: no folder, pipe, socket or device, nor a link to one."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def read_bytes(path: Path, limit: int | None = None) -> bytes:
+    """The content of a regular file. Never waits: opening a named pipe would, and a device has no end.
+
+    Raises FileNotFoundError without a file, OSError for anything that is not a regular file, ValueError for one that
+    is larger than `limit` bytes.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if limit is not None and status.st_size > limit:
+            raise ValueError(f"larger than {limit} bytes")
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(handle)
+
+
+def move_aside(path: Path, mark: str) -> Path:
+    """Rename a file, or whatever lies there, to NAME.MARK.SUFFIX, or to NAME.MARK-1.SUFFIX, ...; return that path."""
+    for count in range(1000):
+        aside = path.with_name(f"{path.stem}.{mark}{f'-{count}' if count else ''}{path.suffix}")
+        if not os.path.lexists(aside):
+            os.rename(path, aside)
+            return aside
+    raise OSError(errno.EEXIST, f"a thousand {mark} files are kept there; remove some", str(path))
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file. Raises ValueError naming the file if it is damaged."""
+    """Read a JSON file. Raises ValueError naming the file if it is damaged, OSError if it cannot be read."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        value = json.loads(read_bytes(path, _MAX_JSON_BYTES).decode("utf-8"))
+        if isinstance(value, dict) and CHECKSUM in value and value.pop(CHECKSUM) != _checksum(value):
+            raise ValueError(f"its {CHECKSUM} is wrong (to edit it by hand, remove that entry)")
+        return value
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
 
 
@@ -80,9 +134,7 @@ def write_yaml(path: Path, value: dict[str, Any]) -> None:
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping. Raises ValueError if it is damaged, too large or uses aliases."""
     try:
-        if path.stat().st_size > _MAX_CONFIG_BYTES:
-            raise ValueError(f"larger than {_MAX_CONFIG_BYTES} bytes")
-        value = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        value = yaml.load(read_bytes(path, _MAX_CONFIG_BYTES).decode("utf-8"), Loader=_Loader)
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     if not isinstance(value, dict):
@@ -90,17 +142,25 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return value
 
 
-def remove_temporary(folder: Path) -> list[str]:
+def remove_temporary(folder: Path, *, untouched: float = 0.0) -> list[str]:
     """Remove temporary files that killed writers left in `folder` and return their names.
+
+    untouched: only those that nobody has written to for so many seconds, where others may be writing
 
     The caller must hold the run's lock.
     """
     removed = []
     for path in sorted(folder.glob(f"{TEMPORARY}*")):
         with contextlib.suppress(OSError):
+            if untouched and time.time() - path.lstat().st_mtime < untouched:
+                continue
             path.unlink()
             removed.append(path.name)
     return removed
+
+
+def _checksum(value: Any) -> str:
+    return f"{zlib.crc32(json.dumps(value, sort_keys=True).encode()):08x}"
 
 
 def _plain(value: Any) -> Any:
@@ -128,3 +188,10 @@ class _Loader(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             raise ValueError("aliases are not allowed here")
         return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        mapping = super().construct_mapping(node, deep=deep)
+        others = [key for key in mapping if not isinstance(key, str)]
+        if others:
+            raise ValueError(f"the key {others[0]!r} is not text")
+        return mapping

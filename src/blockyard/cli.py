@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -24,7 +25,8 @@ A config has a choice for each family and a value for each option; overrides cha
 `train` also takes Hydra's -m (several values per key), --cfg job and --config-dir DIR.
 `blockyard COMMAND --help` shows the arguments of a command.
 
-exit codes: 0 success, 1 the run failed, 2 invalid input (nothing was started), 130 Ctrl-C, 143 SIGTERM
+exit codes: 0 success, 1 the run failed, 2 invalid input (nothing was started), 130 Ctrl-C, 143 SIGTERM,
+128 + its number after another signal
 """
 
 
@@ -49,27 +51,69 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     module = importlib.import_module(f"blockyard.commands.{HIDDEN.get(command, command)}")
     if {"-h", "--help"} & set(arguments):
-        sys.stdout.write((module.__doc__ or "").strip() + "\n")
+        if module.__doc__ is None:
+            return refuse(["the help texts are docstrings, which PYTHONOPTIMIZE=2 and -OO remove; start without them"])
+        sys.stdout.write(module.__doc__.strip() + "\n")
         return 0
 
     try:
-        return int(module.run(arguments))
+        code = int(module.run(arguments))
+        sys.stdout.flush()  # here, where an error still has a message and an exit code
+        return code
     except UserError as error:
         return refuse([str(error)])
     except KeyboardInterrupt:
         return 130
+    except SystemExit as end:  # of argparse; or of a component, whose exit code 0 would pass for success
+        if end.code:
+            raise
+        return refuse(["a component called sys.exit() while it was built or used"]) - 1
+    except GeneratorExit:
+        return refuse(["a component raised GeneratorExit while it was built or used"]) - 1
     except (
         BrokenPipeError
     ):  # `blockyard list | head`: a listing ends quietly when its reader has closed the pipe; a run fails
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 0 if command in READ_ONLY else 1
+    except MemoryError:
+        return refuse([f"out of memory in `blockyard {command}`"]) - 1
+    except OSError as error:  # a full disk, a limit of the system: whatever no command could say better
+        _discard_output()
+        where = f": {error.filename}" if error.filename else ""
+        return refuse([f"{error.strerror or error}{where}"]) - 1
+
+
+def _discard_output() -> None:
+    """Give up standard output if it takes no more, so that Python does not try again when it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _open_missing_streams() -> None:
+    """Open the null device for each closed standard stream: the next file that is opened would take its place."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest free number
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115 - open to the end
 
 
 def entry() -> None:
     """The console script."""
+    _open_missing_streams()
     # As with `python -m`, a package of the user's own in the working directory can be imported; last, so that
     # nothing there shadows an installed module.
-    sys.path.append(os.getcwd())
+    try:
+        sys.path.append(os.getcwd())
+    except FileNotFoundError:
+        sys.exit(refuse(["the working folder has been removed; change to one that exists"]))
+    for stream in (sys.stdout, sys.stderr):  # a path may have any byte: it is shown as an escape
+        with contextlib.suppress(AttributeError, OSError):  # no stream of Python's own, or one that cannot be flushed
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     sys.exit(main())
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
+from functools import cache
 from typing import IO, TYPE_CHECKING, cast
+
+from blockyard.errors import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -14,13 +18,28 @@ PIPED = 1000  # columns; no row is wider, so `blockyard list | grep` sees whole 
 
 
 def console() -> Console:
-    """A console for plain text: no markup, so that a `[` in a name stays a `[`."""
+    """A console for plain text: no markup, so that a `[` in a name stays a `[`, and no control characters."""
     from rich.console import Console
 
     terminal = Console().is_terminal
     if terminal:
-        return Console(highlight=False, markup=False)
-    return Console(highlight=False, markup=False, width=PIPED, file=cast("IO[str]", Trimmed()))
+        return _plain()(highlight=False, markup=False)
+    return _plain()(highlight=False, markup=False, width=PIPED, file=cast("IO[str]", Trimmed()))
+
+
+@cache
+def _plain() -> type[Console]:
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+
+    class Plain(Console):
+        """A console whose texts, which may come from a stranger, cannot act on the terminal."""
+
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+    return Plain
 
 
 class Trimmed:

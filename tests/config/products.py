@@ -300,7 +300,11 @@ def batch_for(plan: Any, size: int = 2, padding: int = 0) -> Batch:
     else:
         inputs = torch.rand(size, *spec.shape, generator=generator)
     targets = {"class": (), "symbols": spec.shape, "pixels": spec.shape[1:]}
-    target = drawn(spec.classes or symbols, *targets[spec.target]) if spec.target else None
+    target = None
+    if spec.values is not None:
+        target = torch.rand(size, *spec.values, generator=generator)
+    elif spec.target:
+        target = drawn(spec.classes or symbols, *targets[spec.target])
     source = None if spec.source is None else drawn(symbols, *spec.source)
     if not spec.variable:
         return Batch(inputs, target, source=source)

@@ -101,7 +101,8 @@ def test_config_dir_and_searchpath_do_the_same(own):
 def test_a_bad_yaml_of_the_user_s_is_named(tmp_path):
     (tmp_path / "norm").mkdir()
     (tmp_path / "norm" / "odd.yaml").write_text("_target_: [\n")
-    assert any("odd.yaml" in issue for issue in issues("norm=odd", folders=(str(tmp_path),)))
+    named = issues("norm=odd", folders=(str(tmp_path),))
+    assert any("odd.yaml" in issue for issue in named), named
 
 
 def test_unknown_options_in_a_user_s_yaml_are_found(tmp_path):

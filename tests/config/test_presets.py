@@ -15,7 +15,13 @@ from blockyard.config.schema import options
 from blockyard.config.targets import locate
 from tests.config import products
 
-DATA = {"classify": "digits", "translate": "translation", "next_token": "code", "masked_token": "code"}
+DATA = {
+    "classify": "digits",
+    "translate": "translation",
+    "next_token": "code",
+    "masked_token": "code",
+    "forecast": "co2",
+}
 SIZES = {"dim": 16, "depth": 2, "heads": 2}
 MODEL = [family for family in CONTRACTS if family not in ("data", "optimizer", "schedule")]
 

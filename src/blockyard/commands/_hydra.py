@@ -1,26 +1,24 @@
-"""Hydra's own application: multirun, `--cfg`, `--info`.
+"""What `train` takes from Hydra: multirun, `--cfg`, `--info`.
 
-Each job of a multirun is a process of its own, started with the overrides of that job: a job that dies, even by a
-signal, ends no other, and DDP inside a job sees a plain command line.
+The runs of a multirun are expanded and started here; Hydra's own application, which calls callbacks, launchers and
+logging classes that a config names, is never started. Each run is a process of its own: one that dies, even by a
+signal, ends no other, and DDP inside a run sees a plain command line.
 """
 
 from __future__ import annotations
 
-import os
+import signal
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from blockyard.config import catalog
-from blockyard.errors import refuse
+from blockyard.config import catalog, user_folders
+from blockyard.errors import UserError, refuse
 
 if TYPE_CHECKING:
     from blockyard.commands.train import TrainArgs
-
-RESULTS = "BLOCKYARD_MULTIRUN_RESULTS"
-CONFIG_DIRS = "BLOCKYARD_MULTIRUN_CONFIG_DIRS"
+    from blockyard.sweep.execution.stop_signals import StopSignals
 
 
 def show(args: TrainArgs) -> int:
@@ -28,64 +26,84 @@ def show(args: TrainArgs) -> int:
     from blockyard.config.overrides import sort_overrides
     from blockyard.config.presets import expand
 
-    problems = _problems(args)
-    if not problems:  # the choices that an experiment keeps with a preset are passed on to Hydra
-        groups = sort_overrides(args.overrides, args.folders(), []).groups
-        expanded, replaced = expand(groups, args.folders())
-        args.overrides += [group for group in expanded if group not in groups]
-        if replaced:
-            sys.stderr.write(f"this shows the preset's options of {', '.join(replaced)}, which a run leaves out\n")
-    return refuse(problems) if problems else _application(args)
+    folders, problems = args.folders(), _problems(args)
+    if problems:
+        return refuse(problems)
+    # The choices that an experiment keeps with a preset are passed on to Hydra.
+    groups = sort_overrides(args.overrides, folders, []).groups
+    expanded, replaced = expand(groups, folders)
+    if replaced:
+        sys.stderr.write(f"this shows the preset's options of {', '.join(replaced)}, which a run leaves out\n")
+    own = [text for text in args.overrides if text.partition("=")[0] != user_folders.KEY]
+    _print(args, [*own, *(group for group in expanded if group not in groups), *user_folders.searchpath(folders)])
+    return 0
+
+
+def _print(args: TrainArgs, overrides: list[str]) -> None:
+    """Let Hydra print the config, or what it was composed of."""
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(config_dir=str(catalog.conf_dir()), version_base="1.3"):
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        try:
+            if args.cfg is not None:
+                hydra.show_cfg("config", overrides, args.cfg, args.package, resolve=args.resolve)
+            else:
+                hydra.show_info(str(args.info), "config", overrides)
+        except (HydraException, OmegaConfBaseException) as error:
+            raise UserError(" ".join(str(error).split())) from error
+        except SystemExit:  # `--package` that is not there; Hydra has written so
+            raise UserError(f"--package: {args.package} is not in the config") from None
 
 
 def multirun(args: TrainArgs) -> int:
     """Run every combination and print the exit code of each; 0 only if all of them succeeded."""
-    problems = _problems(args, multirun=True)
+    from blockyard.config.multirun import expand
+    from blockyard.sweep.execution.stop_signals import StopSignals
+
+    flag = next((flag for flag in args.hydra_flags() if flag in ("--cfg", "--info")), None)
+    if flag is not None:
+        raise UserError(f"{flag} shows one config; leave out -m")
+    folders, problems = args.folders(), _problems(args, multirun=True)
     if problems:
         return refuse(problems)
-    with tempfile.TemporaryDirectory() as scratch:
-        results = Path(scratch) / "results"
-        os.environ[RESULTS] = str(results)
-        os.environ[CONFIG_DIRS] = os.pathsep.join(args.config_dirs)
-        # Hydra writes multirun.yaml into its sweep folder; the runs have folders of their own.
-        has_folder = any(text.startswith("hydra.sweep.dir=") for text in args.overrides)
-        args.overrides += [] if has_folder else [f"hydra.sweep.dir={scratch}"]
-        code = _application(args)
-        jobs = [line.split("\t") for line in results.read_text().splitlines()] if results.exists() else []
-    for status, job in jobs:
-        sys.stdout.write(f"exit {status}  {job}\n")
-    codes = {int(status) for status, _ in jobs}
-    return code or max(codes - {0}, default=0)
+    codes = []
+    with StopSignals() as signals:
+        for overrides in expand(args.overrides, folders):
+            code = _run([*overrides, *(text for name in args.config_dirs for text in ("--config-dir", name))], signals)
+            codes.append((code, " ".join(overrides)))
+            if signals.signum is not None:
+                break
+    for code, overrides in codes:
+        sys.stdout.write(f"exit {code}  {overrides}\n")
+    return signals.code or max((code for code, _ in codes), default=0)
 
 
-def _application(args: TrainArgs) -> int:
-    import hydra
-
-    folders = [text for folder in args.config_dirs for text in ("--config-dir", folder)]
-    sys.argv = ["blockyard", *args.hydra_flags(), *folders, *args.overrides]
+def _run(arguments: Sequence[str], signals: StopSignals) -> int:
+    """Train one combination in a process of its own. A SIGTERM is passed on; Ctrl-C reaches it by itself."""
+    process = subprocess.Popen([sys.executable, "-m", "blockyard", "train", *arguments])
+    passed_on = False
     try:
-        hydra.main(version_base="1.3", config_path=str(catalog.conf_dir()), config_name="config")(_job)()
-    except SystemExit as error:
-        return 2 if error.code else 0
-    return 0
-
-
-def _job(_: object) -> int:
-    """Train one combination in a process of its own and record its exit code."""
-    from hydra.core.hydra_config import HydraConfig
-
-    task = [str(override) for override in HydraConfig.get().overrides.task]
-    names = [name for name in os.environ[CONFIG_DIRS].split(os.pathsep) if name]
-    folders = [text for name in names for text in ("--config-dir", name)]
-    code = subprocess.run([sys.executable, "-m", "blockyard", "train", *task, *folders], check=False).returncode
-    with open(os.environ[RESULTS], "a", encoding="utf-8") as results:
-        results.write(f"{code}\t{' '.join(task)}\n")
-    return code
+        while process.poll() is None:
+            try:
+                process.wait(timeout=0.2)
+            except subprocess.TimeoutExpired:
+                if signals.signum == signal.SIGTERM and not passed_on:
+                    process.terminate()
+                    passed_on = True
+    finally:
+        if process.poll() is None:  # a second signal
+            process.terminate()
+    return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
 def _problems(args: TrainArgs, multirun: bool = False) -> list[str]:
-    """The problems of the overrides, found before the first run and before Hydra reads any YAML."""
+    """The problems of the overrides, found before the first run."""
     from blockyard.config.compose import compose
 
-    args.folders()
     return [str(issue) for issue in compose(args.overrides, args.config_dirs, multirun=multirun).issues]

@@ -15,7 +15,7 @@ from blockyard.errors import UserError
 def run(arguments: Sequence[str]) -> int:
     """Join the run in a folder. Raises UserError where no run has started this process."""
     from blockyard.engine.run import train
-    from blockyard.engine.system.processes import ALLOW
+    from blockyard.engine.system.processes import ALLOW, end_with_parent
     from blockyard.runs.folder import RunFolder
     from blockyard.runs.load import check_allowed
 
@@ -24,6 +24,7 @@ def run(arguments: Sequence[str]) -> int:
     allow = os.environ.get(ALLOW)
     if allow is None:
         raise UserError("_cell is started by `blockyard train` for a distributed run, not by hand")
+    end_with_parent()
     folder = RunFolder.open(arguments[0])
     check_allowed(folder, json.loads(allow))  # the folder's own list of allowed packages is not trusted
     folder.foreign = False

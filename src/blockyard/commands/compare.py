@@ -26,7 +26,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from blockyard.commands._args import Args, Parser, flag_type
@@ -130,9 +129,10 @@ def _write(flag: str, file: str, data: dict[str, Any]) -> None:
         sys.stdout.write(text)
         return
     from blockyard.atomic_files import write_text
+    from blockyard.config.local_path import local_path
 
     try:
-        write_text(Path(file).expanduser(), text)
+        write_text(local_path(file, flag), text)
     except OSError as error:
         raise UserError(f"{file} cannot be written: {error.strerror or error}") from error
     sys.stderr.write(f"{file}\n")

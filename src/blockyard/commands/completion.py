@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from blockyard.config import catalog, size_matching
+from blockyard.config import catalog, match_keys
 from blockyard.errors import UserError
 
 SCRIPTS = {
@@ -106,4 +106,4 @@ def _overrides(typed: str, families: Sequence[str], options: bool = True) -> lis
     if dot and family in families and options:
         keys = {key for choice in catalog.choices(family).values() for key in choice.options}
         return sorted(f"{family}.{key}=" for key in keys)
-    return [*(f"{name}=" for name in families), *(f"{size_matching.KEY}.{name}=" for name in size_matching.KEYS)]
+    return [*(f"{name}=" for name in families), *(f"{match_keys.KEY}.{name}=" for name in match_keys.KEYS)]

@@ -113,10 +113,15 @@ def _work(plan: SweepPlan, args: SweepArgs) -> int:
     from blockyard.report import stale
     from blockyard.sweep.execution.runner import run_plan
     from blockyard.sweep.plan import history
+    from blockyard.sweep.search.optuna_store import exclusive
 
-    for line in history.store_plan(plan):
-        _say(line)
-    stale.mark(plan.folder)
+    try:
+        for line in history.store_plan(plan):
+            _say(line)
+        with exclusive(plan.folder):
+            stale.mark(plan.folder)
+    except OSError as error:
+        raise UserError(f"cannot write {plan.folder}: {error.strerror or error}; choose outputs=DIR") from error
     plan, code = _search(plan, args)
     if code:
         return code
@@ -127,7 +132,7 @@ def _work(plan: SweepPlan, args: SweepArgs) -> int:
         return code
     try:
         _compare(plan, _say)
-    except UserError as error:  # exit code 2 would mean that nothing was started
+    except (UserError, OSError) as error:  # exit code 2 would mean that nothing was started
         sys.stderr.write(f"blockyard: the cells have run, but cannot be compared: {error}\n")
         return 1
     return code
@@ -139,19 +144,24 @@ def _search(plan: SweepPlan, args: SweepArgs) -> tuple[SweepPlan, int]:
         return plan, 0
     from blockyard.sweep.execution.stop_signals import StopSignals
     from blockyard.sweep.search import search_runner
+    from blockyard.sweep.search.optuna_store import StorageFailed, storage_failures
 
     executor = args.build_executor()
     executor.home = plan.folder
     with StopSignals() as signals:
-        with executor:
-            plan = search_runner.run_search(
-                plan,
-                executor,
-                retry=args.retry,
-                elsewhere=args.elsewhere,
-                say=_say,
-                stopped=lambda: signals.signum is not None,
-            )
+        try:
+            with executor, storage_failures(plan.folder):
+                plan = search_runner.run_search(
+                    plan,
+                    executor,
+                    retry=args.retry,
+                    elsewhere=args.elsewhere,
+                    say=_say,
+                    stopped=lambda: signals.signum is not None,
+                )
+        except StorageFailed as error:  # trials may have run, so not exit code 2
+            sys.stderr.write(f"blockyard: {error}; the same command continues when the cause is gone\n")
+            return plan, 1
         if signals.code:
             _say("stopped; finished runs are kept, and the same command continues")
         return plan, signals.code
@@ -171,15 +181,23 @@ def _compare(plan: SweepPlan, say: Callable[[str], None]) -> None:
     from blockyard.report.render.terminal import show
     from blockyard.report.stale import DATA, PAGE
     from blockyard.report.wandb.summary_run import mirror
+    from blockyard.sweep.search.optuna_store import exclusive
 
     comparison = compare(plan).as_dict()
-    write_json(plan.folder / DATA, comparison)
+    with exclusive(plan.folder):
+        write_json(plan.folder / DATA, comparison)
+        page = write(comparison, plan.folder / PAGE)
     show(comparison)
-    say(f"page: {write(comparison, plan.folder / PAGE)}")
+    say(f"page: {page}")
     if note := mirror(comparison, plan):
         say(note)
 
 
 def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError:  # a full disk below `> log`: the cells go on, and the end of the command tells
+        pass

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from blockyard.commands._args import Args, Parser
-from blockyard.errors import UserError
+from blockyard.errors import UserError, printable
 
 
 @dataclass
@@ -80,7 +80,7 @@ def start(args: Args, arguments: Sequence[str]) -> int:
     try:
         folder = create_run(composed.config, command=["blockyard", "train", *arguments], choices=composed.choices)
     except AlreadyDone as done:
-        sys.stdout.write(f"{done}\n")
+        sys.stdout.write(printable(f"{done}\n"))
         return 0
     if composed.matched and not rank_in(composed.config):
         sys.stdout.write(f"matched {describe_match(composed.matched)}\n")
@@ -101,7 +101,7 @@ def resume(name: str, args: Args) -> int:
     try:
         folder = reopen(name, args.overrides, config_dirs=args.config_dirs)
     except AlreadyDone as done:
-        sys.stdout.write(f"{done}\n")
+        sys.stdout.write(printable(f"{done}\n"))
         return 0
     from blockyard.engine.run import fit
 

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from blockyard.config import catalog
 from blockyard.config.build import settings
 from blockyard.config.compose import Composed, complete
 from blockyard.config.rules import RULES, Facts, Pick, Rule
-from blockyard.config.targets import allowed, locate
+from blockyard.config.targets import allow_of, allowed, locate
 
 
 def picks(composed: Composed, families: Sequence[str]) -> dict[str, Pick]:
@@ -21,7 +23,7 @@ def picks(composed: Composed, families: Sequence[str]) -> dict[str, Pick]:
         node = composed.config.get(family)
         if isinstance(node, dict) and "_target_" in node:
             name = composed.choices.get(family) or node["_target_"]
-            result[family] = _pick(family, str(name), node, list(composed.config.get("allow") or []))
+            result[family] = _pick(family, str(name), node, allow_of(composed.config))
     return result
 
 
@@ -71,7 +73,9 @@ def default_pick(choice: catalog.Choice, allow: Sequence[str] = ()) -> Pick | No
 
 
 def _pick(family: str, name: str, node: dict[str, Any], allow: list[str]) -> Pick:
-    return Pick(family, name, locate(node["_target_"]), settings(node, allow))
+    with torch.device("meta"):  # a module among the options
+        options = settings(node, allow)
+    return Pick(family, name, locate(node["_target_"]), options)
 
 
 def _refusing(facts: Facts) -> set[str]:

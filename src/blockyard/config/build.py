@@ -6,6 +6,7 @@ The config is plain data, complete (every option of every node), and has passed 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cached_property, partial
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 
 from blockyard.config.schema import RESERVED, options
-from blockyard.config.targets import allowed, locate
+from blockyard.config.targets import allow_of, allowed, locate
 from blockyard.config.tree import is_node
 from blockyard.contracts import (
     Architecture,
@@ -58,14 +59,6 @@ RUNTIME_CONTRACTS = {
 LATE = ("position", "token_mixer", "channel_mixer", "norm", "block", "head")  # built from a Context
 
 
-def contract(key: str) -> type:
-    """The class that the node at a dotted key must derive from; inside a component any module."""
-    family = key.partition(".")[0]
-    if family in RUNTIME_CONTRACTS:
-        return locate(RUNTIME_CONTRACTS[family])
-    return CONTRACTS.get(key, nn.Module)
-
-
 def settings(node: dict[str, Any], allow: list[str]) -> dict[str, Any]:
     """A node's options as its constructor takes them; nodes inside it are instantiated."""
     signature = options(locate(node["_target_"]))
@@ -76,12 +69,17 @@ def settings(node: dict[str, Any], allow: list[str]) -> dict[str, Any]:
     }
 
 
-def instantiate(node: dict[str, Any], allow: list[str]) -> Any:
-    """The object, or for a `_partial_` node the factory, that a config node describes."""
+def instantiate(node: dict[str, Any], allow: list[str], inner: torch.device | None = None) -> Any:
+    """The object, or for a `_partial_` node the factory, that a config node describes.
+
+    inner: where modules among its options are built; on the meta device they allocate nothing
+    """
     target = node["_target_"]
     if not allowed(target, allow):
         raise ValueError(f"{target} is not in an allowed package; allow your own with allow=[package]")
-    factory = partial(locate(target), **settings(node, allow))
+    with inner or nullcontext():
+        values = settings(node, allow)
+    factory = partial(locate(target), **values)
     return factory if node.get("_partial_") else factory()
 
 
@@ -91,10 +89,12 @@ class Components:
     Plans (`data`, `tokenizer`, ...) are built immediately, cheaply and without I/O; modules are factories that wait for
     a Context. A tokenizer that learns its vocabulary is fitted by `data.load`; `tokens` and `context` give the true
     vocabulary from then on.
+
+    inner: as in `instantiate`
     """
 
-    def __init__(self, config: dict[str, Any]) -> None:
-        self.config = config
+    def __init__(self, config: dict[str, Any], inner: torch.device | None = None) -> None:
+        self.config, self.inner = config, inner
         self.data: DataModule = self.node("data")
         self.tokenizer: Tokenizer = self.node("tokenizer")
         self.objective: Objective = self.node("objective")
@@ -112,10 +112,10 @@ class Components:
 
     def node(self, family: str) -> Any:
         """The object of a family, or its objects by name where a family holds several (callbacks)."""
-        node, allow = self.config[family], list(self.config.get("allow") or [])
+        node, allow = self.config[family], allow_of(self.config)
         if is_node(node):
-            return instantiate(node, allow)
-        return {name: instantiate(each, allow) for name, each in (node or {}).items() if each is not None}
+            return instantiate(node, allow, self.inner)
+        return {name: instantiate(each, allow, self.inner) for name, each in (node or {}).items() if each is not None}
 
     def tokens(self) -> TokenSpec:
         """The TokenSpec of the tokenizer, as the objective changes it."""

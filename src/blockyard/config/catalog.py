@@ -101,20 +101,23 @@ def choices(family: str, folders: tuple[Path, ...] = ()) -> dict[str, Choice]:
 def docstring(target: str) -> str:
     """The module docstring of a dotted class, without importing it; "" where there is none."""
     path = _module_file(target.rpartition(".")[0])
-    return _docstring(path, _stamp(path)) if path is not None else ""
+    try:
+        return _docstring(path, stamp(path)) if path is not None else ""
+    except OSError:
+        return ""
 
 
 @lru_cache(maxsize=1024)
 def _docstring(path: Path, _stamp: tuple[int, ...]) -> str:
     try:
         return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    except (SyntaxError, ValueError):  # one broken file of the user's does not hide the others
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # a broken file does not hide the others
         return ""
 
 
 def content(path: Path) -> Any:
     """The content of a YAML file, parsed again only after the file has changed. Raises yaml.YAMLError."""
-    return deepcopy(_content(path, _stamp(path)))
+    return deepcopy(_content(path, stamp(path)))
 
 
 @lru_cache(maxsize=1024)
@@ -124,7 +127,7 @@ def _content(path: Path, _stamp: tuple[int, ...]) -> Any:
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
-def _stamp(path: Path) -> tuple[int, ...]:
+def stamp(path: Path) -> tuple[int, ...]:
     """Numbers that change when a file is written."""
     status = path.stat()
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size
@@ -139,7 +142,10 @@ def section(text: str, heading: str) -> str:
 def _module_file(module: str) -> Path | None:
     """The file of a dotted module, located without running code of its packages."""
     top, *rest = module.split(".")
-    spec = importlib.util.find_spec(top) if top else None
+    try:
+        spec = importlib.util.find_spec(top) if top else None
+    except (ImportError, ValueError):  # `__main__` has none
+        spec = None
     if spec is None:
         return None
     roots = [Path(root) for root in spec.submodule_search_locations or []]
@@ -148,6 +154,6 @@ def _module_file(module: str) -> Path | None:
         for path in (base.with_suffix(".py") if rest else base / "__init__.py", base / "__init__.py"):
             if path.is_file():
                 return path
-    if not roots and not rest and spec.origin:
+    if not roots and not rest and spec.has_location and spec.origin:  # built-in and frozen modules have no file
         return Path(spec.origin)
     return None

@@ -7,27 +7,22 @@ and values (`model.dim=64`), and compared with the config tree and the signature
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
-from blockyard.config import catalog, nested_choices, presets, size_matching, tree, user_folders
+from blockyard.config import nested_choices, presets, size_matching, user_folders
+from blockyard.config.hydra_config import Choices, Config, HydraConfig
 from blockyard.config.known_keys import KnownKeys
-from blockyard.config.override_grammar import allowed_packages, parse_override
+from blockyard.config.override_grammar import allowed_packages
 from blockyard.config.overrides import sort_overrides
+from blockyard.config.placed_nodes import placed_nodes
 from blockyard.config.retarget import retarget
 from blockyard.config.schema import REQUIRED, Root, options
-from blockyard.config.targets import allowed, locate
+from blockyard.config.targets import allow_of
 from blockyard.contracts import Issue
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
-Config = dict[str, Any]
-Choices = dict[str, str | None]
 
 
 @dataclass
@@ -52,10 +47,9 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
     issues += [Issue(where, what) for where, what in problems]
     if issues:  # a folder that cannot be trusted is not composed from
         return Composed({}, {}, (), issues)
-    own = [override for override in overrides if not override.startswith("hydra.searchpath=")]
-    ordered = sort_overrides(own, folders, issues, multirun)
+    ordered = sort_overrides(overrides, folders, issues, multirun)
     groups, replaced = presets.expand(ordered.groups, folders)
-    hydra = _Hydra(groups, replaced, [*ordered.hydra, *_searchpath(folders)])
+    hydra = HydraConfig(groups, replaced, folders)
     base, choices = hydra.compose([], issues)
     if not base:  # Hydra could not compose at all and has reported the reason
         return Composed({}, {}, folders, issues)
@@ -65,8 +59,6 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
     if early:
         base = hydra.compose(early, [])[0] or base
     nested_choices.fill(base, folders)
-    if base.get("allow"):
-        issues.append(Issue("allow", "is taken from the command line only, not from a file", ["allow=[mypackage]"]))
     retarget(base, ordered.values)
     known_keys = KnownKeys(base, choices, allowed_packages(ordered.values), folders)
     values = []
@@ -79,7 +71,8 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
         return Composed({}, {}, folders, issues)
     retarget(config, ordered.values, keep_typed=True)
     complete(config, folders)
-    config["name"] = config.get("name") or _default_name(choices)
+    if config.get("name") is None:
+        config["name"] = _default_name(choices)
     matched = size_matching.solve(config, {key for key, _ in ordered.values}, issues)
     return Composed(config, choices, folders, issues, matched)
 
@@ -90,100 +83,15 @@ def complete(config: Config, folders: tuple[Path, ...] = ()) -> None:
     for name, option in options(Root).items():
         if option.default is not REQUIRED:
             config.setdefault(name, list(option.default) if isinstance(option.default, tuple) else option.default)
-    for _, node in tree.nodes(config):
-        target = str(node["_target_"])
-        if not allowed(target, list(config.get("allow") or [])):
-            continue
-        try:
-            signature = options(locate(target))
-        except ValueError:
-            continue  # `check` reports it
-        for name, option in signature.items():
+    allow = allow_of(config)
+    for place in list(placed_nodes(config, allow)):
+        node = place.node
+        for name, option in place.options(allow).items():
             if option.default is not REQUIRED and name not in node:
                 default = _plain(option.default)
                 # A library's class may have a default that no YAML can hold, such as a device: it stays unwritten.
                 if default is None or isinstance(default, bool | int | float | str | list | dict):
                     node[name] = default
-
-
-def _searchpath(folders: tuple[Path, ...]) -> list[str]:
-    return [f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in folders)}]"] if folders else []
-
-
-@dataclass
-class _Hydra:
-    """The config that Hydra composes from the choices of a command line.
-
-    groups: `family=name`, those of a preset too; replaced: families whose choice differs from the preset's
-    hydra: overrides of Hydra's own keys
-    """
-
-    groups: list[str]
-    replaced: list[str]
-    hydra: list[str]
-
-    def compose(self, values: Sequence[str], issues: list[Issue]) -> tuple[Config, Choices]:
-        """The resolved config with values (`++key=value`) set in it; empty where that fails, with an issue."""
-        config, choices = _resolved([*self.groups, *self.hydra], values, issues)
-        if config and self.replaced:  # the preset's options do not apply to what replaces its choice
-            own = [group for group in self.groups if not group.startswith(f"{presets.FAMILY}=")]
-            bare = _resolved([*own, *self.hydra], values, issues)[0]
-            config |= {family: bare[family] for family in self.replaced if family in bare}
-        return config, choices
-
-
-def _resolved(overrides: Sequence[str], values: Sequence[str], issues: list[Issue]) -> tuple[Config, Choices]:
-    from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    # The user's own files may change while this process runs; the package's do not.
-    uncached = any(override.startswith("hydra.searchpath=") for override in overrides)
-    composed_by_hydra = _composed_by_hydra.__wrapped__ if uncached else _composed_by_hydra
-    try:
-        pickled, choices = composed_by_hydra(tuple(overrides))
-        config: DictConfig = pickle.loads(pickled)
-        problems = [issue for value in values for issue in _set(config, value)]
-        if problems:
-            issues += problems
-            return {}, {}
-        return cast(Config, OmegaConf.to_container(config, resolve=True)), dict(choices)
-    except (HydraException, OmegaConfBaseException) as error:
-        issues.append(Issue("config", _one_line(error)))
-        return {}, {}
-
-
-def _set(config: DictConfig, text: str) -> Iterator[Issue]:
-    """Set `++key=value` in place as Hydra does, or say why it cannot be set."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    key, _, value = text.partition("=")
-    try:
-        override = parse_override(text)
-        OmegaConf.update(config, override.key_or_group, override.value(), merge=True, force_add=True)
-    except (OmegaConfBaseException, ValueError) as error:
-        yield Issue(key.lstrip("+"), f"{value} cannot be set ({_one_line(error)})")
-
-
-@lru_cache(maxsize=256)
-def _composed_by_hydra(overrides: tuple[str, ...]) -> tuple[bytes, Choices]:
-    """The config of choices alone, unresolved and pickled, and the choice of each family. Takes about 0.1 s."""
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-    from omegaconf import OmegaConf
-
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(config_dir=str(catalog.conf_dir()), version_base="1.3"):
-        composed = hydra_compose("config", overrides=list(overrides), return_hydra_config=True)
-    choices = {k: v for k, v in composed.hydra.runtime.choices.items() if k in catalog.families()}
-    config = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
-    return pickle.dumps(config), choices
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 def _default_name(choices: Choices) -> str:

@@ -17,6 +17,17 @@ OWNED_CALLBACKS = {
     "GradientAccumulationScheduler": "use trainer.accumulate",
 }
 
+# Lightning's loggers that connect as they are made, which a check must not.
+CONNECTING_LOGGERS = ("CometLogger", "LitLogger")
+
+
+def connects(target: type) -> bool:
+    """Whether a logger connects to its service as it is made."""
+    return any(
+        base.__module__.startswith("pytorch_lightning.loggers.") and base.__name__ in CONNECTING_LOGGERS
+        for base in target.__mro__
+    )
+
 
 def is_lightning(family: str, target: type) -> bool:
     """Whether a class is one of Lightning's kind for this family."""

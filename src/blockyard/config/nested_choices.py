@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blockyard.config import catalog, tree
+from blockyard.config.placed_nodes import placed_nodes
 from blockyard.config.schema import options
-from blockyard.config.targets import allowed, locate
+from blockyard.config.targets import allow_of, locate
 from blockyard.contracts import Issue
 from blockyard.errors import near
 
@@ -35,20 +36,18 @@ class NestedChoices(NamedTuple):
         default = options(locate(str(self.node["_target_"])))[self.names].default
         names = self.node.get(self.names, default)
         by_name = self.node.get(self.option, {})
-        return list(map(str, names)) if isinstance(names, list | tuple) and isinstance(by_name, dict) else None
+        listed = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+        return list(names) if listed and isinstance(by_name, dict) else None
 
 
 def nested_choices(config: dict[str, Any]) -> list[NestedChoices]:
     """Every option of a config that is filled by name."""
     collected = []
-    for key, node in tree.nodes(config):
-        target = str(node["_target_"])
-        if allowed(target, list(config.get("allow") or [])):
-            try:
-                declared = getattr(locate(target), "nested_choices", {})
-            except ValueError:
-                continue  # `check` reports it
-            collected += [NestedChoices(key, node, option, *source) for option, source in declared.items()]
+    allow = allow_of(config)
+    for place in placed_nodes(config, allow):
+        if place.options(allow):
+            declared = getattr(locate(place.target), "nested_choices", {})
+            collected += [NestedChoices(place.key, place.node, option, *source) for option, source in declared.items()]
     return collected
 
 

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
+
+from blockyard.errors import first_line
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
+
+
+LONGEST = 20_000  # characters of an override
+DEEPEST = 20  # levels of lists and mappings in a value
 
 
 @lru_cache(maxsize=4096)
@@ -16,10 +23,22 @@ def parse_override(text: str) -> Override:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
+    if len(text) > LONGEST:
+        raise ValueError(f"{len(text):,} characters; no value is longer than {LONGEST:,}")
+    if _depth(text) > DEEPEST:
+        raise ValueError(f"lists or mappings nested deeper than {DEEPEST}")
     try:
         return OverridesParser.create().parse_override(text)
     except HydraException as error:
-        raise ValueError(str(error).splitlines()[0]) from error
+        raise ValueError(first_line(error)) from error
+    except ValueError as error:  # a number of more digits than Python reads
+        raise ValueError("a number of too many digits") from error
+
+
+def _depth(text: str) -> int:
+    """How deep brackets are nested, those of quoted text included."""
+    depths = accumulate({"[": 1, "{": 1, "(": 1, "]": -1, "}": -1, ")": -1}.get(letter, 0) for letter in text)
+    return max(depths, default=0)
 
 
 def parse_value(text: str) -> Any:

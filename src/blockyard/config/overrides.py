@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blockyard.config import catalog
+from blockyard.config import catalog, user_folders
+from blockyard.config.multirun import swept_values
 from blockyard.config.override_grammar import parse_override
 from blockyard.contracts import Issue
-from blockyard.errors import did_you_mean, near
+from blockyard.errors import did_you_mean, near, quoted
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
-MULTIRUN_KEYS = ("hydra.searchpath", "hydra.verbose", "hydra.sweep.", "hydra.sweeper.", "hydra.launcher.")
-MULTIRUN_GROUPS = ("hydra/launcher", "hydra/sweeper")
+MULTIRUN_KEYS = ("hydra/launcher", "hydra/sweeper", "hydra.launcher", "hydra.sweeper", "hydra.sweep")
 
 
 @dataclass
@@ -25,18 +25,16 @@ class SortedOverrides:
 
     groups: choices, `family=name`
     values: options, as (dotted key, value as written)
-    hydra: keys of Hydra itself
     """
 
     groups: list[str] = field(default_factory=list)
     values: list[tuple[str, str]] = field(default_factory=list)
-    hydra: list[str] = field(default_factory=list)
 
 
 def sort_overrides(
     overrides: Sequence[str], folders: tuple[Path, ...], issues: list[Issue], multirun: bool = False
 ) -> SortedOverrides:
-    """Overrides by kind; one that is not valid is appended to `issues` instead.
+    """Overrides by kind, without `hydra.searchpath`; one that is not valid is appended to `issues` instead.
 
     multirun: allow several values a key (`block=pre_norm,post_norm`); the first stands for all
     """
@@ -44,55 +42,65 @@ def sort_overrides(
     for text in overrides:
         key, _, value = text.partition("=")
         name = key.lstrip("+~")
+        if key == user_folders.KEY:
+            continue
         try:
             override = parse_override(text)
         except ValueError as error:
             reason = "no value given" if "=" not in text else str(error)
-            issues.append(Issue(name, f"cannot parse {text!r} ({reason})", ["key=value", "'key=\"text with = or ,\"'"]))
+            hints = ["key=value", "'key=\"text with = or ,\"'"]
+            issues.append(Issue(name, f"cannot parse {quoted(text)} ({reason})", hints))
             continue
-        swept, values = override.is_sweep_override(), _values(override)
-        if (swept or len(values) != 1) and not multirun:
-            issues.append(Issue(name, f"{value!r} is several values; a single run takes one", [f"-m {text}"]))
-        elif override.is_delete():
+        swept = override.is_sweep_override()
+        if swept and not multirun:
+            issues.append(Issue(name, f"{quoted(value)} is several values; a single run takes one", [f"-m {text}"]))
+            continue
+        try:
+            first = swept_values(override, folders)[0] if swept else value
+        except ValueError as error:
+            issues.append(Issue(name, f"{quoted(value)} cannot be swept: {error}", see="`blockyard list`"))
+            continue
+        if override.is_delete():
             issues.append(Issue(name, "cannot be deleted; every family has a choice and every option a value"))
         elif name.startswith("hydra"):
-            _sort_hydra(name, text, result, issues, multirun)
+            issues.append(_hydra_issue(name, text))
         elif name in catalog.families():
-            _sort_choice(name, key, values, folders, result, issues)
+            _sort_choice(name, key, _values(override, folders), folders, result, issues)
         elif "/" in name or "@" in name:
             hint = _slash_hint(name, value) or near(name.replace("@", "/").split("/")[0], catalog.families())
             issues.append(Issue(name, "unknown config group", hint, see="`blockyard list`"))
-        elif values:
-            result.values.append((name, next(override.sweep_string_iterator()) if swept else value))
+        else:
+            result.values.append((name, first))
     return result
 
 
 def unknown_choice(family: str, name: object, choices: Sequence[str]) -> Issue:
     """The issue of a name that no YAML of a family has."""
     return Issue(
-        family, f"unknown {family} {name!r}{did_you_mean(str(name), choices)}", see=f"`blockyard list {family}`"
+        family, f"unknown {family} {quoted(name)}{did_you_mean(str(name), choices)}", see=f"`blockyard list {family}`"
     )
 
 
-def _values(override: Override) -> list[Any]:
-    """The values of an override: one, several for `a,b`, none where only Hydra can expand them (glob, range)."""
+def _values(override: Override, folders: tuple[Path, ...]) -> list[Any]:
+    """The values of an override: one, or several that are swept."""
     from hydra.core.override_parser.types import ChoiceSweep
 
     if not override.is_sweep_override():
         return [override.value()]
     sweep = override.value()
-    return [getattr(value, "text", value) for value in sweep.list] if isinstance(sweep, ChoiceSweep) else []
+    if not isinstance(sweep, ChoiceSweep):
+        return list(swept_values(override, folders))
+    return [getattr(value, "text", value) for value in sweep.list]
 
 
-def _sort_hydra(name: str, text: str, result: SortedOverrides, issues: list[Issue], multirun: bool) -> None:
-    if name == "hydra.searchpath" and text.startswith("+"):
-        issues.append(Issue(name, f"write it without +: {text.lstrip('+')}"))
-    elif name == "hydra.searchpath":
-        result.hydra.append(text)
-    elif not name.startswith(MULTIRUN_KEYS) and name not in MULTIRUN_GROUPS:
-        issues.append(Issue(name, "cannot be overridden", [*MULTIRUN_GROUPS, *(k.rstrip(".") for k in MULTIRUN_KEYS)]))
-    elif not multirun:
-        issues.append(Issue(name, "has an effect on multiruns only", [f"-m {text}"]))
+def _hydra_issue(name: str, text: str) -> Issue:
+    """Why a key of Hydra itself cannot be set."""
+    if name == user_folders.KEY:
+        return Issue(name, f"write it without +: {text.lstrip('+')}")
+    if name.startswith(MULTIRUN_KEYS):
+        what = "cannot be overridden: the runs of -m start one after another, in folders of their own under outputs/"
+        return Issue(name, what, see="`blockyard sweep --help` for runs in parallel, on SLURM or Ray, and searches")
+    return Issue(name, "cannot be overridden; of Hydra's own keys only hydra.searchpath can")
 
 
 def _sort_choice(

@@ -32,21 +32,26 @@ def expand(groups: Sequence[str], folders: tuple[Path, ...] = ()) -> tuple[list[
     return [*groups, *(f"{family}={name}" for family, name in kept.items())], replaced
 
 
-def choices(group: str, name: str, folders: tuple[Path, ...] = ()) -> dict[str, str]:
-    """The choices that the defaults list of a YAML overrides, by family; those of a YAML it builds on come first."""
+def choices(
+    group: str, name: str, folders: tuple[Path, ...] = (), seen: frozenset[str] = frozenset()
+) -> dict[str, str]:
+    """The choices that the defaults list of a YAML overrides, by family; those of a YAML it builds on come first.
+
+    seen: the YAMLs that build on this one
+    """
     import yaml
 
     choice = catalog.choices(group, folders).get(name)
-    if choice is None:
+    if choice is None or name in seen:
         return {}
     try:
-        entries = (catalog.content(choice.path) or {}).get("defaults") or []
+        entries = (catalog.content(choice.path) or {}).get("defaults")
     except (yaml.YAMLError, AttributeError):
         return {}  # Hydra says what is wrong with it
     result: dict[str, str] = {}
-    for entry in entries:
-        if isinstance(entry, str) and entry not in ("_self_", name):
-            result |= choices(group, entry, folders)
+    for entry in entries if isinstance(entries, list) else []:
+        if isinstance(entry, str) and entry != "_self_":
+            result |= choices(group, entry, folders, seen | {name})
         elif isinstance(entry, dict):
             result |= {str(key).removeprefix("override /"): str(value) for key, value in entry.items()}
     return result

@@ -6,15 +6,15 @@ import inspect
 import json
 import re
 import types
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from annotated_types import Ge, Gt, Le, Lt
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
-from blockyard.contracts import CountOrZero
+from blockyard.config.bounds import describe_bounds, exceeded, exceeded_here
+from blockyard.config.slots import Slot, nested_node, slot
+from blockyard.contracts import Seed, Text
 
 REQUIRED = object()
 RESERVED = ("_target_", "_partial_")
@@ -37,10 +37,10 @@ class Root:
     def __init__(
         self,
         *,
-        seed: CountOrZero = 0,
-        name: str | None = None,
+        seed: Seed = 0,
+        name: Text | None = None,
         tags: list[str] = (),  # type: ignore[assignment]
-        outputs: str = "outputs",
+        outputs: Text = "outputs",
         allow: list[str] = (),  # type: ignore[assignment]
         force: bool = False,
     ) -> None:
@@ -60,27 +60,34 @@ class Option:
         """The type as text: "int >= 1", "one of relu, gelu"."""
         return describe(self.annotation)
 
-    def problem(self, value: Any) -> str | None:
-        """Why `value` is invalid, or None. Nested objects that are already built are not checked."""
-        if factories(self.annotation):
-            return None if _is_factory(value) else f"expected {self.describe()}: {{_target_: ..., _partial_: true}}"
-        if named_factories(self.annotation):
-            fits = isinstance(value, dict) and all(map(_is_factory, value.values()))
-            return None if fits else f"expected {self.describe()}: {{name: {{_target_: ..., _partial_: true}}}}"
+    @property
+    def slot(self) -> Slot | None:
+        """What a node must be here; None where the option takes a plain value."""
+        return slot(self.annotation)
+
+    def problem(self, value: Any, *, on_this_machine: bool = True) -> str | None:
+        """Why `value` is invalid, or None. Of nodes only their place is checked, not their class.
+
+        on_this_machine: also whether this machine has CPU cores enough
+        """
+        if self.slot is not None:
+            return None if self.slot.fits(value) else f"expected {self.describe()}: {self.slot.example}"
         adapter = _adapter(self.annotation)
-        if adapter is None:
-            return None
         try:
+            if nested_node(value):
+                return f"expected {self.describe()}, not an object"
+            if adapter is None:
+                return None
             adapter.validate_json(json.dumps(value), strict=True)
         except ValidationError as error:
-            return _explain(error, self.annotation)
-        except TypeError:
+            return exceeded(self.annotation, value) or _explain(error, self.annotation)
+        except (TypeError, ValueError, RecursionError):  # what JSON has not, and numbers of thousands of digits
             return f"expected {self.describe()}"
-        return None
+        return exceeded_here(self.annotation, value) if on_this_machine else None
 
     def convert(self, value: Any) -> Any:
         """`value` as the constructor takes it: tuples from lists, dataclasses from mappings."""
-        if factories(self.annotation) or named_factories(self.annotation):
+        if self.slot is not None:
             return value
         adapter = _adapter(self.annotation)
         return value if adapter is None else adapter.validate_json(json.dumps(value), strict=True)
@@ -118,35 +125,14 @@ def _hints(target: type) -> dict[str, Any]:
         return {}
 
 
-def factories(annotation: Any) -> type | None:
-    """The class a factory option returns: TokenMixer for Callable[[Context], TokenMixer]; None for other options."""
-    if get_origin(annotation) is not Callable:
-        return None
-    product = get_args(annotation)[-1]
-    return product if inspect.isclass(product) else None
-
-
-def named_factories(annotation: Any) -> type | None:
-    """The same for an option with factories by name: dict[str, Callable[[Context], TokenMixer]]; else None."""
-    return factories(get_args(annotation)[1]) if get_origin(annotation) is dict else None
-
-
-def _is_factory(value: Any) -> bool:
-    return isinstance(value, dict) and "_target_" in value and value.get("_partial_") is True
-
-
 def describe(annotation: Any) -> str:
     """A type hint as text for the user."""
-    product = factories(annotation)
-    if product is not None:
-        return f"a {product.__name__} as a node"
-    product = named_factories(annotation)
-    if product is not None:
-        return f"{product.__name__}s as nodes, by name"
+    place = slot(annotation)
+    if place is not None:
+        return place.describe()
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        bounds = [_BOUNDS[type(b)](b) for b in args[1:] if type(b) in _BOUNDS]
-        return " ".join([describe(args[0]), " and ".join(bounds)]).strip()
+        return f"{describe(args[0])} {describe_bounds(args[1:])}".strip()
     if origin is Literal:
         return "one of " + ", ".join(map(str, args))
     if origin in (Union, types.UnionType):
@@ -156,14 +142,6 @@ def describe(annotation: Any) -> str:
     return {int: "int", float: "number", bool: "true or false", str: "text", Any: "anything"}.get(
         annotation, getattr(annotation, "__name__", str(annotation))
     )
-
-
-_BOUNDS = {
-    Ge: lambda b: f">= {b.ge}",
-    Gt: lambda b: f"> {b.gt}",
-    Le: lambda b: f"<= {b.le}",
-    Lt: lambda b: f"< {b.lt}",
-}
 
 
 def _adapter(annotation: Any) -> TypeAdapter[Any] | None:
@@ -180,6 +158,8 @@ def _cached_adapter(annotation: Any) -> TypeAdapter[Any]:
 
 def _explain(error: ValidationError, annotation: Any) -> str:
     first = error.errors()[0]
+    if first["type"] in ("string_too_short", "string_too_long", "string_pattern_mismatch"):
+        return f"expected {describe(annotation)} of 1 to 1,000 characters, and no control characters"
     where = ".".join(str(part) for part in first["loc"] if isinstance(part, str))
     if first["type"] == "unexpected_keyword_argument":
         return f"it has no field {where!r}; it has {', '.join(_fields(annotation))}"

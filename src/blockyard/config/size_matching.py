@@ -13,24 +13,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from blockyard.config.build import Components
+from blockyard.config.match_keys import BUDGETS, KEY, KEYS, SIZES
+from blockyard.config.model_size import ModelSizes
+from blockyard.config.placed_nodes import are_sound
 from blockyard.config.targets import locate
+from blockyard.contracts import Issue
+from blockyard.contracts.option_types import DEEPEST, LARGEST_EXPANSION, WIDEST
+from blockyard.errors import quoted
 
-if TYPE_CHECKING:
-    from blockyard.config.model_size import ModelSizes
-    from blockyard.contracts import Issue
+__all__ = ["BUDGETS", "KEY", "KEYS", "SIZES", "Axis", "axis", "describe_match", "nearest", "solve"]
 
-KEY = "match"  # of the config; removed once it is solved
-BUDGETS = {"params": "parameters", "flops": "FLOPs per sample"}
-KEYS = (*BUDGETS, "by")
-# The options of each size; the first that the config has is solved for.
-SIZES = {
-    "dim": ("model.dim",),
-    "depth": ("model.depth",),
-    "expansion": ("channel_mixer.expansion", "token_mixer.expansion"),
-}
-LARGEST = {"dim": 65_536, "depth": 1_024, "expansion": 1_048_576}
+LARGEST = {"dim": WIDEST, "depth": DEEPEST, "expansion": LARGEST_EXPANSION}
 MAX_FACTOR = 2.0  # a size whose count is further from the budget than this factor is refused
 _GAP = 8  # neighbouring sizes that are tried to find one that a model can be built with
 
@@ -63,17 +59,22 @@ def axis(config: dict[str, Any], by: str = "dim") -> Axis | None:
     Widths are multiples of the number of heads; expansions go in hidden channels, as many as the mixer needs at a time.
     """
     dim = config["model"].get("dim")
-    for key in SIZES[by] if isinstance(dim, int) else ():
+    for key in SIZES[by] if _is_size(dim) else ():
         family, _, name = key.partition(".")
         current = config[family].get(name)
-        if isinstance(current, bool) or not isinstance(current, int | float):
+        if not _is_size(current):
             continue
         if by == "expansion":
             unit = getattr(locate(config[family]["_target_"]), "hidden_multiple", 1) / dim
         else:
-            unit = int(config["model"].get("heads") or 1) if by == "dim" else 1
+            heads = config["model"].get("heads")
+            unit = int(heads) if by == "dim" and _is_size(heads) else 1
         return Axis(by, key, unit, max(1, round(current / unit)))
     return None
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
 
 
 def nearest(config: dict[str, Any], what: str, target: int, sizes: ModelSizes, along: Axis) -> tuple[int, int] | None:
@@ -92,18 +93,15 @@ def solve(config: dict[str, Any], overridden: Collection[str], issues: list[Issu
     learned from the data counts as large as it may become.
     """
     match = config.pop(KEY, None) or {}
-    if issues or not match:
-        return {}
+    if issues or not match or not are_sound(config):
+        return {}  # `check` reports the issues
     budgets = {what: match[what] for what in BUDGETS if match.get(what) is not None}
     by = match.get("by") or "dim"
-    along = axis(config, by) if by in SIZES and isinstance(config.get("model"), dict) else None
+    along = axis(config, by) if _is_known(by) and isinstance(config.get("model"), dict) else None
     problems = _problems(match, budgets, overridden, along)
     issues += problems
     if problems or not budgets:
         return {}
-    from blockyard.config.build import Components
-    from blockyard.config.model_size import ModelSizes
-    from blockyard.contracts import Issue
 
     (what, budget), sizes = next(iter(budgets.items())), ModelSizes()
     key = f"{KEY}.{what}"
@@ -136,23 +134,26 @@ def describe_match(record: dict[str, Any]) -> str:
     )
 
 
+def _is_known(by: Any) -> bool:
+    return isinstance(by, str) and by in SIZES
+
+
 def _problems(
     match: dict[str, Any], budgets: dict[str, Any], overridden: Collection[str], along: Axis | None
 ) -> list[Issue]:
-    from blockyard.contracts import Issue
 
     issues = []
     by = match.get("by") or "dim"
-    if by not in SIZES:
-        issues.append(Issue(f"{KEY}.by", f"unknown size {by!r}", list(SIZES)))
+    if not _is_known(by):
+        issues.append(Issue(f"{KEY}.by", f"unknown size {quoted(by)}", list(SIZES)))
+    elif match.get("by") not in (None, "dim") and not budgets:
+        issues.append(Issue(f"{KEY}.by", "has an effect only together with match.params or match.flops"))
     if len(budgets) > 1:
         issues.append(Issue(KEY, "one size cannot meet two budgets; set params or flops"))
-    if match.get("by") not in (None, "dim") and not budgets:
-        issues.append(Issue(f"{KEY}.by", "has an effect only together with match.params or match.flops"))
     for what, value in budgets.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value) or value < 1:
-            text = f"invalid value {value!r}: expected a number of {BUDGETS[what]} >= 1"
+            text = f"invalid value {quoted(value)}: expected a number of {BUDGETS[what]} >= 1"
             issues.append(Issue(f"{KEY}.{what}", text, [f"{KEY}.{what}=1.2e6"]))
     if budgets and along is not None and along.key in overridden:
         issues.append(Issue(along.key, f"is solved for by {KEY}; leave one of them out"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+from collections.abc import Mapping
+from typing import Any
 
 TRUSTED_PACKAGES = ("blockyard", "torch", "pytorch_lightning", "torchmetrics", "timm", "transformers")
 
@@ -13,6 +15,12 @@ def allowed(target: str, allow: list[str]) -> bool:
     """Whether `_target_` may name this: a dotted name inside a trusted or allowed package."""
     dotted = re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", target)
     return bool(dotted) and target.split(".")[0] in (*TRUSTED_PACKAGES, *allow)
+
+
+def allow_of(config: Mapping[str, Any]) -> list[str]:
+    """The packages that a config allows; none where its `allow` is no list of names, which `check` reports."""
+    names = config.get("allow")
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list | tuple) else []
 
 
 def locate(target: str) -> type:

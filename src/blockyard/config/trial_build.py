@@ -11,34 +11,42 @@ from typing import Any
 
 import torch
 
-from blockyard.config import tree
-from blockyard.config.build import CONTRACTS, LATE, Components, instantiate
+from blockyard.config import lightning
+from blockyard.config.build import LATE, Components, instantiate
+from blockyard.config.memory_need import memory_issue
+from blockyard.config.placed_nodes import placed_nodes
 from blockyard.config.rules import Facts
-from blockyard.config.schema import REQUIRED, RESERVED, options
-from blockyard.config.targets import allowed, locate
+from blockyard.config.targets import allow_of, locate
 from blockyard.contracts import Context, Issue
+from blockyard.errors import first_line
 from blockyard.model._positions import check_key_widths
 from blockyard.ops.meta import without_compiler
 from blockyard.weight_init import initialise
 
+META = torch.device("meta")
 
-def build_components(config: dict[str, Any], facts: Facts, refused: set[str]) -> Iterator[Issue]:
+
+def build_components(config: dict[str, Any], facts: Facts, refused: set[str], unsound: set[str]) -> Iterator[Issue]:
     """Problems that plans report in their options, and modules in their Context.
 
-    refused: families that a rule has refused, and that are not built
+    refused: families that a rule has refused; unsound: keys of nodes with issues. Neither are built.
     """
-    allow = list(config.get("allow") or [])
-    built = {}
-    for family, subtree in config.items():
-        # Every plan, and whatever else a config holds (trainer, loggers, callbacks), is cheap to build.
-        for key, node in tree.nodes(subtree, family):
-            if key in LATE or ("." in key and key.partition(".")[0] in CONTRACTS):
-                continue
-            if _is_sound(node, allow):
-                try:
-                    built[key] = instantiate(node, allow)
-                except Exception as error:  # a user's own class may fail in any way
-                    yield Issue(key, _message(error))
+    allow = allow_of(config)
+    built: dict[str, Any] = {}
+    tops: list[str] = []
+    # Every plan, and whatever else a config holds (trainer, loggers, callbacks), is cheap to build.
+    for key, node, _, late in placed_nodes(config, allow):
+        if any(key.startswith(f"{top}.") for top in tops):
+            continue  # an inner node is built with its parent
+        tops.append(key)
+        if late or any(f"{each}.".startswith(f"{key}.") for each in unsound):
+            continue
+        if key == "logger" and lightning.connects(locate(str(node["_target_"]))):
+            continue
+        try:
+            built[key] = instantiate(node, allow, META)
+        except Exception as error:  # a user's own class may fail in any way
+            yield Issue(key, _message(error))
     if "data" in built:
         missing = built["data"].missing()
         if missing:  # data that is not there has no shape either
@@ -58,13 +66,21 @@ def build_components(config: dict[str, Any], facts: Facts, refused: set[str]) ->
     yield from _build_modules(ctx, built["model"], facts, refused)
 
 
-def build_model(config: dict[str, Any]) -> Iterator[Issue]:
-    """Whether the whole model of an otherwise sound config can be built, with an initial value for every weight."""
+def build_model(config: dict[str, Any], *, on_this_machine: bool = True, training: bool = True) -> Iterator[Issue]:
+    """Whether the whole model of an otherwise sound config can be built, with an initial value for every weight.
+
+    on_this_machine: also whether it fits into the memory of this machine; training: with all that training needs
+    """
     try:
         with without_compiler():
-            initialise(Components(config).meta_model(), 0)
+            components = Components(config, META)
+            model = components.meta_model()
+            initialise(model, 0)
+        issue = memory_issue(components, model, training=training) if on_this_machine else None
     except Exception as error:
-        yield Issue("model", _message(error))
+        issue = Issue("model", _message(error))
+    if issue is not None:
+        yield issue
 
 
 def _build_modules(ctx: Context, architecture: Any, facts: Facts, refused: set[str]) -> Iterator[Issue]:
@@ -99,7 +115,7 @@ def _problems(component: Any, built: dict[str, Any]) -> list[str]:
 
 
 def _message(error: Exception) -> str:
-    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    return first_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {first_line(error)}"
 
 
 def _context(built: dict[str, Any]) -> Context:
@@ -108,19 +124,3 @@ def _context(built: dict[str, Any]) -> Context:
     ctx: Context = built["model"].context(data, tokens, objective.outputs(data, tokens))
     assert ctx.head_dim, "a context has the width of a head"
     return ctx
-
-
-def _is_sound(node: dict[str, Any], allow: list[str]) -> bool:
-    """Whether a node's class can be found and its values fit."""
-    target = str(node["_target_"])
-    if not allowed(target, allow):
-        return False
-    try:
-        declared = options(locate(target))
-    except ValueError:
-        return False
-    fits = all(
-        name in RESERVED or (name in declared and (tree.is_node(value) or not declared[name].problem(value)))
-        for name, value in node.items()
-    )
-    return fits and all(option.default is not REQUIRED or name in node for name, option in declared.items())

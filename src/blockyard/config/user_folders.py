@@ -1,51 +1,155 @@
-"""The user's own config folders (`--config-dir`, `hydra.searchpath`), checked before they are read.
+"""The user's own config folders (`--config-dir`, `hydra.searchpath`), which may come from a stranger.
 
-Composing a YAML from elsewhere can do harm: aliases of aliases expand without end, and keys under `hydra` name
-callbacks that Hydra calls. A folder with such a file is refused as a whole.
+Hydra never opens a file of such a folder by itself: it reads through `UserFolder`, which passes on what
+`user_yaml.read` finds sound, wherever links lead. A folder with an unsound file among the choices of a family is
+refused as a whole.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+import io
+import os
+from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote_to_bytes
 
-MAX_ALIASES = 20
-_HYDRA = re.compile(r"""(^|[\s{,"'/@])hydra["']?\s*[.:/@]|@package\s+hydra""", re.MULTILINE)
+from blockyard.config import catalog, user_yaml
+from blockyard.config.local_path import url_problem
+from blockyard.config.override_grammar import parse_override
+
+if TYPE_CHECKING:
+    from hydra.core.object_type import ObjectType
+    from hydra.plugins.config_source import ConfigResult
+
+KEY = "hydra.searchpath"
+SCHEME = "userfolder"
+MAX_READS = 1_000  # of files by one composition
 
 
-def named(config_dirs: Iterable[str], overrides: Sequence[str]) -> list[str]:
-    """The folders that a command line names, as written."""
-    values = [text.partition("=")[2] for text in overrides if text.startswith("hydra.searchpath=")]
-    names = [name.strip(" '\"") for value in values for name in value.strip("[]").split(",")]
-    return [*config_dirs, *(name.removeprefix("file://") for name in names if name)]
+def named(config_dirs: Iterable[str], overrides: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """The folders that a command line names, as written, and the problems of the others: (where, what)."""
+    names, problems = list(config_dirs), []
+    for text in overrides:
+        if text.partition("=")[0] != KEY:
+            continue
+        try:
+            value = parse_override(text).value()
+        except ValueError as error:
+            problems.append((KEY, f"cannot parse {text!r} ({error})"))
+            continue
+        if isinstance(value, list) and all(isinstance(name, str) or hasattr(name, "text") for name in value):
+            names += [str(getattr(name, "text", name)).removeprefix("file://") for name in value]
+        else:
+            problems.append((KEY, f"{text.partition('=')[2]!r} is not a list of folders"))
+    return names, problems
 
 
 def folders(config_dirs: Iterable[str], overrides: Sequence[str]) -> tuple[tuple[Path, ...], list[tuple[str, str]]]:
     """The folders that may be composed from, and the problems of the others: (where, what)."""
-    sound, problems = [], []
-    for name in named(config_dirs, overrides):
-        folder = Path(name).expanduser().resolve()
-        of_folder = list(_problems(folder)) if folder.is_dir() else [("--config-dir", f"{name} is not a folder")]
+    names, problems = named(config_dirs, overrides)
+    sound = []
+    for name in names:
+        folder, of_folder = _sound(name)
         problems += of_folder
-        sound += [] if of_folder else [folder]
+        sound += [folder] if folder is not None and not of_folder else []
     return tuple(sound), problems
 
 
-def _problems(folder: Path) -> Iterator[tuple[str, str]]:
-    import yaml
+def _sound(name: str) -> tuple[Path | None, list[tuple[str, str]]]:
+    """The folder of a name, and its problems."""
+    if address := url_problem(name):
+        return None, [("--config-dir", address)]
+    try:
+        folder = Path(name).expanduser().resolve()
+        if not name or not folder.is_dir():
+            return None, [("--config-dir", f"{name} is not a folder")]
+        return folder, _problems(folder)
+    except (OSError, RuntimeError, ValueError) as error:  # too long a name, links in a circle, a NUL byte, no home
+        return None, [("--config-dir", f"{name[:200]!r} cannot be read: {getattr(error, 'strerror', None) or error}")]
 
-    for path in sorted(folder.rglob("*.y*ml")):
-        try:
-            text = path.read_text(encoding="utf-8")
-            # Events, not objects: nothing is expanded yet.
-            aliases = sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text))
-        except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-            yield str(path), f"is not valid YAML: {' '.join(str(error).split())}"
-            continue
-        if aliases > MAX_ALIASES:
-            yield str(path), f"has {aliases} YAML aliases, at most {MAX_ALIASES} are allowed"
-        # Of comments only the `@package` line means something to Hydra.
-        lines = [line for line in text.splitlines() if "@package" in line or not line.lstrip().startswith("#")]
-        if _HYDRA.search("\n".join(lines)):
-            yield str(path), "sets keys of Hydra itself, which are taken from the command line only"
+
+def _problems(folder: Path) -> list[tuple[str, str]]:
+    problems = [(str(folder / "hydra"), user_yaml.HYDRA)] if os.path.lexists(folder / "hydra") else []
+    for family in catalog.groups():
+        for path in sorted((folder / family).glob("*.yaml")):
+            try:
+                user_yaml.read(path)
+            except user_yaml.UnsafeFile as unsafe:
+                problems.append((str(unsafe.path), unsafe.reason))
+    return problems
+
+
+def searchpath(folders: Sequence[Path]) -> list[str]:
+    """The override that makes Hydra read these folders, through `UserFolder`."""
+    if not folders:
+        return []
+    _register()
+    paths = [f"'{SCHEME}://{quote(os.fsencode(folder))}'" for folder in folders]
+    return [f"{KEY}=[{','.join(paths)}]"]
+
+
+@cache
+def _register() -> None:
+    """Tell Hydra how to read a `userfolder://` path."""
+    from hydra.core.plugins import Plugins
+    from hydra.plugins.config_source import ConfigResult, ConfigSource
+    from omegaconf import OmegaConf
+
+    reads: list[None] = []
+
+    class Counted(ConfigResult):
+        """A file that is refused once Hydra has built on those of its folder too often: lists that fan out."""
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == "defaults_list":
+                reads.append(None)
+                if len(reads) > MAX_READS:
+                    raise user_yaml.UnsafeFile(
+                        Path(self.path), f"its defaults lists lead to more than {MAX_READS:,} files"
+                    )
+            return super().__getattribute__(name)
+
+    class UserFolder(ConfigSource):
+        """A config folder of which Hydra sees the sound files only, and nothing in a group of its own."""
+
+        def __init__(self, provider: str, path: str) -> None:
+            super().__init__(provider, path)
+            reads.clear()  # one for each composition
+
+        @staticmethod
+        def scheme() -> str:
+            return SCHEME
+
+        def load_config(self, config_path: str) -> ConfigResult:
+            text = user_yaml.read(self._path(self._normalize_file_name(config_path)))
+            header = ConfigSource._get_header_dict(text[:512])
+            return Counted(self.provider, str(self._path("")), OmegaConf.load(io.StringIO(text)), header)
+
+        def is_group(self, config_path: str) -> bool:
+            return self._visible(config_path) and self._path(config_path).is_dir()
+
+        def is_config(self, config_path: str) -> bool:
+            name = self._normalize_file_name(config_path)
+            return self._visible(name) and os.path.lexists(self._path(name)) and not self._path(name).is_dir()
+
+        def available(self) -> bool:
+            return True
+
+        def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+            names: list[Any] = []
+            for name in os.listdir(self._path(config_path)):
+                self._list_add_result(names, os.path.join(config_path, name), name, results_filter)
+            return sorted(set(names))
+
+        def _path(self, config_path: str) -> Path:
+            return Path(os.fsdecode(unquote_to_bytes(self.path))) / config_path
+
+        @staticmethod
+        def _visible(config_path: str) -> bool:
+            """Whether a path stays inside the folder and outside Hydra's own groups."""
+            parts = config_path.split("/")
+            return ".." not in parts and parts[0] != "hydra" and (not config_path or parts[0] != "")
+
+    Plugins.instance().register(UserFolder)

@@ -10,6 +10,7 @@ _TARGETS = {
     "class": "a class for each sample",
     "symbols": "target tokens for each sequence",
     "pixels": "a class for each pixel",
+    "values": "real-valued targets",
 }
 
 
@@ -46,6 +47,20 @@ def class_token_sees(f: Facts) -> str | None:
     return f"{f['head']} reads a token in front of the sequence, which sees nothing in {f['model']}, a causal model"
 
 
+def fixed_length(f: Facts) -> str | None:
+    """A head with weights for each position reads sequences of one length."""
+    if not f["head"].target.fixed_length or not f.tokens.variable:
+        return None
+    return f"{f['head']} has weights for each position; {f['data']} has sequences of different lengths"
+
+
+def fixed_length_of_model(f: Facts) -> str | None:
+    """A head with weights for each position reads tokens, not latents."""
+    if not f["head"].target.fixed_length or not f.latents:
+        return None
+    return f"{f['head']} has weights for each token; the head of {f['model']} reads latents"
+
+
 def tied_head(f: Facts) -> str | None:
     """A tied head shares the token embedding table."""
     if not f["head"].target.ties(f["head"].options) or f.tokens.vocabulary is not None:
@@ -68,6 +83,8 @@ RULES = (
     Rule(("head", "objective"), head_of_objective),
     Rule(("head", "model"), class_token),
     Rule(("head", "model"), class_token_sees),
+    Rule(("data", "head"), fixed_length),
+    Rule(("head", "model"), fixed_length_of_model),
     Rule(("head", "tokenizer"), tied_head),
     Rule(("head", "position"), tied_width),
 )

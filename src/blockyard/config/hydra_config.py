@@ -1,0 +1,159 @@
+"""What Hydra composes from the choices of a command line, and what it may not compose.
+
+Files of a user's own config folder may come from a stranger. Keys under `hydra` name callbacks, launchers and logging
+classes that Hydra's application calls, and `allow` names packages that are imported. However a file reaches them
+(a package, an escape, an alias, a link, a defaults list), the composed values differ from the shipped ones, and such
+a config is refused before anything is called or imported.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from blockyard.config import catalog, interpolations, presets, user_folders, user_yaml
+from blockyard.config.override_grammar import parse_override
+from blockyard.contracts import Issue
+from blockyard.errors import shortened
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+Config = dict[str, Any]
+Choices = dict[str, str | None]
+
+ALLOW = Issue("allow", "is taken from the command line only, not from a file", ["allow=[mypackage]"])
+# What Hydra itself fills in while it composes.
+_FILLED = {"overrides", "runtime", "searchpath"}
+
+
+class _Reaching(ValueError):  # noqa: N818 - it is reported, not raised to a caller
+    """Files changed keys that they may not change."""
+
+    def __init__(self, issue: Issue) -> None:
+        super().__init__(str(issue))
+        self.issue = issue
+
+
+@dataclass
+class HydraConfig:
+    """The config that Hydra composes from the choices of a command line.
+
+    groups: `family=name`, those of a preset too; replaced: families whose choice differs from the preset's
+    folders: the user's own config folders
+    """
+
+    groups: list[str]
+    replaced: list[str]
+    folders: tuple[Path, ...] = ()
+
+    def compose(self, values: Sequence[str], issues: list[Issue]) -> tuple[Config, Choices]:
+        """The resolved config with values (`++key=value`) set in it; empty where that fails, with an issue."""
+        config, choices = _resolved(self.groups, self.folders, values, issues)
+        if config and self.replaced:  # the preset's options do not apply to what replaces its choice
+            own = [group for group in self.groups if not group.startswith(f"{presets.FAMILY}=")]
+            again: list[Issue] = []
+            bare = _resolved(own, self.folders, values, again)[0]
+            issues += [issue for issue in again if issue not in issues]
+            config |= {family: bare[family] for family in self.replaced if family in bare}
+        return config, choices
+
+
+def _resolved(
+    groups: Sequence[str], folders: tuple[Path, ...], values: Sequence[str], issues: list[Issue]
+) -> tuple[Config, Choices]:
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    # The user's own files may change while this process runs; the package's do not.
+    composed_by_hydra = _composed_by_hydra.__wrapped__ if folders else _composed_by_hydra
+    try:
+        pickled, choices = composed_by_hydra((*groups, *user_folders.searchpath(folders)))
+        config: DictConfig = pickle.loads(pickled)
+        # What cannot be set is left out, so that the other problems are found too.
+        issues += [issue for value in values for issue in _set(config, value)]
+        if problems := list(interpolations.problems(config)):
+            issues += problems
+            return {}, {}
+        return cast(Config, OmegaConf.to_container(config, resolve=True)), dict(choices)
+    except _Reaching as reaching:
+        issues.append(reaching.issue)
+    except user_yaml.UnsafeFile as unsafe:
+        issues.append(Issue(str(unsafe.path), unsafe.reason))
+    except RecursionError:
+        issues.append(Issue("config", "a defaults list or an interpolation leads back to itself"))
+    except (HydraException, OmegaConfBaseException, ValueError, TypeError, AttributeError) as error:
+        issues.append(Issue("config", _one_line(error)))
+    return {}, {}
+
+
+def _set(config: DictConfig, text: str) -> Iterator[Issue]:
+    """Set `++key=value` in place as Hydra does, or say why it cannot be set."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    key, _, value = text.partition("=")
+    try:
+        override = parse_override(text)
+        OmegaConf.update(config, override.key_or_group, override.value(), merge=True, force_add=True)
+    except (OmegaConfBaseException, ValueError) as error:
+        yield Issue(key.lstrip("+"), f"{shortened(value)} cannot be set ({_one_line(error)})")
+
+
+@lru_cache(maxsize=256)
+def _composed_by_hydra(overrides: tuple[str, ...]) -> tuple[bytes, Choices]:
+    """The config of choices alone, unresolved and pickled, and the choice of each family. Takes about 0.1 s."""
+    from omegaconf import OmegaConf
+
+    composed = _compose(overrides)
+    if any(override.startswith(user_folders.KEY) for override in overrides):
+        _refuse_reaching(composed)
+    choices = {k: v for k, v in composed.hydra.runtime.choices.items() if k in catalog.families()}
+    config = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    return pickle.dumps(config), choices
+
+
+def _compose(overrides: Sequence[str]) -> DictConfig:
+    """The config with Hydra's own keys. Hydra reads files here; it configures and calls nothing."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(config_dir=str(catalog.conf_dir()), version_base="1.3"):
+        return hydra_compose("config", overrides=list(overrides), return_hydra_config=True)
+
+
+def _refuse_reaching(composed: DictConfig) -> None:
+    """Raise _Reaching where files have set `allow`, or keys of Hydra itself."""
+    from omegaconf import OmegaConf
+
+    if OmegaConf.to_container(composed, resolve=False).get("allow") not in ([], None):  # type: ignore[union-attr]
+        raise _Reaching(ALLOW)
+    own, keys = _own_keys(), _hydra_keys(composed)
+    changed = sorted(name for name in own.keys() | keys.keys() if own.get(name) != keys.get(name))
+    if changed:
+        raise _Reaching(Issue(f"hydra.{changed[0]}", f"a file of --config-dir {user_yaml.HYDRA}"))
+
+
+@lru_cache(maxsize=1)
+def _own_keys() -> dict[str, Any]:
+    return _hydra_keys(_compose(()))
+
+
+def _hydra_keys(composed: DictConfig) -> dict[str, Any]:
+    """Hydra's own keys as plain data, without what it fills in from the command line."""
+    from omegaconf import OmegaConf
+
+    keys = cast(Config, OmegaConf.to_container(composed.hydra, resolve=False))
+    job = {name: value for name, value in keys["job"].items() if name not in ("override_dirname", "name")}
+    return {name: value for name, value in keys.items() if name not in _FILLED} | {"job": job}
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

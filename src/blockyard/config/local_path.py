@@ -1,0 +1,41 @@
+"""Paths that users name: folders and files of this machine, never addresses of an object store.
+
+A run relies on what a file system promises and an object store does not: renames that replace, links, locks, files that
+grow. An address such as s3://bucket/runs would become a local folder named `s3:`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from blockyard.errors import UserError
+
+# fsspec also chains them: simplecache::s3://bucket. pathlib makes one slash of two.
+_URL = re.compile(r"(?:[A-Za-z][\w+.-]+::)*(?P<protocol>[A-Za-z][\w+.-]+):/")
+
+
+def url_problem(path: str | os.PathLike[str]) -> str | None:
+    """Why an address is not a path, and what to write instead; None for a path."""
+    text = os.fspath(path).strip()
+    url = _URL.match(text)
+    if url is None:
+        return None
+    if url["protocol"] == "file":
+        return f"{text} is an address, not a path; write /{text[url.end() :].lstrip('/')}"
+    return (
+        f"{text} is an address, and blockyard reads and writes folders of this machine only; "
+        f"use a local or mounted folder and copy it to or from {url['protocol']}: afterwards"
+    )
+
+
+def local_path(path: str | os.PathLike[str], option: str | None = None) -> Path:
+    """The path that a user named, `~` expanded. Raises UserError for an address of an object store.
+
+    option: that named it, for the message
+    """
+    problem = url_problem(path)
+    if problem:
+        raise UserError(f"{option}: {problem}" if option else problem)
+    return Path(os.path.expanduser(path))  # pathlib's raises for the home of a user that does not exist

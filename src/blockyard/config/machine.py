@@ -1,0 +1,56 @@
+"""What this machine has: CPU cores and memory. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+GROUPS = Path("/sys/fs/cgroup")
+
+
+def cpu_cores() -> int:
+    """The number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory() -> int | None:
+    """Bytes of memory that this process may use: of the machine, or fewer in a container; None where unknown."""
+    return min((*_installed(), *_granted()), default=None)
+
+
+def gpu_memory() -> int:
+    """Bytes of memory of the smallest GPU."""
+    import torch
+
+    return min(torch.cuda.get_device_properties(n).total_memory for n in range(torch.cuda.device_count()))
+
+
+def _installed() -> Iterator[int]:
+    try:
+        yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # not every system tells
+        return
+
+
+def _granted() -> Iterator[int]:
+    """The limits of the control groups that this process is in, of either version of Linux's interface."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        root, name = (GROUPS, "memory.max") if not controllers else (GROUPS / controllers, "memory.limit_in_bytes")
+        group = root / path.lstrip("/")
+        for folder in (group, *group.parents):
+            if folder == root.parent:
+                break
+            try:
+                text = (folder / name).read_text(encoding="ascii").strip()
+            except OSError:
+                continue
+            if text.isdecimal():  # or "max"
+                yield int(text)

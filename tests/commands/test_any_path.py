@@ -1,0 +1,21 @@
+"""A run in a folder whose name has any byte: it ends as any other, and its path is printed in escapes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.fork import blockyard
+from tests.tiny import SHORTEST
+
+
+def test_a_folder_with_any_byte_in_its_name(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/a\xff\x1b[2J"))
+    folder.mkdir()
+    for expected in ("done in", "is already done"):
+        said = blockyard(folder, "train", *SHORTEST)
+        assert said.returncode == 0, said
+        assert expected in said.stdout
+        assert r"a\udcff\x1b[2J" in said.stdout
+        assert "Traceback" not in said.stderr
+        assert all(line.isprintable() for line in (said.stdout + said.stderr).splitlines())
