@@ -3,21 +3,20 @@
 A run keeps `last.ckpt`, `previous.ckpt` (the last one before) and `best.ckpt`. Each carries a stamp: the format, the
 identity and seed of its run, and its step. Before a checkpoint is loaded, the CRC-32 of every record in the zip file is
 checked (16 ms per 50 MB), because torch loads a flipped bit without an error. Loading never runs code: `weights_only`
-is always on.
+is always on. Whether the content fits a model is checked in `checkpoint_content`.
 
 `AtomicCheckpointIO` (in `checkpoint_io`, imported on access here) writes them for Lightning.
 """
 
 from __future__ import annotations
 
-import pickle
-import zipfile
-import zlib
+import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from blockyard.errors import UserError
+from blockyard.runs.checkpoint_file import BadCheckpoint, Stamp, load_content, read, verify
 
 if TYPE_CHECKING:
     from blockyard.runs.checkpoint_io import AtomicCheckpointIO
@@ -36,33 +35,19 @@ __all__ = [
 ]
 
 LAST, PREVIOUS, BEST = "last.ckpt", "previous.ckpt", "best.ckpt"
-STAMP = "blockyard"
-FORMAT = 1
-
-
-class BadCheckpoint(UserError):  # noqa: N818 - it describes the file
-    """A checkpoint that must not be loaded, and the reason."""
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"{path} cannot be used: {reason}")
-        self.path, self.reason = path, reason
-
-
-class Stamp(NamedTuple):
-    """The run that a checkpoint belongs to, and its optimizer step."""
-
-    identity: str | None
-    seed: int | None
-    step: int
 
 
 @dataclass(frozen=True)
 class Newest:
-    """The newest usable checkpoint, or None, and those that were refused."""
+    """The newest usable checkpoint, or None, and those that were refused.
+
+    steps: of every checkpoint that passed `verify`, by file name
+    """
 
     path: Path | None
     step: int | None = None
     refused: list[BadCheckpoint] = field(default_factory=list)
+    steps: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         notes = [str(bad) for bad in self.refused]
@@ -71,95 +56,40 @@ class Newest:
         return "; ".join(notes)
 
 
-def verify(path: str | Path, *, identity: str | None = None, seed: int | None = None) -> Stamp:
-    """Check that a file is complete, undamaged, written by blockyard and, if they are given, of this run.
-
-    Raises BadCheckpoint with the reason, FileNotFoundError without a file.
-    """
-    path = Path(path)
-    _check_whole(path)
-    return _check_ours(path, _load(path, mmap=True), identity, seed)
-
-
-def read(
-    path: str | Path,
+def newest_good(
+    folder: str | Path,
     *,
     identity: str | None = None,
     seed: int | None = None,
-    map_location: Any = "cpu",
-) -> dict[str, Any]:
-    """Load and verify a checkpoint. Raises BadCheckpoint with the reason, or FileNotFoundError."""
-    path = Path(path)
-    _check_whole(path)
-    content = _load(path, mmap=False, map_location=map_location)
-    _check_ours(path, content, identity, seed)
-    return content
+    check: Callable[[Path, dict[str, Any]], None] | None = None,
+) -> Newest:
+    """The checkpoint with the most steps among last, previous and best that passes `verify` and `check`.
 
-
-def newest_good(folder: str | Path, *, identity: str | None = None, seed: int | None = None) -> Newest:
-    """The checkpoint with the most steps among last, previous and best that passes `verify`."""
-    refused, good = [], []
-    for rank, name in enumerate((LAST, PREVIOUS, BEST)):
+    check: called with a path and its content, newest first; raises BadCheckpoint for what the run cannot load
+    """
+    refused: list[BadCheckpoint] = []
+    steps: dict[str, int] = {}
+    for name in (LAST, PREVIOUS, BEST):
         path = Path(folder) / name
-        if not path.exists():
+        if not os.path.lexists(path):
             continue
         try:
-            good.append((verify(path, identity=identity, seed=seed).step, -rank, path))
+            steps[name] = verify(path, identity=identity, seed=seed).step
+        except FileNotFoundError:
+            refused.append(BadCheckpoint(path, "it is a link to nothing"))
         except BadCheckpoint as bad:
             refused.append(bad)
-    if not good:
-        return Newest(None, None, refused)
-    step, _, path = max(good)
-    return Newest(path, step, refused)
-
-
-def _check_whole(path: Path) -> None:
-    if path.is_dir():
-        raise BadCheckpoint(path, "it is a folder of shards; save the full state (trainer state_dict_type=full)")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            broken = archive.testzip()
-            names = archive.namelist()
-    except FileNotFoundError:
-        raise
-    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
-        size = path.stat().st_size
-        raise BadCheckpoint(path, f"it is truncated or not a checkpoint ({size} bytes; {error})") from error
-    except OSError as error:
-        raise BadCheckpoint(path, f"it cannot be read ({error.strerror or error})") from error
-    if broken is not None:
-        raise BadCheckpoint(path, f"it is damaged: the checksum of {broken} is wrong")
-    if not any(name.endswith("data.pkl") for name in names):
-        raise BadCheckpoint(path, "it is a zip file but not a checkpoint")
-
-
-def _load(path: Path, *, mmap: bool, map_location: Any = "cpu") -> dict[str, Any]:
-    import torch
-
-    try:
-        content = torch.load(path, map_location=map_location, weights_only=True, mmap=mmap)
-    except pickle.UnpicklingError as error:
-        reason = str(error).splitlines()[0][:200]
-        raise BadCheckpoint(path, f"it holds more than tensors and plain values ({reason})") from error
-    except (RuntimeError, ValueError, KeyError, IndexError, TypeError, AttributeError, EOFError, OSError) as error:
-        raise BadCheckpoint(path, f"it cannot be read ({str(error).splitlines()[0][:200]})") from error
-    if not isinstance(content, dict):
-        raise BadCheckpoint(path, "it is not a checkpoint of a training run")
-    return content
-
-
-def _check_ours(path: Path, content: dict[str, Any], identity: str | None, seed: int | None) -> Stamp:
-    stamp = content.get(STAMP)
-    if not isinstance(stamp, dict) or "state_dict" not in content:
-        raise BadCheckpoint(path, "it was not written by blockyard")
-    if stamp.get("format") != FORMAT:
-        raise BadCheckpoint(path, f"its format is {stamp.get('format')!r}; this version reads {FORMAT}")
-    checked = Stamp(stamp.get("identity"), stamp.get("seed"), int(stamp.get("step") or 0))
-    if identity is not None and checked.identity != identity:
-        raise BadCheckpoint(path, f"it belongs to another run (identity {checked.identity}, expected {identity})")
-    if seed is not None and checked.seed != seed:
-        raise BadCheckpoint(path, f"it belongs to seed {checked.seed}, expected seed {seed}")
-    return checked
+    for name in sorted(steps, key=lambda name: -steps[name]):  # of equal steps, `last` first
+        path = Path(folder) / name
+        try:
+            if check is not None:
+                check(path, load_content(path, mmap=True))
+        except BadCheckpoint as bad:
+            refused.append(bad)
+            continue
+        good = {other: step for other, step in steps.items() if other not in {bad.path.name for bad in refused}}
+        return Newest(path, steps[name], refused, good)
+    return Newest(None, None, refused)
 
 
 def __getattr__(name: str) -> object:

@@ -6,6 +6,7 @@ temporary file is in the folder of the target.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -15,8 +16,9 @@ from typing import Any
 import torch
 from pytorch_lightning.plugins.io import CheckpointIO
 
-from blockyard.atomic_files import replacing
-from blockyard.runs.checkpoint import FORMAT, LAST, PREVIOUS, STAMP, read
+from blockyard.atomic_files import is_regular, move_aside, replacing
+from blockyard.runs.checkpoint import LAST, PREVIOUS
+from blockyard.runs.checkpoint_file import FORMAT, STAMP, read
 
 
 class AtomicCheckpointIO(CheckpointIO):
@@ -40,13 +42,15 @@ class AtomicCheckpointIO(CheckpointIO):
         if storage_options is not None:
             raise ValueError("storage_options are not supported: checkpoints lie in the run folder")
         path = Path(path)
+        if path.is_dir() and not path.is_symlink():
+            move_aside(path, "damaged")  # a file cannot replace a folder
         step = int(checkpoint.get("global_step") or 0)
         stamp = {"format": FORMAT, "identity": self.identity, "seed": self.seed, "step": step}
         try:
             with replacing(path) as temporary:
                 torch.save({**checkpoint, STAMP: stamp}, temporary)
-                if path.name == LAST and path.exists():
-                    _keep_previous(path)
+                if path.name == LAST and is_regular(path):
+                    link(path, path.with_name(PREVIOUS))
         except (OSError, RuntimeError) as error:
             raise _with_cause(error, path) from error
 
@@ -66,13 +70,19 @@ class AtomicCheckpointIO(CheckpointIO):
             path.unlink(missing_ok=True)
 
 
-def _keep_previous(last: Path) -> None:
-    # A second name for the same file, so that `last` exists at every moment.
-    with replacing(last.with_name(PREVIOUS)) as temporary:
+def link(source: Path, target: Path) -> None:
+    """Give a checkpoint a second name, which replaces what had that name before. At every moment both names exist."""
+    if target.is_dir() and not target.is_symlink():
+        move_aside(target, "damaged")
+    with contextlib.suppress(FileNotFoundError):
+        # Renaming one link to a file over another one does nothing, and the temporary name would stay.
+        if os.path.samestat(source.stat(), target.lstat()):
+            return
+    with replacing(target) as temporary:
         try:
-            os.link(last, temporary)
+            os.link(source, temporary)
         except OSError:  # a file system without hard links
-            shutil.copyfile(last, temporary)
+            shutil.copyfile(source, temporary)
 
 
 def _with_cause(error: OSError | RuntimeError, path: Path) -> OSError | RuntimeError:

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.atomic_files import TEMPORARY, read_json, read_yaml, write_json
-from blockyard.errors import UserError
+from blockyard.config.local_path import local_path
+from blockyard.errors import UserError, printable
 from blockyard.runs.identity import identity
 from blockyard.runs.lock import RunLock
 from blockyard.runs.metrics import FILE as METRICS
@@ -78,7 +79,7 @@ class RunFolder:
     @classmethod
     def open(cls, path: str | os.PathLike[str], lock: RunLock | None = None) -> RunFolder:
         """Open an existing run, read-only unless `lock` is given. Raises UserError if there is none."""
-        path = Path(path).expanduser().absolute()
+        path = local_path(path).absolute()
         if not (path / CONFIG).is_file():
             raise UserError(f"{path} is not a run folder: it has no {CONFIG}")
         try:
@@ -132,21 +133,23 @@ class RunFolder:
         self.write_json(RUN, self.facts() | dict(facts))
 
     def write_json(self, name: str, value: Any) -> None:
-        """Replace a JSON file of this run atomically. Raises OSError."""
+        """Replace a JSON mapping of this run atomically, with a checksum. Raises OSError."""
         if Path(name).name != name or name.startswith(TEMPORARY):
             raise ValueError(f"{name!r} is not a plain file name")
-        write_json(self.path / name, value)
+        write_json(self.path / name, value, checked=True)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write summary.json: final and best metrics, cost."""
+        """Write summary.json: final and best metrics, cost. Raises OSError, also for unwritten rows of metrics."""
+        if self._metrics is not None:
+            self._metrics.sync()
         self.write_json(SUMMARY, dict(summary))
 
     def summary(self) -> dict[str, Any]:
         """The content of summary.json; empty if there is none yet. Raises UserError if it is damaged."""
-        if not (self.path / SUMMARY).is_file():
-            return {}
         try:
             summary = read_json(self.path / SUMMARY)
+        except FileNotFoundError:
+            return {}
         except (OSError, ValueError) as error:
             raise UserError(f"{self.path / SUMMARY} is damaged ({error}); restore it, or remove it") from error
         if not isinstance(summary, dict):
@@ -180,7 +183,7 @@ class RunFolder:
         status = replace(
             old,
             state=state,
-            reason=redact_text(reason) if reason else None,
+            reason=printable(redact_text(reason)) if reason else None,
             step=old.step if step is None else int(step),
             exit_code=exit_code,
             started=now() if state == "running" else old.started,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blockyard.atomic_files import read_json
+from blockyard.atomic_files import is_regular, read_json
 from blockyard.errors import UserError
 from blockyard.runs.checkpoint import BEST, LAST, PREVIOUS, BadCheckpoint, read
-from blockyard.runs.folder import TOKENIZER, RunFolder
+from blockyard.runs.checkpoint_content import check_weights
+from blockyard.runs.folder import CONFIG, RUN, TOKENIZER, RunFolder
+from blockyard.runs.identity import identity
 from blockyard.runs.store import find
 
 if TYPE_CHECKING:
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 
     from blockyard.config.build import Components
     from blockyard.contracts import DataModule, Objective, Tokenizer
+
+log = logging.getLogger("blockyard")
 
 WHICH = {"best": BEST, "last": LAST, "previous": PREVIOUS}
 _PREFIX = "model."
@@ -67,10 +72,17 @@ def load(
         raise UserError(f"which={which!r}: expected one of {', '.join(WHICH)}")
     folder = run if isinstance(run, RunFolder) else find(run, outputs)
     components = components_of(folder, allow, position)
+    _report_edits(folder, allow)
     path, content = _content(folder, which)
-    model = components.model(folder.seed)
-    weights = {k.removeprefix(_PREFIX): v for k, v in content["state_dict"].items() if k.startswith(_PREFIX)}
-    _load_weights(model, weights, path)
+    try:
+        model = components.model(folder.seed)
+    except (RuntimeError, MemoryError) as error:  # a folder from elsewhere may describe more than the memory holds
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{folder.path} cannot be rebuilt: {reason}") from error
+    try:
+        load_weights(model, content, path)
+    except BadCheckpoint as bad:
+        raise _with_hint(bad, folder, which) from None
     return Loaded(
         model=model.to(device).eval(),
         tokenizer=components.tokenizer,
@@ -96,10 +108,17 @@ def components_of(
     except (ValueError, TypeError, KeyError, OSError) as error:
         raise UserError(f"{folder.path} cannot be rebuilt: {error}") from error
     path = folder.path / TOKENIZER
-    if path.is_file():
+    if os.path.lexists(path):
         try:
-            components.tokenizer.load_state(read_json(path))
-        except Exception as error:  # tokenizers' own library raises nothing narrower
+            if not path.is_file():
+                raise ValueError("it is not a regular file")
+            state = read_json(path)
+            if not isinstance(state, dict) or not state:
+                raise ValueError("it holds no saved tokenizer")
+            components.tokenizer.load_state(state)
+        except BaseException as error:  # tokenizers' own library raises nothing narrower, a panic of Rust among it
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise UserError(f"{folder.path} cannot be rebuilt: {TOKENIZER} is damaged ({reason})") from error
     return components
@@ -117,9 +136,15 @@ def check_allowed(folder: RunFolder, allow: tuple[str, ...] | list[str] = ()) ->
 
 
 def trusted_config(
-    folder: RunFolder, allow: tuple[str, ...] | list[str] = (), position: Mapping[str, Any] | None = None
+    folder: RunFolder,
+    allow: tuple[str, ...] | list[str] = (),
+    position: Mapping[str, Any] | None = None,
+    *,
+    training: bool = False,
 ) -> dict[str, Any]:
     """The frozen config with the user's own `allow` and with options of `position` replaced.
+
+    training: whether the run goes on, and so must fit into the memory of this machine with its gradients
 
     Raises UserError with every problem that `check` reports.
     """
@@ -131,7 +156,7 @@ def trusted_config(
     if position:
         config["position"] = {**config["position"], **position}
     choices = dict(folder.facts().get("choices") or {})
-    issues = check(Composed(config, choices))
+    issues = check(Composed(config, choices), training=training)
     if issues:
         raise UserError(f"{folder.path} cannot be rebuilt: " + "; ".join(map(str, issues)))
     return config
@@ -139,26 +164,45 @@ def trusted_config(
 
 def _content(folder: RunFolder, which: str) -> tuple[Path, dict[str, Any]]:
     path = folder.checkpoints / WHICH[which]
-    others = [key for key, name in WHICH.items() if key != which and (folder.checkpoints / name).is_file()]
-    hint = f"; which={others[0]} exists" if others else ""
     try:
         return path, read(path, identity=folder.identity, seed=folder.seed)
     except FileNotFoundError:
-        raise UserError(f"{folder.name} has no {path.name} (the run is {folder.status}){hint}") from None
+        raise UserError(
+            f"{folder.name} has no {path.name} (the run is {folder.status}){_hint(folder, which)}"
+        ) from None
     except BadCheckpoint as bad:
-        bad.args = (f"{bad}{hint}",)
-        raise
+        raise _with_hint(bad, folder, which) from None
 
 
-def _load_weights(model: nn.Module, weights: dict[str, Any], path: Path) -> None:
-    expected = model.state_dict()
-    missing, extra = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
-    other = [name for name in expected.keys() & weights.keys() if expected[name].shape != weights[name].shape]
-    if missing or extra or other:
-        problems = [
-            f"{kind} {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
-            for kind, names in (("lacks", missing), ("has unknown", extra), ("has another shape of", sorted(other)))
-            if names
-        ]
-        raise BadCheckpoint(path, f"it belongs to another architecture: it {', '.join(problems)}")
+def _report_edits(folder: RunFolder, allow: tuple[str, ...] | list[str]) -> None:
+    """Warn where run.json cannot be read, or config.yaml is not what it was when the run began."""
+    recorded = folder.facts().get("identity")
+    if not recorded:
+        log.warning(
+            "%s is missing or damaged; the precision, threads and data of the run are unknown", folder.path / RUN
+        )
+    elif recorded != (now := identity(folder.config | {"allow": list(allow)})):
+        log.warning(
+            "the identity of %s was %s at the start, says %s, and is %s now: one was edited, is of another run, "
+            "or was written by another version",
+            *(folder.path / CONFIG, recorded, RUN, now),
+        )
+
+
+def _hint(folder: RunFolder, which: str) -> str:
+    others = [key for key, name in WHICH.items() if key != which and is_regular(folder.checkpoints / name)]
+    return f"; which={others[0]} exists" if others else ""
+
+
+def _with_hint(bad: BadCheckpoint, folder: RunFolder, which: str) -> BadCheckpoint:
+    return BadCheckpoint(bad.path, f"{bad.reason}{_hint(folder, which)}")
+
+
+def load_weights(model: nn.Module, content: Mapping[str, Any], path: Path) -> None:
+    """Load the weights in a checkpoint's content. Raises BadCheckpoint where they do not fit or are not finite."""
+    saved = content["state_dict"]
+    if not isinstance(saved, dict):
+        raise BadCheckpoint(path, "its weights are not tensors by name")
+    weights = {str(k).removeprefix(_PREFIX): v for k, v in saved.items() if str(k).startswith(_PREFIX)}
+    check_weights(path, weights, model.state_dict(), [name for name, _ in model.named_parameters()])
     model.load_state_dict(weights)

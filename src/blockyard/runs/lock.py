@@ -18,8 +18,10 @@ import socket
 import time
 from pathlib import Path
 
+from blockyard.atomic_files import read_bytes
 from blockyard.errors import UserError
 
+_NOTE_BYTES = 10_000
 _TIMEOUT = 0.5  # seconds; `held` takes the lock for microseconds
 
 
@@ -45,7 +47,7 @@ class RunLock:
         deadline = time.monotonic() + _TIMEOUT
         while True:
             try:
-                handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
             except OSError as error:
                 raise UserError(f"cannot lock {self.folder}: {error.strerror}; choose outputs=FOLDER") from error
             try:
@@ -103,7 +105,7 @@ def lock_path(folder: Path) -> Path:
 def held(folder: Path) -> bool:
     """Whether a live process holds the run's lock."""
     try:
-        handle = os.open(lock_path(folder), os.O_RDONLY | os.O_CLOEXEC)
+        handle = os.open(lock_path(folder), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
     try:
@@ -117,7 +119,7 @@ def held(folder: Path) -> bool:
 def holder(folder: Path) -> dict[str, object] | None:
     """The pid and host that the last holder wrote; None without a readable note."""
     try:
-        note = json.loads(lock_path(folder).read_text())
+        note = json.loads(read_bytes(lock_path(folder), _NOTE_BYTES).decode())
     except (OSError, ValueError):
         return None
     return note if isinstance(note, dict) else None

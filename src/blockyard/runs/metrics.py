@@ -20,6 +20,23 @@ log = logging.getLogger("blockyard")
 FILE = "metrics.csv"
 
 
+def lost_rows(folder: Path, step: int, logged: tuple[int, int]) -> str | None:
+    """What a run's metrics.csv lacks of the rows up to `step`, or None.
+
+    logged: how many rows there were at that step, and the step of the last one
+    """
+    try:
+        rows = [row for row in read_metrics(folder / FILE) if row["step"] <= step]
+    except OSError:
+        rows = []
+    count, last = logged
+    if len(rows) >= count and (not count or rows[-1]["step"] >= last):
+        return None
+    return (
+        f"{FILE} has {len(rows)} rows up to step {step}, where {count} were logged; what is missing cannot be restored"
+    )
+
+
 class MetricsWriter:
     """Appends to a run's metrics.csv. Only the process that holds the run's lock may use it."""
 
@@ -71,13 +88,17 @@ class MetricsWriter:
         """All rows so far, those not written yet included."""
         return merge_steps([*read_metrics(self.path), *self._pending])
 
+    def sync(self) -> None:
+        """Write all rows to disk. Raises OSError if rows remain that cannot be written."""
+        if self._pending:
+            self._flush(final=True)
+        if self._handle is not None:
+            os.fsync(self._handle)
+
     def close(self) -> None:
         """Sync and close. Raises OSError if rows remain that cannot be written."""
         try:
-            if self._pending:
-                self._flush(final=True)
-            if self._handle is not None:
-                os.fsync(self._handle)
+            self.sync()
         finally:
             if self._handle is not None:
                 os.close(self._handle)

@@ -9,25 +9,33 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
+from blockyard.atomic_files import read_bytes
+
 Row = dict[str, float]
 
 
 def read_metrics(path: Path) -> list[Row]:
     """All complete rows in order of steps; empty cells are absent, `step` is an int.
 
-    Torn or damaged lines are dropped. A missing file gives no rows.
+    Torn or damaged lines are dropped. A missing file gives no rows. Raises OSError for what is not a regular file.
     """
     return parse(path)[1]
 
 
 def parse(path: Path) -> tuple[list[str], list[Row], Literal["whole", "torn", "damaged"]]:
-    """Columns, rows, and whether the file is whole, has a torn last line, or is damaged."""
+    """Columns, rows, and whether the file is whole, has a torn last line, or is damaged.
+
+    Raises OSError for what is not a regular file.
+    """
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
     except FileNotFoundError:
         return ["step"], [], "whole"
     whole, _, torn = data.rpartition(b"\n")
-    table = list(csv.reader(io.StringIO(whole.decode(errors="replace"), newline="")))
+    try:
+        table = list(csv.reader(io.StringIO(whole.decode(errors="replace"), newline="")))
+    except csv.Error:  # a cell of more than 128 KiB
+        table = []
     if not table or table[0][:1] != ["step"] or len(set(table[0])) != len(table[0]):
         return ["step"], [], "damaged" if data else "whole"
     columns, rows = table[0], []

@@ -33,6 +33,16 @@ def rank_in(config: dict[str, Any]) -> int:
     return rank_of(devices if isinstance(devices, int) else 1)
 
 
+def started_by_run() -> bool:
+    """Whether the main process of the run has started this one, rather than torchrun, srun or a user."""
+    return "RANK" not in os.environ and "SLURM_PROCID" not in os.environ and bool(_number("LOCAL_RANK"))
+
+
+def restarted() -> bool:
+    """Whether torchrun started this process again after a failure (`--max-restarts`)."""
+    return bool(_number("TORCHELASTIC_RESTART_COUNT"))
+
+
 def _number(name: str) -> int | None:
     text = os.environ.get(name, "")
     return int(text) if text.isdigit() else None

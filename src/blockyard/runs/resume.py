@@ -50,7 +50,8 @@ def reopen(
     if recorded and recorded != identity(folder.config):
         raise UserError(
             f"{folder.name} cannot be resumed: the identity of its config.yaml was {recorded} at the start and is "
-            f"{identity(folder.config)} now; it was edited, or written by another version of blockyard. Start a new run"
+            f"{identity(folder.config)} now, by run.json; one of them was edited, or written by another version of "
+            "blockyard. Start a new run"
         )
     config, refused = apply(folder, values, config_dirs)
     if refused:
@@ -63,7 +64,7 @@ def reopen(
     folder.lock()
     try:
         checked = RunFolder(folder.path, config)
-        trusted_config(checked, allow)
+        trusted_config(checked, allow, training=True)
         note = differences(folder, config)
         take_over(folder, config, command, retry_failed=True)
         folder.resumes = True

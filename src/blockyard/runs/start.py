@@ -10,20 +10,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from blockyard.atomic_files import remove_temporary, write_yaml
+from blockyard.atomic_files import is_regular, move_aside, remove_temporary, write_yaml
+from blockyard.config.local_path import local_path
 from blockyard.errors import UserError
-from blockyard.runs.folder import CHECKPOINTS, CONFIG, RUN, AlreadyDone, FailedBefore, RunFolder
+from blockyard.runs.folder import CHECKPOINTS, CONFIG, RUN, SUMMARY, TOKENIZER, AlreadyDone, FailedBefore, RunFolder
 from blockyard.runs.identity import identity, run_name
 from blockyard.runs.lock import RunLock, held
 from blockyard.runs.metrics import FILE as METRICS
 from blockyard.runs.provenance import provenance
-from blockyard.runs.rank import rank_in
+from blockyard.runs.rank import rank_in, restarted
 from blockyard.runs.redact import redact, remember
+from blockyard.runs.status import FILE as STATUS
 from blockyard.runs.status import Status, now, read_status, write_status
 
 log = logging.getLogger("blockyard")
 
-_RANK_TIMEOUT = 60.0  # seconds
+_RANK_TIMEOUT = 60.0  # seconds, or trainer.timeout where that is longer
+_IDLE = 60.0  # seconds after which nobody writes to a temporary file any more
 
 
 def create_run(
@@ -46,7 +49,7 @@ def create_run(
     seed = config.get("seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise UserError(f"seed={seed!r} is not an integer")
-    path = Path(str(config.get("outputs") or "outputs")).expanduser().absolute() / run_name(config) / f"s{seed}"
+    path = local_path(str(config.get("outputs") or "outputs"), "outputs").absolute() / run_name(config) / f"s{seed}"
     if rank_in(config):
         return join_run(path, config)
     try:
@@ -57,7 +60,7 @@ def create_run(
     try:
         if (path / CONFIG).exists() and not config.get("force"):
             run = RunFolder.open(path, lock)
-            take_over(run, config, command, retry_failed=retry_failed)
+            take_over(run, config, command, choices=choices, retry_failed=retry_failed)
         else:
             run = _begin(path, config, command, choices, lock)
     except OSError as error:
@@ -70,7 +73,12 @@ def create_run(
 
 
 def take_over(
-    run: RunFolder, config: dict[str, Any], command: Sequence[str] | None, *, retry_failed: bool = False
+    run: RunFolder,
+    config: dict[str, Any],
+    command: Sequence[str] | None,
+    *,
+    choices: Mapping[str, str | None] | None = None,
+    retry_failed: bool = False,
 ) -> None:
     """Resume an existing, locked run under `config`, whose semantic part must equal the frozen one.
 
@@ -79,11 +87,14 @@ def take_over(
     """
     status = read_status(run.path, alive=False)  # the lock is ours
     if status.finished:
+        for folder in (run.path, run.checkpoints):  # `blockyard eval` may be writing
+            remove_temporary(folder, untouched=_IDLE)
         raise AlreadyDone(run)
-    if status.state == "failed" and not retry_failed:
+    if status.state == "failed" and not (retry_failed or restarted()):
         raise FailedBefore(run.path, status.reason)
     remember(config)
     removed = remove_temporary(run.path) + remove_temporary(run.checkpoints)
+    _clear_damaged(run, config, command, choices)
     old, frozen = run.config, redact(config)
     frozen.pop("force", None)
     changed = {key: old.get(key) for key in {*old, *frozen} if old.get(key) != frozen.get(key)}
@@ -97,6 +108,29 @@ def take_over(
         write_yaml(run.path / CONFIG, frozen)
 
 
+def _clear_damaged(
+    run: RunFolder,
+    config: dict[str, Any],
+    command: Sequence[str] | None,
+    choices: Mapping[str, str | None] | None,
+) -> None:
+    """Rename what lies in place of a run's files and is no file, and a run.json that cannot be read."""
+    for name in (RUN, STATUS, METRICS, SUMMARY, TOKENIZER):
+        path = run.path / name
+        if os.path.lexists(path) and not is_regular(path):
+            log.warning("%s is not a regular file; it is kept as %s", path, move_aside(path, "damaged").name)
+    if not run.checkpoints.is_dir():
+        if os.path.lexists(run.checkpoints):
+            log.warning("%s is not a folder; it is kept as %s", run.checkpoints, move_aside(run.checkpoints, "damaged"))
+        run.checkpoints.mkdir()
+    if run.facts().get("identity") != identity(config):
+        path = run.path / RUN
+        kept = f"; it is kept as {move_aside(path, 'damaged').name}" if path.exists() else ""
+        log.warning("%s is damaged or of another run: what it recorded of the start is lost%s", path, kept)
+        facts = {"identity": identity(config), "choices": dict(choices or {}), "resumes": []}
+        run.write_json(RUN, provenance(command) | facts)
+
+
 def _begin(
     path: Path,
     config: dict[str, Any],
@@ -105,9 +139,10 @@ def _begin(
     lock: RunLock,
 ) -> RunFolder:
     message = None
+    lost = "" if (path / CONFIG).exists() else f"{path} has no {CONFIG}; "
     # A folder that lost its config is not a run, but its metrics and checkpoints must not join a new one.
     if (path / CONFIG).exists() or (path / METRICS).exists() or any((path / CHECKPOINTS).glob("*.ckpt")):
-        message = f"the old run is kept as {_move_aside(path)}"
+        message = f"{lost}the old run is kept as {_move_aside(path)}"
     (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     remove_temporary(path)
     remove_temporary(path / CHECKPOINTS)
@@ -132,12 +167,14 @@ def join_run(path: Path, config: dict[str, Any]) -> RunFolder:
     Under torchrun or srun every rank runs the whole command. Raises AlreadyDone as rank 0 does, UserError if rank 0
     does not start in time.
     """
-    deadline = time.monotonic() + _RANK_TIMEOUT
+    trainer = config.get("trainer")
+    seconds = max(_RANK_TIMEOUT, float((trainer if isinstance(trainer, dict) else {}).get("timeout") or 0))
+    deadline = time.monotonic() + seconds
     while not ((path / CONFIG).is_file() and held(path) and read_status(path).state == "running"):
         if not config.get("force") and (path / CONFIG).is_file() and read_status(path).finished:
             raise AlreadyDone(RunFolder(path, config))
         if time.monotonic() > deadline:
-            raise UserError(f"rank 0 did not start {path} within {_RANK_TIMEOUT:.0f} s")
+            raise UserError(f"rank 0 did not start {path} within {seconds:.0f} s")
         time.sleep(0.1)
     return RunFolder(path, config)
 

@@ -9,10 +9,17 @@ from typing import Any, Literal, get_args
 
 from blockyard.atomic_files import read_json, write_json
 from blockyard.runs.lock import held, holder
+from blockyard.runs.rank_notes import read_notes
 
 State = Literal["queued", "running", "done", "failed", "interrupted"]
 STATES: tuple[str, ...] = get_args(State)
 FILE = "status.json"
+_TEXT, _NUMBER = (str, type(None)), (int, type(None))
+_KINDS: dict[str, Any] = {
+    **dict.fromkeys(("reason", "started", "ended", "updated"), _TEXT),
+    **dict.fromkeys(("step", "exit_code"), _NUMBER),
+    "facts": dict,
+}
 
 
 @dataclass(frozen=True)
@@ -60,17 +67,23 @@ def read_status(folder: Path, *, alive: bool | None = None) -> Status:
         raw = read_json(folder / FILE)
         status = Status(**{key: value for key, value in raw.items() if key in Status.__dataclass_fields__})
         if status.state not in STATES:
-            raise ValueError(f"unknown state {status.state!r}")
+            raise ValueError(f"unknown state {status.state!r:.40}")
+        for name, kind in _KINDS.items():
+            if not isinstance(getattr(status, name), kind):
+                raise ValueError(f"{name}={getattr(status, name)!r:.40}")
     except FileNotFoundError:
         status = Status("queued")
     except (ValueError, TypeError, AttributeError) as error:
         return Status("interrupted", f"{FILE} is damaged ({error})")
+    except OSError as error:
+        return Status("interrupted", f"{FILE} cannot be read ({error.strerror or error})")
     if status.state == "running" and not (held(folder) if alive is None else alive):
         note = holder(folder)
         process = f"process {note['pid']}" if note and "pid" in note else "its process"
+        others = "".join(f"; {each}" for each in read_notes(folder)[:1])
         return Status(
             "interrupted",
-            f"killed: {process} ended without reporting",
+            f"killed: {process} ended without reporting{others}",
             status.step,
             None,
             status.started,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from blockyard.config.local_path import local_path
 from blockyard.errors import UserError
 from blockyard.runs.folder import CONFIG, RUN, RunFolder
 from blockyard.runs.status import Status
@@ -58,7 +59,7 @@ class Entry:
 
 def runs(outputs: str | os.PathLike[str] = "outputs") -> list[Entry]:
     """Every run under `outputs`, latest first, without those that force=true moved aside."""
-    root = Path(outputs).expanduser()
+    root = local_path(outputs, "outputs")
     if not root.is_dir():
         return []
     entries = [
@@ -77,7 +78,7 @@ def find(run: str | os.PathLike[str], outputs: str | os.PathLike[str] = "outputs
     text = str(run).strip().rstrip("/") or str(run).strip()
     if not text:
         raise UserError("no run given: expected a path, a name, an id, or last")
-    path = Path(text).expanduser()
+    path = local_path(text, "run")
     try:
         if (path / CONFIG).is_file():
             return RunFolder.open(path)
@@ -87,7 +88,7 @@ def find(run: str | os.PathLike[str], outputs: str | os.PathLike[str] = "outputs
         pass
     entries = runs(outputs)
     if not entries:
-        where = Path(outputs).expanduser().absolute()
+        where = Path(os.path.expanduser(outputs)).absolute()
         raise UserError(f"run={text}: no runs under {where}; give a path, or outputs=FOLDER")
     if text == "last":
         return entries[0].folder
