@@ -23,7 +23,11 @@ import cloudpickle
 
 from blockyard.sweep.executor._fork_server import HEAVY
 
-IMPORTED = [*HEAVY, "wandb", "tests.engine_runs"]
+IMPORTED = [
+    *(*HEAVY, "wandb", "hydra", "optuna", "submitit", "tests.engine_runs"),
+    *("blockyard.commands.sweep", "blockyard.sweep.plan.planner", "blockyard.sweep.search.search_runner"),
+    *("blockyard.report.comparison", "blockyard.report.page"),
+]
 
 
 def server() -> ForkServerContext:
@@ -54,7 +58,7 @@ def blockyard(folder: Path, *words: str, limit: float = 240) -> subprocess.Compl
         streams = [f"{scratch}/stdout", f"{scratch}/stderr"]
 
         def work() -> int:
-            return _typed(folder, words, streams)
+            return typed(folder, words, streams)
 
         try:
             code = forked(work, limit)
@@ -68,10 +72,15 @@ def _said(streams: list[str]) -> list[str]:
     return [Path(stream).read_text(encoding="utf-8") for stream in streams if Path(stream).exists()]
 
 
-def _typed(folder: Path, words: tuple[str, ...], streams: list[str]) -> int:
+def typed(folder: Path | None, words: tuple[str, ...], streams: list[str]) -> int:
+    """Run `blockyard WORDS` in this process as a shell would start it, and return its exit code.
+
+    folder: None is the current one; streams: paths of standard output and error, where they are to be redirected
+    """
     from blockyard.cli import entry
 
-    os.chdir(folder)
+    if folder is not None:
+        os.chdir(folder)
     for number, stream in enumerate(streams, start=1):
         os.dup2(os.open(stream, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     sys.argv = ["blockyard", *words]

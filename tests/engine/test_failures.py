@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from blockyard.engine import setup as prepare_module
+from blockyard.engine.callbacks import loop
 from blockyard.engine.callbacks.early_stopping import EarlyStopping
 from blockyard.engine.callbacks.loop import LoopCallback
 from blockyard.engine.callbacks.nan_guard import NanGuard, NotFinite
@@ -66,15 +67,17 @@ def test_infinite_gradients_of_a_finite_loss_are_caught_too(tmp_path: Path, monk
 def test_without_the_guard_the_planted_number_spoils_the_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The planted bug: what the guard is for."""
+    """The planted bug: what the guards are for."""
     monkeypatch.setattr(NanGuard, "check", lambda *_: None)
+    monkeypatch.setattr(loop, "check_weights", lambda *_: None)
 
     def poison(self: Learner) -> None:
         if self.step.number == 5:
             next(self.model.parameters()).grad[0] = float("nan")
 
     monkeypatch.setattr(Learner, "on_after_backward", poison)
-    made = run(tmp_path)
+    made = run(tmp_path, code=1)  # and no weights are left that could be tested
+    assert "no usable checkpoint" in str(made.status.reason)
     assert not all(torch.isfinite(value).all() for value in state(made).values())
 
 
@@ -181,6 +184,7 @@ def test_data_that_changed_since_is_refused_on_resume(tmp_path: Path) -> None:
     facts = next(tmp_path.glob("*/s0/run.json"))
     content = json.loads(facts.read_text())
     content["data"]["fingerprint"] = "another"
+    del content["checksum"]  # as one does who edits it by hand
     facts.write_text(json.dumps(content))
     with folder(tmp_path, *MORE) as made, pytest.raises(UserError, match=r"the data of .* changed"):
         train(made, resume=True)

@@ -370,3 +370,58 @@ def test_tensorboard_asks_for_the_table_in_the_run_s_own_thread(tmp_path: Path) 
     other.start()
     other.join()
     assert asked == [threading.main_thread().name]
+
+
+@pytest.mark.parametrize("how", [KeyboardInterrupt(), GeneratorExit(), RuntimeError("\x1b[31m"), OSError("\udcff")])
+@pytest.mark.parametrize("breaks", ["start", "log", "finish done"])
+def test_what_is_no_exception_and_what_cannot_be_printed_is_one_line_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, breaks: str, how: BaseException
+) -> None:
+    assert log_run(run_folder(tmp_path), Recorder(breaks, how)) < BOUND
+    assert caplog.text.count("the run continues") == 1
+    assert caplog.messages[-1].isprintable()
+    caplog.messages[-1].encode()
+
+
+def test_an_error_before_the_first_step_leaves_the_logger_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Unprepared(Recorder):
+        def prepare(self, folder: RunFolder) -> None:
+            raise RuntimeError("planted")
+
+    logger = Unprepared()
+    log_run(run_folder(tmp_path), logger)
+    assert caplog.text.count("failed to prepare (RuntimeError: planted") == 1
+    assert logger.said == []
+
+
+def test_a_logger_that_hangs_while_it_is_abandoned_is_left_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("blockyard.engine.loggers.run_log._ABANDON_SECONDS", 0.2)
+    logger = Recorder("start", hangs=2 * BOUND)
+    logger.abandon = lambda: time.sleep(2 * BOUND)  # type: ignore[method-assign]
+    assert log_run(run_folder(tmp_path), logger, finish_seconds=0.2) < BOUND
+    assert "is abandoned" in caplog.text
+
+
+def test_a_thread_of_a_logger_s_package_that_fails_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("tensorboard")
+    logger = TensorBoard(flush_seconds=1)
+    folder = run_folder(tmp_path)
+    log = RunLog(folder, logger)
+    original = logger.start
+
+    def start(*arguments: Any) -> None:
+        original(*arguments)
+        shutil.rmtree(folder.path / "tensorboard")
+
+    logger.start = start  # type: ignore[method-assign]
+    log.start()
+    for step in STEPS:
+        log.log(step, {"train/loss": 1.0})
+    log.finish("done", {})
+    folder.release()
+    assert "Traceback" not in capsys.readouterr().err
+    assert sum("the run continues" in message for message in caplog.messages) <= 2

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from blockyard.config import build
-from blockyard.contracts import Batch
-from blockyard.engine import cost_card, loader, setup_model, threads
+from blockyard.contracts import Batch, Objective
+from blockyard.engine import cost_card, setup_model, threads
 from blockyard.engine.callbacks.base import RunState
 from blockyard.engine.callbacks.progress import Progress
 from blockyard.engine.loader import BatchDataset, Layout, training_loader
@@ -50,13 +50,13 @@ class Numbers:
 class Unprepared:
     """An objective that takes batches as they are."""
 
-    def prepare(self, batch: Batch, key: int | None = None) -> Batch:
+    def ready(self, batch: Batch, key: int | None = None) -> Batch:
         return batch
 
 
 def numbers(layout: Layout, start: int, stop: int, workers: int = 0) -> list[list[int]]:
     dataset = BatchDataset(Numbers(), layout, Unprepared())
-    batches = training_loader(dataset, start=start, stop=stop, workers=workers, pin=False)
+    batches = training_loader(dataset, start=start, stop=stop, workers=workers, pin=False, timeout=60)
     return [batch.inputs[:, 0].tolist() for batch in batches]
 
 
@@ -109,7 +109,7 @@ def test_accumulated_pieces_of_rows_of_different_lengths_make_the_update_too(tmp
 def test_pieces_without_weights_are_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted bug: every piece's mean counts alike, however little it asks for."""
     whole = rows(text_run(tmp_path / "whole", *LINES, "data.sample=line", "trainer.log_every=1"))
-    monkeypatch.setattr(loader, "_targets", lambda batch: len(batch))
+    monkeypatch.setattr(Objective, "count", lambda self, batch: len(batch))
     pieces = rows(
         text_run(tmp_path / "pieces", *LINES, "data.sample=line", "trainer.log_every=1", "trainer.accumulate=4")
     )

@@ -109,12 +109,28 @@ def test_sigterm_to_the_main_process_stops_all_after_the_same_step_and_all_go_on
 
 
 @pytest.mark.full
+def test_sigterm_to_another_process_alone_interrupts_the_run(tmp_path: Path) -> None:
+    words = ("trainer.max_steps=5000", "trainer.max_epochs=null", "trainer.eval_every=100")
+    process = start(tmp_path, "ddp", *words)
+    wait_for_step(tmp_path, 40)
+    os.kill(other_process(process), signal.SIGTERM)
+    assert process.wait(600) == 143
+    made = RunFolder.open(next(tmp_path.glob("*/s0")))
+    assert made.status.state == "interrupted"
+    assert newest_good(made.checkpoints).step == made.status.step
+    assert not (made.path / "summary.json").exists()
+
+
+def other_process(process: subprocess.Popen[str]) -> int:
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return next(int(pid) for pid in children if b"_cell" in Path(f"/proc/{pid}/cmdline").read_bytes())
+
+
+@pytest.mark.full
 def test_a_process_that_dies_ends_the_run_as_failed(tmp_path: Path) -> None:
     process = start(tmp_path, "ddp", "trainer.max_steps=5000", "trainer.max_epochs=null", "trainer.eval_every=100")
     wait_for_step(tmp_path, 104)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    cells = [int(pid) for pid in children if b"_cell" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    os.kill(cells[0], signal.SIGKILL)
+    os.kill(other_process(process), signal.SIGKILL)
     assert process.wait(600) == 1
     made = RunFolder.open(next(tmp_path.glob("*/s0")))
     assert made.status.state == "failed"

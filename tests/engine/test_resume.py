@@ -179,6 +179,14 @@ def test_what_is_drawn_undisturbed_leaves_no_trace() -> None:
     torch.testing.assert_close(torch.rand(4), expected, rtol=0, atol=0)
 
 
+def test_callbacks_of_a_resumed_run_see_the_best_so_far(tmp_path: Path) -> None:
+    words = (*MORE, "callbacks.best._target_=tests.engine.best_so_far.BestSoFar", "allow=[tests]")
+    words = (*words, "trainer.log_every=1", "trainer.max_steps=14")
+    whole = run(tmp_path / "whole", *words)
+    assert killed_at(10, tmp_path / "killed", *words) == -signal.SIGKILL
+    assert_same_bits(run(tmp_path / "killed", *words), whole)
+
+
 def test_running_statistics_go_on_where_they_stood(tmp_path: Path) -> None:
     """Those of a batch norm; neither looking for kernels nor validating moves them."""
     words = (*MORE, "norm=batch", "trainer.max_steps=12")

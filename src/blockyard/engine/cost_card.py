@@ -37,7 +37,7 @@ def flops_per_sample(model: nn.Module, objective: Objective, batch: Batch) -> di
 
     Runs both once on the device of `batch`; gradients are cleared, buffers and random generators keep their state.
     """
-    batch = objective.prepare(batch)
+    batch = objective.ready(batch)
     with undisturbed(), _same_buffers(model):
         with counter() as forward:
             prediction = model(**batch.arguments())
@@ -56,12 +56,12 @@ def two_samples(split: Split, batch_size: int) -> Batch:
     Two, because batch norm over a single position needs more than one.
     """
     batch = split.batch(torch.arange(max(2, batch_size)) % min(batch_size, len(split)), None)
-    return Batch(*(None if tensor is None else tensor[:2] for tensor in batch.tensors()))
+    return batch.map(lambda tensor: tensor[:2])
 
 
 def kernels(model: nn.Module, objective: Objective, split: Split, device: torch.device) -> list[dict[str, Any]]:
     """Layer by layer, the attention kernel of a training step, and why no faster one is used."""
-    batch = objective.prepare(split.batch(torch.arange(min(2, len(split))), None).to(device))
+    batch = objective.ready(split.batch(torch.arange(min(2, len(split))), None).to(device))
     with undisturbed(), _same_buffers(model):
         return [dict(entry) for entry in record(model, **batch.arguments())]
 

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
-from torch.utils.data import DataLoader
 
 from blockyard.config import build
-from blockyard.contracts import Batch, Splits
+from blockyard.contracts import Splits
 from blockyard.engine.callbacks.base import RunState
 from blockyard.engine.callbacks.kernels import KernelRecord
 from blockyard.engine.callbacks.loop import LoopCallback
+from blockyard.engine.ending import Unfinished
 from blockyard.engine.evaluator import Evaluator
 from blockyard.engine.lightning.hooks import EpochBoundary
 from blockyard.engine.lightning.metrics_bridge import MetricsBridge
-from blockyard.engine.loader import Layout
+from blockyard.engine.loader import Layout, TrainingLoader
 from blockyard.engine.module import Learner
+from blockyard.engine.peers import Peers
 from blockyard.engine.system.interrupts import Interrupts, Paused
-from blockyard.engine.system.processes import ALLOW, join_processes
+from blockyard.engine.system.processes import ALLOW, RunLauncher, join_processes
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
 from blockyard.runs.checkpoint import AtomicCheckpointIO
@@ -36,7 +39,9 @@ class Job:
     """The parts of a run in this process. `setup.prepare` builds it, `fit` trains, `summary.summarize` tests.
 
     checkpoint: to resume from, or None; start_step: the steps it has done
-    dead_peer: how another process of the run ended, where one failed
+    endings: exit codes of other processes of the run that this one started and that failed, by rank
+    abandon: called with such exit codes, in a thread, where this process does not notice; does not return
+    trained: whether training ended by itself, rather than by an error
     """
 
     folder: RunFolder
@@ -44,7 +49,7 @@ class Job:
     options: TrainerPlan
     splits: Splits
     layout: Layout
-    loader: DataLoader[Batch]
+    loader: TrainingLoader
     loop: LoopCallback
     evaluator: Evaluator
     kernels: KernelRecord
@@ -53,7 +58,9 @@ class Job:
     checkpoint: Path | None
     start_step: int
     interrupts: Interrupts
-    dead_peer: str | None = None
+    endings: dict[int, int] = field(default_factory=dict)
+    abandon: Callable[[dict[int, int]], None] | None = None
+    trained: bool = False
 
     @property
     def learner(self) -> Learner:
@@ -65,15 +72,24 @@ class Job:
         """The run as callbacks see it."""
         return self.loop.state
 
+    @property
+    def peers(self) -> Peers:
+        """The other processes of the run."""
+        return Peers(self.folder.path, self.layout.rank, self.layout.world, self.options.timeout, self.endings)
+
     def fit(self) -> None:
-        """Train to the end, or until interrupted. Afterwards this process is alone."""
+        """Train to the end, or until interrupted. Afterwards this process is alone.
+
+        Raises Interrupted or Paused where the run was left before its end, Unfinished where nothing says why.
+        """
         os.environ[ALLOW] = json.dumps(list(self.folder.config.get("allow") or []))
         trainer = None
-        failed = True
         try:
             trainer = self._trainer()
+            if isinstance(trainer.strategy.launcher, RunLauncher):
+                trainer.strategy.launcher.abandon = self.abandon
             trainer.fit(self.learner, self.loader, ckpt_path=self.checkpoint)
-            failed = False
+            self.trained = True
         except (MisconfigurationException, ModuleNotFoundError) as error:
             # A callback that cannot work with this run, or not without another package.
             if self.state.step == self.state.start_step and self.loop.lightning_callbacks:
@@ -81,10 +97,22 @@ class Job:
             raise
         finally:
             if trainer is not None:
-                self.dead_peer = join_processes(trainer, failed=failed)
+                self.endings |= join_processes(trainer, failed=not self.trained)
+            self.loader.close()
+        self.check_finished()
+
+    def check_finished(self) -> None:
+        """Return if the run is over; the only place that decides it, in every process of a run.
+
+        Raises Interrupted after a signal that reached any of the processes, Paused where a callback left the run, and
+        Unfinished where steps are missing and nothing says why.
+        """
+        state = self.state
         self.interrupts.check()
-        if self.state.pause:
-            raise Paused(self.state.pause)
+        if state.pause:
+            raise Paused(state.pause)
+        if not state.finished:
+            raise Unfinished(f"training ended after step {state.step} of {state.total}, and nothing says why")
 
     def _trainer(self) -> pl.Trainer:
         loop, state = self.loop, self.state
@@ -95,7 +123,7 @@ class Job:
             callbacks = [EpochBoundary(state, loop.lightning_callbacks), *loop.lightning_callbacks, loop]
             epochs = -(-state.total // state.steps_per_epoch)
             logger = MetricsBridge(state, loop.log_metrics)
-        return self.options.build(
+        trainer = self.options.build(
             total=state.total,
             epochs=epochs,
             precision=self.precision["precision"],
@@ -105,3 +133,17 @@ class Job:
             io=AtomicCheckpointIO(identity=self.folder.identity, seed=self.folder.seed),
             root=self.folder.path,
         )
+        # Lightning's handlers let one process talk to the others in the middle of a step, which hangs or breaks the
+        # connection, and save and requeue a SLURM job by themselves; `Interrupts` handles the signals.
+        trainer._signal_connector.register_signal_handlers = _do_nothing  # type: ignore[method-assign]
+        trainer.fit_loop.run = partial(self._run_loop, trainer, trainer.fit_loop.run)  # type: ignore[method-assign]
+        return trainer
+
+    def _run_loop(self, trainer: pl.Trainer, run: Callable[[], None]) -> None:
+        """Lightning's loop, and what it leaves out where a resumed run has no step left."""
+        run()
+        self.loop.evaluate_end(trainer, self.learner)
+
+
+def _do_nothing() -> None:
+    pass

@@ -9,14 +9,19 @@ Every batch leaves the loader ready for the model: samples taken, augmented, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from multiprocessing.process import BaseProcess
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from blockyard.contracts import Batch, Objective, Split
 from blockyard.data._order import draw_key, epoch_key, step_indices, steps_per_epoch, take
+from blockyard.engine.system.worker_signals import leave_signals_to_main
 from blockyard.errors import UserError
 
 
@@ -88,12 +93,20 @@ class BatchDataset(Dataset[Batch]):
         self.weighted = weighted and layout.shards > 1
 
     def __getitem__(self, number: int) -> Batch:
+        try:
+            return self._batch(number)
+        except (SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration) as error:
+            # Of a component: each would end a worker process, or the epoch, without a word.
+            raise RuntimeError(f"{type(error).__name__} was raised while batch {number} was read") from error
+
+    def _batch(self, number: int) -> Batch:
         layout = self.layout
         micro_batch = number % layout.micro_batches
         batch = self._shard(number, micro_batch * layout.world + layout.rank, layout.shards)
         if not self.weighted:
             return batch
-        share = _targets(batch) / max(_targets(self._shard(number, 0, 1)), 1)
+        count = self.objective.count
+        share = count(batch) / max(count(self._shard(number, 0, 1)), 1)
         return replace(batch, weight=torch.tensor(share * layout.shards, dtype=torch.float32))
 
     def _shard(self, number: int, shard: int, shards: int) -> Batch:
@@ -111,13 +124,7 @@ class BatchDataset(Dataset[Batch]):
             world=shards,
         )
         batch = take(self.split, order, epoch_key(layout.seed, epoch))
-        return self.objective.prepare(batch, layout.draw_key(number // layout.micro_batches))
-
-
-def _targets(batch: Batch) -> int:
-    """The number of targets in a prepared batch."""
-    assert batch.target is not None
-    return int((batch.target != Batch.ignore).sum())
+        return self.objective.ready(batch, layout.draw_key(number // layout.micro_batches))
 
 
 class RangeSampler(Sampler[int]):
@@ -131,13 +138,51 @@ class RangeSampler(Sampler[int]):
         return iter(range(self.start, self.stop))
 
 
-def training_loader(dataset: BatchDataset, *, start: int, stop: int, workers: int, pin: bool) -> DataLoader[Batch]:
-    """Batches number `start` to `stop` of the run; the same with any number of workers."""
-    return DataLoader(
+class TrainingLoader(DataLoader[Batch]):
+    """The batches of a run. It is read once: a second pass would train on the wrong ones."""
+
+    _workers: Sequence[BaseProcess] = ()
+    _started = False
+    _id = 0  # under which torch watches the workers
+
+    def _get_iterator(self) -> Any:
+        if self._started:
+            raise RuntimeError(
+                "the run's batches were to be read a second time: a component or a callback ended the epoch early, "
+                "for example by raising StopIteration"
+            )
+        self._started = True
+        iterator = super()._get_iterator()
+        self._workers, self._id = getattr(iterator, "_workers", ()), id(iterator)
+        return iterator
+
+    def close(self) -> None:
+        """Kill worker processes that are still there: they hang, or were stopped."""
+        with contextlib.suppress(ValueError):  # torch's handler would raise in this thread wherever it is by then
+            torch._C._remove_worker_pids(self._id)
+        for worker in self._workers:
+            if worker.is_alive():
+                worker.kill()
+
+
+def training_loader(
+    dataset: BatchDataset, *, start: int, stop: int, workers: int, pin: bool, timeout: float
+) -> TrainingLoader:
+    """Batches number `start` to `stop` of the run; the same with any number of workers.
+
+    On Linux the workers are forked, whatever start method the program has set. A worker ends when its parent has died,
+    and with the method "forkserver" its parent is a server that outlives a killed run.
+
+    timeout: seconds that the training process waits for a batch of its workers
+    """
+    return TrainingLoader(
         dataset,
         batch_size=None,
         sampler=RangeSampler(start, stop),
         num_workers=workers,
         pin_memory=pin,
         prefetch_factor=4 if workers else None,
+        timeout=timeout if workers else 0,
+        worker_init_fn=leave_signals_to_main if workers else None,
+        multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
     )

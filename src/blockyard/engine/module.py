@@ -113,8 +113,11 @@ class Learner(pl.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The loss of a prepared batch, weighted where it is a micro-batch of sequences of different lengths."""
-        prediction = self.model(**batch.arguments())
-        loss = self.objective.loss(prediction, batch.target)
+        try:
+            prediction = self.model(**batch.arguments())
+            loss = self.objective.loss(prediction, batch.target)
+        except StopIteration as error:  # Lightning takes it for the end of the epoch
+            raise RuntimeError("a component raised StopIteration") from error
         if batch.weight is not None:
             # A mean over nothing is NaN; a micro-batch without a target counts for nothing.
             loss = torch.where(batch.weight > 0, loss * batch.weight, torch.zeros_like(loss))

@@ -2,7 +2,8 @@
 
 running -> done (0)           the last step was taken, the best weights were tested
         -> failed (1)         an error; everything saved before stays
-        -> interrupted        SIGTERM (143), Ctrl-C (130) or a callback (79); the state was saved
+        -> interrupted        SIGTERM (143), Ctrl-C (130), another signal (128 + its number) or a callback (79); the
+                              state was saved
         -> queued (2)         bad input found before the first step
 """
 
@@ -10,28 +11,33 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 import time
-import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 from blockyard.atomic_files import read_json, write_text
+from blockyard.engine.ending import Ending, ending_of
 from blockyard.engine.loggers import RunLog, run_logger
-from blockyard.engine.rank_errors import clear_notes, first_note, write_note
-from blockyard.engine.system.interrupts import Interrupted, Interrupts, Paused
+from blockyard.engine.peers import ConnectionLost, PeerLost
+from blockyard.engine.system.interrupts import Interrupted, Interrupts
 from blockyard.engine.system.silence import silence_libraries
-from blockyard.errors import UserError
+from blockyard.engine.worker_rank import train_worker_rank
+from blockyard.errors import UserError, printable
 from blockyard.evaluate.extrapolation_files import TEST, table, write
 from blockyard.objective._torchmetrics import import_torchmetrics
 from blockyard.runs.rank import rank_in
+from blockyard.runs.rank_notes import clear_notes
 from blockyard.runs.redact import redact_text
 
 if TYPE_CHECKING:
     from blockyard.engine.callbacks.base import RunCallback
     from blockyard.engine.job import Job
     from blockyard.runs.folder import RunFolder
+    from blockyard.runs.status import Status
 
 log = logging.getLogger("blockyard")
 
@@ -58,15 +64,6 @@ class _Attempt:
         return self.job is not None and self.job.state.step != self.job.state.start_step
 
 
-@dataclass
-class _Ending:
-    state: Any
-    code: int
-    reason: str | None = None
-    summary: dict[str, Any] = field(default_factory=dict)
-    trace: str | None = None
-
-
 def train(folder: RunFolder, *, resume: bool = False, callbacks: Mapping[str, RunCallback] | None = None) -> int:
     """Train the frozen config in `folder` to its end and return the exit code.
 
@@ -75,7 +72,7 @@ def train(folder: RunFolder, *, resume: bool = False, callbacks: Mapping[str, Ru
     Raises UserError (exit code 2) for bad input that is found before the first step.
     """
     if rank_in(folder.config):
-        return _run_worker_rank(folder, resume)
+        return train_worker_rank(folder, resume)
     with Interrupts() as interrupts:
         return _run_main_rank(_Attempt(folder, interrupts, resume, dict(callbacks or {})))
 
@@ -83,7 +80,7 @@ def train(folder: RunFolder, *, resume: bool = False, callbacks: Mapping[str, Ru
 def fit(folder: RunFolder, resume: bool) -> int:
     """Train in a folder that this process has locked, release it, and print the result."""
     if folder.message:
-        sys.stderr.write(f"{folder.message}\n")
+        sys.stderr.write(printable(f"{folder.message}\n"))
     with folder:
         code = train(folder, resume=resume)
         if code == 0 and not rank_in(folder.config):
@@ -93,41 +90,78 @@ def fit(folder: RunFolder, resume: bool) -> int:
 
 def _run_main_rank(attempt: _Attempt) -> int:
     began = time.monotonic()
-    folder, before = attempt.folder, attempt.folder.status
+    before = attempt.folder.status
     try:
-        clear_notes(folder)
-        folder.set_status("running", step=before.step if attempt.resume else 0)
-        ending = _train_and_test(attempt)
-    except Paused as pause:
-        ending = _Ending("interrupted", pause.exit_code, str(pause))
-    except Interrupted as stop:
-        ending = _Ending("interrupted", stop.exit_code, f"{stop} at step {attempt.step}")
-    except KeyboardInterrupt:
-        ending = _Ending("interrupted", 130, f"Ctrl-C at step {attempt.step}")
-    except UserError as error:
-        if not attempt.started:
-            if before.state == "failed":  # unchanged: nothing was tried
-                folder.set_status("failed", before.reason, step=before.step, exit_code=before.exit_code)
-            else:
-                folder.set_status("queued", str(error), exit_code=2)
-            _close(attempt, _Ending("failed", 2))
-            raise UserError(redact_text(str(error))) from None
-        ending = _failure(attempt, error)
-    except Exception as error:  # whatever ends a run is recorded
-        ending = _failure(attempt, error)
-    with _ignore_signals(attempt.interrupts):
-        folder.set_status(ending.state, ending.reason, step=attempt.step, exit_code=ending.code)
-        if ending.reason:
-            log.warning("%s: %s", ending.state, ending.reason)
-        if ending.trace:  # after the status: a full disk may have room for one of them only
-            with contextlib.suppress(OSError):
-                write_text(folder.path / "error.txt", ending.trace)
-        _close(attempt, ending)
+        try:
+            ending = _attempt(attempt, before)
+        finally:
+            attempt.interrupts.close()
+    except Interrupted as stop:  # it came while another ending was put into words
+        ending = ending_of(stop, attempt.step)
+    _record(attempt, ending)
     log.info("%s after %.1f s", ending.state, time.monotonic() - began)
     return ending.code
 
 
-def _train_and_test(attempt: _Attempt) -> _Ending:
+def _attempt(attempt: _Attempt, before: Status) -> Ending:
+    """Train and test, and say how it ended. Raises UserError for bad input that is found before the first step."""
+    folder = attempt.folder
+    try:
+        clear_notes(folder.path)
+        folder.set_status("running", step=before.step if attempt.resume else 0)
+        return _train_and_test(attempt)
+    except UserError as error:
+        if attempt.started:
+            return ending_of(error, attempt.step)
+        if before.state == "failed":  # unchanged: nothing was tried
+            folder.set_status("failed", before.reason, step=before.step, exit_code=before.exit_code)
+        else:
+            folder.set_status("queued", str(error), exit_code=2)
+        _close(attempt, Ending("failed", 2))
+        raise UserError(redact_text(str(error))) from None
+    except BaseException as error:  # whatever ends a run is recorded
+        return _ending_after(error, attempt)
+
+
+def _ending_after(error: BaseException, attempt: _Attempt) -> Ending:
+    """The ending for an error; where it is only about another process, that of the other process."""
+    attempt.interrupts.waiting = True  # signals are recorded while the others tell what happened
+    cause = attempt.job.peers.explain(error) if attempt.job else error
+    if isinstance(cause, PeerLost) and attempt.interrupts.signum is not None:
+        # Whoever ends a run from outside signals all of its processes, and another one was faster.
+        cause = Interrupted(attempt.interrupts.signum)
+    ending = ending_of(cause, attempt.step)
+    if cause is not error and ending.trace:
+        ending.trace = ending_of(error, attempt.step).trace
+    return ending
+
+
+def _record(attempt: _Attempt, ending: Ending) -> None:
+    """Write how the run ended, and close what it had opened."""
+    folder = attempt.folder
+    folder.set_status(ending.state, ending.reason, step=attempt.step, exit_code=ending.code)
+    if ending.reason:
+        log.warning("%s: %s", ending.state, printable(ending.reason))
+    if ending.trace:  # after the status: a full disk may have room for one of them only
+        with contextlib.suppress(OSError):
+            write_text(folder.path / "error.txt", ending.trace)
+    _close(attempt, ending)
+
+
+def _abandon(attempt: _Attempt, endings: dict[int, int]) -> None:
+    """In a thread, where another process failed and this one does not notice: record that and end this process."""
+    assert attempt.job is not None
+    attempt.job.endings |= endings
+    ending = ending_of(attempt.job.peers.explain(ConnectionLost()), attempt.step)
+    attempt.interrupts.close()
+    _record(attempt, ending)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(ending.code)
+
+
+def _train_and_test(attempt: _Attempt) -> Ending:
     import_torchmetrics(attempt.folder.config.get("allow") or ())  # before Lightning does
     from blockyard.engine.setup import prepare
     from blockyard.engine.summary import summarize
@@ -140,15 +174,17 @@ def _train_and_test(attempt: _Attempt) -> _Ending:
         job = attempt.job = prepare(
             folder, run_log.log, attempt.interrupts, resume=attempt.resume, callbacks=attempt.callbacks
         )
+        job.abandon = partial(_abandon, attempt)
         folder.metrics.truncate_after(job.start_step)
         attempt.run_log = run_log
         run_log.start()
         job.fit()
         summary = summarize(job)
+    job.check_finished()
     for curve in summary.curves:
         write(folder.path, curve.plain(), summary.weights)
     folder.write_summary(summary.values)
-    return _Ending("done", 0, None, summary.values)
+    return Ending("done", 0, None, summary.values)
 
 
 @contextlib.contextmanager
@@ -163,59 +199,13 @@ def _own_threads() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _run_worker_rank(folder: RunFolder, resume: bool) -> int:
-    """Train in a process that is not the main one; it writes nothing but the reason of a failure."""
-    import_torchmetrics(folder.config.get("allow") or ())
-    from blockyard.engine.setup import ignore_metrics, prepare
-    from blockyard.engine.system.processes import abort_rank
-
-    silence_libraries()
-    with Interrupts() as interrupts:
-        try:
-            prepare(folder, ignore_metrics, interrupts, resume=resume).fit()
-        except Interrupted as stop:
-            return 0 if stop.signum or isinstance(stop, Paused) else 1  # the main process gives the exit code
-        except Exception as error:
-            rank = rank_in(folder.config)
-            write_note(folder, rank, f"process {rank}: {_one_line(error)}")
-            log.warning("process %s failed: %s", rank, _one_line(error))
-            abort_rank()
-            return 1
-    return 0
-
-
-def _failure(attempt: _Attempt, error: Exception) -> _Ending:
-    reason = _one_line(error)
-    dead_peer = attempt.job.dead_peer if attempt.job else None
-    if dead_peer and isinstance(error, RuntimeError):
-        # This process only noticed that the connection broke; the other one knows the cause.
-        reason = str(first_note(attempt.folder) or dead_peer)
-    if f"step {attempt.step}" not in reason and "at step" not in reason:
-        reason += f" (after step {attempt.step})"
-    return _Ending("failed", 1, reason, trace=redact_text("".join(traceback.format_exception(error))))
-
-
-def _close(attempt: _Attempt, ending: _Ending) -> None:
+def _close(attempt: _Attempt, ending: Ending) -> None:
     if attempt.run_log is None:
         return
     try:
         attempt.run_log.finish(ending.state, ending.summary)
     except OSError as error:
         log.warning("the metrics of %s could not be closed: %s", attempt.folder.path, error)
-
-
-@contextlib.contextmanager
-def _ignore_signals(interrupts: Interrupts) -> Iterator[None]:
-    """Ignore further signals while the final status is written."""
-    interrupts.waiting = True
-    with contextlib.suppress(Interrupted, KeyboardInterrupt):
-        yield
-    interrupts.waiting = False
-
-
-def _one_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {redact_text(lines[0])[:400] if lines else 'no message'}"
 
 
 def _print_result(folder: RunFolder) -> None:
@@ -225,4 +215,8 @@ def _print_result(folder: RunFolder) -> None:
     sys.stdout.write(f"done in {summary['seconds']:.1f} s, {summary['steps']} steps, weights of {summary['weights']}\n")
     if "refused" in summary:  # evaluated on longer sequences too
         sys.stdout.write(table(read_json(folder.path / TEST)))
-    sys.stdout.write(f"{metrics}\n{folder.path}\n")
+    sys.stdout.write(f"{metrics}\n")
+    for name, values in summary.get("baselines", {}).items():
+        text = "  ".join(f"test/{metric} {value:.4g}" for metric, value in values.items())
+        sys.stdout.write(f"baseline {name}: {text}\n")
+    sys.stdout.write(f"{printable(str(folder.path))}\n")

@@ -8,23 +8,23 @@ from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
-from torch.utils.data import DataLoader
 
 from blockyard.config import build
 from blockyard.config.lightning import refusal
-from blockyard.contracts import Batch
 from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.engine.callbacks.checkpoint import Checkpoint
 from blockyard.engine.callbacks.kernels import KernelRecord
 from blockyard.engine.callbacks.loop import Intervals, LoopCallback
 from blockyard.engine.evaluator import Evaluator
 from blockyard.engine.job import Job
-from blockyard.engine.loader import Layout, training_loader
+from blockyard.engine.loader import Layout, TrainingLoader, training_loader
 from blockyard.engine.module import Learner, Settings
+from blockyard.engine.resume_point import resume_point
 from blockyard.engine.setup_data import Data, Run, load_data
 from blockyard.engine.setup_model import Model, build_model
-from blockyard.engine.setup_record import find_checkpoint, record
+from blockyard.engine.setup_record import record
 from blockyard.engine.system.interrupts import Interrupts
+from blockyard.engine.system.open_files import check_open_files
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
@@ -52,9 +52,6 @@ def prepare(
     run_callbacks, lightning_callbacks = split_callbacks(components.node("callbacks"))
     data = load_data(run)
     model = build_model(run, data)
-    path, step = find_checkpoint(folder, data.rank, resume)
-    if data.rank == 0:
-        record(run, data, model, path)
     state = _run_state(run, data, model)
     evaluator = Evaluator(
         objective=components.objective,
@@ -74,20 +71,22 @@ def prepare(
         log_metrics=log_metrics if data.rank == 0 else ignore_metrics,
         evaluate=partial(evaluator, state.learner.model, data.splits.validation, run.options.limit_val, shared=True),
     )
+    point = resume_point(folder, data.rank, resume, loop)
+    path = point.path if data.rank else record(run, data, model, point)
     return Job(
         folder=folder,
         components=components,
         options=run.options,
         splits=data.splits,
         layout=data.layout,
-        loader=_loader(run, data, start=step, stop=state.total),
+        loader=_loader(run, data, start=point.step, stop=state.total),
         loop=loop,
         evaluator=evaluator,
         kernels=kernels,
         device=data.device,
         precision=model.precision,
         checkpoint=path,
-        start_step=step,
+        start_step=point.step,
         interrupts=interrupts,
     )
 
@@ -162,15 +161,17 @@ def _kernels(run: Run, data: Data, model: Model) -> KernelRecord:
     )
 
 
-def _loader(run: Run, data: Data, *, start: int, stop: int) -> DataLoader[Batch]:
+def _loader(run: Run, data: Data, *, start: int, stop: int) -> TrainingLoader:
     """Batches from step `start` to step `stop`."""
     micro_batches = run.options.accumulate
+    check_open_files(run.options.num_workers)
     return training_loader(
         data.dataset,
         start=start * micro_batches,
         stop=stop * micro_batches,
         workers=run.options.num_workers,
         pin=data.device.type == "cuda",
+        timeout=run.options.timeout,
     )
 
 

@@ -17,6 +17,7 @@ from blockyard.errors import UserError
 from blockyard.evaluate.decode_speed import decoding
 from blockyard.evaluate.length_extrapolation import Curve, extrapolate
 from blockyard.runs.checkpoint import BEST, LAST, BadCheckpoint, read
+from blockyard.runs.load import load_weights
 
 log = logging.getLogger("blockyard")
 
@@ -44,11 +45,12 @@ def summarize(job: Job) -> Summary:
     metrics |= {f"test/{key}": value for key, value in test.items()}
     curves = _curves(job, model)
     metrics |= {key: value for curve in curves for key, value in curve.metrics().items()}
-    data = job.components.data
+    data, baselines = job.components.data, job.components.objective.baselines(job.splits.test)
     sample = cost_card.two_samples(job.splits.train, data.batch_size if data.spec.variable else 1).to(job.device)
     values = {
         "metrics": metrics,
         "directions": _directions(job),
+        **({"baselines": baselines} if baselines else {}),
         **({"refused": {k: reason for curve in curves for k, reason in curve.refused().items()}} if curves else {}),
         "monitor": list(state.monitor),
         "weights": weights,
@@ -84,12 +86,10 @@ def best_model(job: Job) -> tuple[nn.Module, str, int]:
     for name in (BEST, LAST):
         try:
             content = read(folder.checkpoints / name, identity=folder.identity, seed=folder.seed)
+            load_weights(model, content, folder.checkpoints / name)
         except (BadCheckpoint, FileNotFoundError) as error:
             log.warning("%s is not tested: %s", name, error)
             continue
-        prefix = "model."
-        weights = {k.removeprefix(prefix): v for k, v in content["state_dict"].items() if k.startswith(prefix)}
-        model.load_state_dict(weights)
         return model.to(job.device), name, content["global_step"]
     raise UserError(f"{folder.checkpoints} has no usable checkpoint")
 

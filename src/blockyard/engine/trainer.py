@@ -5,15 +5,32 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Gt, Le
 
-from blockyard.contracts import Architecture, Count, CountOrZero, DataModule, Objective, Positive
+from blockyard.contracts import (
+    Architecture,
+    BatchSize,
+    Because,
+    Count,
+    CountOrZero,
+    DataModule,
+    Objective,
+    Positive,
+    Processes,
+    Threads,
+    Workers,
+)
 from blockyard.engine.lightning.flags import refusals
 from blockyard.errors import UserError
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
     from pytorch_lightning.loggers.logger import Logger
+
+Factor = Annotated[int, Ge(2), Le(1_024), Because("a thousand times the tokens are a million times the pairs")]
+
+
+Seconds = Annotated[float, Gt(0), Le(7 * 24 * 3600)]  # a week; torch counts milliseconds in 32 bits
 
 
 class TrainerPlan:
@@ -34,6 +51,8 @@ class TrainerPlan:
         compile: compile every block with torch.compile
         require_flash: refuse to train where a layer cannot use a flash attention kernel
         num_workers: processes that load data; 0 loads in the training process
+        timeout: seconds that a process of the run waits for another one, or for a batch from its workers; then the run
+            ends as failed and names the process that did not answer
         limit_train: steps an epoch is cut to
         limit_val: validation batches to evaluate
         limit_test: test batches to evaluate
@@ -48,14 +67,14 @@ class TrainerPlan:
 
     incidental: ClassVar[frozenset[str]] = frozenset(
         {"accelerator", "devices", "num_nodes", "strategy", "num_workers", "require_flash", "profile", "log_every"}
-        | {"threads", "accumulate"}
+        | {"threads", "accumulate", "timeout"}
     )
 
     def __init__(
         self,
         *,
         accelerator: Literal["auto", "cpu", "gpu"] = "auto",
-        devices: Count = 1,
+        devices: Processes = 1,
         num_nodes: Count = 1,
         strategy: Literal["auto", "ddp", "fsdp"] = "auto",
         precision: Literal["auto", 32, "bf16-mixed", "16-mixed"] = "auto",
@@ -64,17 +83,18 @@ class TrainerPlan:
         eval_every: Count | None = None,
         log_every: Count = 50,
         gradient_clip: Positive | None = 1.0,
-        accumulate: Count = 1,
+        accumulate: BatchSize = 1,
         compile: bool = False,  # noqa: A002 - as in torch
         require_flash: bool = False,
-        num_workers: CountOrZero = 0,
+        num_workers: Workers = 0,
+        timeout: Seconds = 300.0,
         limit_train: Count | None = None,
         limit_val: Count | None = None,
         limit_test: Count | None = None,
-        extrapolate: tuple[Annotated[int, Ge(2)], ...] = (),
+        extrapolate: tuple[Factor, ...] = (),
         overfit: CountOrZero = 0,
         deterministic: bool = False,
-        threads: Literal["auto"] | Count = "auto",
+        threads: Literal["auto"] | Threads = "auto",
         profile: bool = False,
         extra: dict[str, Any] = {},  # noqa: B006 - never changed; the default that a config shows
     ) -> None:
@@ -102,6 +122,7 @@ class TrainerPlan:
         self.compile = compile
         self.require_flash = require_flash
         self.num_workers = num_workers
+        self.timeout = timeout
         self.limit_train = limit_train
         self.limit_val = limit_val
         self.limit_test = limit_test
@@ -217,9 +238,9 @@ class TrainerPlan:
         from blockyard.engine.system.processes import RunDDP, RunFSDP2
 
         if self.sharded:
-            return RunFSDP2(root, self.world)
+            return RunFSDP2(root, self.world, self.timeout)
         if self.world > 1 or self.strategy == "ddp":
-            return RunDDP(root)
+            return RunDDP(root, self.timeout)
         return "auto"
 
 

@@ -28,7 +28,11 @@ class ByPosition(Objective):
         """The batch of the inner objective."""
         return self.inner.prepare(batch, key)
 
-    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
+    def count(self, batch: Batch) -> int:
+        """The targets that the inner objective counts."""
+        return self.inner.count(batch)
+
+    def loss(self, prediction: Tensor, target: Any) -> Tensor:
         """The loss of the inner objective."""
         return self.inner.loss(prediction, target)
 

@@ -52,7 +52,7 @@ def evaluate(
                     halt()
                 order = eval_indices(step, num_samples=len(split), batch_size=batch_size, rank=rank, world=world)
                 # No key: random numbers of a sample are the same at every evaluation, and in batches of any size.
-                batch = objective.prepare(take(split, order, None).to(device, non_blocking=True), None)
+                batch = objective.ready(take(split, order, None).to(device, non_blocking=True), None)
                 prediction = model(**batch.arguments())
                 for metric in metrics.values():
                     metric.update(prediction, batch.target)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Batch, TokenMixer
+from blockyard.contracts import TokenMixer
 from blockyard.errors import UserError
 from blockyard.inspect.jacobian import block_norms
 from blockyard.inspect.labels import layer_name, token_labels
@@ -87,8 +87,8 @@ def to_double(model: nn.Module, samples: list[Sample]) -> tuple[nn.Module, list[
     """Returns copies in float64, where an exact zero differs from a small value."""
     copies = []
     for sample in samples:
-        tensors = (t.double() if t is not None and t.is_floating_point() else t for t in sample.batch.tensors())
-        copies.append(replace(sample, batch=Batch(*tensors)))
+        batch = sample.batch.map(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
+        copies.append(replace(sample, batch=batch))
     return deepcopy(model).double(), copies
 
 

@@ -47,7 +47,7 @@ def mixing_modules(model: nn.Module, of: str) -> dict[str, nn.Module]:
 
 def repeat(batch: Batch, copies: int) -> Batch:
     """Returns a batch of `copies` times the first sample."""
-    return Batch(*(t if t is None or t.ndim == 0 else t[:1].expand(copies, *t.shape[1:]) for t in batch.tensors()))
+    return batch.map(lambda tensor: tensor[:1].expand(copies, *tensor.shape[1:]) if tensor.ndim else tensor)
 
 
 @contextmanager

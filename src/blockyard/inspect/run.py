@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blockyard.atomic_files import read_json, write_json
+from blockyard.config.local_path import local_path
 from blockyard.engine.loggers import run_logger
 from blockyard.engine.loggers._wandb_run import bounded
 from blockyard.errors import UserError
@@ -52,7 +53,7 @@ def inspect(
     model; that kind then writes nothing.
     """
     loaded = load(run, which=which, outputs=outputs, allow=allow)
-    folder = loaded.folder.path / "inspect" if out is None else Path(out).expanduser()
+    folder = loaded.folder.path / "inspect" if out is None else local_path(out, "out")
     figures = {}
     for kind in kinds:
         figures[kind] = _inspect_kind(loaded, kind, options, folder)

@@ -72,7 +72,7 @@ def load_samples(loaded: Loaded, options: Options) -> list[Sample]:
 
 
 def _sample(loaded: Loaded, batch: Batch, index: int) -> Sample:
-    batch = loaded.objective.prepare(batch)
+    batch = loaded.objective.ready(batch)
     sample = Sample(batch, index)
     if batch.inputs.ndim == 2 and not batch.inputs.is_floating_point():
         sample.text = _texts(loaded, batch.inputs[0], batch.lengths)

@@ -27,6 +27,8 @@ class AdamW(OptimizerBuilder):
         eps: term added to the root of the second moment
     """
 
+    tensors_per_weight = 2
+
     def __init__(
         self,
         *,

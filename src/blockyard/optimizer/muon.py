@@ -12,14 +12,17 @@ values side by side as one matrix.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from annotated_types import Ge, Le
 from torch import nn
 
-from blockyard.contracts import Count, NonNegative, OptimizerBuilder, Positive, Rate
+from blockyard.contracts import Because, NonNegative, OptimizerBuilder, Positive, Rate
 from blockyard.optimizer._combined import CombinedOptimizer
 from blockyard.optimizer._param_groups import decay_groups, fused_available, hidden_matrices, split_by_decay
+
+Iterations = Annotated[int, Ge(1), Le(100), Because("each is a matrix product; five are enough to converge")]
 
 
 class Muon(OptimizerBuilder):
@@ -36,6 +39,8 @@ class Muon(OptimizerBuilder):
         eps: term added to the root of AdamW's second moment
     """
 
+    tensors_per_weight = 1  # of hidden matrices; 2 of the rest
+
     def __init__(
         self,
         *,
@@ -43,7 +48,7 @@ class Muon(OptimizerBuilder):
         weight_decay: NonNegative = 0.05,
         momentum: Rate = 0.95,
         nesterov: bool = True,
-        ns_steps: Count = 5,
+        ns_steps: Iterations = 5,
         scale: Literal["match_rms_adamw", "original"] = "match_rms_adamw",
         betas: tuple[Rate, Rate] = (0.9, 0.95),
         eps: Positive = 1e-8,

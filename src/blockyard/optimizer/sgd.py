@@ -42,6 +42,7 @@ class SGD(OptimizerBuilder):
         self.weight_decay = weight_decay
         self.momentum = momentum
         self.nesterov = nesterov
+        self.tensors_per_weight = 1 if momentum else 0
 
     def build(self, model: nn.Module) -> torch.optim.SGD:
         """A torch SGD over every trainable parameter of `model`."""

@@ -13,7 +13,7 @@ import contextlib
 from typing import Any, ClassVar, Literal
 
 from blockyard.atomic_files import read_json, write_json
-from blockyard.contracts import Count, CountOrZero, iter_blocks
+from blockyard.contracts import CountOrZero, Side, iter_blocks
 from blockyard.data._order import take
 from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.errors import UserError
@@ -43,7 +43,7 @@ class AttentionMaps(RunCallback):
         layers: list[CountOrZero] | None = None,
         heads: Literal["mean", "each"] = "mean",
         sample: CountOrZero = 0,
-        side: Count = 64,
+        side: Side = 64,
         every_evaluation: bool = False,
     ) -> None:
         self.layers = layers
@@ -74,7 +74,7 @@ class AttentionMaps(RunCallback):
 
         assert state.validation is not None
         batch = take(state.validation, torch.tensor([self.sample]), None).to(state.learner.device)
-        batch = state.learner.objective.prepare(batch)
+        batch = state.learner.objective.ready(batch)
         maps: list[dict[str, Any]] = []
         records = attention(state.learner.model, **batch.arguments())
         for record in records:

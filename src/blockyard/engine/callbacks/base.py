@@ -46,6 +46,11 @@ class RunState:
     pause: str | None = None
     best: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def finished(self) -> bool:
+        """Whether training is over: all steps are done, or a stated reason ended it. Nothing else makes a run done."""
+        return self.step >= self.total or bool(self.stop)
+
 
 class RunCallback:
     """Base class of the callbacks. Every hook does nothing unless it is overridden.

@@ -10,7 +10,7 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
-from blockyard.contracts import Architecture, Count, DataModule, NonNegative, Objective
+from blockyard.contracts import Architecture, Count, DataModule, NonNegative, Objective, Text
 from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.errors import UserError
 
@@ -32,8 +32,8 @@ class EarlyStopping(RunCallback):
         *,
         patience: Count = 5,
         min_delta: NonNegative = 0.0,
-        monitor: str | None = None,
-        mode: str | None = None,
+        monitor: Text | None = None,
+        mode: Text | None = None,
     ) -> None:
         if (monitor is None) != (mode is None):
             raise ValueError(

@@ -7,6 +7,7 @@ result, the state is saved, and the run stops if a stop was requested.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,14 +15,17 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 
+from blockyard.engine.callbacks.agreement import Agreement
 from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.engine.callbacks.checkpoint import Checkpoint
+from blockyard.engine.callbacks.nan_guard import check_weights
 from blockyard.engine.callbacks.stopwatch import Stopwatch
 from blockyard.engine.lightning.hooks import around_validation
 from blockyard.engine.randomness import reseed
 from blockyard.engine.system.interrupts import Interrupted, Interrupts
+from blockyard.runs.reason import reason_of
 
-_AGREE_EVERY = 16  # steps between two agreements of several GPUs on whether to stop
+log = logging.getLogger("blockyard")
 
 
 @dataclass(frozen=True)
@@ -65,13 +69,15 @@ class LoopCallback(pl.Callback):
         self.callbacks = sorted(callbacks.values(), key=lambda callback: callback.priority)
         self.interrupts = interrupts
         self.lightning_callbacks = lightning_callbacks
-        self.log_metrics = log_metrics
+        self._write_metrics = log_metrics
         self.evaluate = evaluate
         self.stopwatch = Stopwatch(state)
         self.last_values: dict[str, float] = {}  # everything logged at the last logged steps
         self._evaluated_step = 0
         self._batches = 0  # of this process, over the run
+        self._logged = [0, 0]  # rows of metrics.csv over the run, and the step of the last one
         self._strategy: Any = None  # of several processes
+        self._agreement = Agreement(state, interrupts)
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -93,13 +99,14 @@ class LoopCallback(pl.Callback):
         self.interrupts.install()
         loop = trainer.fit_loop.epoch_loop
         if hasattr(loop, "_broadcast_sigterm_tensor"):
-            # Lightning's processes agree on SIGTERM at every step, which waits for the device; `_stop_requested`
+            # Lightning's processes agree on SIGTERM at every step, which waits for the device; `Agreement`
             # does it at intervals.
             loop._broadcast_sigterm_tensor = _do_nothing
         for callback in self.callbacks:
             callback.on_run_start(state)
         if state.step and self._evaluation_due(state.step) and self._evaluated_step != state.step:
             self._evaluate(trainer, module)
+            self._agreement.on_end(trainer)
             self._save(trainer, module)
         if state.stop or state.pause:  # a callback ended the run before it was resumed, or just now
             trainer.should_stop = True
@@ -119,7 +126,7 @@ class LoopCallback(pl.Callback):
         state = self.state
         state.step += 1
         self.stopwatch.step()
-        interrupted = self._stop_requested(trainer)
+        interrupted = self._agreement.on_signal(trainer)
         final = state.step >= state.total or trainer.should_stop  # which a Lightning callback may have set
         due = final or self._evaluation_due(state.step)
         save = self.checkpoint.every is not None and state.step % self.checkpoint.every == 0
@@ -127,7 +134,7 @@ class LoopCallback(pl.Callback):
         if not (interrupted or log or save):
             return
         if final and self.lightning_callbacks:  # they may still change the weights: `on_train_end` evaluates and saves
-            due = save = False
+            due = save = interrupted = False
         module.guard.raise_if_bad()
         if log:
             self._log_training(trainer, module)
@@ -137,6 +144,8 @@ class LoopCallback(pl.Callback):
                 self._evaluate(trainer, module)
             except Interrupted:
                 interrupted = True
+        if log:
+            self._agreement.on_end(trainer)
         if interrupted or due or save:
             self._save(trainer, module)
         if (interrupted and not final) or state.stop or state.pause:
@@ -145,18 +154,24 @@ class LoopCallback(pl.Callback):
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Evaluate the weights that Lightning callbacks set at the end, such as their average; close."""
-        state = self.state
-        stopped = self.interrupts.signum is not None or state.pause
-        if self.lightning_callbacks and not stopped and self._evaluated_step != state.step:
-            if state.step < state.total:
-                state.stop = state.stop or "a Lightning callback stopped it"
-            self._evaluate(trainer, module)
-            self._save(trainer, module)
+        if self.lightning_callbacks or not self.state.finished:
+            self._end(trainer, module)
         self._close()
 
+    def evaluate_end(self, trainer: pl.Trainer, module: Any) -> None:
+        """Evaluate the last step where a signal came before that, and no step was left to take after the resume."""
+        if self.state.finished and self._evaluated_step != self.state.step and not self._agreement.interrupted:
+            self._strategy = trainer.strategy if trainer.world_size > 1 else None
+            self._end(trainer, module)
+
     def on_exception(self, trainer: pl.Trainer, module: Any, exception: BaseException) -> None:
-        """Close what callbacks opened."""
-        self._close()
+        """Close what callbacks opened. Signals are recorded only, while this process says why it ends."""
+        self.interrupts.waiting = True
+        for callback in self.callbacks:
+            try:
+                callback.on_run_end(self.state)
+            except Exception as error:  # the first error is the reason
+                log.warning("%s could not be closed: %s", type(callback).__name__, reason_of(error))
 
     def state_dict(self) -> dict[str, Any]:
         """What an exact resume needs in addition to weights and optimizer, as plain data."""
@@ -165,6 +180,7 @@ class LoopCallback(pl.Callback):
             "evaluated": self._evaluated_step,
             "values": self.last_values,
             "tally": list(self.state.learner.losses.state(self._strategy)),
+            "logged": list(self._logged),
             "stop": self.state.stop,
             "watchers": {name: callback.state_dict() for name, callback in self.named.items()},
             **self.stopwatch.state_dict(),
@@ -177,6 +193,7 @@ class LoopCallback(pl.Callback):
         self._evaluated_step = state_dict["evaluated"]
         self.last_values = dict(state_dict["values"])
         self.state.stop = state_dict["stop"]
+        self._logged = list(state_dict.get("logged") or [0, 0])
         self.stopwatch.load_state_dict(state_dict)
         learner = self.state.learner
         learner.losses.load_state(*state_dict["tally"], learner.device)
@@ -184,21 +201,28 @@ class LoopCallback(pl.Callback):
             saved = state_dict["watchers"].get(name)
             if saved:
                 callback.load_state_dict(saved)
+        self.state.best = self.checkpoint.best_metrics
+
+    def log_metrics(self, step: int, values: dict[str, float]) -> None:
+        """Write the metrics of a step and count its row, so that a resumed run knows whether rows were lost."""
+        if not self._logged[0] or step != self._logged[1]:
+            self._logged = [self._logged[0] + 1, step]
+        self._write_metrics(step, values)
 
     # -- what is due -------------------------------------------------------------------------------
 
     def _evaluation_due(self, step: int) -> bool:
         return step % self.intervals.evaluate_every == 0 or step >= self.state.total
 
-    def _stop_requested(self, trainer: pl.Trainer) -> bool:
-        requested = self.interrupts.signum is not None
-        if trainer.world_size == 1:
-            return requested
-        # A signal may reach one process alone; all must stop after the same step. Asking stalls a GPU.
-        every = 1 if trainer.strategy.root_device.type == "cpu" else _AGREE_EVERY
-        if self.state.step % every:
-            return False
-        return bool(trainer.strategy.reduce_boolean_decision(requested, all=False))
+    def _end(self, trainer: pl.Trainer, module: Any) -> None:
+        """Evaluate and save the last step, unless the run is left before its end."""
+        state = self.state
+        self._agreement.note_lightning_stop(trainer)
+        if state.pause or (self._agreement.interrupted and state.step < state.total):
+            return
+        if self._evaluated_step != state.step:
+            self._evaluate(trainer, module)
+            self._save(trainer, module)
 
     def _log_training(self, trainer: pl.Trainer, module: Any) -> None:
         state = self.state
@@ -228,9 +252,6 @@ class LoopCallback(pl.Callback):
             self._record(trainer, values)
         for callback in self.callbacks:
             callback.on_evaluate(state, values)
-        # One process alone may decide to pause; all must do it after the same step.
-        if trainer.world_size > 1 and trainer.strategy.reduce_boolean_decision(bool(state.pause), all=False):
-            state.pause = state.pause or "another process paused the run"
         self.stopwatch.resume()
 
     def _record(self, trainer: pl.Trainer, values: dict[str, float]) -> None:
@@ -241,6 +262,7 @@ class LoopCallback(pl.Callback):
 
     def _save(self, trainer: pl.Trainer, module: Any) -> None:
         module.guard.raise_if_bad()
+        check_weights(module.model, self.state.step)
         self.checkpoint.save(self.state, trainer.save_checkpoint)
 
     def _close(self) -> None:

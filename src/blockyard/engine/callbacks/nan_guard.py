@@ -1,19 +1,32 @@
-"""Ends a run whose loss or gradients are not finite before the step, and forbids saving afterwards."""
+"""Ends a run whose loss or gradients are not finite before the step, and forbids saving weights that are not."""
 
 from __future__ import annotations
 
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 
 class NotFinite(RuntimeError):  # noqa: N818 - it says what happened
     """The loss or the gradient norm became infinite or NaN."""
 
-    def __init__(self, step: int, what: str) -> None:
-        super().__init__(f"{what} at step {step}; the step was not taken and nothing was saved")
+    def __init__(self, step: int, what: str, taken: bool = False) -> None:
+        end = "nothing was saved" if taken else "the step was not taken and nothing was saved"
+        super().__init__(f"{what} at step {step}; {end}")
         self.step = step
+
+
+def check_weights(model: nn.Module, step: int) -> None:
+    """Raise NotFinite if a weight of `model` is not finite after `step`: an optimizer or a callback may do that.
+
+    A model that is saved once is resumed, evaluated and compared ever after.
+    """
+    for name, weight in model.named_parameters():
+        local = weight.to_local() if isinstance(weight, DTensor) else weight
+        if not torch.isfinite(local.detach()).all():
+            raise NotFinite(step, f"the weight {name} is not finite", taken=True)
 
 
 class NanGuard:

@@ -23,7 +23,7 @@ def logged_in() -> bool:
     candidates = [os.environ.get("NETRC"), "~/.netrc", "~/_netrc"]
     for name in filter(None, candidates):
         with contextlib.suppress(OSError, netrc.NetrcParseError, RuntimeError):
-            login = netrc.netrc(str(Path(name).expanduser())).authenticators(host or "")
+            login = netrc.netrc(str(Path(os.path.expanduser(name)))).authenticators(host or "")
             if login is not None:
                 return True
     return False

@@ -10,14 +10,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from blockyard.engine.loggers.base import RunLogger
+from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
-from blockyard.runs.redact import redact, redact_text
+from blockyard.runs.reason import reason_of
+from blockyard.runs.redact import redact
 
 log = logging.getLogger("blockyard")
 
 _WAITING = 10_000  # rows queued for a logger that is slow to start
 _START_SECONDS = 2.0  # that a logger waits for the first row
 _FINISH_SECONDS = 12.0
+_ABANDON_SECONDS = 3.0
 _GRACE_SECONDS = 1.0  # for a logger that was abandoned
 _Row = tuple[int, dict[str, float]]
 
@@ -46,8 +49,12 @@ class RunLog:
         """Save the logger's ids, then start its thread."""
         if self.logger is None:
             return
-        self.logger.prepare(self.folder)
+        logger, folder = self.logger, self.folder
+        if not self._guard("prepare", lambda: logger.prepare(folder)):
+            return
         config = redact(self.folder.config)
+        if logger.package is not None:
+            _watch_threads(logger.package, self._name)
         self._thread = threading.Thread(target=self._serve, args=(config,), name="run-logger", daemon=True)
         self._thread.start()
 
@@ -77,7 +84,10 @@ class RunLog:
             self._thread.join(self.finish_seconds)
             if self._thread.is_alive():
                 log.warning("%s did not finish within %.0f s and is abandoned", self._name, self.finish_seconds)
-                self._guard("abandon", self.logger.abandon)
+                # In a thread too: what a logger does there may hang as well.
+                abandon = threading.Thread(target=self._guard, args=("abandon", self.logger.abandon), daemon=True)
+                abandon.start()
+                abandon.join(_ABANDON_SECONDS)
                 # Whatever it waited for has ended: it logs its last messages now rather than while Python shuts down.
                 self._thread.join(_GRACE_SECONDS)
         self.folder.metrics.close()
@@ -115,11 +125,39 @@ class RunLog:
         started = time.monotonic()
         try:
             call()
-        except (Exception, SystemExit) as error:  # whatever a logger raises, the run continues
-            if what != "abandon":
-                lines = str(error).strip().splitlines()
-                reason = f"{type(error).__name__}: {redact_text(lines[0])[:200] if lines else ''}"
-                seconds = time.monotonic() - started
+        except BaseException as error:  # whatever a logger raises, the run continues
+            plain = isinstance(error, Exception | SystemExit) and not isinstance(error, UserError)
+            if not plain and threading.current_thread() is threading.main_thread():
+                raise  # for the user, or a signal of theirs
+            said = self.logger is not None and _WATCHED.get(self.logger.package or "") == ""  # by a thread of its own
+            if what != "abandon" and not said:
+                reason, seconds = reason_of(error), time.monotonic() - started
                 log.warning("%s failed to %s (%s, after %.1f s); the run continues", self._name, what, reason, seconds)
             return False
         return True
+
+
+_WATCHED: dict[str, str] = {}  # package -> the logger whose threads are not yet known to have failed
+
+
+def _watch_threads(package: str, name: str) -> None:
+    """Say in one line that a thread of a logger's package failed, where Python would print a traceback."""
+    if not _WATCHED:
+        python = threading.excepthook
+        threading.excepthook = lambda arguments: _thread_failed(arguments) or python(arguments)
+    _WATCHED[package] = name
+
+
+def _thread_failed(arguments: threading.ExceptHookArgs) -> bool:
+    """Whether the thread ran code of a watched package; its first failure is one warning."""
+    frame = arguments.exc_traceback
+    while frame is not None:
+        package = str(frame.tb_frame.f_globals.get("__name__")).partition(".")[0]
+        if package in _WATCHED:
+            if _WATCHED[package] and arguments.exc_value is not None:
+                reason = reason_of(arguments.exc_value)
+                log.warning("a thread of %s failed (%s); the run continues", _WATCHED[package], reason)
+                _WATCHED[package] = ""
+            return True
+        frame = frame.tb_next
+    return False

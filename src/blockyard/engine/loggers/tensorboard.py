@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from blockyard.contracts import Count
+from blockyard.contracts import Count, Text
 from blockyard.engine.loggers.base import RunLogger, flatten
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import slug
@@ -29,7 +29,7 @@ class TensorBoard(RunLogger):
     package = "tensorboard"
     extra = "tensorboard"
 
-    def __init__(self, *, flush_seconds: Count = 10, group: str | None = None, name: str | None = None) -> None:
+    def __init__(self, *, flush_seconds: Count = 10, group: Text | None = None, name: Text | None = None) -> None:
         self.flush_seconds = flush_seconds
         self.group = group
         self.name = name

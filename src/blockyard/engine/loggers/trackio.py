@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from blockyard.contracts import Text
 from blockyard.engine.loggers.base import RunLogger, flatten
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.redact import redact
@@ -29,10 +30,10 @@ class Trackio(RunLogger):
     def __init__(
         self,
         *,
-        project: str = "blockyard",
-        directory: str | None = None,
-        group: str | None = None,
-        name: str | None = None,
+        project: Text = "blockyard",
+        directory: Text | None = None,
+        group: Text | None = None,
+        name: Text | None = None,
     ) -> None:
         self.project = project
         self.directory = directory

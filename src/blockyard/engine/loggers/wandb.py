@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from blockyard.contracts import Text
 from blockyard.engine.loggers._wandb import Mode, logged_in, resolve, tear_down
 from blockyard.engine.loggers._wandb_run import RunSettings, close_run, conclude, define, directions, open_run
 from blockyard.engine.loggers.base import RunLogger
@@ -43,12 +44,12 @@ class Wandb(RunLogger):
     def __init__(
         self,
         *,
-        project: str = "blockyard",
-        entity: str | None = None,
+        project: Text = "blockyard",
+        entity: Text | None = None,
         mode: Literal["auto", "online", "offline", "disabled"] = "auto",
-        group: str | None = None,
-        job_type: str = "train",
-        name: str | None = None,
+        group: Text | None = None,
+        job_type: Text = "train",
+        name: Text | None = None,
         tags: list[str] | None = None,
         system_metrics: bool = False,
     ) -> None:

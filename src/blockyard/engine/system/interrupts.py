@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: finish the step, save, and exit with the status that shells expect."""
+"""Signals that request a stop: finish the step, save, and exit with the status that shells expect."""
 
 from __future__ import annotations
 
@@ -9,19 +9,27 @@ from typing import Any
 
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
 PAUSED = 79  # exit code of a paused run; beyond those that sysexits.h names
+# Schedulers and terminals send these too. `nohup` ignores one of them, and a program may have a use of its own for
+# another: both stay as they are.
+_UNLESS_TAKEN = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+STOPPING = (*CODES, *_UNLESS_TAKEN)
 
 
 class Interrupted(BaseException):
-    """A signal requested a stop. Not an Exception, so that no error handler catches it."""
+    """A signal requested a stop. Not an Exception, so that no error handler catches it.
 
-    def __init__(self, signum: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(signum).name}")
+    rank: of the process that it reached, where that is another one
+    """
+
+    def __init__(self, signum: int, rank: int | None = None) -> None:
+        where = "" if rank is None else f" in process {rank}"
+        super().__init__(f"stopped by {signal.Signals(signum).name}{where}")
         self.signum = signum
 
     @property
     def exit_code(self) -> int:
         """128 + the signal's number."""
-        return CODES.get(signal.Signals(self.signum), 128 + self.signum)
+        return 128 + self.signum
 
 
 class Paused(Interrupted):
@@ -38,40 +46,54 @@ class Paused(Interrupted):
 
 
 class Interrupts:
-    """Handles both signals from `__enter__` to `__exit__`.
+    """Handles the signals from `__enter__` to `__exit__`.
 
     Outside training a signal raises `Interrupted` immediately. While `waiting` is set, between the first and the last
     step, it only sets `signum`, and the loop stops after the step in progress; a second Ctrl-C no longer waits.
+    `Interrupted` is raised once: signals that come while the run ends because of it change nothing.
     """
 
     def __init__(self) -> None:
         self.signum: int | None = None
         self.waiting = False
+        self._raised = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.getsignal(number) for number in CODES}
+            free = [number for number in _UNLESS_TAKEN if signal.getsignal(number) is signal.SIG_DFL]
+            self._before = {number: signal.getsignal(number) for number in (*CODES, *free)}
             self.install()
         return self
 
     def install(self) -> None:
-        """Install the handlers (again); Lightning installs its own when it starts."""
-        if self._before:
-            for number in CODES:
-                signal.signal(number, self._handle)
+        """Install the handlers (again); a library may have installed its own."""
+        for number in self._before:
+            signal.signal(number, self._handle)
 
     def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    def request(self, signum: int) -> None:
+        """Record a signal that reached another process of the run."""
+        self.signum = self.signum or signum
+
     def check(self) -> None:
         """Raise `Interrupted` if a signal came."""
         if self.signum is not None:
+            self._raised = True
             raise Interrupted(self.signum)
+
+    def close(self) -> None:
+        """Record signals only from here on: the run is over, and how it ended is being written."""
+        self._raised = True
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         again = self.signum is not None
         self.signum = self.signum or signum
+        if self._raised:
+            return
         if not self.waiting or (again and signum == signal.SIGINT):
+            self._raised = True
             raise Interrupted(self.signum)

@@ -3,34 +3,54 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.utilities.distributed import _set_num_threads_if_needed
 from pytorch_lightning.strategies import DDPStrategy, ModelParallelStrategy
 from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
 
+from blockyard.engine.system.child_watch import ChildWatch
+
 ALLOW = "BLOCKYARD_ALLOW"  # JSON: the packages besides our own that the command line allowed
 _SET_BY_LAUNCH = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", ALLOW)
+_PR_SET_PDEATHSIG = 1
 
 
 class RunLauncher(_SubprocessScriptLauncher):
     """Starts the other processes of this machine as `python -m blockyard _cell RUN_DIR`.
 
     Lightning's own launcher repeats the command line of this process. Under a sweep or in a notebook that would
-    start something else, and an override typed there could differ from the frozen config.
+    start something else, and an override typed there could differ from the frozen config. Lightning's observer kills
+    this process when another one fails, before a reason is recorded; `ChildWatch` takes its place.
+
+    abandon: ends this process where another one failed and this one does not notice; see `ChildWatch`
     """
 
     def __init__(self, environment: Any, processes: int, nodes: int, folder: Path) -> None:
         super().__init__(environment, processes, nodes)
         self.folder = folder
+        self.abandon: Callable[[dict[int, int]], None] | None = None
+        self.watch: ChildWatch | None = None
+
+    def launch(self, function: Callable[..., Any], *args: Any, trainer: Any = None, **kwargs: Any) -> Any:
+        """Start the other processes and call `function`."""
+        self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
+        self._call_children_scripts()
+        self.watch = ChildWatch(self.procs, self.folder, self.abandon)
+        self.watch.start()
+        _set_num_threads_if_needed(num_processes=self.num_processes)
+        return function(*args, **kwargs)
 
     def _call_children_scripts(self) -> None:
         environment = self.cluster_environment
@@ -48,8 +68,8 @@ class RunLauncher(_SubprocessScriptLauncher):
 class RunDDP(DDPStrategy):
     """DDP: every process holds all weights."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(gradient_as_bucket_view=True)
+    def __init__(self, folder: Path, timeout: float) -> None:
+        super().__init__(gradient_as_bucket_view=True, timeout=timedelta(seconds=timeout))
         self._folder = folder
 
     def _configure_launcher(self) -> None:
@@ -61,8 +81,13 @@ class RunDDP(DDPStrategy):
 class RunFSDP2(ModelParallelStrategy):
     """FSDP2: every process holds a part of each weight; checkpoints are whole."""
 
-    def __init__(self, folder: Path, world: int) -> None:
-        super().__init__(data_parallel_size=world, tensor_parallel_size=1, save_distributed_checkpoint=False)
+    def __init__(self, folder: Path, world: int, timeout: float) -> None:
+        super().__init__(
+            data_parallel_size=world,
+            tensor_parallel_size=1,
+            save_distributed_checkpoint=False,
+            timeout=timedelta(seconds=timeout),
+        )
         self._folder = folder
 
     def _configure_launcher(self) -> None:
@@ -85,29 +110,29 @@ def clean_environment() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def join_processes(trainer: pl.Trainer, *, failed: bool) -> str | None:
-    """Wait for the other processes after training; return how the first that failed ended, or None.
+def join_processes(trainer: pl.Trainer, *, failed: bool) -> dict[int, int]:
+    """Wait for the other processes after training; return the exit codes of those that ended wrongly, by rank.
 
     After a failure of this process the others are killed instead of waited for.
     """
     launcher = trainer.strategy.launcher
     children: list[subprocess.Popen[bytes]] = list(getattr(launcher, "procs", []))
-    if launcher is not None and children:
-        # Lightning's observer thread kills this process when a child fails; from here on we wait for them ourselves.
-        launcher.procs.clear()  # type: ignore[attr-defined]
+    if isinstance(launcher, RunLauncher) and launcher.watch is not None:
+        launcher.watch.close()
+        launcher.procs.clear()
     _disconnect()
-    failure = None
+    endings = {}
+    until = time.monotonic() + (3.0 if failed else 30.0)
     for rank, child in enumerate(children, start=1):
-        code = None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            code = child.wait(3.0 if failed else 30.0)
-        if code:
-            ending = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            failure = failure or f"process {rank} {ending}"
-        elif code is None:
-            child.send_signal(signal.SIGKILL)
+        try:
+            code = child.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:  # it hangs, or was stopped
+            child.kill()
             child.wait()
-    return failure
+            continue
+        if code or failed:  # an exit code 0 is wrong too where the run was not over
+            endings[rank] = code
+    return endings
 
 
 def _disconnect() -> None:
@@ -116,12 +141,26 @@ def _disconnect() -> None:
             torch.distributed.destroy_process_group()
 
 
-def abort_rank(seconds: float = 10.0) -> None:
+def abort_rank(*, seconds: float, kill: bool) -> None:
     """In a failed process that is not the main one: close the connections, so that the main one notices.
 
-    Then give the main process time to write the reason down: Lightning kills it soon after this process has ended.
+    Then give the main process time to record the reason and end. One that is still there afterwards hangs or was
+    stopped.
+
+    kill: end it then; for processes that the main one has started
     """
     _disconnect()
     parent, until = os.getppid(), time.monotonic() + seconds
     while os.getppid() == parent and time.monotonic() < until:
         time.sleep(0.1)
+    if kill and os.getppid() == parent:
+        os.kill(parent, signal.SIGKILL)
+
+
+def end_with_parent() -> None:
+    """End this process with the one that started it, where the system can do that; it has nothing to do without."""
+    parent = os.getppid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)

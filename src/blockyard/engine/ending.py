@@ -1,0 +1,59 @@
+"""How an attempt at training a run ended: state, exit code and reason, from the error that ended it."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass, field
+from typing import Any
+
+from blockyard.engine.peers import PeerFailed, PeerLost
+from blockyard.engine.system.interrupts import Interrupted, Paused
+from blockyard.errors import printable
+from blockyard.runs.reason import reason_of
+from blockyard.runs.redact import redact_text
+from blockyard.runs.status import State
+
+
+class Unfinished(RuntimeError):  # noqa: N818 - it says what happened
+    """Training ended before its last step without a reason."""
+
+
+@dataclass
+class Ending:
+    """What is recorded of an attempt. trace: for error.txt."""
+
+    state: State
+    code: int
+    reason: str | None = None
+    summary: dict[str, Any] = field(default_factory=dict)
+    trace: str | None = None
+
+
+def ending_of(error: BaseException, step: int) -> Ending:
+    """The ending for what ended an attempt after `step` steps.
+
+    Only a signal or a callback interrupts a run. Everything else that a component may raise is a failure: SystemExit
+    and KeyboardInterrupt too, since Ctrl-C arrives as `Interrupted`.
+    """
+    if isinstance(error, Paused):
+        return Ending("interrupted", error.exit_code, str(error))
+    if isinstance(error, Interrupted):
+        return Ending("interrupted", error.exit_code, f"{error} at step {step}")
+    own = isinstance(error, PeerFailed | PeerLost | Unfinished)
+    reason = printable(str(error)) if own else reason_of(cause_of(error))
+    if f"step {step}" not in reason and "at step" not in reason:
+        reason += f" (after step {step})"
+    return Ending("failed", 1, reason, trace=_trace(error))
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """The error that a component raised: Lightning replaces KeyboardInterrupt by SystemExit."""
+    context = error.__context__
+    return context if isinstance(error, SystemExit) and isinstance(context, KeyboardInterrupt) else error
+
+
+def _trace(error: BaseException) -> str:
+    try:
+        return redact_text("".join(traceback.format_exception(error)))
+    except BaseException as problem:  # an error of a component may fail even at being shown
+        return f"{type(error).__name__}, which cannot be shown: {type(problem).__name__}\n"

@@ -1,0 +1,29 @@
+"""Signals in the processes that load data.
+
+A terminal and most schedulers signal every process of a run. A worker that ended at once would take the batches with
+it that the main process needs to finish its step, and the run would fail instead of being interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+
+_SECONDS = 5  # that a worker goes on after SIGTERM; who sends it to the worker alone means it
+
+
+def leave_signals_to_main(_worker: int) -> None:
+    """In a worker: ignore the signals that stop a run, and end some seconds after SIGTERM."""
+    for each in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(each, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, _end)
+    signal.signal(signal.SIGTERM, _end_soon)
+
+
+def _end_soon(_signum: int, _frame: FrameType | None) -> None:
+    signal.alarm(_SECONDS)
+
+
+def _end(_signum: int, _frame: FrameType | None) -> None:
+    os._exit(0)
