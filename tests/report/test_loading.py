@@ -11,6 +11,7 @@ import pytest
 
 import blockyard
 from blockyard.errors import UserError
+from blockyard.report.answer import answer
 from blockyard.report.comparison import Comparison, compare, plain
 from blockyard.report.load.run_record import read_run
 from blockyard.runs.lock import RunLock
@@ -431,3 +432,9 @@ def test_directions_come_from_the_run_and_from_the_name_only_for_old_runs(tmp_pa
     for seed in range(2):
         run(tmp_path / "c", seed=seed, summary={**old, "metrics": {"test/loss": 1.0, "test/perplexity": 2.0}})
     assert compare(tmp_path / "c").metric == "test/loss"
+
+
+@pytest.mark.parametrize("baseline", [None, "only"])
+def test_one_arm_has_nothing_to_be_compared_with(baseline: str | None) -> None:
+    rows = [{"name": "only", "n": 1, "verdict": "baseline", "difference": None}]
+    assert answer(rows, baseline, "test/loss", None) == "There is one arm only, only: nothing to compare it with."

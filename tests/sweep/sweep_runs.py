@@ -49,8 +49,8 @@ def plan(
 # What `blockyard sweep` does with a frozen plan, as a process of its own.
 PLANNER = (
     "import sys; from pathlib import Path; from blockyard.sweep.executor import build; "
-    "from blockyard.sweep.plan.sweep_plan import SweepPlan; from blockyard.sweep.execution.runner import run; "
-    "sys.exit(run(SweepPlan.load(Path(sys.argv[1])), build('local', {'gpus': None, 'threads': 1, 'workers': 2})))"
+    "from blockyard.sweep.plan.sweep_plan import SweepPlan; from blockyard.sweep.execution.runner import run_plan; "
+    "sys.exit(run_plan(SweepPlan.load(Path(sys.argv[1])), build('local', {'gpus': None, 'threads': 1, 'workers': 2})))"
 )
 
 

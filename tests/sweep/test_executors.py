@@ -169,13 +169,75 @@ def test_a_crash_is_a_failure(pool, tmp_path):
     assert read_status(path).state == "failed"
 
 
+# -- a time limit -------------------------------------------------------------------------------------
+
+
+def with_limit(monkeypatch, seconds):
+    monkeypatch.setattr("blockyard.sweep.executor.local._PATIENCE", 5.0)
+    return LocalExecutor(workers=2, gpus=None, threads=1, timeout_min=seconds / 60)
+
+
+def test_a_cell_beyond_its_time_saves_and_has_failed(tmp_path, monkeypatch):
+    """The others go on, and a retry takes it up where it was stopped."""
+    slow, quick = plan(tmp_path, *SLOW), plan(tmp_path)
+    with with_limit(monkeypatch, 6.0) as executor:
+        for made in (slow, quick):
+            executor.submit(task_of(made))
+        ended = until_ended(executor, 2)
+    assert ended[quick.cells[0].run].code == 0
+    stopped = ended[slow.cells[0].run]
+    assert (stopped.code, stopped.reason) == (
+        1,
+        "not done after executor.timeout_min=0.1 minutes: stopped, and what it saved is kept",
+    )
+    path = slow.path(slow.cells[0])
+    status = read_status(path)
+    assert (status.state, status.reason, status.exit_code) == ("failed", stopped.reason, 1)
+    assert status.step
+    assert (path / "checkpoints" / "last.ckpt").exists()
+    assert not held(path)
+
+
+def test_a_cell_that_hangs_is_killed(tmp_path, monkeypatch):
+    """A stopped process neither saves nor ends by itself."""
+    made = plan(tmp_path, *SLOW)
+    path = made.path(made.cells[0])
+    with with_limit(monkeypatch, 6.0) as executor:
+        executor.submit(task_of(made))
+        wait_for(lambda: held(path) and (path / "metrics.csv").exists())
+        os.kill(int(read_lock(path)["pid"]), signal.SIGSTOP)
+        (outcome,) = until_ended(executor, 1).values()
+        assert outcome.reason.endswith("killed, because it did not react to SIGTERM")
+        assert outcome.code == 1
+        status = read_status(path)
+        assert (status.state, status.reason) == ("failed", outcome.reason)
+        executor.submit(task_of(plan(tmp_path), 1))  # the server serves on
+        assert next(iter(until_ended(executor, 1).values())).code == 0
+
+
+@pytest.mark.full
+def test_a_server_that_hangs_is_killed_with_its_cells(tmp_path, monkeypatch):
+    monkeypatch.setattr("blockyard.sweep.executor.local._KILL_PATIENCE", 1.0)
+    monkeypatch.setattr("blockyard.sweep.executor._server_process._PATIENCE", 1.0)
+    made = plan(tmp_path, *SLOW)
+    path = made.path(made.cells[0])
+    with with_limit(monkeypatch, 6.0) as executor:
+        executor.submit(task_of(made))
+        wait_for(lambda: held(path) and (path / "metrics.csv").exists())
+        executor._server.process.send_signal(signal.SIGSTOP)
+        (outcome,) = until_ended(executor, 1).values()
+        assert "executor.timeout_min" in outcome.reason
+    wait_for(lambda: not held(path))
+    assert "SIGTERM" in read_status(path).reason
+
+
 @pytest.mark.full
 def test_a_killed_server_is_replaced_and_its_cells_save(pool, tmp_path):
     made = plan(tmp_path, *SLOW)
     pool.submit(task_of(made))
     path = made.path(made.cells[0])
     wait_for(lambda: (path / "checkpoints" / "last.ckpt").exists())
-    pool._server.kill()
+    pool._server.process.kill()
     (ended,) = until_ended(pool, 1).values()
     assert ended.code == 143
     wait_for(lambda: not held(path))
@@ -208,8 +270,8 @@ def test_cells_of_a_planner_that_is_gone_save_and_stop(tmp_path):
     executor = LocalExecutor(workers=1, gpus=None)
     executor.submit(task_of(made))
     wait_for(lambda: (path / "checkpoints" / "last.ckpt").exists())
-    executor._socket.close()  # as the kernel does it
-    assert executor._server.wait(600) == 0
+    executor._server.socket.close()  # as the kernel does it
+    assert executor._server.process.wait(600) == 0
     assert not held(path)
     assert "SIGTERM" in read_status(path).reason
 
@@ -267,6 +329,24 @@ def test_a_job_of_submitit_that_is_cut_off_goes_on_and_finds_the_same(tmp_path, 
     assert list((made.folder / "submitit").glob("*_submitted.pkl"))
     only = replace(made, cells=made.cells[:1])
     assert figures(only) == {("pre_norm", 0): here["pre_norm", 0]}
+
+
+def test_a_cell_whose_node_died_starts_again_a_few_times(tmp_path, monkeypatch, caplog):
+    errors = pytest.importorskip("ray").exceptions
+    made = plan(tmp_path)
+    task, again = task_of(made), []
+    executor = build("ray", {"retries": 3})
+    monkeypatch.setattr(executor, "submit", again.append)
+    died = errors.NodeDiedError("Task failed because the node is dead. Node IP: 127.0.0.2,\nand more")
+    for error in (died, errors.WorkerCrashedError(), errors.OutOfMemoryError("no memory"), died):
+        executor._lost(task, error)
+    assert again == [task, task, task]
+    (outcome,) = executor.poll(0.0)
+    assert outcome == Outcome(task.key, 143, "Ray lost the cell: NodeDiedError: Task failed because the node is dead")
+    assert caplog.text.count(f"{task.key} goes on elsewhere: ") == 3
+    executor._lost(task_of(made, 1), errors.RuntimeEnvSetupError("no such package"))
+    assert "no such package" in executor.poll(0.0)[0].reason
+    assert len(again) == 3
 
 
 def test_missing_packages_name_what_to_install(monkeypatch):

@@ -1,4 +1,4 @@
-"""SLURM: what sbatch is asked for, how jobs are followed without accounting, and that none outlives the sweep."""
+"""SLURM: what sbatch is asked for, how jobs are followed by squeue alone, and that none outlives the sweep."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from blockyard.atomic_files import read_json
 from blockyard.errors import UserError
-from blockyard.sweep.executor import build
+from blockyard.sweep.executor import _slurm_jobs, _slurm_queue, build
 from blockyard.sweep.executor.base import Outcome, Task
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from tests.sweep.sweep_runs import PATIENCE, plan
@@ -29,7 +29,7 @@ class Cluster:
         self.home = folder / "home"
         self.script("sbatch", 'cp "$1" "$here/script.sh"\necho Submitted batch job 77')
         self.script("srun", "")
-        self.script("sacct", "echo 'JobID|State'")
+        self.script("sacct", "exit 1")  # not every cluster has accounting
         self.script("scancel", "")
         self.script("squeue", "")
         self.script("sinfo", "echo 'main*|gpu:a100:4(S:0-1)'")
@@ -56,6 +56,11 @@ class Cluster:
         executor.home = self.home
         return executor
 
+    def queue(self, *jobs: str, first: str = "true") -> str:
+        """A body of squeue that lists jobs, each written `77_0 RUNNING`, where `first` succeeds."""
+        rows = [f"{'|'.join(job.split())}|None|{self.home}/submitit/.submission_file.sh" for job in jobs]
+        return "\n".join(f"{first} && echo '{row}'" for row in rows) + "\ntrue"
+
     def end(self, number: int, key: str) -> None:
         """Leave the result of a job as submitit's process does."""
         result = self.home / "submitit" / f"77_{number}_0_result.pkl"
@@ -67,9 +72,14 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     found = Cluster(tmp_path)
     monkeypatch.setenv("PATH", str(found.tools), prepend=os.pathsep)
     monkeypatch.delenv("SBATCH_PARTITION", raising=False)
-    monkeypatch.setattr(submitit.SlurmJob, "_results_timeout_s", 0)
-    monkeypatch.setattr(submitit.SlurmJob, "watcher", type(submitit.SlurmJob.watcher)(delay_s=600))
+    monkeypatch.setattr(_slurm_queue, "_QUICK", 0.0)
     return found
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that has ended without a result is not given time to show one."""
+    monkeypatch.setattr(_slurm_jobs, "_RESULT_WAIT", 0.0)
 
 
 @pytest.fixture
@@ -150,7 +160,8 @@ def test_a_cell_that_needs_a_gpu_is_refused_where_there_is_none(cluster: Cluster
 
 
 def test_the_executor_waits_until_finished_jobs_have_left_the_queue(cluster: Cluster, made: SweepPlan) -> None:
-    cluster.script("squeue", '[ "$call" -le 3 ] && echo "77_0 COMPLETING"; echo "78 RUNNING"')
+    body = cluster.queue("77_0 COMPLETING", first='[ "$call" -le 4 ]')
+    cluster.script("squeue", f"{body}\n{cluster.queue('78 RUNNING')}")
     with cluster.executor() as executor:
         for index in range(2):
             executor.submit(task_of(made, index))
@@ -158,7 +169,7 @@ def test_the_executor_waits_until_finished_jobs_have_left_the_queue(cluster: Clu
         for index in range(2):
             cluster.end(index, made.cells[index].run)
         assert {outcome.code for outcome in wait_for_outcomes(executor, 2)} == {0}
-    assert len(cluster.calls("squeue")) == 4
+    assert len(cluster.calls("squeue")) >= 5
     assert cluster.calls("scancel") == []
 
 
@@ -168,7 +179,7 @@ def test_a_job_that_does_not_end_after_its_result_is_cancelled(
     from blockyard.sweep.executor import slurm
 
     monkeypatch.setattr(slurm, "_PATIENCE", 0.0)
-    cluster.script("squeue", '[ -e "$here/scancel.log" ] || echo "77_1 RUNNING"')
+    cluster.script("squeue", cluster.queue("77_1 RUNNING", first='[ ! -e "$here/scancel.log" ]'))
     with cluster.executor() as executor:
         for index in range(2):
             executor.submit(task_of(made, index))
@@ -180,57 +191,158 @@ def test_a_job_that_does_not_end_after_its_result_is_cancelled(
 
 
 def test_leaving_cancels_jobs_and_waits_for_them(cluster: Cluster, made: SweepPlan) -> None:
-    cluster.script("squeue", '[ "$call" -le 2 ] && echo "77_0 RUNNING"; true')
+    cluster.script("squeue", cluster.queue("77_0 RUNNING", "77_1 RUNNING", first='[ "$call" -le 4 ]'))
     with cluster.executor() as executor:
         for index in range(2):
             executor.submit(task_of(made, index))
         executor.poll(0.0)
     assert cluster.calls("scancel") == ["77_0 77_1"]
-    assert len(cluster.calls("squeue")) == 3
+    assert len(cluster.calls("squeue")) == 5
 
 
 def test_jobs_that_are_to_stay_are_neither_cancelled_nor_waited_for(cluster: Cluster, made: SweepPlan) -> None:
-    cluster.script("squeue", "echo '77_0 RUNNING'; echo '77_1 PENDING'")
+    with cluster.executor(cancel=False) as executor:
+        submit(executor, made, 2)
+        cluster.script("squeue", cluster.queue("77_0 RUNNING", "77_1 PENDING"))
+        calls = len(cluster.calls("squeue"))
+    assert cluster.calls("scancel") == []
+    assert len(cluster.calls("squeue")) == calls
+
+
+def submit(executor: Any, made: SweepPlan, count: int) -> None:
+    for index in range(count):
+        executor.submit(task_of(made, index))
+    executor.poll(0.0)
+
+
+@pytest.mark.parametrize(
+    ("job", "ended"), [("77_0 CANCELLED", "ended as CANCELLED"), ("77_9 RUNNING", "left the queue")]
+)
+@pytest.mark.usefixtures("at_once")
+def test_the_queue_tells_how_a_job_without_a_result_ended(
+    cluster: Cluster, made: SweepPlan, job: str, ended: str
+) -> None:
+    cluster.script("squeue", cluster.queue(job, "77_1 CONFIGURING"))
     with cluster.executor(cancel=False) as executor:
         for index in range(2):
             executor.submit(task_of(made, index))
-        executor.poll(0.0)
-    assert cluster.calls("scancel") == []
-    assert cluster.calls("squeue") == []
+        (outcome,) = wait_for_outcomes(executor, 1)
+    assert (outcome.key, outcome.code) == (made.cells[0].run, 143)  # like one that was told to stop
+    assert str(outcome.reason).startswith(f"job 77_0 {ended} without a result; see ")
+    assert cluster.calls("sacct") == []
 
 
-NO_ACCOUNTING = "echo 'Slurm accounting storage is disabled' >&2; exit 1"
+@pytest.mark.parametrize("state", ["PENDING", "COMPLETING", "REQUEUED", "SUSPENDED", "SIGNALING"])
+@pytest.mark.usefixtures("at_once")
+def test_a_job_in_the_queue_has_not_ended(cluster: Cluster, made: SweepPlan, state: str) -> None:
+    cluster.script("squeue", cluster.queue(f"77_0 {state}"))
+    with cluster.executor(cancel=False) as executor:
+        executor.submit(task_of(made))
+        executor.submit(task_of(made, 1))
+        assert [outcome.key for outcome in executor.poll(2.0)] == [made.cells[1].run]
 
 
-def test_without_accounting_one_line_says_so_and_the_queue_tells_what_ended(
-    cluster: Cluster, made: SweepPlan, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+def test_an_array_that_is_cancelled_is_reported_together(
+    cluster: Cluster, made: SweepPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster.script("sacct", NO_ACCOUNTING)
-    cluster.script("squeue", '[ "$call" -le 2 ] && echo "77_0 CONFIGURING"; echo "77_1 PENDING"')
-    for _ in range(2):  # a search and its cells enter one after the other
-        with cluster.executor(cancel=False) as executor:
-            for index in range(2):
-                executor.submit(task_of(made, index))
-            (outcome,) = wait_for_outcomes(executor, 1)
-            assert outcome.key == made.cells[0].run
-            assert outcome.code == 1
-            assert " left the queue: " in str(outcome.reason)
-    printed = "".join(capfd.readouterr()) + caplog.text
-    assert printed.count("accounting") == 2  # "SLURM has no accounting (sacct: Slurm accounting storage ...)"
-    assert printed.count("job states are read from squeue") == 1
-    assert "Bypassing" not in printed
-    assert len(cluster.calls("sacct")) == 1
+    """The wait for a late result is one for all jobs, not one after the other."""
+    monkeypatch.setattr(_slurm_jobs, "_RESULT_WAIT", 1.0)
+    cluster.script("squeue", cluster.queue(*(f"77_{number} CANCELLED" for number in range(4))))
+    with cluster.executor(cancel=False) as executor:
+        submit(executor, made, 4)
+        assert len(executor.poll(30.0)) == 4
 
 
-def test_without_accounting_a_new_planner_finds_the_jobs_that_one_left(cluster: Cluster, made: SweepPlan) -> None:
-    cluster.script("sacct", NO_ACCOUNTING)
-    cluster.script("squeue", "echo '77_0 RUNNING'; echo '77_1 PENDING'")
-    for _ in range(2):
-        with cluster.executor(cancel=False) as executor:
-            for index in range(2):
-                executor.submit(task_of(made, index))
-            executor.poll(0.0)
+@pytest.mark.usefixtures("at_once")
+def test_a_job_that_is_cut_off_is_submitted_again_a_few_times(
+    cluster: Cluster, made: SweepPlan, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.script("squeue", cluster.queue("77 TIMEOUT"))
+    with cluster.executor(cancel=False, requeues=2) as executor:
+        executor.submit(task_of(made))
+        (outcome,) = wait_for_outcomes(executor, 1)
+    assert str(outcome.reason).startswith("job 77 ended as TIMEOUT")
+    assert len(cluster.calls("sbatch")) == 3
+    assert caplog.text.count("ended as TIMEOUT and is submitted again") == 2
+
+
+def test_an_error_of_a_job_is_reported_by_its_last_line(cluster: Cluster, made: SweepPlan) -> None:
+    cluster.script("squeue", cluster.queue("77 RUNNING"))
+    with cluster.executor(cancel=False) as executor:
+        executor.submit(task_of(made))
+        executor.poll(0.0)
+        cluster.script("squeue", "")
+        result = cluster.home / "submitit" / "77_0_result.pkl"
+        result.write_bytes(pickle.dumps(("error", "Traceback (most recent call last):\nOSError: a full disk\n")))
+        (outcome,) = wait_for_outcomes(executor, 1)
+    assert str(outcome.reason).startswith("job 77: OSError: a full disk; see ")
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_queue_that_does_not_answer_ends_no_job(
+    cluster: Cluster, made: SweepPlan, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.script("squeue", "echo 'Unable to contact slurm controller' >&2; exit 1")
+    with cluster.executor(cancel=False) as executor:
+        submit(executor, made, 2)
+        assert executor.poll(2.0) == []
+    assert caplog.text.count("squeue does not answer (Unable to contact slurm controller)") == 1
+
+
+def test_a_job_that_is_held_is_told_once(cluster: Cluster, made: SweepPlan, caplog: pytest.LogCaptureFixture) -> None:
+    cluster.script("squeue", "echo '77_0|PENDING|JobHeldUser|/x'; echo '77_1|PENDING|Priority|/x'")
+    with cluster.executor(cancel=False) as executor:
+        submit(executor, made, 2)
+        assert executor.poll(2.0) == []
+    assert caplog.text.count("will not start by itself") == 1
+    assert "job 77_0 waits in SLURM's queue and will not start by itself: JobHeldUser" in caplog.text
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_new_planner_finds_the_jobs_that_one_left(
+    cluster: Cluster, made: SweepPlan, recorded: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with cluster.executor(cancel=False) as executor:
+        submit(executor, made, 2)
+    cluster.script("squeue", cluster.queue("77_0 RUNNING", "77_1 PENDING"))
+    if not recorded:  # the planner was killed between sbatch and its own note
+        (cluster.home / "submitit" / "jobs.json").unlink()
+    with cluster.executor(cancel=False) as executor:
+        submit(executor, made, 2)
     assert len(cluster.calls("sbatch")) == 1
+    assert "jobs of an earlier command that are in SLURM's queue and go on: 2" in caplog.text
+
+
+def test_the_jobs_of_others_are_not_taken_for_ours(cluster: Cluster, made: SweepPlan) -> None:
+    """A cluster that was set up anew counts its jobs from 1 again."""
+    with cluster.executor(cancel=False) as executor:
+        submit(executor, made, 2)
+    cluster.script("squeue", "echo '77_0|RUNNING|None|/home/other/script.sh'; echo '77_1|PENDING|None|(null)'")
+    with cluster.executor(cancel=False) as executor:
+        submit(executor, made, 2)
+    assert len(cluster.calls("sbatch")) == 2
+
+
+def test_a_running_cell_of_an_earlier_planner_is_followed_and_cancelled(cluster: Cluster, made: SweepPlan) -> None:
+    with cluster.executor(cancel=False) as executor:
+        submit(executor, made, 2)
+    cluster.script("squeue", cluster.queue("77_0 RUNNING", "77_1 RUNNING", first='[ ! -e "$here/scancel.log" ]'))
+    with cluster.executor() as executor:
+        assert [executor.attach(task_of(made, index)) for index in range(3)] == [True, True, False]
+        assert not executor.attach(task_of(made))  # it is followed already
+    assert cluster.calls("scancel") == ["77_0 77_1"]
+
+
+@pytest.mark.parametrize(("array", "state"), [(("77", "0"), "RUNNING"), (("77", "2"), None), (None, "PENDING")])
+def test_a_job_reads_its_own_state(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, array: tuple[str, str] | None, state: str | None
+) -> None:
+    """The last element of an array has the array's number for its own too, by which squeue lists all elements."""
+    cluster.script("squeue", "echo '77_0 RUNNING'; echo '77_1 COMPLETING'; echo '77 PENDING'")
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    for name, value in zip(("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"), array or ("", ""), strict=True):
+        monkeypatch.setenv(name, value)
+    assert _slurm_queue.own_state() == state
 
 
 def test_what_sbatch_refuses_is_an_error_of_the_user(cluster: Cluster, made: SweepPlan) -> None:

@@ -29,9 +29,9 @@ def answer(arms: Sequence[Row], baseline: str | None, metric: str, expect: dict[
 def _summary(arms: Sequence[Row], baseline: str | None, metric: str) -> str:
     if not arms:
         return "There is nothing to compare."
-    if baseline is None:
-        return f"There is one arm only, {arms[0]['name']}: nothing to compare it with."
     others = [row for row in arms if row["name"] != baseline]
+    if baseline is None or not others:
+        return f"There is one arm only, {arms[0]['name']}: nothing to compare it with."
     by_verdict: dict[str, list[Row]] = {}
     for row in others:
         by_verdict.setdefault(row["verdict"], []).append(row)

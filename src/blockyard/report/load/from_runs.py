@@ -14,6 +14,7 @@ from blockyard.report.load.arms import ArmRuns, ComparisonInput
 from blockyard.report.load.group_by import Runs, group_by
 from blockyard.report.load.run_record import RunRecord, read_run
 from blockyard.runs.folder import CONFIG, RunFolder
+from blockyard.runs.identity import identity
 
 
 def from_runs(paths: Sequence[Path], *, by: str | None = None, title: str = "runs") -> ComparisonInput:
@@ -57,6 +58,7 @@ def _read_all(paths: Iterable[Path]) -> tuple[list[RunRecord], list[str]]:
             records.append(read_run(path, seed=seed))
         except (UserError, ValueError) as error:
             warnings.append(f"skipped: {error}")
+    warnings += [f"{record.run}: {record.damage}" for record in records if record.damage]
     return sorted(records, key=lambda run: (str(run.facts.get("time") or ""), run.seed)), warnings
 
 
@@ -77,6 +79,10 @@ def _by_identity(records: list[RunRecord], warnings: list[str]) -> tuple[dict[st
         if config is not None:
             choices = same[0].facts.get("choices")
             configs[key] = RunConfig(config, choices if isinstance(choices, dict) else {})
+            # Without the user's word no package of theirs is imported, which an identity would need.
+            if not config.get("allow") and key != identity(config):
+                edited = "was edited, is damaged, or was written by another version"
+                warnings.append(f"{same[0].path.parent.name}: {CONFIG} {edited} (identity {identity(config)})")
             runs[key] = _one_per_seed(same)
     if not configs:
         raise UserError(f"none of the {len(records)} runs can be read: {'; '.join(warnings[:3])}")

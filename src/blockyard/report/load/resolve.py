@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from blockyard.config.local_path import local_path
 from blockyard.errors import UserError, near
 from blockyard.runs.folder import CONFIG
 from blockyard.runs.store import Entry, find, runs
@@ -39,7 +40,7 @@ def resolve(args: Sequence[str | os.PathLike[str]], outputs: str | os.PathLike[s
     files: dict[Path, None] = {}
     explicit: set[Path] = set()
     for arg in args:
-        one = _resolve_one(str(arg).strip(), Path(outputs).expanduser())
+        one = _resolve_one(str(arg).strip(), local_path(outputs, "outputs"))
         paths |= dict.fromkeys(one.runs)
         sweeps |= dict.fromkeys(one.sweeps)
         files |= dict.fromkeys(one.files)
@@ -48,7 +49,7 @@ def resolve(args: Sequence[str | os.PathLike[str]], outputs: str | os.PathLike[s
 
 
 def _resolve_one(arg: str, outputs: Path) -> Resolved:
-    path = Path(arg).expanduser()
+    path = local_path(arg)
     if arg and _exists(path):
         return _from_path(path.absolute(), arg, outputs)
     if arg and "/" not in arg and _exists(outputs / SWEEPS / arg / PLAN):
@@ -64,7 +65,7 @@ def _exists(path: Path) -> bool:
 
 
 def _from_path(path: Path, arg: str, outputs: Path) -> Resolved:
-    if path.is_file():
+    if not path.is_dir():
         if path.suffix in (".yaml", ".yml") and path.name != CONFIG:
             folder = (outputs / SWEEPS / path.stem).absolute()
             if (folder / PLAN).is_file():

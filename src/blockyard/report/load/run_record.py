@@ -22,6 +22,7 @@ class RunRecord:
     arm: its name; seed: its replicate; setting: of the tuned keys, key -> value
     path: the run's folder, whether it exists or not
     summary, facts: the contents of summary.json and run.json, empty where a file is missing
+    damage: why run.json could not be read, or None
     """
 
     arm: str
@@ -33,6 +34,7 @@ class RunRecord:
     variant: str = ""
     summary: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    damage: str | None = None
 
     @property
     def run(self) -> str:
@@ -83,14 +85,14 @@ def read_run(
     if not (path / CONFIG).is_file():
         return RunRecord(**cell, state="missing", reason="not started")
     status = read_status(path)
-    facts, _ = _read_mapping(path / RUN)
+    facts, lost = _read_mapping(path / RUN)
     summary, damage = _read_mapping(path / SUMMARY) if status.finished else ({}, None)
     reason = status.reason
     if status.finished and not summary:
         reason = damage or f"finished, but has no {SUMMARY}"
     elif status.finished and (names := _not_finite(summary.get("metrics"))):
         reason = f"not a finite number: {', '.join(names)}"
-    return RunRecord(**cell, state=status.state, reason=reason, summary=summary, facts=facts)
+    return RunRecord(**cell, state=status.state, reason=reason, summary=summary, facts=facts, damage=lost)
 
 
 def _read_mapping(path: Path) -> tuple[dict[str, Any], str | None]:

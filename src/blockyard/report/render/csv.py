@@ -9,6 +9,7 @@ from typing import Any
 
 from blockyard.report.costs import KEYS
 
+_COMPUTED = ("=", "+", "-", "@")
 _GAP = ("t_p", "permutation_p", "smallest_p", "holm_p", "effect")
 
 
@@ -51,5 +52,12 @@ def _text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     out = io.StringIO()
     writer = csv_module.writer(out, lineterminator="\n")
     writer.writerow(header)
-    writer.writerows(["" if cell is None else cell for cell in row] for row in rows)
+    writer.writerows([_cell(cell) for cell in row] for row in rows)
     return out.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """A value; a text that a spreadsheet would compute gets an apostrophe in front."""
+    if isinstance(value, str) and value.lstrip().startswith(_COMPUTED):
+        return f"'{value}"
+    return "" if value is None else value

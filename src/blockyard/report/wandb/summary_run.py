@@ -7,6 +7,7 @@ most 12 s, and its errors never reach the sweep.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -20,6 +21,7 @@ from blockyard.engine.loggers._wandb import resolve, tear_down
 from blockyard.engine.loggers._wandb_run import RunSettings, bounded, close_run, conclude, define, open_run
 from blockyard.runs.redact import redact, redact_text
 from blockyard.sweep.plan.sweep_plan import SweepPlan
+from blockyard.sweep.search.optuna_store import exclusive
 
 log = logging.getLogger("blockyard")
 
@@ -63,7 +65,8 @@ def mirror(comparison: Mapping[str, Any], plan: SweepPlan, *, seconds: float = _
             "the comparison was not logged to W&B: %s; it is saved in the sweep's folder", redact_text(failure)[:200]
         )
         return None
-    write_json(plan.folder / FILE, {"id": place.id, "project": place.project, "group": group, "said": digest})
+    with contextlib.suppress(OSError), exclusive(plan.folder):  # without it the same content is logged again
+        write_json(plan.folder / FILE, {"id": place.id, "project": place.project, "group": group, "said": digest})
     return f"W&B: {place.name} in group {group} of project {place.project}"
 
 

@@ -8,6 +8,7 @@ run's folder.
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import sys
@@ -69,6 +70,15 @@ def record_lost(task: Task, reason: str, *, failed: bool) -> None:
                 folder.set_status("failed" if failed else "interrupted", reason)
 
 
+def record_failure(task: Task, reason: str) -> None:
+    """Write to the status that a run has failed which was stopped before its end, unless another process holds it."""
+    with contextlib.suppress(UserError, OSError):
+        path = _path(task)
+        with RunFolder.open(path).lock() as folder:
+            if read_status(path, alive=False).state in ("interrupted", "queued"):
+                folder.set_status("failed", reason, exit_code=1)
+
+
 @contextlib.contextmanager
 def log_to_file(path: Path) -> Iterator[None]:
     """Append the output of this process and its children to a file, without progress bars and colours."""
@@ -86,7 +96,9 @@ def log_to_file(path: Path) -> Iterator[None]:
     try:
         # The caller may have replaced sys.stdout and sys.stderr by other objects.
         with (
-            os.fdopen(os.dup(1), "w", buffering=1, errors="replace") as stream,
+            io.TextIOWrapper(
+                io.BufferedWriter(_LogFile(os.dup(1), "w")), encoding="utf-8", errors="replace", line_buffering=True
+            ) as stream,
             contextlib.redirect_stdout(stream),
             contextlib.redirect_stderr(stream),
             _redirect_logging(stream),
@@ -97,6 +109,17 @@ def log_to_file(path: Path) -> Iterator[None]:
             os.dup2(duplicate, number)
             os.close(duplicate)
         _set_environment(before)
+
+
+class _LogFile(io.FileIO):
+    """A log on a disk that may be full: lines that do not fit are lost, and the run goes on."""
+
+    def write(self, data: Any) -> int:
+        """Write, or drop what the disk does not take."""
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
 
 
 def _folder(task: Task) -> RunFolder:
@@ -122,7 +145,7 @@ def _checkpoints_unreadable(task: Task) -> bool:
 
 
 def _path(task: Task) -> Path:
-    return Path(str(task.config.get("outputs") or "outputs")).expanduser().absolute() / task.key
+    return Path(os.path.expanduser(str(task.config.get("outputs") or "outputs"))).absolute() / task.key
 
 
 def _train(task: Task, folder: RunFolder) -> int:

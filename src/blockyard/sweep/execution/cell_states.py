@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from blockyard.atomic_files import read_json
+from blockyard.atomic_files import is_regular, read_json
 from blockyard.runs.folder import CONFIG, SUMMARY
 from blockyard.runs.lock import held
 from blockyard.runs.metrics import FILE as METRICS
@@ -69,6 +69,8 @@ def read_progress(path: Path, config: dict[str, Any], metric: str) -> CellProgre
     metric: the validation metric, val/NAME
     """
     try:
+        if not is_regular(path / METRICS):
+            return CellProgress()
         with (path / METRICS).open("rb") as file:
             names = file.readline().decode().strip().split(",")
             file.seek(max(file.tell(), file.seek(0, 2) - _TAIL))

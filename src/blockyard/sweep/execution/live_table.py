@@ -86,7 +86,8 @@ class SweepScreen:
         self.say(f"{_count_text(runs) or 'nothing to run'} after {_time(time.monotonic() - self._started)}")
         if failed:
             logs = " ".join(str(run.path / "log.txt") for run in failed[:3])
-            self.say(f"logs: {logs}{' ...' if len(failed) > 3 else ''}; the same command with --retry tries again")
+            retry = " with --retry" if any(run.now.state == "failed" for run in failed) else ""
+            self.say(f"logs: {logs}{' ...' if len(failed) > 3 else ''}; the same command{retry} tries again")
 
     # -- the table --------------------------------------------------------------------------------------
 

@@ -59,6 +59,7 @@ class _Loop:
     runs: dict[str, PlannedRun] = field(default_factory=dict)
     ready: deque[str] = field(default_factory=deque)
     elsewhere: set[str] = field(default_factory=set)  # runs that another process holds
+    left: set[str] = field(default_factory=set)  # runs that may be in a job of an earlier planner
 
     def add_due(self) -> None:
         """Add the cells that are due now and were not before; finished ones may make others due."""
@@ -80,7 +81,7 @@ class _Loop:
 
     def _add(self, key: str, run: PlannedRun) -> None:
         if run.now.state == "running":
-            self.elsewhere.add(key)
+            self.left.add(key)
         elif run.now.state == "failed" and not self.retry:
             run.ended = True
             self.screen.report(run)
@@ -92,7 +93,7 @@ class _Loop:
     @property
     def unfinished(self) -> bool:
         """Whether anything is left to run or to wait for."""
-        return bool(self.ready or self.elsewhere or any(run.submitted for run in self.runs.values()))
+        return bool(self.ready or self.left or self.elsewhere or any(run.submitted for run in self.runs.values()))
 
     def work(self) -> None:
         """Run cells until none is due or a signal stops the sweep."""
@@ -108,21 +109,31 @@ class _Loop:
         self.screen.show(self.runs, self.executor.parallel, last=True)
 
     def _submit(self) -> None:
+        while self.left:
+            key = self.left.pop()
+            if self.executor.attach(self._task(key)):
+                self.runs[key].submitted, self.runs[key].started = True, time.monotonic()
+            else:
+                self.elsewhere.add(key)
         submitted = sum(run.submitted for run in self.runs.values())
         while self.ready and submitted < self.executor.capacity:
             key = self.ready.popleft()
             run = self.runs[key]
             run.now = read_state(run.path)
             if run.now.state == "running":
-                self.elsewhere.add(key)
+                self.left.add(key)
             elif run.now.state == "done":
                 self.screen.report(run)
             else:
-                variant = self.plan.variants[run.cells[0].variant]
-                command = tuple(self.plan.facts.get("command") or ())
-                self.executor.submit(Task(key, run.config, variant.choices, command, self.retry))
+                self.executor.submit(self._task(key))
                 run.submitted, run.started = True, time.monotonic()
                 submitted += 1
+
+    def _task(self, key: str) -> Task:
+        run = self.runs[key]
+        variant = self.plan.variants[run.cells[0].variant]
+        command = tuple(self.plan.facts.get("command") or ())
+        return Task(key, run.config, variant.choices, command, self.retry)
 
     def _finish(self, outcome: Outcome) -> None:
         run = self.runs[outcome.key]

@@ -10,7 +10,7 @@ from typing import Any
 
 from blockyard.config import catalog
 from blockyard.config.targets import locate
-from blockyard.errors import UserError, near
+from blockyard.errors import UserError, near, quoted
 from blockyard.sweep.executor.base import Executor
 
 FAMILY = "executor"
@@ -46,7 +46,7 @@ def build(name: str, overrides: dict[str, Any], workers: int | None = None) -> E
         values[key] = value
     for key, option in options.items():
         if key in values and (problem := option.problem(values[key])):
-            problems.append(f"executor.{key}: invalid value {values[key]!r}: {problem}")
+            problems.append(f"executor.{key}: invalid value {quoted(values[key])}: {problem}")
     if problems:
         raise UserError("\n  - ".join(problems))
     try:

@@ -57,6 +57,13 @@ class Request:
 
 
 @dataclass(frozen=True)
+class CellStarted:
+    """The process of a cell was forked, which waits for the server's imports at first."""
+
+    number: int
+
+
+@dataclass(frozen=True)
 class CellEnded:
     """How a cell's process ended: its outcome, if it sent one, and its exit code (negative: killed by that signal)."""
 
@@ -92,7 +99,7 @@ class ForkServer:
         if request.signum is not None:
             for pid, (number, _) in self.cells.items():
                 if number == request.number:
-                    os.kill(pid, request.signum)
+                    _signal(pid, request.signum)
             return
         read, write = os.pipe()
         os.set_blocking(read, False)
@@ -109,6 +116,7 @@ class ForkServer:
                 os._exit(code)
         os.close(write)
         self.cells[pid] = (request.number, read)
+        self.planner.send(CellStarted(request.number))
 
     def _close_server_files(self, read: int) -> None:
         """In the child: close the server's files and restore the default signal handlers."""
@@ -138,7 +146,18 @@ class ForkServer:
             self.cells = {pid: cell for pid, cell in self.cells.items() if not os.waitpid(pid, os.WNOHANG)[0]}
             time.sleep(0.05)
         for pid in self.cells:
-            os.kill(pid, signal.SIGKILL)
+            _signal(pid, signal.SIGKILL)
+
+
+def _signal(pid: int, signum: int) -> None:
+    """Signal a cell; SIGKILL also reaches what the cell has started, which could not save anyway."""
+    if signum != signal.SIGKILL:
+        os.kill(pid, signum)
+        return
+    with contextlib.suppress(ProcessLookupError):  # the child has not made its group yet
+        os.killpg(pid, signum)
+        return
+    os.kill(pid, signum)
 
 
 def set_threads(count: int) -> None:
@@ -155,6 +174,7 @@ def _on_child_exit(_signum: int, _frame: Any) -> None:
 
 def _cell(request: Request, write: int, server: int) -> int:
     """In the child: run the cell, send its outcome and return its exit code."""
+    os.setpgid(0, 0)  # a group of its own, so that a kill takes the processes that the cell started
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         if os.getppid() != server:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 
-from blockyard.sweep.execution.cell import record_lost
+from blockyard.engine.system.interrupts import CODES
+from blockyard.sweep.execution.cell import record_failure, record_lost
 from blockyard.sweep.executor.base import Outcome, Task
 
+LOST = CODES[signal.SIGTERM]  # of a cell that a scheduler lost: like one that was told to stop, it can be resumed
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGTRAP}
 
 
@@ -25,3 +27,14 @@ def lost_outcome(task: Task, code: int, reason: str, *, failed: bool) -> Outcome
     """The outcome of a lost cell, after writing the reason to the run's status."""
     record_lost(task, reason, failed=failed)
     return Outcome(task.key, code, reason)
+
+
+def outcome_of_timeout(task: Task, minutes: float, *, killed: bool) -> Outcome:
+    """The outcome of a cell that was stopped after so many minutes, which has failed.
+
+    killed: whether it had to be killed, because it did not save
+    """
+    state = "killed, because it did not react to SIGTERM" if killed else "stopped, and what it saved is kept"
+    reason = f"not done after executor.timeout_min={minutes:g} minutes: {state}"
+    record_failure(task, reason)
+    return Outcome(task.key, 1, reason)

@@ -17,11 +17,6 @@ def visible_gpus() -> list[str]:
     return [str(number) for number in range(torch.cuda.device_count())]
 
 
-def cpu_cores() -> int:
-    """The number of CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def requested_devices(config: dict[str, Any]) -> tuple[int, bool]:
     """How many devices a cell uses, and whether they may be GPUs."""
     trainer = config.get("trainer") or {}

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
+import sys
 from types import FrameType
 from typing import Any
 
+from blockyard.engine.system.interrupts import CODES
 from blockyard.sweep.execution.cell import execute
 from blockyard.sweep.executor._fork_server import set_threads
+from blockyard.sweep.executor._slurm_queue import own_state
 from blockyard.sweep.executor.base import Outcome, Task
 
-_TERMINATED = 143
+_TERMINATED = CODES[signal.SIGTERM]
+
+
+def preempt_signal() -> signal.Signals:
+    """The signal that submitit lets SLURM send before a job is cut off."""
+    return signal.Signals["SIG" + os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "USR2")]
 
 
 class CellJob:
     """Runs a cell. On submitit's signal the cell saves as on SIGTERM, and the job goes back into the queue.
+
+    SLURM sends SIGTERM to a job that is cancelled, requeued, out of time, or preempted with time to save. Only the last
+    one is still running for SLURM and puts itself back into the queue; SLURM knows what becomes of the others, so they
+    leave no result.
 
     threads: CPU threads; None leaves them unchanged, where this process is the planner's own
     """
@@ -24,23 +38,37 @@ class CellJob:
         self.threads = threads
 
     def __call__(self, task: Task) -> Outcome:
-        """Return the cell's outcome; does not return where the job goes back into the queue."""
+        """Return the cell's outcome. Exits where the job goes back into the queue or was told to end."""
         if self.threads is not None:
             set_threads(self.threads)
-        number, requeue = self._signal(), None
-        received: list[tuple[int, FrameType | None]] = []
+        engine = os.environ.get("SUBMITIT_EXECUTOR")
+        if engine not in ("slurm", "local"):
+            return execute(task)
+        number, received = preempt_signal(), list[int]()
+        requeue: Any = signal.getsignal(number)  # submitit's: stores this call, requeues the job, and exits
+
+        def end(signum: int, frame: FrameType | None) -> None:
+            if signum == number or own_state() == "RUNNING":
+                with contextlib.suppress(OSError, subprocess.SubprocessError):  # too late: SLURM ends the job already
+                    requeue(signum, frame)
+            sys.exit(_TERMINATED)
 
         def save(signum: int, frame: FrameType | None) -> None:
-            received.append((signum, frame))
+            if signal.getsignal(signal.SIGTERM) is idle:  # no run is open that could save
+                requeue(signum, frame)
+            received.append(signum)
             os.kill(os.getpid(), signal.SIGTERM)
 
-        if number is not None:
-            requeue = signal.signal(number, save)
+        if engine == "slurm":
+            signal.signal(signal.SIGTERM, end)
+        idle = signal.getsignal(signal.SIGTERM)
+        signal.signal(number, save)
         outcome = execute(task)
-        if number is not None:
-            signal.signal(number, requeue)
-        if received and outcome.code == _TERMINATED and callable(requeue):
-            requeue(*received[0])  # submitit's handler: stores this call, requeues the job, and exits
+        signal.signal(number, requeue)
+        if outcome.code == _TERMINATED and engine == "slurm":
+            end(received[0] if received else signal.SIGTERM, None)
+        if outcome.code == _TERMINATED and received:
+            requeue(received[0], None)
         return outcome
 
     def checkpoint(self, task: Task) -> Any:
@@ -48,9 +76,3 @@ class CellJob:
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self, task)
-
-    def _signal(self) -> int | None:
-        """The signal that submitit sends before a job ends, where this process is such a job."""
-        if os.environ.get("SUBMITIT_EXECUTOR") not in ("slurm", "local"):
-            return None
-        return int(getattr(signal, "SIG" + os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "USR2")))

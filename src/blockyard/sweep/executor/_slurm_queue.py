@@ -1,10 +1,10 @@
-"""What SLURM's own commands report: GPUs of a partition, jobs in the queue, accounting.
+"""What SLURM's own commands report: GPUs of a partition, the jobs in the queue and how they ended.
 
-Source: sinfo, squeue, sacct and scancel of SLURM (slurm.schedmd.com)
+Source: sinfo, squeue and scancel of SLURM (slurm.schedmd.com)
 
-submitit reads job states from `sacct`. On a cluster without accounting that command fails each time,
-and a job that died without a result would count as running for ever. There the queue tells: a job that
-`squeue` no longer lists has ended.
+submitit reads job states from `sacct`, which a cluster without accounting does not have, and which calls a requeued job
+cancelled for a while. `squeue` is right on every cluster, and lists a job for some minutes after its end (`MinJobAge`
+of slurm.conf, 5 minutes unless configured otherwise).
 """
 
 from __future__ import annotations
@@ -14,14 +14,107 @@ import os
 import subprocess
 import time
 from collections.abc import Collection
-from typing import Any
+from dataclasses import dataclass
 
 log = logging.getLogger("blockyard")
 
-GONE = "GONE"  # the state of a job that has left the queue, if nothing more is known
+GONE = "GONE"  # the state of a job that is no longer listed
+ENDED = frozenset(
+    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
+    | {"REVOKED", "TIMEOUT", GONE}
+)
+_HELD = (
+    "Held",
+    "held",
+    "BadConstraints",
+    "DependencyNeverSatisfied",
+)  # parts of reasons that do not pass by themselves
 _TIMEOUT = 60.0  # seconds for one command of SLURM
-_REFRESH = 30  # seconds at most between two reads of the queue
+_REFRESH = 30.0  # seconds at most between two reads of the queue
+_QUICK = 2.0  # seconds at least, except where a caller needs the present state
 _LOOK = 0.5  # seconds between two looks while waiting for jobs to leave the queue
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """A job as squeue lists it; script: the path of what was submitted."""
+
+    state: str
+    reason: str = ""
+    script: str = ""
+
+    @property
+    def live(self) -> bool:
+        """Whether the job waits, runs or is about to end."""
+        return self.state not in ENDED
+
+
+class Queue:
+    """The jobs of this user, read from squeue at most every few seconds."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, QueuedJob] = {}
+        self._read, self._changed = float("-inf"), time.monotonic()
+        self._silent, self._told = False, set[str]()
+
+    def expect_changes(self) -> None:
+        """Read the queue more often for a while, because jobs were submitted."""
+        self._changed = time.monotonic()
+
+    def state(self, job: str) -> str:
+        """The state of a job; as before where squeue does not answer."""
+        self._refresh(min(_REFRESH, max(_QUICK, (time.monotonic() - self._changed) / 2)))
+        found = self._jobs.get(job) or QueuedJob("UNKNOWN" if self._silent else GONE)
+        if found.state == "PENDING" and any(part in found.reason for part in _HELD) and job not in self._told:
+            self._told.add(job)
+            log.warning("job %s waits in SLURM's queue and will not start by itself: %s", job, found.reason)
+        return found.state
+
+    def live(self) -> dict[str, QueuedJob]:
+        """The jobs that wait or run."""
+        self._refresh(_QUICK)
+        return {job: each for job, each in self._jobs.items() if each.live}
+
+    def wait_until_gone(self, jobs: Collection[str], seconds: float) -> set[str]:
+        """Wait until jobs have left the queue; return those that have not after `seconds`."""
+        deadline = time.monotonic() + seconds
+        while True:
+            if jobs:
+                self._refresh(0.0)
+            left = set(jobs) & {job for job, each in self._jobs.items() if each.live}
+            if not left or time.monotonic() >= deadline:
+                return left
+            time.sleep(_LOOK)
+
+    def _refresh(self, age: float) -> None:
+        if time.monotonic() - self._read <= age:
+            return
+        jobs, error = queued_jobs()
+        self._read = time.monotonic()
+        if jobs is None and not self._silent:
+            log.warning("squeue does not answer (%s); the states of jobs stand as they were", error)
+        self._silent = jobs is None
+        self._jobs = self._jobs if jobs is None else jobs
+
+
+def queued_jobs() -> tuple[dict[str, QueuedJob] | None, str]:
+    """The jobs of this user by job id, those that ended lately included; None and why where `squeue` does not answer.
+
+    The elements of an array are separate: 77_0, 77_1, ...
+    """
+    output, error = _run("squeue", "-h", "-r", "-t", "all", "-u", str(os.getuid()), "-o", "%i|%T|%r|%o")
+    if output is None:
+        return None, error
+    rows = (line.strip().split("|", 3) for line in output.splitlines())
+    return {row[0]: QueuedJob(*row[1:]) for row in rows if len(row) > 1}, ""
+
+
+def own_state() -> str | None:
+    """The state of the job that this process belongs to; None where `squeue` does not list it or does not answer."""
+    array, element = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    job = f"{array}_{element}" if array and element else os.environ.get("SLURM_JOB_ID", "")
+    output, _ = _run("squeue", "-h", "-r", "-j", job, "-o", "%i %T")
+    return dict(line.split() for line in (output or "").splitlines()).get(job)
 
 
 def has_gpus(partition: str | None) -> bool | None:
@@ -40,66 +133,10 @@ def has_gpus(partition: str | None) -> bool | None:
     return any(part.strip().partition(":")[0] == "gpu" for gres in chosen for part in gres.split(","))
 
 
-def queued_jobs() -> dict[str, str] | None:
-    """The state of each of this user's jobs in the queue by job id; None where `squeue` does not answer.
-
-    The elements of an array are separate: 77_0, 77_1, ...
-    """
-    output, _ = _run("squeue", "-h", "-r", "-u", str(os.getuid()), "-o", "%i %T")
-    if output is None:
-        return None
-    return {job: state for job, _, state in (line.strip().partition(" ") for line in output.splitlines()) if job}
-
-
-def wait_until_gone(jobs: Collection[str], seconds: float) -> set[str]:
-    """Wait until jobs have left the queue; return those that have not after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while True:
-        left = set(jobs) & set(queued_jobs() or ()) if jobs else set()
-        if not left or time.monotonic() >= deadline:
-            return left
-        time.sleep(_LOOK)
-
-
 def cancel(jobs: Collection[str]) -> None:
     """Cancel jobs; SLURM sends their processes SIGTERM first."""
     if jobs:
         _run("scancel", *sorted(jobs))
-
-
-def watch_queue_without_accounting(submitit: Any) -> None:
-    """Let submitit read job states from `squeue` where `sacct` fails; say so once."""
-    if getattr(submitit.SlurmJob.watcher, "reads_queue", False):
-        return
-    output, error = _run("sacct", "-n", "-X", "-S", "now")
-    if output is None:
-        log.warning("SLURM has no accounting (sacct: %s); job states are read from squeue", error)
-        submitit.SlurmJob.watcher = _queue_watcher()
-
-
-def _queue_watcher() -> Any:
-    """submitit's watcher of job states, reading `squeue` instead of `sacct`."""
-    from submitit.slurm.slurm import SlurmInfoWatcher
-
-    class QueueWatcher(SlurmInfoWatcher):
-        reads_queue = True
-
-        def update(self) -> None:
-            """Refresh the state of every job that has not ended."""
-            self._last_status_check = time.time()
-            queued = queued_jobs()
-            if queued is None:  # a restart of slurmctld: the states of before stand
-                return
-            unfinished = self._registered - self._finished
-            self._info_dict.update({job: {"State": _state(queued.get(job))} for job in unfinished})
-            self._finished |= unfinished - queued.keys()
-
-    return QueueWatcher(delay_s=_REFRESH)
-
-
-def _state(state: str | None) -> str:
-    # submitit takes states that it does not know, such as CONFIGURING, for an end.
-    return GONE if state is None else state if state == "PENDING" else "RUNNING"
 
 
 def _run(*command: str) -> tuple[str | None, str]:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
+import pickle
+import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,12 +15,14 @@ from typing import Any
 from blockyard.atomic_files import read_json, write_json
 from blockyard.errors import UserError
 from blockyard.sweep.executor._slots import requested_devices
-from blockyard.sweep.executor._slurm_cell import CellJob
+from blockyard.sweep.executor._slurm_cell import CellJob, preempt_signal
+from blockyard.sweep.executor._slurm_queue import Queue
 from blockyard.sweep.executor.base import Task
+
+log = logging.getLogger("blockyard")
 
 JOBS = "jobs.json"  # run -> job id, for the next planner
 _ARRAY = 1000  # jobs in one array; SLURM's own limit is 1001 unless configured otherwise
-_ALIVE = ("PENDING", "RUNNING", "REQUEUED", "CONFIGURING", "SUSPENDED", "RESIZING", "COMPLETING")
 
 
 class Submitter:
@@ -48,6 +55,7 @@ class Submitter:
         self.gpus = gpus
         self.gpus_available = True
         self.home: Path | None = None
+        self._found: dict[str, str] = {}  # run -> id of a job that is in the queue
 
     @property
     def folder(self) -> Path:
@@ -56,12 +64,28 @@ class Submitter:
 
     def executor(self) -> Any:
         """submitit's executor. Raises RuntimeError where the cluster does not exist."""
+        # Until submitit handles the signal, it must not end the process.
+        ignoring = f'trap "" {preempt_signal().name.removeprefix("SIG")}; exec "$0" "$@"'
         return self._submitit.AutoExecutor(
             folder=self.folder,
             cluster=self._cluster,
             local_max_num_timeout=self._requeues,
             slurm_max_num_timeout=self._requeues,
+            slurm_python=shlex.join(["sh", "-c", ignoring, sys.executable]),
         )
+
+    def look(self, queue: Queue) -> None:
+        """Find the jobs in the queue that an earlier planner of this sweep has submitted, recorded or not."""
+        ours = str(self.folder) + os.sep
+        # Ids of jobs begin anew with a new cluster: the script tells which are ours.
+        live = {job for job, each in queue.live().items() if each.script.startswith(ours)}
+        recorded = {job: run for run, job in self._recorded().items()}
+        for job in live - recorded.keys():
+            with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError, AttributeError, ImportError):
+                recorded[job] = pickle.loads((self.folder / f"{job}_submitted.pkl").read_bytes()).args[0].key
+        self._found = {recorded[job]: job for job in live if job in recorded}
+        if self._found:
+            log.warning("jobs of an earlier command that are in SLURM's queue and go on: %d", len(self._found))
 
     def submit(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Any]]:
         """Submit tasks and yield each with its job. Raises UserError where sbatch refuses them."""
@@ -84,12 +108,11 @@ class Submitter:
 
     def find(self, task: Task) -> Any:
         """The job that an earlier planner left in the queue for a task, or None."""
-        job_id = self._recorded().get(task.key) if self._cluster == "slurm" else None
+        job_id = self._found.pop(task.key, None)
         if job_id is None:
             return None
         nodes, processes, _ = self._shape(task)
-        job = self._submitit.SlurmJob(self.folder, job_id, list(range(nodes * processes)))
-        return job if not job.done(force_check=True) and str(job.state).upper() in _ALIVE else None
+        return self._submitit.SlurmJob(self.folder, job_id, list(range(nodes * processes)))
 
     def _submit_array(self, executor: Any, tasks: Sequence[Task]) -> list[tuple[Task, Any]]:
         jobs = list(zip(tasks, executor.map_array(CellJob(self._threads), tasks), strict=True))
@@ -114,10 +137,13 @@ class Submitter:
             return {}
 
 
-def parse_sbatch_option(text: str) -> tuple[str, Any]:
-    """The name and value of an sbatch option, written `key=value` or as a bare flag."""
-    key, sign, value = text.removeprefix("--").partition("=")
-    return key, value if sign else True
+def sbatch_options(texts: Sequence[str]) -> dict[str, Any]:
+    """sbatch options, each written `key=value` or as a bare flag; jobs may be requeued unless they say otherwise."""
+    options: dict[str, Any] = {}
+    for text in texts:
+        key, sign, value = text.removeprefix("--").partition("=")
+        options[key] = value if sign else True
+    return options if "no-requeue" in options else {"requeue": True} | options
 
 
 @contextlib.contextmanager

@@ -69,6 +69,13 @@ class Executor(ABC):
     def submit(self, task: Task) -> None:
         """Take a task and start it when a slot is free."""
 
+    def attach(self, task: Task) -> bool:
+        """Whether a job that an earlier planner started for the task is still there, which this executor now follows.
+
+        Only executors whose jobs outlive the planner have such jobs.
+        """
+        return False
+
     @abstractmethod
     def poll(self, seconds: float) -> list[Outcome]:
         """Return the tasks that ended since the last call; wait at most `seconds` for the first one."""

@@ -6,31 +6,33 @@ Cost: one import for all cells, about 0.25 s for each cell; a crash or a lack of
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
-import subprocess
-import sys
 import time
 from collections import deque
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Literal
 
-from blockyard.contracts import Count
+from blockyard.config.machine import cpu_cores
+from blockyard.contracts import Count, Positive, Processes, Threads
 from blockyard.sweep.executor._fork_server import CellEnded, Request
-from blockyard.sweep.executor._outcomes import outcome_of_exit
-from blockyard.sweep.executor._slots import DeviceSlots, cpu_cores, visible_gpus
+from blockyard.sweep.executor._outcomes import outcome_of_exit, outcome_of_timeout
+from blockyard.sweep.executor._server_process import ServerLost, ServerProcess
+from blockyard.sweep.executor._slots import DeviceSlots, visible_gpus
 from blockyard.sweep.executor.base import Executor, Outcome, Task
 
 _PATIENCE = 60.0  # seconds that a cell has to save after a stop signal
-_MAIN = "import sys; sys.path[:] = {path!r}; from blockyard.sweep.executor._fork_server import main; main()"
+_KILL_PATIENCE = 10.0  # seconds that the server has to kill a cell
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Running:
+    """A cell and the times of its process: when it started, was told to save as its time was over, was killed."""
+
     task: Task
     slots: tuple[int, list[str]]
+    started: float | None = None
+    stopped: float | None = None
+    killed: float | None = None
 
 
 class LocalExecutor(Executor):
@@ -41,25 +43,27 @@ class LocalExecutor(Executor):
         gpus: their numbers; auto uses all of them, null hides them from the cells
         cells_per_gpu: small cells that share a GPU
         threads: CPU threads of each cell; null divides the cores among the workers
+        timeout_min: minutes after which a cell has failed; it saves first, or is killed; null is no limit
     """
 
     def __init__(
         self,
         *,
-        workers: Count | None = None,
+        workers: Processes | None = None,
         gpus: Literal["auto"] | list[int] | None = "auto",
         cells_per_gpu: Count = 1,
-        threads: Count | None = None,
+        threads: Threads | None = None,
+        timeout_min: Positive | None = None,
     ) -> None:
         names = [] if gpus is None else visible_gpus() if gpus == "auto" else _gpu_names(gpus)
         self._slots = DeviceSlots(workers or len(names) * cells_per_gpu or cpu_cores(), names, cells_per_gpu)
         self._threads = threads or max(1, cpu_cores() // self._slots.workers)
+        self._timeout_min = timeout_min
         self._queue: deque[Task] = deque()
         self._running: dict[int, _Running] = {}
         self._ended: list[Outcome] = []
         self._number = 0
-        self._server: subprocess.Popen[bytes] | None = None
-        self._socket: Connection | None = None
+        self._server = ServerProcess(self._threads)
 
     @property
     def capacity(self) -> int:
@@ -67,8 +71,7 @@ class LocalExecutor(Executor):
         return self._slots.workers
 
     def __enter__(self) -> LocalExecutor:
-        if self._socket is None:
-            self._connect()
+        self._server.start()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -84,7 +87,7 @@ class LocalExecutor(Executor):
             except KeyboardInterrupt:
                 continue
             patience = 10.0
-        self._disconnect()
+        self._server.close(idle=not self._running)
 
     def submit(self, task: Task) -> None:
         """Take a task and start it when a slot is free."""
@@ -100,6 +103,7 @@ class LocalExecutor(Executor):
         deadline = time.monotonic() + seconds
         while True:
             self._start()
+            self._stop_overdue()
             if self._running:
                 self._receive(0.0 if self._ended else max(0.0, deadline - time.monotonic()))
             elif not self._ended:
@@ -109,36 +113,6 @@ class LocalExecutor(Executor):
         self._start()
         ended, self._ended = self._ended, []
         return ended
-
-    # -- the server -----------------------------------------------------------------------------------
-
-    def _connect(self) -> None:
-        parent_end, child_end = socket.socketpair()
-        with child_end:
-            os.set_inheritable(child_end.fileno(), True)
-            environment = os.environ | {"OMP_NUM_THREADS": str(self._threads)}
-            environment.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads would start at import
-            environment.setdefault("GOMP_SPINCOUNT", "1000")
-            # The driver must not be initialised before a fork; counting GPUs through NVML does not touch it.
-            environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-            self._server = subprocess.Popen(
-                [sys.executable, "-P", "-c", _MAIN.format(path=sys.path), str(child_end.fileno())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[child_end.fileno()],
-                start_new_session=True,
-                env=environment,
-            )
-        self._socket = Connection(parent_end.detach())
-
-    def _disconnect(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-        if self._server is not None:
-            if not self._running:  # the server may still be importing
-                self._server.terminate()
-            self._server.wait()
-            self._server = None
 
     def _start(self) -> None:
         # In the order of submission, so that small cells do not keep overtaking one of many devices.
@@ -150,40 +124,64 @@ class LocalExecutor(Executor):
                 Request(self._number, task, {"CUDA_VISIBLE_DEVICES": ",".join(slots[1])}, threads=self._threads),
             )
 
+    def _stop_overdue(self) -> None:
+        """Stop cells whose time is over: they save; those that do not are killed, and so is a server that hangs."""
+        if self._timeout_min is None:
+            return
+        now = time.monotonic()
+        for number, running in list(self._running.items()):
+            if running.killed is not None:
+                if now - running.killed > _KILL_PATIENCE:  # the server hangs
+                    self._lost()
+                    return
+            elif running.stopped is not None:
+                if now - running.stopped > _PATIENCE:
+                    running.killed = now
+                    self._send(Request(number, signum=signal.SIGKILL))
+            elif running.started is not None and now - running.started > self._timeout_min * 60:
+                running.stopped = now
+                self._send(Request(number, signum=signal.SIGTERM))
+
     def _signal_all(self, signum: int) -> None:
         for number in list(self._running):
-            self._send(Request(number, signum=signum))
+            if number in self._running:  # none is left where the server has died meanwhile
+                self._send(Request(number, signum=signum))
 
-    def _send(self, order: Request) -> None:
+    def _send(self, request: Request) -> None:
         try:
-            if self._socket is None:
-                self._connect()
-            assert self._socket is not None
-            self._socket.send(order)
-        except (BrokenPipeError, ConnectionError):
+            self._server.send(request)
+        except ServerLost:
             self._lost()
 
     def _receive(self, seconds: float) -> None:
-        if self._socket is None:
-            return
         try:
-            while self._socket.poll(seconds):
-                self._end(self._socket.recv())
-                seconds = 0.0
-        except (EOFError, ConnectionError):
+            for news in self._server.receive(seconds):
+                if isinstance(news, CellEnded):
+                    self._end(news)
+                elif news.number in self._running:
+                    self._running[news.number].started = time.monotonic()
+        except ServerLost:
             self._lost()
 
     def _end(self, ended: CellEnded) -> None:
         running = self._running.pop(ended.number)
         self._slots.release(running.slots)
-        self._ended.append(ended.outcome or outcome_of_exit(running.task, ended.code))
+        outcome = ended.outcome or outcome_of_exit(running.task, ended.code)
+        self._ended.append(self._overdue(running) or outcome if outcome.code else outcome)
+
+    def _overdue(self, running: _Running) -> Outcome | None:
+        """The outcome of a cell that was stopped because its time was over."""
+        if running.stopped is None or self._timeout_min is None:
+            return None
+        return outcome_of_timeout(running.task, self._timeout_min, killed=running.killed is not None)
 
     def _lost(self) -> None:
         """Report the cells of a dead server, which the kernel has signalled to stop. The next cell starts a server."""
-        self._disconnect()
+        self._server.close(idle=False)
         for running in self._running.values():
             self._slots.release(running.slots)
-            self._ended.append(Outcome(running.task.key, 143, "the fork server was killed"))
+            lost = Outcome(running.task.key, 143, "the fork server was killed")
+            self._ended.append(self._overdue(running) or lost)
         self._running.clear()
 
 

@@ -14,16 +14,20 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from blockyard.contracts import Count, NonNegative
+from blockyard.config.machine import cpu_cores
+from blockyard.contracts import Count, CountOrZero, NonNegative, Text
 from blockyard.errors import UserError
 from blockyard.sweep.execution.cell import execute
 from blockyard.sweep.executor._fork_server import set_threads
-from blockyard.sweep.executor._outcomes import lost_outcome
-from blockyard.sweep.executor._slots import cpu_cores, requested_devices
+from blockyard.sweep.executor._outcomes import LOST, lost_outcome
+from blockyard.sweep.executor._slots import requested_devices
 from blockyard.sweep.executor.base import Executor, Outcome, Task
+
+log = logging.getLogger("blockyard")
 
 _PATIENCE = 60.0  # seconds that a cell has to save after a stop signal
 
@@ -36,15 +40,17 @@ class RayExecutor(Executor):
         workers: cells in parallel; null is as many as the CPUs allow
         threads: CPUs of each device of a cell
         gpus: GPUs for each device of a cell, 0.5 for two cells on one GPU; auto is 1 where Ray has GPUs
+        retries: how often a cell goes on elsewhere whose node or process died, before it counts as interrupted
     """
 
     def __init__(
         self,
         *,
-        address: str | None = None,
+        address: Text | None = None,
         workers: Count | None = None,
         threads: Count = 1,
         gpus: Literal["auto"] | NonNegative = "auto",
+        retries: CountOrZero = 3,
     ) -> None:
         try:
             import ray
@@ -55,8 +61,11 @@ class RayExecutor(Executor):
         self._workers = workers
         self._threads = threads
         self._gpus = gpus
+        self._retries = retries
         self._running: dict[Any, Task] = {}
+        self._died: Counter[str] = Counter()  # how often the node or process of a run did
         self._ended: list[Outcome] = []
+        self._stopping = False
         self._resources: dict[str, float] = {}
         self._started = False
 
@@ -87,6 +96,7 @@ class RayExecutor(Executor):
 
     def __exit__(self, *error: object) -> None:
         """Tell running cells to save and stop; Ctrl-C kills them."""
+        self._stopping = True
         for force, patience in ((False, _PATIENCE), (True, 10.0)):
             if not self._running:
                 break
@@ -98,6 +108,7 @@ class RayExecutor(Executor):
             except KeyboardInterrupt:
                 continue
         self._running.clear()
+        self._stopping = False
         if self._started:
             self._ray.shutdown()
             self._started = False
@@ -134,9 +145,19 @@ class RayExecutor(Executor):
             try:
                 self._ended.append(self._ray.get(reference))
             except self._ray.exceptions.RayError as error:
-                lines = str(error).strip().splitlines() or [""]
-                reason = f"Ray lost the cell: {type(error).__name__}: {lines[0][:200]}"
-                self._ended.append(lost_outcome(task, 1, reason, failed=False))
+                self._lost(task, error)
+
+    def _lost(self, task: Task, error: Exception) -> None:
+        """Start a cell again whose node or process died, and report one that Ray lost otherwise or too often."""
+        errors, text = self._ray.exceptions, " ".join(str(error).split())
+        died = isinstance(error, errors.NodeDiedError | errors.WorkerCrashedError | errors.OutOfMemoryError)
+        reason = f"{type(error).__name__}: {(text.partition('. ')[0] if died else text)[:200]}"
+        if died and not self._stopping and self._died[task.key] < self._retries:
+            self._died[task.key] += 1
+            log.warning("%s goes on elsewhere: %s", task.key, reason)
+            self.submit(task)
+        else:
+            self._ended.append(lost_outcome(task, LOST, f"Ray lost the cell: {reason}", failed=False))
 
 
 def _cell(task: Task, threads: int, folder: str, path: list[str]) -> Outcome:

@@ -4,9 +4,10 @@ Source: submitit (github.com/facebookincubator/submitit)
 Reference: submitit.AutoExecutor
 Cost: one job, one start of Python and one import for each cell
 
-A job that is preempted or runs out of time gets a signal beforehand: it saves, goes back into the
-queue, and resumes with bitwise equal results. A new planner finds the jobs that a killed one left in
-the queue. The executor returns only when its jobs have left the queue.
+A job that is preempted, requeued or runs out of time is told beforehand: it saves, goes back into the
+queue, and resumes with bitwise equal results. One that is cut off all the same is submitted again. A new
+planner finds the jobs that a killed one left in the queue. The executor returns only when its jobs have
+left the queue. No accounting is needed.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import time
-from collections.abc import Sequence
+from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
 
-from blockyard.contracts import Count, CountOrZero, Positive
+from blockyard.config.machine import cpu_cores
+from blockyard.contracts import Count, CountOrZero, Positive, Text
 from blockyard.errors import UserError
 from blockyard.sweep.executor import _slurm_queue
-from blockyard.sweep.executor._outcomes import lost_outcome
-from blockyard.sweep.executor._slots import cpu_cores
-from blockyard.sweep.executor._slurm_submit import Submitter, parse_sbatch_option, submitit_errors
+from blockyard.sweep.executor._slurm_jobs import CUT_OFF, JobFollower, names_in
+from blockyard.sweep.executor._slurm_submit import Submitter, sbatch_options, submitit_errors
+from blockyard.sweep.executor._submitit_local import outcome_without_slurm, repeat_signal, terminate
 from blockyard.sweep.executor.base import Executor, Outcome, Task
 
 log = logging.getLogger("blockyard")
@@ -50,7 +51,7 @@ class SlurmExecutor(Executor):
         gpus_per_node: GPUs of a job; null requests trainer.devices where the partition has GPUs, none on a CPU
         mem_gb: memory of a node; null is the partition's default
         signal_delay_s: seconds before its time limit at which a job gets the signal to save
-        requeues: how often a job that was cut off goes back into the queue before it counts as interrupted
+        requeues: how often a cell that was cut off goes back into the queue before it counts as interrupted
         setup: shell lines before the cell, such as "module load cuda"
         sbatch: further sbatch options, such as mail-type=END
         folder: for submitit's files, visible to all nodes; null is submitit/ in the sweep's folder
@@ -62,11 +63,11 @@ class SlurmExecutor(Executor):
         *,
         cluster: Literal["slurm", "local", "debug"] = "slurm",
         workers: Count | None = None,
-        partition: str | None = None,
-        account: str | None = None,
-        qos: str | None = None,
-        constraint: str | None = None,
-        exclude: str | None = None,
+        partition: Text | None = None,
+        account: Text | None = None,
+        qos: Text | None = None,
+        constraint: Text | None = None,
+        exclude: Text | None = None,
         timeout_min: Count = 240,
         cpus_per_task: Count = 4,
         gpus_per_node: CountOrZero | None = None,
@@ -75,7 +76,7 @@ class SlurmExecutor(Executor):
         requeues: CountOrZero = 10,
         setup: tuple[str, ...] = (),
         sbatch: tuple[str, ...] = (),
-        folder: str | None = None,
+        folder: Text | None = None,
         cancel: bool = True,
     ) -> None:
         try:
@@ -92,32 +93,30 @@ class SlurmExecutor(Executor):
         self._cluster = cluster
         self._workers = workers or (None if cluster == "slurm" else 1 if cluster == "debug" else cpu_cores())
         self._cancel = cancel
-        common: dict[str, Any] = {"timeout_min": timeout_min, "name": "blockyard"}
+        further = sbatch_options(sbatch)
         options = {"partition": partition, "account": account, "qos": qos, "constraint": constraint, "exclude": exclude}
-        slurm: dict[str, Any] = {f"slurm_{name}": value for name, value in options.items() if value is not None}
-        slurm |= {"slurm_signal_delay_s": signal_delay_s}
-        if mem_gb is not None:
-            common["mem_gb"] = mem_gb
-        if workers:
-            slurm["slurm_array_parallelism"] = workers
-        if setup:
-            slurm["slurm_setup"] = list(setup)
-        further = dict(parse_sbatch_option(option) for option in sbatch)
-        if further:
-            slurm["slurm_additional_parameters"] = further
+        options |= {"signal_delay_s": signal_delay_s, "additional_parameters": further}
+        options |= {"array_parallelism": workers, "setup": list(setup) or None}
+        parameters = {"timeout_min": timeout_min, "mem_gb": mem_gb, "name": "blockyard"}
+        if cluster == "slurm":
+            parameters |= {f"slurm_{name}": value for name, value in options.items()}
         self._submitter = Submitter(
             submitit,
             cluster,
-            Path(folder).expanduser() if folder else None,
-            common | (slurm if cluster == "slurm" else {}),
+            Path(os.path.expanduser(folder)) if folder else None,
+            {name: value for name, value in parameters.items() if value is not None},
             cpus=cpus_per_task,
             gpus=gpus_per_node,
             requeues=requeues,
             local_threads=max(1, min(cpus_per_task, cpu_cores() // (self._workers or 1))),
         )
+        self._requeues = requeues
+        self._queue = _slurm_queue.Queue()
+        self._follower = JobFollower(self._queue)
         self._partition = partition or further.get("partition") or os.environ.get("SBATCH_PARTITION")
         self._new: list[Task] = []
         self._running: dict[str, tuple[Task, Any]] = {}
+        self._cut_off: Counter[str] = Counter()  # how often the job of a run was
         self._finished_jobs: set[str] = set()  # with a result, but perhaps still in the queue
         self._ended: list[Outcome] = []
 
@@ -136,7 +135,7 @@ class SlurmExecutor(Executor):
         with submitit_errors("executor.cluster"):
             self._submitter.executor()
         if self._cluster == "slurm":
-            _slurm_queue.watch_queue_without_accounting(self._submitit)
+            self._submitter.look(self._queue)
             if self._submitter.gpus is None:
                 self._submitter.gpus_available = _slurm_queue.has_gpus(self._partition) is not False
         return self
@@ -150,7 +149,7 @@ class SlurmExecutor(Executor):
             if self._cluster == "slurm":
                 self._leave_queue({str(job.job_id) for job in jobs})
             elif self._cluster == "local" and jobs:
-                _terminate(jobs)
+                terminate(jobs, _PATIENCE)
 
     def submit(self, task: Task) -> None:
         """Take a task; the next `poll` submits it together with the others."""
@@ -162,60 +161,69 @@ class SlurmExecutor(Executor):
             )
             self._ended.append(Outcome(task.key, 2, reason))
             return
+        if not self.attach(task):
+            self._new.append(task)
+
+    def attach(self, task: Task) -> bool:
+        """Whether an earlier planner left a job for this task in the queue, which this planner now follows."""
         job = self._submitter.find(task)
         if job is None:
-            self._new.append(task)
-        else:
-            self._running[task.key] = (task, job)
+            return False
+        self._running[task.key] = (task, job)
+        return True
 
     def poll(self, seconds: float) -> list[Outcome]:
         """Submit new tasks and return those that ended."""
-        new, self._new = self._new, []
-        for task, job in self._submitter.submit(new):
-            self._running[task.key] = (task, job)
         deadline = time.monotonic() + seconds
         while True:
-            for key, (task, job) in list(self._running.items()):
-                if job.done():
-                    del self._running[key]
-                    self._finished_jobs.add(str(job.job_id))
-                    self._ended.append(self._outcome(task, job))
-                    if self._cluster == "debug":  # the call to `done` has run the cell
-                        break
+            new, self._new = self._new, []
+            for task, job in self._submitter.submit(new):
+                self._running[task.key] = (task, job)
+            if new:
+                self._queue.expect_changes()
+            if self._cluster == "slurm":
+                self._follow()
+            else:
+                self._collect()
             if self._ended or time.monotonic() >= deadline:
                 break
-            time.sleep(min(0.2, seconds))
+            time.sleep(min(0.5 if self._cluster == "slurm" else 0.2, seconds))
         ended, self._ended = self._ended, []
         return ended
 
     # -- jobs -------------------------------------------------------------------------------------------
 
-    def _outcome(self, task: Task, job: Any) -> Outcome:
-        errors = self._submitit.core.utils
-        try:
-            return job.results()[0]
-        except (errors.UncompletedJobError, errors.FailedJobError, OSError, EOFError) as error:
-            log_file = f"; see {job.paths.stderr}" if self._cluster != "debug" else ""
-            state = str(job.state)
-            ended = "left the queue" if state == _slurm_queue.GONE else f"ended as {state}"
-            message = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-            return lost_outcome(task, 1, f"job {job.job_id} {ended}: {message}{log_file}", failed=False)
+    def _follow(self) -> None:
+        """Collect the jobs of SLURM that have ended; those that were cut off become new tasks."""
+        files = names_in(self._submitter.folder)
+        for key, (task, job) in list(self._running.items()):
+            state = self._follower.ended(job, files)
+            if state is None:
+                continue
+            del self._running[key]
+            self._finished_jobs.add(str(job.job_id))
+            if state in CUT_OFF and self._cut_off[key] < self._requeues:
+                self._cut_off[key] += 1
+                log.warning("job %s ended as %s and is submitted again", job.job_id, state)
+                self._new.append(task)
+            else:
+                self._ended.append(self._follower.outcome(task, job, state))
+
+    def _collect(self) -> None:
+        """Collect the jobs without SLURM that have ended."""
+        for key, (task, job) in list(self._running.items()):
+            if job.done():  # for cluster=debug the call runs the cell
+                del self._running[key]
+                self._ended.append(outcome_without_slurm(self._submitit, task, job))
+                if self._cluster == "debug":
+                    repeat_signal(self._ended[-1])
+                    break
 
     def _leave_queue(self, running: set[str]) -> None:
         """Cancel running jobs, and wait for them and for finished ones until they have left the queue."""
         _slurm_queue.cancel(running)
         jobs, self._finished_jobs = self._finished_jobs | running, set()
-        left = _slurm_queue.wait_until_gone(jobs, _PATIENCE)
+        left = self._queue.wait_until_gone(jobs, _PATIENCE)
         _slurm_queue.cancel(left)
-        if left and (left := _slurm_queue.wait_until_gone(left, _AFTER_CANCEL)):
+        if left and (left := self._queue.wait_until_gone(left, _AFTER_CANCEL)):
             log.warning("still in SLURM's queue after scancel: %s", " ".join(sorted(left)))
-
-
-def _terminate(jobs: Sequence[Any]) -> None:
-    """Send SIGTERM to local jobs and wait for them; submitit's own cancel leaves a second to save."""
-    for job in jobs:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(int(job.job_id), signal.SIGTERM)
-    deadline = time.monotonic() + _PATIENCE
-    while time.monotonic() < deadline and not all(job.done() for job in jobs):
-        time.sleep(0.1)

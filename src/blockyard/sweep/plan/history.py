@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
 
+from blockyard.atomic_files import remove_temporary
 from blockyard.errors import UserError
+from blockyard.runs.lock import held
 from blockyard.sweep.plan.compact_json import without_secrets
 from blockyard.sweep.plan.sweep_plan import FILE, SweepPlan
-from blockyard.sweep.search.optuna_store import exclusive
+from blockyard.sweep.search.optuna_store import OWNER, exclusive
 
 DESCRIPTIVE_KEYS = ("claim", "source", "header", "path")  # keys that change no run and no verdict
 _NAMED = 5  # arms that a message lists
@@ -22,7 +25,20 @@ def store_plan(plan: SweepPlan) -> list[str]:
     without cells does not replace a plan that has cells: that one stays until the search has ended.
     """
     with exclusive(plan.folder):
+        _remove_leftovers(plan.folder)
         return _store(plan)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what killed planners left: temporary files, and the locks by which others saw a search alive.
+
+    All files of the folder are written inside `exclusive`, so a temporary file that is seen here has no writer.
+    """
+    remove_temporary(folder)
+    for path in folder.glob(f".{OWNER}-*.lock"):
+        if not held(folder / path.name.removeprefix(".").removesuffix(".lock")):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def refuse_other_question(plan: SweepPlan) -> None:

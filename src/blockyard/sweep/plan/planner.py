@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from blockyard.config.local_path import local_path
 from blockyard.config.model_size import ModelSizes
 from blockyard.errors import UserError
 from blockyard.runs.identity import run_name
@@ -45,15 +47,15 @@ def make_plan(
     planner.add_variants()
     facts = provenance(command) | {
         "overrides": list(overrides),
-        "file": str(Path(path).expanduser().absolute()),
-        "config_dirs": [str(Path(folder).expanduser().absolute()) for folder in config_dirs],
+        "file": str(Path(os.path.expanduser(path)).absolute()),
+        "config_dirs": [str(Path(os.path.expanduser(folder)).absolute()) for folder in config_dirs],
         "metric": planner.metric,
         "notes": planner.notes(),
     }
     return SweepPlan(
         name=question.name,
         question=question.as_dict() | {"base": planner.base},
-        outputs=str(Path(outputs).expanduser().absolute()),
+        outputs=str(local_path(outputs, "outputs").absolute()),
         arms=question.arms,
         variants=planner.variants,
         cells=() if question.search else tuple(planner.cells()),

@@ -13,11 +13,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import math
+import os
+import sqlite3
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blockyard.atomic_files import is_regular
 from blockyard.errors import UserError
 from blockyard.runs.lock import held
 
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     import optuna
 
 FILE = "search.db"
+OWNER = "search"  # how the name of the lock begins that a searching process holds: search-PID-RANDOM
+_SQLITE = "sqlite:///"
 QUESTION = "question"  # the attribute with a study's purpose: metric, space, pruner, seed, the arm's identity
 PRUNERS = ("none", "median", "halving")
 SAMPLERS = ("random", "tpe")
@@ -34,17 +39,44 @@ _RANDOM = 4  # random trials before TPE starts; Optuna's default of 10 would use
 _OLD = " until "  # in the name of a study that was replaced
 
 
-def storage(url: str) -> optuna.storages.RDBStorage:
-    """Open the storage at an Optuna URL, or create it."""
-    import optuna
+class StorageFailed(UserError):  # noqa: N818 - it names a state
+    """The record of a search cannot be read or written."""
 
+
+@contextlib.contextmanager
+def storage_failures(folder: Path) -> Iterator[None]:
+    """Raise StorageFailed for what the database or the disk refuses inside the block."""
+    import optuna
+    import sqlalchemy.exc
+
+    try:
+        yield
+    except (optuna.exceptions.StorageInternalError, sqlalchemy.exc.SQLAlchemyError, OSError) as error:
+        cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else error
+        line = (str(cause or error).strip().splitlines() or [type(error).__name__])[0]
+        raise StorageFailed(f"the search's record {folder / FILE} cannot be used: {line}") from error
+
+
+def storage(address: str) -> optuna.storages.RDBStorage:
+    """Open the storage at the address that `storage_url` gives, or create it. Raises UserError for another address."""
+    import optuna
+    from sqlalchemy import URL, make_url
+
+    path = address.removeprefix(_SQLITE)
+    if path == address or Path(path).name != FILE:
+        raise UserError(f"{address!r} is not the {FILE} of a sweep's folder")
+    # A folder's name may have any character; a URL gives %, ? and braces a meaning, and Optuna braces another one.
+    url = URL.create("sqlite", database=path).render_as_string(hide_password=False)
+    if make_url(url).database != path:
+        raise UserError(f"a search cannot be kept in {Path(path).parent}: its name is no part of a URL; rename it")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": {"timeout": _TIMEOUT}})
+    text = url.replace("{", "{{").replace("}", "}}")
+    return optuna.storages.RDBStorage(text, engine_kwargs={"connect_args": {"timeout": _TIMEOUT}})
 
 
 def storage_url(folder: Path) -> str:
-    """The Optuna URL of the storage in a sweep's folder."""
-    return f"sqlite:///{folder.absolute() / FILE}"
+    """The address of the storage in a sweep's folder: `sqlite:///` and the path as it is."""
+    return f"{_SQLITE}{folder.absolute() / FILE}"
 
 
 def make_pruner(kind: str) -> optuna.pruners.BasePruner:
@@ -116,6 +148,7 @@ def open_study(folder: Path, arm: str, purpose: dict[str, Any], direction: str) 
     """
     import optuna
 
+    _check_file(folder / FILE)
     store = storage(storage_url(folder))
     try:
         study = optuna.load_study(study_name=arm, storage=store)
@@ -137,6 +170,21 @@ def open_study(folder: Path, arm: str, purpose: dict[str, Any], direction: str) 
     return study
 
 
+def _check_file(path: Path) -> None:
+    """Raise UserError for a storage that is damaged or no file: SQLite would see that in the middle of a search."""
+    if not os.path.lexists(path):
+        return
+    reason = "it is empty" if is_regular(path) and not path.stat().st_size else "it is not a regular file"
+    if is_regular(path) and path.stat().st_size:
+        try:
+            with contextlib.closing(sqlite3.connect(path, timeout=_TIMEOUT)) as database:
+                reason = str(database.execute("PRAGMA quick_check(1)").fetchone()[0])
+        except sqlite3.DatabaseError as error:
+            reason = str(error)
+    if reason != "ok":
+        raise UserError(f"{path} is damaged ({reason}); restore it, or move it away to search anew")
+
+
 def _create(arm: str, store: Any, purpose: dict[str, Any], direction: str) -> optuna.Study:
     import optuna
 
@@ -153,7 +201,10 @@ def _in_progress(folder: Path, trial: optuna.trial.FrozenTrial) -> bool:
 
 @contextlib.contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """Hold the lock of a sweep's folder: one process at a time counts and creates trials. Hold it only briefly."""
+    """Hold the lock of a sweep's folder: one process at a time writes there, and counts and creates trials.
+
+    Hold it only briefly.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".search.lock").open("a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -55,7 +55,7 @@ class TrialLoop:
         self.capacity = capacity
         seeds = plan.question["seeds"]
         self.seeds: list[int] = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-        self.owner = f"search-{os.getpid()}-{secrets.token_hex(4)}"
+        self.owner = f"{optuna_store.OWNER}-{os.getpid()}-{secrets.token_hex(4)}"
         self.running: dict[str, tuple[Trials, int]] = {}  # by run
         self.retry_at: dict[str, float] = {}  # when to look again at a run that another process held
         self.metric, self.direction = "", ""

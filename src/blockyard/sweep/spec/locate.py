@@ -6,9 +6,11 @@ import difflib
 from pathlib import Path
 
 from blockyard.config.catalog import PACKAGE
+from blockyard.config.local_path import local_path
 from blockyard.errors import UserError
 
 SUFFIXES = (".yaml", ".yml")
+LONGEST = 80  # characters of an unknown name that a message shows
 
 
 def folders() -> list[Path]:
@@ -29,14 +31,18 @@ def sweep_names() -> dict[str, Path]:
 
 def find_sweep(name: str) -> Path:
     """The sweep file with this path or name. Raises UserError listing the names."""
-    path = Path(name).expanduser()
-    if path.is_file():
+    named, path = sweep_names(), local_path(name)
+    try:
+        is_file, is_folder = path.is_file(), path.is_dir()
+    except (OSError, ValueError, RuntimeError):  # too long, a NUL byte, or the home of a user that does not exist
+        is_file, is_folder = False, False
+    if is_file:
         return path
-    named = sweep_names()
     if name in named:
         return named[name]
-    if path.is_dir():
+    if is_folder:
         raise UserError(f"{name} is a folder; name a sweep file in it")
     nearest = difflib.get_close_matches(path.stem, named, n=1)
     hint = f"; did you mean {nearest[0]}?" if nearest else ""
-    raise UserError(f"unknown sweep file {name!r}{hint} (names: {', '.join(named) or 'none'})")
+    shown = name if len(name) <= LONGEST else f"{name[:LONGEST]}..."
+    raise UserError(f"unknown sweep file {shown!r}{hint} (names: {', '.join(named) or 'none'})")

@@ -1,0 +1,89 @@
+"""The planner's end of the fork server: starts it, sends it requests, and reads how cells ended."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from multiprocessing.connection import Connection
+
+from blockyard.sweep.executor._fork_server import CellEnded, CellStarted, Request
+
+_PATIENCE = 10.0  # seconds that the server has to end
+_MAIN = "import sys; sys.path[:] = {path!r}; from blockyard.sweep.executor._fork_server import main; main()"
+
+
+class ServerLost(Exception):  # noqa: N818 - it names a state
+    """The server is dead, and the kernel has signalled its cells to stop."""
+
+
+class ServerProcess:
+    """A fork server in a process of its own, started when it is first needed.
+
+    threads: CPU threads of each cell
+    """
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.process: subprocess.Popen[bytes] | None = None
+        self.socket: Connection | None = None
+
+    def start(self) -> None:
+        """Start the server, unless it runs already."""
+        if self.socket is not None:
+            return
+        parent_end, child_end = socket.socketpair()
+        with child_end:
+            os.set_inheritable(child_end.fileno(), True)
+            self.process = self._started(child_end.fileno())
+        self.socket = Connection(parent_end.detach())
+
+    def _started(self, handle: int) -> subprocess.Popen[bytes]:
+        environment = os.environ | {"OMP_NUM_THREADS": str(self.threads)}
+        environment.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads would start at import
+        environment.setdefault("GOMP_SPINCOUNT", "1000")
+        # The driver must not be initialised before a fork; counting GPUs through NVML does not touch it.
+        environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+        return subprocess.Popen(
+            [sys.executable, "-P", "-c", _MAIN.format(path=sys.path), str(handle)],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[handle],
+            start_new_session=True,
+            env=environment,
+        )
+
+    def send(self, request: Request) -> None:
+        """Send a request, to a new server if there is none. Raises ServerLost."""
+        self.start()
+        assert self.socket is not None
+        try:
+            self.socket.send(request)
+        except (BrokenPipeError, ConnectionError) as error:
+            raise ServerLost from error
+
+    def receive(self, seconds: float) -> list[CellStarted | CellEnded]:
+        """The cells that started or ended; waits at most `seconds` for the first. Raises ServerLost."""
+        news: list[CellStarted | CellEnded] = []
+        try:
+            while self.socket is not None and self.socket.poll(0.0 if news else seconds):
+                news.append(self.socket.recv())
+        except (EOFError, ConnectionError) as error:
+            if not news:  # else the next call raises
+                raise ServerLost from error
+        return news
+
+    def close(self, *, idle: bool) -> None:
+        """End the server and wait for it. idle: whether no cell runs, which it would stop first."""
+        if self.socket is not None:
+            self.socket.close()
+            self.socket = None
+        if self.process is not None:
+            if idle:  # it may still be importing
+                self.process.terminate()
+            try:
+                self.process.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:  # it hangs; its cells save when it dies
+                self.process.kill()
+                self.process.wait()
+            self.process = None

@@ -1,0 +1,61 @@
+"""Follows submitted jobs of SLURM: which have ended, and with which outcome."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from pathlib import Path
+from typing import Any
+
+from blockyard.sweep.executor._outcomes import LOST, lost_outcome
+from blockyard.sweep.executor._slurm_queue import ENDED, GONE, Queue
+from blockyard.sweep.executor.base import Outcome, Task
+
+CUT_OFF = frozenset({"TIMEOUT", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL"})  # the same cell can go on in a new job
+_RESULT_WAIT = 15.0  # seconds in which a result of an ended job may still become visible on a shared file system
+
+
+class JobFollower:
+    """Tells how jobs end: by the result that a job leaves, or by what the queue says of one that leaves none."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self._ended: dict[str, tuple[str, float]] = {}  # job id -> its state and when it was first seen
+
+    def ended(self, job: Any, files: set[str]) -> str | None:
+        """The state of a job that has ended, or None. files: the names in the folder of submitit's files."""
+        if all(path.name in files for path in _results(job)):
+            return "COMPLETED"
+        state = self.queue.state(job.job_id)
+        if state not in ENDED:
+            self._ended.pop(job.job_id, None)
+            return None
+        state, since = self._ended.setdefault(job.job_id, (state, time.monotonic()))
+        return state if time.monotonic() - since >= _RESULT_WAIT else None
+
+    def outcome(self, task: Task, job: Any, state: str) -> Outcome:
+        """The outcome of an ended job; the run's status keeps the reason where the job has left no result."""
+        ended = "left the queue" if state == GONE else f"ended as {state}"
+        try:
+            results = [pickle.loads(path.read_bytes()) for path in _results(job)]
+        except (OSError, EOFError, pickle.UnpicklingError):
+            reason = f"job {job.job_id} {ended} without a result"
+        else:
+            traces = [str(value).strip() for kind, value in results if kind == "error"]
+            if not traces:
+                return results[0][1]
+            reason = f"job {job.job_id}: {traces[0].splitlines()[-1][:200]}"
+        return lost_outcome(task, LOST, f"{reason}; see {job.paths.stderr}", failed=False)
+
+
+def names_in(folder: Path) -> set[str]:
+    """The names in a folder; reading it lets a shared file system show new ones."""
+    try:
+        return set(os.listdir(folder))
+    except OSError:
+        return set()
+
+
+def _results(job: Any) -> list[Path]:
+    return [job.task(number).paths.result_pickle for number in range(job.num_tasks)]

@@ -1,0 +1,46 @@
+"""What a killed planner leaves in the sweep's folder is removed; a record that cannot be written is one message."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from blockyard.runs.lock import RunLock, lock_path
+from blockyard.sweep.plan.history import store_plan
+from blockyard.sweep.search.optuna_store import OWNER, StorageFailed, storage_failures
+from tests.sweep.search_runs import plan
+
+
+def test_only_what_nobody_holds_is_removed(tmp_path: Path) -> None:
+    made = plan(tmp_path)
+    made.folder.mkdir(parents=True)
+    dead, alive = (made.folder / f"{OWNER}-{number}-abcd" for number in (1, 2))
+    (made.folder / ".tmp-comparison.json-1-abcd").write_text("{")
+    RunLock(dead).acquire().release()  # its process ended without removing it
+    lock = RunLock(alive).acquire()
+    store_plan(made)
+    assert {path.name for path in made.folder.iterdir()} == {"plan.json", ".search.lock", lock_path(alive).name}
+    lock.release()
+    store_plan(made)
+    assert {path.name for path in made.folder.iterdir()} == {"plan.json", ".search.lock"}
+
+
+@pytest.mark.parametrize("kind", ["disk", "database", "wrapped"])
+def test_a_record_that_cannot_be_written_is_one_line(tmp_path: Path, kind: str) -> None:
+    import optuna
+    from sqlalchemy.exc import OperationalError
+
+    full = OperationalError("INSERT", {}, Exception("database or disk is full"))
+    error: Exception = full
+    if kind == "disk":
+        error = OSError(errno.ENOSPC, "No space left on device")
+    if kind == "wrapped":
+        error = optuna.exceptions.StorageInternalError("An exception is raised during the commit.")
+        error.__cause__ = full
+    with pytest.raises(StorageFailed) as caught, storage_failures(tmp_path):
+        raise error
+    assert "\n" not in str(caught.value)
+    assert "search.db cannot be used: " in str(caught.value)
+    assert str(caught.value).endswith(("full", "device"))
