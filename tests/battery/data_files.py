@@ -1,0 +1,67 @@
+"""Small data sets on disk, in the formats that the shipped data components read."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from pathlib import Path
+
+import numpy as np
+
+from tests.image_files import write_images
+
+WORDS = ["to", "be", "or", "not", "that", "is", "the", "question", "whether", "nobler", "in", "mind", "suffer"]
+
+
+def write_data(root: Path) -> Path:
+    """Write a file or folder of every format below `root`, the same bytes every time; return `root`."""
+    draws = np.random.default_rng(0)
+    for name in ("MNIST", "FashionMNIST"):
+        _write_idx(root / name / "raw", draws)
+    _write_cifar(root / "cifar-10-batches-py", draws)
+    write_images(root / "images", {"train": 12, "test": 4})
+    lines = [" ".join(draws.choice(WORDS, 7)) for _ in range(120)]
+    (root / "input.txt").write_text("\n".join(lines) + "\n")
+    pairs = [f"the {n}th word\tdas {n}. Wort\t{('train', 'val', 'test')[n % 3]}" for n in range(60)]
+    (root / "pairs.tsv").write_text("\n".join(["en\tde\tsplit", *pairs]) + "\n")
+    return root
+
+
+def data_overrides(data: str, root: Path) -> tuple[str, ...]:
+    """Overrides that point a choice of `data` at the files that `write_data` wrote; none where it needs no file."""
+    where = {
+        "mnist": f"data.root={root}",
+        "fashion_mnist": f"data.root={root}",
+        "cifar10": f"data.root={root}",
+        "cifar10_views": f"data.root={root}",
+        "image_folder": f"data.root={root / 'images'}",
+        "image_folder_views": f"data.root={root / 'images'}",
+        "text_file": f"data.path={root / 'input.txt'}",
+    }
+    return (where[data],) if data in where else ()
+
+
+def accept_small_cifar() -> None:
+    """In this process, let torchvision read the files of `write_data`: it knows the hashes of the real ones."""
+    import torchvision
+
+    torchvision.datasets.cifar.check_integrity = lambda *_: True
+
+
+def _write_idx(folder: Path, draws: np.random.Generator) -> None:
+    folder.mkdir(parents=True)
+    for part, count in (("train", 120), ("t10k", 40)):
+        pixels = draws.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        labels = (np.arange(count) % 10).astype(np.uint8)
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(
+            struct.pack(">IIII", 0x803, *pixels.shape) + pixels.tobytes()
+        )
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, count) + labels.tobytes())
+
+
+def _write_cifar(folder: Path, draws: np.random.Generator) -> None:
+    folder.mkdir(parents=True)
+    for name in [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]:
+        entry = {"data": draws.integers(0, 256, (20, 3072), dtype=np.uint8), "labels": [n % 10 for n in range(20)]}
+        (folder / name).write_bytes(pickle.dumps(entry))
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": [str(n) for n in range(10)]}))

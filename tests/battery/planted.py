@@ -1,0 +1,131 @@
+"""Bugs to plant in the guarding code: the passage, what replaces it, and the tests that must fail then."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+CHECKPOINT = "tests/runs/test_checkpoint.py"
+REPAIR = "tests/runs/test_checkpoint_repair.py"
+ENDINGS = "tests/engine/test_endings.py"
+FAILURES = "tests/engine/test_failures.py"
+RESUME = "tests/engine/test_resume.py"
+SAFETY = "tests/config/test_safety.py"
+FOLDERS = "tests/config/test_user_folders.py"
+BOUNDS = "tests/config/test_bounds.py"
+FOLDER = "tests/runs/test_folder.py"
+BOARD = "tests/report/test_board.py"
+PAGE = "tests/report/test_page.py"
+HOSTILE = "tests/battery/test_hostile_files.py"
+
+
+class Bug(NamedTuple):
+    """A bug: `sound` occurs once in `file` (below src/blockyard) and becomes `broken`; `tests` catch it."""
+
+    name: str
+    file: str
+    sound: str
+    broken: str
+    tests: tuple[str, ...]
+
+
+def _bug(name: str, file: str, sound: str, broken: str, *tests: str) -> Bug:
+    return Bug(name, file, sound, broken, tests)
+
+
+_FILE, _CONTENT, _FIX = "runs/checkpoint_file.py", "runs/checkpoint_content.py", "runs/checkpoint_repair.py"
+_IO, _ATOMIC, _LOOP = "runs/checkpoint_io.py", "atomic_files.py", "engine/callbacks/loop.py"
+_JOB, _END, _RUN = "engine/job.py", "engine/ending.py", "engine/run.py"
+_HYDRA, _YAML = "config/hydra_config.py", "config/user_yaml.py"
+
+BUGS = (
+    _bug("pickles-run", _FILE, "weights_only=True", "weights_only=False", CHECKPOINT),
+    _bug("checksums-ignored", _FILE, "if broken is not None:", "if broken == 0:", CHECKPOINT),
+    _bug("other-runs-load", _FILE, "checked.identity != identity", "checked.identity == ''", CHECKPOINT),
+    _bug("other-seeds-load", _FILE, "checked.seed != seed", "checked.seed == ''", CHECKPOINT),
+    _bug("formats-ignored", _FILE, 'stamp.get("format") != FORMAT', 'stamp.get("format") == ""', CHECKPOINT),
+    _bug("pipes-opened", _FILE, "if not stat.S_ISREG(status.st_mode):", "if status is None:", REPAIR),
+    _bug("no-previous", _IO, "if path.name == LAST and is_regular(path):", "if path is None:", CHECKPOINT),
+    _bug("leftover-link", _IO, "if os.path.samestat(source.stat(), target.lstat()):", "if source is None:", REPAIR),
+    _bug("torn-writes", _ATOMIC, "    os.replace(temporary, path)", "    path.write_bytes(b'')", FOLDER, CHECKPOINT),
+    _bug("sums-unread", _ATOMIC, "value.pop(CHECKSUM) != _checksum(value)", "value.pop(CHECKSUM) is None", REPAIR),
+    _bug("old-last-stays", _FIX, "if newest.path.name != LAST:", "if newest is None:", REPAIR),
+    _bug("best-not-restored", _FIX, "steps.get(BEST) != best_step", "steps is None", REPAIR),
+    _bug("refused-files-stay", _FIX, "if os.path.lexists(bad.path):", "if bad is None:", REPAIR),
+    _bug("done-too-early", _JOB, "if not state.finished:", "if state is None:", ENDINGS),
+    _bug("pause-forgotten", _JOB, "if state.pause:", "if state is None:", "tests/sweep/test_pruning.py"),
+    _bug("failure-is-0", _END, 'return Ending("failed", 1, reason', 'return Ending("failed", 0, reason', FAILURES),
+    _bug("exits-interrupt", _END, "isinstance(error, Interrupted):", "isinstance(error, SystemExit):", ENDINGS),
+    _bug("metrics-stay", _RUN, "folder.metrics.truncate_after(job.start_step)", "pass", RESUME),
+    _bug("raw-reasons", "runs/reason.py", "printable(redact_text(line.strip()))", "line.strip()", ENDINGS),
+    _bug(
+        "streams-differ",
+        _LOOP,
+        'self.intervals.seed, "train", self._batches',
+        'self.intervals.seed, "train", 0',
+        RESUME,
+    ),
+    _bug("evaluated-forgotten", _LOOP, '"evaluated": self._evaluated_step', '"evaluated": 0', RESUME),
+    _bug(
+        "nan-is-taken",
+        "engine/callbacks/nan_guard.py",
+        "if not self.tolerant and not math.isfinite(norm.item()):",
+        "if self.tolerant and not math.isfinite(norm.item()):",
+        FAILURES,
+    ),
+    _bug(
+        "nan-is-saved",
+        "engine/callbacks/nan_guard.py",
+        "if not torch.isfinite(local.detach()).all():",
+        "if 0:",
+        ENDINGS,
+    ),
+    _bug("any-target", "config/targets.py", "bool(dotted) and target.split", "True or target.split", SAFETY),
+    _bug("functions-build", "config/targets.py", "if not inspect.isclass(located):", "if located is None:", SAFETY),
+    _bug("hydra-uncompared", _HYDRA, "    if changed:", "    if not own:", FOLDERS),
+    _bug("files-allow", _HYDRA, "not in ([], None):  # type", "in ('',):  # type", SAFETY, FOLDERS),
+    _bug("alias-bombs", _YAML, "if aliases > MAX_ALIASES:", "if aliases < 0:", SAFETY),
+    _bug("bounds-ignored", "config/bounds.py", "if type(each) is Le and number > each.le:", "if not metadata:", BOUNDS),
+    _bug("cores-ignored", "config/bounds.py", "number > each.count * cpu_cores()", "number < 0", BOUNDS),
+    _bug("memory-ignored", "config/memory_need.py", "need.total <= there", "need.total >= 0", BOUNDS),
+    _bug("pixels-unbounded", "data/_decode.py", "if width * height <= MAX_RESIZED:", "if width * height:", HOSTILE),
+    _bug("formulas-stay", "report/render/csv.py", "value.lstrip().startswith(_COMPUTED)", "value is None", HOSTILE),
+    _bug("page-unescaped", "report/page/document.py", "title=html.escape(title)", "title=title", PAGE),
+    _bug("secrets-stay", "runs/redact.py", "return bool(_KEY.search(key))", "return False", FOLDER),
+    _bug(
+        "addresses-pass",
+        "config/local_path.py",
+        "    if url is None:",
+        "    if text:",
+        "tests/commands/test_addresses.py",
+    ),
+    _bug("locks-shared", "runs/lock.py", "_try_lock(handle, fcntl.LOCK_EX) and _same_file", "_same_file", FOLDER),
+    _bug(
+        "loggers-stop-runs",
+        "engine/loggers/run_log.py",
+        "if not plain and threading",
+        "if threading",
+        "tests/engine/test_loggers.py",
+    ),
+    _bug("peers-unnamed", "engine/peers.py", "if self.world > 1 else None", "if self.world > 9 else None", ENDINGS),
+    _bug(
+        "handlers-replaced",
+        "engine/system/interrupts.py",
+        "if signal.getsignal(number) is signal.SIG_DFL]",
+        "if number]",
+        ENDINGS,
+    ),
+    _bug(
+        "weights-unchecked",
+        _CONTENT,
+        "for name in both if expected[name].shape != weights[name].shape",
+        "for name in ()",
+        HOSTILE,
+    ),
+    _bug(
+        "rows-uncounted",
+        "runs/metrics.py",
+        "def lost_rows(",
+        "def lost_rows(*_):\n    return None\n\n\ndef _unused(",
+        REPAIR,
+    ),
+)

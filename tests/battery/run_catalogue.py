@@ -1,0 +1,101 @@
+"""A tiny run for every registered component: the first legal combination of choices that holds it.
+
+The choices come from the catalogue and from `products.legal_cover`, so that a new YAML is covered without being named
+here. Runs have twelve steps of eight samples in all; data sets on disk are those of `data_files`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from blockyard.config import catalog, presets
+from blockyard.config.check import check
+from blockyard.config.compose import compose
+from tests.battery.data_files import data_overrides
+from tests.config import products
+from tests.tiny import ON_CPU, ONE_BATCH
+
+Choice = tuple[str, str]  # a family and a name
+
+# Overrides that make a run tiny, where its config has the key.
+SMALL = {
+    "model": {"dim": 16, "depth": 2, "heads": 2, "num_latents": 4},
+    "data": {
+        "batch_size": 8,
+        "eval_batch_size": 8,
+        "samples": 64,
+        "eval_samples": 8,
+        "context": 20,
+        "source_context": 20,
+        "length": 12,
+        "pairs": 2,
+        "held": 4,
+    },
+    "tokenizer": {"vocab_size": 300, "stage": 1},
+}
+LENGTH = ("trainer.max_steps=12", "trainer.max_epochs=null", "trainer.eval_every=4", "trainer.log_every=2", *ONE_BATCH)
+SMALL_NETWORK = ("timm", "view_timm")  # tokenizers that name a network of timm's
+# Choices that are a machine's: here they run on its CPU.
+TRAINER = {
+    "gpu": ("trainer.accelerator=cpu",),
+    "ddp": ("trainer.accelerator=cpu",),
+    "fsdp": ("trainer.accelerator=cpu",),
+}
+
+
+def registered() -> list[Choice]:
+    """Every choice of every family of a run, from the YAML files."""
+    return [(family, name) for family in catalog.families() for name in catalog.choices(family)]
+
+
+@cache
+def overrides(family: str, name: str, files: Path) -> tuple[str, ...]:
+    """Overrides of a tiny run that holds a choice and that `check` accepts."""
+    problems = []
+    for choices in _candidates(family, name):
+        words = (*_words(choices), *_options(choices, files))
+        issues = check(compose(words))
+        if not issues:
+            return words
+        problems.append(str(issues[0]))
+    raise AssertionError(f"no legal run holds {family}={name}: {problems}")
+
+
+def _candidates(family: str, name: str) -> Iterator[dict[str, str]]:
+    """Choices that may be legal together, the likeliest first."""
+    rows = products.legal_cover(1)
+    if family in ("experiment", "preset"):
+        own = presets.choices(family, name)
+        kinds = {"data": own["data"]} if "data" in own else {}
+        for data in dict.fromkeys([*kinds.values()] or [row["data"] for row in rows]):
+            yield {**kinds, family: name, "data": data}
+    elif family in products.FAMILIES:
+        yield from (row for row in rows if row[family] == name)
+        yield from ({**row, family: name} for row in rows)
+    else:
+        default = {key: str(value) for key, value in catalog.default_choices().items() if key in products.FAMILIES}
+        yield {**default, family: name}
+
+
+def _words(choices: dict[str, str]) -> tuple[str, ...]:
+    base = [word for word in ON_CPU if word.partition("=")[0] not in choices]
+    return (*base, *(f"{family}={name}" for family, name in choices.items()))
+
+
+def _options(choices: dict[str, str], files: Path) -> tuple[str, ...]:
+    """The options that make a run of these choices small, and point it to its data."""
+    composed = compose(_words(choices))
+    config, names = composed.config, {**composed.choices, **choices}
+    words = [*LENGTH, *data_overrides(str(names["data"]), files), *TRAINER.get(str(names["trainer"]), ())]
+    for family, sizes in SMALL.items():
+        words += [f"{family}.{option}={size}" for option, size in sizes.items() if option in (config[family] or {})]
+    if names["tokenizer"] in SMALL_NETWORK:
+        words.append("tokenizer.name=test_resnet")
+    if names["data"] == "translation" and names.get("experiment") == "translate_pairs":
+        words.append(f"data.path={files / 'pairs.tsv'}")
+    head = str(names["head"])
+    if products.needs_class_token(head) and "prefix" in config["model"]:
+        words.append("model.prefix={class_token: true, registers: 1}")
+    return tuple(words)

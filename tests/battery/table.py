@@ -1,0 +1,32 @@
+"""The batteries: what each attacks, and how many cases `make battery` must have passed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Battery(NamedTuple):
+    """One row of the table: what is tried, and the least number of cases."""
+
+    what: str
+    required: int
+
+
+BATTERIES = {
+    "kill_anywhere": Battery("SIGKILL at random moments; the resumed run ends with the same bits", 500),
+    "kill_file_operations": Battery("SIGKILL before and after every file operation of a run", 100),
+    "resume_every_step": Battery("resume at every step of a run of three epochs", 400),
+    "resume_components": Battery("every registered component resumes with the same bits", 169),
+    "signals": Battery("TERM, INT, HUP, USR1, doubles, STOP and CONT in every phase; the exit code is never 0", 60),
+    "damaged_files": Battery("damaged, foreign and special files in place of those of a run", 150),
+    "hooks": Battery("non-finite values and exceptions in every hook; no poisoned checkpoint", 100),
+    "bad_configs": Battery("bad configs generated from the schema: exit code 2 and one message", 1000),
+    "valid_configs": Battery("random valid configs train, evaluate and resume", 300),
+    "hostile_input": Battery("hostile targets, folders, YAML, names, pages, tables, images and archives", 600),
+    "environment": Battery("full disks, quotas, descriptors, memory, clocks, locales and paths", 80),
+    "processes": Battery("two processes, of which one is killed, stopped, slow or raises", 30),
+    "sweeps": Battery("planners, servers and workers killed in every phase of a sweep", 60),
+    "loggers": Battery("logging services that are killed, slow, full or wrong", 30),
+    "soak": Battery("2,000 updates and 200 runs in one process; memory, descriptors and threads stay flat", 1),
+    "planted_bugs": Battery("bugs planted in the guarding code, which the short form catches", 40),
+}
