@@ -34,7 +34,7 @@ def test_inherited_types_are_resolved_where_they_are_declared() -> None:
 
     for cls in (CIFAR10Views, Larger):
         options = schema.options(cls)
-        assert options["batch_size"].problem(0) == "expected int >= 1"
+        assert options["batch_size"].problem(0) == "expected int >= 1 and <= 1,048,576"
         assert options["validation_fraction"].problem(1.0) == "expected number > 0 and < 1"
     assert schema.options(Larger)["train_size"].problem("all") is not None
 

@@ -115,7 +115,7 @@ def test_evaluation_sees_every_sample_once_in_equal_shards(samples: int, each: i
     assert sorted(real) == list(range(samples))
 
 
-def test_a_dummy_sample_has_no_targets() -> None:
+def test_a_dummy_sample_is_sample_zero_and_its_target_stays() -> None:
     class Split:
         def __init__(self, target: bool) -> None:
             self.target = target
@@ -128,10 +128,10 @@ def test_a_dummy_sample_has_no_targets() -> None:
 
     labelled = take(Split(True), torch.tensor([2, -1]), None)
     assert labelled.target is not None
-    assert labelled.target.tolist() == [20, Batch.ignore]
+    assert labelled.sample is not None
+    assert labelled.sample.tolist() == [2, -1]
+    assert labelled.target.tolist() == [20, 0]
     text = take(Split(False), torch.tensor([2, -1]), None)
-    assert text.target is not None
-    assert text.target.tolist() == [[2, 3, 4], [Batch.ignore] * 3]
     assert text.inputs.tolist() == [[2, 3, 4], [0, 1, 2]]
     assert take(Split(False), torch.tensor([2, 1]), None).target is None
 

@@ -25,6 +25,7 @@ DATA = {
     "views": DataSpec("views", (2, 3, 32, 32)),
     "text": DataSpec("text", (6,)),
     "symbols": DataSpec("symbols", (6,), vocabulary=11),
+    "series": DataSpec("series", (32, 1), target="values", values=(8, 1)),
 }
 BUILT = ("token_mixer", "channel_mixer", "norm", "position", "head")  # from a Context and options alone
 CHOICES = [

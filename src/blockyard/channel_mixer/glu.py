@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 
 from blockyard.channel_mixer._activation import ACTIVATIONS
-from blockyard.contracts import ChannelMixer, Context, Positive, Rate
+from blockyard.contracts import ChannelMixer, Context, Expansion, Rate
 from blockyard.ops.linear import linear, residual
 
 
@@ -33,7 +33,7 @@ class GLU(ChannelMixer):
         self,
         ctx: Context,
         *,
-        expansion: Positive = 2.667,
+        expansion: Expansion = 2.667,
         activation: Literal["sigmoid", "identity", "silu", "gelu", "gelu_tanh", "relu", "relu2"] = "silu",
         bias: bool = False,
         dropout: Rate = 0.0,

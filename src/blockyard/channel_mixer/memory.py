@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.channel_mixer._activation import ACTIVATIONS
-from blockyard.contracts import ChannelMixer, Context, Positive, Rate
+from blockyard.contracts import ChannelMixer, Context, Expansion, Rate
 from blockyard.ops.linear import linear, residual
 
 
@@ -40,7 +40,7 @@ class Memory(ChannelMixer):
         self,
         ctx: Context,
         *,
-        expansion: Positive = 4.0,
+        expansion: Expansion = 4.0,
         activation: Literal["softmax", "gelu", "gelu_tanh", "relu", "relu2", "silu"] = "softmax",
         bias: bool = False,
         dropout: Rate = 0.0,

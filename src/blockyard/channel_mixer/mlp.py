@@ -14,7 +14,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from blockyard.channel_mixer._activation import ACTIVATIONS
-from blockyard.contracts import ChannelMixer, Context, Positive, Rate
+from blockyard.contracts import ChannelMixer, Context, Expansion, Rate
 from blockyard.ops.linear import linear, residual
 
 
@@ -32,7 +32,7 @@ class MLP(ChannelMixer):
         self,
         ctx: Context,
         *,
-        expansion: Positive = 4.0,
+        expansion: Expansion = 4.0,
         activation: Literal["gelu", "gelu_tanh", "relu", "relu2", "silu"] = "gelu",
         bias: bool = False,
         dropout: Rate = 0.0,

@@ -6,7 +6,8 @@ a task is *data + objective*. Each of those names is a folder next to this one, 
 
     specs.py          what is known before any weight: of data, of tokens, of a position in the model
     batch.py          what is known of a batch, and of the tokens of one forward pass
-    builders.py       data, tokenizer, objective, model, optimizer, schedule
+    builders.py       data, tokenizer, model, optimizer, schedule
+    objective.py      objective
     modules.py        embedder, token and channel mixer, norm, block, head
     position.py       position
     option_types.py   the ranges of options
@@ -26,7 +27,6 @@ from blockyard.contracts.batch import Batch, Memory, Seq
 from blockyard.contracts.builders import (
     Architecture,
     DataModule,
-    Objective,
     OptimizerBuilder,
     Parts,
     Resizable,
@@ -48,13 +48,37 @@ from blockyard.contracts.modules import (
     Traits,
     iter_blocks,
 )
-from blockyard.contracts.option_types import Count, CountOrZero, NonNegative, Positive, Rate
+from blockyard.contracts.objective import Objective
+from blockyard.contracts.option_types import (
+    BatchSize,
+    Because,
+    Count,
+    CountOrZero,
+    Depth,
+    Expansion,
+    Heads,
+    Length,
+    NonNegative,
+    Positive,
+    Processes,
+    Rate,
+    Samples,
+    Seed,
+    Side,
+    Text,
+    Threads,
+    Vocabulary,
+    Width,
+    Workers,
+)
 from blockyard.contracts.position import Position
 from blockyard.contracts.specs import Context, DataSpec, Issue, TokenSpec, plural
 
 __all__ = [
     "Architecture",
     "Batch",
+    "BatchSize",
+    "Because",
     "Block",
     "ChannelMixer",
     "Context",
@@ -62,9 +86,13 @@ __all__ = [
     "CountOrZero",
     "DataModule",
     "DataSpec",
+    "Depth",
     "Embedder",
+    "Expansion",
     "Head",
+    "Heads",
     "Issue",
+    "Length",
     "Memory",
     "NoWeightDecay",
     "NonNegative",
@@ -74,18 +102,27 @@ __all__ = [
     "Parts",
     "Position",
     "Positive",
+    "Processes",
     "Projected",
     "Rate",
     "Resizable",
+    "Samples",
     "Schedule",
+    "Seed",
     "Seq",
+    "Side",
     "Split",
     "Splits",
+    "Text",
     "TextTokenizer",
+    "Threads",
     "TokenMixer",
     "TokenSpec",
     "Tokenizer",
     "Traits",
+    "Vocabulary",
+    "Width",
+    "Workers",
     "iter_blocks",
     "plural",
 ]

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from torch import Tensor
 
 from blockyard.contracts.position import Position
+
+# A tensor, or a named tuple of tensors that only the objective which made it reads.
+Target: TypeAlias = "Tensor | Any"
 
 
 @dataclass
 class Batch:
     """The samples of one step, on one device.
 
-    inputs: images (B, C, height, width), float or uint8; views (B, N, C, height, width); token ids (B, N) int64
+    inputs: images (B, C, height, width), float or uint8; views (B, N, C, height, width); token ids (B, N) int64;
+        time series (B, steps, C) float, NaN where a value is missing
     target: classes (B,) int64; token ids (B, N), or classes of pixels (B, height, width), int64 with `ignore`
-        without a target
+        without a target; real values (B, ...) float with NaN without a target; after `Objective.prepare` also a named
+        tuple of tensors
     lengths: (B,) int64, the valid tokens of each sequence; None where all are
     segment: (B, N) int64, the document of each token; None where a sequence is one document
     source: (B, M) int64, the sequence that an encoder reads, where the model has one in addition to its decoder
@@ -28,7 +34,7 @@ class Batch:
     """
 
     inputs: Tensor
-    target: Tensor | None = None
+    target: Target | None = None
     lengths: Tensor | None = None
     segment: Tensor | None = None
     source: Tensor | None = None
@@ -40,12 +46,16 @@ class Batch:
 
     def to(self, *args: Any, **kwargs: Any) -> Batch:
         """Returns the batch with every tensor moved as by `Tensor.to`."""
-        moved = {name: None if tensor is None else tensor.to(*args, **kwargs) for name, tensor in self._items()}
-        return Batch(**moved)  # type: ignore[arg-type]  # `inputs` is never None
+        return self.map(lambda tensor: tensor.to(*args, **kwargs))
 
-    def tensors(self) -> tuple[Tensor | None, ...]:
-        """Returns all fields in order."""
-        return tuple(tensor for _, tensor in self._items())
+    def map(self, function: Callable[[Tensor], Tensor]) -> Batch:
+        """Returns the batch with every tensor replaced by a function of it."""
+        return Batch(**{each.name: _map(getattr(self, each.name), function) for each in fields(self)})
+
+    @staticmethod
+    def counted(target: Tensor) -> Tensor:
+        """Returns which targets count, bool: those that are not `ignore`, or not NaN where they are floats."""
+        return ~target.isnan() if target.is_floating_point() else target != Batch.ignore
 
     def arguments(self) -> dict[str, Tensor]:
         """Returns what a model is called with: `model(**batch.arguments())`.
@@ -57,14 +67,16 @@ class Batch:
 
     def pin_memory(self) -> Batch:
         """Returns the batch in pinned memory, for a DataLoader's pinning thread."""
-        pinned = {name: None if tensor is None else tensor.pin_memory() for name, tensor in self._items()}
-        return Batch(**pinned)  # type: ignore[arg-type]  # `inputs` is never None
-
-    def _items(self) -> list[tuple[str, Tensor | None]]:
-        return [(each.name, getattr(self, each.name)) for each in fields(self)]
+        return self.map(Tensor.pin_memory)
 
     def __len__(self) -> int:
         return len(self.inputs)
+
+
+def _map(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(value, tuple):
+        return type(value)(*(function(each) for each in value))
+    return None if value is None else function(value)
 
 
 @dataclass
@@ -79,6 +91,8 @@ class Seq:
     grid: the layout of the tokens after the prefix; None where they fill no grid
     features: (B, N, F) float, what the tokenizer computes of each token's raw input without weights, such as
         the mean colour of a patch; zeros at prefix tokens. None where it computes nothing
+    scale: what the embedder took out of each sequence of values, an offset and a size, each (B, 1, C); None where
+        it took nothing
     position: the position scheme of the model, or None
     memo: what `ops` computed once from the fields above, for all layers of one forward pass
     """
@@ -91,6 +105,7 @@ class Seq:
     grid: tuple[int, ...] | None = None
     position: Position | None = None
     features: Tensor | None = None
+    scale: tuple[Tensor, Tensor] | None = None
     memo: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:

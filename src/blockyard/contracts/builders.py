@@ -1,10 +1,10 @@
-"""Builders: made from options alone, without weights. Data, tokenizer, objective, model, optimizer, schedule."""
+"""Builders: made from options alone, without weights. Data, tokenizer, model, optimizer, schedule."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -12,9 +12,6 @@ from blockyard.contracts.batch import Batch
 from blockyard.contracts.modules import Block, ChannelMixer, Embedder, Head, TokenMixer
 from blockyard.contracts.position import Position
 from blockyard.contracts.specs import Context, DataSpec, TokenSpec
-
-if TYPE_CHECKING:
-    import torchmetrics
 
 
 class Split(Protocol):
@@ -77,6 +74,10 @@ class DataModule(ABC):
     def token_name(self, token_id: int) -> str | None:
         """Returns the name of a token id in tables and figures; None leaves it to the tokenizer."""
         return None
+
+    def bytes_in_memory(self) -> int:
+        """Returns how much memory `load` fills at least, as far as the options say; 0 where they do not."""
+        return 0
 
     @abstractmethod
     def load(self, tokenizer: Tokenizer) -> Splits:
@@ -142,61 +143,6 @@ class TextTokenizer(Tokenizer):
             return None
 
 
-class Objective(ABC):
-    """The task of a model: its target, its loss and its metrics."""
-
-    needs_causal: ClassVar[bool | None] = None  # True, False, or None where either will do
-    takes: ClassVar[str]  # "token" or "sequence": what the head must give
-    target: ClassVar[str | None] = None  # what the data must provide; None where it is made here
-    modality: ClassVar[str | None] = None  # the only modality that it takes, or None
-    needs_source: ClassVar[bool] = False  # it predicts one sequence from another
-
-    @abstractmethod
-    def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
-        """Returns V, the width of the head."""
-
-    def tokens(self, tokens: TokenSpec) -> TokenSpec:
-        """Returns the tokens of the model: the tokenizer's, and those that this objective adds.
-
-        Called again when the tokenizer has learned its vocabulary, and before any `prepare`.
-        """
-        return tokens
-
-    def prepare(self, batch: Batch, key: int | None = None) -> Batch:
-        """Returns the batch for the model and the loss. Whatever is random in it is a hash of (key, sample).
-
-        key: in training a number that depends on (seed, epoch, step) alone, the same in every process
-            and for every micro-batch of a step; None draws the same for a sample every time, so that
-            evaluation gives the same values whenever and however it is run
-        """
-        return batch
-
-    @abstractmethod
-    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Returns the mean loss, a scalar, in nats where it is a likelihood. prediction: (B, V) or (B, N, V)."""
-
-    @abstractmethod
-    def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
-        """Returns new metrics for one pass over a split, updated with (prediction, target).
-
-        `split` may have facts that a metric needs, such as `bytes_per_token` of a text.
-        """
-
-    @abstractmethod
-    def best(self) -> tuple[str, str]:
-        """Returns the validation metric that selects a checkpoint, and "min" or "max"."""
-
-    def directions(self, split: Split | None = None) -> dict[str, str]:
-        """Returns the better direction of each metric, "min" or "max", as its class declares `higher_is_better`.
-
-        A metric that declares none is left out; the one of `best` is always there.
-        """
-        declared = {name: metric.higher_is_better for name, metric in self.metrics(split).items()}
-        directions = {name: "max" if better else "min" for name, better in declared.items() if better is not None}
-        name, mode = self.best()
-        return {**directions, name: mode}
-
-
 class Parts(NamedTuple):
     """The checked factories from which a model is built. Each takes a Context first."""
 
@@ -236,6 +182,8 @@ class Architecture(ABC):
 
 class OptimizerBuilder(ABC):
     """How parameters are updated."""
+
+    tensors_per_weight: int = 0  # that it keeps for each parameter at least, each as large as the parameter
 
     @abstractmethod
     def build(self, model: nn.Module) -> Any:

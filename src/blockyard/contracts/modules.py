@@ -177,6 +177,7 @@ class Head(nn.Module):
 
     gives: ClassVar[str]  # "token" or "sequence"
     needs_class_token: ClassVar[bool] = False
+    fixed_length: ClassVar[bool] = False  # it has weights for each position, so all sequences are of one length
 
     @classmethod
     def ties(cls, options: dict[str, Any]) -> bool:

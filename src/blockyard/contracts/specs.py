@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from blockyard.errors import fold
+from blockyard.errors import fold, printable, shortened
 
 
 @dataclass(frozen=True)
@@ -13,16 +13,17 @@ class DataSpec:
     """What a data module declares before any file is read.
 
     `shape` is that of one item: (channels, height, width) for an image, (tokens,) for text, where it
-    counts the tokens of a sample *after* tokenizing. `variable` says that items may be shorter than
-    that, so that batches are padded on the right.
+    counts the tokens of a sample *after* tokenizing, and (steps, channels) for a time series. `variable` says
+    that items may be shorter than that, so that batches are padded on the right.
     """
 
-    modality: str  # "image", "text", "symbols", "views"; a data module may have its own
+    modality: str  # "image", "text", "symbols", "views", "series"; a data module may have its own
     shape: tuple[int, ...]
     variable: bool = False
     packed: bool = False  # sequences hold several documents that must not see each other
-    target: str | None = None  # "class", "symbols", "pixels", or None where the target is made from the input
+    target: str | None = None  # "class", "symbols", "pixels", "values", or None where it is made from the input
     classes: int | None = None
+    values: tuple[int, ...] | None = None  # shape of a real-valued target of a sample: (steps, channels)
     source: tuple[int, ...] | None = None  # shape of the sequence that an encoder reads (translation)
     vocabulary: int | None = None  # of data that is token ids from the start
     resizable: bool = False  # its splits give longer sequences to an evaluation (`Resizable`)
@@ -50,6 +51,7 @@ class TokenSpec:
     mask: the token id that hides others, where an objective added one
     start, end: the token ids around the sequence that a decoder writes, where the data has a source
     scaled: the vectors of tokens are multiplied by sqrt(D) as they enter the stream
+    rescaled: predictions are in the units of the inputs: heads put back what the embedder took out (`Seq.scale`)
     """
 
     grid: tuple[int, ...]
@@ -60,6 +62,7 @@ class TokenSpec:
     start: int | None = None
     end: int | None = None
     scaled: bool = False
+    rescaled: bool = False
 
     def __post_init__(self) -> None:
         if self.count is not None and (self.count < 1 or (self.grid and self.count != math.prod(self.grid))):
@@ -136,4 +139,5 @@ class Issue:
     def __str__(self) -> str:
         hints = [f"try {fold(self.legal)}"] if self.legal else []
         hints += [f"see {self.see}"] if self.see else []
-        return f"{self.key}: {self.text}" + (f" ({'; '.join(hints)})" if hints else "")
+        key = self.key if "/" in self.key else shortened(self.key)  # a path is of use as a whole only
+        return printable(f"{key}: {self.text}" + (f" ({'; '.join(hints)})" if hints else ""))

@@ -12,7 +12,12 @@ from torch import Tensor
 
 from blockyard.contracts import Batch
 from blockyard.data._images import LabelledImages, Preprocess
+from blockyard.errors import UserError
 
+# Pillow reads other formats whatever a file's name; for one of them it starts another program.
+FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM", "GIF")
+MAX_PIXELS = 89_478_485  # beyond it Pillow warns of an image made to exhaust memory
+MAX_RESIZED = 2**24  # pixels
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 
 
@@ -58,19 +63,33 @@ class LazyImageSplit:
 
 
 def decode_image(file: Path, *, channels: int, size: int) -> Tensor:
-    """Reads an image file as uint8 (channels, size, size): resizes the shorter side, then crops the center."""
+    """Reads an image file as uint8 (channels, size, size): resizes the shorter side, then crops the center.
+
+    Raises UserError naming the file where it is no image of one of `FORMATS`, damaged, or has too many pixels.
+    """
     import numpy as np
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     try:
-        with Image.open(file) as opened:
+        with Image.open(file, formats=FORMATS) as opened:
+            if opened.width * opened.height > MAX_PIXELS:
+                raise ValueError(f"{opened.width} x {opened.height} pixels, at most {MAX_PIXELS:,} are allowed")
             image = opened.convert("RGB" if channels == 3 else "L")
-    except (OSError, UnidentifiedImageError) as error:
-        raise ValueError(f"{file} cannot be read as an image ({error}); repair or remove it") from error
+    except Exception as error:  # decoders raise nearly anything on a damaged file
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{file} cannot be read as an image ({reason}); repair or remove it") from error
     if image.size != (size, size):
         scale = size / min(image.size)
         width, height = (max(size, round(side * scale)) for side in image.size)
         left, top = (width - size) // 2, (height - size) // 2
-        image = image.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
+        if width * height <= MAX_RESIZED:
+            image = image.resize((width, height), Image.Resampling.BILINEAR)
+            image = image.crop((left, top, left + size, top + size))
+        else:
+            # A thin image would be huge: only its crop is computed, which rounds some pixels differently.
+            across, down = image.width / width, image.height / height
+            right, bottom = min((left + size) * across, image.width), min((top + size) * down, image.height)
+            box = (left * across, top * down, right, bottom)
+            image = image.resize((size, size), Image.Resampling.BILINEAR, box)
     pixels = torch.from_numpy(np.array(image)).reshape(size, size, channels)
     return pixels.permute(2, 0, 1)  # (channels, size, size)

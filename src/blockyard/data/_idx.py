@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from blockyard.contracts import Text
 from blockyard.data._images import ImageData, LabelledImages
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -30,7 +32,7 @@ class IdxData(ImageData):
     classes = 10
     folder: ClassVar[str]  # under `root`, as torchvision names it
 
-    root: str = "data"
+    root: Text = "data"
     download: bool = False
 
     @abstractmethod
@@ -66,7 +68,7 @@ class IdxData(ImageData):
 
     @property
     def _raw(self) -> Path:
-        return Path(self.root).expanduser() / self.folder / "raw"
+        return Path(os.path.expanduser(self.root)) / self.folder / "raw"
 
     def _file(self, name: str) -> Path | None:
         """Returns the plain file, else the gzipped one, else None."""

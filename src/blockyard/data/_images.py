@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, Count, CountOrZero, DataSpec, Rate, Splits, Tokenizer
+from blockyard.contracts import Batch, BatchSize, CountOrZero, DataSpec, Rate, Samples, Seed, Splits, Tokenizer
 from blockyard.data._augment import Augment
 from blockyard.data._loaded import LoadedData
 from blockyard.data._split import Fraction, nested, sha256, stratified
@@ -87,14 +87,14 @@ class ImageData(LoadedData):
             selects a subset of a larger one
     """
 
-    batch_size: Count = 128
-    eval_batch_size: Count = 512
+    batch_size: BatchSize = 128
+    eval_batch_size: BatchSize = 512
     validation_fraction: Fraction = 0.1
-    split_seed: CountOrZero = 0
+    split_seed: Seed = 0
     shift: CountOrZero = 0
     crop: Rate = 0.0
     flip: bool = False
-    train_size: Count | None = None
+    train_size: Samples | None = None
 
     @property
     @abstractmethod

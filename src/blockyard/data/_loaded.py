@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from blockyard.contracts import Count, DataModule
+from blockyard.contracts import BatchSize, DataModule
 
 
 @dataclass(kw_only=True, eq=False)
@@ -18,8 +18,8 @@ class LoadedData(DataModule):
 
     incidental = frozenset({"eval_batch_size"})
 
-    batch_size: Count
-    eval_batch_size: Count
+    batch_size: BatchSize
+    eval_batch_size: BatchSize
     _fingerprint: str | None = field(default=None, init=False, repr=False)
 
     def fingerprint(self) -> str:

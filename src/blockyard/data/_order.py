@@ -101,16 +101,10 @@ def eval_indices(step: int, *, num_samples: int, batch_size: int, rank: int = 0,
 def take(split: Split, order: Tensor, key: int | None) -> Batch:
     """Returns `split.batch(order, key)` with its sample indices set; index -1 gives a dummy sample.
 
-    A dummy holds sample 0 with every target set to `Batch.ignore`, so that no metric counts it.
+    A dummy holds sample 0; `Objective.ready` ignores its targets, so that no metric counts it.
     """
-    dummy = order < 0
     batch = split.batch(order.clamp_min(0), key)
     batch.sample = order
-    if not bool(dummy.any()):
-        return batch
-    target = batch.inputs.clone() if batch.target is None else batch.target.clone()
-    target[dummy] = Batch.ignore
-    batch.target = target
     return batch
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, Count, CountOrZero, DataSpec, Splits, Tokenizer
+from blockyard.contracts import Batch, BatchSize, DataSpec, Length, Samples, Seed, Splits, Tokenizer
 from blockyard.data._hash import hash_sequences, uniform
 from blockyard.data._loaded import LoadedData
 from blockyard.data._order import mix
@@ -88,12 +88,12 @@ class SyntheticTask(LoadedData):
         eval_batch_size: sequences in a validation or test step, over all processes
     """
 
-    length: Count = 64
-    samples: Count = 20_000
-    eval_samples: Count = 1_000
-    data_seed: CountOrZero = 0
-    batch_size: Count = 64
-    eval_batch_size: Count = 256
+    length: Length = 64
+    samples: Samples = 20_000
+    eval_samples: Samples = 1_000
+    data_seed: Seed = 0
+    batch_size: BatchSize = 64
+    eval_batch_size: BatchSize = 256
 
     @property
     @abstractmethod
@@ -104,6 +104,10 @@ class SyntheticTask(LoadedData):
     def spec(self) -> DataSpec:
         """Sequences of one length with a target at some or all positions."""
         return DataSpec("symbols", (self.length,), target="symbols", vocabulary=self.vocabulary, resizable=True)
+
+    def bytes_in_memory(self) -> int:
+        """Returns the size of all sequences as int64."""
+        return (self.samples + 2 * self.eval_samples) * self.length * 8
 
     @abstractmethod
     def generate(self, random: SampleRandom) -> TaskBatch:

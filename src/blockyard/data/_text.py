@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, Count, CountOrZero, DataSpec, Split, Splits, TextTokenizer, Tokenizer
+from blockyard.contracts import Batch, BatchSize, DataSpec, Length, Seed, Split, Splits, TextTokenizer, Tokenizer
 from blockyard.data._loaded import LoadedData
 from blockyard.data._split import Fraction, by_size, check_fractions, sha256
 
@@ -106,10 +106,10 @@ class TextData(LoadedData):
 
     validation_fraction: Fraction = 0.1
     test_fraction: Fraction = 0.1
-    split_seed: CountOrZero = 0
-    batch_size: Count = 32
-    eval_batch_size: Count = 64
-    context: Count = 128
+    split_seed: Seed = 0
+    batch_size: BatchSize = 32
+    eval_batch_size: BatchSize = 64
+    context: Length = 128
     sample: Literal["window", "line"] = "window"
     packed: bool = False
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, Count, DataSpec, Split, Splits, Tokenizer
+from blockyard.contracts import Batch, DataSpec, Side, Split, Splits, Tokenizer
 from blockyard.data._hash import uniform
 
 if TYPE_CHECKING:
@@ -83,10 +83,10 @@ class Views(Base):
         flip: mirror half of the views
     """
 
-    views: Count = 4
-    least_views: Count | None = None
-    eval_views: Count | None = None
-    size: Count = 16
+    views: Side = 4
+    least_views: Side | None = None
+    eval_views: Side | None = None
+    size: Side = 16
     flip: bool = True
     # Images are not augmented before views are cropped, so these two are not options here.
     shift: int = field(default=0, init=False, repr=False)

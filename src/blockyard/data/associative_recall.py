@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from blockyard.contracts import Batch, Count, Positive
+from blockyard.contracts import Batch, Length, Positive, Vocabulary
 from blockyard.data._synthetic import SampleRandom, SyntheticTask, TaskBatch
 
 
@@ -30,8 +30,8 @@ class AssociativeRecall(SyntheticTask):
         power: exponent a of the distance of a query, P(d) ~ d^(a - 1); a small one keeps most queries near
     """
 
-    pairs: Count = 8
-    symbols: Count = 256
+    pairs: Length = 8
+    symbols: Vocabulary = 256
     power: Positive = 0.01
 
     def __post_init__(self) -> None:

@@ -10,12 +10,13 @@ from the training set.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from blockyard.contracts import CountOrZero
+from blockyard.contracts import CountOrZero, Text
 from blockyard.data._images import ImageData, LabelledImages
 
 FILES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta")
@@ -34,7 +35,7 @@ class CIFAR10(ImageData):
     shape = (3, 32, 32)
     classes = 10
 
-    root: str = "data"
+    root: Text = "data"
     download: bool = False
     shift: CountOrZero = 4
     flip: bool = True
@@ -75,7 +76,7 @@ class CIFAR10(ImageData):
 
     @property
     def _root(self) -> Path:
-        return Path(self.root).expanduser()
+        return Path(os.path.expanduser(self.root))
 
     @property
     def _folder(self) -> Path:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from blockyard.contracts import Batch, Count
+from blockyard.contracts import Batch, Length, Vocabulary
 from blockyard.data._synthetic import SampleRandom, SyntheticTask, TaskBatch
 
 
@@ -27,8 +27,8 @@ class Copy(SyntheticTask):
         alphabet: number of different tokens to remember
     """
 
-    held: Count = 10
-    alphabet: Count = 8
+    held: Length = 10
+    alphabet: Vocabulary = 8
 
     def __post_init__(self) -> None:
         if 2 * self.held > self.length:

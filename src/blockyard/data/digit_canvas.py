@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, Count, CountOrZero, DataSpec, Splits, Tokenizer
+from blockyard.contracts import Batch, BatchSize, DataSpec, Samples, Seed, Side, Splits, Tokenizer
 from blockyard.data._hash import uniform
 from blockyard.data._images import LabelledImages, Moments
 from blockyard.data._loaded import LoadedData
@@ -94,16 +94,16 @@ class DigitCanvas(LoadedData):
         eval_batch_size: canvases in a validation or test step, over all processes
     """
 
-    size: Count = 24
-    digits: Count = 4
-    least_digits: Count = 1
-    samples: Count = 4_000
-    eval_samples: Count = 500
+    size: Side = 24
+    digits: Side = 4
+    least_digits: Side = 1
+    samples: Samples = 4_000
+    eval_samples: Samples = 500
     test_fraction: Fraction = 0.2
     validation_fraction: Fraction = 0.1
-    split_seed: CountOrZero = 0
-    batch_size: Count = 64
-    eval_batch_size: Count = 256
+    split_seed: Seed = 0
+    batch_size: BatchSize = 64
+    eval_batch_size: BatchSize = 256
 
     def __post_init__(self) -> None:
         cells = (self.size // CELL) ** 2

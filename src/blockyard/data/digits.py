@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from blockyard.contracts import Count
+from blockyard.contracts import BatchSize
 from blockyard.data._images import ImageData, LabelledImages
 from blockyard.data._order import mix
 from blockyard.data._split import Fraction, stratified
@@ -34,7 +34,7 @@ class Digits(ImageData):
     shape = (1, 8, 8)
     classes = 10
 
-    batch_size: Count = 64
+    batch_size: BatchSize = 64
     test_fraction: Fraction = 0.2
 
     def read(self) -> tuple[LabelledImages, LabelledImages]:

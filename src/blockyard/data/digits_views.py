@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blockyard.contracts import Count
+from blockyard.contracts import Side
 from blockyard.data._views import Views
 from blockyard.data.digits import Digits
 
@@ -20,6 +20,6 @@ from blockyard.data.digits import Digits
 class DigitsViews(Views, Digits):
     """Views of scikit-learn's digits; needs no file and no network."""
 
-    views: Count = 6
-    size: Count = 5
+    views: Side = 6
+    size: Side = 5
     flip: bool = False

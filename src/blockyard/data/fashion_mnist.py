@@ -9,6 +9,7 @@ test set is the test split; validation is held out from the training set.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import ClassVar
 
@@ -24,4 +25,4 @@ class FashionMNIST(IdxData):
         """Downloads the files through torchvision."""
         from torchvision import datasets
 
-        datasets.FashionMNIST(str(Path(self.root).expanduser()), download=True)
+        datasets.FashionMNIST(str(Path(os.path.expanduser(self.root))), download=True)

@@ -11,6 +11,7 @@ batch by batch, with channel statistics from 2,000 of its training images.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,12 +19,13 @@ from typing import Literal
 
 import torch
 
-from blockyard.contracts import Count, CountOrZero, Splits, Tokenizer
+from blockyard.contracts import CountOrZero, Side, Splits, Text, Tokenizer, Workers
 from blockyard.data._augment import Augment
 from blockyard.data._decode import SUFFIXES, ImageFiles, LazyImageSplit, decode_image
 from blockyard.data._images import ImageData, LabelledImages, Moments, Preprocess
 from blockyard.data._order import mix
 from blockyard.data._split import Fraction, sha256, stratified
+from blockyard.errors import UserError
 
 SAMPLE = 2000  # images that give the channel statistics of a data set too large for memory
 
@@ -43,12 +45,12 @@ class ImageFolder(ImageData):
 
     incidental = frozenset({"eval_batch_size", "memory_limit", "workers"})
 
-    root: str = "data/images"
-    size: Count = 32
+    root: Text = "data/images"
+    size: Side = 32
     channels: Literal[1, 3] = 3
     test_fraction: Fraction = 0.1
     memory_limit: CountOrZero = 2048
-    workers: CountOrZero = 2
+    workers: Workers = 2
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -117,8 +119,11 @@ class ImageFolder(ImageData):
             (file, label)
             for label, name in enumerate(names)
             for file in sorted((folder / name).rglob("*"))
-            if file.suffix.lower() in SUFFIXES
+            if file.suffix.lower() in SUFFIXES and not file.is_dir()
         ]
+        special = next((file for file, _ in files if not file.is_file()), None)
+        if special is not None:
+            raise UserError(f"{special} is not a regular file; remove it")
         if not files:
             raise ValueError(f"no images in {folder}; expected {folder}/CLASS/*.png")
         decode = partial(decode_image, channels=self.shape[0], size=self.shape[1])
@@ -127,4 +132,4 @@ class ImageFolder(ImageData):
 
     @property
     def _root(self) -> Path:
-        return Path(self.root).expanduser()
+        return Path(os.path.expanduser(self.root))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blockyard.contracts import Count
+from blockyard.contracts import Side
 from blockyard.data._views import Views
 from blockyard.data.image_folder import ImageFolder
 
@@ -24,7 +24,7 @@ class ImageFolderViews(Views, ImageFolder):
         image_size: side of an image in pixels after resizing, before views are cropped
     """
 
-    image_size: Count = 32
+    image_size: Side = 32
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -16,7 +16,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Count, DataSpec
+from blockyard.contracts import DataSpec, Length
 from blockyard.data._split import Fraction
 from blockyard.data._synthetic import SampleRandom, SyntheticTask, TaskBatch
 
@@ -37,9 +37,9 @@ class ListOps(SyntheticTask):
         nested: share of the arguments that are lists, where the depth allows it
     """
 
-    least: Count = 8
-    max_depth: Count = 5
-    max_args: Count = 5
+    least: Length = 8
+    max_depth: Length = 5
+    max_args: Length = 5
     nested: Fraction = 0.3
 
     def __post_init__(self) -> None:

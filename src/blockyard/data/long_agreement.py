@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
-from blockyard.contracts import Batch, Count
+from blockyard.contracts import Batch, Length
 from blockyard.data._synthetic import SampleRandom, SyntheticTask, TaskBatch
 
 NOUNS = ("cat", "dog", "bird", "boy", "girl", "king", "queen", "bear", "horse", "goat", "nurse", "pilot", "farmer")
@@ -36,7 +36,7 @@ class LongAgreement(SyntheticTask):
         clauses: clauses between subject and verb; null draws from 1 to as many as fit
     """
 
-    clauses: Count | None = None
+    clauses: Length | None = None
 
     def __post_init__(self) -> None:
         length, fit = self.length, self.length // PERIOD - 1

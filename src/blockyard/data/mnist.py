@@ -9,6 +9,7 @@ read-only. The official test set is the test split; validation is held out from 
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import ClassVar
 
@@ -24,4 +25,4 @@ class MNIST(IdxData):
         """Downloads the files through torchvision."""
         from torchvision import datasets
 
-        datasets.MNIST(str(Path(self.root).expanduser()), download=True)
+        datasets.MNIST(str(Path(os.path.expanduser(self.root))), download=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from blockyard.contracts import Count, DataSpec
+from blockyard.contracts import DataSpec, Length
 from blockyard.data._synthetic import SampleRandom, SyntheticTask, TaskBatch
 
 
@@ -27,7 +27,7 @@ class Parity(SyntheticTask):
         ask: row gives the parity of the whole sequence as a class; each gives that of the bits so far at every bit
     """
 
-    length: Count = 32
+    length: Length = 32
     ask: Literal["row", "each"] = "row"
 
     @property

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from blockyard.contracts import Count
+from blockyard.contracts import Length, Vocabulary
 from blockyard.data._synthetic import SampleRandom
 from blockyard.data.copy import Copy
 
@@ -25,8 +25,8 @@ from blockyard.data.copy import Copy
 class SelectiveCopy(Copy):
     """As `copy`, with blanks between the tokens. The paper has 16 tokens in sequences of 4,096."""
 
-    held: Count = 16
-    alphabet: Count = 16
+    held: Length = 16
+    alphabet: Vocabulary = 16
 
     def positions(self, random: SampleRandom) -> Tensor:
         """Returns different positions before the first GO, ascending (n, held)."""

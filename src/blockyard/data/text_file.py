@@ -15,10 +15,12 @@ By document, `split_seed` assigns whole files to the splits.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from blockyard.contracts import Text
 from blockyard.data._split import Fraction
 from blockyard.data._text import Documents, TextData
 
@@ -37,8 +39,8 @@ class TextFile(TextData):
         split_seed: seed of the split by document; has no effect on a split by range
     """
 
-    path: str = "data/input.txt"
-    pattern: str = "*.txt"
+    path: Text = "data/input.txt"
+    pattern: Text = "*.txt"
     split_by: Literal["range", "document"] = "range"
     test_fraction: Fraction = 0.05
 
@@ -67,7 +69,7 @@ class TextFile(TextData):
 
     @property
     def _path(self) -> Path:
-        return Path(self.path).expanduser()
+        return Path(os.path.expanduser(self.path))
 
     def _files(self) -> list[Path]:
         if self._path.is_file():

@@ -15,12 +15,13 @@ tokenizer reads both sides; the start and end tokens are added to its vocabulary
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from blockyard.contracts import Count, CountOrZero, DataSpec, Splits, TextTokenizer, Tokenizer
+from blockyard.contracts import BatchSize, DataSpec, Length, Samples, Seed, Splits, Text, TextTokenizer, Tokenizer
 from blockyard.data._dates import date_pairs, normalize, unavailable
 from blockyard.data._loaded import LoadedData
 from blockyard.data._order import mix
@@ -47,17 +48,17 @@ class Translation(LoadedData):
         source_context: maximum tokens of a source
     """
 
-    path: str | None = None
-    source: str = "en"
-    target: str = "de"
-    samples: Count | None = None
+    path: Text | None = None
+    source: Text = "en"
+    target: Text = "de"
+    samples: Samples | None = None
     validation_fraction: Fraction = 0.1
     test_fraction: Fraction = 0.1
-    split_seed: CountOrZero = 0
-    batch_size: Count = 64
-    eval_batch_size: Count = 256
-    context: Count = 64
-    source_context: Count = 64
+    split_seed: Seed = 0
+    batch_size: BatchSize = 64
+    eval_batch_size: BatchSize = 256
+    context: Length = 64
+    source_context: Length = 64
 
     def __post_init__(self) -> None:
         check_fractions(self.validation_fraction, self.test_fraction)
@@ -120,4 +121,4 @@ class Translation(LoadedData):
 
     @property
     def _path(self) -> Path | None:
-        return None if self.path is None else Path(self.path).expanduser()
+        return None if self.path is None else Path(os.path.expanduser(self.path))

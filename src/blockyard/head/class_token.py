@@ -12,31 +12,35 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from blockyard.contracts import Context, Head, Seq
-from blockyard.head._checks import check_one_document
-from blockyard.ops.linear import linear
+from blockyard.contracts import Context, Seq, Width
+from blockyard.head._pooled import Activation, Pooled
 
 
-class ClassToken(Head):
+class ClassToken(Pooled):
     """Requires model.prefix.class_token=true. Initial weights have standard deviation init_std.
 
     Options:
         bias: use a bias on the outputs
+        hidden: activation of a hidden layer before the outputs; null means none
+        width: channels of the hidden layer; null means model.dim
     """
 
-    gives: ClassVar[str] = "sequence"
     needs_class_token: ClassVar[bool] = True
 
-    def __init__(self, ctx: Context, *, bias: bool = True) -> None:
-        super().__init__()
+    def __init__(
+        self, ctx: Context, *, bias: bool = True, hidden: Activation | None = None, width: Width | None = None
+    ) -> None:
+        super().__init__(ctx, bias=bias, hidden=hidden, width=width)
         if ctx.num_prefix == 0:
             raise ValueError(
                 "head=class_token reads a class token and the model has none; use model.prefix.class_token=true "
                 "or head=mean_pool"
             )
-        self.proj = linear(ctx, ctx.dim, ctx.outputs, bias=bias)
 
     def forward(self, x: Tensor, seq: Seq) -> Tensor:
-        """x (B, N, D) -> (B, V)."""
-        check_one_document(self, seq)
-        return self.proj(x[:, 0])  # (B, V)
+        """x (B, prefix + N, D) -> (B, V)."""
+        return self.predict(self.pool(x, seq), seq)
+
+    def pool(self, x: Tensor, seq: Seq) -> Tensor:
+        """x (B, prefix + N, D) -> (B, D)."""
+        return x[:, 0]

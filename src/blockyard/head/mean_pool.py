@@ -8,34 +8,29 @@ Cost: O(N D + D V) time
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from torch import Tensor
 
-from blockyard.contracts import Context, Head, Seq
-from blockyard.head._checks import check_one_document
-from blockyard.ops.linear import linear
+from blockyard.contracts import Seq
+from blockyard.head._pooled import Pooled, tokens_and_mask
 
 
-class MeanPool(Head):
+class MeanPool(Pooled):
     """Leaves out padding and prefix tokens. Small initial weights (init_std) make first predictions near uniform.
 
     Options:
         bias: use a bias on the outputs
+        hidden: activation of a hidden layer before the outputs; null means none
+        width: channels of the hidden layer; null means model.dim
     """
 
-    gives: ClassVar[str] = "sequence"
-
-    def __init__(self, ctx: Context, *, bias: bool = True) -> None:
-        super().__init__()
-        self.proj = linear(ctx, ctx.dim, ctx.outputs, bias=bias)
-
     def forward(self, x: Tensor, seq: Seq) -> Tensor:
-        """x (B, N, D) -> (B, V); a sequence without tokens is pooled to zero."""
-        check_one_document(self, seq)
-        x = x[:, seq.num_prefix :]
-        if seq.valid is None:
-            return self.proj(x.mean(1))  # (B, V)
-        valid = seq.valid[:, seq.num_prefix :, None]  # (B, N, 1)
-        total = x.masked_fill(~valid, 0.0).sum(1)  # (B, D)
-        return self.proj(total / valid.sum(1).clamp(min=1))  # (B, V)
+        """x (B, prefix + N, D) -> (B, V)."""
+        return self.predict(self.pool(x, seq), seq)
+
+    def pool(self, x: Tensor, seq: Seq) -> Tensor:
+        """x (B, prefix + N, D) -> (B, D); zero for a sequence without tokens."""
+        x, valid = tokens_and_mask(x, seq)
+        if valid is None:
+            return x.mean(1)
+        total = x.masked_fill(~valid[:, :, None], 0.0).sum(1)  # (B, D)
+        return total / valid.sum(1, keepdim=True).clamp(min=1)

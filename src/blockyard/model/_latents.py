@@ -105,6 +105,7 @@ class PerceiverModel(nn.Module):
         note(record, "placed", x)
         note(record, "seq", seq)
         latents, latent_seq = self.latents(x)  # (B, M, D)
+        latent_seq.scale = seq.scale
         latents = self.read(latents, latent_seq, None, Memory(self.input_norm(x), seq))
         note(record, "read", latents)
         if not torch.compiler.is_compiling():

@@ -68,6 +68,7 @@ class PrefixTokens(nn.Module):
             num_prefix=self.num,
             grid=seq.grid,
             position=seq.position,
+            scale=seq.scale,
             features=None if seq.features is None else F.pad(seq.features, (0, 0, self.num, 0)),
         )
         return x, prefixed

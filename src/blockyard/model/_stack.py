@@ -8,7 +8,19 @@ from typing import Any
 
 from torch import nn
 
-from blockyard.contracts import Architecture, Context, Count, DataSpec, Parts, Positive, Rate, TokenMixer, TokenSpec
+from blockyard.contracts import (
+    Architecture,
+    Context,
+    DataSpec,
+    Depth,
+    Heads,
+    Parts,
+    Positive,
+    Rate,
+    TokenMixer,
+    TokenSpec,
+    Width,
+)
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.model._transformer import Transformer
 from blockyard.token_mixer.attention import Attention
@@ -32,9 +44,9 @@ class Stack(Architecture):
     def __init__(
         self,
         *,
-        dim: Count = 64,
-        depth: Count = 4,
-        heads: Count = 4,
+        dim: Width = 64,
+        depth: Depth = 4,
+        heads: Heads = 4,
         prefix: Prefix = NO_PREFIX,
         init_std: Positive | None = None,
         dropout: Rate = 0.0,

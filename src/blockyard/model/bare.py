@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from blockyard.contracts import Architecture, Context, Count, DataSpec, Parts, Positive, Rate, TokenSpec
+from blockyard.contracts import Architecture, Context, DataSpec, Parts, Positive, Rate, TokenSpec, Width
 from blockyard.model._bare import Bare
 
 
@@ -27,7 +27,7 @@ class BareModel(Architecture):
     causal: ClassVar[bool] = False
     stacks: ClassVar[bool] = False
 
-    def __init__(self, *, dim: Count = 64, init_std: Positive | None = None, dropout: Rate = 0.0) -> None:
+    def __init__(self, *, dim: Width = 64, init_std: Positive | None = None, dropout: Rate = 0.0) -> None:
         self.dim, self.init_std, self.dropout = dim, init_std, dropout
 
     def context(self, data: DataSpec, tokens: TokenSpec, outputs: int) -> Context:

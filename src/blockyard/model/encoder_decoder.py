@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from blockyard.contracts import Context, Count, DataSpec, Parts, Positive, Rate, TokenMixer, TokenSpec
+from blockyard.contracts import Context, DataSpec, Depth, Heads, Parts, Positive, Rate, TokenMixer, TokenSpec, Width
 from blockyard.model._sequence_to_sequence import SequenceToSequence
 from blockyard.model._stack import CROSS, Stack, crossing
 
@@ -43,10 +43,10 @@ class EncoderDecoder(Stack):
     def __init__(
         self,
         *,
-        dim: Count = 64,
-        depth: Count = 2,
-        encoder_depth: Count | None = None,
-        heads: Count = 4,
+        dim: Width = 64,
+        depth: Depth = 2,
+        encoder_depth: Depth | None = None,
+        heads: Heads = 4,
         cross: Callable[[Context], TokenMixer] = CROSS,
         shared: bool = True,
         init_std: Positive | None = None,

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from blockyard.contracts import Context, Count, Parts, Positive, Rate, TokenMixer, TokenSpec
+from blockyard.contracts import Context, Depth, Heads, Length, Parts, Positive, Rate, TokenMixer, TokenSpec, Width
 from blockyard.model._latents import PerceiverModel
 from blockyard.model._stack import CROSS, Stack, crossing
 
@@ -41,10 +41,10 @@ class Perceiver(Stack):
     def __init__(
         self,
         *,
-        dim: Count = 64,
-        depth: Count = 4,
-        heads: Count = 4,
-        num_latents: Count = 16,
+        dim: Width = 64,
+        depth: Depth = 4,
+        heads: Heads = 4,
+        num_latents: Length = 16,
         cross: Callable[[Context], TokenMixer] = CROSS,
         init_std: Positive | None = None,
         dropout: Rate = 0.0,

@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, Count, NonNegative, Position
+from blockyard.contracts import Context, Length, NonNegative, Position
 from blockyard.position._checks import check_axes
 from blockyard.weight_init import Init
 
@@ -32,7 +32,7 @@ class BiasOffset(Position):
     acts_on: ClassVar[frozenset[str]] = frozenset({"bias"})
     relative: ClassVar[bool] = True
 
-    def __init__(self, ctx: Context, *, clip: Count | None = None, std: NonNegative = 0.02) -> None:
+    def __init__(self, ctx: Context, *, clip: Length | None = None, std: NonNegative = 0.02) -> None:
         super().__init__()
         check_axes(type(self), ctx)
         self.std = std

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, Count, NonNegative
+from blockyard.contracts import Context, NonNegative, Width
 from blockyard.position._absolute import Absolute, Combine, encoding_width
 from blockyard.position._checks import check_axes
 from blockyard.weight_init import Init
@@ -45,7 +45,7 @@ class Learned(Absolute):
         *,
         std: NonNegative | None = None,
         combine: Combine = "add",
-        width: Count | None = None,
+        width: Width | None = None,
         beyond: Literal["refuse", "interpolate"] = "refuse",
     ) -> None:
         check_axes(type(self), ctx)

@@ -24,7 +24,6 @@ from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge
-from pydantic import AllowInfNan
 from torch import Tensor
 
 from blockyard.contracts import Context, Positive
@@ -54,7 +53,7 @@ class Rope(Rotary):
         base: Positive | None = None,
         fraction: Share = 1.0,
         scaling: Literal["none", "linear", "ntk", "yarn"] = "none",
-        factor: Annotated[float, Ge(1), AllowInfNan(False)] = 1.0,
+        factor: Annotated[Positive, Ge(1)] = 1.0,
     ) -> None:
         super().__init__(ctx, name="rope", base=base, fraction=fraction)
         if scaling == "none" and factor != 1:

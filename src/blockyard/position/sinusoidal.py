@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Context, Count, Positive
+from blockyard.contracts import Context, Positive, Width
 from blockyard.position._absolute import Absolute, Combine, encoding_width
 from blockyard.position._checks import check_axes, check_split
 
@@ -41,7 +41,7 @@ class Sinusoidal(Absolute):
         base: Positive = 10000.0,
         scale: Positive | None = None,
         combine: Combine = "add",
-        width: Count | None = None,
+        width: Width | None = None,
     ) -> None:
         check_axes(type(self), ctx)
         axes, group = ctx.tokens.axes, 1 if waves == "sines" else 2

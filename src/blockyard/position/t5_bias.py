@@ -18,7 +18,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, Position, Positive
+from blockyard.contracts import Context, Length, Position, Positive
 from blockyard.position._checks import check_axes
 from blockyard.weight_init import Init
 
@@ -39,8 +39,8 @@ class T5Bias(Position):
         self,
         ctx: Context,
         *,
-        buckets: Annotated[int, Ge(4)] = 32,
-        far: Annotated[int, Ge(2)] = 128,
+        buckets: Annotated[Length, Ge(4)] = 32,
+        far: Annotated[Length, Ge(2)] = 128,
         std: Positive | None = None,
     ) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Count, Memory, Rate, Seq, TokenMixer, Traits
+from blockyard.contracts import Context, Heads, Memory, Rate, Seq, TokenMixer, Traits, Width
 from blockyard.ops.attend import attend, prepare
 from blockyard.ops.cache import KVCache
 from blockyard.ops.linear import linear, residual
@@ -68,10 +68,10 @@ class Attention(TokenMixer):
         self,
         ctx: Context,
         *,
-        num_kv_heads: Count | None = None,
-        key_dim: Count | None = None,
-        value_dim: Count | None = None,
-        output_dim: Count | None = None,
+        num_kv_heads: Heads | None = None,
+        key_dim: Width | None = None,
+        value_dim: Width | None = None,
+        output_dim: Width | None = None,
         qk_norm: bool = False,
         bias: bool = False,
         dropout: Rate = 0.0,

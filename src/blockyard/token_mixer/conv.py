@@ -14,7 +14,7 @@ Cost: O(N D^2 kernel^A) time; decoding keeps the last kernel - 1 inputs
 
 from __future__ import annotations
 
-from blockyard.contracts import Context, Count
+from blockyard.contracts import Context, Side
 from blockyard.token_mixer._convolution import Convolution
 
 
@@ -26,5 +26,5 @@ class Conv(Convolution):
         bias: add a learned bias to each channel
     """
 
-    def __init__(self, ctx: Context, *, kernel: Count = 3, bias: bool = True) -> None:
+    def __init__(self, ctx: Context, *, kernel: Side = 3, bias: bool = True) -> None:
         super().__init__(ctx, kernel, bias, groups=1)

@@ -9,7 +9,7 @@ Cost: O(N D kernel^A) time; decoding keeps the last kernel - 1 inputs
 
 from __future__ import annotations
 
-from blockyard.contracts import Context, Count
+from blockyard.contracts import Context, Side
 from blockyard.token_mixer._convolution import Convolution
 
 
@@ -21,5 +21,5 @@ class DepthwiseConv(Convolution):
         bias: add a learned bias to each channel
     """
 
-    def __init__(self, ctx: Context, *, kernel: Count = 7, bias: bool = True) -> None:
+    def __init__(self, ctx: Context, *, kernel: Side = 7, bias: bool = True) -> None:
         super().__init__(ctx, kernel, bias, groups=ctx.dim)

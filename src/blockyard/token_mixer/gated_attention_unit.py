@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Count, Memory, Positive, Rate, Seq, TokenMixer, Traits
+from blockyard.contracts import Context, Expansion, Memory, Rate, Seq, TokenMixer, Traits, Width
 from blockyard.ops import kernel, mask
 from blockyard.ops.cache import KVCache
 from blockyard.ops.linear import linear, residual
@@ -71,8 +71,8 @@ class GatedAttentionUnit(TokenMixer):
         self,
         ctx: Context,
         *,
-        expansion: Positive = 2.0,
-        key_dim: Count | None = None,
+        expansion: Expansion = 2.0,
+        key_dim: Width | None = None,
         bias: bool = True,
         dropout: Rate = 0.0,
     ) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Memory, Positive, Rate, Seq, TokenMixer, Traits
+from blockyard.contracts import Context, Expansion, Memory, Rate, Seq, TokenMixer, Traits
 from blockyard.ops.linear import linear, residual
 from blockyard.token_mixer._checks import check_call, check_context, check_length
 from blockyard.weight_init import Init
@@ -56,7 +56,7 @@ class GMLP(TokenMixer):
     traits = Traits(causal=True, any_length=False)
     hidden_multiple: ClassVar[int] = 2  # the gated half and the gating half
 
-    def __init__(self, ctx: Context, *, expansion: Positive = 6.0, bias: bool = True, dropout: Rate = 0.0) -> None:
+    def __init__(self, ctx: Context, *, expansion: Expansion = 6.0, bias: bool = True, dropout: Rate = 0.0) -> None:
         super().__init__()
         check_context(self, ctx)
         self.length = ctx.tokens.max_len + ctx.num_prefix

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from blockyard.contracts import Context, Count, Positive, Rate, Seq
+from blockyard.contracts import Context, Heads, Positive, Rate, Seq
 from blockyard.ops.custom_weights import hard, weigh
 from blockyard.ops.visibility import Visibility
 from blockyard.token_mixer.attention import Attention
@@ -40,7 +40,7 @@ class HardAttention(Attention):
         ctx: Context,
         *,
         temperature: Positive = 1.0,
-        num_kv_heads: Count | None = None,
+        num_kv_heads: Heads | None = None,
         qk_norm: bool = False,
         bias: bool = False,
         dropout: Rate = 0.0,

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Count, Memory, Seq, TokenMixer, Traits
+from blockyard.contracts import Context, Length, Memory, Seq, TokenMixer, Traits
 from blockyard.ops import mask
 from blockyard.ops.full_precision import full_precision
 from blockyard.ops.linear import linear, residual
@@ -53,7 +53,7 @@ class LinearAttention(TokenMixer):
         ctx: Context,
         *,
         feature: Literal["elu", "relu", "polynomial"] = "elu",
-        chunk: Count = 64,
+        chunk: Length = 64,
         bias: bool = False,
     ) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Memory, Positive, Seq, TokenMixer, Traits
+from blockyard.contracts import Context, Expansion, Memory, Seq, TokenMixer, Traits
 from blockyard.ops.linear import linear, residual
 from blockyard.token_mixer._caches import StateCache
 from blockyard.token_mixer._checks import check_call, check_context
@@ -43,7 +43,7 @@ class LinearRecurrence(TokenMixer):
         ctx: Context,
         *,
         decay: Literal["input", "fixed"] = "input",
-        expansion: Positive = 1.0,
+        expansion: Expansion = 1.0,
         bias: bool = True,
     ) -> None:
         super().__init__()

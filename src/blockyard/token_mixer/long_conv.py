@@ -15,7 +15,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, Count, Memory, Seq, TokenMixer, Traits
+from blockyard.contracts import Context, Length, Memory, Seq, TokenMixer, Traits, Width
 from blockyard.ops import mask
 from blockyard.ops.full_precision import full_precision
 from blockyard.ops.linear import Linear, residual_gain
@@ -65,7 +65,7 @@ class LongConv(TokenMixer):
 
     traits = Traits(causal=True, padding=True, packing=True, prefix=False, axes=frozenset({1, 2}))
 
-    def __init__(self, ctx: Context, *, cutoff: Count | None = None, width: Count = 32, waves: Count = 8) -> None:
+    def __init__(self, ctx: Context, *, cutoff: Length | None = None, width: Width = 32, waves: Width = 8) -> None:
         super().__init__()
         check_context(self, ctx)
         self.causal, self.axes, self.cutoff = ctx.causal, ctx.tokens.axes, cutoff

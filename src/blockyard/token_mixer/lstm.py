@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from blockyard.contracts import Context, Positive
+from blockyard.contracts import Context, Expansion
 from blockyard.token_mixer._recurrent import Recurrent
 
 
@@ -22,5 +22,5 @@ class LSTM(Recurrent):
         bias: use biases in the cell and in the projection
     """
 
-    def __init__(self, ctx: Context, *, expansion: Positive = 1.0, bias: bool = True) -> None:
+    def __init__(self, ctx: Context, *, expansion: Expansion = 1.0, bias: bool = True) -> None:
         super().__init__(ctx, nn.LSTM, expansion, bias)

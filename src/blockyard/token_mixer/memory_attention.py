@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Count, Rate, Seq
+from blockyard.contracts import Context, Heads, Length, Rate, Seq
 from blockyard.ops.visibility import Visibility
 from blockyard.token_mixer.attention import Attention
 from blockyard.weight_init import Init
@@ -42,8 +42,8 @@ class MemoryAttention(Attention):
         self,
         ctx: Context,
         *,
-        slots: Count = 16,
-        num_kv_heads: Count | None = None,
+        slots: Length = 16,
+        num_kv_heads: Heads | None = None,
         qk_norm: bool = False,
         bias: bool = False,
         dropout: Rate = 0.0,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, Count, Memory, Positive, Seq, TokenMixer, Traits
+from blockyard.contracts import Context, Expansion, Memory, Seq, TokenMixer, Traits, Width
 from blockyard.ops.linear import linear, residual
 from blockyard.token_mixer._caches import InputCache
 from blockyard.token_mixer._checks import check_call, check_context
@@ -33,7 +33,7 @@ class MONet(TokenMixer):
 
     traits = Traits(causal=True, padding=True, packing=True, prefix=False, axes=frozenset({1, 2}))
 
-    def __init__(self, ctx: Context, *, expansion: Positive = 3.0, compression: Count = 8, bias: bool = True) -> None:
+    def __init__(self, ctx: Context, *, expansion: Expansion = 3.0, compression: Width = 8, bias: bool = True) -> None:
         super().__init__()
         check_context(self, ctx)
         self.causal, self.axes = ctx.causal, ctx.tokens.axes

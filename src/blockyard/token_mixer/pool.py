@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Count, Memory, Seq, TokenMixer, Traits
+from blockyard.contracts import Context, Memory, Seq, Side, TokenMixer, Traits
 from blockyard.token_mixer._checks import check_call, check_context
 
 
@@ -35,7 +35,7 @@ class Pool(TokenMixer):
 
     traits = Traits(causal=True, padding=True, packing=True, prefix=False, axes=frozenset({1, 2}))
 
-    def __init__(self, ctx: Context, *, size: Count = 3) -> None:
+    def __init__(self, ctx: Context, *, size: Side = 3) -> None:
         super().__init__()
         check_context(self, ctx)
         if size % 2 == 0:

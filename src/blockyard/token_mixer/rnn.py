@@ -13,7 +13,7 @@ from typing import Literal
 
 from torch import nn
 
-from blockyard.contracts import Context, Positive
+from blockyard.contracts import Context, Expansion
 from blockyard.token_mixer._recurrent import Recurrent
 
 
@@ -31,7 +31,7 @@ class RNN(Recurrent):
         ctx: Context,
         *,
         nonlinearity: Literal["tanh", "relu"] = "tanh",
-        expansion: Positive = 1.0,
+        expansion: Expansion = 1.0,
         bias: bool = True,
     ) -> None:
         super().__init__(ctx, partial(nn.RNN, nonlinearity=nonlinearity), expansion, bias)

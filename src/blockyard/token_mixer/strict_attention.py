@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Count, Rate, Seq
+from blockyard.contracts import Context, Heads, Rate, Seq
 from blockyard.ops.cache import KVCache
 from blockyard.token_mixer.attention import Attention
 from blockyard.weight_init import Init
@@ -43,7 +43,7 @@ class StrictAttention(Attention):
         *,
         layers: Literal["first", "all"] = "first",
         asks: Literal["own", "learned"] = "own",
-        num_kv_heads: Count | None = None,
+        num_kv_heads: Heads | None = None,
         qk_norm: bool = False,
         bias: bool = False,
         dropout: Rate = 0.0,

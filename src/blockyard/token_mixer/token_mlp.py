@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Memory, Positive, Rate, Seq, TokenMixer, Traits
+from blockyard.contracts import Context, Expansion, Memory, Rate, Seq, TokenMixer, Traits
 from blockyard.ops.linear import linear, residual
 from blockyard.token_mixer._checks import check_call, check_context, check_length
 
@@ -29,7 +29,7 @@ class TokenMLP(TokenMixer):
 
     traits = Traits(any_length=False)
 
-    def __init__(self, ctx: Context, *, expansion: Positive = 0.5, bias: bool = True, dropout: Rate = 0.0) -> None:
+    def __init__(self, ctx: Context, *, expansion: Expansion = 0.5, bias: bool = True, dropout: Rate = 0.0) -> None:
         super().__init__()
         check_context(self, ctx)
         self.length = ctx.tokens.max_len + ctx.num_prefix

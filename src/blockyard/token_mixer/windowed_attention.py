@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from blockyard.contracts import Context, Count, Rate
+from blockyard.contracts import Context, Heads, Length, Rate
 from blockyard.ops.cache import KVCache, WindowCache
 from blockyard.token_mixer.attention import Attention
 
@@ -43,8 +43,8 @@ class WindowedAttention(Attention):
         self,
         ctx: Context,
         *,
-        window: Count = 8,
-        num_kv_heads: Count | None = None,
+        window: Length = 8,
+        num_kv_heads: Heads | None = None,
         qk_norm: bool = False,
         bias: bool = False,
         dropout: Rate = 0.0,

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import warnings
 from pathlib import Path
+
+from blockyard.atomic_files import remove_temporary, write_text
+
+_IDLE = 60.0  # seconds after which the temporary file of another process counts as left over
 
 
 def cache_dir() -> Path:
     """Returns BLOCKYARD_CACHE, or the platform's cache folder."""
     if named := os.environ.get("BLOCKYARD_CACHE"):
-        return Path(named).expanduser()
+        return Path(os.path.expanduser(named))
     if sys.platform == "darwin":
         base = Path.home() / "Library" / "Caches"
     elif sys.platform == "win32":
@@ -25,10 +28,8 @@ def cache_dir() -> Path:
 def save(path: Path, text: str) -> None:
     """Writes a cache file atomically; warns if the folder cannot be written."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-            file.write(text)
-        os.replace(file.name, path)
+        write_text(path, text)
+        remove_temporary(path.parent, untouched=_IDLE)
     except OSError as error:
         warnings.warn(
             f"the tokenizer is not cached in {path.parent} ({error}); set BLOCKYARD_CACHE=FOLDER", stacklevel=2

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge
 
-from blockyard.contracts import DataSpec, TextTokenizer, TokenSpec
+from blockyard.atomic_files import read_json
+from blockyard.contracts import DataSpec, TextTokenizer, TokenSpec, Vocabulary
 from blockyard.data._split import sha256
 from blockyard.tokenizer._cache import cache_dir, save
 from blockyard.tokenizer._lookup import LookupTokenizer, text_tokens
@@ -35,7 +36,7 @@ class BPE(LookupTokenizer, TextTokenizer):
         vocab_size: maximum vocabulary, including the 256 bytes; a short text may yield a smaller one
     """
 
-    vocab_size: Annotated[int, Ge(256)] = 1024
+    vocab_size: Annotated[Vocabulary, Ge(256)] = 1024
 
     def __post_init__(self) -> None:
         self._trained: Trained | None = None
@@ -52,7 +53,7 @@ class BPE(LookupTokenizer, TextTokenizer):
         name = sha256([*texts, str(self.vocab_size), tokenizers.__version__])
         path = cache_dir() / "bpe" / f"{name[:32]}.json"
         try:
-            self.load_state(json.loads(path.read_text(encoding="utf-8")))
+            self.load_state(read_json(path))
         except (OSError, ValueError):  # missing or damaged: train again
             self._trained = None
         if self._trained is None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from blockyard.contracts import Count, DataSpec, TextTokenizer, TokenSpec
+from blockyard.contracts import DataSpec, TextTokenizer, TokenSpec, Vocabulary
 from blockyard.tokenizer._lookup import REPLACEMENT, UNKNOWN, LookupTokenizer, text_tokens
 
 
@@ -27,7 +27,7 @@ class Char(LookupTokenizer, TextTokenizer):
         max_symbols: maximum vocabulary, including the unknown token, which stands for rarer characters
     """
 
-    max_symbols: Count = 256
+    max_symbols: Vocabulary = 256
 
     def __post_init__(self) -> None:
         self.load_state({})
@@ -65,7 +65,10 @@ class Char(LookupTokenizer, TextTokenizer):
         return {"symbols": "".join(self._text[1:])} if self._fitted else {}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Restores a `state`."""
+        """Restores a `state`. Raises ValueError if it is damaged."""
+        symbols = state.get("symbols", "" if not state else None)
+        if not isinstance(symbols, str):
+            raise ValueError("not the saved state of a char tokenizer: symbols is no text")
         self._fitted = bool(state)
-        self._text = [REPLACEMENT, *state.get("symbols", "")]
+        self._text = [REPLACEMENT, *symbols]
         self._ids = {text: token_id for token_id, text in enumerate(self._text) if token_id != UNKNOWN}

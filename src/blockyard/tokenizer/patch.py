@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from blockyard.contracts import Context, Count, DataSpec, Tokenizer, TokenSpec
+from blockyard.contracts import Context, DataSpec, Side, Tokenizer, TokenSpec
 from blockyard.ops.linear import Linear
 from blockyard.tokenizer._grid import GridEmbedder, patch_grid
 
@@ -31,7 +31,7 @@ class Patch(Tokenizer):
     modality = "image"
     gives_features = True
 
-    def __init__(self, *, size: Count = 4) -> None:
+    def __init__(self, *, size: Side = 4) -> None:
         self.size = size
 
     def spec(self, data: DataSpec) -> TokenSpec:

@@ -11,16 +11,19 @@ training, networks with batch norm mix the images of a batch.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, DataSpec, Embedder, Seq, Tokenizer, TokenSpec
+from blockyard.contracts import Because, Context, DataSpec, Embedder, Seq, Text, Tokenizer, TokenSpec
 from blockyard.ops.linear import Linear
 from blockyard.tokenizer import _timm
 from blockyard.tokenizer._grid import grid_coordinates
 from blockyard.weight_init import Init
+
+Stage = Annotated[int, Ge(-1_000), Le(999), Because("no network has a thousand feature maps")]
 
 
 class Timm(Tokenizer):
@@ -35,7 +38,7 @@ class Timm(Tokenizer):
     modality = "image"
     axes: ClassVar[int | None] = 2
 
-    def __init__(self, *, name: str = "resnet10t", stage: int = -1, pretrained: bool = False) -> None:
+    def __init__(self, *, name: Text = "resnet10t", stage: Stage = -1, pretrained: bool = False) -> None:
         self.name, self.stage, self.pretrained = name, stage, pretrained
 
     def spec(self, data: DataSpec) -> TokenSpec:

@@ -12,12 +12,16 @@ Cost: O(W pixels D^2) time
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Annotated
 
+from annotated_types import Ge, Le
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, Count, DataSpec, Tokenizer, TokenSpec
+from blockyard.contracts import Because, Context, DataSpec, Tokenizer, TokenSpec
 from blockyard.ops.linear import Linear
 from blockyard.tokenizer._views import ViewEmbedder, view_tokens
+
+Layers = Annotated[int, Ge(1), Le(16), Because("every layer but the first halves the sides of an image")]
 
 
 class ViewCNN(Tokenizer):
@@ -29,7 +33,7 @@ class ViewCNN(Tokenizer):
 
     modality = "views"
 
-    def __init__(self, *, layers: Count = 2) -> None:
+    def __init__(self, *, layers: Layers = 2) -> None:
         self.layers = layers
 
     def spec(self, data: DataSpec) -> TokenSpec:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, DataSpec, Tokenizer, TokenSpec
+from blockyard.contracts import Context, DataSpec, Text, Tokenizer, TokenSpec
 from blockyard.ops.linear import Linear
 from blockyard.tokenizer import _timm
 from blockyard.tokenizer._views import ViewEmbedder, view_tokens
@@ -29,7 +29,7 @@ class ViewTimm(Tokenizer):
 
     modality = "views"
 
-    def __init__(self, *, name: str = "resnet10t", pretrained: bool = False) -> None:
+    def __init__(self, *, name: Text = "resnet10t", pretrained: bool = False) -> None:
         self.name, self.pretrained = name, pretrained
 
     def spec(self, data: DataSpec) -> TokenSpec:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from blockyard.contracts import Count, DataSpec, TextTokenizer, TokenSpec
+from blockyard.contracts import DataSpec, TextTokenizer, TokenSpec, Vocabulary
 from blockyard.tokenizer._lookup import REPLACEMENT, UNKNOWN, LookupTokenizer, text_tokens
 
 # ` ?word`, ` ?marks`, or whitespace. The matches of a text concatenate to the text.
@@ -31,7 +31,7 @@ class Word(LookupTokenizer, TextTokenizer):
         max_words: maximum vocabulary, including the unknown token, which stands for rarer words
     """
 
-    max_words: Count = 8192
+    max_words: Vocabulary = 8192
 
     def __post_init__(self) -> None:
         self.load_state({})
@@ -61,7 +61,10 @@ class Word(LookupTokenizer, TextTokenizer):
         return {"words": self._text[1:]} if self._fitted else {}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Restores a `state`."""
+        """Restores a `state`. Raises ValueError if it is damaged."""
+        words = state.get("words", [] if not state else None)
+        if not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
+            raise ValueError("not the saved state of a word tokenizer: words is no list of texts")
         self._fitted = bool(state)
-        self._text = [REPLACEMENT, *state.get("words", [])]
+        self._text = [REPLACEMENT, *words]
         self._ids = {text: token_id for token_id, text in enumerate(self._text) if token_id != UNKNOWN}

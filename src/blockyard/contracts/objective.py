@@ -1,0 +1,110 @@
+"""Objective: the target of a batch, the loss and the metrics."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts.batch import Batch, Target
+from blockyard.contracts.builders import Split
+from blockyard.contracts.specs import DataSpec, TokenSpec
+
+if TYPE_CHECKING:
+    import torchmetrics
+
+
+class Objective(ABC):
+    """The task of a model: its target, its loss and its metrics."""
+
+    needs_causal: ClassVar[bool | None] = None  # True, False, or None where either will do
+    takes: ClassVar[str]  # "token" or "sequence": what the head must give
+    target: ClassVar[str | None] = None  # what the data must provide; None where it is made here
+    modality: ClassVar[str | None] = None  # the only modality that it takes, or None
+    needs_source: ClassVar[bool] = False  # it predicts one sequence from another
+
+    @abstractmethod
+    def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
+        """Returns V, the width of the head."""
+
+    def tokens(self, tokens: TokenSpec) -> TokenSpec:
+        """Returns the tokens of the model: the tokenizer's, and those that this objective adds.
+
+        Called again when the tokenizer has learned its vocabulary, and before any `prepare`.
+        """
+        return tokens
+
+    def prepare(self, batch: Batch, key: int | None = None) -> Batch:
+        """Returns the batch for the model and the loss. Whatever is random in it is a hash of (key, sample).
+
+        Targets that do not count hold `Batch.ignore` (integers) or NaN (floats).
+        key: in training a number that depends on (seed, epoch, step) alone, the same in every process
+            and for every micro-batch of a step; None draws the same for a sample every time, so that
+            evaluation gives the same values whenever and however it is run
+        """
+        return batch
+
+    def ready(self, batch: Batch, key: int | None = None) -> Batch:
+        """Returns the prepared batch, in which every target of a dummy sample (index -1) is ignored.
+
+        Training and evaluation call this, and objectives override `prepare`. Raises ValueError where a dummy has
+        a target that has no value for "ignored".
+        """
+        prepared = self.prepare(batch, key)
+        if batch.sample is None or prepared.target is None:
+            return prepared
+        dummy = batch.sample < 0  # (B,)
+        if dummy.device.type == "cpu" and not bool(dummy.any()):  # elsewhere, asking would wait for the device
+            return prepared
+        return replace(prepared, target=_ignore(prepared.target, dummy))
+
+    def count(self, batch: Batch) -> int:
+        """Returns the number of targets in a prepared batch that count, by which micro-batches are weighted."""
+        assert batch.target is not None
+        return int(batch.counted(batch.target if isinstance(batch.target, Tensor) else batch.target[0]).sum())
+
+    @abstractmethod
+    def loss(self, prediction: Tensor, target: Any) -> Tensor:
+        """Returns the mean loss, a scalar, in nats where it is a likelihood.
+
+        prediction: (B, V) or (B, N, V); target: what `prepare` made `batch.target`: a tensor, or a named tuple of
+            tensors that only this objective reads
+        """
+
+    @abstractmethod
+    def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
+        """Returns new metrics for one pass over a split, updated with (prediction, target).
+
+        `split` may have facts that a metric needs, such as `bytes_per_token` of a text.
+        """
+
+    def baselines(self, split: Split) -> dict[str, dict[str, float]]:
+        """Returns metrics over `split` of predictions that need no training, by their names; none by default."""
+        return {}
+
+    @abstractmethod
+    def best(self) -> tuple[str, str]:
+        """Returns the validation metric that selects a checkpoint, and "min" or "max"."""
+
+    def directions(self, split: Split | None = None) -> dict[str, str]:
+        """Returns the better direction of each metric, "min" or "max", as its class declares `higher_is_better`.
+
+        A metric that declares none is left out; the one of `best` is always there.
+        """
+        declared = {name: metric.higher_is_better for name, metric in self.metrics(split).items()}
+        directions = {name: "max" if better else "min" for name, better in declared.items() if better is not None}
+        name, mode = self.best()
+        return {**directions, name: mode}
+
+
+def _ignore(target: Target, dummy: Tensor) -> Target:
+    """The target with the first tensor's samples `dummy` (B,) ignored; other tensors belong to the same samples."""
+    if not isinstance(target, Tensor):
+        return target._replace(**{target._fields[0]: _ignore(target[0], dummy)})
+    if not target.is_floating_point() and target.dtype not in (torch.int16, torch.int32, torch.int64):
+        raise ValueError(f"targets of dtype {target.dtype} have no value for a sample that does not count; use int64")
+    value = float("nan") if target.is_floating_point() else Batch.ignore
+    return target.masked_fill(dummy.reshape(-1, *[1] * (target.ndim - 1)), value)

@@ -1,0 +1,115 @@
+"""A table of your own: one row per time step, one column per channel.
+
+Source: the tables of Zhou et al. 2021, Informer (arXiv 2012.07436), such as ETTh1.csv
+Reference: pandas.read_csv, pandas.read_parquet
+
+Splits and windows are those of the published comparisons, except that every window of the test split counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import Text
+from blockyard.data._series import SeriesData
+from blockyard.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(kw_only=True, eq=False)
+class SeriesFile(SeriesData):
+    """Reads CSV (also .gz, .bz2, .zip, .xz) or Parquet. Empty cells are missing values.
+
+    Options:
+        path: the file
+        columns: the channels; null takes every column but the time
+        time: the column of dates or numbers by which rows must be in order; null takes rows as they are
+    """
+
+    path: Text = "data/series.csv"
+    columns: tuple[Text, ...] | None = None
+    time: Text | None = None
+
+    def missing(self) -> str | None:
+        """Returns that there is no such file and what to do about it, or None."""
+        path = Path(self.path).expanduser()
+        return None if path.is_file() else f"no file {path.absolute()}; set data.path=FILE.csv, a row per time step"
+
+    @cached_property
+    def channel_names(self) -> Sequence[str]:
+        """The columns that are read; before the file is there, those of the options. Reads the header only."""
+        if self.columns is not None:
+            return self.columns
+        if self.missing() is not None:
+            return ("value",)
+        return [name for name in self._header() if name != self.time]
+
+    def read(self) -> Tensor:
+        """Reads all rows. Raises UserError naming rows and columns that cannot be used."""
+        table = self._read()
+        absent = [name for name in (*self.channel_names, *([self.time] if self.time else [])) if name not in table]
+        if absent:
+            raise UserError(
+                f"{self.path} has no column {', '.join(absent)}; it has {', '.join(map(str, table.columns))}"
+            )
+        if self.time is not None:
+            self._check_order(table[self.time])
+        return torch.stack([self._channel(name, table[name]) for name in self.channel_names], dim=1)
+
+    def _channel(self, name: str, column: pandas.Series[Any]) -> Tensor:
+        import pandas
+
+        numbers = pandas.to_numeric(column, errors="coerce")
+        wrong = column.notna() & numbers.isna()
+        if wrong.any():
+            row = int(wrong.to_numpy().argmax())
+            raise UserError(
+                f"{self.path}, row {row + 2}, column {name}: {column.iloc[row]!r} is not a number "
+                f"({int(wrong.sum())} such cells); set data.time={name} if it holds dates, or choose channels with "
+                "data.columns=[...]"
+            )
+        values = torch.tensor(numbers.to_numpy(dtype="float64", na_value=float("nan")))
+        if values.isinf().any():
+            raise UserError(f"{self.path}, row {int(values.isinf().nonzero()[0]) + 2}, column {name}: infinite value")
+        return values
+
+    def _check_order(self, column: pandas.Series[Any]) -> None:
+        import pandas
+
+        times = column if pandas.api.types.is_numeric_dtype(column) else pandas.to_datetime(column, errors="coerce")
+        bad = times.isna().to_numpy()
+        if bad.any():
+            row = int(bad.argmax())
+            raise UserError(
+                f"{self.path}, row {row + 2}, column {self.time}: {column.iloc[row]!r} is neither date nor number"
+            )
+        late = (times.diff().iloc[1:] <= times.diff().iloc[1:] * 0).to_numpy()
+        if late.any():
+            row = int(late.argmax()) + 1
+            raise UserError(
+                f"{self.path}, row {row + 2}, column {self.time}: {column.iloc[row]} does not come after "
+                f"{column.iloc[row - 1]}; sort the rows by time and remove repeated ones"
+            )
+
+    def _header(self) -> list[str]:
+        return [str(name) for name in self._read(rows=0).columns]
+
+    def _read(self, rows: int | None = None) -> pandas.DataFrame:
+        import pandas
+
+        path = Path(self.path).expanduser()
+        try:
+            if path.suffix == ".parquet":
+                return pandas.read_parquet(path)
+            return pandas.read_csv(path, nrows=rows)
+        except (ValueError, OSError, ImportError, EOFError) as error:  # pandas' parser errors are ValueErrors
+            raise UserError(f"{self.path} cannot be read as a table: {' '.join(str(error).split())}") from error

@@ -1,0 +1,70 @@
+"""What heads of one prediction per sequence share: from the pooled vector to the outputs."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, TypeAlias
+
+from torch import Tensor
+
+from blockyard.channel_mixer._activation import ACTIVATIONS
+from blockyard.contracts import Context, Head, Seq, Width
+from blockyard.head._checks import check_one_document
+from blockyard.ops.linear import linear
+
+Activation: TypeAlias = Literal["gelu", "relu"]
+
+
+class Pooled(Head):
+    """Predicts from one vector that subclasses pool from the tokens: W h + b, or W activation(U h + c) + b.
+
+    Options:
+        bias: use a bias on the outputs
+        hidden: activation of a hidden layer before the outputs; null means none
+        width: channels of the hidden layer; null means model.dim
+
+    Raises ValueError for a width without a hidden layer.
+    """
+
+    gives: ClassVar[str] = "sequence"
+
+    def __init__(
+        self, ctx: Context, *, bias: bool = True, hidden: Activation | None = None, width: Width | None = None
+    ) -> None:
+        super().__init__()
+        if width is not None and hidden is None:
+            raise ValueError(
+                f"head.width={width} is the width of a hidden layer; use head.hidden=gelu or head.width=null"
+            )
+        self.activation = None if hidden is None else ACTIVATIONS[hidden]
+        self.features = self.pooled_width(ctx)
+        inner = self.features if hidden is None else width or ctx.dim
+        self.hidden = None if hidden is None else linear(ctx, self.features, inner, bias=True)
+        self.proj = linear(ctx, inner, ctx.outputs, bias=bias)
+        self.rescaled = ctx.tokens.rescaled
+
+    @staticmethod
+    def pooled_width(ctx: Context) -> int:
+        """The number of features that are pooled from a sequence: model.dim."""
+        return ctx.dim
+
+    def predict(self, h: Tensor, seq: Seq) -> Tensor:
+        """The pooled vector h (B, features) -> (B, V). Raises ValueError for sequences of several documents."""
+        check_one_document(self, seq)
+        if self.hidden is not None and self.activation is not None:
+            h = self.activation(self.hidden(h))  # (B, width)
+        prediction = self.proj(h)  # (B, V)
+        return rescale(prediction, seq) if self.rescaled else prediction
+
+
+def rescale(prediction: Tensor, seq: Seq) -> Tensor:
+    """The prediction (B, steps C) in the units of the inputs: times their size, plus their offset."""
+    if seq.scale is None:
+        return prediction
+    offset, size = seq.scale  # (B, 1, C)
+    return (prediction.unflatten(1, (-1, offset.shape[2])) * size + offset).flatten(1)
+
+
+def tokens_and_mask(x: Tensor, seq: Seq) -> tuple[Tensor, Tensor | None]:
+    """The tokens after the prefix (B, N, D), and which are real (B, N), or None where all are."""
+    valid = None if seq.valid is None else seq.valid[:, seq.num_prefix :]
+    return x[:, seq.num_prefix :], valid

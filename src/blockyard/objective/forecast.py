@@ -1,0 +1,91 @@
+"""Forecasting: the error of the steps after a history.
+
+Source: Zeng et al. 2023, Are Transformers Effective for Time Series Forecasting? (arXiv 2205.13504), section 5
+Reference: torch.nn.functional.mse_loss, l1_loss, huber_loss
+Equation: mean over the steps and channels with a value of (prediction - target)^2, in standard deviations of the
+    training split
+
+Baselines that need no training are computed beside every run: `repeat` predicts the last value; `seasonal` the value
+one season earlier; `drift` adds to that the change of the mean from the season before.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from blockyard.contracts import Batch, DataSpec, Length, Objective, Positive, Split, TokenSpec
+from blockyard.objective._forecast_baselines import baselines
+
+if TYPE_CHECKING:
+    import torchmetrics
+
+
+class Forecast(Objective):
+    """Predicts all steps of the horizon together.
+
+    Options:
+        loss: squared error, absolute error, or Huber's loss
+        delta: the error from which Huber's loss is linear
+        season: steps after which the series repeats itself, for the baselines; null leaves the seasonal ones out
+    """
+
+    takes = "sequence"
+    target = "values"
+    modality = "series"
+
+    def __init__(
+        self,
+        *,
+        loss: Literal["mse", "mae", "huber"] = "mse",
+        delta: Positive = 1.0,
+        season: Length | None = None,
+    ) -> None:
+        self.kind, self.delta, self.season = loss, delta, season
+
+    def tokens(self, tokens: TokenSpec) -> TokenSpec:
+        """The same tokens; predictions are in the units of the inputs."""
+        return replace(tokens, rescaled=True)
+
+    def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
+        """One number for each step and channel. Raises ValueError where the season is longer than the history."""
+        if data.values is None:
+            raise ValueError(
+                f"objective=forecast needs data with real-valued targets; this {data.modality} data has none"
+            )
+        if self.season is not None and self.season > data.shape[0]:
+            raise ValueError(
+                f"objective.season={self.season} is longer than the history of {data.shape[0]} steps; use a longer "
+                "data.history, or null"
+            )
+        return math.prod(data.values)
+
+    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Mean error over the values that are there. prediction: (B, H C); target: (B, H, C) with NaN."""
+        target = target.flatten(1)
+        counted = Batch.counted(target)
+        error = prediction - target.masked_fill(~counted, 0.0)  # (B, H C)
+        zero = error.new_zeros(())
+        if self.kind == "huber":
+            values = F.huber_loss(error, zero.expand_as(error), reduction="none", delta=self.delta)
+        else:
+            values = error.square() if self.kind == "mse" else error.abs()
+        return values.masked_fill(~counted, 0.0).sum() / counted.sum()
+
+    def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
+        """Mean squared and mean absolute error in standard deviations of the training split."""
+        from blockyard.objective._errors import MeanAbsolute, MeanSquared
+
+        return {"mse": MeanSquared(), "mae": MeanAbsolute()}
+
+    def best(self) -> tuple[str, str]:
+        """The lowest squared error."""
+        return "mse", "min"
+
+    def baselines(self, split: Split) -> dict[str, dict[str, float]]:
+        """The metrics of forecasts that need no training, by their names."""
+        return baselines(split, self)

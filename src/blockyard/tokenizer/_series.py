@@ -1,0 +1,93 @@
+"""Shared parts of tokenizers of time series: missing values, and the scale of each history."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import Context, DataSpec, Embedder, Seq
+from blockyard.ops.linear import Linear
+
+Normalise: TypeAlias = Literal["none", "instance", "last"]
+EPSILON = 1e-5  # below every standard deviation; that of RevIN and PatchTST
+
+
+def check_series(data: DataSpec) -> tuple[int, int]:
+    """Returns steps and channels. Raises ValueError for other data."""
+    if data.modality != "series":
+        raise ValueError(f"this tokenizer reads series, the data gives {data.things}")
+    steps, channels = data.shape
+    return steps, channels
+
+
+def check_history(inputs: Tensor, steps: int, channels: int, *others: object) -> None:
+    """Raises ValueError for inputs of another shape, and for arguments that only text has."""
+    if any(others):
+        raise ValueError("a history is one full sequence of tokens; omit lengths, segment and cache")
+    if inputs.ndim != 3 or tuple(inputs.shape[1:]) != (steps, channels):
+        raise ValueError(
+            f"inputs of shape {tuple(inputs.shape)}: this model reads histories (batch, {steps}, {channels})"
+        )
+
+
+def standardize(x: Tensor, how: Normalise) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+    """Returns the values with the level and size of each history taken out, and what was taken: `Seq.scale`.
+
+    x: (B, steps, C) with NaN for missing values, which stay. instance: mean and standard deviation of each channel
+    of a history (Kim et al. 2022, RevIN, without its affine weights); last: its last value, with size one (NLinear,
+    Zeng et al. 2023).
+    """
+    if how == "none":
+        return x, None
+    if how == "last":
+        offset, size = fill_forward(x)[:, -1:], torch.ones_like(x[:, :1])
+    else:
+        offset = x.nanmean(1, keepdim=True).nan_to_num()  # (B, 1, C)
+        size = ((x - offset).square().nanmean(1, keepdim=True).nan_to_num() + EPSILON).sqrt()
+    return (x - offset) / size, (offset, size)
+
+
+def fill_forward(x: Tensor) -> Tensor:
+    """Returns x (B, steps, C) with each missing value replaced by the one before it; zero where none is."""
+    known = ~x.isnan()
+    index = torch.arange(x.shape[1], device=x.device)[None, :, None]
+    latest = torch.where(known, index, -1).cummax(1).values  # (B, steps, C)
+    filled = x.nan_to_num().gather(1, latest.clamp_min(0))
+    return torch.where(latest < 0, torch.zeros_like(filled), filled)
+
+
+class HistoryEmbedder(Embedder):
+    """Embeds sets of whole histories; subclasses say which, in `parts`.
+
+    Raises ValueError without a projection where the model is not as wide as a history is long.
+    """
+
+    index: Tensor
+    coords: Tensor
+
+    def __init__(self, ctx: Context, normalise: Normalise, project: bool) -> None:
+        super().__init__()
+        self.normalise = normalise
+        self.steps, self.channels = ctx.data.shape
+        if not project and ctx.dim != self.steps:
+            raise ValueError(
+                f"tokenizer.project=false passes histories of {self.steps} steps on, so model.dim={ctx.dim} must be "
+                f"{self.steps}; use model.dim={self.steps} or tokenizer.project=true"
+            )
+        self.proj = Linear(self.steps, ctx.dim, bias=True, std=ctx.init_std * self.steps**-0.5) if project else None
+        self.register_buffer("index", torch.arange(ctx.tokens.max_len), persistent=False)
+        self.register_buffer("coords", torch.zeros(1, ctx.tokens.max_len, 0), persistent=False)
+
+    @abstractmethod
+    def parts(self, history: Tensor) -> Tensor:
+        """(B, steps, C) without missing values -> (B, N, steps)."""
+
+    def embed(self, inputs: Tensor, lengths: Tensor | None, segment: Tensor | None, start: int) -> tuple[Tensor, Seq]:
+        """Histories (B, steps, C), NaN where a value is missing -> x (B, N, D), Seq with the scale taken out."""
+        check_history(inputs, self.steps, self.channels, lengths is not None, segment is not None, start)
+        scaled, scale = standardize(inputs, self.normalise)
+        x = self.parts(fill_forward(scaled))  # (B, N, steps)
+        return x if self.proj is None else self.proj(x), Seq(self.index, self.coords, scale=scale)

@@ -1,0 +1,56 @@
+"""A channel's whole history as one token.
+
+Source: Liu et al. 2024, iTransformer: Inverted Transformers Are Effective for Time Series Forecasting
+    (arXiv 2310.06625), section 3.1
+Reference: thuml/iTransformer, layers/Embed.py, DataEmbedding_inverted
+Equation: x_c = W history_c + b
+Cost: O(C L D) time for a history of L steps
+
+With project=false, normalise=last and model=bare this is NLinear (Zeng et al. 2023, arXiv 2205.13504).
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from blockyard.contracts import Context, DataSpec, Seq, Tokenizer, TokenSpec
+from blockyard.tokenizer._series import HistoryEmbedder, Normalise, check_series
+
+
+class SeriesChannel(Tokenizer):
+    """One token per channel, without an order. Missing values are those before them.
+
+    Options:
+        normalise: what is taken out of each history and put back into its prediction: its mean and standard
+            deviation (instance), its last value (last), or nothing
+        project: map histories to model.dim with learned weights; without, model.dim is the length of the history
+    """
+
+    modality = "series"
+    axes = 0
+
+    def __init__(self, *, normalise: Normalise = "instance", project: bool = True) -> None:
+        self.normalise, self.project = normalise, project
+
+    def spec(self, data: DataSpec) -> TokenSpec:
+        """Returns a set of one token per channel."""
+        _, channels = check_series(data)
+        return TokenSpec((), count=channels)
+
+    def embedder(self, ctx: Context) -> ChannelEmbedder:
+        """Builds the projection of histories. Raises ValueError without one for another width."""
+        return ChannelEmbedder(ctx, self.normalise, self.project)
+
+
+class ChannelEmbedder(HistoryEmbedder):
+    """Histories side by side."""
+
+    def parts(self, history: Tensor) -> Tensor:
+        """(B, steps, C) -> (B, C, steps)."""
+        return history.transpose(1, 2)
+
+    def forward(
+        self, inputs: Tensor, lengths: Tensor | None = None, segment: Tensor | None = None, start: int = 0
+    ) -> tuple[Tensor, Seq]:
+        """Histories (B, steps, C), NaN where a value is missing -> x (B, C, D), Seq with the scale taken out."""
+        return self.embed(inputs, lengths, segment, start)

@@ -1,0 +1,106 @@
+"""Patches of a time series: overlapping windows of steps, flattened and projected.
+
+Source: Nie et al. 2023, A Time Series is Worth 64 Words (PatchTST, arXiv 2211.14730), section 3.1
+Reference: transformers PatchTSTForPrediction
+Equation: x_n = W flatten(steps n stride .. n stride + size) + b
+Cost: O(N size C D) time
+
+    steps   a b c d e f g h      size 4, stride 2
+    token 0 [a b c d]
+    token 1     [c d e f]
+    token 2         [e f g h]
+    token 3             [g h h h]    with pad_end
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from blockyard.contracts import Context, DataSpec, Embedder, Length, Seq, Tokenizer, TokenSpec
+from blockyard.ops.linear import Linear
+from blockyard.tokenizer._grid import grid_coordinates
+from blockyard.tokenizer._series import Normalise, check_history, check_series, standardize
+
+Missing = Literal["zero", "flag"]
+
+
+class SeriesPatch(Tokenizer):
+    """Cuts histories into patches; with several channels a patch holds all of them.
+
+    Options:
+        size: steps of a patch
+        stride: steps from one patch to the next
+        pad_end: repeat the last step so that one more patch fits; without it, the first steps are left out where
+            patches do not fit
+        normalise: what is taken out of each history and put back into its prediction: its mean and standard
+            deviation (instance), its last value (last), or nothing
+        missing: what stands for a missing value: zero, or zero and a second number that says so (flag)
+    """
+
+    modality = "series"
+    axes = 1
+
+    def __init__(
+        self,
+        *,
+        size: Length = 16,
+        stride: Length = 8,
+        pad_end: bool = True,
+        normalise: Normalise = "instance",
+        missing: Missing = "zero",
+    ) -> None:
+        self.size, self.stride, self.pad_end = size, stride, pad_end
+        self.normalise, self.missing = normalise, missing
+
+    def spec(self, data: DataSpec) -> TokenSpec:
+        """Returns one token per patch, on a line. Raises ValueError for histories shorter than a patch."""
+        steps, _ = check_series(data)
+        padded = steps + (self.stride if self.pad_end else 0)
+        if steps < self.size:
+            raise ValueError(f"tokenizer.size={self.size} is longer than the history of {steps} steps")
+        return TokenSpec(((padded - self.size) // self.stride + 1,))
+
+    def embedder(self, ctx: Context) -> SeriesPatchEmbedder:
+        """Builds the projection of patches."""
+        return SeriesPatchEmbedder(ctx, self)
+
+
+class SeriesPatchEmbedder(Embedder):
+    """Scales histories, cuts them into patches and projects them to D."""
+
+    index: Tensor
+    coords: Tensor
+
+    def __init__(self, ctx: Context, options: SeriesPatch) -> None:
+        super().__init__()
+        self.options = options
+        self.steps, self.channels = ctx.data.shape
+        numbers = options.size * self.channels * (2 if options.missing == "flag" else 1)
+        self.proj = Linear(numbers, ctx.dim, bias=True, std=ctx.init_std * numbers**-0.5)
+        self.grid = ctx.tokens.grid
+        index, coords = grid_coordinates(self.grid)
+        self.register_buffer("index", index, persistent=False)
+        self.register_buffer("coords", coords, persistent=False)
+
+    def forward(
+        self, inputs: Tensor, lengths: Tensor | None = None, segment: Tensor | None = None, start: int = 0
+    ) -> tuple[Tensor, Seq]:
+        """Histories (B, steps, C), NaN where a value is missing -> x (B, N, D), Seq with the scale taken out."""
+        check_history(inputs, self.steps, self.channels, lengths is not None, segment is not None, start)
+        options = self.options
+        scaled, scale = standardize(inputs, options.normalise)
+        values = scaled.nan_to_num()
+        if options.missing == "flag":
+            values = torch.cat([values, inputs.isnan().to(values.dtype)], dim=2)  # (B, steps, 2 C)
+        values = values.transpose(1, 2)  # (B, C, steps)
+        if options.pad_end:
+            values = F.pad(values, (0, options.stride), mode="replicate")
+        else:  # the latest steps matter most
+            values = values[:, :, (self.steps - options.size) % options.stride :]
+        patches = values.unfold(2, options.size, options.stride)  # (B, C, N, size)
+        x = self.proj(patches.transpose(1, 2).flatten(2))  # (B, N, D)
+        return x, Seq(self.index, self.coords, grid=self.grid, scale=scale)

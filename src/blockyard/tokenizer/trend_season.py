@@ -1,0 +1,67 @@
+"""Trend and season: a moving average of each channel, and what is left of it, as a token each.
+
+Source: Zeng et al. 2023, Are Transformers Effective for Time Series Forecasting? (arXiv 2205.13504), DLinear
+Reference: cure-lab/LTSF-Linear, models/DLinear.py
+Equation: trend = mean of `kernel` steps around each step, the ends repeated; season = history - trend
+Cost: O(C L (D + kernel)) time for a history of L steps
+
+With project=false, normalise=none and model=bare this is DLinear.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from blockyard.contracts import Context, DataSpec, Length, Seq, Tokenizer, TokenSpec
+from blockyard.tokenizer._series import HistoryEmbedder, Normalise, check_series
+
+
+class TrendSeason(Tokenizer):
+    """Two tokens per channel, without an order: all trends, then all seasons. Missing values are those before them.
+
+    Options:
+        kernel: steps of the moving average; odd
+        normalise: what is taken out of each history and put back into its prediction: its mean and standard
+            deviation (instance), its last value (last), or nothing
+        project: map histories to model.dim with learned weights; without, model.dim is the length of the history
+    """
+
+    modality = "series"
+    axes = 0
+
+    def __init__(self, *, kernel: Length = 25, normalise: Normalise = "none", project: bool = True) -> None:
+        if kernel % 2 == 0:
+            raise ValueError(f"tokenizer.kernel={kernel} must be odd, so that an average has a step in its middle")
+        self.kernel, self.normalise, self.project = kernel, normalise, project
+
+    def spec(self, data: DataSpec) -> TokenSpec:
+        """Returns a set of two tokens per channel."""
+        _, channels = check_series(data)
+        return TokenSpec((), count=2 * channels)
+
+    def embedder(self, ctx: Context) -> TrendSeasonEmbedder:
+        """Builds the projections. Raises ValueError without them for another width."""
+        return TrendSeasonEmbedder(ctx, self.normalise, self.project, self.kernel)
+
+
+class TrendSeasonEmbedder(HistoryEmbedder):
+    """Moving averages of the channels, then the rest of each."""
+
+    def __init__(self, ctx: Context, normalise: Normalise, project: bool, kernel: int) -> None:
+        super().__init__(ctx, normalise, project)
+        self.kernel = kernel
+
+    def parts(self, history: Tensor) -> Tensor:
+        """(B, steps, C) -> (B, 2 C, steps)."""
+        channels = history.transpose(1, 2)  # (B, C, steps)
+        side = self.kernel // 2
+        trend = F.avg_pool1d(F.pad(channels, (side, side), mode="replicate"), self.kernel, stride=1)
+        return torch.cat([trend, channels - trend], dim=1)
+
+    def forward(
+        self, inputs: Tensor, lengths: Tensor | None = None, segment: Tensor | None = None, start: int = 0
+    ) -> tuple[Tensor, Seq]:
+        """Histories (B, steps, C), NaN where a value is missing -> x (B, 2 C, D), Seq with the scale taken out."""
+        return self.embed(inputs, lengths, segment, start)

@@ -1,0 +1,111 @@
+"""Heads of one prediction per sequence against timm, formulas and each other."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from timm.layers.attention_pool import AttentionPoolLatent
+from torch import Tensor
+from torch.nn import functional as F
+
+from blockyard.contracts import Head, Seq
+from blockyard.model._prefix import NO_PREFIX, Prefix
+from tests.helpers import choices, context, factory, node, stir
+
+LENGTH = 6  # of the tests' context
+POOLED = [name for name in choices("head") if node("head", name)[0].gives == "sequence"]
+
+
+def make(name: str, prefix: Prefix = NO_PREFIX, **options: object) -> Head:
+    return stir(factory("head", name, options)(context(prefix=prefix))).double().eval()  # type: ignore[return-value]
+
+
+def sequence(valid: Tensor | None = None, num_prefix: int = 0, tokens: int = LENGTH) -> Seq:
+    return Seq(torch.arange(num_prefix + tokens), torch.zeros(1, num_prefix + tokens, 1), valid, num_prefix=num_prefix)
+
+
+def inputs(tokens: int = LENGTH) -> Tensor:
+    return torch.randn(3, tokens, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def test_attention_pool_is_timms() -> None:
+    ours, reference = make("attention_pool"), AttentionPoolLatent(16, num_heads=4).double().eval()
+    with torch.no_grad():
+        reference.q.weight.copy_(torch.eye(16))
+        reference.q.bias.zero_()
+        reference.latent.copy_(ours.query[None, None])
+        reference.kv.load_state_dict(ours.proj_in.state_dict())
+        reference.proj.load_state_dict(ours.proj_out.state_dict())
+        reference.mlp.fc2.weight.zero_()  # timm adds a residual MLP, which ours is without
+        reference.mlp.fc2.bias.zero_()
+    x = inputs()
+    torch.testing.assert_close(ours(x, sequence()), ours.proj(reference(x)))
+
+
+def test_sum_pool_is_the_mean_times_the_number_of_tokens() -> None:
+    total, mean = make("sum_pool"), make("mean_pool")
+    mean.load_state_dict(total.state_dict())
+    x = inputs()
+    valid = torch.arange(LENGTH) < torch.tensor([[6], [2], [1]])
+    scaled = F.linear((x * valid[:, :, None]).sum(1), total.proj.weight, total.proj.bias)
+    torch.testing.assert_close(total(x, sequence(valid)), scaled)
+    torch.testing.assert_close(mean(x * LENGTH, sequence()), total(x, sequence()))
+
+
+def test_last_reads_the_last_token_that_is_real() -> None:
+    head, x = make("last"), inputs()
+    valid = torch.arange(LENGTH) < torch.tensor([[6], [2], [0]])
+    picked = torch.stack([x[0, 5], x[1, 1], torch.zeros(16, dtype=torch.float64)])
+    torch.testing.assert_close(head(x, sequence(valid)), head.proj(picked))
+    torch.testing.assert_close(head(x, sequence())[1], head.proj(x[1, 5]))
+
+
+def test_flatten_is_a_matrix_for_each_token() -> None:
+    head, x = make("flatten"), inputs()
+    matrices = head.proj.weight.unflatten(1, (LENGTH, 16))  # (V, N, D)
+    expected = torch.einsum("bnd,vnd->bv", x, matrices) + head.proj.bias
+    torch.testing.assert_close(head(x, sequence()), expected)
+
+
+def test_flatten_refuses_other_lengths() -> None:
+    with pytest.raises(ValueError, match="needs sequences of one length"):
+        factory("head", "flatten")(context(variable=True))
+    with pytest.raises(ValueError, match="exactly 6 tokens and gets 5 tokens"):
+        make("flatten")(inputs(5), sequence(tokens=5))
+    with pytest.raises(ValueError, match="gets padded sequences"):
+        make("flatten")(inputs(), sequence(torch.ones(3, LENGTH, dtype=torch.bool)))
+
+
+@pytest.mark.parametrize("name", POOLED)
+@pytest.mark.parametrize("hidden", ["gelu", "relu"])
+def test_a_hidden_layer_is_an_mlp_on_the_pooled_vector(name: str, hidden: str) -> None:
+    prefix = Prefix(class_token=node("head", name)[0].needs_class_token, registers=1)
+    head, x = make(name, prefix, hidden=hidden, width=24), inputs(LENGTH + len(prefix))
+    seq = sequence(num_prefix=len(prefix))
+    assert head.hidden.weight.shape[0] == 24
+    expected = head.proj(getattr(F, hidden)(head.hidden(head.pool(x, seq))))
+    torch.testing.assert_close(head(x, seq), expected)
+
+
+@pytest.mark.parametrize("name", POOLED)
+def test_a_width_without_a_hidden_layer_is_refused(name: str) -> None:
+    prefix = Prefix(class_token=node("head", name)[0].needs_class_token)
+    with pytest.raises(ValueError, match=r"head\.width=24 is the width of a hidden layer"):
+        make(name, prefix, width=24)
+
+
+@pytest.mark.parametrize("name", [name for name in POOLED if name != "class_token"])
+def test_prefix_tokens_are_not_pooled(name: str) -> None:
+    head, x = make(name, Prefix(registers=2)), inputs(LENGTH + 2)
+    changed = torch.cat([x[:, :2] + 1, x[:, 2:]], 1)
+    seq = sequence(num_prefix=2)
+    torch.testing.assert_close(head(changed, seq), head(x, seq), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["sum_pool", "last", "attention_pool", "mean_pool"])
+def test_a_sequence_without_tokens_pools_to_a_constant(name: str) -> None:
+    head, x = make(name), inputs()
+    valid = torch.tensor([[False] * LENGTH, [True] * LENGTH, [False] * LENGTH])
+    out = head(x, sequence(valid))
+    assert out.isfinite().all()
+    torch.testing.assert_close(out[0], out[2], rtol=0, atol=0)

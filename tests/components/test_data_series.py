@@ -1,0 +1,172 @@
+"""Time series: windows, splits by time, files of one's own, and forecasts that need no training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+import torch
+
+from blockyard.data.co2 import Co2
+from blockyard.data.digit_series import DigitSeries
+from blockyard.data.series_file import SeriesFile
+from blockyard.errors import UserError
+from blockyard.objective._forecast_baselines import forecasts
+from blockyard.objective.forecast import Forecast
+from blockyard.tokenizer._series import fill_forward, standardize
+from blockyard.tokenizer.series_patch import SeriesPatch
+
+
+def table(path: Path, steps: int = 60, **columns: object) -> Path:
+    """A file of two channels that count, and dates."""
+    dates = pandas.date_range("2020-01-01", periods=steps)
+    frame = pandas.DataFrame({"date": dates, "a": np.arange(steps) * 1.0, "b": np.arange(steps) ** 2.0} | columns)
+    frame.to_csv(path, index=False)
+    return path
+
+
+def series(path: Path, **options: object) -> SeriesFile:
+    settings = {"time": "date", "history": 6, "horizon": 3, "split": (0.5, 0.2, 0.3), **options}
+    return SeriesFile(path=str(path), **settings)  # type: ignore[arg-type]
+
+
+def test_every_window_of_every_split_counts_once(tmp_path: Path) -> None:
+    data = series(table(tmp_path / "x.csv"), channels="together")
+    train, validation, test = data.load(SeriesPatch())
+    assert [len(part) for part in (train, validation, test)] == [30 - 9 + 1, 12 - 3 + 1, 18 - 3 + 1]
+    mean, std = train.mean, train.std  # type: ignore[attr-defined]
+    values = torch.stack([torch.arange(60.0), torch.arange(60.0) ** 2], 1)
+    for split, first in ((train, 6), (validation, 30), (test, 42)):
+        batch = split.batch(torch.arange(len(split)), None)
+        rows = torch.cat([batch.inputs, batch.target], 1).double() * std + mean  # type: ignore[list-item]
+        for window, row in enumerate(rows):
+            start = first - 6 + window
+            torch.testing.assert_close(row, values[start : start + 9].double(), rtol=1e-4, atol=1e-3)
+
+
+def test_channels_apart_are_samples_of_their_own(tmp_path: Path) -> None:
+    path = table(tmp_path / "x.csv")
+    together = series(path, channels="together").load(SeriesPatch()).test
+    apart = series(path).load(SeriesPatch()).test
+    assert len(apart) == 2 * len(together)
+    whole, parts = together.batch(torch.arange(3), None), apart.batch(torch.arange(6), None)
+    torch.testing.assert_close(parts.inputs.unflatten(0, (3, 2))[..., 0].transpose(1, 2), whole.inputs)
+    assert isinstance(parts.target, torch.Tensor)
+    assert parts.target.shape == (6, 3, 1)
+
+
+def test_only_training_steps_set_the_scale(tmp_path: Path) -> None:
+    train = series(table(tmp_path / "x.csv")).load(SeriesPatch()).train
+    torch.testing.assert_close(train.mean, torch.tensor([14.5, (np.arange(30.0) ** 2).mean()]).double())  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        ({}, {"columns": ("a", "c")}, "has no column c; it has date, a, b"),
+        ({"b": "x"}, {}, r"row 2, column b: 'x' is not a number \(60 such cells\)"),
+        ({"a": 1.0}, {}, "channel a has one value or none in the training split"),
+        ({"a": np.nan}, {}, "channel a has one value or none"),
+        ({"a": [np.inf, *range(59)]}, {}, "row 2, column a: infinite value"),
+        ({"date": ["2020-01-01"] * 60}, {}, "row 3, column date: 2020-01-01 does not come after 2020-01-01"),
+        ({"date": ["2020-01-01", "x"] * 30}, {}, "row 3, column date: 'x' is neither date nor number"),
+        ({}, {"horizon": 20}, "the validation split has 18 steps .* fewer than one window"),
+        ({}, {"split": (0.5, 0.2, 0.2)}, "shares must add up to 1"),
+        ({}, {"split": (50, 20, 20)}, "at most 60 steps"),
+    ],
+)
+def test_bad_tables_are_refused(tmp_path: Path, change: dict, options: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        series(table(tmp_path / "x.csv", **change), **options).load(SeriesPatch())
+
+
+def test_a_table_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_bytes(b"")
+    with pytest.raises(UserError, match="cannot be read as a table"):
+        series(tmp_path / "x.csv").load(SeriesPatch())
+    assert "no file" in str(series(tmp_path / "nothing.csv").missing())
+
+
+def test_parquet_and_compressed_tables_are_the_same_series(tmp_path: Path) -> None:
+    plain = series(table(tmp_path / "x.csv")).read()
+    table(tmp_path / "x.csv.gz")
+    torch.testing.assert_close(series(tmp_path / "x.csv.gz").read(), plain)
+
+
+def test_missing_values_are_filled_from_before() -> None:
+    nan = float("nan")
+    x = torch.tensor([[nan, 1.0, nan, nan, 2.0, nan]])[:, :, None]
+    assert fill_forward(x)[0, :, 0].tolist() == [0.0, 1.0, 1.0, 1.0, 2.0, 2.0]
+    scaled, scale = standardize(x, "last")
+    assert scale is not None
+    assert scale[0].item() == 2.0
+    assert scaled.isnan().equal(x.isnan())
+    offset, size = standardize(x, "instance")[1]  # type: ignore[misc]
+    assert (offset.item(), size.item()) == pytest.approx((1.5, (0.25 + 1e-5) ** 0.5))
+
+
+def test_a_history_without_values_has_a_finite_scale() -> None:
+    scaled, scale = standardize(torch.full((1, 4, 1), float("nan")), "instance")
+    assert scale is not None
+    assert all(part.isfinite().all() for part in scale)
+    assert scaled.isnan().all()
+
+
+def test_baselines_are_their_formulas() -> None:
+    history = torch.arange(8.0)[None, :, None]  # rises by one a step: 4 a season
+    made = dict(forecasts(history, 6, 4))
+    assert made["repeat"][0, :, 0].tolist() == [7.0] * 6
+    assert made["seasonal"][0, :, 0].tolist() == [4.0, 5.0, 6.0, 7.0, 4.0, 5.0]
+    assert made["drift"][0, :, 0].tolist() == [8.0, 9.0, 10.0, 11.0, 12.0, 13.0]
+    assert list(dict(forecasts(history, 6, 5))) == ["repeat", "seasonal"]
+    assert list(dict(forecasts(history, 6, None))) == ["repeat"]
+
+
+def test_baselines_of_co2_are_the_known_figures() -> None:
+    test = Co2().load(SeriesPatch()).test
+    known = Forecast(season=52).baselines(test)
+    assert {name: round(values["mse"], 4) for name, values in known.items()} == {
+        "repeat": 0.0961,
+        "seasonal": 0.0315,
+        "drift": 0.0105,
+    }
+
+
+def test_baselines_of_etth1_are_the_published_figures(shared_data: Path) -> None:
+    """Repeat: 1.295 and 0.713 in Zeng et al. 2023, table 2."""
+    path = shared_data / "timeseries" / "ETTh1.csv.gz"
+    data = SeriesFile(path=str(path), time="date", split=(8640, 2880, 2880))
+    known = Forecast(season=24).baselines(data.load(SeriesPatch()).test)
+    assert (known["repeat"]["mse"], known["repeat"]["mae"]) == pytest.approx((1.2944, 0.7132), abs=1e-4)
+    assert (known["seasonal"]["mse"], known["seasonal"]["mae"]) == pytest.approx((0.5122, 0.4333), abs=1e-4)
+
+
+def test_missing_targets_do_not_count() -> None:
+    objective, nan = Forecast(), float("nan")
+    target = torch.tensor([[[1.0], [nan]], [[3.0], [nan]]])
+    prediction = torch.tensor([[0.0, 100.0], [0.0, -100.0]], requires_grad=True)
+    loss = objective.loss(prediction, target)
+    assert loss.item() == pytest.approx(5.0)
+    loss.backward()
+    assert prediction.grad is not None
+    assert prediction.grad[:, 1].tolist() == [0.0, 0.0]
+    metrics = objective.metrics()
+    for metric in metrics.values():
+        metric.update(prediction.detach(), target)
+    assert {name: float(metric.compute()) for name, metric in metrics.items()} == {"mse": 5.0, "mae": 2.0}
+
+
+def test_a_diverged_prediction_has_no_finite_metric() -> None:
+    metric = Forecast().metrics()["mse"]
+    metric.update(torch.tensor([[float("nan")]]), torch.tensor([[[1.0]]]))
+    assert metric.compute().isnan()
+
+
+def test_digits_are_read_pixel_by_pixel() -> None:
+    train = DigitSeries().load(SeriesPatch()).train
+    batch = train.batch(torch.arange(2), None)
+    assert batch.inputs.shape == (2, 64, 1)
+    assert isinstance(batch.target, torch.Tensor)
+    assert batch.target.shape == (2,)
