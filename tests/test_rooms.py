@@ -11,8 +11,9 @@ from tests.paths import ROOT
 
 TESTS = ROOT / "tests"
 PACKAGE = ROOT / "src" / "blockyard"
-# `components` holds the tests of all families of components, `documents` those of the documentation.
-WITHOUT_A_FOLDER = {"components", "documents"}
+# `components` holds the tests of all families of components, `documents` those of the documentation, `battery` attacks,
+# `engines` runs real schedulers, `compat` holds runs of earlier releases.
+WITHOUT_A_FOLDER = {"components", "documents", "battery", "engines", "compat"}
 
 
 def imported(tree: ast.AST) -> set[str]:

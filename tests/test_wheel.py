@@ -74,7 +74,7 @@ def test_it_holds_every_sweep(installed, tmp_path):
     assert {path.stem for path in (installed / "blockyard/sweeps").glob("*.yaml")} == shipped
     done = run(installed, tmp_path, "sweep", "quickstart", "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert "9 to run" in done.stdout
+    assert "15 to run" in done.stdout
 
 
 def test_it_trains_from_an_empty_folder(installed, tmp_path):

@@ -21,7 +21,8 @@ from typing import Any
 from blockyard.config import catalog
 from blockyard.config.check import check
 from blockyard.config.compose import compose
-from blockyard.runs.folder import AlreadyDone, FailedBefore, RunFolder
+from blockyard.runs.folder import AlreadyDone, FailedBefore
+from blockyard.runs.start import create_run
 
 FAMILIES = (
     "position",
@@ -50,9 +51,12 @@ OVERRIDES: dict[str, tuple[str, ...]] = {
     "head=class_token": ("model.prefix.class_token=true",),
     "data=listops": ("tokenizer=symbols",),
     "data=parity": ("tokenizer=symbols",),
+    "data=digit_series": ("tokenizer=series_patch",),
+    "tokenizer=series_channel": ("position=none",),
+    "tokenizer=trend_season": ("position=none",),
 }
 # A preset leaves only the data open; an experiment would replace its choices.
-PRESET_DATA = ((), ("data=code",), ("data=translation",), ("data=digits_views",))
+PRESET_DATA = ((), ("data=code",), ("data=translation",), ("data=digits_views",), ("data=co2",))
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "mechanisms.md"
 
 
@@ -91,7 +95,7 @@ def train_once(overrides: tuple[str, ...], outputs: Path) -> dict[str, Any] | No
     command = [*overrides, *SHORT, f"outputs={outputs}"]
     composed = compose(command)
     try:
-        with RunFolder.create(composed.config, command=["train", *command], choices=composed.choices) as folder:
+        with create_run(composed.config, command=["train", *command], choices=composed.choices) as folder:
             return folder.summary() if train(folder) == 0 else None
     except AlreadyDone as done:
         return done.folder.summary()

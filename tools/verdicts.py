@@ -17,14 +17,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 DATA, PAGE, README = ROOT / "docs" / "verdicts.json", ROOT / "docs" / "verdicts.md", ROOT / "README.md"
 QUOTED = "positions_text"  # in README
-FEW = 5  # seeds below which a row is marked
+FEWEST = 5  # seeds of a result that is shown
 
 HEAD = """# Verdicts
 
 Each row is a sweep file in `sweeps/`, run to its end with `blockyard sweep NAME` on 2 CPU cores. The models are small
 and the runs short: these are verdicts about digits and 1.3 million characters of Python code, not about the papers.
-Means and differences are over seeds, paired by seed; brackets hold 95 % intervals. Where fewer than
-{few} seeds were run (\\*), read a row as a first look.
+Means and differences are over seeds, paired by seed; brackets hold 95 % intervals. Every result is over {fewest} seeds
+or more.
 
 Written by `python tools/verdicts.py`; the runs date from {dates}. How a verdict is reached:
 [Sweeps and statistics](sweeps.md#statistics).
@@ -61,13 +61,16 @@ def _arm(arm: dict[str, Any]) -> dict[str, Any]:
 
 
 def page(records: list[dict[str, Any]]) -> str:
-    """The page: a table of all sweeps, then the arms of each."""
+    """The page: a table of the sweeps with enough seeds, then the arms of each, then the sweeps that are left."""
+    shown = [one for one in records if one["seeds"] >= FEWEST]
+    known = {one["sweep"] for one in shown}
+    open_questions = sorted(path.stem for path in (ROOT / "sweeps").glob("*.yaml") if path.stem not in known)
+    records = shown
     dates = sorted({one["date"] for one in records})
     lines = ["| sweep | claim | verdict | seeds |", "|---|---|---|---|"]
     for one in records:
-        star = r" \*" * (one["seeds"] < FEW)
         lines.append(
-            f"| [`{one['sweep']}`](#{one['sweep']}) | {_claim(one)} | {one['verdict'] or '-'} | {one['seeds']}{star} |"
+            f"| [`{one['sweep']}`](#{one['sweep']}) | {_claim(one)} | {one['verdict'] or '-'} | {one['seeds']} |"
         )
     for one in records:
         done, cells = one["cells"]
@@ -81,7 +84,11 @@ def page(records: list[dict[str, Any]]) -> str:
         lines += ["| arm | mean | difference to the baseline | verdict |", "|---|---|---|---|"]
         lines += _rows(one)
         lines += [f"\n{note}" for note in one.get("notes", ())]
-    return HEAD.format(few=FEW, dates=" to ".join(dict.fromkeys([dates[0], dates[-1]]))) + "\n".join(lines) + "\n"
+    if open_questions:
+        names = ", ".join(f"`{name}`" for name in open_questions)
+        lines += ["", "## Open questions", "", f"Not run on {FEWEST} seeds yet, with `blockyard sweep NAME`: {names}."]
+    span = " to ".join(dict.fromkeys([dates[0], dates[-1]]))
+    return HEAD.format(fewest=FEWEST, dates=span) + "\n".join(lines) + "\n"
 
 
 def readme(text: str, records: list[dict[str, Any]]) -> str:

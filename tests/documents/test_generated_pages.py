@@ -36,7 +36,7 @@ def test_readme_quotes_the_question_and_its_answer() -> None:
     assert verdicts.readme(text, records) == text, "run python tools/verdicts.py"
     (record,) = (one for one in records if one["sweep"] == verdicts.QUOTED)
     assert f"**{record['verdict']}**" in text
-    assert record["seeds"] >= verdicts.FEW
+    assert record["seeds"] >= verdicts.FEWEST
 
 
 def test_the_recipe_of_the_digits_is_quoted_as_its_header_says() -> None:

@@ -374,7 +374,7 @@ def test_a_sample_is_masked_as_in_evaluation() -> None:
         prepared.append(None if batch.sample is None else batch.sample.tolist())
         return batch
 
-    objective = SimpleNamespace(prepare=prepare)
+    objective = SimpleNamespace(ready=prepare)
     splits = SimpleNamespace(validation=Split())
     names = {"token_name": lambda token_id: str(token_id)}
     data = SimpleNamespace(missing=lambda: None, prepare=lambda: None, load=lambda _: splits, **names)
@@ -388,7 +388,7 @@ def test_a_sample_is_masked_as_in_evaluation() -> None:
         prepare(batch)
         raise Stopped
 
-    learner = SimpleNamespace(device="cpu", objective=SimpleNamespace(prepare=stop))
+    learner = SimpleNamespace(device="cpu", objective=SimpleNamespace(ready=stop))
     with pytest.raises(Stopped):
         AttentionMaps(sample=7)._maps(SimpleNamespace(validation=Split(), learner=learner))
     assert prepared[-1] == [7]
