@@ -269,8 +269,6 @@ def _workers() -> list[Any]:
     return found
 
 
-# Fails where a batch of the stopped worker lies in the queue: torch fetches its memory from the worker without a limit.
-@pytest.mark.battery
 def test_a_stopped_worker_is_not_waited_for_without_end(tmp_path: Path) -> None:
     def plant() -> None:
         def act() -> None:

@@ -95,6 +95,10 @@ class Job:
             if self.state.step == self.state.start_step and self.loop.lightning_callbacks:
                 raise UserError(f"a Lightning callback refuses: {error}") from error
             raise
+        except (RuntimeError, OSError, EOFError) as error:
+            if stopped := self.loader.stopped():
+                raise TimeoutError(stopped) from error
+            raise
         finally:
             if trainer is not None:
                 self.endings |= join_processes(trainer, failed=not self.trained)

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from blockyard.contracts import Batch, Objective, Split
 from blockyard.data._order import draw_key, epoch_key, step_indices, steps_per_epoch, take
+from blockyard.engine.system.stopped_workers import StoppedWorkers
 from blockyard.engine.system.worker_signals import leave_signals_to_main
 from blockyard.errors import UserError
 
@@ -144,6 +145,7 @@ class TrainingLoader(DataLoader[Batch]):
     _workers: Sequence[BaseProcess] = ()
     _started = False
     _id = 0  # under which torch watches the workers
+    _watch: StoppedWorkers | None = None
 
     def _get_iterator(self) -> Any:
         if self._started:
@@ -154,10 +156,21 @@ class TrainingLoader(DataLoader[Batch]):
         self._started = True
         iterator = super()._get_iterator()
         self._workers, self._id = getattr(iterator, "_workers", ()), id(iterator)
+        if self._workers:
+            self._watch = StoppedWorkers([worker.pid for worker in self._workers if worker.pid], self.timeout)
+            self._watch.start()
         return iterator
+
+    def stopped(self) -> str | None:
+        """Returns which worker processes were given up because they stayed stopped, or None."""
+        if self._watch is None or not self._watch.killed:
+            return None
+        return f"worker processes {self._watch.killed} timed out after {self.timeout:g} seconds: they were stopped"
 
     def close(self) -> None:
         """Kill worker processes that are still there: they hang, or were stopped."""
+        if self._watch is not None:
+            self._watch.close()
         with contextlib.suppress(ValueError):  # torch's handler would raise in this thread wherever it is by then
             torch._C._remove_worker_pids(self._id)
         for worker in self._workers:

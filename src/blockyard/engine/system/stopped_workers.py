@@ -1,0 +1,58 @@
+"""Ends the wait for a loader's worker process that was stopped (SIGSTOP) and not continued.
+
+A DataLoader limits its wait for the next batch. It does not limit the wait for the memory of a batch that is already
+in its queue: torch asks the worker process for the file behind it, and a stopped process never answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+_INTERVAL = 0.5  # seconds
+
+
+class StoppedWorkers(threading.Thread):
+    """Kills worker processes that stay stopped, so that the training process fails instead of waiting for them.
+
+    It reads the state of each process from `/proc` and does nothing on systems without it.
+
+    pids: of the worker processes; timeout: seconds that one may be stopped
+    killed: the workers that this thread killed
+    """
+
+    def __init__(self, pids: Sequence[int], timeout: float) -> None:
+        super().__init__(daemon=True, name="stopped-workers")
+        self.pids = list(pids)
+        self.timeout = timeout
+        self.killed: list[int] = []
+        self._closed = threading.Event()
+
+    def run(self) -> None:
+        """Watch until closed."""
+        since: dict[int, float] = {}
+        while not self._closed.wait(min(_INTERVAL, self.timeout)):
+            for pid in self.pids:
+                if not _is_stopped(pid):
+                    since.pop(pid, None)
+                elif time.monotonic() - since.setdefault(pid, time.monotonic()) >= self.timeout:
+                    self.killed.append(pid)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """End the watch."""
+        self._closed.set()
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[:1] == ["T"]
