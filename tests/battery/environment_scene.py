@@ -27,7 +27,14 @@ _PR_SET_CHILD_SUBREAPER = 36
 _LIMIT = 300.0  # seconds for a command
 TINY = (
     *("experiment=vit_digits", "debug=fast", "model.depth=1", "model.dim=16", "model.heads=2", "logger=none"),
-    *("callbacks=quiet", "trainer=cpu", "data.batch_size=32", "trainer.max_steps=4", "trainer.eval_every=2"),
+    *(
+        "callbacks=quiet",
+        "trainer=cpu",
+        "data.batch_size=32",
+        "trainer.max_steps=4",
+        "trainer.eval_every=2",
+        "trainer.threads=1",
+    ),
 )
 SWEEP = """
 claim: RMSNorm is better than LayerNorm

@@ -171,15 +171,20 @@ def test_a_working_folder_of_any_name(name: str, tmp_path: Path, reference: RunF
     for words in (TRAIN, ("eval", "run=last"), ("sweep", "find.yaml", *QUESTION[2:], "outputs=found")):
         ended = run_forked(here, words)
         check_message(ended)
-        assert ended.code == 0, ended.output
+        refused = words[0] == "sweep" and not _is_utf8(name)
+        assert ended.code == (2 if refused else 0), ended.output
     check_same(here / "outputs", reference)
     assert {path.name for path in tmp_path.iterdir()} == {name}
+
+
+def _is_utf8(name: str) -> bool:
+    return name.encode(errors="replace").decode() == name
 
 
 @pytest.mark.parametrize("name", cases([n for n in NAMES if n not in ("~", "$HOME")][::2], short=0, names=ascii))
 def test_outputs_of_any_name(name: str, tmp_path: Path, reference: RunFolder) -> None:
     """The folder is the one that was named, or the name is refused before anything is written."""
-    quoted = "'" + name.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    quoted = "'" + name.replace("'", "\\'") + "'"  # Hydra reads other backslashes as they are
     ended = run_forked(tmp_path, (*TRAIN, f"outputs={quoted}"))
     check_message(ended)
     assert ended.code in (0, 2), ended.output
@@ -200,7 +205,7 @@ def test_a_working_folder_that_was_removed(words: tuple[str, ...], tmp_path: Pat
         os.rmdir(tmp_path / "gone")
 
     ended = run_started(tmp_path, words, spoil)
-    assert ended.code == (0 if words[0] in ("check", "list") else 2), ended.output
+    assert ended.code == 2, ended.output
     check_message(ended)
 
 

@@ -295,8 +295,8 @@ JOBS = [
     Strike("blockyard.sweep.executor.slurm:SlurmExecutor.submit", KILL, "after", 1, "planner"),
     Strike("os:replace=jobs.json", KILL, "before", 1, "planner"),
     Strike("os:replace=jobs.json", TERM, "after", 1, "planner"),
-    Strike("blockyard.sweep.executor.slurm:SlurmExecutor._outcome", KILL, "before", 1, "planner"),
-    Strike("blockyard.sweep.executor.slurm:SlurmExecutor._outcome", INT, "after", 1, "planner"),
+    Strike("blockyard.sweep.executor._slurm_jobs:JobFollower.outcome", KILL, "before", 1, "planner"),
+    Strike("blockyard.sweep.executor._slurm_jobs:JobFollower.outcome", INT, "after", 1, "planner"),
     Strike("blockyard.sweep.executor.slurm:SlurmExecutor._leave_queue", KILL, "before", 1, "planner"),
     Strike("blockyard.sweep.executor.slurm:SlurmExecutor._leave_queue", STOP, "before", 1, "planner"),
 ]

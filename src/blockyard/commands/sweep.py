@@ -111,9 +111,9 @@ def _trials(plan: SweepPlan) -> list[Cell]:
 def _work(plan: SweepPlan, args: SweepArgs) -> int:
     """Store the plan, run what is missing, compare."""
     from blockyard.report import stale
+    from blockyard.runs.lock import exclusive
     from blockyard.sweep.execution.runner import run_plan
     from blockyard.sweep.plan import history
-    from blockyard.sweep.search.optuna_store import exclusive
 
     try:
         for line in history.store_plan(plan):
@@ -181,7 +181,7 @@ def _compare(plan: SweepPlan, say: Callable[[str], None]) -> None:
     from blockyard.report.render.terminal import show
     from blockyard.report.stale import DATA, PAGE
     from blockyard.report.wandb.summary_run import mirror
-    from blockyard.sweep.search.optuna_store import exclusive
+    from blockyard.runs.lock import exclusive
 
     comparison = compare(plan).as_dict()
     with exclusive(plan.folder):

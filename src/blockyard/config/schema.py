@@ -14,7 +14,7 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from blockyard.config.bounds import describe_bounds, exceeded, exceeded_here
 from blockyard.config.slots import Slot, nested_node, slot
-from blockyard.contracts import Seed, Text
+from blockyard.contracts import FolderPath, Seed, Text
 
 REQUIRED = object()
 RESERVED = ("_target_", "_partial_")
@@ -40,7 +40,7 @@ class Root:
         seed: Seed = 0,
         name: Text | None = None,
         tags: list[str] = (),  # type: ignore[assignment]
-        outputs: Text = "outputs",
+        outputs: FolderPath = "outputs",
         allow: list[str] = (),  # type: ignore[assignment]
         force: bool = False,
     ) -> None:

@@ -44,6 +44,8 @@ NonNegative = Annotated[float, Ge(0), Le(LARGEST_FLOAT), AllowInfNan(False), _FI
 Rate = Annotated[float, Ge(0), Lt(1)]  # of dropout
 Seed = Annotated[int, Ge(0), Le(LARGEST_SEED), Because("a seed has 64 bits")]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=1_000, pattern=r"^[^\x00-\x1f\x7f]+$")]
+# A folder's name may hold any character but one.
+FolderPath = Annotated[str, StringConstraints(min_length=1, max_length=4_096, pattern=r"^[^\x00]+$")]
 
 Width = Annotated[
     int, Ge(1), Le(WIDEST), Because("one square map of 65,536 channels has 16 GiB of weights, and 64 GiB in training")

@@ -96,8 +96,10 @@ class BatchDataset(Dataset[Batch]):
     def __getitem__(self, number: int) -> Batch:
         try:
             return self._batch(number)
-        except (SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration) as error:
-            # Of a component: each would end a worker process, or the epoch, without a word.
+        except BaseException as error:
+            if isinstance(error, Exception) and not isinstance(error, StopIteration):
+                raise
+            # Of a component: it would end a worker process, or the epoch, without a word.
             raise RuntimeError(f"{type(error).__name__} was raised while batch {number} was read") from error
 
     def _batch(self, number: int) -> Batch:

@@ -16,6 +16,7 @@ import json
 import os
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from blockyard.atomic_files import read_bytes
@@ -153,3 +154,15 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+@contextlib.contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Hold the lock of a sweep's folder: one process at a time writes there, and counts and creates trials.
+
+    Hold it only briefly.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".search.lock").open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield

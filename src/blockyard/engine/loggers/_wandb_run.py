@@ -38,18 +38,23 @@ class RunSettings:
 def open_run(settings: RunSettings, config: Mapping[str, Any], mode: Mode) -> Any:
     """Open the run; offline, with one message, if online is requested and the server does not answer."""
     (settings.folder / "wandb").mkdir(parents=True, exist_ok=True)
-    if mode == "online":
-        reason = unreachable(base_url())
-        if reason is None:
-            try:
-                return _init(settings, config, "online")
-            except Exception as error:  # W&B's own errors, and those of what it is built on
-                reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-                tear_down()
-        log.warning(
-            "W&B cannot be reached (%s); %s is recorded offline, in %s/wandb", reason, settings.name, settings.folder
-        )
-    return _init(settings, config, "offline")
+    if mode != "online":
+        return _init(settings, config, "offline")
+    reason = unreachable(base_url())
+    if reason is None:
+        try:
+            return _init(settings, config, "online")
+        except Exception as error:  # W&B's own errors, and those of what it is built on
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            tear_down()
+    try:
+        run = _init(settings, config, "offline")
+    except Exception as error:  # an address that W&B's settings refuse serves no offline run either
+        raise ConnectionError(f"W&B cannot be reached ({reason}), and records nothing offline") from error
+    log.warning(
+        "W&B cannot be reached (%s); %s is recorded offline, in %s/wandb", reason, settings.name, settings.folder
+    )
+    return run
 
 
 def close_run(run: Any, *, failed: bool = False) -> None:

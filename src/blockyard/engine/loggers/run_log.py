@@ -129,15 +129,27 @@ class RunLog:
             plain = isinstance(error, Exception | SystemExit) and not isinstance(error, UserError)
             if not plain and threading.current_thread() is threading.main_thread():
                 raise  # for the user, or a signal of theirs
-            said = self.logger is not None and _WATCHED.get(self.logger.package or "") == ""  # by a thread of its own
-            if what != "abandon" and not said:
+            package = self.logger.package if self.logger else None
+            if what != "abandon" and _take_turn(package or "") != "":
                 reason, seconds = reason_of(error), time.monotonic() - started
                 log.warning("%s failed to %s (%s, after %.1f s); the run continues", self._name, what, reason, seconds)
             return False
         return True
 
 
-_WATCHED: dict[str, str] = {}  # package -> the logger whose threads are not yet known to have failed
+# package -> the logger of which no failure has been told yet; empty once one has. A writer that fails in a thread of
+# its own often fails in the logger's thread at the same moment.
+_WATCHED: dict[str, str] = {}
+_TURN = threading.Lock()
+
+
+def _take_turn(package: str) -> str | None:
+    """The watched logger of a package if its failure is the first, empty if it is not, None if it is not watched."""
+    with _TURN:
+        name = _WATCHED.get(package)
+        if name is not None:
+            _WATCHED[package] = ""
+        return name
 
 
 def _watch_threads(package: str, name: str) -> None:
@@ -154,10 +166,8 @@ def _thread_failed(arguments: threading.ExceptHookArgs) -> bool:
     while frame is not None:
         package = str(frame.tb_frame.f_globals.get("__name__")).partition(".")[0]
         if package in _WATCHED:
-            if _WATCHED[package] and arguments.exc_value is not None:
-                reason = reason_of(arguments.exc_value)
-                log.warning("a thread of %s failed (%s); the run continues", _WATCHED[package], reason)
-                _WATCHED[package] = ""
+            if arguments.exc_value is not None and (name := _take_turn(package)):
+                log.warning("a thread of %s failed (%s); the run continues", name, reason_of(arguments.exc_value))
             return True
         frame = frame.tb_next
     return False

@@ -19,9 +19,9 @@ from typing import Any
 from blockyard.atomic_files import read_json, write_json
 from blockyard.engine.loggers._wandb import resolve, tear_down
 from blockyard.engine.loggers._wandb_run import RunSettings, bounded, close_run, conclude, define, open_run
+from blockyard.runs.lock import exclusive
 from blockyard.runs.redact import redact, redact_text
 from blockyard.sweep.plan.sweep_plan import SweepPlan
-from blockyard.sweep.search.optuna_store import exclusive
 
 log = logging.getLogger("blockyard")
 

@@ -14,10 +14,11 @@ from typing import Any
 
 from blockyard.atomic_files import read_json, write_json
 from blockyard.errors import UserError
+from blockyard.runs.lock import exclusive
 from blockyard.sweep.executor._slots import requested_devices
 from blockyard.sweep.executor._slurm_cell import CellJob, preempt_signal
 from blockyard.sweep.executor._slurm_queue import Queue
-from blockyard.sweep.executor.base import Task
+from blockyard.sweep.executor.base import JOB_FILES, Task
 
 log = logging.getLogger("blockyard")
 
@@ -60,7 +61,7 @@ class Submitter:
     @property
     def folder(self) -> Path:
         """The folder of submitit's files."""
-        return self._folder or (self.home or Path("outputs/sweeps")).absolute() / "submitit"
+        return self._folder or (self.home or Path("outputs/sweeps")).absolute() / JOB_FILES
 
     def executor(self) -> Any:
         """submitit's executor. Raises RuntimeError where the cluster does not exist."""
@@ -117,7 +118,8 @@ class Submitter:
     def _submit_array(self, executor: Any, tasks: Sequence[Task]) -> list[tuple[Task, Any]]:
         jobs = list(zip(tasks, executor.map_array(CellJob(self._threads), tasks), strict=True))
         if self._cluster == "slurm":
-            write_json(self.folder / JOBS, self._recorded() | {task.key: job.job_id for task, job in jobs})
+            with exclusive(self.home or self.folder):  # of two planners the second keeps what the first has written
+                write_json(self.folder / JOBS, self._recorded() | {task.key: job.job_id for task, job in jobs})
         return jobs
 
     def _shape(self, task: Task) -> tuple[int, int, int]:

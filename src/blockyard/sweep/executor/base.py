@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+JOB_FILES = "submitit"  # the folder of a scheduler's files, in the sweep's
 BUSY = 75  # another process holds the run; `EX_TEMPFAIL` of sysexits.h
 
 

@@ -212,12 +212,15 @@ class SlurmExecutor(Executor):
     def _collect(self) -> None:
         """Collect the jobs without SLURM that have ended."""
         for key, (task, job) in list(self._running.items()):
-            if job.done():  # for cluster=debug the call runs the cell
+            if self._cluster == "debug":
+                # Not `job.results()`, which opens log files that it does not close, and pdb after an error.
+                del self._running[key]
+                self._ended.append(job.submission().result())
+                repeat_signal(self._ended[-1])
+                break
+            if job.done():
                 del self._running[key]
                 self._ended.append(outcome_without_slurm(self._submitit, task, job))
-                if self._cluster == "debug":
-                    repeat_signal(self._ended[-1])
-                    break
 
     def _leave_queue(self, running: set[str]) -> None:
         """Cancel running jobs, and wait for them and for finished ones until they have left the queue."""

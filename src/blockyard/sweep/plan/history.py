@@ -9,10 +9,11 @@ from pathlib import Path
 
 from blockyard.atomic_files import remove_temporary
 from blockyard.errors import UserError
-from blockyard.runs.lock import held
+from blockyard.runs.lock import exclusive, held
+from blockyard.sweep.executor.base import JOB_FILES
 from blockyard.sweep.plan.compact_json import without_secrets
 from blockyard.sweep.plan.sweep_plan import FILE, SweepPlan
-from blockyard.sweep.search.optuna_store import OWNER, exclusive
+from blockyard.sweep.search.optuna_store import OWNER
 
 DESCRIPTIVE_KEYS = ("claim", "source", "header", "path")  # keys that change no run and no verdict
 _NAMED = 5  # arms that a message lists
@@ -35,6 +36,7 @@ def _remove_leftovers(folder: Path) -> None:
     All files of the folder are written inside `exclusive`, so a temporary file that is seen here has no writer.
     """
     remove_temporary(folder)
+    remove_temporary(folder / JOB_FILES)
     for path in folder.glob(f".{OWNER}-*.lock"):
         if not held(folder / path.name.removeprefix(".").removesuffix(".lock")):
             with contextlib.suppress(OSError):

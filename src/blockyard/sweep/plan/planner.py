@@ -42,6 +42,11 @@ def make_plan(
     """
     question = read(Path(path))
     composer = CellComposer(config_dirs, elsewhere=elsewhere)
+    folder = str(local_path(outputs, "outputs").absolute())
+    try:
+        folder.encode()  # as every file of the sweep that names it
+    except UnicodeEncodeError:
+        raise UserError(f"outputs: the folder's name {folder!r} is not UTF-8; rename it, or use another") from None
     planner = _Planner(question, [*question.base, *overrides], composer)
     planner.check_base(overrides)
     planner.add_variants()
@@ -55,7 +60,7 @@ def make_plan(
     return SweepPlan(
         name=question.name,
         question=question.as_dict() | {"base": planner.base},
-        outputs=str(local_path(outputs, "outputs").absolute()),
+        outputs=folder,
         arms=question.arms,
         variants=planner.variants,
         cells=() if question.search else tuple(planner.cells()),

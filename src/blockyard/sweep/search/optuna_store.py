@@ -11,7 +11,6 @@ alone: every arm tries the same settings.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import math
 import os
 import sqlite3
@@ -19,8 +18,9 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote_from_bytes
 
-from blockyard.atomic_files import is_regular
+from blockyard.atomic_files import TEMPORARY, is_regular
 from blockyard.errors import UserError
 from blockyard.runs.lock import held
 
@@ -59,19 +59,21 @@ def storage_failures(folder: Path) -> Iterator[None]:
 
 def storage(address: str) -> optuna.storages.RDBStorage:
     """Open the storage at the address that `storage_url` gives, or create it. Raises UserError for another address."""
-    import optuna
-    from sqlalchemy import URL, make_url
-
     path = address.removeprefix(_SQLITE)
     if path == address or Path(path).name != FILE:
         raise UserError(f"{address!r} is not the {FILE} of a sweep's folder")
-    # A folder's name may have any character; a URL gives %, ? and braces a meaning, and Optuna braces another one.
-    url = URL.create("sqlite", database=path).render_as_string(hide_password=False)
-    if make_url(url).database != path:
-        raise UserError(f"a search cannot be kept in {Path(path).parent}: its name is no part of a URL; rename it")
+    return _open(path)
+
+
+def _open(path: str) -> optuna.storages.RDBStorage:
+    import optuna
+    from sqlalchemy import URL
+
+    # A folder's name may have any byte: SQLite reads it from a URI of its own, in which every other one is an escape.
+    uri = f"file:{quote_from_bytes(os.fsencode(path))}"
+    url = URL.create("sqlite", database=uri, query={"uri": "true"}).render_as_string(hide_password=False)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    text = url.replace("{", "{{").replace("}", "}}")
-    return optuna.storages.RDBStorage(text, engine_kwargs={"connect_args": {"timeout": _TIMEOUT}})
+    return optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": {"timeout": _TIMEOUT}})
 
 
 def storage_url(folder: Path) -> str:
@@ -148,7 +150,10 @@ def open_study(folder: Path, arm: str, purpose: dict[str, Any], direction: str) 
     """
     import optuna
 
-    _check_file(folder / FILE)
+    if os.path.lexists(folder / FILE):
+        _check_file(folder / FILE)
+    else:
+        _create_file(folder / FILE)
     store = storage(storage_url(folder))
     try:
         study = optuna.load_study(study_name=arm, storage=store)
@@ -172,8 +177,6 @@ def open_study(folder: Path, arm: str, purpose: dict[str, Any], direction: str) 
 
 def _check_file(path: Path) -> None:
     """Raise UserError for a storage that is damaged or no file: SQLite would see that in the middle of a search."""
-    if not os.path.lexists(path):
-        return
     reason = "it is empty" if is_regular(path) and not path.stat().st_size else "it is not a regular file"
     if is_regular(path) and path.stat().st_size:
         try:
@@ -183,6 +186,17 @@ def _check_file(path: Path) -> None:
             reason = str(error)
     if reason != "ok":
         raise UserError(f"{path} is damaged ({reason}); restore it, or move it away to search anew")
+
+
+def _create_file(path: Path) -> None:
+    """Create a storage without studies, as a whole or not at all: a full disk or a kill may end this anywhere."""
+    new = path.with_name(TEMPORARY + path.name)
+    for leftover in (new, new.with_name(new.name + "-journal")):
+        leftover.unlink(missing_ok=True)
+    store = _open(str(new))
+    store.remove_session()
+    store.engine.dispose()
+    os.replace(new, path)
 
 
 def _create(arm: str, store: Any, purpose: dict[str, Any], direction: str) -> optuna.Study:
@@ -197,18 +211,6 @@ def _create(arm: str, store: Any, purpose: dict[str, Any], direction: str) -> op
 
 def _in_progress(folder: Path, trial: optuna.trial.FrozenTrial) -> bool:
     return not trial.state.is_finished() and held(folder / str(trial.user_attrs.get("owner")))
-
-
-@contextlib.contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
-    """Hold the lock of a sweep's folder: one process at a time writes there, and counts and creates trials.
-
-    Hold it only briefly.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".search.lock").open("a") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 def finite_or_none(value: float | None) -> float | None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from blockyard.engine.system.interrupts import PAUSED
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import run_name
-from blockyard.runs.lock import RunLock, held
+from blockyard.runs.lock import RunLock, exclusive, held
 from blockyard.sweep.execution.cell_states import read_state
 from blockyard.sweep.executor.base import BUSY, Executor, Outcome, Task
 from blockyard.sweep.plan.cell_composer import CellComposer
@@ -64,7 +64,7 @@ class TrialLoop:
             config = templates[0].variant.config
             allow = list(config.get("allow") or [])
             self.metric, self.direction = validation_metric(plan.question.get("metric"), config, allow)
-        with optuna_store.exclusive(plan.folder):
+        with exclusive(plan.folder):
             self.arms = [
                 Trials.open(template, plan.folder, self.options, self.metric, self.direction, self.seeds[0])
                 for template in templates
@@ -82,7 +82,7 @@ class TrialLoop:
 
     def retry_failed(self) -> None:
         """Create one more attempt at every failed trial."""
-        with optuna_store.exclusive(self.plan.folder):
+        with exclusive(self.plan.folder):
             for arm in self.arms:
                 for trial in arm.failed():
                     arm.retry(trial, self.owner)
@@ -102,7 +102,7 @@ class TrialLoop:
     def work(self, stopped: Callable[[], bool]) -> None:
         """Run trials until those of every arm have ended, or until stopped."""
         while not stopped():
-            with optuna_store.exclusive(self.plan.folder):
+            with exclusive(self.plan.folder):
                 self._start_trials()
             if not self.running and all(arm.finished_count() >= arm.budget for arm in self.arms):
                 return

@@ -25,7 +25,7 @@ AGAIN = "again"
 
 @dataclass
 class Trials:
-    """An arm's study and what its trials share. Create and finish trials only inside `optuna_store.exclusive`.
+    """An arm's study and what its trials share. Create and finish trials only inside `runs.lock.exclusive`.
 
     search: the sweep file's; budget: trials that count; direction: "max" or "min"
     """
@@ -42,7 +42,7 @@ class Trials:
     def open(
         cls, template: ArmTemplate, folder: Path, search: dict[str, Any], metric: str, direction: str, seed: int
     ) -> Trials:
-        """Open the study of an arm in a sweep's folder, or create it. Call it inside `optuna_store.exclusive`.
+        """Open the study of an arm in a sweep's folder, or create it. Call it inside `runs.lock.exclusive`.
 
         metric: on validation, with its direction; seed: of all trials
         Raises UserError where Optuna rejects the space, or while another process searches for another purpose.
