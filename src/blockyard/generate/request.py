@@ -13,6 +13,7 @@ import torch
 from blockyard.contracts import Memory, TextTokenizer
 from blockyard.errors import UserError
 from blockyard.generate.stepper import max_context, max_length
+from blockyard.runs.folder import TOKENIZER
 from blockyard.runs.load import Loaded
 
 log = logging.getLogger("blockyard")
@@ -91,6 +92,10 @@ def prepare_texts(loaded: Loaded, prompts: Sequence[str], sources: Sequence[str]
         )
     if not isinstance(loaded.tokenizer, TextTokenizer):
         raise UserError(f"{name} is a model of {loaded.data.spec.things}; generate needs a model of text")
+    try:
+        loaded.tokenizer.encode("")
+    except ValueError as error:  # its vocabulary was learned from the data
+        raise UserError(f"{loaded.folder.path} has lost its {TOKENIZER}: {error}") from error
     if not ctx.causal or loaded.objective.takes != "token":
         raise UserError(f"{name} is not a decoder; generate needs model=decoder with objective=next_token")
     has_source = ctx.data.source is not None

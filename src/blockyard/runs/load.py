@@ -106,7 +106,7 @@ def components_of(
     try:
         components = build.Components(config)
     except (ValueError, TypeError, KeyError, OSError) as error:
-        raise UserError(f"{folder.path} cannot be rebuilt: {error}") from error
+        raise UserError(f"{folder.path} cannot be rebuilt from its {CONFIG}: {error}") from error
     path = folder.path / TOKENIZER
     if os.path.lexists(path):
         try:
@@ -158,7 +158,7 @@ def trusted_config(
     choices = dict(folder.facts().get("choices") or {})
     issues = check(Composed(config, choices), training=training)
     if issues:
-        raise UserError(f"{folder.path} cannot be rebuilt: " + "; ".join(map(str, issues)))
+        raise UserError(f"{folder.path} cannot be rebuilt from its {CONFIG}: " + "; ".join(map(str, issues)))
     return config
 
 

@@ -86,6 +86,8 @@ def take_over(
     Raises AlreadyDone, or FailedBefore unless `retry_failed`.
     """
     status = read_status(run.path, alive=False)  # the lock is ours
+    if status.finished and not (run.path / SUMMARY).exists():  # which is written first
+        status = Status("interrupted", f"{STATUS} says that it is done, and there is no {SUMMARY}", status.step)
     if status.finished:
         for folder in (run.path, run.checkpoints):  # `blockyard eval` may be writing
             remove_temporary(folder, untouched=_IDLE)
@@ -105,6 +107,8 @@ def take_over(
     entry = provenance(command) | {"was": str(status), "before": changed, "swept": removed}
     run.add_facts({"resumes": [*run.facts().get("resumes", []), entry]})
     if changed:
+        if old.keys() != frozen.keys() or old.get("model") != frozen.get("model"):  # no override of a resumed run
+            log.warning("%s was damaged, edited or of another run, and is written again", run.path / CONFIG)
         write_yaml(run.path / CONFIG, frozen)
 
 
@@ -119,6 +123,8 @@ def _clear_damaged(
         path = run.path / name
         if os.path.lexists(path) and not is_regular(path):
             log.warning("%s is not a regular file; it is kept as %s", path, move_aside(path, "damaged").name)
+    if not os.path.lexists(run.path / STATUS):
+        log.warning("%s is missing; the run goes on from its last checkpoint", run.path / STATUS)
     if not run.checkpoints.is_dir():
         if os.path.lexists(run.checkpoints):
             log.warning("%s is not a folder; it is kept as %s", run.checkpoints, move_aside(run.checkpoints, "damaged"))

@@ -83,7 +83,7 @@ class BPE(LookupTokenizer, TextTokenizer):
 
     def _fitted(self) -> Trained:
         if self._trained is None:
-            raise ValueError("this bpe tokenizer is not fitted; call fit or load_state first")
+            raise ValueError("this bpe tokenizer is not fitted to data")
         return self._trained
 
 

@@ -81,7 +81,9 @@ def choose_metric(requested: str | None, data: ComparisonInput) -> str:
     if metric is None:
         done = sum(run.done for run in data.records)
         if done or not data.question:
-            reason = next((f"; {run.run} is {run.state}: {run.reason}" for run in data.records if run.reason), "")
+            unfinished = [run for run in data.records if run.reason] or [run for run in data.records if not run.done]
+            states = (f"; {run.run} is {run.state}: {run.reason or 'by its status.json'}" for run in unfinished)
+            reason = next(states, "")
             raise UserError(f"none of the {len(data.records)} runs has a metric yet ({done} are done){reason}")
         return "test/loss"  # a sweep that has just begun: there is nothing to show yet
     costs = [key for key in KEYS if any(key in run.cost for run in data.records)]

@@ -103,6 +103,8 @@ def _by_name(arg: str, outputs: Path) -> list[Path]:
         if selected:
             return sorted(selected)
     names = sorted({name for entry in entries for name in (entry.name, entry.path.parent.name)})
+    if (outputs / SWEEPS / head).is_dir():
+        raise UserError(f"{outputs / SWEEPS / head} has no {PLAN}; `blockyard sweep` of its file writes it again")
     sweeps = sorted(path.parent.name for path in (outputs / SWEEPS).glob(f"*/{PLAN}"))
     nearest = near(arg, [*sweeps, *names]) or [*sweeps, *names][:_MAX_LISTED]
     raise UserError(f"{arg}: no such path, run or sweep under {outputs}; there are {', '.join(nearest)}")

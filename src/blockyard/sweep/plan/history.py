@@ -62,7 +62,7 @@ def refuse_other_question(plan: SweepPlan) -> None:
 def _store(plan: SweepPlan) -> list[str]:
     messages: list[str] = []
     searching = bool(plan.question.get("search")) and not plan.cells
-    if (plan.folder / FILE).exists():
+    if os.path.lexists(plan.folder / FILE):
         try:
             old = SweepPlan.load(plan.folder)
         except UserError as error:

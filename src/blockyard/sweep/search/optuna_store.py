@@ -11,6 +11,7 @@ alone: every arm tries the same settings.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import sqlite3
@@ -51,7 +52,12 @@ def storage_failures(folder: Path) -> Iterator[None]:
 
     try:
         yield
-    except (optuna.exceptions.StorageInternalError, sqlalchemy.exc.SQLAlchemyError, OSError) as error:
+    except (
+        optuna.exceptions.StorageInternalError,
+        sqlalchemy.exc.SQLAlchemyError,
+        json.JSONDecodeError,  # of a value in the database
+        OSError,
+    ) as error:
         cause = error.__cause__ if isinstance(error, optuna.exceptions.StorageInternalError) else error
         line = (str(cause or error).strip().splitlines() or [type(error).__name__])[0]
         raise StorageFailed(f"the search's record {folder / FILE} cannot be used: {line}") from error
