@@ -22,8 +22,7 @@ pytestmark = pytest.mark.engines
 
 LONGEST = 600.0  # seconds, on a busy machine
 NO_DROPOUT = "token_mixer.dropout=0.0"
-# Without it a restarted process reads the addresses of those before it, where only one node's process had failed.
-SHARED_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+STORES_APART = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 LONG = ("trainer.max_steps=1500", "trainer.max_epochs=null", "trainer.eval_every=20", "trainer.log_every=20")
 
 
@@ -44,7 +43,7 @@ class Nodes:
             *("trainer.accelerator=cpu", "trainer.devices=1", "trainer.num_nodes=2", NO_DROPOUT, *words),
             *(f"outputs={outputs}", *overrides),
         ]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **SHARED_STORE}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **STORES_APART}
         outputs.mkdir(parents=True, exist_ok=True)
         self.agents = []
         for number in range(2):

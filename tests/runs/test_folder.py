@@ -19,6 +19,7 @@ from blockyard.errors import UserError
 from blockyard.runs.folder import AlreadyDone, RunFolder
 from blockyard.runs.lock import held
 from blockyard.runs.provenance import git_state
+from blockyard.runs.rank import check_restarts
 from blockyard.runs.redact import REDACTED, redact, redact_command, redact_text
 from blockyard.runs.start import create_run
 
@@ -116,6 +117,7 @@ def test_seeds_have_folders_of_their_own(tmp_path: Path) -> None:
 def test_the_same_command_after_the_end_does_nothing_unless_forced(tmp_path: Path) -> None:
     with create_run(_config(tmp_path)) as run:
         run.metrics.append(1, {"a": 1})
+        run.write_json("summary.json", {"a": 1})
         run.set_status("done", exit_code=0)
     with pytest.raises(AlreadyDone, match="force=true") as caught:
         create_run(_config(tmp_path))
@@ -328,3 +330,14 @@ def test_a_secret_option_does_not_come_back_in_an_error(
     for path in (path for path in made.path.rglob("*") if path.is_file()):
         assert secret not in path.read_text(), path
     assert "auto" in redact_text("auto")
+
+
+def test_restarts_on_several_nodes_need_a_store_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"GROUP_WORLD_SIZE": "2", "TORCHELASTIC_MAX_RESTARTS": "3"}.items():
+        monkeypatch.setenv(name, value)
+    check_restarts()
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    with pytest.raises(UserError, match="TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"):
+        check_restarts()
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "0")
+    check_restarts()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from blockyard.errors import UserError
+
 
 def rank_of(devices: int) -> int:
     """The global rank of this process; rank 0 writes.
@@ -41,6 +43,24 @@ def started_by_run() -> bool:
 def restarted() -> bool:
     """Whether torchrun started this process again after a failure (`--max-restarts`)."""
     return bool(_number("TORCHELASTIC_RESTART_COUNT"))
+
+
+def check_restarts() -> None:
+    """Refuse torchrun's restarts on several nodes unless each restart gets a store of its own.
+
+    Where the store is shared, torch keeps the keys of an attempt apart by the number of restarts. An agent counts the
+    failures of its own processes only, so after a failure on one node the nodes differ in that number: they read the
+    addresses of processes that are gone, and wait for each other until the time limit.
+
+    Raises UserError.
+    """
+    several = (_number("GROUP_WORLD_SIZE") or 1) > 1
+    shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if several and shared and (restarts := _number("TORCHELASTIC_MAX_RESTARTS")):
+        raise UserError(
+            f"torchrun --max-restarts={restarts} on several nodes needs TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in the "
+            "environment of torchrun: with the shared store, restarted processes do not find each other"
+        )
 
 
 def _number(name: str) -> int | None:

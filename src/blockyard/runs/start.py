@@ -18,7 +18,7 @@ from blockyard.runs.identity import identity, run_name
 from blockyard.runs.lock import RunLock, held
 from blockyard.runs.metrics import FILE as METRICS
 from blockyard.runs.provenance import provenance
-from blockyard.runs.rank import rank_in, restarted
+from blockyard.runs.rank import check_restarts, rank_in, restarted
 from blockyard.runs.redact import redact, remember
 from blockyard.runs.status import FILE as STATUS
 from blockyard.runs.status import Status, now, read_status, write_status
@@ -43,8 +43,10 @@ def create_run(
     choices: the YAML of each family
     retry_failed: also resume a run that failed
 
-    Raises AlreadyDone, InUse, FailedBefore, or UserError where the folder cannot be written.
+    Raises AlreadyDone, InUse, FailedBefore, or UserError where the folder cannot be written or torchrun's restarts
+    cannot work.
     """
+    check_restarts()
     remember(config)
     seed = config.get("seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int):
