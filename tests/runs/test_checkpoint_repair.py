@@ -94,6 +94,7 @@ def test_special_files_are_refused_at_once(tmp_path: Path, kind: str) -> None:
 def test_leftovers_in_a_finished_run_are_removed_unless_somebody_writes(tmp_path: Path) -> None:
     config = {"seed": 0, "name": "run", "outputs": str(tmp_path), "model": {"dim": 4}}
     with create_run(config) as run:
+        run.write_json("summary.json", {"metrics": {}})
         run.set_status("done", exit_code=0)
     old, new = run.checkpoints / ".tmp-previous.ckpt-1-a", run.path / ".tmp-extrapolation-test.json-2-b"
     for path in (old, new):
