@@ -25,6 +25,8 @@ class Batch:
         tuple of tensors
     lengths: (B,) int64, the valid tokens of each sequence; None where all are
     segment: (B, N) int64, the document of each token; None where a sequence is one document
+    hidden: (B, N) bool, the tokens whose vectors the model replaces by a learned one (`TokenSpec.hides`); None where
+        it reads all
     source: (B, M) int64, the sequence that an encoder reads, where the model has one in addition to its decoder
     source_lengths: (B,) int64, the valid tokens of each source; None where all are
     weight: () float, set by the engine on a micro-batch: the factor that turns its mean loss into its share of the
@@ -37,6 +39,7 @@ class Batch:
     target: Target | None = None
     lengths: Tensor | None = None
     segment: Tensor | None = None
+    hidden: Tensor | None = None
     source: Tensor | None = None
     source_lengths: Tensor | None = None
     weight: Tensor | None = None
@@ -62,7 +65,7 @@ class Batch:
 
         Fields that are None are left out, so that a model without a source refuses one by its signature.
         """
-        names = ("inputs", "lengths", "segment", "source", "source_lengths")
+        names = ("inputs", "lengths", "segment", "hidden", "source", "source_lengths")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def pin_memory(self) -> Batch:

@@ -94,6 +94,8 @@ class Tokenizer(ABC):
     modality: ClassVar[str]
     axes: ClassVar[int | None] = None  # of its tokens, where computing `spec` takes long
     gives_features: ClassVar[bool] = False  # its embedder fills `Seq.features`
+    own_patches: ClassVar[str] = ""  # options with which its tokens have a `TokenSpec.patch`, if any
+    causal_patches: ClassVar[str] = ""  # options with which it is `TokenSpec.causal`, if any
 
     @abstractmethod
     def spec(self, data: DataSpec) -> TokenSpec:

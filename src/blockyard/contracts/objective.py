@@ -23,7 +23,8 @@ class Objective(ABC):
     needs_causal: ClassVar[bool | None] = None  # True, False, or None where either will do
     takes: ClassVar[str]  # "token" or "sequence": what the head must give
     target: ClassVar[str | None] = None  # what the data must provide; None where it is made here
-    modality: ClassVar[str | None] = None  # the only modality that it takes, or None
+    modality: ClassVar[str | tuple[str, ...] | None] = None  # the only one that it takes, or those, or None
+    patches: ClassVar[bool] = False  # it predicts the values of patches: `TokenSpec.patch`
     needs_source: ClassVar[bool] = False  # it predicts one sequence from another
 
     @abstractmethod

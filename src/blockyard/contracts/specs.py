@@ -52,6 +52,10 @@ class TokenSpec:
     start, end: the token ids around the sequence that a decoder writes, where the data has a source
     scaled: the vectors of tokens are multiplied by sqrt(D) as they enter the stream
     rescaled: predictions are in the units of the inputs: heads put back what the embedder took out (`Seq.scale`)
+    patch: the shape of the values of the input that belong to each token alone: (channels, side, side) of an image,
+        (steps, channels) of a series, whose last steps they are; None where tokens share values
+    causal: no vector depends on the input of later tokens
+    hides: batches say which tokens are hidden (`Batch.hidden`), and the model has a learned vector in their place
     """
 
     grid: tuple[int, ...]
@@ -63,6 +67,9 @@ class TokenSpec:
     end: int | None = None
     scaled: bool = False
     rescaled: bool = False
+    patch: tuple[int, ...] | None = None
+    causal: bool = True
+    hides: bool = False
 
     def __post_init__(self) -> None:
         if self.count is not None and (self.count < 1 or (self.grid and self.count != math.prod(self.grid))):

@@ -64,6 +64,14 @@ def rescale(prediction: Tensor, seq: Seq) -> Tensor:
     return (prediction.unflatten(1, (-1, offset.shape[2])) * size + offset).flatten(1)
 
 
+def rescale_tokens(prediction: Tensor, seq: Seq) -> Tensor:
+    """The predictions (B, N, steps C) of each token's values in the units of the inputs, as `rescale` does."""
+    if seq.scale is None:
+        return prediction
+    offset, size = (part[:, None] for part in seq.scale)  # (B, 1, 1, C)
+    return (prediction.unflatten(2, (-1, offset.shape[3])) * size + offset).flatten(2)
+
+
 def tokens_and_mask(x: Tensor, seq: Seq) -> tuple[Tensor, Tensor | None]:
     """The tokens after the prefix (B, N, D), and which are real (B, N), or None where all are."""
     valid = None if seq.valid is None else seq.valid[:, seq.num_prefix :]

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from blockyard.channel_mixer._activation import ACTIVATIONS
 from blockyard.contracts import Context, Embedder, Head, Seq
+from blockyard.head._pooled import rescale_tokens
 from blockyard.norm.layer import Layer
 from blockyard.ops.linear import linear
 
@@ -48,6 +49,7 @@ class Token(Head):
         self.tied = tied
         self.hidden = None if hidden is None else Hidden(ctx, ACTIVATIONS[hidden])
         self.proj = linear(ctx, ctx.dim, ctx.outputs, bias=bias)
+        self.rescaled = ctx.tokens.rescaled
 
     @classmethod
     def ties(cls, options: dict[str, Any]) -> bool:
@@ -69,7 +71,8 @@ class Token(Head):
     def forward(self, x: Tensor, seq: Seq) -> Tensor:
         """x (B, N, D) -> (B, N, V), without prefix tokens."""
         x = x[:, seq.num_prefix :]
-        return self.proj(x if self.hidden is None else self.hidden(x))  # (B, N, V)
+        prediction = self.proj(x if self.hidden is None else self.hidden(x))  # (B, N, V)
+        return rescale_tokens(prediction, seq) if self.rescaled else prediction
 
 
 class Hidden(nn.Module):

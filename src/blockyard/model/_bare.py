@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from blockyard.contracts import Context, Parts, Rate, TokenMixer
 from blockyard.model._compatibility import check_only_embeds
 from blockyard.model._example_batch import record_kernels
+from blockyard.model._mask_token import hide, mask_token
 from blockyard.model._positions import add_position, embedder_and_position
 from blockyard.model._record import Record, note
 from blockyard.ops import kernel
@@ -23,6 +24,7 @@ class Bare(nn.Module):
         super().__init__()
         self.ctx = ctx
         self.embedder, self.position = embedder_and_position(ctx, parts)
+        self.mask_token = mask_token(ctx, self.position.width)
         self.dropout = nn.Dropout(dropout)
         self.head = parts.head(ctx)
         self.head.tie(self.embedder)
@@ -39,10 +41,11 @@ class Bare(nn.Module):
         lengths: Tensor | None = None,
         segment: Tensor | None = None,
         record: Record | None = None,
+        hidden: Tensor | None = None,
     ) -> Tensor:
         """Returns the predictions for a batch."""
         x, seq = self.embedder(inputs, lengths, segment, 0)  # (B, N, D - position.width)
-        x = as_stream(x)
+        x = hide(self.mask_token, as_stream(x), seq, hidden)
         note(record, "embedded", x)
         x = self.dropout(add_position(self.ctx, self.position, x, seq))  # (B, N, D)
         note(record, "placed", x)
@@ -51,15 +54,23 @@ class Bare(nn.Module):
         note(record, "prediction", prediction)
         return prediction
 
-    def steps(self, inputs: Tensor, lengths: Tensor | None = None, segment: Tensor | None = None) -> Record:
+    def steps(
+        self,
+        inputs: Tensor,
+        lengths: Tensor | None = None,
+        segment: Tensor | None = None,
+        hidden: Tensor | None = None,
+    ) -> Record:
         """Returns every intermediate of a forward pass by name.
 
         embedded (B, N, D - position.width); placed (B, N, D); seq, the facts of the tokens; prediction.
         """
         record: Record = {}
-        self.forward(inputs, lengths, segment, record)
+        self.forward(inputs, lengths, segment, record, hidden)
         return record
 
-    def kernels(self, inputs: Tensor | None = None, lengths: Tensor | None = None) -> list[kernel.Record]:
+    def kernels(
+        self, inputs: Tensor | None = None, lengths: Tensor | None = None, hidden: Tensor | None = None
+    ) -> list[kernel.Record]:
         """Returns an empty list: nothing attends."""
-        return record_kernels(self, inputs, lengths=lengths)
+        return record_kernels(self, inputs, lengths=lengths, hidden=hidden)

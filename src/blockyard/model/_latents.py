@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from blockyard.contracts import Context, Memory, Parts, Rate, Seq, TokenMixer
 from blockyard.model._compatibility import check_only_embeds
 from blockyard.model._example_batch import record_kernels
+from blockyard.model._mask_token import hide, mask_token
 from blockyard.model._positions import add_position, embedder_and_position
 from blockyard.model._record import Record, note
 from blockyard.model._tower import first_mixers
@@ -56,6 +57,7 @@ class PerceiverModel(nn.Module):
         self.ctx = ctx
         rest = (parts.channel_mixer, parts.norm)
         self.embedder, self.position = embedder_and_position(ctx, parts)
+        self.mask_token = mask_token(ctx, self.position.width)
         self.dropout = nn.Dropout(dropout)
         self.latents = Latents(inner)
         self.input_norm = parts.norm(ctx)  # a block normalises its own stream, not the memory that it reads
@@ -91,6 +93,7 @@ class PerceiverModel(nn.Module):
         lengths: Tensor | None = None,
         segment: Tensor | None = None,
         record: Record | None = None,
+        hidden: Tensor | None = None,
     ) -> Tensor:
         """Returns the predictions for a batch. Raises ValueError for packed sequences, whose documents latents join."""
         if segment is not None:
@@ -99,7 +102,7 @@ class PerceiverModel(nn.Module):
                 "a sequence"
             )
         x, seq = self.embedder(inputs, lengths, None, 0)  # (B, N, D - position.width)
-        x = as_stream(x)
+        x = hide(self.mask_token, as_stream(x), seq, hidden)
         note(record, "embedded", x)
         x = self.dropout(add_position(self.ctx, self.position, x, seq))  # (B, N, D)
         note(record, "placed", x)
@@ -125,16 +128,24 @@ class PerceiverModel(nn.Module):
         note(record, "prediction", prediction)
         return prediction
 
-    def steps(self, inputs: Tensor, lengths: Tensor | None = None, segment: Tensor | None = None) -> Record:
+    def steps(
+        self,
+        inputs: Tensor,
+        lengths: Tensor | None = None,
+        segment: Tensor | None = None,
+        hidden: Tensor | None = None,
+    ) -> Record:
         """Returns every intermediate of a forward pass by name, so that a probe needs no hooks.
 
         embedded (B, N, D - position.width); placed (B, N, D); seq, the facts of the tokens; read, block.0, ... and
         normed (B, M, D), the latents; written (B, N, D) for a head of tokens; prediction.
         """
         record: Record = {}
-        self.forward(inputs, lengths, segment, record)
+        self.forward(inputs, lengths, segment, record, hidden)
         return record
 
-    def kernels(self, inputs: Tensor | None = None, lengths: Tensor | None = None) -> list[kernel.Record]:
+    def kernels(
+        self, inputs: Tensor | None = None, lengths: Tensor | None = None, hidden: Tensor | None = None
+    ) -> list[kernel.Record]:
         """Returns the kernel each mixer takes for this batch, or for full sequences of zeros, and why none faster."""
-        return record_kernels(self, inputs, lengths=lengths)
+        return record_kernels(self, inputs, lengths=lengths, hidden=hidden)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from blockyard.contracts import Block, Context, Embedder, Memory, Parts, Rate, Seq, TokenMixer
 from blockyard.model._cache import Cache
 from blockyard.model._compatibility import check_call
+from blockyard.model._mask_token import hide, mask_token
 from blockyard.model._positions import add_position, check_key_widths, embedder_and_position
 from blockyard.model._prefix import Prefix, PrefixTokens
 from blockyard.model._record import Record, note
@@ -44,6 +45,7 @@ class Tower(nn.Module):
             self.embedder, self.position = embedder_and_position(ctx, parts)
         else:
             self.position = parts.position(ctx)
+        self.mask_token = mask_token(ctx, self.position.width)
         self.dropout = nn.Dropout(dropout)
         self.prefix = PrefixTokens(ctx, prefix) if prefix else None
         factories = (parts.token_mixer, parts.channel_mixer, parts.norm)
@@ -69,13 +71,14 @@ class Tower(nn.Module):
         cache: Cache | None = None,
         memory: Memory | None = None,
         record: Record | None = None,
+        hidden: Tensor | None = None,
     ) -> tuple[Tensor, Seq]:
         """Returns what a head reads: the stream after the final norm (B, prefix + N, D), and its facts."""
         check_call(self.ctx, self.prefix_options, lengths, segment, cache is not None)
         past = 0 if cache is None else cache.length
         x, seq = embedder(inputs, lengths, segment, past)  # (B, N, D - position.width)
         new_tokens = len(seq)
-        x = as_stream(x)
+        x = hide(self.mask_token, as_stream(x), seq, hidden)
         note(record, "embedded", x)
         x = add_position(self.ctx, self.position, x, seq, past)  # (B, N, D)
         note(record, "placed", x)

@@ -22,7 +22,7 @@ def patch_grid(data: DataSpec, size: int, name: str) -> TokenSpec:
             f"{name}={size} does not divide the image of {height} x {width} pixels; "
             f"sizes that do: {', '.join(map(str, sizes))}"
         )
-    return TokenSpec((height // size, width // size))
+    return TokenSpec((height // size, width // size), patch=(data.shape[0], size, size))
 
 
 class GridEmbedder(Embedder):

@@ -33,17 +33,21 @@ def check_history(inputs: Tensor, steps: int, channels: int, *others: object) ->
         )
 
 
-def standardize(x: Tensor, how: Normalise) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
+def standardize(
+    x: Tensor, how: Normalise | Literal["first"], first: int = 1
+) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
     """Returns the values with the level and size of each history taken out, and what was taken: `Seq.scale`.
 
     x: (B, steps, C) with NaN for missing values, which stay. instance: mean and standard deviation of each channel
     of a history (Kim et al. 2022, RevIN, without its affine weights); last: its last value, with size one (NLinear,
-    Zeng et al. 2023).
+    Zeng et al. 2023); first: the mean of its `first` first steps, with size one.
     """
     if how == "none":
         return x, None
     if how == "last":
         offset, size = fill_forward(x)[:, -1:], torch.ones_like(x[:, :1])
+    elif how == "first":
+        offset, size = x[:, :first].nanmean(1, keepdim=True).nan_to_num(), torch.ones_like(x[:, :1])
     else:
         offset = x.nanmean(1, keepdim=True).nan_to_num()  # (B, 1, C)
         size = ((x - offset).square().nanmean(1, keepdim=True).nan_to_num() + EPSILON).sqrt()

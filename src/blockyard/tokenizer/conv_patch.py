@@ -12,6 +12,7 @@ A token also sees some of its neighbours' pixels. In training, batch norm mixes 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Literal
 
@@ -37,7 +38,8 @@ class ConvPatch(Tokenizer):
 
     def spec(self, data: DataSpec) -> TokenSpec:
         """Returns one token per `size` x `size` pixels, on a grid with two axes."""
-        return patch_grid(data, self.size, "tokenizer.size")
+        # Batch norm and overlapping convolutions carry neighbours into a token.
+        return replace(patch_grid(data, self.size, "tokenizer.size"), causal=False)
 
     def embedder(self, ctx: Context) -> ConvPatchEmbedder:
         """Builds the convolutions."""

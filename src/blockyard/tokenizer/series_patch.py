@@ -37,12 +37,15 @@ class SeriesPatch(Tokenizer):
         pad_end: repeat the last step so that one more patch fits; without it, the first steps are left out where
             patches do not fit
         normalise: what is taken out of each history and put back into its prediction: its mean and standard
-            deviation (instance), its last value (last), or nothing
+            deviation (instance), its last value (last), the mean of its first patch, which later values do not
+            change (first), or nothing
         missing: what stands for a missing value: zero, or zero and a second number that says so (flag)
     """
 
     modality = "series"
     axes = 1
+    own_patches = "tokenizer.stride=SIZE tokenizer.pad_end=false, with SIZE that of tokenizer.size"
+    causal_patches = "tokenizer.normalise=first"
 
     def __init__(
         self,
@@ -50,7 +53,7 @@ class SeriesPatch(Tokenizer):
         size: Length = 16,
         stride: Length = 8,
         pad_end: bool = True,
-        normalise: Normalise = "instance",
+        normalise: Normalise | Literal["first"] = "instance",
         missing: Missing = "zero",
     ) -> None:
         self.size, self.stride, self.pad_end = size, stride, pad_end
@@ -58,11 +61,15 @@ class SeriesPatch(Tokenizer):
 
     def spec(self, data: DataSpec) -> TokenSpec:
         """Returns one token per patch, on a line. Raises ValueError for histories shorter than a patch."""
-        steps, _ = check_series(data)
+        steps, channels = check_series(data)
         padded = steps + (self.stride if self.pad_end else 0)
         if steps < self.size:
             raise ValueError(f"tokenizer.size={self.size} is longer than the history of {steps} steps")
-        return TokenSpec(((padded - self.size) // self.stride + 1,))
+        return TokenSpec(
+            ((padded - self.size) // self.stride + 1,),
+            patch=None if self.pad_end or self.stride != self.size else (self.size, channels),
+            causal=self.normalise in ("none", "first"),
+        )
 
     def embedder(self, ctx: Context) -> SeriesPatchEmbedder:
         """Builds the projection of patches."""
@@ -92,7 +99,7 @@ class SeriesPatchEmbedder(Embedder):
         """Histories (B, steps, C), NaN where a value is missing -> x (B, N, D), Seq with the scale taken out."""
         check_history(inputs, self.steps, self.channels, lengths is not None, segment is not None, start)
         options = self.options
-        scaled, scale = standardize(inputs, options.normalise)
+        scaled, scale = standardize(inputs, options.normalise, options.size)
         values = scaled.nan_to_num()
         if options.missing == "flag":
             values = torch.cat([values, inputs.isnan().to(values.dtype)], dim=2)  # (B, steps, 2 C)

@@ -46,7 +46,7 @@ class Timm(Tokenizer):
         if data.modality != "image":
             raise ValueError(f"this tokenizer reads images, the data gives {data.things}")
         channels, height, width = data.shape
-        return TokenSpec(_timm.output_shape(self.name, channels, (height, width), self.stage)[1:])
+        return TokenSpec(_timm.output_shape(self.name, channels, (height, width), self.stage)[1:], causal=False)
 
     def embedder(self, ctx: Context) -> TimmEmbedder:
         """Builds the network and a projection."""

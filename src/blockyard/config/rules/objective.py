@@ -19,9 +19,29 @@ def target_of_objective(f: Facts) -> str | None:
     needs, modality = f["objective"].target.target, f["objective"].target.modality
     if needs is not None and needs != f.data.target:
         return f"{f['objective']} needs {_TARGETS.get(needs, needs)}; {f['data']} has none"
-    if modality is not None and modality != f.data.modality:
-        return f"{f['objective']} is for {plural(modality)}; {f['data']} gives {f.data.things}"
+    modalities = (modality,) if isinstance(modality, str) else modality
+    if modalities is not None and f.data.modality not in modalities:
+        return f"{f['objective']} is for {' and '.join(map(plural, modalities))}; {f['data']} gives {f.data.things}"
     return None
+
+
+def patches_of_objective(f: Facts) -> str | None:
+    """An objective that predicts the values of patches needs tokens that hold some of their own."""
+    if not f["objective"].target.patches or f.tokens.patch is not None:
+        return None
+    advice = f["tokenizer"].target.own_patches
+    how = f": {advice}" if advice else ""
+    return f"{f['objective']} predicts the values of patches; the tokens of {f['tokenizer']} share theirs{how}"
+
+
+def order_of_patches(f: Facts) -> str | None:
+    """An objective of causal models that predicts patches needs vectors that do not depend on later ones."""
+    objective = f["objective"].target
+    if not objective.patches or not objective.needs_causal or f.tokens.causal:
+        return None
+    advice = f["tokenizer"].target.causal_patches
+    how = f": {advice}" if advice else ""
+    return f"{f['objective']} predicts later patches; vectors of {f['tokenizer']} depend on them{how}"
 
 
 def head_of_objective(f: Facts) -> str | None:
@@ -80,6 +100,8 @@ def tied_width(f: Facts) -> str | None:
 
 RULES = (
     Rule(("data", "objective"), target_of_objective),
+    Rule(("tokenizer", "objective"), patches_of_objective),
+    Rule(("tokenizer", "objective"), order_of_patches),
     Rule(("head", "objective"), head_of_objective),
     Rule(("head", "model"), class_token),
     Rule(("head", "model"), class_token_sees),

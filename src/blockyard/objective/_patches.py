@@ -1,0 +1,62 @@
+"""Values of an input by patch, the unit of `TokenSpec.patch`: cut out, put back, erased."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import DataSpec, TokenSpec
+
+
+def patch_size(name: str, data: DataSpec, tokens: TokenSpec) -> int:
+    """Returns V, the number of values of a patch. Raises ValueError for tokens that have none of their own."""
+    if tokens.patch is None:
+        raise ValueError(
+            f"objective={name} predicts the values of patches, and the tokens that this tokenizer makes of "
+            f"{data.things} share theirs; use tokenizer=patch for images, tokenizer=series_patch with patches side by "
+            "side for series (tokenizer.stride=SIZE tokenizer.pad_end=false)"
+        )
+    return math.prod(tokens.patch)
+
+
+def floats(inputs: Tensor) -> Tensor:
+    """Returns inputs as a model reads them: bytes divided by 255."""
+    return inputs / 255 if inputs.dtype == torch.uint8 else inputs
+
+
+def cut(inputs: Tensor, tokens: TokenSpec) -> Tensor:
+    """Images (B, C, height, width) or series (B, steps, C) -> the values of each token (B, N, V).
+
+    In the order of a patch's shape: channel, row, column of an image; step, channel of a series.
+    """
+    assert tokens.patch is not None
+    if tokens.axes == 1:
+        size, channels = tokens.patch
+        return inputs[:, -size * tokens.max_len :].unflatten(1, (tokens.max_len, size)).flatten(2)
+    (rows, cols), (channels, side, _) = tokens.grid, tokens.patch
+    squares = inputs.reshape(-1, channels, rows, side, cols, side)
+    return squares.permute(0, 2, 4, 1, 3, 5).reshape(-1, rows * cols, channels * side * side)
+
+
+def join(values: Tensor, inputs: Tensor, tokens: TokenSpec) -> Tensor:
+    """Returns `inputs` with these values (B, N, V) of their tokens: the inverse of `cut`."""
+    assert tokens.patch is not None
+    if tokens.axes == 1:
+        size, channels = tokens.patch
+        series = values.unflatten(2, (size, channels)).flatten(1, 2)  # (B, N size, C)
+        return torch.cat([inputs[:, : inputs.shape[1] - series.shape[1]], series], dim=1)
+    (rows, cols), (channels, side, _) = tokens.grid, tokens.patch
+    squares = values.reshape(-1, rows, cols, channels, side, side)
+    return squares.permute(0, 3, 1, 4, 2, 5).reshape(inputs.shape)
+
+
+def erase(inputs: Tensor, hidden: Tensor, tokens: TokenSpec) -> Tensor:
+    """Returns the inputs without the values of hidden tokens (B, N): zero in images, missing (NaN) in series.
+
+    The mask token alone would not hide them from tokenizers that look beyond a token: a convolution at its
+    neighbours, a normalisation at the whole series.
+    """
+    value = float("nan") if tokens.axes == 1 else 0.0
+    return join(cut(inputs, tokens).masked_fill(hidden[..., None], value), inputs, tokens)

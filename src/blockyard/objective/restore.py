@@ -1,0 +1,141 @@
+"""Masked patches: the squared error of values that are hidden from the model, or that noise covers.
+
+Source: Xie et al. 2022, SimMIM (arXiv 2111.09886), sections 3.2 to 3.4; He et al. 2022, Masked Autoencoders Are
+    Scalable Vision Learners (arXiv 2111.06377), section 3, for normalise=patch; of series Nie et al. 2023, PatchTST
+    (arXiv 2211.14730), section 3.2; of noise Vincent et al. 2010, Stacked Denoising Autoencoders (JMLR 11), section 3
+Reference: transformers ViTMAEForPreTraining.forward_loss
+Equation: mean over the values v of hidden patches of (prediction_v - v)^2; with normalise=patch v is
+    (v - mean) / sqrt(variance + 1e-6) of its patch, with the unbiased variance
+
+    image     a b c d      a share `rate` of the patches of each sample, at least one, chosen anew in each step
+    model     a . . d      reads the mask token there, and neither value nor features of the hidden patches
+    target    . b c .
+
+Which patches, and the noise, are hashes of the step's key and the sample's index; in evaluation they are fixed for each
+sample. In contrast to the masked autoencoder, the encoder reads the mask tokens, as in SimMIM and BERT.
+
+Baselines that need no training are computed beside every run: `mean` predicts the mean of the training split, which is
+zero in standardized data; `average` the mean of every value over the evaluated split itself, which no model sees;
+`visible` the mean of the values that the model may read; with noise, `input` its input.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import torch
+from annotated_types import Ge, Lt
+from torch import Tensor
+
+from blockyard.contracts import Batch, DataSpec, NonNegative, Objective, Split, TokenSpec
+from blockyard.data._hash import uniform
+from blockyard.objective._patches import cut, erase, floats, patch_size
+from blockyard.objective._restore_baselines import baselines
+
+if TYPE_CHECKING:
+    import torchmetrics
+
+Share = Annotated[float, Ge(0), Lt(1)]
+
+
+class Restore(Objective):
+    """Predicts the values of hidden patches from the others, or those under noise; requires a bidirectional model.
+
+    Options:
+        rate: share of the patches of a sample that are hidden
+        noise: standard deviation of normal noise that is added to all inputs instead, with rate=0
+        normalise: patch takes the mean and standard deviation of each patch out of what is predicted
+    """
+
+    needs_causal = False
+    takes = "token"
+    modality = ("image", "series")
+    patches = True
+
+    def __init__(
+        self, *, rate: Share = 0.6, noise: NonNegative = 0.0, normalise: Literal["patch", "none"] = "none"
+    ) -> None:
+        if (rate > 0) == (noise > 0):
+            raise ValueError(
+                f"objective.rate={rate} and objective.noise={noise}: either patches are hidden or noise is added; use "
+                "rate=0 with noise=0.5, or rate=0.6 with noise=0"
+            )
+        self.rate, self.noise, self.normalise = rate, noise, normalise
+        self._tokens: TokenSpec | None = None
+
+    def tokens(self, tokens: TokenSpec) -> TokenSpec:
+        """The same tokens; some are hidden, and predictions are in the units of the inputs or of each patch."""
+        self._tokens = replace(tokens, hides=self.rate > 0, rescaled=self.normalise == "none")
+        return self._tokens
+
+    @property
+    def layout(self) -> TokenSpec:
+        """The tokens whose values are predicted."""
+        assert self._tokens is not None, "tokens() comes before prepare()"
+        return self._tokens
+
+    def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
+        """One number per value of a patch. Raises ValueError for tokens without values of their own."""
+        values = patch_size("restore", data, tokens)
+        if self.normalise == "patch" and values == 1:
+            raise ValueError("objective.normalise=patch needs patches of several values; use normalise=none")
+        return values
+
+    def prepare(self, batch: Batch, key: int | None = None) -> Batch:
+        """Images or series -> inputs without the hidden patches, which are `hidden` (B, N), and target (B, N, V).
+
+        The target is NaN where a patch is visible or a value is missing.
+        """
+        inputs = floats(batch.inputs)
+        target = self._normalised(cut(inputs, self.layout))  # (B, N, V)
+        sample = torch.arange(len(inputs), device=inputs.device) if batch.sample is None else batch.sample
+        key = 0 if key is None else key
+        if not self.rate:
+            return replace(batch, inputs=inputs + self.noise * _normal(key, sample, inputs), target=target)
+        hidden = self._select(uniform(key, sample, target.shape[1]).T)
+        target = target.masked_fill(~hidden[..., None], float("nan"))
+        return replace(batch, inputs=erase(inputs, hidden, self.layout), target=target, hidden=hidden)
+
+    def _select(self, scores: Tensor) -> Tensor:
+        """The tokens with the lowest scores (B, N): an exact share `rate` of each sample, so all weigh alike."""
+        count = max(1, round(self.rate * scores.shape[1]))
+        return scores.argsort(1).argsort(1) < count
+
+    def _normalised(self, values: Tensor) -> Tensor:
+        """The values (B, N, V), or those of each patch without its mean and size; NaN stays where one is missing."""
+        if self.normalise == "none":
+            return values
+        centred = values - values.nanmean(2, keepdim=True)
+        count = (~values.isnan()).sum(2, keepdim=True)
+        variance = centred.square().nansum(2, keepdim=True) / (count - 1).clamp_min(1)
+        return centred / (variance + 1e-6).sqrt()
+
+    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Mean squared error over the values that count. prediction: (B, N, V); target: (B, N, V) with NaN."""
+        counted = Batch.counted(target)
+        error = prediction - target.masked_fill(~counted, 0.0)
+        return error.square().masked_fill(~counted, 0.0).sum() / counted.sum()
+
+    def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
+        """Mean squared error and, of values in the units of the inputs, the peak signal-to-noise ratio in decibels."""
+        from blockyard.objective._errors import MeanSquared, PeakSignalToNoise
+
+        mse = MeanSquared()
+        return {"mse": mse} if self.normalise == "patch" else {"mse": mse, "psnr": PeakSignalToNoise()}
+
+    def best(self) -> tuple[str, str]:
+        """The lowest squared error."""
+        return "mse", "min"
+
+    def baselines(self, split: Split) -> dict[str, dict[str, float]]:
+        """The metrics of predictions that need no training, by their names."""
+        return baselines(split, self)
+
+
+def _normal(key: int, sample: Tensor, like: Tensor) -> Tensor:
+    """Standard normal numbers of the shape and type of `like`, each a hash of (key, sample), by Box and Muller."""
+    count = like[0].numel()
+    drawn = uniform(key, sample, 2 * count).T.reshape(len(like), 2, *like.shape[1:])  # (B, 2, ...)
+    radius = (-2 * torch.log1p(-drawn[:, 0])).sqrt()
+    return (radius * torch.cos(2 * torch.pi * drawn[:, 1])).to(like.dtype)
