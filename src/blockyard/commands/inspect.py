@@ -1,4 +1,4 @@
-"""blockyard inspect run=RUN attention|mixing|circuits [key=value ...]
+"""blockyard inspect run=RUN attention|mixing|circuits|restore [key=value ...]
 
 Look inside a trained model. Figures (PNG) and numbers (JSON) are written to RUN/inspect/, and the figures are sent
 to the run's logger as well.
@@ -6,10 +6,12 @@ to the run's logger as well.
   attention   attention weights of each layer and head, over the image or the tokens, and their entropy
   mixing      |dy_i/dx_j|: which token reads from which, for any mixer
   circuits    QK and OV circuits of attention heads: norms, spectra, copying scores
+  restore     input, restoration and true values side by side, of a run of objective=restore
 
 layers=0,2-3     which layers; default: all       heads=0,1      which heads (attention, circuits)
-sample=0         first validation sample          samples=4      how many are averaged (both: attention, mixing)
-prompt=TEXT      a text instead of samples (both) query=mean     whose attention: mean, class, last, or an index
+sample=0         first validation sample          samples=4      how many are averaged, or drawn (not of circuits)
+prompt=TEXT      a text instead of samples        query=mean     whose attention: mean, class, last, or an index
+                 (attention, mixing)
 of=mixer|block   what mixing differentiates       probes=16      random directions a token; 0 is exact (mixing)
 vocabulary=TEXT  tokens of the circuits; default: which=best     the checkpoint: best, last or previous
                  the most frequent of 64 samples

@@ -48,7 +48,7 @@ from blockyard.contracts.modules import (
     Traits,
     iter_blocks,
 )
-from blockyard.contracts.objective import Objective
+from blockyard.contracts.objective import Forecaster, Objective
 from blockyard.contracts.option_types import (
     BatchSize,
     Because,
@@ -91,6 +91,7 @@ __all__ = [
     "Embedder",
     "Expansion",
     "FolderPath",
+    "Forecaster",
     "Head",
     "Heads",
     "Issue",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from blockyard.contracts.batch import Batch, Target
 from blockyard.contracts.builders import Split
@@ -99,6 +99,14 @@ class Objective(ABC):
         directions = {name: "max" if better else "min" for name, better in declared.items() if better is not None}
         name, mode = self.best()
         return {**directions, name: mode}
+
+
+@runtime_checkable
+class Forecaster(Protocol):
+    """An objective whose models continue series."""
+
+    def forecast(self, model: nn.Module, history: Tensor, horizon: int) -> Tensor:
+        """Returns the steps (B, horizon, C) that follow a history (B, steps, C), both in the units of the inputs."""
 
 
 def _ignore(target: Target, dummy: Tensor) -> Target:

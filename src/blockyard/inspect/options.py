@@ -9,7 +9,7 @@ from typing import Any
 from blockyard.config.option_text import Reader, indices, integer, non_empty, one_of, read_option
 from blockyard.errors import UserError
 
-KINDS = ("attention", "mixing", "circuits")
+KINDS = ("attention", "mixing", "circuits", "restore")
 QUERIES = ("mean", "class", "last")
 MAX_SAMPLES = 10_000
 
@@ -19,7 +19,7 @@ class Options:
     """What to look at.
 
     layers, heads: indices; None is all
-    sample: the first sample of the validation split; samples: how many from there on are averaged
+    sample: the first sample of the validation split; samples: how many from there on are averaged, or drawn
     prompt: a text instead of the samples
     query: whose attention is shown: "mean" over the queries, "class", "last", or a token's index;
         None is the class token where there is one, else "last" for a causal model and "mean" for others
@@ -50,10 +50,10 @@ def _query(text: str) -> str | int:
 
 # key: the kinds that have the option, and how its text is read
 KEYS: dict[str, tuple[tuple[str, ...], Reader]] = {
-    "layers": (KINDS, indices),
+    "layers": (("attention", "mixing", "circuits"), indices),
     "heads": (("attention", "circuits"), indices),
-    "sample": (("attention", "mixing"), integer()),
-    "samples": (("attention", "mixing"), integer(1, MAX_SAMPLES)),
+    "sample": (("attention", "mixing", "restore"), integer()),
+    "samples": (("attention", "mixing", "restore"), integer(1, MAX_SAMPLES)),
     "prompt": (("attention", "mixing"), non_empty),
     "query": (("attention",), _query),
     "of": (("mixing",), one_of("mixer", "block")),

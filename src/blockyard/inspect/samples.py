@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, TextTokenizer
+from blockyard.contracts import Batch, Split, TextTokenizer
 from blockyard.data._order import take
 from blockyard.errors import UserError
 from blockyard.inspect.labels import token_text
@@ -58,6 +58,12 @@ def load_samples(loaded: Loaded, options: Options) -> list[Sample]:
     """Returns the samples that `options` select. Raises UserError where they do not exist."""
     if options.prompt is not None:
         return [_prompt_sample(loaded, options.prompt)]
+    split, indices = validation_samples(loaded, options)
+    return [_sample(loaded, take(split, torch.tensor([index]), None), index) for index in indices]
+
+
+def validation_samples(loaded: Loaded, options: Options) -> tuple[Split, range]:
+    """Returns the validation split, and the indices that `options` select. Raises UserError where they do not exist."""
     missing = loaded.data.missing()
     if missing:
         raise UserError(missing)
@@ -67,8 +73,7 @@ def load_samples(loaded: Loaded, options: Options) -> list[Sample]:
         raise UserError(
             f"sample={options.sample} is out of range: the validation split has {len(split)} samples, counted from 0"
         )
-    indices = range(options.sample, min(options.sample + options.samples, len(split)))
-    return [_sample(loaded, take(split, torch.tensor([index]), None), index) for index in indices]
+    return split, range(options.sample, min(options.sample + options.samples, len(split)))
 
 
 def _sample(loaded: Loaded, batch: Batch, index: int) -> Sample:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from blockyard.contracts import DataSpec, TokenSpec
+from blockyard.contracts import Batch, DataSpec, TokenSpec
 
 
 def patch_size(name: str, data: DataSpec, tokens: TokenSpec) -> int:
@@ -19,6 +19,13 @@ def patch_size(name: str, data: DataSpec, tokens: TokenSpec) -> int:
             "side for series (tokenizer.stride=SIZE tokenizer.pad_end=false)"
         )
     return math.prod(tokens.patch)
+
+
+def mean_squared(prediction: Tensor, target: Tensor) -> Tensor:
+    """Returns the mean squared error over the values of `target` that are not NaN. Both have one shape."""
+    counted = Batch.counted(target)
+    error = prediction - target.masked_fill(~counted, 0.0)
+    return error.square().masked_fill(~counted, 0.0).sum() / counted.sum()
 
 
 def floats(inputs: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockyard.contracts import Batch, DataSpec, Length, Objective, Positive, Split, TokenSpec
@@ -75,6 +75,11 @@ class Forecast(Objective):
         else:
             values = error.square() if self.kind == "mse" else error.abs()
         return values.masked_fill(~counted, 0.0).sum() / counted.sum()
+
+    def forecast(self, model: nn.Module, history: Tensor, horizon: int) -> Tensor:
+        """Returns the steps (B, horizon, C) after a history (B, steps, C), at most as many as the model predicts."""
+        prediction: Tensor = model(history)  # (B, H C)
+        return prediction.unflatten(1, (-1, history.shape[2]))[:, :horizon]
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
         """Mean squared and mean absolute error in standard deviations of the training split."""

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from blockyard.contracts import Batch, DataSpec, NonNegative, Objective, Split, TokenSpec
 from blockyard.data._hash import uniform
-from blockyard.objective._patches import cut, erase, floats, patch_size
+from blockyard.objective._patches import cut, erase, floats, join, mean_squared, patch_size
 from blockyard.objective._restore_baselines import baselines
 
 if TYPE_CHECKING:
@@ -106,16 +106,25 @@ class Restore(Objective):
         """The values (B, N, V), or those of each patch without its mean and size; NaN stays where one is missing."""
         if self.normalise == "none":
             return values
-        centred = values - values.nanmean(2, keepdim=True)
-        count = (~values.isnan()).sum(2, keepdim=True)
-        variance = centred.square().nansum(2, keepdim=True) / (count - 1).clamp_min(1)
-        return centred / (variance + 1e-6).sqrt()
+        mean, size = _moments(values)
+        return (values - mean) / size
+
+    def restored(self, prediction: Tensor, batch: Batch, inputs: Tensor) -> Tensor:
+        """Returns what a model makes of a prepared batch, of the shape of its inputs: visible values stay.
+
+        inputs: those before `prepare`, from which predictions of normalise=patch get the moments of their patch
+        """
+        values = cut(floats(inputs), self.layout)
+        if self.normalise == "patch":
+            mean, size = _moments(values)
+            prediction = prediction * size + mean
+        if batch.hidden is not None:
+            prediction = prediction.where(batch.hidden[..., None], values)
+        return join(prediction, floats(inputs), self.layout)
 
     def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Mean squared error over the values that count. prediction: (B, N, V); target: (B, N, V) with NaN."""
-        counted = Batch.counted(target)
-        error = prediction - target.masked_fill(~counted, 0.0)
-        return error.square().masked_fill(~counted, 0.0).sum() / counted.sum()
+        return mean_squared(prediction, target)
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
         """Mean squared error and, of values in the units of the inputs, the peak signal-to-noise ratio in decibels."""
@@ -131,6 +140,14 @@ class Restore(Objective):
     def baselines(self, split: Split) -> dict[str, dict[str, float]]:
         """The metrics of predictions that need no training, by their names."""
         return baselines(split, self)
+
+
+def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and size of each patch of values (B, N, V), both (B, N, 1), without those that are missing."""
+    mean = values.nanmean(2, keepdim=True)
+    count = (~values.isnan()).sum(2, keepdim=True)
+    variance = (values - mean).square().nansum(2, keepdim=True) / (count - 1).clamp_min(1)
+    return mean, (variance + 1e-6).sqrt()
 
 
 def _normal(key: int, sample: Tensor, like: Tensor) -> Tensor:
