@@ -17,6 +17,8 @@ HOSTILE = (
     "a&amp;b 'c' `d` ${e}",
     "javascript:alert(1)//<svg onload=window.hit=4>",
 )
+# A PNG of one pixel.
+DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 METRICS = {"train/loss": "min", "val/loss": "min", "val/accuracy": "max", "test/accuracy": "max", "test/loss": "min"}
 
 
@@ -30,6 +32,7 @@ def comparison(
     grid: bool = False,
     tuned: bool = False,
     attention: bool = False,
+    predictions: bool = False,
 ) -> dict[str, Any]:
     """The whole dict of `Comparison.as_dict()`; the same arguments give the same values."""
     draw = random.Random(arms * 1000 + seeds)
@@ -63,6 +66,7 @@ def comparison(
         ],
         "tuning": [],
         "attention": [],
+        "predictions": [],
         "cost_axis": "flops",
         "provenance": {
             "time": "2026-03-02T10:31:00Z",
@@ -81,6 +85,11 @@ def comparison(
         made["tuning"] = [_setting(label, lr, draw) for label in labels for lr in (3e-4, 1e-3, 3e-3, 1e-2)]
     if attention:
         made["attention"] = [_map(label, layer) for label in labels[:2] for layer in ("blocks.0", "blocks.3")]
+    if predictions:
+        made["predictions"] = [
+            {"arm": label, "seed": 0, "name": name, "image": f"data:image/png;base64,{DOT}"}
+            for label, name in zip(labels, ("forecast", "restoration"), strict=False)
+        ]
     return made
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from blockyard.engine.callbacks import attention_maps as callback
-from blockyard.report import attention_maps
+from blockyard.report import attention_maps, prediction_pictures
 from blockyard.report.changes import changes
 from blockyard.report.comparison import Comparison, compare
 from blockyard.report.curves import curve, thin
@@ -184,6 +185,25 @@ def test_what_an_arm_changes_can_be_left_out(tmp_path: Path) -> None:
 
 def test_maps_are_looked_for_where_the_callback_leaves_them() -> None:
     assert attention_maps.FILE == callback.FILE
+
+
+def test_pictures_of_predictions_are_those_of_the_first_run_that_has_any(tmp_path: Path) -> None:
+    plan = _sweep(tmp_path)
+    arm = "post"
+    first, second = [plan.path(cell) for cell in plan.cells if cell.variant == arm][:2]
+    png = b"\x89PNG\r\n\x1a\n"
+    (first / "forecast.png").write_bytes(b"<svg onload=alert(1)>")
+    (second / "inspect").mkdir()
+    (second / "forecast.png").write_bytes(png + b"one")
+    (second / "inspect" / "restore.png").write_bytes(png + b"two")
+    shown = compare(plan).predictions
+    assert [(one["arm"], one["seed"], one["name"]) for one in shown] == [
+        (arm, 1, "forecast"),
+        (arm, 1, "restoration"),
+    ]
+    assert base64.b64decode(shown[0]["image"].removeprefix("data:image/png;base64,")) == png + b"one"
+    (second / "forecast.png").write_bytes(png + bytes(prediction_pictures.MAX_BYTES))
+    assert [one["name"] for one in compare(plan).predictions] == ["restoration"]
 
 
 def test_where_it_comes_from_is_kept(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def read(text: str) -> Reader:
 
 @pytest.fixture(scope="module")
 def full() -> str:
-    return render(comparison(arms=6, grid=True, tuned=True, failed=True, attention=True))
+    return render(comparison(arms=6, grid=True, tuned=True, failed=True, attention=True, predictions=True))
 
 
 def test_it_is_one_valid_file(full, tmp_path):

@@ -91,7 +91,7 @@ def test_what_became_of_an_arm_is_a_badge_of_its_own(opened, verdict):
 
 
 def test_every_section_is_drawn(opened):
-    made = comparison(arms=6, grid=True, tuned=True, failed=True, attention=True)
+    made = comparison(arms=6, grid=True, tuned=True, failed=True, attention=True, predictions=True)
     page = opened(made)
     scroll(page)
     ids = [node.get_attribute("id") for node in page.locator("section[data-section]").all()]
@@ -105,12 +105,14 @@ def test_every_section_is_drawn(opened):
         "tuning",
         "cells",
         "attention",
+        "predictions",
         "provenance",
     ]
     assert page.locator("h1").text_content() == made["claim"]
     assert page.locator(".judged").text_content() == "✓Supported"
     assert page.locator("#answer .warnings li").all_text_contents() == made["warnings"]
     assert page.locator("#attention canvas").count() == 4
+    assert page.locator("#predictions img").evaluate_all("each => each.map((one) => one.naturalWidth)") == [1, 1]
     assert "position=rope acts on queries_and_keys" in page.locator("#cells").text_content()
     assert page.locator("#provenance .command").text_content() == made["provenance"]["command"]
     assert "cannot give a p below 0.0625" in page.locator("#table").text_content()
@@ -327,6 +329,9 @@ def test_hostile_names_stay_text(opened):
     pictures = ("javascript:window.hit=5", "data:text/html,<script>window.hit=6</script>", "https://evil.example/x.png")
     made["attention"] = [
         {"arm": HOSTILE[0], "seed": 0, "layer": HOSTILE[1], "image": picture, "map": [[1.0]]} for picture in pictures
+    ]
+    made["predictions"] = [
+        {"arm": HOSTILE[0], "seed": 0, "name": HOSTILE[1], "image": picture} for picture in (*pictures, HOSTILE[1], 7)
     ]
     page = opened(made)
     scroll(page)

@@ -6,6 +6,7 @@ COMMANDS = {
     "train": "train a model:            blockyard train experiment=vit_digits block=post_norm seed=1",
     "eval": "evaluate a run:           blockyard eval run=last",
     "generate": "generate text with a run: blockyard generate run=last prompt='def ' max_tokens=200",
+    "forecast": "forecast a time series:   blockyard forecast run=last file=new.csv",
     "inspect": "look inside a run:        blockyard inspect run=last attention",
     "sweep": "run a question file:      blockyard sweep quickstart",
     "compare": "compare runs:             blockyard compare outputs --by block",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from blockyard.errors import UserError
-from blockyard.report import attention_maps, fairness
+from blockyard.report import attention_maps, fairness, prediction_pictures
 from blockyard.report.answer import answer
 from blockyard.report.arm_rows import arm_rows, cell_row
 from blockyard.report.costs import AXES
@@ -55,6 +55,7 @@ class Comparison:
     curves: list[dict[str, Any]] = field(default_factory=list)
     tuning: list[dict[str, Any]] = field(default_factory=list)
     attention: list[dict[str, Any]] = field(default_factory=list)
+    predictions: list[dict[str, Any]] = field(default_factory=list)
     cost_axis: str = "flops"
     provenance: dict[str, Any] = field(default_factory=dict)
 
@@ -154,6 +155,7 @@ def compare(
         curves=curves(data.records, {row["name"]: row["cost"]["flops_per_sample"] for row in rows}),
         tuning=data.tuning,
         attention=attention_maps.maps(data.records),
+        predictions=prediction_pictures.pictures(data.records),
         cost_axis=cost_axis,
         provenance=provenance(data),
     )

@@ -23,7 +23,7 @@ from blockyard.report.page.thin import thin
 STYLES = ("style", "tables", "charts")
 SCRIPTS = (
     "dom", "format", "state", "palette", "scale", "chart", "legend", "verdict", "table", "detail", "series", "curves",
-    "scatter", "pairs", "effects", "tuning", "cells", "attention", "provenance", "live", "main",
+    "scatter", "pairs", "effects", "tuning", "cells", "attention", "predictions", "provenance", "live", "main",
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.errors import UserError
+from blockyard.report import prediction_pictures
 from blockyard.report.comparison import compare
 from blockyard.report.load.resolve import resolve
 from blockyard.report.page.document import encode, render
@@ -20,7 +21,7 @@ from blockyard.report.page.thin import thin
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 
 DATA_PATH = "comparison.json"  # the path that the page polls
-FILES = ("config.yaml", "status.json", "metrics.csv", "summary.json", "run.json")
+FILES = ("config.yaml", "status.json", "metrics.csv", "summary.json", "run.json", *prediction_pictures.FILES.values())
 _MIN_INTERVAL = 2.0  # seconds between two comparisons,
 _DURATION_FACTOR = 4.0  # or this many times the duration of the last one,
 _MAX_INTERVAL = 30.0  # up to this
@@ -99,7 +100,7 @@ class WatchedComparison:
 
 def empty(title: str) -> dict[str, Any]:
     """Return a comparison without arms, for a page that waits for the first run."""
-    lists = ("metrics", "warnings", "seeds", "arms", "cells", "curves", "tuning", "attention")
+    lists = ("metrics", "warnings", "seeds", "arms", "cells", "curves", "tuning", "attention", "predictions")
     none = ("claim", "source", "question", "baseline", "expect", "effects", "cost_axis")
     fixed = {"title": title, "answer": "", "metric": "", "direction": "max", "directions": {}, "provenance": {}}
     return fixed | {name: [] for name in lists} | dict.fromkeys(none)

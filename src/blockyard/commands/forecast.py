@@ -1,0 +1,62 @@
+"""blockyard forecast run=RUN [file=TABLE] [level=0.9] [out=FOLDER] [key=value ...]
+
+Forecast a time series with a run of objective=forecast or objective=next_patch, in the units of its data: the last
+window of the test split, where the truth is known; or, with file, what follows the last rows of a table of your own,
+with the columns that the run was trained on. Writes a table (CSV: step, channel, forecast, low, high, true) and a
+picture with history, forecast and band.
+
+  file=TABLE          CSV (also .gz, .bz2, .zip, .xz) or Parquet, a row per time step
+  level=0.9           share of the errors on validation windows that the band holds at each step
+  out=FOLDER          instead of the run's folder
+  which=last          the checkpoint: best, last or previous
+  outputs=FOLDER      where runs lie
+  allow=[PACKAGE]     trust a package of your own that the run uses
+
+Example:
+  blockyard forecast run=last file=new.csv
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from blockyard.commands._args import CHECKPOINTS, read, require_run
+from blockyard.config.option_text import non_empty, number, one_of
+from blockyard.errors import UserError
+
+KEYS = ("run", "file", "level", "out", "which", "outputs", "allow")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Write the table and the picture, and print where they are and how wide the band is."""
+    args = read("forecast", arguments)
+    name, file, out = args.pop("run"), args.pop("file", None, non_empty), args.pop("out", None, non_empty)
+    level = args.pop("level", 0.9, number(0, 1, exclusive=True))
+    which = args.pop("which", "best", one_of(*CHECKPOINTS))
+    outputs, allow = args.pop("outputs", "outputs"), args.pop_allow()
+    args.check_empty("forecast", KEYS)
+    name = require_run(name, "forecast")
+    if level == 1:
+        raise UserError("level=1: expected a number between 0 and 1, such as 0.9")
+    if out is not None and Path(out).exists() and not Path(out).is_dir():
+        raise UserError(f"out={out}: expected a folder")
+    from blockyard.evaluate import forecast_table
+    from blockyard.evaluate.forecast import forecast
+    from blockyard.inspect.figures.forecast_figure import draw_forecast
+    from blockyard.runs.identity import slug
+
+    made, loaded = forecast(name, file, level=level, which=which, outputs=outputs, allow=allow)
+    folder = loaded.folder.path if out is None else Path(out)
+    stem = "forecast" if file is None else f"forecast-{slug(Path(file).stem)}"
+    title = f"{loaded.folder.name}, {loaded.checkpoint.name}: " + (
+        "last window of the test split" if file is None else Path(file).name
+    )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = [forecast_table.write(made, folder / f"{stem}.csv"), *draw_forecast(made, title, folder, stem)]
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror}; out=FOLDER sets another folder") from error
+    sys.stdout.write(f"{forecast_table.summary(made)}\n{' '.join(map(str, paths))}\n")
+    return 0

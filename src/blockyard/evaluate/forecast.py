@@ -1,0 +1,132 @@
+"""The forecast of one window in the units of the data, with a band from the errors on the validation split.
+
+The band of a step goes from the forecast plus the lower to the forecast plus the upper quantile of the errors that the
+model made at this step ahead over all windows of the validation split: no distribution is assumed. Windows overlap and
+series drift, so that its coverage over the test split is printed beside it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from blockyard.contracts import Forecaster, Splits
+from blockyard.data._series import SeriesData, SeriesSplit
+from blockyard.data.series_file import SeriesFile
+from blockyard.errors import UserError
+from blockyard.runs.load import Loaded, load
+
+_BATCH = 512
+LEVEL = 0.9
+
+
+@dataclass(frozen=True)
+class WindowForecast:
+    """The steps after one history, in the units of the data. C channels, H steps.
+
+    history: (L, C); forecast, low, high: (H, C); true: (H, C) with NaN where missing, or None where not known yet
+    level: share of the validation errors inside the band; windows: from which it was computed
+    coverage: share of the values of the test split inside its bands
+    """
+
+    channels: tuple[str, ...]
+    history: Tensor
+    forecast: Tensor
+    low: Tensor
+    high: Tensor
+    true: Tensor | None
+    level: float
+    windows: int
+    coverage: float
+
+
+def forecast(
+    run: str | os.PathLike[str],
+    file: str | os.PathLike[str] | None = None,
+    *,
+    level: float = LEVEL,
+    which: str = "best",
+    outputs: str | os.PathLike[str] = "outputs",
+    allow: Sequence[str] = (),
+) -> tuple[WindowForecast, Loaded]:
+    """Returns the forecast of the last window of the test split, or of what follows the last rows of a table.
+
+    file: a table with the columns of the run's data, in order of time; its last `data.history` rows are read
+
+    Raises UserError for a run that does not forecast series, and for a table without these columns or with fewer rows.
+    """
+    loaded = load(run, which=which, outputs=outputs, allow=tuple(allow))
+    data, objective = loaded.data, loaded.objective
+    if not isinstance(data, SeriesData) or not isinstance(objective, Forecaster):
+        raise UserError(
+            f"{loaded.folder.name} does not forecast series; use a run of objective=forecast or objective=next_patch"
+        )
+    missing = data.missing()
+    if missing:
+        raise UserError(missing)
+    history = None if file is None else _history(data, Path(file))
+    splits = data.load(loaded.tokenizer)
+    test, errors = _series(splits)[2], _errors(loaded, _series(splits)[1])
+    edges = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=errors.dtype)
+    # One step at a time: torch takes quantiles of 16 million numbers at most.
+    low, high = torch.stack([torch.nanquantile(step, edges, dim=0) for step in errors.unbind(1)], 1)  # (H, C) each
+    outside = _errors(loaded, test)
+    known = ~outside.isnan()
+    inside = ((outside >= low) & (outside <= high))[known].float().mean()
+    true = None
+    if history is None:
+        window = test.values[test.starts[-1] :][: test.history + test.horizon].double() * test.std + test.mean
+        history, true = window[: test.history], window[test.history :]
+    made = _predict(loaded, ((history - test.mean) / test.std).float()[None], data)[0] * test.std + test.mean
+    names = tuple(map(str, data.channel_names))
+    facts = (level, len(errors), float(inside))
+    return WindowForecast(names, history, made, made + low, made + high, true, *facts), loaded
+
+
+def _history(data: SeriesData, path: Path) -> Tensor:
+    """The last steps of a table (L, C) float64, checked as the data of a run is."""
+    if not path.expanduser().is_file():
+        raise UserError(f"file={path}: no such file")
+    columns, time = tuple(map(str, data.channel_names)), getattr(data, "time", None)
+    values = SeriesFile(path=str(path), columns=columns, time=time).read()
+    if len(values) < data.history:
+        raise UserError(f"file={path}: it has {len(values)} rows, and the run reads a history of {data.history}")
+    history = values[-data.history :]
+    empty = [name for name, column in zip(columns, history.T, strict=True) if bool(column.isnan().all())]
+    if empty:
+        raise UserError(f"file={path}: column {', '.join(empty)} has no value in the last {data.history} rows")
+    return history
+
+
+def _series(splits: Splits) -> tuple[SeriesSplit, ...]:
+    assert all(isinstance(split, SeriesSplit) for split in splits)
+    return splits  # type: ignore[return-value]
+
+
+def _errors(loaded: Loaded, split: SeriesSplit) -> Tensor:
+    """True values minus forecasts (windows, H, C) of a split, in the units of the data; NaN where one is missing."""
+    steps = torch.arange(split.history + split.horizon)
+    parts = []
+    for starts in split.starts.split(_BATCH):
+        window = split.values[starts[:, None] + steps]  # (B, history + horizon, C)
+        made = _predict(loaded, window[:, : split.history], loaded.data)
+        parts.append((window[:, split.history :].double() - made) * split.std)
+    return torch.cat(parts)
+
+
+@torch.no_grad()
+def _predict(loaded: Loaded, history: Tensor, data: object) -> Tensor:
+    """Standardized histories (B, L, C) -> the steps after them (B, H, C) float64, channels apart or together."""
+    assert isinstance(data, SeriesData)
+    assert isinstance(loaded.objective, Forecaster)
+    model: nn.Module = loaded.model
+    if data.channels == "together":
+        return loaded.objective.forecast(model, history, data.horizon).double()
+    alone = history.transpose(1, 2).flatten(0, 1)[..., None]  # (B C, L, 1)
+    made = loaded.objective.forecast(model, alone, data.horizon)  # (B C, H, 1)
+    return made.unflatten(0, (-1, history.shape[2]))[..., 0].transpose(1, 2).double()

@@ -1,0 +1,51 @@
+"""A forecast as CSV and as text."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+from blockyard.atomic_files import write_text
+from blockyard.evaluate.forecast import WindowForecast
+
+HEAD = ("step", "channel", "forecast", "low", "high", "true")
+
+
+def rows(made: WindowForecast) -> list[tuple[str, ...]]:
+    """Returns a row for each step and channel; the true value is empty where it is missing or not known yet."""
+    lines = []
+    for step in range(len(made.forecast)):
+        for channel, name in enumerate(made.channels):
+            values = (part[step, channel].item() for part in (made.forecast, made.low, made.high))
+            true = float("nan") if made.true is None else made.true[step, channel].item()
+            lines.append((str(step + 1), name, *(f"{value:.8g}" for value in values), _number(true)))
+    return lines
+
+
+def write(made: WindowForecast, path: Path) -> Path:
+    """Writes the rows as CSV, atomically. Raises OSError."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(HEAD)
+    table.writerows(rows(made))
+    write_text(path, text.getvalue())
+    return path
+
+
+def summary(made: WindowForecast) -> str:
+    """Returns a line about the band and, where the truth is known, the mean absolute error of each channel."""
+    band = (
+        f"band: {made.level:.0%} of the errors of {made.windows:,} validation windows at each step; it covers "
+        f"{made.coverage:.0%} of the test split"
+    )
+    if made.true is None:
+        return band
+    errors = (made.true - made.forecast).abs().nanmean(0).tolist()
+    return "\n".join(
+        [*(f"{name}: mean absolute error {error:.4g}" for name, error in zip(made.channels, errors, strict=True)), band]
+    )
+
+
+def _number(value: float) -> str:
+    return "" if value != value else f"{value:.8g}"

@@ -1,0 +1,10 @@
+// Pictures of predictions that runs have.
+
+/** Show the pictures of each arm. Only images inside the page are shown. */
+function drawPredictions(body) {
+  const shown = data.predictions.filter(({ arm, image }) => !state.hidden.has(arm)
+    && typeof image === "string" && /^data:image\/png;base64,[A-Za-z0-9+/=]+$/.test(image));
+  body.append(h("div", { class: "panels" }, shown.map(({ arm, seed, name, image }) => h("figure", { class: "panel" },
+    h("img", { class: "prediction", src: image, alt: `${name} of ${arm}, seed ${seed}` }),
+    h("figcaption", {}, h("strong", {}, arm), ` ${name}, seed ${seed}`)))));
+}
