@@ -23,7 +23,8 @@ class Batch:
     target: classes (B,) int64; token ids (B, N), or classes of pixels (B, height, width), int64 with `ignore`
         without a target; real values (B, ...) float with NaN without a target; after `Objective.prepare` also a named
         tuple of tensors
-    lengths: (B,) int64, the valid tokens of each sequence; None where all are
+    lengths: (B,) int64, the valid items of each input: tokens of a text, steps of a series, views; None where all are.
+        `TokenSpec.tokens_of` says how many tokens that are
     segment: (B, N) int64, the document of each token; None where a sequence is one document
     hidden: (B, N) bool, the tokens whose vectors the model replaces by a learned one (`TokenSpec.hides`); None where
         it reads all

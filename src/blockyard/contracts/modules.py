@@ -44,6 +44,8 @@ class Traits:
 class Embedder(nn.Module):
     """Inputs to vectors: forward(inputs, lengths, segment, start) -> x (B, N, D), Seq.
 
+    `lengths` count items of the inputs, and `Seq.valid` tokens. x is zero at padding.
+
     start: the index of the first token, for a sequence that is decoded in several calls
     table: the (V, D) matrix of token vectors, where there is one; a tied head shares it
     scale: the factor on its vectors as they enter the stream, which the head does not share

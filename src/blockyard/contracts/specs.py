@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from blockyard.errors import fold, printable, shortened
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ class TokenSpec:
     grid: the layout of a full sequence of tokens: (7, 7) for patches, (64,) for text, () for a set, whose tokens
         have no coordinates. Its length is the number of coordinate axes A
     variable: sequences may be shorter, and are padded
+    shrink: how windows over the items of an input become tokens, a stage each: items of a window, from one window to
+        the next, and items added to the ends together; () where every item is a token
     vocabulary: the number of token ids; None for inputs that are not token ids
     count: the largest N without prefix tokens; None is the product of the sides of the grid
     mask: the token id that hides others, where an objective added one
@@ -67,6 +73,7 @@ class TokenSpec:
     end: int | None = None
     scaled: bool = False
     rescaled: bool = False
+    shrink: tuple[tuple[int, int, int], ...] = ()
     patch: tuple[int, ...] | None = None
     causal: bool = True
     hides: bool = False
@@ -82,6 +89,12 @@ class TokenSpec:
     def axes(self) -> int:
         """A, the number of coordinates a token has."""
         return len(self.grid)
+
+    def tokens_of(self, lengths: Tensor) -> Tensor:
+        """Returns the number of tokens (B,) of inputs of so many items (B,), as the stages of `shrink` make them."""
+        for window, stride, added in self.shrink:
+            lengths = ((lengths + added - window) // stride + 1).clamp_min(0)
+        return lengths
 
     @property
     def max_len(self) -> int:

@@ -18,7 +18,7 @@ def example(ctx: Context, device: torch.device | str, batch: int = 1) -> dict[st
         else:
             arguments["inputs"] = torch.zeros((batch, tokens.max_len), dtype=torch.long)
         if tokens.variable:
-            arguments["lengths"] = torch.full((batch,), tokens.max_len)
+            arguments["lengths"] = torch.full((batch,), arguments["inputs"].shape[1])
         if data.packed:
             arguments["segment"] = torch.zeros((batch, tokens.max_len), dtype=torch.long)
         if data.source is not None:

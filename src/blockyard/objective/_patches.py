@@ -11,13 +11,17 @@ from blockyard.contracts import Batch, DataSpec, TokenSpec
 
 
 def patch_size(name: str, data: DataSpec, tokens: TokenSpec) -> int:
-    """Returns V, the number of values of a patch. Raises ValueError for tokens that have none of their own."""
+    """Returns V, the number of values of a patch. Raises ValueError for tokens that have none of their own, and for
+    inputs of different lengths.
+    """
     if tokens.patch is None:
         raise ValueError(
             f"objective={name} predicts the values of patches, and the tokens that this tokenizer makes of "
             f"{data.things} share theirs; use tokenizer=patch for images, tokenizer=series_patch with patches side by "
             "side for series (tokenizer.stride=SIZE tokenizer.pad_end=false)"
         )
+    if tokens.variable:
+        raise ValueError(f"objective={name} needs {data.things} of one length")
     return math.prod(tokens.patch)
 
 

@@ -68,6 +68,8 @@ class TokenEmbedder(Embedder):
         position = index[None] if segment is None else _offset_in_segment(segment)
         coords = position[..., None].float()  # (B|1, N, 1)
         x = self.symbols(inputs)  # (B, N, D)
+        if valid is not None:
+            x = x.masked_fill(~valid[..., None], 0.0)
         return x if self.scale == 1 else x * self.scale, Seq(index, coords, valid, segment, grid=(inputs.shape[1],))
 
 

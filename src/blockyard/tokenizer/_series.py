@@ -23,11 +23,20 @@ def check_series(data: DataSpec) -> tuple[int, int]:
     return steps, channels
 
 
-def check_history(inputs: Tensor, steps: int, channels: int, *others: object) -> None:
-    """Raises ValueError for inputs of another shape, and for arguments that only text has."""
+def check_one_length(data: DataSpec) -> None:
+    """Raises ValueError for series of different lengths."""
+    if data.variable:
+        raise ValueError("this tokenizer reads histories of one length; use tokenizer=series_patch")
+
+
+def check_history(inputs: Tensor, steps: int, channels: int, *others: object, variable: bool = False) -> None:
+    """Raises ValueError for inputs of another shape, and for arguments that only text has.
+
+    variable: fewer steps are right too
+    """
     if any(others):
         raise ValueError("a history is one full sequence of tokens; omit lengths, segment and cache")
-    if inputs.ndim != 3 or tuple(inputs.shape[1:]) != (steps, channels):
+    if inputs.ndim != 3 or inputs.shape[2] != channels or not (inputs.shape[1] == steps or variable):
         raise ValueError(
             f"inputs of shape {tuple(inputs.shape)}: this model reads histories (batch, {steps}, {channels})"
         )

@@ -14,7 +14,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from blockyard.contracts import Context, DataSpec, Seq, Tokenizer, TokenSpec
-from blockyard.tokenizer._series import HistoryEmbedder, Normalise, check_series
+from blockyard.tokenizer._series import HistoryEmbedder, Normalise, check_one_length, check_series
 
 
 class SeriesChannel(Tokenizer):
@@ -35,6 +35,7 @@ class SeriesChannel(Tokenizer):
     def spec(self, data: DataSpec) -> TokenSpec:
         """Returns a set of one token per channel."""
         _, channels = check_series(data)
+        check_one_length(data)
         return TokenSpec((), count=channels)
 
     def embedder(self, ctx: Context) -> ChannelEmbedder:

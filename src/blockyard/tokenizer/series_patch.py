@@ -62,14 +62,19 @@ class SeriesPatch(Tokenizer):
     def spec(self, data: DataSpec) -> TokenSpec:
         """Returns one token per patch, on a line. Raises ValueError for histories shorter than a patch."""
         steps, channels = check_series(data)
-        padded = steps + (self.stride if self.pad_end else 0)
         if steps < self.size:
             raise ValueError(f"tokenizer.size={self.size} is longer than the history of {steps} steps")
         return TokenSpec(
-            ((padded - self.size) // self.stride + 1,),
+            (self.count(steps),),
+            variable=data.variable,
+            shrink=((self.size, self.stride, self.stride if self.pad_end else 0),),
             patch=None if self.pad_end or self.stride != self.size else (self.size, channels),
             causal=self.normalise in ("none", "first"),
         )
+
+    def count(self, steps: int) -> int:
+        """Returns the number of patches of so many steps."""
+        return max((steps + (self.stride if self.pad_end else 0) - self.size) // self.stride + 1, 0)
 
     def embedder(self, ctx: Context) -> SeriesPatchEmbedder:
         """Builds the projection of patches."""
@@ -86,6 +91,7 @@ class SeriesPatchEmbedder(Embedder):
         super().__init__()
         self.options = options
         self.steps, self.channels = ctx.data.shape
+        self.tokens, self.variable = ctx.tokens, ctx.tokens.variable
         numbers = options.size * self.channels * (2 if options.missing == "flag" else 1)
         self.proj = Linear(numbers, ctx.dim, bias=True, std=ctx.init_std * numbers**-0.5)
         self.grid = ctx.tokens.grid
@@ -97,13 +103,13 @@ class SeriesPatchEmbedder(Embedder):
         self, inputs: Tensor, lengths: Tensor | None = None, segment: Tensor | None = None, start: int = 0
     ) -> tuple[Tensor, Seq]:
         """Histories (B, steps, C), NaN where a value is missing -> x (B, N, D), Seq with the scale taken out."""
-        check_history(inputs, self.steps, self.channels, lengths is not None, segment is not None, start)
+        padded = lengths is not None and not self.variable
+        check_history(inputs, self.steps, self.channels, padded, segment is not None, start, variable=self.variable)
+        if self.variable:
+            return self._variable(inputs, lengths)
         options = self.options
         scaled, scale = standardize(inputs, options.normalise, options.size)
-        values = scaled.nan_to_num()
-        if options.missing == "flag":
-            values = torch.cat([values, inputs.isnan().to(values.dtype)], dim=2)  # (B, steps, 2 C)
-        values = values.transpose(1, 2)  # (B, C, steps)
+        values = self._filled(scaled).transpose(1, 2)  # (B, C, steps)
         if options.pad_end:
             values = F.pad(values, (0, options.stride), mode="replicate")
         else:  # the latest steps matter most
@@ -111,3 +117,34 @@ class SeriesPatchEmbedder(Embedder):
         patches = values.unfold(2, options.size, options.stride)  # (B, C, N, size)
         x = self.proj(patches.transpose(1, 2).flatten(2))  # (B, N, D)
         return x, Seq(self.index, self.coords, grid=self.grid, scale=scale)
+
+    def _filled(self, scaled: Tensor) -> Tensor:
+        """Scaled values (B, steps, C) without NaN, and with missing=flag also where it was: (B, steps, 2 C)."""
+        values = scaled.nan_to_num()
+        if self.options.missing == "zero":
+            return values
+        return torch.cat([values, scaled.isnan().to(values.dtype)], dim=2)
+
+    def _variable(self, inputs: Tensor, lengths: Tensor | None) -> tuple[Tensor, Seq]:
+        """Histories of at most `steps` steps, of which `lengths` (B,) are real: each as if it came alone.
+
+        Steps behind the end count as missing for the scale, and no patch holds one.
+        """
+        options, (batch, steps) = self.options, inputs.shape[:2]
+        all_real = lengths is None
+        if lengths is None:
+            lengths = torch.full((batch,), steps, device=inputs.device)
+        step = torch.arange(steps, device=inputs.device)
+        inputs = inputs.masked_fill((step >= lengths[:, None])[..., None], float("nan"))
+        scaled, scale = standardize(inputs, options.normalise, options.size)
+        values = self._filled(scaled)
+        index, coords = (part.to(inputs.device) for part in grid_coordinates((max(options.count(steps), 1),)))
+        start = index * options.stride  # (N,)
+        first = torch.zeros_like(lengths) if options.pad_end else (lengths - options.size) % options.stride
+        inside = start[:, None] + torch.arange(options.size, device=inputs.device)  # (N, size)
+        where = torch.minimum(first[:, None, None] + inside, (lengths - 1).clamp_min(0)[:, None, None])  # (B, N, size)
+        patches = values[torch.arange(batch, device=inputs.device)[:, None, None], where]  # (B, N, size, C)
+        valid = index < self.tokens.tokens_of(lengths)[:, None]  # (B, N)
+        x = self.proj(patches.transpose(2, 3).flatten(2)).masked_fill(~valid[..., None], 0.0)  # (B, N, D)
+        known = None if all_real and steps >= options.size else valid
+        return x, Seq(index, coords.to(self.coords.dtype), known, grid=(len(index),), scale=scale)

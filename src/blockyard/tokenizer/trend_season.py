@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Context, DataSpec, Length, Seq, Tokenizer, TokenSpec
-from blockyard.tokenizer._series import HistoryEmbedder, Normalise, check_series
+from blockyard.tokenizer._series import HistoryEmbedder, Normalise, check_one_length, check_series
 
 
 class TrendSeason(Tokenizer):
@@ -39,6 +39,7 @@ class TrendSeason(Tokenizer):
     def spec(self, data: DataSpec) -> TokenSpec:
         """Returns a set of two tokens per channel."""
         _, channels = check_series(data)
+        check_one_length(data)
         return TokenSpec((), count=2 * channels)
 
     def embedder(self, ctx: Context) -> TrendSeasonEmbedder:
