@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from torch import Tensor
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.contracts import Batch, DataSpec, TokenSpec
+from blockyard.data._augmented_views import ANGLE, CONTRAST, NOISE, SCALE, SHIFT, augmented_views, draws_of_view
 from blockyard.data._images import LabelledImages, Moments
 from blockyard.data._views import ViewSplit
 from blockyard.data.cifar10_views import CIFAR10Views
@@ -206,3 +209,63 @@ def test_mean_iou_is_the_mean_over_classes() -> None:
         metric.update(torch.nn.functional.one_hot(guess[row : row + 1], 11).float(), target[row : row + 1])
     # Background 1 of 3, digit 0: 3 of 4, digit 1: 1 of 2; the other classes do not occur.
     torch.testing.assert_close(metric.compute(), torch.tensor((1 / 3 + 3 / 4 + 1 / 2) / 3))
+
+
+def by_hand(image: Tensor, draws: Tensor, side: int, strength: float) -> Tensor:
+    """One augmented view (C, side, side), pixel by pixel."""
+    angle, size, right, down, contrast = ((2 * draws[:5] - 1) * strength).tolist()
+    cos, sin = math.cos(angle * ANGLE), math.sin(angle * ANGLE)
+    zoom = 1 + size * SCALE
+    channels, height, width = image.shape
+    noise = draws[5:].reshape(channels, side, side, 2)
+    view = torch.zeros(channels, side, side)
+    for row, column in itertools.product(range(side), range(side)):
+        y, x = ((2 * each + 1) / side - 1 for each in (row, column))
+        across = (cos * x - sin * y) / zoom + 2 * SHIFT * right
+        along = (sin * x + cos * y) / zoom + 2 * SHIFT * down
+        at = [((across + 1) * width - 1) / 2, ((along + 1) * height - 1) / 2]
+        at = [min(max(place, 0.0), limit - 1.0) for place, limit in zip(at, (width, height), strict=True)]
+        left, top = int(at[0]), int(at[1])
+        value = torch.zeros(channels)
+        for i, j in itertools.product((0, 1), (0, 1)):
+            weight = (1 - abs(at[0] - left - i)) * (1 - abs(at[1] - top - j))
+            value += weight * image[:, min(top + j, height - 1), min(left + i, width - 1)]
+        gauss = (-2 * torch.log(1 - noise[:, row, column, 0])).sqrt() * (2 * math.pi * noise[:, row, column, 1]).cos()
+        view[:, row, column] = value * (1 + contrast * CONTRAST) + gauss * NOISE * strength
+    return view
+
+
+@pytest.mark.parametrize("strength", [0.3, 1.0])
+def test_augmented_views_are_their_formula(strength: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(2, 3, 6, 8, generator=generator)
+    draws = torch.rand(2, 3, draws_of_view(3, 5) - 1, generator=generator, dtype=torch.float64)
+    views = augmented_views(images, draws, 5, strength)
+    for sample, view in itertools.product(range(2), range(3)):
+        expected = by_hand(images[sample], draws[sample, view], 5, strength)
+        torch.testing.assert_close(views[sample, view], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_without_strength_a_view_is_the_image() -> None:
+    views = DigitsViews(look="augment", strength=0.0, size=8).load(Patch()).train.batch(ORDER, 3)
+    images = Digits().load(Patch()).train.batch(ORDER, None)
+    for view in range(6):
+        torch.testing.assert_close(views.inputs[:, view], images.inputs, rtol=1e-5, atol=1e-5)
+
+
+def test_augmented_views_do_not_depend_on_the_batch() -> None:
+    options = {"look": "augment", "size": 8, "flip": True}
+    assert_function_of_key_and_sample(DigitsViews(views=5, **options).load(Patch()).train)  # type: ignore[arg-type]
+    train = DigitsViews(views=5, least_views=2, **options).load(Patch()).train  # type: ignore[arg-type]
+    assert_function_of_key_and_sample(train)
+    few = DigitsViews(views=2, **options).load(Patch()).train.batch(ORDER, 7).inputs  # type: ignore[arg-type]
+    many = DigitsViews(views=4, **options).load(Patch()).train.batch(ORDER, 7).inputs  # type: ignore[arg-type]
+    torch.testing.assert_close(many[:, :2], few)
+    assert (many[:, 0] != many[:, 1]).any()
+
+
+def test_strength_belongs_to_augmented_views() -> None:
+    issues = check(compose(["experiment=views_digits", "data.strength=0.3", "logger=none"]))
+    assert any("data.strength=0.3 is for data.look=augment" in str(issue) for issue in issues)
+    issues = check(compose(["experiment=views_digits", "data.look=augment", "data.strength=1.2", "logger=none"]))
+    assert any("data.strength" in str(issue) for issue in issues)

@@ -31,6 +31,12 @@ def uniform(key: int, order: Tensor, count: int) -> Tensor:
     return ((z >> 11) & _LOW_53).double() * 2.0**-53
 
 
+def normal(draws: Tensor) -> Tensor:
+    """Returns standard normal numbers of pairs of uniform ones (..., 2), by Box and Muller 1958."""
+    radius = (-2 * torch.log1p(-draws[..., 0])).sqrt()
+    return radius * torch.cos(2 * torch.pi * draws[..., 1])
+
+
 def hash_sequences(token_ids: Tensor) -> Tensor:
     """Returns one number in [0, 1) per sequence, float64 (n,), that depends on its token ids (n, N) alone."""
     positions = _scramble(torch.arange(token_ids.shape[1]) * _signed(_GOLDEN))  # (N,)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor
 
 from blockyard.contracts import Batch, DataSpec, Side, Split, Splits, Tokenizer
+from blockyard.data._augmented_views import augmented_views, draws_of_view
 from blockyard.data._hash import uniform
 
 if TYPE_CHECKING:
@@ -20,17 +22,25 @@ else:
     Base = object
 
 
+Strength = Annotated[float, Ge(0), Le(1)]
+
+
 class ViewSampling(NamedTuple):
-    """How views are drawn. most, least: views per image; side: of a view in pixels; flip: mirror half of them."""
+    """How views are drawn.
+
+    most, least: views per image; side: of a view in pixels; flip: mirror half of them
+    strength: of the augmentation of whole images, from 0 to 1; None crops squares instead
+    """
 
     most: int
     least: int
     side: int
     flip: bool
+    strength: float | None = None
 
 
 class ViewSplit:
-    """Views of the images of another split: squares cropped at random positions.
+    """Views of the images of another split: squares cropped at random positions, or augmented whole images.
 
     A view is a function of (key, image index, view number): without a key it is the same every time,
     and a larger set of views of an image starts with the views of a smaller one.
@@ -49,9 +59,11 @@ class ViewSplit:
         padded views are zero.
         """
         sampling, batch = self.sampling, self.images.batch(order, None)
-        draws = uniform(0 if key is None else key, order, 1 + 3 * sampling.most).T  # (B, 1 + 3 W)
+        each = 3 if sampling.strength is None else draws_of_view(batch.inputs.shape[1], sampling.side)
+        draws = uniform(0 if key is None else key, order, 1 + each * sampling.most).T  # (B, 1 + each W)
         lengths = sampling.least + (draws[:, 0] * (sampling.most - sampling.least + 1)).long()  # (B,)
-        views = self._crop(batch.inputs, draws[:, 1:].reshape(len(order), sampling.most, 3))
+        draws = draws[:, 1:].reshape(len(order), sampling.most, each)
+        views = self._crop(batch.inputs, draws) if sampling.strength is None else self._augment(batch.inputs, draws)
         if sampling.least == sampling.most:
             return Batch(views, batch.target)
         padding = torch.arange(sampling.most) >= lengths[:, None]  # (B, W)
@@ -65,9 +77,17 @@ class ViewSplit:
         rows, cols = windows.shape[2:4]
         down, right = (draws[..., 0] * rows).long(), (draws[..., 1] * cols).long()  # (B, W)
         views = windows[torch.arange(len(images))[:, None], :, down, right]  # (B, W, C, side, side)
-        if self.sampling.flip:
-            views = torch.where((draws[..., 2] < 0.5)[..., None, None, None], views.flip(-1), views)
-        return views
+        return self._flip(views, draws[..., 2])
+
+    def _augment(self, images: Tensor, draws: Tensor) -> Tensor:
+        """Images (B, C, height, width), draws (B, W, ...) -> (B, W, C, side, side)."""
+        assert self.sampling.strength is not None
+        views = augmented_views(images, draws[..., 1:], self.sampling.side, self.sampling.strength)
+        return self._flip(views, draws[..., 0])
+
+    def _flip(self, views: Tensor, draws: Tensor) -> Tensor:
+        """Views (B, W, C, side, side), those with draws (B, W) below one half mirrored where the options say so."""
+        return torch.where((draws < 0.5)[..., None, None, None], views.flip(-1), views) if self.sampling.flip else views
 
 
 @dataclass(kw_only=True, eq=False)
@@ -79,8 +99,11 @@ class Views(Base):
         least_views: draw each image's number of views from here to `views`, again in each epoch; null always uses
             `views`
         eval_views: views per image in evaluation; null uses `views`
-        size: side of a view in pixels, a square cropped at random
+        size: side of a view in pixels
         flip: mirror half of the views
+        look: what a view is: crop cuts out a square at random, augment turns, scales and shifts the whole image,
+            changes its contrast and adds noise
+        strength: how much augment changes, from 0 to 1; null is 0.5
     """
 
     views: Side = 4
@@ -88,11 +111,15 @@ class Views(Base):
     eval_views: Side | None = None
     size: Side = 16
     flip: bool = True
+    look: Literal["crop", "augment"] = "crop"
+    strength: Strength | None = None
     # Images are not augmented before views are cropped, so these two are not options here.
     shift: int = field(default=0, init=False, repr=False)
     crop: float = field(default=0.0, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if self.look == "crop" and self.strength is not None:
+            raise ValueError(f"data.strength={self.strength} is for data.look=augment; use that, or strength=null")
         if self.size > min(self.shape[1:]):
             raise ValueError(
                 f"data.size={self.size} is larger than the images, {self.shape[1]} x {self.shape[2]} pixels"
@@ -104,13 +131,19 @@ class Views(Base):
     def train_sampling(self) -> ViewSampling:
         """How views are drawn in training."""
         least = self.views if self.least_views is None else self.least_views
-        return ViewSampling(self.views, least, self.size, self.flip)
+        return ViewSampling(self.views, least, self.size, self.flip, self._strength)
+
+    @property
+    def _strength(self) -> float | None:
+        """That of the augmentation, None for crops."""
+        default = 0.5 if self.strength is None else self.strength
+        return default if self.look == "augment" else None
 
     @property
     def eval_sampling(self) -> ViewSampling:
         """How views are drawn in evaluation: always the same number."""
         count = self.views if self.eval_views is None else self.eval_views
-        return ViewSampling(count, count, self.size, self.flip)
+        return ViewSampling(count, count, self.size, self.flip, self._strength)
 
     @property
     def spec(self) -> DataSpec:

@@ -29,7 +29,7 @@ from annotated_types import Ge, Lt
 from torch import Tensor
 
 from blockyard.contracts import Batch, DataSpec, NonNegative, Objective, Split, TokenSpec
-from blockyard.data._hash import uniform
+from blockyard.data._hash import normal, uniform
 from blockyard.objective._patches import cut, erase, floats, join, mean_squared, patch_size
 from blockyard.objective._restore_baselines import baselines
 
@@ -151,8 +151,6 @@ def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _normal(key: int, sample: Tensor, like: Tensor) -> Tensor:
-    """Standard normal numbers of the shape and type of `like`, each a hash of (key, sample), by Box and Muller."""
-    count = like[0].numel()
-    drawn = uniform(key, sample, 2 * count).T.reshape(len(like), 2, *like.shape[1:])  # (B, 2, ...)
-    radius = (-2 * torch.log1p(-drawn[:, 0])).sqrt()
-    return (radius * torch.cos(2 * torch.pi * drawn[:, 1])).to(like.dtype)
+    """Standard normal numbers of the shape and type of `like`, each a hash of (key, sample)."""
+    draws = uniform(key, sample, 2 * like[0].numel()).T.reshape(*like.shape, 2)
+    return normal(draws).to(like.dtype)
