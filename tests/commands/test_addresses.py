@@ -25,6 +25,7 @@ COMMANDS = {
     "search path": ("train", *TRAIN, f"hydra.searchpath=['{URL}']"),
     "eval": ("eval", f"run={URL}"),
     "eval outputs": ("eval", "run=last", f"outputs={URL}"),
+    "forecast": ("forecast", f"run={URL}"),
     "generate": ("generate", f"run={URL}", "prompt=x"),
     "inspect": ("inspect", "mixing", f"run={URL}"),
     "compare": ("compare", URL),

@@ -1,1 +1,1 @@
-"""Look inside a trained model: attention weights, token mixing, and the circuits of attention heads."""
+"""Look inside a trained model: attention weights, token mixing, circuits of attention heads, restored inputs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,11 @@ class Options:
     vocabulary: str | None = None
 
 
+def _listed(kinds: Sequence[str]) -> str:
+    """Kinds as text: a, b and c."""
+    return " and ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
+
+
 def _query(text: str) -> str | int:
     if text in QUERIES:
         return text
@@ -70,7 +75,7 @@ def options(kinds: tuple[str, ...], texts: Mapping[str, str]) -> Options:
         others = [kind for kind in kinds if kind not in of_kinds]
         if others:
             hint = "; run them as separate commands" if len(others) < len(kinds) else ""
-            raise UserError(f"{key}={text}: an option of {' and '.join(of_kinds)}, not of {' and '.join(others)}{hint}")
+            raise UserError(f"{key}={text}: an option of {_listed(of_kinds)}, not of {_listed(others)}{hint}")
         values[key] = read_option(key, text, reader)
     for key in ("sample", "samples"):
         if "prompt" in values and key in values:
