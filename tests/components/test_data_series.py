@@ -17,6 +17,8 @@ from blockyard.objective._forecast_baselines import forecasts
 from blockyard.objective.forecast import Forecast
 from blockyard.tokenizer._series import fill_forward, standardize
 from blockyard.tokenizer.series_patch import SeriesPatch
+from tests import engine_runs
+from tests.tiny import ON_CPU, ONE_BATCH, ONE_LAYER, steps
 
 
 def table(path: Path, steps: int = 60, **columns: object) -> Path:
@@ -170,3 +172,22 @@ def test_digits_are_read_pixel_by_pixel() -> None:
     assert batch.inputs.shape == (2, 64, 1)
     assert isinstance(batch.target, torch.Tensor)
     assert batch.target.shape == (2,)
+
+
+@pytest.mark.parametrize("objective", ["forecast", "next_patch"])
+def test_micro_batches_weigh_the_values_that_are_there(tmp_path: Path, objective: str) -> None:
+    """Missing values lie unevenly: a mean of the means of micro-batches is not that of the batch."""
+    task = {
+        "forecast": ("objective=forecast", "head=flatten", "model=encoder"),
+        "next_patch": ("objective=next_patch", "head=token", "model=decoder", "tokenizer.normalise=none"),
+    }[objective]
+    sizes = ("tokenizer.size=4", "tokenizer.stride=4", "tokenizer.pad_end=false", "data.history=16", "data.horizon=8")
+    path = table(tmp_path / "x.csv", b=[np.nan if 5 < step < 25 else step for step in range(60)])
+    base = ("data=series_file", f"data.path={path}", "data.time=date", "data.split=[0.6,0.2,0.2]", "data.batch_size=8")
+    shared = (*ON_CPU, *ONE_LAYER, *steps(4, None), *ONE_BATCH, "trainer.log_every=1", "callbacks=default", *base)
+    shared = (*shared, "tokenizer=series_patch", "position=learned", *sizes, *task, "schedule=constant")
+    whole = engine_runs.rows(engine_runs.run(tmp_path / "whole", base=shared))
+    cut = engine_runs.rows(engine_runs.run(tmp_path / "cut", "trainer.accumulate=4", base=shared))
+    losses = [[row["train/loss"] for row in rows if "train/loss" in row] for rows in (whole, cut)]
+    assert len(losses[0]) == 4
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)

@@ -64,8 +64,8 @@ def load_data(run: Run) -> Data:
 
 
 def _targets_vary(spec: DataSpec) -> bool:
-    """Whether samples may have different numbers of targets."""
-    return spec.variable or spec.packed or spec.target == "symbols"
+    """Whether samples may have different numbers of targets: real values may be missing."""
+    return spec.variable or spec.packed or spec.target in ("symbols", "values")
 
 
 def _wait_for_main(folder: RunFolder) -> None:
