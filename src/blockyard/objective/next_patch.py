@@ -66,6 +66,7 @@ class NextPatch(Objective):
         values = patch_size("next_patch", data, tokens)
         if self.season is not None and data.modality != "series":
             raise ValueError(f"objective.season={self.season} is for series; {data.things} have none: use null")
+        assert tokens.patch is not None
         self._follows = data.values is not None and data.modality == "series" and data.values[0] >= tokens.patch[0]
         if tokens.max_len == 1 and not self._follows:
             raise ValueError("objective=next_patch needs sequences of several patches; use a smaller tokenizer.size")
