@@ -27,6 +27,7 @@ from blockyard.contracts.batch import Batch, Memory, Seq
 from blockyard.contracts.builders import (
     Architecture,
     DataModule,
+    HasBaselines,
     OptimizerBuilder,
     Parts,
     Resizable,
@@ -92,6 +93,7 @@ __all__ = [
     "Expansion",
     "FolderPath",
     "Forecaster",
+    "HasBaselines",
     "Head",
     "Heads",
     "Issue",

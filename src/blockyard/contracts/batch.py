@@ -34,6 +34,7 @@ class Batch:
         mean over the whole batch. None is 1
     sample: (B,) int64, the index of each sample in its split, set by the engine. What an objective draws for a
         sample is a hash of it, and so the same however a batch is cut. None reads as 0, 1, ...
+    slice: (B,) int64, which of `DataSpec.slices` each sample belongs to; None where the data has no slices
     """
 
     inputs: Tensor
@@ -45,6 +46,7 @@ class Batch:
     source_lengths: Tensor | None = None
     weight: Tensor | None = None
     sample: Tensor | None = None
+    slice: Tensor | None = None
 
     ignore: ClassVar[int] = -100
 

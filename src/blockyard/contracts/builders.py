@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, nn
@@ -39,6 +39,14 @@ class Resizable(Protocol):
 
         count: at most the number of sequences, and a multiple of `factor` where they are joined
         """
+
+
+@runtime_checkable
+class HasBaselines(Protocol):
+    """A split with simple models of its own task, fitted on the training split."""
+
+    def baselines(self) -> Iterator[tuple[str, Tensor]]:
+        """Yields a name and the predictions for all samples in storage order, such as logits (n, V)."""
 
 
 class Splits(NamedTuple):

@@ -60,7 +60,7 @@ class Objective(ABC):
         dummy = batch.sample < 0  # (B,)
         if dummy.device.type == "cpu" and not bool(dummy.any()):  # elsewhere, asking would wait for the device
             return prepared
-        return replace(prepared, target=_ignore(prepared.target, dummy))
+        return replace(prepared, target=ignored(prepared.target, dummy))
 
     def count(self, batch: Batch) -> int:
         """Returns the number of targets in a prepared batch that count, by which micro-batches are weighted."""
@@ -83,7 +83,7 @@ class Objective(ABC):
         """
 
     def baselines(self, split: Split) -> dict[str, dict[str, float]]:
-        """Returns metrics over `split` of predictions that need no training, by their names; none by default."""
+        """Returns metrics over `split` of rules and simple models, by their names; none by default."""
         return {}
 
     @abstractmethod
@@ -109,10 +109,10 @@ class Forecaster(Protocol):
         """Returns the steps (B, horizon, C) that follow a history (B, steps, C), both in the units of the inputs."""
 
 
-def _ignore(target: Target, dummy: Tensor) -> Target:
-    """The target with the first tensor's samples `dummy` (B,) ignored; other tensors belong to the same samples."""
+def ignored(target: Target, dummy: Tensor) -> Target:
+    """Returns the target with the first tensor's samples `dummy` (B,) ignored; other tensors stay as they are."""
     if not isinstance(target, Tensor):
-        return target._replace(**{target._fields[0]: _ignore(target[0], dummy)})
+        return target._replace(**{target._fields[0]: ignored(target[0], dummy)})
     if not target.is_floating_point() and target.dtype not in (torch.int16, torch.int32, torch.int64):
         raise ValueError(f"targets of dtype {target.dtype} have no value for a sample that does not count; use int64")
     value = float("nan") if target.is_floating_point() else Batch.ignore

@@ -27,6 +27,8 @@ class DataSpec:
     packed: bool = False  # sequences hold several documents that must not see each other
     target: str | None = None  # "class", "symbols", "pixels", "values", or None where it is made from the input
     classes: int | None = None
+    class_names: tuple[str, ...] = ()  # in the order of the class numbers, where the data has names for them
+    slices: tuple[str, ...] = ()  # names of the parts of a split that evaluation also reports, by `Batch.slice`
     values: tuple[int, ...] | None = None  # shape of a real-valued target of a sample: (steps, channels)
     source: tuple[int, ...] | None = None  # shape of the sequence that an encoder reads (translation)
     vocabulary: int | None = None  # of data that is token ids from the start

@@ -23,6 +23,7 @@ class Evaluator:
     precision: str
     layout: Layout
     interrupts: Interrupts
+    slices: tuple[str, ...] = ()
 
     def __call__(self, model: nn.Module, split: Split, limit: int | None, *, shared: bool = False) -> dict[str, float]:
         """Every metric by name, without a prefix.
@@ -41,4 +42,5 @@ class Evaluator:
             rank=0 if alone else self.layout.rank,
             world=1 if alone else self.layout.world,
             halt=self.interrupts.check if alone else None,
+            slices=self.slices,
         )

@@ -60,6 +60,7 @@ def prepare(
         precision=model.precision["precision"],
         layout=data.layout,
         interrupts=interrupts,
+        slices=components.data.spec.slices,
     )
     kernels = _kernels(run, data, model)
     loop = LoopCallback(

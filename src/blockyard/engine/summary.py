@@ -74,7 +74,7 @@ def summarize(job: Job) -> Summary:
         "processes": job.layout.world,
         "threads": torch.get_num_threads(),
         "load": cost_card.load(),
-        "data": {"fingerprint": data.fingerprint(), **sizes(job.splits)},
+        "data": {"fingerprint": data.fingerprint(), **sizes(job.splits), **_class_names(job)},
     }
     return Summary(values, curves, weights)
 
@@ -99,6 +99,12 @@ def sizes(splits: Splits) -> dict[str, int]:
     return {name: len(split) for name, split in splits._asdict().items()}
 
 
+def _class_names(job: Job) -> dict[str, list[str]]:
+    """The names of the classes, in the order of their numbers, where the data has them."""
+    names = job.components.data.spec.class_names
+    return {"classes": list(names)} if names else {}
+
+
 def _validation(job: Job, model: nn.Module, step: int) -> dict[str, float]:
     """The validation metrics of the weights of `step`; those of the best weights were computed during training."""
     best = job.loop.checkpoint
@@ -111,11 +117,13 @@ def _validation(job: Job, model: nn.Module, step: int) -> dict[str, float]:
 def _directions(job: Job) -> dict[str, str]:
     """Whether lower or higher is better, for each metric by its full name."""
     directions = {"train/loss": "min"}
+    best, mode = job.components.objective.best()
     factors = {1, *job.options.extrapolate} if job.options.extrapolate else ()
     for prefix, split in (("val", job.splits.validation), ("test", job.splits.test)):
         for name, direction in job.components.objective.directions(split).items():
             directions[f"{prefix}/{name}"] = direction
             directions |= {f"{prefix}/{name}@{factor}x": direction for factor in factors}
+        directions |= {f"{prefix}/{best}@{name}": mode for name in job.components.data.spec.slices}
     return directions
 
 

@@ -50,7 +50,7 @@ def evaluate(
     loaded = load(run, which=which, outputs=outputs, allow=allow)
 
     def metrics(model: nn.Module, samples: Split, settings: dict[str, Any]) -> dict[str, float]:
-        return measure(model, samples, loaded.objective, **settings)
+        return measure(model, samples, loaded.objective, slices=loaded.data.spec.slices, **settings)
 
     return {f"{_PART[split]}/{name}": value for name, value in _as_recorded(loaded, split, metrics).items()}
 

@@ -6,7 +6,7 @@ same values.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 import torch
@@ -14,6 +14,7 @@ from torch import nn
 
 from blockyard.contracts import Objective, Split
 from blockyard.data._order import eval_indices, eval_steps, take
+from blockyard.evaluate.by_slice import BySlice
 from blockyard.ops.autocast import autocast
 
 
@@ -29,17 +30,23 @@ def evaluate(
     rank: int = 0,
     world: int = 1,
     halt: Callable[[], None] | None = None,
+    slices: Sequence[str] = (),
 ) -> dict[str, float]:
     """Every metric of the objective over `split`, by name and without a prefix.
+
+    The metric that selects weights is also computed over the samples of each slice: `accuracy@NAME`. A slice without
+    a sample has none.
 
     model: forward(inputs, lengths, segment) -> prediction; left in the mode it was in
     limit: batches to look at, or None for all
     rank, world: this process and the number that share the work; all must call, all get the same result
     halt: called before each batch; raises to interrupt the evaluation
+    slices: the names of the data's slices (`DataSpec.slices`)
     """
     device = torch.device(device)
     metrics = {name: metric.to(device) for name, metric in objective.metrics(split).items()}
-    for metric in metrics.values():
+    by_slice = BySlice(objective, split, slices, device)
+    for metric in (*metrics.values(), *by_slice.metrics):
         metric.sync_on_compute = world > 1
     steps = eval_steps(len(split), batch_size)
     training = model.training
@@ -56,6 +63,7 @@ def evaluate(
                 prediction = model(**batch.arguments())
                 for metric in metrics.values():
                     metric.update(prediction, batch.target)
-        return {name: float(metric.compute()) for name, metric in metrics.items()}
+                by_slice.update(prediction, batch)
+        return {name: float(metric.compute()) for name, metric in metrics.items()} | by_slice.compute()
     finally:
         model.train(training)

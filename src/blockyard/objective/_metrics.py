@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torchmetrics import Metric
-from torchmetrics.classification import MulticlassJaccardIndex
+from torchmetrics.classification import BinaryAUROC, MulticlassF1Score, MulticlassJaccardIndex
 
 from blockyard.contracts import Batch
 
@@ -83,6 +83,38 @@ class MeanIoU(MulticlassJaccardIndex):
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """prediction: (..., V) logits; target: (...) int64."""
         super().update(prediction.argmax(-1), target)
+
+
+class MacroF1(MulticlassF1Score):
+    """The harmonic mean of precision and recall of each class, averaged over classes, without `Batch.ignore`."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__(num_classes=classes, average="macro", ignore_index=Batch.ignore, validate_args=False)
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        """prediction: (B, V) logits; target: (B,) int64."""
+        super().update(prediction.argmax(-1), target)
+
+
+class AUROC(BinaryAUROC):
+    """The probability that a sample of class 1 has a higher score than one of class 0; NaN where one has no sample."""
+
+    higher_is_better = True
+
+    def __init__(self) -> None:
+        super().__init__(ignore_index=Batch.ignore, validate_args=False)
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        """prediction: (B, 2) logits; target: (B,) int64."""
+        # Double, so that the sigmoid of two confident scores differs.
+        super().update((prediction[:, 1].double() - prediction[:, 0].double()).sigmoid(), target)
+
+    def compute(self) -> Tensor:
+        """The area under the curve, in [0, 1]."""
+        target = torch.cat([each.flatten() for each in self.target]) if self.target else torch.empty(0)
+        if not 0 < int(target.sum()) < len(target):
+            return torch.tensor(torch.nan)
+        return super().compute()
 
 
 class _Derived(Metric):

@@ -3,16 +3,19 @@
 Source: Szegedy et al. 2016, Rethinking the Inception Architecture (arXiv 1512.00567), section 7.
 Reference: torch.nn.functional.cross_entropy
 Equation: -sum_v q_v log softmax(prediction)_v, q = (1 - s) onehot(target) + s / V
+
+Data with simple models of its own, such as texts, have their metrics computed beside every run.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Batch, DataSpec, Objective, Rate, Split, TokenSpec
+from blockyard.contracts import Batch, DataSpec, HasBaselines, Objective, Rate, Split, TokenSpec
 
 if TYPE_CHECKING:
     import torchmetrics
@@ -42,10 +45,32 @@ class Classify(Objective):
         return F.cross_entropy(prediction, target, ignore_index=Batch.ignore, label_smoothing=self.label_smoothing)
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
-        """Loss without label smoothing, and accuracy."""
-        from blockyard.objective._metrics import Accuracy, MeanCrossEntropy
+        """Loss without label smoothing, and accuracy.
 
-        return {"loss": MeanCrossEntropy(), "accuracy": Accuracy()}
+        Where the split has `class_counts`, also macro F1, and with two classes the area under the ROC curve.
+        """
+        from blockyard.objective._metrics import AUROC, Accuracy, MacroF1, MeanCrossEntropy
+
+        metrics: dict[str, torchmetrics.Metric] = {"loss": MeanCrossEntropy(), "accuracy": Accuracy()}
+        counts = getattr(split, "class_counts", None)
+        if counts is not None:
+            metrics["macro_f1"] = MacroF1(len(counts))
+            if len(counts) == 2:
+                metrics["auroc"] = AUROC()
+        return metrics
+
+    def baselines(self, split: Split) -> dict[str, dict[str, float]]:
+        """The metrics of the split's own models, by their names."""
+        if not isinstance(split, HasBaselines):
+            return {}
+        result = {}
+        target = split.batch(torch.arange(len(split)), None).target
+        for name, logits in split.baselines():
+            metrics = self.metrics(split)
+            for metric in metrics.values():
+                metric.update(logits, target)
+            result[name] = {key: float(metric.compute()) for key, metric in metrics.items()}
+        return result
 
     def best(self) -> tuple[str, str]:
         """The highest accuracy."""

@@ -1,0 +1,82 @@
+"""Shared parts of texts with a class each: a split of encoded texts, and simple models of the same task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import Batch, TextTokenizer
+from blockyard.data._class_baselines import majority, tf_idf
+
+
+@dataclass(frozen=True)
+class LabelledTexts:
+    """What a split of texts with a class each is made of.
+
+    stream: (T,) int32 token ids of all documents; start, lengths: (n,) int64, the tokens of each text in it
+    target: (n,) int64 classes; slice: (n,) int64 index into `DataSpec.slices`, or None without slices
+    slack: (n,) int64, how far a window may be moved to the right within its document; None where texts are whole
+    """
+
+    stream: Tensor
+    start: Tensor
+    lengths: Tensor
+    target: Tensor
+    slice: Tensor | None = None
+    slack: Tensor | None = None
+
+
+class LabelledSplit:
+    """One split. A key moves all windows by one offset that is drawn from it; whole texts stay as they are.
+
+    variable: texts have different lengths, and batches are padded on the right with token id 0
+    class_counts: (V,) int64, the texts of each class in the training split, on which metrics of classes depend
+    """
+
+    def __init__(
+        self, texts: LabelledTexts, tokenizer: TextTokenizer, train: LabelledTexts, classes: int, *, variable: bool
+    ) -> None:
+        self.texts, self.tokenizer, self.train, self.variable = texts, tokenizer, train, variable
+        self.class_counts = train.target.bincount(minlength=classes)
+
+    def __len__(self) -> int:
+        return len(self.texts.target)
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Returns inputs (B, longest), target (B,), lengths (B,) if they differ, and slice (B,) if there are slices."""
+        texts = self.texts
+        start, lengths = texts.start[order], texts.lengths[order]
+        position = torch.arange(int(lengths.max()))
+        if texts.slack is not None and key is not None:
+            start = start + texts.slack[order].clamp_max(key % len(position))
+        index = (start[:, None] + position).clamp_max(len(texts.stream) - 1)  # (B, longest)
+        inputs = texts.stream[index].long().masked_fill(position >= lengths[:, None], 0)
+        return Batch(
+            inputs,
+            texts.target[order],
+            lengths=lengths if self.variable else None,
+            slice=None if texts.slice is None else texts.slice[order],
+        )
+
+    def baselines(self) -> Iterator[tuple[str, Tensor]]:
+        """Yields the logits (n, V) of the most frequent class, and of a linear model of the words."""
+        yield "majority", majority(self.class_counts, len(self))
+        fit, own = (decoded(texts, self.tokenizer) for texts in (self.train, self.texts))
+        yield "tf_idf", tf_idf(fit, self.train.target, own, len(self.class_counts))
+
+
+def decoded(texts: LabelledTexts, tokenizer: TextTokenizer) -> list[str]:
+    """Returns each text as a model sees it: cut to the context, with the tokenizer's unknown token."""
+    bounds = zip(texts.start.tolist(), (texts.start + texts.lengths).tolist(), strict=True)
+    stream = texts.stream.tolist()
+    return [tokenizer.decode(stream[start:stop]) for start, stop in bounds]
+
+
+def encoded(texts: Sequence[str], tokenizer: TextTokenizer) -> tuple[Tensor, Tensor]:
+    """Returns the token ids of all texts in one stream (T,) int32, and how many each has (n,) int64."""
+    token_ids = [tokenizer.encode(text) for text in texts]
+    lengths = torch.tensor([len(each) for each in token_ids], dtype=torch.int64)
+    return torch.tensor([token_id for each in token_ids for token_id in each], dtype=torch.int32), lengths

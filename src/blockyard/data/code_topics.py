@@ -1,0 +1,120 @@
+"""Windows of source code, each with the package of Python's standard library that it comes from.
+
+Source: the Python Software Foundation's CPython, Lib/ (PSF licence)
+
+    asyncio/events.py     |--head--|--body--|--body--|..         a window is `context` tokens; what is left at the
+    email/message.py      |--head--|--body--|.                   end, and a file of fewer tokens, is left out
+
+Ten packages that every Python from 3.11 has: the largest of three files or more, without encodings, which is tables.
+Whole files go to the splits, so that no file is in two of them. Slices: the first window of each file, with its
+imports and its first docstring, and the others.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from blockyard.contracts import BatchSize, DataSpec, Length, Seed, Splits, TextTokenizer, Tokenizer
+from blockyard.data._labelled_texts import LabelledSplit, LabelledTexts, encoded
+from blockyard.data._loaded import LoadedData
+from blockyard.data._split import Fraction, by_size, check_fractions, sha256
+from blockyard.errors import UserError
+
+PACKAGES = ("asyncio", "email", "http", "importlib", "logging", "multiprocessing", "re", "unittest", "urllib", "xml")
+TESTS = frozenset({"test", "tests"})  # folders that only some distributions have
+SLICES = ("head", "body")
+
+Files = list[tuple[str, int]]  # the text of each, and its class
+
+
+@dataclass(kw_only=True, eq=False)
+class CodeTopics(LoadedData):
+    """Windows of the standard library with one of ten classes; needs no file beyond Python's own and no network.
+
+    Options:
+        context: tokens of a window
+        validation_fraction: share of each package's text that is the validation split
+        test_fraction: share of each package's text that is the test split
+        split_seed: seed of the split; independent of the run's seed, so that all seeds share one split
+        batch_size: windows in a training step, over all processes
+        eval_batch_size: windows in a validation or test step, over all processes
+    """
+
+    context: Length = 128
+    validation_fraction: Fraction = 0.15
+    test_fraction: Fraction = 0.2
+    split_seed: Seed = 0
+    batch_size: BatchSize = 32
+    eval_batch_size: BatchSize = 256
+
+    def __post_init__(self) -> None:
+        check_fractions(self.validation_fraction, self.test_fraction)
+
+    @property
+    def spec(self) -> DataSpec:
+        """Sequences of one length with one of ten classes."""
+        names = {"class_names": PACKAGES, "slices": SLICES}
+        return DataSpec("text", (self.context,), target="class", classes=len(PACKAGES), **names)
+
+    def missing(self) -> str | None:
+        """Returns which packages this Python lacks and what to do about it, or None."""
+        absent = [name for name in PACKAGES if len(_files(name)) < len(Splits._fields)]
+        if not absent:
+            return None
+        return f"this Python lacks the library sources of {', '.join(absent)}; use a Python with its Lib folder"
+
+    def load(self, tokenizer: Tokenizer) -> Splits:
+        """Reads and encodes the files; fits the tokenizer on the training split unless its state was loaded."""
+        if not isinstance(tokenizer, TextTokenizer):
+            raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
+        splits = self.files()
+        self._fingerprint = sha256(
+            text for files in splits for text in (str(len(files)), *(f"{label} {text}" for text, label in files))
+        )
+        if not tokenizer.state():
+            tokenizer.fit(text for text, _ in splits[0])
+        named = zip(Splits._fields, splits, strict=True)
+        train, *rest = (self._windows(name, files, tokenizer) for name, files in named)
+        return Splits(
+            *(LabelledSplit(part, tokenizer, train, len(PACKAGES), variable=False) for part in (train, *rest))
+        )
+
+    def files(self) -> list[Files]:
+        """Reads every package and assigns its files to the training, validation and test split."""
+        splits: list[Files] = [[], [], []]
+        for label, name in enumerate(PACKAGES):
+            texts = [file.read_bytes().decode("utf-8") for file in _files(name)]
+            fractions = (self.validation_fraction, self.test_fraction)
+            validation, test, train = by_size([len(text) for text in texts], fractions, self.split_seed)
+            for split, indices in zip(splits, (train, validation, test), strict=True):
+                split += [(texts[i], label) for i in indices]
+        return splits
+
+    def _windows(self, name: str, files: Files, tokenizer: TextTokenizer) -> LabelledTexts:
+        """Cuts the files of a split into windows, in order. Raises UserError if a package has none."""
+        stream, tokens = encoded([text for text, _ in files], tokenizer)
+        counts = tokens // self.context  # (files,) windows of each
+        file = torch.arange(len(files)).repeat_interleave(counts)  # (n,)
+        number = torch.arange(len(file)) - (counts.cumsum(0) - counts)[file]  # (n,) of a window in its file
+        first = (tokens.cumsum(0) - tokens)[file]  # (n,)
+        target = torch.tensor([label for _, label in files])[file]
+        lost = [PACKAGES[label] for label in range(len(PACKAGES)) if not (target == label).any()]
+        if lost:
+            raise UserError(
+                f"data.context={self.context}: no file of {', '.join(lost)} in the {name} split has so many tokens; "
+                "use a smaller context"
+            )
+        start = first + number * self.context
+        slack = first + tokens[file] - self.context - start
+        lengths = torch.full_like(start, self.context)
+        return LabelledTexts(stream, start, lengths, target, slice=(number > 0).long(), slack=slack)
+
+
+def _files(package: str) -> list[Path]:
+    """The sources of a package, sorted, without its tests."""
+    folder = Path(sysconfig.get_path("stdlib")) / package
+    return sorted(path for path in folder.rglob("*.py") if not TESTS & set(path.relative_to(folder).parts[:-1]))
