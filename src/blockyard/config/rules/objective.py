@@ -22,6 +22,8 @@ def target_of_objective(f: Facts) -> str | None:
     modalities = (modality,) if isinstance(modality, str) else modality
     if modalities is not None and f.data.modality not in modalities:
         return f"{f['objective']} is for {' and '.join(map(plural, modalities))}; {f['data']} gives {f.data.things}"
+    if needs is None and modalities == ("text",) and f.data.target not in (None, "symbols"):
+        return f"{f['objective']} makes its targets from running text; {f['data']} gives a {f.data.target} for each one"
     return None
 
 
