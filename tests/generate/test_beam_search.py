@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from blockyard.errors import UserError
-from blockyard.generate.beam_search import beam_search_batch
+from blockyard.generate.beam_search import _Search, beam_search_batch
 from blockyard.generate.stepper import Stats
 from tests.components.tiny_models import blocks_with_cross, tiny_encoder_decoder
 from tests.generate.decoding import MAX_TOKENS, beam, greedy
@@ -49,6 +49,23 @@ def test_a_beam_as_wide_as_all_rows_finds_the_best(end: int | None, alpha: float
     assert rows == [best_of_all(model, prompt, 3, end, alpha)[1] for prompt in prompts]
     assert stats.tokens == sum(map(len, rows))
     assert rows == [beam(model, [prompt], **settings)[0][0] for prompt in prompts]
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_unlikely_ends_do_not_end_a_confident_search(planted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end is among the best candidates at every step, far below the right token; planted: it counts all the same."""
+    if planted:
+        monkeypatch.setattr(_Search, "_leads", lambda *_: False)
+    right, end = [1, 2, 3, 2, 1], 0
+    search = _Search([], width=3, budget=8, length_penalty=1.0, end=end)
+    for token_id in [*right, end]:
+        log_probs = torch.tensor([0.02, 0.005, 0.005, 0.005, 0.005])
+        log_probs[token_id] = 0.96
+        if not search.live:
+            break
+        search.extend(log_probs.log().expand(len(search.live), -1))
+    assert search.best is not None
+    assert (search.best[1] == right) == (not planted)
 
 
 @torch.no_grad()

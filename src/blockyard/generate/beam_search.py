@@ -33,9 +33,9 @@ def beam_search_batch(
 
     The score is the sum of log probabilities divided by length ** length_penalty, `end` counted. A sequence ends
     before `end`, after `max_tokens`, or, where the data has an end token, at the model's maximum length. A search
-    stops when `width` hypotheses have ended or no live one can beat the best, so that a width of 1 is greedy
-    decoding, and a width that prunes nothing returns the most likely sequence. All prompts step together, as in
-    `decode_batch`.
+    stops when no live hypothesis can beat the best, or when `width` hypotheses have ended and the best of them beats
+    every live one as it is, so that a width of 1 is greedy decoding, and a width that prunes nothing returns the most
+    likely sequence. All prompts step together, as in `decode_batch`.
     """
     shortest = min(map(len, prompts))
     starts = [list(prompt[:shortest]) for prompt in prompts]
@@ -102,8 +102,8 @@ class _Search:
                 parents.append((parent, token_id))
         if self._length == self.budget and extended:
             self.truncated = self._offer(*extended[0])
-        done = self._length == self.budget or self._ended >= self.width or not extended
-        done = done or self._cannot_improve(extended[0][0])
+        done = self._length == self.budget or not extended or self._cannot_improve(extended[0][0])
+        done = done or (self._ended >= self.width and not self._leads(extended[0][0]))
         self.live = [] if done else extended
         return [] if done else parents
 
@@ -114,6 +114,10 @@ class _Search:
             return False
         self.best = (score, token_ids)
         return True
+
+    def _leads(self, total: float) -> bool:
+        # A confident model has a few unlikely ends among its best candidates at every step.
+        return self.best is not None and total / self._length**self.power > self.best[0]
 
     def _cannot_improve(self, total: float) -> bool:
         # A sum of log probabilities never rises, so this bounds the score of every live hypothesis.
