@@ -1,5 +1,5 @@
 """blockyard eval run=RUN [split=test|validation|train] [which=best|last|previous] [outputs=FOLDER]
-       [allow=[PACKAGE]] [extrapolate=[2,4,8] [position.OPTION=VALUE ...]]
+       [allow=[PACKAGE]] [extrapolate=[2,4,8] [position.OPTION=VALUE ...]] [write=true [beam=4]]
 
 Compute the metrics of a run's model on one split, from its checkpoint.
 
@@ -7,8 +7,13 @@ With extrapolate, evaluate a decoder on sequences so many times longer than in t
 at every length: prints a table and writes extrapolation-SPLIT.json and .svg into the run's folder. Options of the
 position scheme that leave the weights as they are may be changed for it; such a curve gets a name of its own.
 
+With write, decode every source of a sequence-to-sequence run, greedily or by beam search: prints exact match, BLEU,
+chrF and the error rates of characters and words, adds them to the run's summary, and writes the texts to
+written-SPLIT.jsonl in its folder.
+
 Examples:
   blockyard eval run=last split=validation
+  blockyard eval run=last write=true beam=4
   blockyard eval run=last extrapolate=[2,4] position.scaling=yarn
 """
 
@@ -19,10 +24,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from blockyard.commands._args import CHECKPOINTS, Args, read, require_run
-from blockyard.config.option_text import config_value, integer, one_of, read_option
+from blockyard.config.option_text import boolean, config_value, integer, one_of, read_option
 from blockyard.errors import UserError
 
-KEYS = ("run", "split", "which", "outputs", "allow", "extrapolate")
+KEYS = ("run", "split", "which", "outputs", "allow", "extrapolate", "write", "beam")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -37,10 +42,17 @@ def run(arguments: Sequence[str]) -> int:
     }
     factors = args.pop("extrapolate", None, _factors)
     position = {} if factors is None else _position(args)
+    write, beam = args.pop("write", False, boolean), args.pop("beam", None, integer(1))
     args.check_empty("eval", KEYS)
+    if beam is not None and not write:
+        raise UserError(f"beam={beam} has an effect with write=true only; add it, or leave beam out")
+    if write and factors is not None:
+        raise UserError("write=true and extrapolate= exclude each other; leave one of them out")
     name = require_run(name, "eval")
     if factors is not None:
         return _extrapolate(name, factors, position, settings)
+    if write:
+        return _write(name, beam, settings)
     from blockyard.evaluate.api import evaluate
 
     for metric, value in evaluate(name, **settings).items():
@@ -61,6 +73,21 @@ def _extrapolate(name: str, factors: list[int], position: dict[str, Any], settin
     sys.stderr.write(f"{' and '.join(str(path) for path in paths)}\n")
     if all(length.refused for length in curve.lengths[1:]):
         raise UserError(f"extrapolate={factors}: the model can read none of these lengths; the table gives the reasons")
+    return 0
+
+
+def _write(name: str, beam: int | None, settings: dict[str, Any]) -> int:
+    from blockyard.evaluate.api import evaluate_written
+    from blockyard.evaluate.written_files import write
+
+    written, loaded = evaluate_written(name, beam=beam, **settings)
+    for metric, value in written.metrics().items():
+        sys.stdout.write(f"{metric:<28}{value:.6g}\n")
+    try:
+        path, added = write(loaded, written)
+    except OSError as error:
+        raise UserError(f"the texts cannot be written into {loaded.folder.path}: {error}") from None
+    sys.stderr.write(f"{path}{'' if added else '; not in the summary, which is about other weights or a whole split'}\n")
     return 0
 
 

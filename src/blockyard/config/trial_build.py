@@ -18,7 +18,7 @@ from blockyard.config.placed_nodes import placed_nodes
 from blockyard.config.rules import Facts
 from blockyard.config.targets import allow_of, locate
 from blockyard.contracts import Context, Issue
-from blockyard.errors import first_line
+from blockyard.errors import UserError, first_line
 from blockyard.model._positions import check_key_widths
 from blockyard.ops.meta import without_compiler
 from blockyard.weight_init import initialise
@@ -59,7 +59,8 @@ def build_components(config: dict[str, Any], facts: Facts, refused: set[str], un
     except KeyError:
         return
     except ValueError as error:
-        yield Issue("shapes", str(error))
+        # A file of the user's own that cannot be used is a problem of the data.
+        yield Issue("data" if isinstance(error, UserError) else "shapes", str(error))
         return
     for key, component in built.items():
         yield from (Issue(key, text) for text in _problems(component, built))

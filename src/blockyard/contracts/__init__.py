@@ -34,6 +34,7 @@ from blockyard.contracts.builders import (
     Schedule,
     Split,
     Splits,
+    TextPairs,
     TextTokenizer,
     Tokenizer,
 )
@@ -119,6 +120,7 @@ __all__ = [
     "Split",
     "Splits",
     "Text",
+    "TextPairs",
     "TextTokenizer",
     "Threads",
     "TokenMixer",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, nn
@@ -47,6 +47,13 @@ class HasBaselines(Protocol):
 
     def baselines(self) -> Iterator[tuple[str, Tensor]]:
         """Yields a name and the predictions for all samples in storage order, such as logits (n, V)."""
+
+
+@runtime_checkable
+class TextPairs(Protocol):
+    """A split of sources and targets that are texts. pairs: (source, target) of each sample, in storage order."""
+
+    pairs: Sequence[tuple[str, str]]
 
 
 class Splits(NamedTuple):

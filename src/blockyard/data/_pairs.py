@@ -39,10 +39,15 @@ class RaggedSequences(NamedTuple):
 
 
 class PairSplit:
-    """A split of encoded pairs: `target` holds the decoder's sequences with start and end token."""
+    """A split of encoded pairs: `target` holds the decoder's sequences with start and end token.
 
-    def __init__(self, source: RaggedSequences, target: RaggedSequences, bytes_per_token: float) -> None:
-        self.source, self.target, self.bytes_per_token = source, target, bytes_per_token
+    pairs: the texts themselves, which what a model writes is compared with
+    """
+
+    def __init__(
+        self, source: RaggedSequences, target: RaggedSequences, bytes_per_token: float, pairs: Sequence[Pair]
+    ) -> None:
+        self.source, self.target, self.bytes_per_token, self.pairs = source, target, bytes_per_token, pairs
 
     def __len__(self) -> int:
         return len(self.target.lengths)
@@ -63,12 +68,13 @@ def encode(
     Raises ValueError if no pair is left.
     """
     start, end = ends
-    sources, targets, num_bytes, num_tokens = [], [], 0, 0
+    sources, targets, kept, num_bytes, num_tokens = [], [], [], 0, 0
     for source, target in pairs:
         source_ids, target_ids = tokenizer.encode(source), tokenizer.encode(target)
         if source_ids and target_ids and len(source_ids) <= contexts[0] and len(target_ids) + 1 <= contexts[1]:
             sources.append(source_ids)
             targets.append([start, *target_ids, end])
+            kept.append((source, target))
             num_bytes, num_tokens = num_bytes + len(target.encode()), num_tokens + len(target_ids) + 1
     dropped = len(pairs) - len(sources)
     if not sources:
@@ -83,7 +89,7 @@ def encode(
             len(pairs),
             name,
         )
-    return PairSplit(RaggedSequences.of(sources), RaggedSequences.of(targets), num_bytes / num_tokens)
+    return PairSplit(RaggedSequences.of(sources), RaggedSequences.of(targets), num_bytes / num_tokens, kept)
 
 
 def disjoint(splits: Sequence[Sequence[Pair]]) -> list[list[Pair]]:

@@ -51,7 +51,7 @@ class SeriesSplit:
         windows = self.values[self.starts[window, None] + steps]  # (B, history + horizon, C)
         if channel is not None:
             windows = windows.gather(2, channel[:, None, None].expand(-1, windows.shape[1], 1))
-        return Batch(windows[:, : self.history], windows[:, self.history :])
+        return Batch(windows[:, : self.history], windows[:, self.history :], slice=channel)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -79,9 +79,13 @@ class SeriesData(LoadedData):
 
     @property
     def spec(self) -> DataSpec:
-        """Histories of one length, and a real-valued target of the horizon's."""
-        channels = 1 if self.channels == "apart" else len(self.channel_names)
-        return DataSpec("series", (self.history, channels), target="values", values=(self.horizon, channels))
+        """Histories of one length, and a real-valued target of the horizon's; a slice for each of several channels."""
+        apart = self.channels == "apart"
+        channels = 1 if apart else len(self.channel_names)
+        slices = tuple(self.channel_names) if apart and len(self.channel_names) > 1 else ()
+        return DataSpec(
+            "series", (self.history, channels), target="values", values=(self.horizon, channels), slices=slices
+        )
 
     @abstractmethod
     def read(self) -> Tensor:

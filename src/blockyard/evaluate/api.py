@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from blockyard.contracts import Split
     from blockyard.evaluate.length_extrapolation import Curve
+    from blockyard.evaluate.written import Written
     from blockyard.runs.load import Loaded
 
 Result = TypeVar("Result")
@@ -89,6 +90,41 @@ def evaluate_longer(
         return extrapolate(model, samples, loaded.objective, factors, part=_PART[split], **settings)
 
     return _as_recorded(loaded, split, curve), loaded
+
+
+def evaluate_written(
+    run: str | os.PathLike[str] | RunFolder,
+    *,
+    beam: int | None = None,
+    split: str = "test",
+    which: str = "best",
+    outputs: str | os.PathLike[str] = "outputs",
+    allow: tuple[str, ...] | list[str] = (),
+) -> tuple[Written, Loaded]:
+    """What a sequence-to-sequence run writes for every source of a split, with its scores.
+
+    beam: hypotheses of a beam search; None decodes greedily
+    Raises UserError as `evaluate` does, and for a run that writes no text from a source.
+    """
+    from blockyard.contracts import TextPairs, TextTokenizer
+    from blockyard.evaluate.written import write_split
+
+    _check_split(split)
+    loaded = load(run, which=which, outputs=outputs, allow=allow)
+    if loaded.data.spec.source is None or not isinstance(loaded.tokenizer, TextTokenizer):
+        raise UserError(
+            f"{loaded.folder.name} has no source to write a text from: its data is {loaded.config['data']['_target_']}; "
+            "write=true is for runs of an encoder and a decoder, such as experiment=translate_dates. "
+            "`blockyard generate` continues a prompt with a decoder of text"
+        )
+    tokenizer = loaded.tokenizer
+
+    def write(model: nn.Module, samples: Split, settings: dict[str, Any]) -> Written:
+        if not isinstance(samples, TextPairs):
+            raise UserError(f"{type(loaded.data).__name__} gives no texts (`TextPairs`) to compare what is written with")
+        return write_split(model, samples, tokenizer, part=_PART[split], beam=beam, **settings)
+
+    return _as_recorded(loaded, split, write), loaded
 
 
 def _check_split(split: str) -> None:

@@ -21,10 +21,13 @@ def validation_metric(metric: str | None, config: dict[str, Any], allow: list[st
     plain, at, length = name.partition("@")
     factors = list((config.get("trainer") or {}).get("extrapolate") or [])
     lengths = [f"{factor}x" for factor in sorted({1, *factors})] if factors else []
-    metrics = objective.metrics(SimpleNamespace(bytes_per_token=1.0))
+    data = instantiate(config["data"], allow).spec
+    counts = range(data.classes or 0) if data.class_names else None
+    metrics = objective.metrics(SimpleNamespace(bytes_per_token=1.0, class_counts=counts))
     higher = mode == "max" if plain == best else getattr(metrics.get(plain), "higher_is_better", None)
-    if higher is None or (at and length not in lengths):
+    if higher is None or (at and length not in lengths and not (plain == best and length in data.slices)):
         available = [f"test/{each}{suffix}" for each in sorted(metrics) for suffix in ("", *(f"@{x}" for x in lengths))]
+        available += [f"test/{best}@{name}" for name in data.slices]
         hint = "; base: [trainer.extrapolate=[2,4]] evaluates longer sequences" if at and not lengths else ""
         raise UserError(
             f"metric: {metric} is not measured on validation and test; available: {', '.join(available)}{hint}"

@@ -1,0 +1,159 @@
+"""Texts that a run writes from every source of a split, and their scores."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from torchmetrics.text import CHRFScore
+
+from blockyard.cli import main
+from blockyard.errors import UserError
+from blockyard.evaluate.api import evaluate, evaluate_written
+from blockyard.evaluate.text_scores import scores
+from blockyard.generate.api import generate_all
+from blockyard.runs.folder import RunFolder
+from tests import engine_runs
+from tests.engine_runs import run
+from tests.tiny import ON_CPU, steps
+
+pytestmark = pytest.mark.xdist_group("written")  # its run is made once
+
+WRITTEN = ["the old cat sat on the mat today", "", "a bb ccc", "5. Mai 2018"]
+REFERENCES = ["the cat is on the mat today again", "nothing", "a bb ccc", "5. Mai 2019"]
+DATES = (
+    *("experiment=translate_dates", *ON_CPU, "model.depth=1"),
+    *("schedule.warmup=10", *steps(200, 200)),
+)
+
+
+def edits(left: list[str], right: list[str]) -> int:
+    """Levenshtein's distance, by its recursion over a table."""
+    table = [[i + j if not i * j else 0 for j in range(len(right) + 1)] for i in range(len(left) + 1)]
+    for i in range(1, len(left) + 1):
+        for j in range(1, len(right) + 1):
+            change = table[i - 1][j - 1] + (left[i - 1] != right[j - 1])
+            table[i][j] = min(table[i - 1][j] + 1, table[i][j - 1] + 1, change)
+    return table[-1][-1]
+
+
+def grams(text: list[str] | str, n: int) -> Counter[tuple[str, ...]]:
+    return Counter(tuple(text[i : i + n]) for i in range(len(text) - n + 1))
+
+
+def error_rate(split: bool) -> float:
+    pairs = [[text.split() if split else list(text) for text in pair] for pair in zip(WRITTEN, REFERENCES, strict=True)]
+    return sum(edits(ours, theirs) for ours, theirs in pairs) / sum(len(theirs) for _, theirs in pairs)
+
+
+def bleu(written: list[str], references: list[str]) -> float:
+    """Papineni et al. 2002, equation 3, over texts whose tokens are separated by spaces."""
+    logs = []
+    for n in range(1, 5):
+        own = [(grams(a.split(), n), grams(b.split(), n)) for a, b in zip(written, references, strict=True)]
+        hits = sum(sum((left & right).values()) for left, right in own)
+        logs.append(math.log(hits / sum(sum(left.values()) for left, _ in own)))
+    ours, theirs = (sum(len(text.split()) for text in texts) for texts in (written, references))
+    return min(1.0, math.exp(1 - theirs / ours)) * math.exp(sum(logs) / 4)
+
+
+def chrf(written: list[str], references: list[str]) -> float:
+    """Popovic 2015: F2 of character n-grams up to 6, without spaces, counted over all texts."""
+    values = []
+    for n in range(1, 7):
+        own = [tuple(grams(t.replace(" ", ""), n) for t in pair) for pair in zip(written, references, strict=True)]
+        hits = sum(sum((left & right).values()) for left, right in own)
+        precision, recall = (hits / sum(sum(pair[k].values()) for pair in own) for k in (0, 1))
+        values.append(5 * precision * recall / (4 * precision + recall))
+    return sum(values) / 6
+
+
+def test_scores_are_their_formulas() -> None:
+    found = scores(WRITTEN, REFERENCES)
+    assert found["exact"] == 0.25
+    assert found["cer"] == pytest.approx(error_rate(split=False))
+    assert found["wer"] == pytest.approx(error_rate(split=True))
+    plain = [text.replace(".", " .") for text in WRITTEN], [text.replace(".", " .") for text in REFERENCES]
+    assert found["bleu"] == pytest.approx(bleu(*plain))
+    assert found["chrf"] == pytest.approx(chrf(WRITTEN, REFERENCES))
+    # torchmetrics leaves out the reference of a text without any of its n-grams: here the second one.
+    assert float(CHRFScore(n_word_order=0)(WRITTEN, [[text] for text in REFERENCES])) == pytest.approx(
+        scores([*WRITTEN[:1], *WRITTEN[2:]], [*REFERENCES[:1], *REFERENCES[2:]])["chrf"]
+    )
+    assert scores(REFERENCES, REFERENCES) == {"exact": 1, "bleu": 1, "chrf": 1, "cer": 0, "wer": 0}
+    swapped = scores(REFERENCES, WRITTEN)  # the planted bug: written and reference exchanged
+    assert swapped["cer"] != pytest.approx(found["cer"])
+    assert swapped["chrf"] != pytest.approx(found["chrf"])
+
+
+@pytest.fixture(scope="module")
+def dates(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return run(tmp_path_factory.mktemp("dates"), base=DATES)
+
+
+def test_greedy_texts_are_exact_where_teacher_forcing_is(dates: RunFolder) -> None:
+    """A sequence whose every token is the most likely one is the one that greedy decoding writes, and no other is."""
+    written, _ = evaluate_written(dates.path)
+    assert 0 < written.scores["exact"] < 1
+    assert written.scores["exact"] == pytest.approx(evaluate(dates.path)["test/exact"], abs=1e-6)
+    assert written.scores["cer"] < 1
+    assert written.whole
+
+
+@pytest.mark.parametrize("beam", [None, 3])
+def test_texts_are_those_of_generate(dates: RunFolder, beam: int | None) -> None:
+    written, loaded = evaluate_written(dates.path, beam=beam)
+    chosen = written.texts[::100]
+    stream = generate_all(
+        loaded,
+        sources=[source for source, _, _ in chosen],
+        max_tokens=32,
+        **({"temperature": 0.0} if beam is None else {"beam": beam}),
+    )
+    for _ in stream:
+        pass
+    assert [text.text for text in stream.texts] == [text for *_, text in chosen]
+
+
+def test_the_verb_prints_saves_and_adds_to_the_summary(dates: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    before = dates.summary()
+    assert main(["eval", f"run={dates.path}", "write=true", "beam=2"]) == 0
+    out = capsys.readouterr().out
+    head, *rows = map(json.loads, (dates.path / "written-test-beam2.jsonl").read_text().splitlines())
+    assert len(rows) == before["data"]["test"]
+    assert head["scores"]["exact"] == sum(row["exact"] for row in rows) / len(rows)
+    summary = dates.summary()
+    for name, value in head["scores"].items():
+        assert summary["metrics"][f"test/written_{name}@beam2"] == value
+        assert f"test/written_{name}@beam2" in out
+    assert summary["directions"]["test/written_wer@beam2"] == "min"
+    assert before["metrics"].items() <= summary["metrics"].items()
+    assert main(["eval", f"run={dates.path}", "write=true", "which=last", "split=validation"]) == 0
+    assert dates.summary().keys() == summary.keys()
+    assert ("val/written_exact" in dates.summary()["metrics"]) == (before["weights"] == "last.ckpt")
+
+
+def test_what_cannot_write_is_refused(dates: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    decoder = engine_runs.text_run(tmp_path / "text", "tokenizer=char")
+    with pytest.raises(UserError, match="has no source to write a text from"):
+        evaluate_written(decoder.path)
+    with pytest.raises(UserError, match="has no source to write a text from"):
+        evaluate_written(run(tmp_path / "image", "trainer.max_steps=2").path)
+    for words, message in (
+        (["beam=3"], "beam=3 has an effect with write=true only"),
+        (["write=true", "beam=0"], "a whole number >= 1"),
+        (["write=true", "extrapolate=[2]"], "exclude each other"),
+        (["write=maybe"], "write=maybe: expected"),
+    ):
+        assert main(["eval", f"run={dates.path}", *words]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_the_weights_are_left_as_they_were(dates: RunFolder) -> None:
+    _, loaded = evaluate_written(dates.path)
+    assert not loaded.model.training
+    assert not torch.is_inference_mode_enabled()
