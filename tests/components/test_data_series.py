@@ -13,6 +13,7 @@ from blockyard.data.co2 import Co2
 from blockyard.data.digit_series import DigitSeries
 from blockyard.data.series_file import SeriesFile
 from blockyard.errors import UserError
+from blockyard.evaluate.loop import evaluate
 from blockyard.objective._forecast_baselines import forecasts
 from blockyard.objective.forecast import Forecast
 from blockyard.tokenizer._series import fill_forward, standardize
@@ -191,3 +192,29 @@ def test_micro_batches_weigh_the_values_that_are_there(tmp_path: Path, objective
     losses = [[row["train/loss"] for row in rows if "train/loss" in row] for rows in (whole, cut)]
     assert len(losses[0]) == 4
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+def test_channels_apart_are_slices(tmp_path: Path) -> None:
+    path = table(tmp_path / "x.csv")
+    assert series(path, channels="together").spec.slices == ()
+    assert series(path, columns=("a",)).spec.slices == ()
+    data = series(path)
+    assert data.spec.slices == ("a", "b")
+    test = data.load(SeriesPatch()).test
+    values = evaluate(Last(3), test, Forecast(), batch_size=4, slices=data.spec.slices)
+    for number, name in enumerate(data.spec.slices):
+        own = test.batch(torch.arange(number, len(test), 2), None)
+        assert isinstance(own.target, torch.Tensor)
+        expected = (own.target - own.inputs[:, -1:]).square().mean()
+        assert values[f"mse@{name}"] == pytest.approx(float(expected))
+
+
+class Last(torch.nn.Module):
+    """Repeats the last value of a history of one channel."""
+
+    def __init__(self, horizon: int) -> None:
+        super().__init__()
+        self.horizon = horizon
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs[:, -1].expand(-1, self.horizon)

@@ -49,6 +49,10 @@ def own_data(name: str, folder: Path) -> list[str]:
         pairs = [f"the {n}th word\tdas {n}. Wort\t{PARTS[n % 3]}\n" for n in range(60)]
         (folder / "pairs.tsv").write_text("".join(["en\tde\tsplit\n", *pairs]))
         return [f"data.path={folder / 'pairs.tsv'}", "data.batch_size=8"]
+    if "override /data: table" in text:
+        rows = [f"{('buy now', 'see you')[n % 2]} {n}\t{n % 2}\n" for n in range(60)]
+        (folder / "mail.tsv").write_text("".join(["text\tlabel\n", *rows]))
+        return [f"data.path={folder / 'mail.tsv'}", "data.batch_size=8"]
     if "override /data: text_file" in text:
         (folder / "input.txt").write_text("To be, or not to be, that is the question.\n" * 200)
         return [f"data.path={folder / 'input.txt'}"]
@@ -81,7 +85,10 @@ def test_two_steps_on_shared_data(
     assert json.loads(summary.read_text())["steps"] == 2
 
 
-@pytest.mark.parametrize(("name", "key"), [("translate_pairs", "data.path="), ("views_folder", "data.root=")])
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("spam_table", "data.path="), ("translate_pairs", "data.path="), ("views_folder", "data.root=")],
+)
 def test_an_experiment_without_its_data_says_what_is_missing(
     name: str, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

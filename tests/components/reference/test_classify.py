@@ -1,0 +1,62 @@
+"""Metrics of classes against scikit-learn's, with samples that do not count."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from sklearn.metrics import f1_score, roc_auc_score
+from torch import Tensor
+
+from blockyard.contracts import Batch
+from blockyard.objective.classify import Classify
+
+
+def metrics(classes: int) -> dict[str, Any]:
+    return dict(Classify().metrics(SimpleNamespace(class_counts=torch.ones(classes))))  # type: ignore[arg-type]
+
+
+def samples(classes: int) -> tuple[Tensor, Tensor]:
+    """Logits (200, V) and classes (200,), every seventh of which does not count."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(200, classes, generator=generator)
+    target = (logits + 2 * torch.randn(200, classes, generator=generator)).argmax(1)
+    return logits, torch.where(torch.arange(200) % 7 == 0, Batch.ignore, target)
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_macro_f1_and_auroc_are_those_of_scikit_learn(classes: int) -> None:
+    logits, target = samples(classes)
+    found = metrics(classes)
+    assert ("auroc" in found) == (classes == 2)
+    for rows in (slice(0, 60), slice(60, 200)):  # uneven batches
+        for metric in found.values():
+            metric.update(logits[rows], target[rows])
+    counted = target != Batch.ignore
+    true, guess = target[counted].numpy(), logits[counted].argmax(1).numpy()
+    assert float(found["macro_f1"].compute()) == pytest.approx(f1_score(true, guess, average="macro"))
+    assert float(found["accuracy"].compute()) == pytest.approx((true == guess).mean())
+    assert f1_score(true, guess, average="macro") != pytest.approx(f1_score(true, guess, average="micro"))
+    if classes == 2:
+        scores = (logits[:, 1] - logits[:, 0])[counted].numpy()
+        assert float(found["auroc"].compute()) == pytest.approx(roc_auc_score(true, scores))
+
+
+def test_confident_scores_keep_their_order() -> None:
+    """A sigmoid in float32 is 1 for both, a tie."""
+    auroc = metrics(2)["auroc"]
+    auroc.update(torch.tensor([[0.0, 20.0], [0.0, 25.0]]), torch.tensor([0, 1]))
+    assert float(auroc.compute()) == 1.0
+    assert torch.tensor([20.0, 25.0]).sigmoid().unique().numel() == 1
+
+
+def test_one_class_has_no_area() -> None:
+    auroc = metrics(2)["auroc"]
+    auroc.update(torch.randn(3, 2), torch.tensor([1, 1, Batch.ignore]))
+    assert auroc.compute().isnan()
+
+
+def test_images_have_the_metrics_that_they_had() -> None:
+    assert list(Classify().metrics()) == ["loss", "accuracy"]

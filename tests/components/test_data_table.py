@@ -1,0 +1,187 @@
+"""Tables of texts and labels: what is read, how it is split, and what is refused with its line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from blockyard.cli import main
+from blockyard.contracts import Splits
+from blockyard.data._table_file import read_table
+from blockyard.data.table import Table
+from blockyard.errors import UserError
+from blockyard.tokenizer.byte import Byte
+from blockyard.tokenizer.word import Word
+
+LABELS = ("ham", "spam", "other")
+
+
+def rows(count: int = 60) -> list[dict[str, str]]:
+    return [
+        {"text": f"text {n}, with a comma", "label": LABELS[n % 3], "split": ("train", "train", "dev", "test")[n // 3 % 4]}
+        for n in range(count)
+    ]
+
+
+def write(path: Path, columns: tuple[str, ...] = ("text", "label"), table: list[dict[str, str]] | None = None) -> Path:
+    """The columns of a table in the form that the name asks for."""
+    table, name = rows() if table is None else table, path.name.removesuffix(".gz")
+    if name.endswith(".jsonl"):
+        lines = [json.dumps({column: row[column] for column in columns}) for row in table]
+    else:
+        mark = "\t" if name.endswith(".tsv") else ","
+        cells = [list(columns), *([row[column] for column in columns] for row in table)]
+        lines = [mark.join(f'"{cell}"' if mark in cell else cell for cell in row) for row in cells]
+    content = ("\n".join(lines) + "\n").encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+def texts_of(splits: Splits) -> list[list[tuple[str, int]]]:
+    """Every text with its class, split by split."""
+    found = []
+    for split in splits:
+        batch = split.batch(torch.arange(len(split)), None)
+        assert batch.lengths is not None
+        assert isinstance(batch.target, torch.Tensor)
+        decoded = [Byte().decode(ids[:n]) for ids, n in zip(batch.inputs.tolist(), batch.lengths.tolist(), strict=True)]
+        found.append(list(zip(decoded, batch.target.tolist(), strict=True)))
+    return found
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.csv.gz", "x.tsv", "x.tsv.gz", "x.jsonl", "x.jsonl.gz"])
+def test_every_form_is_the_same_table(name: str, tmp_path: Path) -> None:
+    path = write(tmp_path / name, ("split", "label", "text"))
+    data = Table(path=str(path))
+    assert data.spec.class_names == ("ham", "other", "spam")
+    assert data.spec.classes == 3
+    names = data.spec.class_names
+    expected = [
+        [(row["text"], names.index(row["label"])) for row in rows() if row["split"] == part]
+        for part in ("train", "dev", "test")
+    ]
+    assert texts_of(data.load(Byte())) == expected
+
+
+def test_quoted_cells_keep_commas_quotes_and_line_feeds(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text('text,label\n"a ""b"",\nc",1\n\nd,2\n', encoding="utf-8-sig")
+    table = read_table(tmp_path / "x.csv", {"data.text": "text", "data.label": "label"})
+    assert table["text"].tolist() == ['a "b",\nc', "d"]
+    assert table.index.tolist() == [2, 5]
+
+
+def test_without_a_split_every_class_gives_the_same_share(tmp_path: Path) -> None:
+    data = Table(path=str(write(tmp_path / "x.csv")), validation_fraction=0.1, test_fraction=0.2)
+    parts = texts_of(data.load(Byte()))
+    assert [len(part) for part in parts] == [42, 6, 12]
+    assert sorted(text for part in parts for text, _ in part) == sorted(row["text"] for row in rows())
+    for part in parts:
+        counts = torch.tensor([label for _, label in part]).bincount(minlength=3)
+        assert counts.tolist() == [len(part) // 3] * 3
+    other = Table(path=str(tmp_path / "x.csv"), test_fraction=0.2, split_seed=1)
+    assert texts_of(other.load(Byte())) != parts
+    assert texts_of(Table(path=str(tmp_path / "x.csv"), test_fraction=0.2).load(Byte())) == parts
+
+
+def test_a_split_that_the_file_does_not_name_is_held_out(tmp_path: Path) -> None:
+    table = [row | {"split": "test" if row["split"] == "test" else "train"} for row in rows()]
+    data = Table(path=str(write(tmp_path / "x.csv", ("text", "label", "split"), table)))
+    assert [len(part) for part in texts_of(data.load(Byte()))] == [60 - 15 - 6, 6, 15]
+
+
+def test_long_texts_are_cut_and_slices_are_a_column(tmp_path: Path) -> None:
+    table = [row | {"from": f"list {n % 2}"} for n, row in enumerate(rows())]
+    data = Table(path=str(write(tmp_path / "x.tsv", ("text", "label", "from"), table)), context=5, slices="from")
+    assert data.spec.slices == ("list 0", "list 1")
+    train = data.load(Byte()).train
+    batch = train.batch(torch.arange(len(train)), None)
+    assert batch.inputs.shape == (len(train), 5)
+    assert batch.slice is not None
+    assert set(batch.slice.tolist()) == {0, 1}
+
+
+def test_texts_in_several_splits_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table = rows()
+    table[9] |= {"text": table[0]["text"]}  # a test text that is in the training split
+    table[10] |= {"text": table[6]["text"]}  # and one of the validation split
+    Table(path=str(write(tmp_path / "x.csv", ("text", "label", "split"), table))).load(Byte())
+    assert [record.message.partition(": ")[2] for record in caplog.records] == [
+        "1 of 15 test texts occur in the training split too",
+        "1 of 15 test texts occur in the validation split too",
+    ]
+
+
+BAD = {
+    "no label, no text": (
+        'text,label\nhello,a\n,b\n"two\nlines",\nok,b\n,\nx,\n',
+        {},
+        r"line 3: no text; .*lines 4, 8: no label",
+    ),
+    "blank text": ("text,label\n  ,b\nok,a\n", {}, r"line 2: no text"),
+    "one class": ("text,label\nx,a\ny,a\n", {}, r"every row has the label 'a'; a class needs another one"),
+    "too many cells": ("text,label\na,b,c\nx,y\nd,e,f,g\n", {}, r"lines 2, 4: more cells than the 2 of the header"),
+    "no such column": ("text,lable\nx,a\n", {}, r"data\.label=label: .* no such column; .*; did you mean lable\?"),
+    "column twice": ("text,text,label\nx,y,a\n", {}, r"data\.text=text: .* has 2 columns of this name"),
+    "another name": ("text,label\nx,a\n", {"split": "part"}, r"data\.split=part: .* no such column"),
+    "open quote": ('text,label\n"x,a\n', {}, r"cannot be read as a table|no label"),
+    "no rows": ("text,label\n", {}, r"has no rows"),
+    "empty": ("", {}, r"is empty"),
+    "unknown split": ("text,label,split\nx,a,train\ny,b,rest\n", {}, r"line 3: split is none of train, val,"),
+    "no training row": ("text,label,split\nx,a,test\ny,b,val\n", {}, r"no row is left for the train split"),
+    "class without training": (
+        "text,label,split\nx,a,train\ny,b,train\nz,c,test\nw,a,val\n",
+        {},
+        r"line 4: no training row has the label 'c'",
+    ),
+    "too few rows": ("text,label\nx,a\ny,b\n", {}, r"no row is left for the (train|validation|test) split"),
+    "too many slices": (
+        "text,label\n" + "".join(f"x{n},{n % 2}\n" for n in range(150)),
+        {"slices": "text"},
+        r"has 150 values, more than 100",
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "options", "message"), BAD.values(), ids=BAD)
+def test_bad_tables_are_refused(content: str, options: dict[str, str], message: str, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(content)
+    with pytest.raises(UserError, match=message):
+        data = Table(path=str(tmp_path / "x.csv"), **options)  # type: ignore[arg-type]
+        assert data.spec
+        data.load(Word())
+
+
+def test_every_bad_line_of_json_is_named(tmp_path: Path) -> None:
+    lines = ('{"text": "a", "label": 1}', "nope", "[1]", '{"text": {"x": 1}, "label": 2}', '{"text": "b"}')
+    (tmp_path / "x.jsonl").write_text("\n".join(lines))
+    with pytest.raises(UserError, match=r"line 2: not valid JSON; .*3: not a JSON object; .*4: text is neither text"):
+        assert Table(path=str(tmp_path / "x.jsonl")).spec
+    (tmp_path / "x.jsonl").write_text("\n".join((lines[0], lines[4], '{"text": "c", "label": true}')))
+    with pytest.raises(UserError, match=r"line 2: no label"):
+        assert Table(path=str(tmp_path / "x.jsonl")).spec
+    (tmp_path / "x.jsonl").write_text("\n".join((lines[0], '{"text": "c", "label": true}')))
+    assert Table(path=str(tmp_path / "x.jsonl")).class_names == ("1", "true")
+
+
+def test_files_that_are_no_tables_are_refused(tmp_path: Path) -> None:
+    for name, content, message in (
+        ("x.xlsx", b"PK", r"a table is one of \.csv, \.tsv, \.jsonl"),
+        ("x.csv", b"text,label\n\xff,a\n", "is not UTF-8 text"),
+        ("x.csv.gz", b"text,label\nx,a\n", "cannot be read"),
+        ("x.jsonl.gz", b"{}", "cannot be read"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UserError, match=message):
+            assert Table(path=str(tmp_path / name)).spec
+    assert "no file" in str(Table(path=str(tmp_path / "nothing.csv")).missing())
+
+
+def test_check_names_the_line_and_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.csv").write_text("text,label\n,a\nb,b\n")
+    words = ["data=table", f"data.path={tmp_path / 'x.csv'}", "tokenizer=word", "position=learned"]
+    assert main(["check", *words, "model=encoder", "head=mean_pool", "objective=classify"]) == 2
+    assert f"data: {tmp_path / 'x.csv'}, line 2: no text" in capsys.readouterr().err
