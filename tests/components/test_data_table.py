@@ -22,7 +22,11 @@ LABELS = ("ham", "spam", "other")
 
 def rows(count: int = 60) -> list[dict[str, str]]:
     return [
-        {"text": f"text {n}, with a comma", "label": LABELS[n % 3], "split": ("train", "train", "dev", "test")[n // 3 % 4]}
+        {
+            "text": f"text {n}, with a comma",
+            "label": LABELS[n % 3],
+            "split": ("train", "train", "dev", "test")[n // 3 % 4],
+        }
         for n in range(count)
     ]
 
@@ -115,6 +119,12 @@ def test_texts_in_several_splits_are_counted(tmp_path: Path, caplog: pytest.LogC
     ]
 
 
+def load(data: Table) -> Splits:
+    """As `check` and then a run do."""
+    assert data.spec
+    return data.load(Word())
+
+
 BAD = {
     "no label, no text": (
         'text,label\nhello,a\n,b\n"two\nlines",\nok,b\n,\nx,\n',
@@ -124,7 +134,7 @@ BAD = {
     "blank text": ("text,label\n  ,b\nok,a\n", {}, r"line 2: no text"),
     "one class": ("text,label\nx,a\ny,a\n", {}, r"every row has the label 'a'; a class needs another one"),
     "too many cells": ("text,label\na,b,c\nx,y\nd,e,f,g\n", {}, r"lines 2, 4: more cells than the 2 of the header"),
-    "no such column": ("text,lable\nx,a\n", {}, r"data\.label=label: .* no such column; .*; did you mean lable\?"),
+    "no such column": ("text,labels\nx,a\n", {}, r"data\.label=label: .* no such column; .*; did you mean labels\?"),
     "column twice": ("text,text,label\nx,y,a\n", {}, r"data\.text=text: .* has 2 columns of this name"),
     "another name": ("text,label\nx,a\n", {"split": "part"}, r"data\.split=part: .* no such column"),
     "open quote": ('text,label\n"x,a\n', {}, r"cannot be read as a table|no label"),
@@ -150,9 +160,7 @@ BAD = {
 def test_bad_tables_are_refused(content: str, options: dict[str, str], message: str, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text(content)
     with pytest.raises(UserError, match=message):
-        data = Table(path=str(tmp_path / "x.csv"), **options)  # type: ignore[arg-type]
-        assert data.spec
-        data.load(Word())
+        load(Table(path=str(tmp_path / "x.csv"), **options))  # type: ignore[arg-type]
 
 
 def test_every_bad_line_of_json_is_named(tmp_path: Path) -> None:

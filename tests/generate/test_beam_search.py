@@ -53,7 +53,7 @@ def test_a_beam_as_wide_as_all_rows_finds_the_best(end: int | None, alpha: float
 
 @pytest.mark.parametrize("planted", [False, True])
 def test_unlikely_ends_do_not_end_a_confident_search(planted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end is among the best candidates at every step, far below the right token; planted: it counts all the same."""
+    """The end is among the best candidates at every step, far below the right token; planted: it counts too."""
     if planted:
         monkeypatch.setattr(_Search, "_leads", lambda *_: False)
     right, end = [1, 2, 3, 2, 1], 0

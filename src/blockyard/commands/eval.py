@@ -87,7 +87,9 @@ def _write(name: str, beam: int | None, settings: dict[str, Any]) -> int:
         path, added = write(loaded, written)
     except OSError as error:
         raise UserError(f"the texts cannot be written into {loaded.folder.path}: {error}") from None
-    sys.stderr.write(f"{path}{'' if added else '; not in the summary, which is about other weights or a whole split'}\n")
+    sys.stderr.write(
+        f"{path}{'' if added else '; not in the summary, which is about other weights or a whole split'}\n"
+    )
     return 0
 
 

@@ -53,6 +53,4 @@ def warn_of_duplicates(path: Path, parts: Sequence[Sequence[str]]) -> None:
     ):
         shared = sum(count for text, count in own.items() if text in texts)
         if shared:
-            log.warning(
-                "%s: %d of %d %s texts occur in the %s split too", path, shared, own.total(), name, earlier
-            )
+            log.warning("%s: %d of %d %s texts occur in the %s split too", path, shared, own.total(), name, earlier)

@@ -57,8 +57,9 @@ class CodeTopics(LoadedData):
     @property
     def spec(self) -> DataSpec:
         """Sequences of one length with one of ten classes."""
-        names = {"class_names": PACKAGES, "slices": SLICES}
-        return DataSpec("text", (self.context,), target="class", classes=len(PACKAGES), **names)
+        return DataSpec(
+            "text", (self.context,), target="class", classes=len(PACKAGES), class_names=PACKAGES, slices=SLICES
+        )
 
     def missing(self) -> str | None:
         """Returns which packages this Python lacks and what to do about it, or None."""

@@ -73,11 +73,16 @@ class Table(LoadedData):
     @property
     def spec(self) -> DataSpec:
         """Sequences of different lengths with a class each; without the file, the number of classes is not known."""
-        facts = {"variable": True, "target": "class"}
-        if self.missing() is not None:
-            return DataSpec("text", (self.context,), **facts)  # type: ignore[arg-type]
-        names = {"class_names": self.class_names, "slices": self.slice_names}
-        return DataSpec("text", (self.context,), classes=len(self.class_names), **facts, **names)  # type: ignore[arg-type]
+        there = self.missing() is None
+        return DataSpec(
+            "text",
+            (self.context,),
+            variable=True,
+            target="class",
+            classes=len(self.class_names) if there else None,
+            class_names=self.class_names if there else (),
+            slices=self.slice_names if there else (),
+        )
 
     def missing(self) -> str | None:
         """Returns that there is no such file and what to do about it, or None."""
@@ -134,7 +139,9 @@ class Table(LoadedData):
         warn_of_duplicates(self._path, parts)
         labels = self.rows[self.label].tolist()
         self._fingerprint = sha256(
-            text for index in indices for text in (str(len(index)), *(f"{labels[i]} {texts[i]}" for i in index.tolist()))
+            text
+            for index in indices
+            for text in (str(len(index)), *(f"{labels[i]} {texts[i]}" for i in index.tolist()))
         )
         if not tokenizer.state():
             tokenizer.fit(parts[0])

@@ -113,15 +113,17 @@ def evaluate_written(
     loaded = load(run, which=which, outputs=outputs, allow=allow)
     if loaded.data.spec.source is None or not isinstance(loaded.tokenizer, TextTokenizer):
         raise UserError(
-            f"{loaded.folder.name} has no source to write a text from: its data is {loaded.config['data']['_target_']}; "
-            "write=true is for runs of an encoder and a decoder, such as experiment=translate_dates. "
+            f"{loaded.folder.name} has no source to write a text from; write=true is for runs of an encoder and a "
+            "decoder, such as experiment=translate_dates. "
             "`blockyard generate` continues a prompt with a decoder of text"
         )
     tokenizer = loaded.tokenizer
 
     def write(model: nn.Module, samples: Split, settings: dict[str, Any]) -> Written:
         if not isinstance(samples, TextPairs):
-            raise UserError(f"{type(loaded.data).__name__} gives no texts (`TextPairs`) to compare what is written with")
+            raise UserError(
+                f"{type(loaded.data).__name__} gives no texts (`TextPairs`) to compare what is written with"
+            )
         return write_split(model, samples, tokenizer, part=_PART[split], beam=beam, **settings)
 
     return _as_recorded(loaded, split, write), loaded

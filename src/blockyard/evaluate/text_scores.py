@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from blockyard.objective._torchmetrics import import_torchmetrics
+
 DIRECTIONS = {"exact": "max", "bleu": "max", "chrf": "max", "cer": "min", "wer": "min"}
 
 
 def scores(written: Sequence[str], references: Sequence[str]) -> dict[str, float]:
     """Exact match, BLEU, chrF, and error rates of characters and words; each over all texts together."""
-    from blockyard.objective._torchmetrics import import_torchmetrics
-
     import_torchmetrics()
     from torchmetrics.text import CharErrorRate, SacreBLEUScore, WordErrorRate
 

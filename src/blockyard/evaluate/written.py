@@ -1,8 +1,8 @@
 """What a sequence-to-sequence model writes for every source of a split, scored against the split's targets.
 
-    source      Saturday, November 21, 2026     written token by token, without the target: greedy or by beam search
-    reference   21. November 2026
-    written     21. November 2025               exact 0, a CER of 1 edit over 17 characters
+source      Saturday, November 21, 2026     written token by token, without the target: greedy or by beam search
+reference   21. November 2026
+written     21. November 2025               exact 0, a CER of 1 edit over 17 characters
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class AUROC(BinaryAUROC):
         # Double, so that the sigmoid of two confident scores differs.
         super().update((prediction[:, 1].double() - prediction[:, 0].double()).sigmoid(), target)
 
-    def compute(self) -> Tensor:
+    def compute(self) -> Tensor:  # type: ignore[override]
         """The area under the curve, in [0, 1]."""
         target = torch.cat([each.flatten() for each in self.target]) if self.target else torch.empty(0)
         if not 0 < int(target.sum()) < len(target):
