@@ -5,7 +5,7 @@ Source: Katharopoulos et al. 2020, Transformers are RNNs (arXiv 2006.16236), eq.
     (arXiv 1908.11775), table 1
 Reference: the authors' fast_transformers
 Equation: y_i = phi(q_i)^T S / phi(q_i)^T z, S = sum_j phi(k_j) v_j^T, z = sum_j phi(k_j)
-Cost: O(N D F) time with F features per head, F = K or about K^2 / 2; a decoding step takes constant time and memory.
+Cost: O(N D F) time with F features per head, F = K, or about K^p / p! for polynomials of degree p; a decoding step takes constant time and memory.
     Packed sequences of a bidirectional model cost O(N^2 D)
 
 A causal sequence is processed in chunks: inside a chunk by a masked product, between chunks through S and z. One
@@ -15,22 +15,25 @@ chunk for the whole sequence is the parallel form, chunks of one token are the r
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from annotated_types import Ge, Le
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Length, Memory, Seq, TokenMixer, Traits
+from blockyard.contracts import Because, Context, Length, Memory, NonNegative, Seq, TokenMixer, Traits
 from blockyard.ops import mask
 from blockyard.ops.full_precision import full_precision
 from blockyard.ops.linear import linear, residual
 from blockyard.ops.rotate import rotate
 from blockyard.ops.visibility import FULL
+from blockyard.token_mixer import _monomials
 from blockyard.token_mixer._caches import StateCache
 from blockyard.token_mixer._checks import check_call, check_context
 from blockyard.token_mixer._linear_sums import chunked_sums, full_sums, masked_sums
 
+Degree = Annotated[int, Ge(2), Le(8), Because("a polynomial of degree 8 of 8 channels has 12,870 features")]
 EPSILON = 1e-6  # a query whose weights are all zero reads zero
 
 
@@ -38,7 +41,9 @@ class LinearAttention(TokenMixer):
     """Attention without softmax. Documents of a packed sequence are contiguous runs of tokens.
 
     Options:
-        feature: elu is elu(x) + 1; relu is relu(x); polynomial makes the weights (1 + q k / sqrt(K))^2
+        feature: elu is elu(x) + 1; relu is relu(x); polynomial makes the weights (c + q k / sqrt(K))^p
+        degree: p of the polynomial, an even number, so that no weight is negative
+        constant: c of the polynomial; 0 leaves the monomials of degree p alone
         chunk: tokens of a causal sequence processed at a time; affects speed only
         bias: use biases in the projections
     """
@@ -47,12 +52,16 @@ class LinearAttention(TokenMixer):
         causal=True, padding=True, packing=True, cross=True, equivariant=True, ports=frozenset({"queries_and_keys"})
     )
     incidental: ClassVar[frozenset[str]] = frozenset({"chunk"})
+    index: Tensor
+    factor: Tensor
 
     def __init__(
         self,
         ctx: Context,
         *,
         feature: Literal["elu", "relu", "polynomial"] = "elu",
+        degree: Degree = 2,
+        constant: NonNegative = 1.0,
         chunk: Length = 64,
         bias: bool = False,
     ) -> None:
@@ -60,8 +69,31 @@ class LinearAttention(TokenMixer):
         check_context(self, ctx)
         self.causal, self.heads, self.head_dim = ctx.causal, ctx.heads, ctx.head_dim
         self.feature, self.chunk, self.width = feature, chunk, ctx.heads * ctx.head_dim
+        self.constant = constant
+        if feature == "polynomial":
+            self._build_monomials(degree)
+        elif (degree, constant) != (2, 1.0):
+            raise ValueError(
+                f"token_mixer.degree={degree} and token_mixer.constant={constant} are of the polynomial; "
+                f"use token_mixer.feature=polynomial, or leave them out with feature={feature}"
+            )
         self.proj_in = linear(ctx, ctx.dim, 3 * self.width, bias=bias, content=2 * self.width)
         self.proj_out = residual(ctx, self.width, ctx.dim, bias=bias)
+
+    def _build_monomials(self, degree: int) -> None:
+        if degree % 2:
+            raise ValueError(
+                f"token_mixer.degree={degree}: weights of an odd degree can be negative, and their sum zero; use 2 or 4"
+            )
+        count = _monomials.count(self.head_dim, degree, constant=self.constant > 0)
+        if count > _monomials.MOST:
+            raise ValueError(
+                f"token_mixer.degree={degree}: a polynomial of {self.head_dim} channels has {count:,} features a head, "
+                f"more than {_monomials.MOST:,}; use a smaller degree, or more model.heads"
+            )
+        index, factor = _monomials.monomials(self.head_dim + (self.constant > 0), degree)
+        self.register_buffer("index", index, persistent=False)
+        self.register_buffer("factor", factor, persistent=False)
 
     def forward(self, x: Tensor, seq: Seq, cache: StateCache | None = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D); with `memory`, keys and values come from it and nothing is causal."""
@@ -150,6 +182,6 @@ class LinearAttention(TokenMixer):
         if self.feature == "relu":
             return F.relu(x)
         x = x / x.shape[-1] ** 0.25
-        i, j = torch.triu_indices(x.shape[-1], x.shape[-1], offset=1, device=x.device)
-        pairs = math.sqrt(2) * x[..., i] * x[..., j]  # (B, H, N, K (K - 1) / 2)
-        return torch.cat([torch.ones_like(x[..., :1]), math.sqrt(2) * x, x * x, pairs], dim=-1)
+        if self.constant:
+            x = torch.cat([torch.full_like(x[..., :1], math.sqrt(self.constant)), x], dim=-1)  # (B, H, N, K + 1)
+        return _monomials.features(x, self.index, self.factor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -35,7 +36,56 @@ def similarity(q: Tensor, k: Tensor, feature: str) -> Tensor:
     return phi(q) @ phi(k)
 
 
-def written_out(mixer: LinearAttention, x: Tensor, y: Tensor, causal: bool, segment: Tensor | None = None) -> Tensor:
+POLYNOMIALS = [(2, 1.0), (2, 0.0), (2, 0.3), (4, 1.0), (4, 2.5)]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("degree", "constant"), POLYNOMIALS)
+def test_a_polynomial_of_any_even_degree(degree: int, constant: float, causal: bool) -> None:
+    mixer = mixer_of(causal, feature="polynomial", degree=degree, constant=constant, chunk=3)
+    x = torch.randn(2, 7, D, dtype=torch.float64)
+
+    def power(q: Tensor, k: Tensor, feature: str) -> Tensor:
+        return (constant + q @ k / math.sqrt(K)) ** degree
+
+    assert_close(mixer(x, sequence(7)), written_out(mixer, x, x, causal, weight_of=power))
+    mixer.factor.fill_(1.0)  # planted: every monomial counts once
+    with pytest.raises(AssertionError):
+        assert_close(mixer(x, sequence(7)), written_out(mixer, x, x, causal, weight_of=power))
+
+
+@pytest.mark.parametrize(("degree", "constant"), POLYNOMIALS[1:4])
+def test_polynomials_have_the_declared_properties(degree: int, constant: float) -> None:
+    options = {"token_mixer": {"feature": "polynomial", "degree": degree, "constant": constant, "chunk": 2}}
+    for position in ("none", "rope"):
+        picks = {"token_mixer": "linear_attention", "position": position, "options": options}
+        for promise in (causality, padding, packing, cached_decoding):
+            promise(tiny(causal=True, **picks), 6)
+        padding(tiny(**picks), 6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"feature": "polynomial", "degree": 3}, "weights of an odd degree can be negative"),
+        ({"feature": "polynomial", "degree": 8}, "of 16 channels has 735,471 features a head, more than 4,096"),
+        ({"degree": 4}, "use token_mixer.feature=polynomial"),
+        ({"feature": "relu", "constant": 0.0}, "use token_mixer.feature=polynomial"),
+    ],
+)
+def test_polynomials_that_cannot_work_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LinearAttention(context(heads=1), **options)  # type: ignore[arg-type]
+
+
+def written_out(
+    mixer: LinearAttention,
+    x: Tensor,
+    y: Tensor,
+    causal: bool,
+    segment: Tensor | None = None,
+    weight_of: Callable[[Tensor, Tensor, str], Tensor] = similarity,
+) -> Tensor:
     """Each output as a weighted mean over the tokens it sees."""
     weight = mixer.proj_in.weight
     q, k, v = x @ weight[:D].T, y @ weight[D : 2 * D].T, y @ weight[2 * D :].T
@@ -46,7 +96,7 @@ def written_out(mixer: LinearAttention, x: Tensor, y: Tensor, causal: bool, segm
             for i in range(x.shape[1]):
                 seen = [j for j in range(y.shape[1]) if j <= i or not causal]
                 seen = [j for j in seen if segment is None or segment[b, i] == segment[b, j]]
-                weights = [similarity(q[b, i, part], k[b, j, part], mixer.feature) for j in seen]
+                weights = [weight_of(q[b, i, part], k[b, j, part], mixer.feature) for j in seen]
                 total = sum(w * v[b, j, part] for w, j in zip(weights, seen, strict=True))
                 out[b, i, part] = total / (sum(weights) + 1e-6)
     return out @ mixer.proj_out.weight.T
