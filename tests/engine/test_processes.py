@@ -66,6 +66,23 @@ def test_two_processes_follow_the_loss_of_one_at_the_same_global_batch(tmp_path:
     assert two.identity == one.identity
 
 
+TOPICS = (
+    *("data=code_topics", "data.context=256", "data.batch_size=64", "tokenizer=byte", "head=mean_pool"),
+    *("trainer.max_steps=4", "trainer.eval_every=2", "trainer.log_every=2", "trainer.limit_val=2"),
+)
+
+
+def test_two_processes_count_slices_and_classes_as_one(tmp_path: Path) -> None:
+    one = run(tmp_path / "one", *NO_DROPOUT, *TOPICS)
+    two = trained(tmp_path / "two", "ddp", *TOPICS)
+    ours, theirs = rows(two), rows(one)
+    assert {"val/accuracy@head", "val/accuracy@body", "val/macro_f1"} <= theirs[-1].keys()
+    for left, right in zip(ours, theirs, strict=True):
+        assert left == pytest.approx(right, rel=1e-4)
+    assert two.summary()["metrics"] == pytest.approx(one.summary()["metrics"], rel=1e-4)
+    assert two.summary()["baselines"] == one.summary()["baselines"]
+
+
 @pytest.mark.full
 def test_two_processes_share_the_statistics_of_a_batch_norm(tmp_path: Path) -> None:
     """Of one batch in two halves; without that each half would be normalised by itself."""

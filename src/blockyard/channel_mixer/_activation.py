@@ -29,4 +29,5 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "relu2": _relu2,
     "silu": F.silu,
+    "tanh": torch.tanh,
 }

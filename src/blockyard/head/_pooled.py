@@ -11,7 +11,7 @@ from blockyard.contracts import Context, Head, Seq, Width
 from blockyard.head._checks import check_one_document
 from blockyard.ops.linear import linear
 
-Activation: TypeAlias = Literal["gelu", "relu"]
+Activation: TypeAlias = Literal["gelu", "relu", "tanh"]
 
 
 class Pooled(Head):

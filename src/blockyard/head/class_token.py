@@ -21,7 +21,7 @@ class ClassToken(Pooled):
 
     Options:
         bias: use a bias on the outputs
-        hidden: activation of a hidden layer before the outputs; null means none
+        hidden: activation of a hidden layer before the outputs, tanh for BERT's pooler; null means none
         width: channels of the hidden layer; null means model.dim
     """
 

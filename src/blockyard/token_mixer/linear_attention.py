@@ -5,8 +5,8 @@ Source: Katharopoulos et al. 2020, Transformers are RNNs (arXiv 2006.16236), eq.
     (arXiv 1908.11775), table 1
 Reference: the authors' fast_transformers
 Equation: y_i = phi(q_i)^T S / phi(q_i)^T z, S = sum_j phi(k_j) v_j^T, z = sum_j phi(k_j)
-Cost: O(N D F) time with F features per head, F = K, or about K^p / p! for polynomials of degree p; a decoding step takes constant time and memory.
-    Packed sequences of a bidirectional model cost O(N^2 D)
+Cost: O(N D F) time with F features per head, F = K, or about K^p / p! for polynomials of degree p; a decoding step
+    takes constant time and memory. Packed sequences of a bidirectional model cost O(N^2 D)
 
 A causal sequence is processed in chunks: inside a chunk by a masked product, between chunks through S and z. One
 chunk for the whole sequence is the parallel form, chunks of one token are the recurrent form; all agree.

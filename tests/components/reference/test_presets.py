@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from torch.testing import assert_close
 from transformers import (
     BertConfig,
     BertForMaskedLM,
+    BertForSequenceClassification,
     CohereConfig,
     CohereForCausalLM,
     FNetConfig,
@@ -175,27 +177,61 @@ def folded(weights: dict[str, Tensor], theirs: Any, bias: Tensor) -> dict[str, T
     return weights | tables | {"head.proj.bias": bias}
 
 
+BERT = {
+    "bert.embeddings.LayerNorm": "blocks.0.first_norm",
+    "attention.self.query": "token_mixer.q",
+    "attention.self.key": "token_mixer.k",
+    "attention.self.value": "token_mixer.v",
+    "attention.output.dense": "token_mixer.proj_out",
+    "attention.output.LayerNorm": "token_norm",
+    "intermediate.dense": "channel_mixer.proj_in",
+    "output.dense": "channel_mixer.proj_out",
+    "output.LayerNorm": "channel_norm",
+}
+
+
 def test_bert() -> None:
     """Predictions are equal up to a constant: what the token type in our table adds to every logit."""
     model = preset("preset=bert", *TEXT)
     size = {"vocab_size": model.ctx.tokens.vocabulary, "hidden_size": 16, "intermediate_size": 64}
     config = BertConfig(**size, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=6)
     theirs = stir(BertForMaskedLM(config)).double().eval()
-    names = MASKED_HEAD | {
-        "bert.embeddings.LayerNorm": "blocks.0.first_norm",
-        "attention.self.query": "token_mixer.q",
-        "attention.self.key": "token_mixer.k",
-        "attention.self.value": "token_mixer.v",
-        "attention.output.dense": "token_mixer.proj_out",
-        "attention.output.LayerNorm": "token_norm",
-        "intermediate.dense": "channel_mixer.proj_in",
-        "output.dense": "channel_mixer.proj_out",
-        "output.LayerNorm": "channel_norm",
-    }
-    copied = renamed(theirs.state_dict(), names, r"bert\.encoder\.layer\.(\d+)")
+    copied = renamed(theirs.state_dict(), MASKED_HEAD | BERT, r"bert\.encoder\.layer\.(\d+)")
     concatenate(copied, "token_mixer.proj_in", ("token_mixer.q", "token_mixer.k", "token_mixer.v"))
     model.load_state_dict(folded(copied, theirs.bert, theirs.cls.predictions.bias))
     masked_like(model, theirs)
+
+
+@pytest.mark.parametrize("data", ["code_topics", "table"])
+def test_bert_classifies(data: str, tmp_path: Path) -> None:
+    """From the class token through a layer with tanh, as their pooler; their [CLS] is the last token id."""
+    (tmp_path / "x.csv").write_text("text,label\na,x\nb,y\n")
+    where = [f"data.path={tmp_path / 'x.csv'}"] if data == "table" else []
+    head = ["head=class_token", "head.hidden=tanh", "objective=classify", "model.prefix.class_token=true"]
+    model = preset("preset=bert", f"data={data}", *where, "data.context=6", "tokenizer=byte", *head)
+    vocabulary = model.ctx.tokens.vocabulary
+    size = {"vocab_size": vocabulary + 1, "hidden_size": 16, "intermediate_size": 64, "num_labels": model.ctx.outputs}
+    config = BertConfig(**size, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=7)
+    theirs = stir(BertForSequenceClassification(config)).double().eval()
+    names = BERT | {"bert.pooler.dense": "head.hidden", "classifier": "head.proj"}
+    copied = renamed(theirs.state_dict(), names, r"bert\.encoder\.layer\.(\d+)")
+    concatenate(copied, "token_mixer.proj_in", ("token_mixer.q", "token_mixer.k", "token_mixer.v"))
+    embeddings = theirs.bert.embeddings
+    words = embeddings.word_embeddings.weight + embeddings.token_type_embeddings.weight[0]
+    positions = embeddings.position_embeddings.weight
+    copied |= {"embedder.symbols.weight": words[:-1], "position.table": positions[1:]}
+    model.load_state_dict(copied | {"prefix.class_token": words[-1:] + positions[:1]})
+    inputs = token_ids(model)
+    classed = torch.cat([torch.full((len(inputs), 1), vocabulary), inputs], 1)
+    expected = theirs(classed).logits
+    assert_close(model(inputs), expected)
+    differ(model, partial(model, inputs), expected)
+    if data == "table":  # padded
+        lengths = torch.tensor([6, 3, 1])
+        visible = torch.arange(7) <= lengths[:, None]
+        with torch.no_grad():
+            model.blocks[1].token_norm.weight[::2] -= 0.5  # what `differ` has changed
+        assert_close(model(inputs, lengths=lengths), theirs(classed, attention_mask=visible.long()).logits)
 
 
 def masked_like(model: nn.Module, theirs: nn.Module) -> None:
