@@ -24,6 +24,10 @@ def write_data(root: Path) -> Path:
     (root / "input.txt").write_text("\n".join(lines) + "\n")
     pairs = [f"the {n}th word\tdas {n}. Wort\t{('train', 'val', 'test')[n % 3]}" for n in range(60)]
     (root / "pairs.tsv").write_text("\n".join(["en\tde\tsplit", *pairs]) + "\n")
+    mails = [f"{('buy now', 'see you')[n % 2]} {n}\t{('spam', 'ham')[n % 2]}" for n in range(120)]
+    (root / "mails.tsv").write_text("\n".join(["text\tlabel", *mails]) + "\n")
+    steps = [f"{n},{draws.normal():.4f},{n % 7}" for n in range(300)]
+    (root / "series.csv").write_text("\n".join(["hour,level,load", *steps]) + "\n")
     return root
 
 
@@ -37,8 +41,11 @@ def data_overrides(data: str, root: Path) -> tuple[str, ...]:
         "image_folder": f"data.root={root / 'images'}",
         "image_folder_views": f"data.root={root / 'images'}",
         "text_file": f"data.path={root / 'input.txt'}",
+        "table": f"data.path={root / 'mails.tsv'}",
+        "series_file": f"data.path={root / 'series.csv'}",
     }
-    return (where[data],) if data in where else ()
+    short = ("data.time=hour", "data.history=16", "data.horizon=8") if data == "series_file" else ()
+    return (where[data], *short) if data in where else ()
 
 
 def accept_small_cifar() -> None:
