@@ -3,14 +3,16 @@
 Source: Romero et al. 2021, CKConv (arXiv 2102.02611), eq. 5; decay of the weights and sines in the network as in
     Poli et al. 2023, Hyena Hierarchy (arXiv 2302.10866), section 3.3
 Reference: the authors' safari, HyenaFilter; torch.nn.Conv1d with the weights written out
-Equation: y_i = sum_j g(i - j) x_j for each channel, g(d) = net(d) exp(-rate |d|), or zero from `cutoff` on
+Equation: y_i = sum_j g(i - j) x_j, g(d) = net(d) exp(-rate |d|), or zero from `cutoff` on; g(d) is a number for each
+    channel, or with mixing=full a matrix (D, D)
 Cost: O(N D log N) time on lines and full grids, parameters independent of N; O(N^2 D) for packed sequences, incomplete
-    grids and decoding, whose cache keeps all inputs, or the last cutoff - 1
+    grids and decoding, whose cache keeps all inputs, or the last cutoff - 1. With mixing=full D times that
 """
 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,13 +28,15 @@ from blockyard.token_mixer._neighbours import full_grid
 
 # Shares of the sequence length at which the fastest and the slowest channel have decayed to REMAINDER of their weight.
 FAST, SLOW, REMAINDER = 0.3, 1.5, 1e-2
+LARGEST = 2**25  # weights of matrices: 128 MiB in float32
 
 
 class Weights(nn.Module):
-    """The network g(d): weights of every channel from the distance d along each axis."""
+    """The network g(d): weights of every channel, or pair of channels, from the distance d along each axis."""
 
-    def __init__(self, ctx: Context, width: int, waves: int) -> None:
+    def __init__(self, ctx: Context, width: int, waves: int, full: bool) -> None:
         super().__init__()
+        self.dim, self.full = ctx.dim, full
         self.axes, self.waves = ctx.tokens.axes, waves
         self.scale = max(ctx.tokens.grid)
         self.rates = (-math.log(REMAINDER) / SLOW, -math.log(REMAINDER) / FAST)
@@ -40,18 +44,22 @@ class Weights(nn.Module):
         self.enter = Linear(features, width, bias=True, std=features**-0.5)
         self.inner = Linear(width, width, bias=True, std=width**-0.5)
         # A sum over a sequence of unit tokens has the scale of any residual layer.
-        std = residual_gain(ctx) * (width * ctx.tokens.max_len) ** -0.5
-        self.leave = Linear(width, ctx.dim, bias=False, std=std)
+        inputs = ctx.dim if full else 1  # channels that an output sums over
+        std = residual_gain(ctx) * (width * ctx.tokens.max_len * inputs) ** -0.5
+        self.leave = Linear(width, ctx.dim * inputs, bias=False, std=std)
 
     def forward(self, distance: Tensor) -> Tensor:
-        """distance (..., A) in tokens -> (..., D)."""
+        """distance (..., A) in tokens -> (..., D), or (..., D, D): output by input channels."""
         d = distance / self.scale
         wave = torch.arange(1, self.waves + 1, dtype=d.dtype, device=d.device) * math.pi  # (waves,)
         angle = (d[..., None] * wave).flatten(-2)  # (..., A waves)
         hidden = torch.sin(self.enter(torch.cat([d, angle.sin(), angle.cos()], dim=-1)))
-        weights = self.leave(torch.sin(self.inner(hidden)))  # (..., D)
-        rate = torch.linspace(*self.rates, weights.shape[-1], dtype=d.dtype, device=d.device)  # (D,)
-        return weights * torch.exp(-rate * d.abs().sum(-1, keepdim=True))
+        weights = self.leave(torch.sin(self.inner(hidden)))  # (..., D) or (..., D D)
+        rate = torch.linspace(*self.rates, self.dim, dtype=d.dtype, device=d.device)  # (D,)
+        decay = torch.exp(-rate * d.abs().sum(-1, keepdim=True))  # (..., D)
+        if not self.full:
+            return weights * decay
+        return weights.unflatten(-1, (self.dim, self.dim)) * decay[..., None]
 
 
 class LongConv(TokenMixer):
@@ -61,16 +69,32 @@ class LongConv(TokenMixer):
         cutoff: distance from which on weights are zero, as in a short convolution; null means no cutoff
         width: hidden channels of the network that computes the weights
         waves: number of sines and cosines of the distance that the network reads, besides the distance itself
+        mixing: channel weighs each channel alone; full makes every output channel a sum over all input channels
     """
 
     traits = Traits(causal=True, padding=True, packing=True, prefix=False, axes=frozenset({1, 2}))
 
-    def __init__(self, ctx: Context, *, cutoff: Length | None = None, width: Width = 32, waves: Width = 8) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        *,
+        cutoff: Length | None = None,
+        width: Width = 32,
+        waves: Width = 8,
+        mixing: Literal["channel", "full"] = "channel",
+    ) -> None:
         super().__init__()
         check_context(self, ctx)
+        self.full = mixing == "full"
+        count = math.prod(2 * side for side in ctx.tokens.grid) * ctx.dim**2
+        if self.full and count > LARGEST:
+            raise ValueError(
+                f"token_mixer.mixing=full computes {count:,} weights for {ctx.tokens.max_len} tokens of {ctx.dim} "
+                f"channels, more than {LARGEST:,}; use a smaller model.dim, fewer tokens, or token_mixer.mixing=channel"
+            )
         self.causal, self.axes, self.cutoff = ctx.causal, ctx.tokens.axes, cutoff
         self.grid = ctx.tokens.grid
-        self.weights = Weights(ctx, width, waves)
+        self.weights = Weights(ctx, width, waves, self.full)
 
     def forward(self, x: Tensor, seq: Seq, cache: InputCache | None = None, memory: Memory | None = None) -> Tensor:
         """x (B, N, D) -> (B, N, D), computed in float32 at least: the FFT supports no less."""
@@ -100,7 +124,7 @@ class LongConv(TokenMixer):
         return InputCache(batch_size, reach if self.axes == 1 else reach * self.grid[1] + reach)
 
     def kernel(self, distance: Tensor) -> Tensor:
-        """g at integer distances (..., A) from key to query along each axis: (..., D)."""
+        """g at integer distances (..., A) from key to query along each axis: (..., D), or (..., D, D)."""
         weights = self.weights(distance)
         keep = distance.new_ones(distance.shape[:-1], dtype=torch.bool)
         if self.causal:  # later tokens have a negative distance, on a grid along the first axis that differs
@@ -109,7 +133,7 @@ class LongConv(TokenMixer):
                 keep = (distance[..., 0] > 0) | ((distance[..., 0] == 0) & (distance[..., 1] >= 0))
         if self.cutoff is not None:
             keep = keep & (distance.abs().amax(-1) < self.cutoff)
-        return weights * keep[..., None]
+        return weights * (keep[..., None, None] if self.full else keep[..., None])
 
     def _by_fft(self, x: Tensor, grid: tuple[int, ...]) -> Tensor:
         """By an FFT of twice the sides, so that nothing wraps around: (B, N, D)."""
@@ -119,7 +143,8 @@ class LongConv(TokenMixer):
         distance = torch.stack(torch.meshgrid(*lines, indexing="ij"), dim=-1)  # (*sides, A)
         weights = torch.fft.rfftn(self.kernel(distance)[None], dim=dims)
         spectrum = torch.fft.rfftn(x.unflatten(1, grid), s=sides, dim=dims)
-        out = torch.fft.irfftn(spectrum * weights, s=sides, dim=dims)  # (B, *sides, D)
+        product = torch.einsum("b...i,...oi->b...o", spectrum, weights[0]) if self.full else spectrum * weights
+        out = torch.fft.irfftn(product, s=sides, dim=dims)  # (B, *sides, D)
         for axis, side in enumerate(grid):
             out = out.narrow(1 + axis, 0, side)
         return out.flatten(1, self.axes)  # (B, N, D)
@@ -130,8 +155,10 @@ class LongConv(TokenMixer):
             distance = (seq.index[:, None] - k_seq.index)[None, ..., None]  # (1, N, M, 1)
         else:
             distance = (seq.coords[:, :, None] - k_seq.coords[:, None]).round()  # (B|1, N, M, A)
-        weights = self.kernel(distance.to(x.dtype))  # (B|1, N, M, D)
+        weights = self.kernel(distance.to(x.dtype))  # (B|1, N, M, D) or (B|1, N, M, D, D)
         see = mask.table(seq, k_seq, Visibility(self.causal))  # (B|1, 1, N, M) or None
         if see is not None:
-            weights = weights * see[:, 0, ..., None]
+            weights = weights * (see[:, 0, ..., None, None] if self.full else see[:, 0, ..., None])
+        if self.full:
+            return torch.einsum("bnmoi,bmi->bno", weights.expand(len(x), -1, -1, -1, -1), x)
         return (weights * x[:, None]).sum(2)  # (B, N, D)

@@ -52,6 +52,65 @@ def test_it_is_a_convolution_with_a_cutoff(causal: bool, cutoff: int | None) -> 
     assert_close(mixer(x, sequence(N)), F.conv1d(line, kernel, groups=D).transpose(1, 2))
 
 
+def matrices(mixer: LongConv, distance: Tensor, side: int) -> Tensor:
+    """The weights of distances (taps, A) with mixing=full, output by input channels: (taps, D, D)."""
+    net = mixer.weights
+    rates = [math.log(100) * (1 / 1.5 + (1 / 0.3 - 1 / 1.5) * c / (D - 1)) for c in range(D)]
+    taps = []
+    for d in distance / side:
+        angles = torch.stack([math.pi * k * far for far in d for k in range(1, 9)])
+        hidden = torch.sin(net.enter.weight @ torch.cat([d, angles.sin(), angles.cos()]) + net.enter.bias)
+        value = net.leave.weight @ torch.sin(net.inner.weight @ hidden + net.inner.bias)
+        rows = [value[c * D : (c + 1) * D] * torch.exp(-rates[c] * d.abs().sum()) for c in range(D)]
+        taps.append(torch.stack(rows))
+    return torch.stack(taps)
+
+
+@pytest.mark.parametrize("cutoff", [3, None])
+@pytest.mark.parametrize("causal", [False, True])
+def test_full_mixing_is_a_convolution_over_all_channels(causal: bool, cutoff: int | None) -> None:
+    mixer = mixer_of(context(causal=causal, grid=(N,)), cutoff=cutoff, mixing="full")
+    x = torch.randn(2, N, D, dtype=torch.float64)
+    reach = N - 1 if cutoff is None else cutoff - 1
+    back = torch.arange(reach, -1 if causal else -reach - 1, -1, dtype=torch.float64)
+    kernel = matrices(mixer, back[:, None], N).permute(1, 2, 0)  # (D, D, taps)
+    line = F.pad(x.transpose(1, 2), (reach, 0 if causal else reach))
+    expected = F.conv1d(line, kernel).transpose(1, 2)
+    assert_close(mixer(x, sequence(N)), expected)
+    documents = sequence(N, segment=torch.zeros(2, N, dtype=torch.long))
+    assert_close(mixer(x, documents), expected)  # by pairs of tokens
+    with pytest.raises(AssertionError):  # planted: input and output channels exchanged
+        assert_close(F.conv1d(line, kernel.transpose(0, 1)).transpose(1, 2), expected)
+
+
+def test_full_mixing_on_a_grid() -> None:
+    mixer = mixer_of(context(axes=2, grid=(ROWS, COLUMNS)), mixing="full")
+    x = torch.randn(2, ROWS * COLUMNS, D, dtype=torch.float64)
+    far = [torch.arange(side - 1, -side, -1, dtype=torch.float64) for side in (ROWS, COLUMNS)]
+    between = torch.cartesian_prod(*far)
+    kernel = matrices(mixer, between, COLUMNS).permute(1, 2, 0).unflatten(2, (2 * ROWS - 1, 2 * COLUMNS - 1))
+    image = x.transpose(1, 2).unflatten(2, (ROWS, COLUMNS))
+    expected = F.conv2d(image, kernel, padding=(ROWS - 1, COLUMNS - 1)).flatten(2).transpose(1, 2)
+    coords = torch.cartesian_prod(torch.arange(ROWS), torch.arange(COLUMNS)).double()[None]
+    for grid in ((ROWS, COLUMNS), None):
+        assert_close(mixer(x, Seq(torch.arange(ROWS * COLUMNS), coords, grid=grid)), expected)
+
+
+def test_full_mixing_has_the_declared_properties() -> None:
+    options = {"token_mixer": {"mixing": "full"}}
+    for axes in (1, 2):
+        model = tiny(causal=True, axes=axes, token_mixer="long_conv", options=options)
+        for promise in (causality, padding, cached_decoding):
+            promise(model, 6)
+    for causal in (False, True):
+        packing(tiny(causal=causal, token_mixer="long_conv", options=options), 6)
+
+
+def test_full_mixing_of_wide_models_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"mixing=full computes 268,435,456 weights for 512 tokens of 512 channels"):
+        LongConv(context(grid=(512,), dim=512), mixing="full")
+
+
 @pytest.mark.parametrize("cutoff", [2, None])
 def test_on_a_grid(cutoff: int | None) -> None:
     mixer = mixer_of(context(axes=2, grid=(ROWS, COLUMNS)), cutoff=cutoff)
