@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,13 @@ from torch import Tensor, nn
 
 from blockyard.contracts import Batch, Objective, Split
 from blockyard.data._order import eval_indices, eval_steps, take
+from blockyard.evaluate.api import evaluate as evaluate_run
 from blockyard.evaluate.by_slice import BySlice
 from blockyard.evaluate.loop import evaluate
 from blockyard.objective.classify import Classify
 from blockyard.objective.next_token import NextToken
+from tests.engine_runs import run
+from tests.tiny import steps
 
 NAMES = ("red", "green", "never", "blue")
 SAMPLES = 11  # by batches of 4 in two processes: the last one has a dummy
@@ -132,3 +136,13 @@ class OnlySlice(Letters):
 def test_a_split_is_a_split() -> None:
     split: Split = Colours()
     assert len(split) == SAMPLES
+
+
+def test_eval_gives_the_slices_of_the_run(tmp_path: Path) -> None:
+    words = ("data=code_topics", "data.context=256", "tokenizer=byte", "head=mean_pool", *steps(3, 3))
+    made = run(tmp_path, *words, "trainer.log_every=3", "trainer.limit_test=null")
+    recorded = {key: value for key, value in made.summary()["metrics"].items() if key.startswith("test/")}
+    assert {"test/accuracy@head", "test/accuracy@body"} <= recorded.keys()
+    assert evaluate_run(made.path) == recorded
+    assert made.summary()["directions"]["test/accuracy@head"] == "max"
+    assert made.summary()["data"]["classes"][0] == "asyncio"

@@ -1,0 +1,31 @@
+"""Metrics that a sweep may be judged by: those of the classes of texts, and of the slices of the data."""
+
+from __future__ import annotations
+
+import pytest
+
+from blockyard.errors import UserError
+from blockyard.sweep.plan.target_metric import validation_metric
+from tests.tiny import configured
+
+TOPICS = ("data=code_topics", "tokenizer=byte", "head=mean_pool", "objective=classify")
+
+
+def test_the_metric_of_a_slice_stands_for_itself() -> None:
+    config = configured(*TOPICS)[0]
+    assert validation_metric("test/accuracy@head", config, []) == ("val/accuracy@head", "max")
+    assert validation_metric("test/macro_f1", config, []) == ("val/macro_f1", "max")
+    assert validation_metric(None, config, []) == ("val/accuracy", "max")
+
+
+@pytest.mark.parametrize("metric", ["test/accuracy@nose", "test/loss@head", "test/auroc"])
+def test_what_is_not_measured_is_refused_with_what_is(metric: str) -> None:
+    with pytest.raises(UserError, match=r"available: .*test/macro_f1.*test/accuracy@head, test/accuracy@body"):
+        validation_metric(metric, configured(*TOPICS)[0], [])
+
+
+def test_images_have_neither() -> None:
+    config = configured("data=digits")[0]
+    for metric in ("test/macro_f1", "test/accuracy@head"):
+        with pytest.raises(UserError, match="is not measured on validation and test"):
+            validation_metric(metric, config, [])
