@@ -1,5 +1,6 @@
 """blockyard eval run=RUN [split=test|validation|train] [which=best|last|previous] [outputs=FOLDER]
        [allow=[PACKAGE]] [extrapolate=[2,4,8] [position.OPTION=VALUE ...]] [write=true [beam=4]]
+       [resolution=[0.5,1,2]]
 
 Compute the metrics of a run's model on one split, from its checkpoint.
 
@@ -10,6 +11,9 @@ position scheme that leave the weights as they are may be changed for it; such a
 With write, decode every source of a sequence-to-sequence run, greedily or by beam search: prints exact match, BLEU,
 chrF and the error rates of characters and words, adds them to the run's summary, and writes the texts to
 written-SPLIT.jsonl in its folder.
+
+With resolution, evaluate a classifier of images on the same images in other sizes, so many times as high and wide as in
+training: prints a table and writes resolution-SPLIT.json into the run's folder.
 
 Examples:
   blockyard eval run=last split=validation
@@ -23,11 +27,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from blockyard.atomic_files import write_json
 from blockyard.commands._args import CHECKPOINTS, Args, read, require_run
-from blockyard.config.option_text import boolean, config_value, integer, one_of, read_option
+from blockyard.config.option_text import boolean, config_value, integer, number, one_of, read_option
 from blockyard.errors import UserError
 
-KEYS = ("run", "split", "which", "outputs", "allow", "extrapolate", "write", "beam")
+KEYS = ("run", "split", "which", "outputs", "allow", "extrapolate", "write", "beam", "resolution")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -42,17 +47,22 @@ def run(arguments: Sequence[str]) -> int:
     }
     factors = args.pop("extrapolate", None, _factors)
     position = {} if factors is None else _position(args)
+    sizes = args.pop("resolution", None, _sizes)
     write, beam = args.pop("write", False, boolean), args.pop("beam", None, integer(1))
     args.check_empty("eval", KEYS)
     if beam is not None and not write:
         raise UserError(f"beam={beam} has an effect with write=true only; add it, or leave beam out")
-    if write and factors is not None:
-        raise UserError("write=true and extrapolate= exclude each other; leave one of them out")
+    kinds = {"write=true": write, "extrapolate=": factors is not None, "resolution=": sizes is not None}
+    chosen = [kind for kind, given in kinds.items() if given]
+    if len(chosen) > 1:
+        raise UserError(f"{' and '.join(chosen)} exclude each other; leave all but one out")
     name = require_run(name, "eval")
     if factors is not None:
         return _extrapolate(name, factors, position, settings)
     if write:
         return _write(name, beam, settings)
+    if sizes is not None:
+        return _resolution(name, sizes, settings)
     from blockyard.evaluate.api import evaluate
 
     for metric, value in evaluate(name, **settings).items():
@@ -91,6 +101,31 @@ def _write(name: str, beam: int | None, settings: dict[str, Any]) -> int:
         f"{path}{'' if added else '; not in the summary, which is about other weights or a whole split'}\n"
     )
     return 0
+
+
+def _resolution(name: str, factors: list[float], settings: dict[str, Any]) -> int:
+    from blockyard.evaluate.api import evaluate_resolutions
+    from blockyard.evaluate.resolution import table
+
+    found, loaded = evaluate_resolutions(name, factors, **settings)
+    sys.stdout.write(table(found))
+    path = loaded.folder.path / f"resolution-{found.part}.json"
+    try:
+        write_json(path, {**found.plain(), "weights": loaded.checkpoint.name})
+    except OSError as error:
+        raise UserError(f"the table cannot be written into {loaded.folder.path}: {error}") from None
+    sys.stderr.write(f"{path}\n")
+    if all(size.refused for size in found.sizes if size.factor != 1) and len(found.sizes) > 1:
+        raise UserError(f"resolution={factors}: the model can read none of these sizes; the table gives the reasons")
+    return 0
+
+
+def _sizes(text: str) -> list[float]:
+    reader = number(0, exclusive=True)
+    try:
+        return [reader(part.strip()) for part in text.strip("[]() ").split(",")]
+    except ValueError:
+        raise ValueError("a list of numbers above 0, such as [0.5,1,2]") from None
 
 
 def _factors(text: str) -> list[int]:

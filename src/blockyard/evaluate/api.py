@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from blockyard.contracts import Split
     from blockyard.evaluate.length_extrapolation import Curve
+    from blockyard.evaluate.resolution import Resolutions
     from blockyard.evaluate.written import Written
     from blockyard.runs.load import Loaded
 
@@ -27,6 +28,7 @@ Result = TypeVar("Result")
 
 log = logging.getLogger("blockyard")
 
+LARGEST_FACTOR = 16  # of a side: 256 times as many pixels
 SPLITS = ("test", "validation", "train")
 _PART = {"test": "test", "validation": "val", "train": "train"}
 _LIMIT = {"test": "limit_test", "validation": "limit_val"}
@@ -90,6 +92,40 @@ def evaluate_longer(
         return extrapolate(model, samples, loaded.objective, factors, part=_PART[split], **settings)
 
     return _as_recorded(loaded, split, curve), loaded
+
+
+def evaluate_resolutions(
+    run: str | os.PathLike[str] | RunFolder,
+    factors: Sequence[float],
+    *,
+    split: str = "test",
+    which: str = "best",
+    outputs: str | os.PathLike[str] = "outputs",
+    allow: tuple[str, ...] | list[str] = (),
+) -> tuple[Resolutions, Loaded]:
+    """The metrics of a classifier of images on images of training's size and `factors` times that.
+
+    Raises UserError as `evaluate` does, for a run of other data, and for one with a prediction for each token.
+    """
+    from blockyard.evaluate.resolution import at_resolutions
+
+    _check_split(split)
+    if not factors or not all(0 < factor <= LARGEST_FACTOR for factor in factors):
+        raise UserError(
+            f"resolution={list(factors)}: expected numbers above 0 and up to {LARGEST_FACTOR}, such as "
+            "resolution=[0.5,1,2]"
+        )
+    loaded = load(run, which=which, outputs=outputs, allow=allow)
+    spec = loaded.data.spec
+    if spec.modality != "image" or loaded.objective.takes != "sequence":
+        what = f"reads {spec.things}" if spec.modality != "image" else "has a target for each part of an image"
+        raise UserError(f"{loaded.folder.name} {what}; resolution needs a run with one prediction for each image")
+    shape = (spec.shape[1], spec.shape[2])
+
+    def resized(model: nn.Module, samples: Split, settings: dict[str, Any]) -> Resolutions:
+        return at_resolutions(model, samples, loaded.objective, factors, part=_PART[split], shape=shape, **settings)
+
+    return _as_recorded(loaded, split, resized), loaded
 
 
 def evaluate_written(

@@ -1,0 +1,123 @@
+"""Evaluation on images of other sizes than those of training: the same images, resized.
+
+Source: Touvron et al. 2019, Fixing the train-test resolution discrepancy (arXiv 1906.06423); for transformers
+    Dosovitskiy et al. 2021 (arXiv 2010.11929), section 3.2: patches stay as large as they were, more or fewer of them
+Reference: torch.nn.functional.interpolate, mode="bilinear", antialias=True
+
+    factor 0.5   2 x 2 patches      every factor has the same images and classes, so the values can be compared
+    factor 1     4 x 4
+    factor 2     8 x 8              what positions beyond training mean is the scheme's own: a table is resized
+
+A size that the model cannot read is refused with the reason and has no value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from blockyard.contracts import Batch, Objective, Split
+from blockyard.evaluate.loop import evaluate
+
+
+@dataclass(frozen=True)
+class Size:
+    """The result at one size. pixels: height and width; refused: the reason if there are no metrics."""
+
+    factor: float
+    pixels: tuple[int, int]
+    metrics: dict[str, float] = field(default_factory=dict)
+    refused: str | None = None
+
+
+@dataclass(frozen=True)
+class Resolutions:
+    """The results at all sizes on one split, in ascending order. part: "test", "val", "train"."""
+
+    part: str
+    samples: int
+    sizes: list[Size]
+
+    def plain(self) -> dict[str, Any]:
+        """The results as plain data, as they are saved."""
+        return asdict(self)
+
+
+class ResizedSplit:
+    """Images of another split at `pixels` (height, width); their targets stay."""
+
+    def __init__(self, split: Split, pixels: tuple[int, int]) -> None:
+        self.split, self.pixels = split, pixels
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Returns inputs (B, C, *pixels), float."""
+        batch = self.split.batch(order, key)
+        images = batch.inputs / 255 if batch.inputs.dtype == torch.uint8 else batch.inputs
+        return replace(batch, inputs=F.interpolate(images, self.pixels, mode="bilinear", antialias=True))
+
+
+def at_resolutions(
+    model: nn.Module,
+    split: Split,
+    objective: Objective,
+    factors: Sequence[float],
+    *,
+    part: str,
+    shape: tuple[int, int],
+    batch_size: int,
+    **settings: Any,
+) -> Resolutions:
+    """The objective's metrics over `split` at the size of training, `shape` (height, width), and `factors` times that.
+
+    Batches hold about as many pixels at every size. settings: of `evaluate`; `limit` counts batches of training's size
+    """
+    limit = settings.pop("limit", None)
+    count = len(split) if limit is None else min(len(split), limit * batch_size)
+    sizes = []
+    for factor in sorted({1.0, *factors}):
+        pixels = (max(1, round(shape[0] * factor)), max(1, round(shape[1] * factor)))
+        samples: Split = split if pixels == shape else ResizedSplit(split, pixels)
+        batch = max(1, int(batch_size / max(1.0, factor**2)))
+        if limit is not None:
+            samples = _First(samples, count)
+        try:
+            metrics = evaluate(model, samples, objective, batch_size=batch, **settings)
+        except ValueError as error:  # a component cannot read such an image
+            if factor == 1:
+                raise
+            sizes.append(Size(factor, pixels, refused=str(error)))
+            continue
+        sizes.append(Size(factor, pixels, metrics))
+    return Resolutions(part, count, sizes)
+
+
+class _First:
+    """The first samples of another split."""
+
+    def __init__(self, split: Split, count: int) -> None:
+        self.batch, self.count = split.batch, count
+
+    def __len__(self) -> int:
+        return self.count
+
+
+def table(found: Resolutions) -> str:
+    """The results as text: a line for each size."""
+    names = list(next(size.metrics for size in found.sizes if size.metrics))
+    lines = [["factor", "pixels", *names]]
+    for size in found.sizes:
+        start = [f"{size.factor:g}", " x ".join(map(str, size.pixels))]
+        lines.append([*start, *([f"{size.metrics[name]:.5g}" for name in names] if size.metrics else [])])
+    widths = [max(len(line[i]) for line in lines if len(line) > i) for i in range(len(lines[0]))]
+    texts = ["  ".join(cell.ljust(widths[i]) for i, cell in enumerate(line)).rstrip() for line in lines]
+    refused = {number: size.refused for number, size in enumerate(found.sizes, start=1) if size.refused}
+    texts = [f"{text}  refused: {refused[number]}" if number in refused else text for number, text in enumerate(texts)]
+    return "\n".join(texts) + f"\nthe same {found.samples:,} images of the {found.part} split at every size\n"
