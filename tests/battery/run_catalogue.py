@@ -21,7 +21,7 @@ Choice = tuple[str, str]  # a family and a name
 
 # Overrides that make a run tiny, where its config has the key.
 SMALL = {
-    "model": {"dim": 16, "depth": 2, "heads": 2, "num_latents": 4},
+    "model": {"dim": 32, "depth": 2, "heads": 2, "num_latents": 4},
     "data": {
         "batch_size": 8,
         "eval_batch_size": 8,
