@@ -23,10 +23,11 @@ head) is built later, from a `Context` and its options.
 
 from __future__ import annotations
 
-from blockyard.contracts.batch import Batch, Memory, Seq
+from blockyard.contracts.batch import UNREACHABLE, Batch, Memory, Seq
 from blockyard.contracts.builders import (
     Architecture,
     DataModule,
+    GraphTokenizer,
     HasBaselines,
     OptimizerBuilder,
     Parts,
@@ -34,6 +35,7 @@ from blockyard.contracts.builders import (
     Schedule,
     Split,
     Splits,
+    Standardized,
     TextPairs,
     TextTokenizer,
     Tokenizer,
@@ -78,6 +80,7 @@ from blockyard.contracts.position import Position
 from blockyard.contracts.specs import Context, DataSpec, Issue, TokenSpec, plural
 
 __all__ = [
+    "UNREACHABLE",
     "Architecture",
     "Batch",
     "BatchSize",
@@ -94,6 +97,7 @@ __all__ = [
     "Expansion",
     "FolderPath",
     "Forecaster",
+    "GraphTokenizer",
     "HasBaselines",
     "Head",
     "Heads",
@@ -119,6 +123,7 @@ __all__ = [
     "Side",
     "Split",
     "Splits",
+    "Standardized",
     "Text",
     "TextPairs",
     "TextTokenizer",

@@ -13,13 +13,16 @@ from blockyard.contracts.position import Position
 # A tensor, or a named tuple of tensors that only the objective which made it reads.
 Target: TypeAlias = "Tensor | Any"
 
+UNREACHABLE = 255  # the distance of two tokens that no path joins
+
 
 @dataclass
 class Batch:
     """The samples of one step, on one device.
 
     inputs: images (B, C, height, width), float or uint8; views (B, N, C, height, width); token ids (B, N) int64;
-        time series (B, steps, C) float, NaN where a value is missing
+        time series (B, steps, C) float, NaN where a value is missing; nodes of graphs (B, N, C) int64, a code for each
+        column
     target: classes (B,) int64; token ids (B, N), or classes of pixels (B, height, width), int64 with `ignore`
         without a target; real values (B, ...) float with NaN without a target; after `Objective.prepare` also a named
         tuple of tensors
@@ -30,6 +33,8 @@ class Batch:
         it reads all
     source: (B, M) int64, the sequence that an encoder reads, where the model has one in addition to its decoder
     source_lengths: (B,) int64, the valid tokens of each source; None where all are
+    pairs: (B, N, N, P) uint8, facts of each pair of tokens: their distance, or `UNREACHABLE`, and then codes that the
+        tokenizer counts in `TokenSpec.pairs`. None where pairs have no facts
     weight: () float, set by the engine on a micro-batch: the factor that turns its mean loss into its share of the
         mean over the whole batch. None is 1
     sample: (B,) int64, the index of each sample in its split, set by the engine. What an objective draws for a
@@ -44,6 +49,7 @@ class Batch:
     hidden: Tensor | None = None
     source: Tensor | None = None
     source_lengths: Tensor | None = None
+    pairs: Tensor | None = None
     weight: Tensor | None = None
     sample: Tensor | None = None
     slice: Tensor | None = None
@@ -68,7 +74,7 @@ class Batch:
 
         Fields that are None are left out, so that a model without a source refuses one by its signature.
         """
-        names = ("inputs", "lengths", "segment", "hidden", "source", "source_lengths")
+        names = ("inputs", "lengths", "segment", "hidden", "source", "source_lengths", "pairs")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def pin_memory(self) -> Batch:
@@ -97,6 +103,9 @@ class Seq:
     grid: the layout of the tokens after the prefix; None where they fill no grid
     features: (B, N, F) float, what the tokenizer computes of each token's raw input without weights, such as
         the mean colour of a patch; zeros at prefix tokens. None where it computes nothing
+    pairs: the facts of each pair of tokens, P x (B, N, N) int64: first the distance, `UNREACHABLE` where no path joins
+        them, where one is padding and where they are of different segments; then codes. Zeros for pairs with a prefix
+        token. None where pairs have no facts
     scale: what the embedder took out of each sequence of values, an offset and a size, each (B, 1, C); None where
         it took nothing
     position: the position scheme of the model, or None
@@ -111,6 +120,7 @@ class Seq:
     grid: tuple[int, ...] | None = None
     position: Position | None = None
     features: Tensor | None = None
+    pairs: tuple[Tensor, ...] | None = None
     scale: tuple[Tensor, Tensor] | None = None
     memo: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 

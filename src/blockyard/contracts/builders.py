@@ -56,6 +56,17 @@ class TextPairs(Protocol):
     pairs: Sequence[tuple[str, str]]
 
 
+@runtime_checkable
+class Standardized(Protocol):
+    """A split whose real-valued targets are standardized by the training split: (values - mean) / std.
+
+    mean, std: shapes that broadcast to `DataSpec.values`, in the units of the data
+    """
+
+    mean: Tensor
+    std: Tensor
+
+
 class Splits(NamedTuple):
     """Three disjoint parts. `test` is never used to choose anything."""
 
@@ -111,6 +122,7 @@ class Tokenizer(ABC):
     gives_features: ClassVar[bool] = False  # its embedder fills `Seq.features`
     own_patches: ClassVar[str] = ""  # options with which its tokens have a `TokenSpec.patch`, if any
     causal_patches: ClassVar[str] = ""  # options with which it is `TokenSpec.causal`, if any
+    gives_pairs: ClassVar[bool] = False  # the data that it reads has facts of pairs (`Batch.pairs`)
 
     @abstractmethod
     def spec(self, data: DataSpec) -> TokenSpec:
@@ -158,6 +170,26 @@ class TextTokenizer(Tokenizer):
             return self.decode([token_id]) or None
         except (ValueError, KeyError, IndexError, OverflowError):
             return None
+
+
+class GraphTokenizer(Tokenizer):
+    """A tokenizer of graphs, whose nodes and edges have columns of whole numbers. Code 0 stands for unseen values."""
+
+    modality = "graph"
+    axes = 0
+    gives_pairs = True
+
+    @abstractmethod
+    def fit(self, nodes: Tensor, edges: Tensor) -> None:
+        """Learn the values of nodes (n, C) and of edges (m, E), int64, from the training split."""
+
+    @abstractmethod
+    def encode_nodes(self, nodes: Tensor) -> Tensor:
+        """Returns the codes of nodes (n, C) int64, column by column: (n, C)."""
+
+    @abstractmethod
+    def encode_edges(self, edges: Tensor) -> Tensor:
+        """Returns one code from 1 for each edge (m, E) int64: (m,)."""
 
 
 class Parts(NamedTuple):

@@ -26,6 +26,7 @@ class Traits:
     axes: the numbers of coordinate axes that it can take; 0 is a set of tokens without coordinates
     ports: what it offers to a position scheme: "queries_and_keys", "scores"
     reads_features: it mixes by `Seq.features`, which the tokenizer must provide
+    reads_pairs: it mixes by `Seq.pairs`, which the data must provide
     """
 
     causal: bool = False
@@ -39,6 +40,7 @@ class Traits:
     axes: frozenset[int] = frozenset({0, 1, 2})
     ports: frozenset[str] = frozenset()
     reads_features: bool = False
+    reads_pairs: bool = False
 
 
 class Embedder(nn.Module):

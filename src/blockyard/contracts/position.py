@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 
 class Position(nn.Module):
     """A position scheme. Each hook is the identity unless it is overridden and named in `acts_on`.
 
-    Hooks are functions of coordinates, never of lengths, and never see prefix tokens.
+    Hooks are functions of coordinates or of facts of pairs, never of lengths, and never see prefix tokens.
 
     width: channels that `embed` appends; the embedder then has D - width channels, and the stream is D wide
     length_scale: how many times longer than in training the sequences of an evaluation are, which sets it if the
@@ -18,7 +19,8 @@ class Position(nn.Module):
         it itself
     """
 
-    acts_on: ClassVar[frozenset[str]] = frozenset()  # of "embed", "rotate", "bias"
+    acts_on: ClassVar[frozenset[str]] = frozenset()  # of "embed", "rotate", "bias", "embed_pairs", "relate"
+    of_pairs: ClassVar[frozenset[str]] = frozenset({"embed_pairs", "relate"})  # the hooks that read facts of pairs
     axes: ClassVar[frozenset[int]] = frozenset({1, 2})
     relative: ClassVar[bool] = False  # adding one vector to all coordinates changes nothing
     bounded: ClassVar[bool] = False  # accepts no coordinate beyond `tokens.grid`
@@ -28,8 +30,8 @@ class Position(nn.Module):
     width: int = 0
     length_scale: float = 1.0
 
-    # The port of the mixer that each hook needs; `embed` acts before the blocks and needs none.
-    needs: ClassVar[dict[str, str]] = {"rotate": "queries_and_keys", "bias": "scores"}
+    # The port of the mixer that each hook needs; `embed` and `embed_pairs` act before the blocks and need none.
+    needs: ClassVar[dict[str, str]] = {"rotate": "queries_and_keys", "bias": "scores", "relate": "scores"}
 
     @property
     def scales_length(self) -> bool:
@@ -64,3 +66,19 @@ class Position(nn.Module):
         tensor is a scalar: use no matmul, no reduction and no reshape.
         """
         raise AssertionError("only called where acts_on names 'bias'")
+
+    def embed_pairs(self, x: Tensor, pairs: tuple[Tensor, ...]) -> Tensor:
+        """x (B, N, D), `Seq.pairs` P x (B, N, N) -> (B, N, D)."""
+        return x
+
+    def relate(self, head: Tensor, pairs: tuple[Tensor, ...]) -> Tensor:
+        """Returns what is added to the scores, as `bias` does, from the facts of each pair of query and key.
+
+        head: int64 of any shape; pairs: one int64 tensor for each fact of `Seq.pairs`. Elementwise over shapes that
+        broadcast, under the rules of `bias`.
+        """
+        raise AssertionError("only called where acts_on names 'relate'")
+
+    def at_prefix(self, head: Tensor) -> Tensor:
+        """Returns what `relate` gives for pairs with a prefix token: zero. head: int64 of any shape."""
+        return torch.zeros_like(head, dtype=torch.get_default_dtype())

@@ -17,11 +17,11 @@ class DataSpec:
     """What a data module declares before any file is read.
 
     `shape` is that of one item: (channels, height, width) for an image, (tokens,) for text, where it
-    counts the tokens of a sample *after* tokenizing, and (steps, channels) for a time series. `variable` says
-    that items may be shorter than that, so that batches are padded on the right.
+    counts the tokens of a sample *after* tokenizing, (steps, channels) for a time series, and (nodes, columns) for a
+    graph. `variable` says that items may be shorter than that, so that batches are padded on the right.
     """
 
-    modality: str  # "image", "text", "symbols", "views", "series"; a data module may have its own
+    modality: str  # "image", "text", "symbols", "views", "series", "graph"; a data module may have its own
     shape: tuple[int, ...]
     variable: bool = False
     packed: bool = False  # sequences hold several documents that must not see each other
@@ -29,7 +29,8 @@ class DataSpec:
     classes: int | None = None
     class_names: tuple[str, ...] = ()  # in the order of the class numbers, where the data has names for them
     slices: tuple[str, ...] = ()  # names of the parts of a split that evaluation also reports, by `Batch.slice`
-    values: tuple[int, ...] | None = None  # shape of a real-valued target of a sample: (steps, channels)
+    values: tuple[int, ...] | None = None  # shape of a real-valued target of a sample: (steps, channels), (tasks,)
+    pairs: int | None = None  # facts of a pair of items: their distance, and the edges along the path between them
     source: tuple[int, ...] | None = None  # shape of the sequence that an encoder reads (translation)
     vocabulary: int | None = None  # of data that is token ids from the start
     resizable: bool = False  # its splits give longer sequences to an evaluation (`Resizable`)
@@ -55,6 +56,8 @@ class TokenSpec:
     shrink: how windows over the items of an input become tokens, a stage each: items of a window, from one window to
         the next, and items added to the ends together; () where every item is a token
     vocabulary: the number of token ids; None for inputs that are not token ids
+    codes: the number of codes in each column of an item, where a token is the sum of their vectors
+    pairs: the number of codes of each fact of a pair of tokens (`Seq.pairs`); None where pairs have no facts
     count: the largest N without prefix tokens; None is the product of the sides of the grid
     mask: the token id that hides others, where an objective added one
     start, end: the token ids around the sequence that a decoder writes, where the data has a source
@@ -69,6 +72,8 @@ class TokenSpec:
     grid: tuple[int, ...]
     variable: bool = False
     vocabulary: int | None = None
+    codes: tuple[int, ...] | None = None
+    pairs: tuple[int, ...] | None = None
     count: int | None = None
     mask: int | None = None
     start: int | None = None

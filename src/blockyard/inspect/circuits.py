@@ -178,6 +178,6 @@ def _left_out_of_mixer(mixer: Attention, model: nn.Module, *, cross: bool) -> li
     )
     if "rotate" in acts_on:
         left_out.append("rotation: QK is that of two tokens at the same position")
-    if "bias" in acts_on:
+    if acts_on & {"bias", "relate"}:
         left_out.append("the position bias on the scores")
     return left_out

@@ -11,7 +11,7 @@ from blockyard.contracts import Context, Parts, Rate, TokenMixer
 from blockyard.model._compatibility import check_only_embeds
 from blockyard.model._example_batch import record_kernels
 from blockyard.model._mask_token import hide, mask_token
-from blockyard.model._positions import add_position, embedder_and_position
+from blockyard.model._positions import add_position, embedder_and_position, set_pairs
 from blockyard.model._record import Record, note
 from blockyard.ops import kernel
 from blockyard.ops.full_precision import as_stream
@@ -42,9 +42,11 @@ class Bare(nn.Module):
         segment: Tensor | None = None,
         record: Record | None = None,
         hidden: Tensor | None = None,
+        pairs: Tensor | None = None,
     ) -> Tensor:
         """Returns the predictions for a batch."""
         x, seq = self.embedder(inputs, lengths, segment, 0)  # (B, N, D - position.width)
+        set_pairs(seq, pairs)
         x = hide(self.mask_token, as_stream(x), seq, hidden)
         note(record, "embedded", x)
         x = self.dropout(add_position(self.ctx, self.position, x, seq))  # (B, N, D)
@@ -60,17 +62,22 @@ class Bare(nn.Module):
         lengths: Tensor | None = None,
         segment: Tensor | None = None,
         hidden: Tensor | None = None,
+        pairs: Tensor | None = None,
     ) -> Record:
         """Returns every intermediate of a forward pass by name.
 
         embedded (B, N, D - position.width); placed (B, N, D); seq, the facts of the tokens; prediction.
         """
         record: Record = {}
-        self.forward(inputs, lengths, segment, record, hidden)
+        self.forward(inputs, lengths, segment, record, hidden, pairs)
         return record
 
     def kernels(
-        self, inputs: Tensor | None = None, lengths: Tensor | None = None, hidden: Tensor | None = None
+        self,
+        inputs: Tensor | None = None,
+        lengths: Tensor | None = None,
+        hidden: Tensor | None = None,
+        pairs: Tensor | None = None,
     ) -> list[kernel.Record]:
         """Returns an empty list: nothing attends."""
-        return record_kernels(self, inputs, lengths=lengths, hidden=hidden)
+        return record_kernels(self, inputs, lengths=lengths, hidden=hidden, pairs=pairs)

@@ -10,15 +10,19 @@ from blockyard.ops import kernel
 
 
 def example(ctx: Context, device: torch.device | str, batch: int = 1) -> dict[str, Tensor]:
-    """Returns the arguments of a model's forward: full sequences, and the lengths, segments and source of its data."""
+    """Returns the arguments of a model's forward: full sequences, and the lengths, segments, pairs and source of its data."""
     tokens, data, arguments = ctx.tokens, ctx.data, {}
     with torch.device(device):
         if tokens.vocabulary is None:
-            arguments["inputs"] = torch.zeros((batch, *data.shape))
+            kind = torch.float32 if tokens.codes is None else torch.long
+            arguments["inputs"] = torch.zeros((batch, *data.shape), dtype=kind)
         else:
             arguments["inputs"] = torch.zeros((batch, tokens.max_len), dtype=torch.long)
         if tokens.variable:
             arguments["lengths"] = torch.full((batch,), arguments["inputs"].shape[1])
+        if tokens.pairs is not None:
+            size = (batch, tokens.max_len, tokens.max_len, len(tokens.pairs))
+            arguments["pairs"] = torch.zeros(size, dtype=torch.uint8)
         if data.packed:
             arguments["segment"] = torch.zeros((batch, tokens.max_len), dtype=torch.long)
         if data.source is not None:

@@ -19,7 +19,7 @@ from blockyard.contracts import Context, Memory, Parts, Rate, Seq, TokenMixer
 from blockyard.model._compatibility import check_only_embeds
 from blockyard.model._example_batch import record_kernels
 from blockyard.model._mask_token import hide, mask_token
-from blockyard.model._positions import add_position, embedder_and_position
+from blockyard.model._positions import add_position, embedder_and_position, set_pairs
 from blockyard.model._record import Record, note
 from blockyard.model._tower import first_mixers
 from blockyard.ops import kernel
@@ -94,6 +94,7 @@ class PerceiverModel(nn.Module):
         segment: Tensor | None = None,
         record: Record | None = None,
         hidden: Tensor | None = None,
+        pairs: Tensor | None = None,
     ) -> Tensor:
         """Returns the predictions for a batch. Raises ValueError for packed sequences, whose documents latents join."""
         if segment is not None:
@@ -102,6 +103,7 @@ class PerceiverModel(nn.Module):
                 "a sequence"
             )
         x, seq = self.embedder(inputs, lengths, None, 0)  # (B, N, D - position.width)
+        set_pairs(seq, pairs)
         x = hide(self.mask_token, as_stream(x), seq, hidden)
         note(record, "embedded", x)
         x = self.dropout(add_position(self.ctx, self.position, x, seq))  # (B, N, D)
@@ -134,6 +136,7 @@ class PerceiverModel(nn.Module):
         lengths: Tensor | None = None,
         segment: Tensor | None = None,
         hidden: Tensor | None = None,
+        pairs: Tensor | None = None,
     ) -> Record:
         """Returns every intermediate of a forward pass by name, so that a probe needs no hooks.
 
@@ -141,11 +144,15 @@ class PerceiverModel(nn.Module):
         normed (B, M, D), the latents; written (B, N, D) for a head of tokens; prediction.
         """
         record: Record = {}
-        self.forward(inputs, lengths, segment, record, hidden)
+        self.forward(inputs, lengths, segment, record, hidden, pairs)
         return record
 
     def kernels(
-        self, inputs: Tensor | None = None, lengths: Tensor | None = None, hidden: Tensor | None = None
+        self,
+        inputs: Tensor | None = None,
+        lengths: Tensor | None = None,
+        hidden: Tensor | None = None,
+        pairs: Tensor | None = None,
     ) -> list[kernel.Record]:
         """Returns the kernel each mixer takes for this batch, or for full sequences of zeros, and why none faster."""
-        return record_kernels(self, inputs, lengths=lengths, hidden=hidden)
+        return record_kernels(self, inputs, lengths=lengths, hidden=hidden, pairs=pairs)

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Context, Embedder, Parts, Position, Seq, TokenMixer
+from blockyard.contracts import UNREACHABLE, Context, Embedder, Parts, Position, Seq, TokenMixer
 
 
 def embedder_and_position(ctx: Context, parts: Parts) -> tuple[Embedder, Position]:
@@ -48,7 +48,31 @@ def add_position(ctx: Context, position: Position, x: Tensor, seq: Seq, start: i
     seq.position = position
     if position.acts_on - {"embed"}:
         seq.coords = coords
-    return position.embed(x, coords)  # (B, N, D)
+    x = position.embed(x, coords)  # (B, N, D)
+    if not position.acts_on & position.of_pairs:
+        return x
+    if seq.pairs is None:
+        raise ValueError(
+            f"position {type(position).__name__} reads facts of pairs of tokens and there are none; call the model with "
+            "pairs=, or use position=none"
+        )
+    return position.embed_pairs(x, seq.pairs)  # (B, N, D)
+
+
+def set_pairs(seq: Seq, pairs: Tensor | None) -> None:
+    """Put the facts of pairs (B, N, N, P) into `seq`; those of padding and of two segments say "no path"."""
+    if pairs is None:
+        return
+    facts = pairs.movedim(-1, 0).to(torch.int64, memory_format=torch.contiguous_format)  # (P, B, N, N)
+    together = None if seq.valid is None else seq.valid[:, :, None] & seq.valid[:, None]  # (B, N, N)
+    if seq.segment is not None:
+        same = seq.segment[:, :, None] == seq.segment[:, None]
+        together = same if together is None else together & same
+    if together is not None:
+        nothing = torch.zeros(len(facts), dtype=torch.int64, device=facts.device)
+        nothing[0] = UNREACHABLE
+        facts = torch.where(together, facts, nothing[:, None, None, None])
+    seq.pairs = facts.unbind(0)
 
 
 def scaled_coords(ctx: Context, position: Position, seq: Seq, start: int) -> Tensor:

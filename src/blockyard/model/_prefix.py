@@ -69,6 +69,7 @@ class PrefixTokens(nn.Module):
             grid=seq.grid,
             position=seq.position,
             scale=seq.scale,
+            pairs=None if seq.pairs is None else tuple(F.pad(p, (self.num, 0, self.num, 0)) for p in seq.pairs),
             features=None if seq.features is None else F.pad(seq.features, (0, 0, self.num, 0)),
         )
         return x, prefixed

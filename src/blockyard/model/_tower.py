@@ -16,7 +16,7 @@ from blockyard.contracts import Block, Context, Embedder, Memory, Parts, Rate, S
 from blockyard.model._cache import Cache
 from blockyard.model._compatibility import check_call
 from blockyard.model._mask_token import hide, mask_token
-from blockyard.model._positions import add_position, check_key_widths, embedder_and_position
+from blockyard.model._positions import add_position, check_key_widths, embedder_and_position, set_pairs
 from blockyard.model._prefix import Prefix, PrefixTokens
 from blockyard.model._record import Record, note
 from blockyard.ops.full_precision import as_stream
@@ -70,6 +70,7 @@ class Tower(nn.Module):
         segment: Tensor | None = None,
         cache: Cache | None = None,
         memory: Memory | None = None,
+        pairs: Tensor | None = None,
         record: Record | None = None,
         hidden: Tensor | None = None,
     ) -> tuple[Tensor, Seq]:
@@ -77,6 +78,7 @@ class Tower(nn.Module):
         check_call(self.ctx, self.prefix_options, lengths, segment, cache is not None)
         past = 0 if cache is None else cache.length
         x, seq = embedder(inputs, lengths, segment, past)  # (B, N, D - position.width)
+        set_pairs(seq, pairs)
         new_tokens = len(seq)
         x = hide(self.mask_token, as_stream(x), seq, hidden)
         note(record, "embedded", x)

@@ -36,9 +36,12 @@ class Transformer(Tower):
         cache: Cache | None = None,
         record: Record | None = None,
         hidden: Tensor | None = None,
+        pairs: Tensor | None = None,
     ) -> Tensor:
         """Returns the predictions for a batch. With a cache, `inputs` are the new tokens only."""
-        x, seq = self.forward_features(self.embedder, inputs, lengths, segment, cache, record=record, hidden=hidden)
+        x, seq = self.forward_features(
+            self.embedder, inputs, lengths, segment, cache, pairs=pairs, record=record, hidden=hidden
+        )
         prediction = self.head(x, seq)
         note(record, "prediction", prediction)
         return prediction
@@ -50,6 +53,7 @@ class Transformer(Tower):
         segment: Tensor | None = None,
         cache: Cache | None = None,
         hidden: Tensor | None = None,
+        pairs: Tensor | None = None,
     ) -> Record:
         """Returns every intermediate of a forward pass by name, so that a probe needs no hooks.
 
@@ -57,7 +61,7 @@ class Transformer(Tower):
         block.0, block.1, ... and normed (B, prefix + N, D); prediction.
         """
         record: Record = {}
-        self.forward(inputs, lengths, segment, cache, record, hidden)
+        self.forward(inputs, lengths, segment, cache, record, hidden, pairs)
         return record
 
     def init_cache(self, batch_size: int) -> Cache:
@@ -70,10 +74,11 @@ class Transformer(Tower):
         lengths: Tensor | None = None,
         segment: Tensor | None = None,
         hidden: Tensor | None = None,
+        pairs: Tensor | None = None,
     ) -> list[kernel.Record]:
         """Returns the kernel that each layer's mixer takes for this batch, and why none faster.
 
         Without `inputs`, the batch is one full sequence of zeros on the model's device, with the lengths and
         segments that its data brings.
         """
-        return record_kernels(self, inputs, lengths=lengths, segment=segment, hidden=hidden)
+        return record_kernels(self, inputs, lengths=lengths, segment=segment, hidden=hidden, pairs=pairs)

@@ -4,31 +4,52 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torchmetrics import Metric
 
 from blockyard.contracts import Batch
 from blockyard.objective._metrics import _Mean
 
 
-class MeanSquared(_Mean):
-    """Mean squared error over all targets that count."""
+class _Sized(_Mean):
+    """A mean of errors in the units of the data: `size` (V,) is the standard deviation of each value; None is 1."""
 
     higher_is_better = False
 
+    def __init__(self, size: Tensor | None = None) -> None:
+        super().__init__()
+        self.register_buffer("size", None if size is None else size.double(), persistent=False)
+        self.size: Tensor | None
+
+    def errors(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Errors (B, V) in the units of the data, and the number of those that count."""
+        error, count = _errors(prediction, target)
+        return (error if self.size is None else error * self.size), count
+
+
+class MeanSquared(_Sized):
+    """Mean squared error over all targets that count."""
+
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """prediction: (B, ...); target: as many values, NaN where there is none."""
-        error, count = _errors(prediction, target)
+        error, count = self.errors(prediction, target)
         self.total += error.square().sum()
         self.count += count
 
 
-class MeanAbsolute(_Mean):
-    """Mean absolute error over all targets that count."""
+class RootMeanSquared(MeanSquared):
+    """The root of the mean squared error over all targets that count."""
 
-    higher_is_better = False
+    def compute(self) -> Tensor:
+        """The root of the mean over all updates."""
+        return super().compute().sqrt()
+
+
+class MeanAbsolute(_Sized):
+    """Mean absolute error over all targets that count."""
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """prediction: (B, ...); target: as many values, NaN where there is none."""
-        error, count = _errors(prediction, target)
+        error, count = self.errors(prediction, target)
         self.total += error.abs().sum()
         self.count += count
 
@@ -58,6 +79,40 @@ class PeakSignalToNoise(MeanSquared):
     def compute(self) -> Tensor:
         """In decibels; infinite for predictions without an error."""
         return 10 * torch.log10((self.high - self.low).square() / super().compute())
+
+
+class Explained(Metric):
+    """Share of the variance of the targets that is explained, R^2 = 1 - sum of squared errors / sum of squares.
+
+    Squares are taken around the mean of the evaluated targets, value by value, and R^2 averaged over the values that
+    vary.
+    """
+
+    higher_is_better = True
+    is_differentiable = False
+    full_state_update = False
+    sums: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        # (4, V): targets that count, their sum, their squares, squared errors; V is known from the first update on.
+        self.add_state("sums", torch.zeros(4, 1, dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        """prediction: (B, V); target: (B, ...) of V values, NaN where there is none."""
+        error, _ = _errors(prediction, target)
+        target = target.reshape(prediction.shape).double()
+        counted = Batch.counted(target)
+        known = target.masked_fill(~counted, 0.0)
+        parts = [counted.double(), known, known.square(), error.square()]
+        self.sums = self.sums + torch.stack([part.sum(0) for part in parts])
+
+    def compute(self) -> Tensor:
+        """One for predictions without error, zero for the mean of the targets."""
+        count, total, squares, errors = self.sums
+        around = squares - total.square() / count.clamp(min=1)  # (V,)
+        varies = around > 1e-12 * squares.clamp(min=1e-300)
+        return torch.where(varies, 1 - errors / around, torch.nan).nanmean().float()
 
 
 def _errors(prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from blockyard.contracts import Batch, DataSpec, Length, Objective, Positive, Split, TokenSpec
+from blockyard.contracts import DataSpec, Length, Objective, Positive, Split, TokenSpec
 from blockyard.objective._forecast_baselines import baselines
+from blockyard.objective._real_loss import Kind, real_loss
 
 if TYPE_CHECKING:
     import torchmetrics
@@ -41,11 +41,12 @@ class Forecast(Objective):
     def __init__(
         self,
         *,
-        loss: Literal["mse", "mae", "huber"] = "mse",
+        loss: Kind = "mse",
         delta: Positive = 1.0,
         season: Length | None = None,
     ) -> None:
-        self.kind, self.delta, self.season = loss, delta, season
+        self.kind: Kind = loss
+        self.delta, self.season = delta, season
 
     def tokens(self, tokens: TokenSpec) -> TokenSpec:
         """The same tokens; predictions are in the units of the inputs."""
@@ -66,15 +67,7 @@ class Forecast(Objective):
 
     def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Mean error over the values that are there. prediction: (B, H C); target: (B, H, C) with NaN."""
-        target = target.flatten(1)
-        counted = Batch.counted(target)
-        error = prediction - target.masked_fill(~counted, 0.0)  # (B, H C)
-        zero = error.new_zeros(())
-        if self.kind == "huber":
-            values = F.huber_loss(error, zero.expand_as(error), reduction="none", delta=self.delta)
-        else:
-            values = error.square() if self.kind == "mse" else error.abs()
-        return values.masked_fill(~counted, 0.0).sum() / counted.sum()
+        return real_loss(self.kind, self.delta, prediction, target)
 
     def forecast(self, model: nn.Module, history: Tensor, horizon: int) -> Tensor:
         """Returns the steps (B, horizon, C) after a history (B, steps, C), at most as many as the model predicts."""

@@ -58,7 +58,14 @@ def block_mask(seq: Seq, k_seq: Seq, visibility: Visibility, batch: int) -> Any:
 
 
 def score_function(seq: Seq, k_seq: Seq) -> Callable[..., Tensor] | None:
-    """Returns the position scheme's bias as a FlexAttention score function, or None."""
+    """Returns the position scheme's bias, of coordinates or of facts of pairs, as a score function, or None."""
+    by_coords, by_pairs = _by_coords(seq, k_seq), _by_pairs(seq, k_seq)
+    if by_coords is None or by_pairs is None:
+        return by_coords or by_pairs
+    return lambda score, *at: by_pairs(by_coords(score, *at), *at)
+
+
+def _by_coords(seq: Seq, k_seq: Seq) -> Callable[..., Tensor] | None:
     position = scheme(seq, k_seq, "bias")
     if position is None:
         return None
@@ -77,6 +84,23 @@ def score_function(seq: Seq, k_seq: Seq) -> Callable[..., Tensor] | None:
         return score + bias
 
     return add_bias
+
+
+def _by_pairs(seq: Seq, k_seq: Seq) -> Callable[..., Tensor] | None:
+    position = scheme(seq, k_seq, "relate")
+    if position is None:
+        return None
+    assert k_seq.pairs is not None
+    pairs = tuple(pair.contiguous() for pair in k_seq.pairs)  # P x (B, N, M)
+    p, m = seq.num_prefix, k_seq.num_prefix
+
+    def add_relation(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        related = position.relate(h, tuple(pair[b, q, k] for pair in pairs))
+        if p or m:
+            related = torch.where((q < p) | (k < m), position.at_prefix(h).to(related.dtype), related)
+        return score + related
+
+    return add_relation
 
 
 @functools.cache

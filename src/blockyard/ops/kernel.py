@@ -104,7 +104,8 @@ def expected(
     if not getattr(mixer, "fused", True):
         return "eager", EAGER
     reasons, width = [], max(getattr(mixer, "head_dim", ctx.head_dim), getattr(mixer, "value_dim", ctx.head_dim))
-    if "bias" in position.acts_on:
+    biased = bool({"bias", "relate"} & position.acts_on)
+    if biased:
         reasons.append(BIASED)
     if ctx.tokens.variable:
         reasons.append(PADDED)
@@ -130,7 +131,7 @@ def expected(
         return "efficient", "; ".join(reasons)
     if dropout:
         reasons.append(NO_DROPOUT)
-    if "bias" in position.acts_on and isinstance(position, nn.Module) and list(position.parameters()):
+    if biased and isinstance(position, nn.Module) and list(position.parameters()):
         reasons.append(NO_GRADIENT)
     slow = NO_DROPOUT in reasons or NO_GRADIENT in reasons
     return "math" if slow else "flash", "; ".join(reasons)

@@ -38,7 +38,7 @@ def scheme(seq: Seq, k_seq: Seq, hook: str) -> Position | None:
 def reasons(seq: Seq, k_seq: Seq, visibility: Visibility) -> list[str]:
     """Returns why a kernel that supports only "full" and "causal" is not enough; empty if it is."""
     reasons = []
-    if scheme(seq, k_seq, "bias") is not None:
+    if scheme(seq, k_seq, "bias") is not None or scheme(seq, k_seq, "relate") is not None:
         reasons.append(BIASED)
     if k_seq.valid is not None:
         reasons.append(PADDED)
@@ -131,15 +131,33 @@ def everything(k_seq: Seq, visibility: Visibility) -> bool:
 
 
 def bias_table(seq: Seq, k_seq: Seq, heads: int) -> Tensor | None:
-    """Returns what the position scheme adds to the scores: (B|1, H, N, M) float, zero at prefix tokens."""
+    """Returns what the position scheme adds to the scores: (B|1, H, N, M) float; by coordinates zero at the prefix."""
+    related = relation_table(seq, k_seq, heads)
     position = scheme(seq, k_seq, "bias")
     if position is None:
-        return None
+        return related
     head = torch.arange(heads, device=seq.index.device)[None, :, None, None]  # (1, H, 1, 1)
     q_coords = seq.coords[:, None, seq.num_prefix :, None].unbind(-1)  # A x (B|1, 1, N, 1)
     k_coords = k_seq.coords[:, None, None, k_seq.num_prefix :].unbind(-1)  # A x (B|1, 1, 1, M)
     bias = position.bias(head, q_coords, k_coords)  # (B|1, H, N - prefix, M - prefix)
-    return F.pad(bias, (k_seq.num_prefix, 0, seq.num_prefix, 0))  # (B|1, H, N, M)
+    padded = F.pad(bias, (k_seq.num_prefix, 0, seq.num_prefix, 0))  # (B|1, H, N, M)
+    return padded if related is None else padded + related
+
+
+def relation_table(seq: Seq, k_seq: Seq, heads: int) -> Tensor | None:
+    """Returns what the position scheme adds to the scores by facts of pairs: (B, H, N, M) float."""
+    position = scheme(seq, k_seq, "relate")
+    if position is None:
+        return None
+    assert k_seq.pairs is not None
+    head = torch.arange(heads, device=seq.index.device)[None, :, None, None]  # (1, H, 1, 1)
+    related = position.relate(head, tuple(pair[:, None] for pair in k_seq.pairs))  # (B, H, N, M)
+    if not (seq.num_prefix or k_seq.num_prefix):
+        return related
+    q_row = torch.arange(len(seq), device=seq.index.device)[:, None]  # (N, 1)
+    k_row = torch.arange(len(k_seq), device=seq.index.device)
+    prefix = (q_row < seq.num_prefix) | (k_row < k_seq.num_prefix)  # (N, M)
+    return torch.where(prefix, position.at_prefix(head).to(related.dtype), related)
 
 
 def dense(seq: Seq, k_seq: Seq, visibility: Visibility, heads: int) -> tuple[Tensor | None, Tensor | None]:

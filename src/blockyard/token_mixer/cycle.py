@@ -63,12 +63,13 @@ class Cycle(TokenMixer):
     def traits_for(cls, options: dict[str, Any]) -> Traits:
         """Abilities that all members have; requirements and ports that any of them has."""
         members: list[Traits] = [each.func.traits_for(each.keywords) for each in _factories(options)]
-        any_of = ("axes", "ports", "reads_features")
+        any_of = ("axes", "ports", "reads_features", "reads_pairs")
         abilities = [each.name for each in fields(Traits) if each.name not in any_of]
         return Traits(
             axes=frozenset.intersection(*(traits.axes for traits in members)),
             ports=frozenset().union(*(traits.ports for traits in members)),
             reads_features=any(traits.reads_features for traits in members),
+            reads_pairs=any(traits.reads_pairs for traits in members),
             **{name: all(getattr(traits, name) for traits in members) for name in abilities},
         )
 

@@ -58,9 +58,39 @@ def ports(f: Facts) -> str | None:
     return f"{f['position']} acts on {either(missing)}, which {f['token_mixer']} does not have"
 
 
+def pairs_of_position(f: Facts) -> str | None:
+    """A scheme that reads facts of pairs of tokens needs data that has them."""
+    scheme = f["position"].target
+    if not scheme.acts_on & scheme.of_pairs or f["tokenizer"].target.gives_pairs:
+        return None
+    return f"{f['position']} reads facts of pairs of tokens, such as their distance; {f['tokenizer']} gives none"
+
+
+def pairs_of_mixer(f: Facts) -> str | None:
+    """A mixer that reads facts of pairs of tokens needs data that has them."""
+    if not f.traits.reads_pairs or f["tokenizer"].target.gives_pairs:
+        return None
+    return f"{f['token_mixer']} reads facts of pairs of tokens, such as their distance; {f['tokenizer']} gives none"
+
+
+def pairs_of_latents(f: Facts) -> str | None:
+    """Learned vectors have no facts of pairs."""
+    if not f.latents or not f.traits.reads_pairs:
+        return None
+    return f"{f['token_mixer']} reads facts of pairs of tokens; the latents of {f['model']} have none"
+
+
+def pairs_of_causal_model(f: Facts) -> str | None:
+    """A distance depends on all tokens, so a causal model would see later ones through it."""
+    scheme = f["position"].target
+    if not f.causal or not scheme.acts_on & scheme.of_pairs:
+        return None
+    return f"{f['position']} reads facts that depend on all tokens, later ones too; {f['model']} is causal"
+
+
 def positions_of_model(f: Facts) -> str | None:
     """A scheme that acts inside mixers needs a model with mixers over tokens."""
-    acts_on = f["position"].target.acts_on - {"embed"}
+    acts_on = f["position"].target.acts_on - {"embed", "embed_pairs"}
     if not acts_on or (f["model"].target.stacks and not f.latents):
         return None
     return f"{f['position']} acts inside token mixers; {f['model']} has none over tokens"
@@ -73,6 +103,10 @@ RULES = (
     Rule(("model", "token_mixer"), mixer_of_latents),
     Rule(("tokenizer", "token_mixer"), features_of_mixer),
     Rule(("model", "token_mixer"), features_of_latents),
+    Rule(("tokenizer", "position"), pairs_of_position),
+    Rule(("tokenizer", "token_mixer"), pairs_of_mixer),
+    Rule(("model", "token_mixer"), pairs_of_latents),
+    Rule(("model", "position"), pairs_of_causal_model),
     Rule(("position", "token_mixer"), ports),
     Rule(("model", "position"), positions_of_model),
 )

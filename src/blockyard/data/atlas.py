@@ -1,0 +1,118 @@
+"""All graphs of four to seven nodes: 1,245 graphs, none isomorphic to another, and a property computed exactly.
+
+Source: Read and Wilson 1998, An Atlas of Graphs; Fiedler 1973, Algebraic connectivity of graphs
+Reference: networkx.graph_atlas_g
+
+    connectivity     second smallest eigenvalue of the Laplacian; zero for a graph in several parts
+    triangles        triples of nodes that are joined pairwise
+    spanning_trees   logarithm of one plus their number (Kirchhoff's theorem)
+    planar           whether the graph can be drawn without crossings, a class
+
+Nodes carry nothing, so a model knows a graph only by what its positions tell of pairs of nodes. Included in networkx,
+which torch requires; needs no network.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from blockyard.contracts import Seed
+from blockyard.data._graphs import Graph, GraphData, GraphParts
+from blockyard.data._order import mix
+from blockyard.data._split import Fraction, check_fractions
+
+LEAST = 4  # the atlas has eight smaller graphs, too few to tell anything about their sizes
+
+
+@dataclass(kw_only=True, eq=False)
+class Atlas(GraphData):
+    """Graphs without columns; every edge is of one kind.
+
+    Options:
+        property: what is predicted; planar is a class, the others are real values
+        validation_fraction: share of the graphs that is the validation split
+        test_fraction: share of the graphs that is the test split
+        split_seed: seed of the splits; independent of the run's seed, so that all seeds share them
+    """
+
+    property: Literal["connectivity", "triangles", "spanning_trees", "planar"] = "connectivity"
+    validation_fraction: Fraction = 0.1
+    test_fraction: Fraction = 0.2
+    split_seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        check_fractions(self.validation_fraction, self.test_fraction)
+
+    def size(self) -> tuple[int, int]:
+        """Seven nodes without columns."""
+        return 7, 0
+
+    def targets(self) -> int | None:
+        """One value, or a class."""
+        return None if self.property == "planar" else 1
+
+    def read(self) -> GraphParts:
+        """Reads the list that comes with networkx, and computes the property of each graph."""
+        ends = [(count, edges) for count, edges in _read_atlas() if count >= LEAST]
+        graphs = [self._graph(count, edges) for count, edges in ends]
+        order = torch.randperm(len(graphs), generator=torch.Generator().manual_seed(mix("atlas", self.split_seed)))
+        validation, test = (round(share * len(graphs)) for share in (self.validation_fraction, self.test_fraction))
+        cut = order.split([len(graphs) - validation - test, validation, test])
+        return GraphParts(*([graphs[i] for i in part.sort().values.tolist()] for part in cut))
+
+    def _graph(self, count: int, ends: np.ndarray) -> Graph:
+        laplacian = np.zeros((count, count))
+        for i, j in ends:
+            laplacian[[i, j], [i, j]] += 1
+            laplacian[[i, j], [j, i]] -= 1
+        nodes, edges = np.zeros((count, 0), dtype=np.int64), np.zeros((len(ends), 1), dtype=np.int64)
+        if self.property == "planar":
+            return Graph(nodes, ends, edges, int(_planar(count, ends)))
+        return Graph(nodes, ends, edges, [_value(self.property, laplacian)])
+
+
+def _value(name: str, laplacian: np.ndarray) -> float:
+    """A property of the graph with this Laplacian (N, N)."""
+    if name == "connectivity":
+        return max(0.0, float(np.linalg.eigvalsh(laplacian)[1]))
+    if name == "spanning_trees":
+        return math.log1p(max(0, round(float(np.linalg.det(laplacian[1:, 1:])))))
+    adjacency = np.diag(np.diag(laplacian)) - laplacian
+    return float(np.trace(adjacency @ adjacency @ adjacency)) / 6
+
+
+def _planar(count: int, ends: np.ndarray) -> bool:
+    import networkx
+
+    graph = networkx.empty_graph(count)
+    graph.add_edges_from(ends.tolist())
+    return bool(networkx.check_planarity(graph)[0])
+
+
+def _read_atlas() -> list[tuple[int, np.ndarray]]:
+    """The number of nodes and the edges (m, 2) of every graph.
+
+    Importing networkx takes longer than reading its file, so the file is read directly.
+    """
+    package = importlib.util.find_spec("networkx")
+    if package is None or not package.submodule_search_locations:
+        raise ModuleNotFoundError("data=atlas reads a file of networkx: pip install networkx")
+    path = Path(package.submodule_search_locations[0]) / "generators" / "atlas.dat.gz"
+    graphs: list[tuple[int, list[list[int]]]] = []
+    with gzip.open(path, "rt", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("GRAPH"):
+                continue
+            if line.startswith("NODES"):
+                graphs.append((int(line.split()[1]), []))
+            else:
+                graphs[-1][1].append([int(node) for node in line.split()])
+    return [(count, np.array(ends, dtype=np.int64).reshape(-1, 2)) for count, ends in graphs]

@@ -1,0 +1,87 @@
+"""Regression: the error of one or more real values per sample.
+
+Source: Huber 1964, Robust Estimation of a Location Parameter, for the loss between squared and absolute error
+Reference: torch.nn.functional.mse_loss, l1_loss, huber_loss; sklearn.metrics.r2_score
+Equation: mean over the targets that are there of (prediction - target)^2, in standard deviations of the training split
+
+The baseline that needs no training is computed beside every run: `mean` predicts the mean of the training split.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import DataSpec, Objective, Positive, Split, Standardized, TokenSpec
+from blockyard.objective._real_loss import Kind, real_loss
+
+if TYPE_CHECKING:
+    import torchmetrics
+
+_BATCH = 512
+
+
+class Regress(Objective):
+    """The loss is in standard deviations of the training split, metrics are in the units of the data.
+
+    A target of NaN does not count, so that a sample may lack some of several targets.
+
+    Options:
+        loss: squared error, absolute error, or Huber's loss
+        delta: the error, in standard deviations, from which Huber's loss is linear
+    """
+
+    takes = "sequence"
+    target = "values"
+
+    def __init__(self, *, loss: Kind = "mse", delta: Positive = 1.0) -> None:
+        self.kind: Kind = loss
+        self.delta = delta
+
+    def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
+        """One number for each value. Raises ValueError for data without real-valued targets."""
+        if data.values is None:
+            raise ValueError(
+                f"objective=regress needs data with real-valued targets; this {data.modality} data has none"
+            )
+        return math.prod(data.values)
+
+    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Mean error over the values that are there. prediction: (B, V); target: (B, ...) of V values with NaN."""
+        return real_loss(self.kind, self.delta, prediction, target)
+
+    def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
+        """Root of the mean squared error, mean absolute error, and the share of the variance that is explained."""
+        from blockyard.objective._errors import Explained, MeanAbsolute, RootMeanSquared
+
+        size = None if split is None else _sizes(split)
+        return {"rmse": RootMeanSquared(size), "mae": MeanAbsolute(size), "r2": Explained()}
+
+    def best(self) -> tuple[str, str]:
+        """The lowest root of the mean squared error."""
+        return "rmse", "min"
+
+    def baselines(self, split: Split) -> dict[str, dict[str, float]]:
+        """The metrics of predicting the mean of the training split, which standardized targets have at zero."""
+        if not isinstance(split, Standardized):
+            return {}
+        metrics = self.metrics(split)
+        for start in range(0, len(split), _BATCH):
+            batch = split.batch(torch.arange(start, min(start + _BATCH, len(split))), None)
+            assert isinstance(batch.target, Tensor)
+            target = batch.target.flatten(1)
+            for metric in metrics.values():
+                metric.update(torch.zeros_like(target), target)
+        return {"mean": {name: float(metric.compute()) for name, metric in metrics.items()}}
+
+
+def _sizes(split: Split) -> Tensor | None:
+    """The standard deviation of each of the V values in the units of the data, (V,); None where it is not known."""
+    if not isinstance(split, Standardized):
+        return None
+    target = split.batch(torch.zeros(1, dtype=torch.long), None).target
+    assert isinstance(target, Tensor)
+    return split.std.expand(target.shape[1:]).flatten()

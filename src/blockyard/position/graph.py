@@ -1,0 +1,84 @@
+"""Graph distance: a learned number for each head and each distance between two nodes, and for the edges between them.
+
+Source: Ying et al. 2021, Do Transformers Really Perform Bad for Graph Representation? (Graphormer, arXiv 2106.05234),
+    eq. 6 and 7
+Reference: microsoft/Graphormer, graphormer/modules/graphormer_layers.py, GraphAttnBias
+Equation: score_ij + b_h[distance(i, j)] + mean over the first edges e_1, e_2, ... of the path of w_h[s, type of e_s]
+Cost: nothing beyond the scores in FlexAttention, an N x N table for each head elsewhere; H (max_distance + 3 + steps
+    times the types of edges) parameters, shared by all layers
+
+    distance   0   1   2  ...  max_distance | farther | no path | a class token or register at either end
+    number     b0  b1  b2 ...  b8           | b9      | b10     | one of its own
+
+The paper's edge term is the mean of inner products of the edges' features with a weight for each step; with one code an
+edge that is a number for each step and code.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import torch
+from annotated_types import Ge, Le
+from torch import Tensor, nn
+
+from blockyard.contracts import UNREACHABLE, Because, Context, CountOrZero, NonNegative, Position
+from blockyard.position._checks import check_axes
+from blockyard.weight_init import Init
+
+Distance = Annotated[int, Ge(1), Le(UNREACHABLE - 1), Because("distances are kept as bytes")]
+
+
+class GraphDistance(Position):
+    """Reads facts of pairs and no coordinates, so that renumbering nodes changes nothing.
+
+    Options:
+        max_distance: largest distance with a number of its own
+        steps: edges of each path that add a number for their type; 0 leaves edges out
+        std: standard deviation of the initial numbers
+    """
+
+    acts_on: ClassVar[frozenset[str]] = frozenset({"relate"})
+    axes: ClassVar[frozenset[int]] = frozenset({0})
+    relative: ClassVar[bool] = True
+    no_weight_decay: ClassVar[frozenset[str]] = frozenset({"distances", "edges"})
+
+    def __init__(
+        self, ctx: Context, *, max_distance: Distance = 8, steps: CountOrZero = 5, std: NonNegative = 0.02
+    ) -> None:
+        super().__init__()
+        check_axes(type(self), ctx)
+        codes = ctx.tokens.pairs
+        if codes is None:
+            raise ValueError("position=graph reads distances between nodes, which this data has not; use position=none")
+        if steps > len(codes) - 1:
+            raise ValueError(
+                f"position.steps={steps}: the data keeps {len(codes) - 1} edges of each path; use data.path_steps={steps} "
+                f"or position.steps={len(codes) - 1}"
+            )
+        self.max_distance, self.steps, self.std = max_distance, steps, std
+        self.distances = nn.Parameter(torch.empty(ctx.heads, max_distance + 3))  # (H, distances, farther, no path)
+        self.edges = nn.Parameter(torch.empty(ctx.heads, steps, codes[1])) if steps else None  # (H, steps, types)
+        self.prefix = nn.Parameter(torch.empty(ctx.heads)) if ctx.num_prefix else None  # (H,)
+
+    def init_weights(self, init: Init) -> None:
+        """Normal."""
+        for name in ("distances", "edges", "prefix"):
+            init.normal(name, std=self.std)
+
+    def relate(self, head: Tensor, pairs: tuple[Tensor, ...]) -> Tensor:
+        """Heads and facts over shapes that broadcast -> the numbers of their distances and edges."""
+        distance = pairs[0]
+        bucket = distance.clamp(max=self.max_distance + 1)
+        bucket = torch.where(distance == UNREACHABLE, self.max_distance + 2, bucket)
+        out = self.distances[head, bucket]
+        if self.edges is None:
+            return out
+        total = torch.zeros_like(out)
+        for step, code in enumerate(pairs[1 : 1 + self.steps]):
+            total = total + torch.where(code > 0, self.edges[head, step, code], 0.0)
+        return out + total / distance.clamp(1, self.steps)
+
+    def at_prefix(self, head: Tensor) -> Tensor:
+        """The number of pairs with a class token or register: the paper's distance to its virtual node."""
+        return super().at_prefix(head) if self.prefix is None else self.prefix[head]
