@@ -1,0 +1,160 @@
+"""Reading molecules as graphs from lines of JSON, plain or gzipped.
+
+    {"atoms": [[6, 3, 0], [8, 1, 0]], "bonds": [[0, 1, 2]], "y": [-0.77, null], "split": "train"}
+
+atoms: one list of whole numbers for each node; bonds: two nodes, counted from 0, and the whole numbers of their edge
+y: real values, null where there is none; further keys are left alone
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from blockyard.data._graphs import Graph
+from blockyard.errors import UserError, quoted
+
+LARGEST = 2**31  # of a whole number
+
+
+class Line(NamedTuple):
+    """A line of a file: its number from 1, its graph, and all that it says."""
+
+    number: int
+    graph: Graph
+    record: dict[str, Any]
+
+
+class Widths(NamedTuple):
+    """The columns of a node and of an edge, and the number of targets, as a file's first line has them."""
+
+    nodes: int
+    edges: int
+    targets: int
+
+
+def first_widths(path: Path) -> Widths | None:
+    """The widths of a file's first line; None where it cannot be read, which `read_lines` then tells."""
+    try:
+        return next((_widths(json.loads(text)) for _, text in _texts(path)), None)
+    except (UserError, ValueError, RecursionError):
+        return None
+
+
+def read_lines(path: Path, max_nodes: int, connected: bool) -> list[Line]:
+    """Reads every molecule. Raises UserError with the number of every line that is wrong, and why.
+
+    max_nodes: the most nodes that a graph may have; connected: whether it must be in one part
+    """
+    widths = first_widths(path) or Widths(1, 0, 1)
+    lines, problems = [], []
+    for number, text in _texts(path):
+        try:
+            record = json.loads(text)
+            graph = parse(record, widths)
+            check_graph(graph, max_nodes, connected)
+            lines.append(Line(number, graph, record))
+        except (ValueError, RecursionError) as error:
+            problems.append((number, f"not JSON ({error})" if isinstance(error, json.JSONDecodeError) else str(error)))
+    refuse_lines(path, problems)
+    if not lines:
+        raise UserError(f"{path} has no molecule; a line for each, such as " + '{"atoms": [[6]], "bonds": [], "y": [1.5]}')
+    return lines
+
+
+def refuse_lines(path: Path, problems: list[tuple[int, str]]) -> None:
+    """Raises UserError that names all lines with problems; returns where there are none."""
+    if problems:
+        told = "".join(f"\n  line {number}: {problem}" for number, problem in problems)
+        raise UserError(f"{path}: {len(problems)} line{'s'[: len(problems) > 1]} cannot be used{told}")
+
+
+def parse(record: Any, widths: Widths) -> Graph:
+    """The graph of a record. Raises ValueError where it is none, or has other columns than `widths`."""
+    if not isinstance(record, dict):
+        raise ValueError(f"{quoted(record)} is no object with atoms, bonds and y")
+    missing = [key for key in ("atoms", "bonds", "y") if key not in record]
+    if missing:
+        raise ValueError(f"it has no {', '.join(missing)}")
+    nodes = _table("atoms", record["atoms"], widths.nodes)
+    if not len(nodes):
+        raise ValueError("it has no atom")
+    bonds = _table("bonds", record["bonds"], 2 + widths.edges)
+    return Graph(nodes, bonds[:, :2], bonds[:, 2:], _targets(record["y"], widths.targets))
+
+
+def check_graph(graph: Graph, max_nodes: int, connected: bool) -> None:
+    """Raises ValueError for a graph whose edges are not edges between its nodes, or that is too large."""
+    count = len(graph.nodes)
+    if count > max_nodes:
+        raise ValueError(f"{count} atoms, more than data.max_nodes={max_nodes}")
+    outside = graph.ends[((graph.ends < 0) | (graph.ends >= count)).any(1)]
+    if len(outside):
+        raise ValueError(f"bond {outside[0].tolist()} joins an atom that is not there; atoms are 0 to {count - 1}")
+    loops = graph.ends[graph.ends[:, 0] == graph.ends[:, 1]]
+    if len(loops):
+        raise ValueError(f"bond {loops[0].tolist()} joins an atom with itself")
+    pairs, counts = np.unique(np.sort(graph.ends, axis=1), axis=0, return_counts=True)
+    if (counts > 1).any():
+        raise ValueError(f"bond {pairs[counts.argmax()].tolist()} is there {counts.max()} times")
+    parts = _parts(count, graph.ends) if connected else 1
+    if parts > 1:
+        raise ValueError(f"its atoms are in {parts} parts that no bond joins; data.disconnected=keep takes such ones")
+
+
+def _parts(count: int, ends: np.ndarray) -> int:
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    edges = coo_array((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=(count, count))
+    return int(connected_components(edges, directed=False)[0])
+
+
+def _widths(record: Any) -> Widths:
+    """The widths of a record. Raises ValueError where it has none."""
+    try:
+        bonds, targets = record["bonds"], record["y"]
+        targets = len(targets) if isinstance(targets, list) else 1
+        return Widths(len(record["atoms"][0]), len(bonds[0]) - 2 if bonds else 0, targets)
+    except (KeyError, IndexError, TypeError) as error:
+        raise ValueError("no atoms, bonds and y") from error
+
+
+def _table(name: str, rows: Any, width: int) -> np.ndarray:
+    """Lists of `width` whole numbers each, as (n, width)."""
+    if not isinstance(rows, list):
+        raise ValueError(f"{name}: {quoted(rows)} is no list")
+    for row in rows:
+        if not isinstance(row, list) or not all(type(value) is int and abs(value) < LARGEST for value in row):
+            raise ValueError(f"{name}: {quoted(row)} is no list of whole numbers")
+        if len(row) != width:
+            raise ValueError(f"{name}: {quoted(row)} has {len(row)} numbers, the first line has {width}")
+    return np.array(rows, dtype=np.int64).reshape(-1, width)
+
+
+def _targets(values: Any, count: int) -> list[float]:
+    values = values if isinstance(values, list) else [values]
+    for value in values:
+        if value is not None and (type(value) not in (int, float) or math.isinf(value)):
+            raise ValueError(f"y: {quoted(value)} is not a number")
+    if len(values) != count:
+        raise ValueError(f"y has {len(values)} values, the first line has {count}")
+    numbers = [math.nan if value is None else float(value) for value in values]
+    if all(math.isnan(number) for number in numbers):
+        raise ValueError("y has no value; leave the line out")
+    return numbers
+
+
+def _texts(path: Path) -> Iterator[tuple[int, str]]:
+    """The number, from 1, and the text of each line that is not blank."""
+    try:
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
+            yield from ((number, text) for number, text in enumerate(file, start=1) if text.strip())
+    except (UnicodeDecodeError, OSError, EOFError, gzip.zlib.error) as error:  # type: ignore[attr-defined]
+        raise UserError(f"{path} cannot be read ({error}); expected lines of JSON in UTF-8, plain or .gz") from error

@@ -1,0 +1,167 @@
+"""Molecules of your own as graphs: atoms are nodes, bonds are edges, and one or more real values are predicted.
+
+Source: Wu et al. 2018, MoleculeNet (arXiv 1703.00564), for such sets and their splits
+Reference: rdkit, for molecules that are written as SMILES
+
+A file *.graphs.jsonl, plain or .gz, has a line of JSON for each molecule:
+
+    {"atoms": [[6, 3, 0], [8, 1, 0]], "bonds": [[0, 1, 2]], "y": [-0.77, null], "split": "train"}
+
+atoms has a list of whole numbers for each atom (codes, such as the atomic number), bonds two atoms and the codes of
+their bond, y a real value for each task, null where it was not measured. A table *.csv with a column `smiles` and
+columns of numbers is read with rdkit, the extra `molecules`.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from blockyard.contracts import Length, Seed, Splits, Text
+from blockyard.data import _smiles
+from blockyard.data._graphs import Graph, GraphData, GraphParts
+from blockyard.data._molecule_file import Line, Widths, first_widths, read_lines, refuse_lines
+from blockyard.data._order import mix
+from blockyard.data._pair_file import NAMES
+from blockyard.data._split import Fraction, check_fractions
+from blockyard.errors import UserError, quoted
+
+
+@dataclass(kw_only=True, eq=False)
+class Molecules(GraphData):
+    """Reads every molecule once; codes that only validation or test molecules have count as unseen.
+
+    Options:
+        path: the file
+        split: the key or column that assigns molecules to train, val or test, such as scaffold_split; null draws splits
+        splits: a table (.csv) with columns smiles and `split`, for a file whose lines do not name their split
+        values: columns of a table that are predicted; null takes all columns of numbers
+        max_nodes: the most atoms of a molecule
+        disconnected: refuse or keep molecules in several parts, such as salts
+        validation_fraction: share of the molecules that is the validation split, where splits are drawn
+        test_fraction: share of the molecules that is the test split, where splits are drawn
+        split_seed: seed of splits that are drawn; independent of the run's seed, so that all seeds share them
+    """
+
+    path: Text = "data/molecules.graphs.jsonl"
+    split: Text | None = "split"
+    splits: Text | None = None
+    values: tuple[Text, ...] | None = None
+    max_nodes: Length = 128
+    disconnected: Literal["refuse", "keep"] = "refuse"
+    validation_fraction: Fraction = 0.1
+    test_fraction: Fraction = 0.1
+    split_seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        check_fractions(self.validation_fraction, self.test_fraction)
+        if self.values is not None and not self._is_table:
+            raise ValueError("data.values names columns of a table; lines of JSON have their targets in y: use null")
+        if self.split is None and self.splits is not None:
+            raise ValueError("data.splits is a table of splits and data.split=null draws them; leave one out")
+
+    def missing(self) -> str | None:
+        """Returns which file or package is missing and what to do about it, or None."""
+        for option, name in (("path", self.path), ("splits", self.splits)):
+            if name is not None and not _file(name).is_file():
+                return f"no file {_file(name).absolute()}; set data.{option}=FILE"
+        return _smiles.unavailable() if self._is_table else None
+
+    def size(self) -> tuple[int, int]:
+        """The most nodes, and the columns of a node as the first line has them."""
+        return self.max_nodes, self._widths.nodes
+
+    def targets(self) -> int | None:
+        """The number of targets as the first line has them."""
+        return self._widths.targets
+
+    @cached_property
+    def _widths(self) -> Widths:
+        nothing = Widths(1, 0, 1)  # also of a file that cannot be read: `read` tells why
+        if self.missing() is not None:
+            return nothing
+        if self._is_table:
+            return Widths(_smiles.NODE_COLUMNS, 2, len(_smiles.target_columns(_file(self.path), self.values)))
+        return first_widths(_file(self.path)) or nothing
+
+    def read(self) -> GraphParts:
+        """Reads the file and assigns each molecule to a split. Raises UserError naming every line that is wrong."""
+        path, connected = _file(self.path), self.disconnected == "refuse"
+        if self._is_table:
+            lines = _smiles.read_smiles(path, self.values, self.max_nodes, connected)
+        else:
+            lines = read_lines(path, self.max_nodes, connected)
+        numbers = self._drawn(len(lines)) if self.split is None else self._named(path, lines)
+        parts: tuple[list[Graph], ...] = ([], [], [])
+        for line, number in zip(lines, numbers, strict=True):
+            parts[number].append(line.graph)
+        for name, part in zip(Splits._fields, parts, strict=True):
+            if not part:
+                raise UserError(f"{path} has no molecule of the {name} split; data.split=null draws splits")
+        return GraphParts(*parts)
+
+    def _drawn(self, count: int) -> list[int]:
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(mix("molecules", self.split_seed)))
+        numbers = torch.zeros(count, dtype=torch.long)
+        validation, test = (round(share * count) for share in (self.validation_fraction, self.test_fraction))
+        numbers[order[:validation]], numbers[order[validation : validation + test]] = 1, 2
+        drawn: list[int] = numbers.tolist()
+        return drawn
+
+    def _named(self, path: Path, lines: list[Line]) -> list[int]:
+        """The split of each line by its name: 0 train, 1 validation, 2 test."""
+        assert self.split is not None
+        table = None if self.splits is None else _split_table(_file(self.splits), self.split)
+        numbers, problems = [], []
+        for line in lines:
+            smiles = line.record.get(_smiles.SMILES)
+            name = line.record.get(self.split) if table is None else table.get(str(smiles))
+            number = NAMES.get(name) if isinstance(name, str) else None
+            if number is not None:
+                numbers.append(number)
+            elif name is None and table is None:
+                problems.append((line.number, f"it has no {self.split}"))
+            elif name is None:
+                problems.append((line.number, f"smiles {quoted(smiles)} is not in {self.splits}"))
+            else:
+                problems.append((line.number, f"{self.split}: {quoted(name)}; allowed: {', '.join(NAMES)}"))
+        if len(problems) == len(lines):
+            raise UserError(
+                f"{path}: no line names a split ({problems[0][1]}); use data.split=NAME, data.splits=TABLE.csv with "
+                f"columns smiles and {self.split}, or data.split=null, which draws splits"
+            )
+        refuse_lines(path, problems)
+        return numbers
+
+    @property
+    def _is_table(self) -> bool:
+        return self.path.removesuffix(".gz").endswith(".csv")
+
+
+def _split_table(path: Path, column: str) -> dict[str, str]:
+    """The name of the split of each SMILES. Raises UserError for another table, and for a SMILES of two splits."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            absent = [name for name in (_smiles.SMILES, column) if name not in (reader.fieldnames or ())]
+            if absent:
+                raise UserError(f"{path} has no column {', '.join(absent)}; it has {', '.join(reader.fieldnames or ())}")
+            rows = [(number, row[_smiles.SMILES], row[column]) for number, row in enumerate(reader, start=2)]
+    except (UnicodeDecodeError, OSError, csv.Error) as error:
+        raise UserError(f"{path} cannot be read as a table ({error}); expected .csv in UTF-8") from error
+    found: dict[str, str] = {}
+    problems = []
+    for number, smiles, name in rows:
+        if found.setdefault(smiles, name) != name:
+            problems.append((number, f"{quoted(smiles)} is of {column} {name} here and {found[smiles]} before"))
+    refuse_lines(path, problems)
+    return found
+
+
+def _file(name: str) -> Path:
+    return Path(name).expanduser()
