@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from blockyard.config.build import settings
 from blockyard.config.compose import complete
 from blockyard.config.schema import RESERVED
-from blockyard.contracts import Context, DataSpec, Embedder, Parts, Seq, TokenSpec, Traits
+from blockyard.contracts import UNREACHABLE, Context, DataSpec, Embedder, Parts, Seq, TokenSpec, Traits
+from blockyard.model._positions import set_pairs
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.weight_init import Init, initialise
 from tests.paths import CONF
@@ -32,6 +33,8 @@ DEFAULT_PARTS = {
     "block": "pre_norm",
     "head": "token",
 }
+# Facts of pairs of tokens, for tokens without coordinates: a distance, and five edges of three types along the path.
+PAIRS = (256, 4, 4, 4, 4, 4)
 GRIDS: dict[int, tuple[int, ...]] = {0: (), 1: (LENGTH,), 2: (2, 3)}  # of 6 tokens each
 
 
@@ -99,12 +102,19 @@ def legal(mixer: str, position: str, axes: int) -> bool:
     return axes in declared.axes and axes in scheme.axes and ports <= declared.ports
 
 
+def reads_pairs(position: str) -> bool:
+    """Whether a position scheme reads facts of pairs, which depend on all tokens: not for causal models."""
+    scheme = node("position", position)[0]
+    return bool(scheme.acts_on & scheme.of_pairs)
+
+
 def combinations(*declared: str) -> list[Any]:
     """(mixer, position, axes) of every legal combination whose mixer declares all of `declared`."""
     return [
         (mixer, position, axes)
         for mixer, position, axes in product(choices("token_mixer"), choices("position"), GRIDS)
         if all(getattr(traits(mixer), trait) for trait in declared) and legal(mixer, position, axes)
+        if not ("causal" in declared and reads_pairs(position))
     ]
 
 
@@ -140,14 +150,25 @@ class TinyEmbedder(Embedder):
             grid = self.grid if start == 0 and len(index) == self.grid[0] * self.grid[1] else None
         x = self.table[inputs]
         features = torch.stack([torch.sin(inputs.to(x.dtype)), torch.cos(1.7 * inputs.to(x.dtype))], -1)  # (B, N, 2)
-        return x, Seq(index, coords.to(x.dtype) + self.shift, valid, segment, grid=grid, features=features)
+        seq = Seq(index, coords.to(x.dtype) + self.shift, valid, segment, grid=grid, features=features)
+        if not self.grid:
+            set_pairs(seq, tiny_pairs(inputs))
+        return x, seq
+
+
+def tiny_pairs(inputs: Tensor) -> Tensor:
+    """Facts of pairs that follow from the ids (B, N) of both tokens: (B, N, N, P), distances first."""
+    gap = (inputs[:, :, None] - inputs[:, None]).abs()  # (B, N, N)
+    kinds = [(inputs[:, :, None] * (step + 2) + inputs[:, None]) % 4 for step in range(len(PAIRS) - 1)]
+    return torch.stack([torch.where(gap > 8, UNREACHABLE, gap), *kinds], -1).to(torch.uint8)
 
 
 def context(*, causal: bool = False, axes: int = 1, prefix: Prefix = NO_PREFIX, **sizes: Any) -> Context:
     """A Context with small sizes."""
     grid = sizes.pop("grid", GRIDS[axes])
     count = None if grid else LENGTH
-    tokens = TokenSpec(grid, variable=sizes.pop("variable", False), vocabulary=VOCABULARY, count=count)
+    pairs = None if grid else PAIRS
+    tokens = TokenSpec(grid, variable=sizes.pop("variable", False), vocabulary=VOCABULARY, count=count, pairs=pairs)
     data = DataSpec("text", grid or (LENGTH,), packed=sizes.pop("packed", False))
     plain = {"dim": 16, "depth": 2, "heads": 4, "outputs": VOCABULARY, "num_prefix": len(prefix)}
     return Context(causal=causal, tokens=tokens, data=data, **{**plain, **sizes})

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.image_files import write_images
+from tests.molecule_files import write_molecules
 
 WORDS = ["to", "be", "or", "not", "that", "is", "the", "question", "whether", "nobler", "in", "mind", "suffer"]
 
@@ -28,6 +29,7 @@ def write_data(root: Path) -> Path:
     (root / "mails.tsv").write_text("\n".join(["text\tlabel", *mails]) + "\n")
     steps = [f"{n},{draws.normal():.4f},{n % 7}" for n in range(300)]
     (root / "series.csv").write_text("\n".join(["hour,level,load", *steps]) + "\n")
+    write_molecules(root / "molecules.graphs.jsonl")
     return root
 
 
@@ -43,6 +45,7 @@ def data_overrides(data: str, root: Path) -> tuple[str, ...]:
         "text_file": f"data.path={root / 'input.txt'}",
         "table": f"data.path={root / 'mails.tsv'}",
         "series_file": f"data.path={root / 'series.csv'}",
+        "molecules": f"data.path={root / 'molecules.graphs.jsonl'}",
     }
     short = ("data.time=hour", "data.history=16", "data.horizon=8") if data == "series_file" else ()
     return (where[data], *short) if data in where else ()

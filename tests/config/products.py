@@ -258,8 +258,10 @@ def rows_of(row: dict[str, str], plan: Components, padding: int | None = None) -
 
     def other(rows: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         behind = torch.arange(rows.shape[1]) >= lengths[:, None]  # (B, N)
-        if symbols is None:
+        if rows.is_floating_point():
             drawn = torch.rand(rows.shape, generator=generator)
+        elif symbols is None:
+            drawn = torch.randint(2, rows.shape, generator=generator)  # codes of nodes
         else:
             drawn = torch.randint(symbols, rows.shape, generator=generator)
         return torch.where(behind[(...,) + (None,) * (rows.ndim - 2)], drawn, rows)
@@ -297,6 +299,8 @@ def batch_for(plan: Any, size: int = 2, padding: int = 0) -> Batch:
         inputs = drawn(symbols, spec.shape[0] + 1)
     elif symbols is not None:
         inputs = drawn(symbols, *spec.shape)
+    elif (codes := plan.tokens().codes) is not None:
+        inputs = torch.stack([drawn(count, spec.shape[0]) for count in codes], -1)
     else:
         inputs = torch.rand(size, *spec.shape, generator=generator)
     targets = {"class": (), "symbols": spec.shape, "pixels": spec.shape[1:]}
@@ -306,16 +310,26 @@ def batch_for(plan: Any, size: int = 2, padding: int = 0) -> Batch:
     elif spec.target:
         target = drawn(spec.classes or symbols, *targets[spec.target])
     source = None if spec.source is None else drawn(symbols, *spec.source)
+    facts = plan.tokens().pairs
+    pairs = None
+    if facts is not None:
+        pairs = torch.stack([drawn(count, spec.shape[0], spec.shape[0]) for count in facts], -1).byte()
     if not spec.variable:
-        return Batch(inputs, target, source=source)
+        return Batch(inputs, target, source=source, pairs=pairs)
     generator.manual_seed(1 + padding)
     longest = inputs.shape[1]
     lengths = torch.linspace(longest, 2, size).long()  # (B,)
     behind = torch.arange(longest) >= lengths[:, None]  # (B, N)
-    other = torch.rand(inputs.shape, generator=generator) if symbols is None else drawn(symbols, longest)
+    if inputs.is_floating_point():
+        other = torch.rand(inputs.shape, generator=generator)
+    else:
+        other = drawn(symbols, longest) if plan.tokens().codes is None else drawn(2, *inputs.shape[1:])
     inputs = torch.where(behind[(...,) + (None,) * (inputs.ndim - 2)], other, inputs)
     if source is None:
-        return Batch(inputs, target, lengths=lengths)
+        if pairs is not None:  # what pairs with padding hold must not matter either
+            both = behind[:, :, None] | behind[:, None]
+            pairs = torch.where(both[..., None], drawn(2, *pairs.shape[1:]).byte(), pairs)
+        return Batch(inputs, target, lengths=lengths, pairs=pairs)
     source_lengths = torch.linspace(1, spec.source[0], size).long()  # (B,)
     behind = torch.arange(spec.source[0]) >= source_lengths[:, None]  # (B, M)
     source = torch.where(behind, drawn(symbols, *spec.source), source)

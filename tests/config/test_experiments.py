@@ -13,6 +13,7 @@ import torch
 from blockyard.cli import main
 from blockyard.config import catalog
 from tests.image_files import write_photographs
+from tests.molecule_files import write_molecules
 from tests.tiny import ONE_BATCH, steps
 
 TWO_STEPS = (*steps(2, 2), *ONE_BATCH, "logger=none")
@@ -53,6 +54,8 @@ def own_data(name: str, folder: Path) -> list[str]:
         rows = [f"{('buy now', 'see you')[n % 2]} {n}\t{n % 2}\n" for n in range(60)]
         (folder / "mail.tsv").write_text("".join(["text\tlabel\n", *rows]))
         return [f"data.path={folder / 'mail.tsv'}", "data.batch_size=8"]
+    if "override /data: molecules" in text:
+        return [f"data.path={write_molecules(folder / 'molecules.graphs.jsonl')}", "data.batch_size=8"]
     if "override /data: text_file" in text:
         (folder / "input.txt").write_text("To be, or not to be, that is the question.\n" * 200)
         return [f"data.path={folder / 'input.txt'}"]

@@ -53,7 +53,8 @@ def _first_codes(distance: npt.NDArray[np.float64], source: Ints, target: Ints, 
     source, target, codes: directed edges (2 m,), in order of their source
     """
     starts = np.flatnonzero(np.diff(source, prepend=-1))  # the first edge of each source
-    onward = distance[target] + 1 == distance[source]  # (2 m, N): the edge is the first of a shortest path to a node
+    # (2 m, N): whether the edge is the first of a shortest path to a node
+    onward = (distance[target] + 1 == distance[source]) & np.isfinite(distance[source])
     rest = np.zeros(distance.shape, dtype=np.int64)  # the codes of the rest of the path as one number
     beyond = np.iinfo(np.int64).max
     for step in range(steps):

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from blockyard.contracts import Seed
-from blockyard.data._graphs import Graph, GraphData, GraphParts
+from blockyard.data._graphs import Graph, GraphData, GraphParts, Steps
 from blockyard.data._order import mix
 from blockyard.data._split import Fraction, check_fractions
 
@@ -43,6 +43,7 @@ class Atlas(GraphData):
         split_seed: seed of the splits; independent of the run's seed, so that all seeds share them
     """
 
+    path_steps: Steps = 0  # edges of one kind tell no more than distances
     property: Literal["connectivity", "triangles", "spanning_trees", "planar"] = "connectivity"
     validation_fraction: Fraction = 0.1
     test_fraction: Fraction = 0.2

@@ -34,7 +34,7 @@ class GraphDistance(Position):
 
     Options:
         max_distance: largest distance with a number of its own
-        steps: edges of each path that add a number for their type; 0 leaves edges out
+        steps: edges of each path that add a number for their type; null takes all that the data keeps, 0 none
         std: standard deviation of the initial numbers
     """
 
@@ -44,13 +44,14 @@ class GraphDistance(Position):
     no_weight_decay: ClassVar[frozenset[str]] = frozenset({"distances", "edges"})
 
     def __init__(
-        self, ctx: Context, *, max_distance: Distance = 8, steps: CountOrZero = 5, std: NonNegative = 0.02
+        self, ctx: Context, *, max_distance: Distance = 8, steps: CountOrZero | None = None, std: NonNegative = 0.02
     ) -> None:
         super().__init__()
         check_axes(type(self), ctx)
         codes = ctx.tokens.pairs
         if codes is None:
             raise ValueError("position=graph reads distances between nodes, which this data has not; use position=none")
+        steps = len(codes) - 1 if steps is None else steps
         if steps > len(codes) - 1:
             raise ValueError(
                 f"position.steps={steps}: the data keeps {len(codes) - 1} edges of each path; use data.path_steps={steps} "

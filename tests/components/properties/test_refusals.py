@@ -61,6 +61,7 @@ def test_a_call_is_accepted_only_where_declared(mixer: str, trait: str) -> None:
     x = torch.randn(2, 6, 16, dtype=torch.float64)
     features = torch.rand(2, 6, 3, dtype=torch.float64)
     seq = Seq(torch.arange(6), torch.arange(6).double()[None, :, None], grid=(6,), features=features)
+    seq.pairs = (torch.arange(36).view(1, 6, 6).expand(2, -1, -1) % 3,)
     extra: dict[str, object] = {}
     if trait == "padding":
         seq.valid = torch.arange(6) < torch.tensor([[6], [3]])
@@ -83,12 +84,15 @@ def test_positions_that_a_mixer_would_ignore_are_refused(mixer: str) -> None:
     declared = traits(mixer)
     for position in choices("position"):
         scheme = node("position", position)[0]
+        axes = max(declared.axes & scheme.axes & {0, 1}, default=None)
+        if axes is None:
+            continue
         ports = {scheme.needs[hook] for hook in scheme.acts_on if hook in scheme.needs}
         if ports <= declared.ports:
-            tiny(token_mixer=mixer, position=position)
+            tiny(token_mixer=mixer, position=position, axes=axes)
         else:
             with pytest.raises(ValueError, match=f"position {scheme.__name__} acts on"):
-                tiny(token_mixer=mixer, position=position)
+                tiny(token_mixer=mixer, position=position, axes=axes)
 
 
 def test_the_error_names_the_mixer_without_a_cache() -> None:
@@ -125,9 +129,10 @@ def test_rope_on_a_grid_needs_multiples_of_four() -> None:
 
 @pytest.mark.parametrize("mixer", [m for m in choices("token_mixer") if not has(m, "mix")])
 def test_fusing_needs_projections(mixer: str) -> None:
+    axes = max(traits(mixer).axes & {0, 1})
     with pytest.raises(ValueError, match=r"block.fused=true joins .* use block.fused=false"):
-        tiny(block="parallel", token_mixer=mixer)
-    tiny(block="parallel", token_mixer=mixer, options={"block": {"fused": False}})
+        tiny(block="parallel", token_mixer=mixer, axes=axes)
+    tiny(block="parallel", token_mixer=mixer, axes=axes, options={"block": {"fused": False}})
 
 
 def test_invalid_prefixes_are_refused() -> None:
