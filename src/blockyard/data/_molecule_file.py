@@ -32,7 +32,7 @@ class Line(NamedTuple):
 
 
 class Widths(NamedTuple):
-    """The columns of a node and of an edge, and the number of targets, as a file's first line has them."""
+    """The columns of a node and the number of targets of a file's first line, and the columns of its first edge."""
 
     nodes: int
     edges: int
@@ -40,11 +40,17 @@ class Widths(NamedTuple):
 
 
 def first_widths(path: Path) -> Widths | None:
-    """The widths of a file's first line; None where it cannot be read, which `read_lines` then tells."""
+    """The widths of a file; None where its first lines cannot be read, which `read_lines` then tells."""
+    widths = None
     try:
-        return next((_widths(json.loads(text)) for _, text in _texts(path)), None)
-    except (UserError, ValueError, RecursionError):
-        return None
+        for _, text in _texts(path):
+            record = json.loads(text)
+            widths = widths or Widths(len(record["atoms"][0]), 0, _count(record["y"]))
+            if record["bonds"]:
+                return widths._replace(edges=len(record["bonds"][0]) - 2)
+    except (UserError, ValueError, LookupError, TypeError, RecursionError):
+        pass
+    return widths
 
 
 def read_lines(path: Path, max_nodes: int, connected: bool) -> list[Line]:
@@ -116,25 +122,19 @@ def _parts(count: int, ends: np.ndarray) -> int:
     return int(connected_components(edges, directed=False)[0])
 
 
-def _widths(record: Any) -> Widths:
-    """The widths of a record. Raises ValueError where it has none."""
-    try:
-        bonds, targets = record["bonds"], record["y"]
-        targets = len(targets) if isinstance(targets, list) else 1
-        return Widths(len(record["atoms"][0]), len(bonds[0]) - 2 if bonds else 0, targets)
-    except (KeyError, IndexError, TypeError) as error:
-        raise ValueError("no atoms, bonds and y") from error
+def _count(targets: Any) -> int:
+    return len(targets) if isinstance(targets, list) else 1
 
 
 def _table(name: str, rows: Any, width: int) -> np.ndarray:
-    """Lists of `width` whole numbers each, as (n, width)."""
+    """Lists of `width` whole numbers each, as (n, width). Raises ValueError for anything else."""
     if not isinstance(rows, list):
         raise ValueError(f"{name}: {quoted(rows)} is no list")
     for row in rows:
         if not isinstance(row, list) or not all(type(value) is int and abs(value) < LARGEST for value in row):
             raise ValueError(f"{name}: {quoted(row)} is no list of whole numbers")
         if len(row) != width:
-            raise ValueError(f"{name}: {quoted(row)} has {len(row)} numbers, the first line has {width}")
+            raise ValueError(f"{name}: {quoted(row)} has {len(row)} numbers, the first has {width}")
     return np.array(rows, dtype=np.int64).reshape(-1, width)
 
 
@@ -144,7 +144,7 @@ def _targets(values: Any, count: int) -> list[float]:
         if value is not None and (type(value) not in (int, float) or math.isinf(value)):
             raise ValueError(f"y: {quoted(value)} is not a number")
     if len(values) != count:
-        raise ValueError(f"y has {len(values)} values, the first line has {count}")
+        raise ValueError(f"y has {len(values)} values, the first has {count}")
     numbers = [math.nan if value is None else float(value) for value in values]
     if all(math.isnan(number) for number in numbers):
         raise ValueError("y has no value; leave the line out")

@@ -64,7 +64,7 @@ class Nodes(GraphTokenizer):
         Raises ValueError for a column with more values than a byte counts.
         """
         columns = [column.unique().tolist() for column in nodes.unbind(1)]
-        kinds = edges.unique(dim=0).tolist() if len(edges) else []
+        kinds = edges.unique(dim=0).tolist() if edges.numel() else [[]][: len(edges)]
         for name, values in [*((f"column {c} of nodes", v) for c, v in enumerate(columns)), ("edges", kinds)]:
             if len(values) > MOST:
                 raise ValueError(
@@ -82,7 +82,9 @@ class Nodes(GraphTokenizer):
     def encode_edges(self, edges: Tensor) -> Tensor:
         """Returns codes (m,): the rank of each row from 2, or 1 where the training split lacks it. 0 is no edge."""
         known = {tuple(row): code for code, row in enumerate(self._edges, start=2)}
-        rows, inverse = edges.unique(dim=0, return_inverse=True) if len(edges) else (edges, edges[:, 0])
+        if not edges.numel():  # `unique` takes no empty rows
+            return torch.full((len(edges),), known.get((), 1))
+        rows, inverse = edges.unique(dim=0, return_inverse=True)
         codes = torch.tensor([known.get(tuple(row), 1) for row in rows.tolist()], dtype=torch.int64)
         return codes[inverse]
 
