@@ -24,6 +24,7 @@ class Sample:
     batch: a batch of one; index: its index in the validation split, None for a prompt
     text: the text of each token, empty for inputs that are not text; source_text: the same for an encoder's input
     image: (height, width) or (height, width, 3) from 0 to 1, None where the input is not an image
+    edges: pairs of nodes of a graph that are joined, None where the input is no graph
     """
 
     batch: Batch
@@ -31,6 +32,13 @@ class Sample:
     text: list[str] = field(default_factory=list)
     source_text: list[str] = field(default_factory=list)
     image: Tensor | None = None
+    edges: list[tuple[int, int]] | None = None
+
+    @property
+    def nodes(self) -> int:
+        """The number of tokens without padding."""
+        lengths = self.batch.lengths
+        return self.batch.inputs.shape[1] if lengths is None else int(lengths[0])
 
     def text_at(self, path: str) -> list[str]:
         """Returns the text of the sequence that the module at `path` processes."""
@@ -83,6 +91,9 @@ def _sample(loaded: Loaded, batch: Batch, index: int) -> Sample:
         sample.text = _texts(loaded, batch.inputs[0], batch.lengths)
     if batch.inputs.ndim == 4 and batch.inputs.shape[1] in (1, 3):
         sample.image = _image(batch.inputs[0])
+    if batch.pairs is not None:
+        joined = (batch.pairs[0, : sample.nodes, : sample.nodes, 0] == 1).triu().nonzero()
+        sample.edges = [(i, j) for i, j in joined.tolist()]
     if batch.source is not None:
         sample.source_text = _texts(loaded, batch.source[0], batch.source_lengths)
     return sample

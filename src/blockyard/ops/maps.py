@@ -41,7 +41,8 @@ class Seen:
 
     def weights(self) -> Tensor:
         """Returns the weights (B, H, N, M) in float32; a query's sum to one, or to zero where it sees nothing."""
-        return self.rule(self.q.float(), self.k.float(), self.seq, self.k_seq, self.visibility, self.scale)
+        with torch.no_grad():  # a bias has weights of its own
+            return self.rule(self.q.float(), self.k.float(), self.seq, self.k_seq, self.visibility, self.scale)
 
     def visible(self) -> Tensor:
         """Returns which keys each query may see: (B, H, N, M) bool."""

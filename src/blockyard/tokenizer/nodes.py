@@ -76,7 +76,7 @@ class Nodes(GraphTokenizer):
         """Returns codes (n, C): the rank of each value from 1, or 0 where the training split lacks it."""
         codes = torch.zeros_like(nodes)
         for column, values in enumerate(self._nodes):
-            codes[:, column] = _rank(nodes[:, column], torch.tensor(values, dtype=torch.int64))
+            codes[:, column] = _rank(nodes[:, column].contiguous(), torch.tensor(values, dtype=torch.int64))
         return codes
 
     def encode_edges(self, edges: Tensor) -> Tensor:
@@ -136,7 +136,7 @@ class NodeEmbedder(Embedder):
         if self.columns:
             x = self.codes[inputs[..., :-1] + self.starts].sum(2)  # (B, N, D)
         else:
-            x = self.codes[0].expand(*inputs.shape[:2], -1)  # (B, N, D)
+            x = self.codes[torch.zeros_like(inputs[..., 0])]  # (B, N, D)
         if self.degrees is not None and self.max_degree is not None:
             x = x + self.degrees[inputs[..., -1].clamp(max=self.max_degree)]
         index = torch.arange(inputs.shape[1], device=inputs.device)

@@ -13,6 +13,7 @@ import numpy as np
 from blockyard.inspect.attention_weights import LayerAttention
 from blockyard.inspect.figures._attention_panels import head_pages, page_colorbar, scale_end, sequential_colours
 from blockyard.inspect.figures._canvas import DIVERGING, INK, canvas, label_ticks, panel_side, save
+from blockyard.inspect.figures.graph_figure import attends_graph, draw_on_graph
 from blockyard.inspect.figures.query_figure import attends_image, draw_on_image, draw_strips
 from blockyard.inspect.samples import Sample
 from blockyard.ops.maps import smaller
@@ -29,9 +30,12 @@ def draw_attention(
     on_image = [layer for layer in layers if attends_image(layer, sample)]
     if on_image:
         yield from draw_on_image(on_image, sample, query, folder)
+    on_graph = [layer for layer in layers if attends_graph(layer, sample)]
+    if on_graph:
+        yield from draw_on_graph(on_graph, sample, query, folder)
     groups: dict[Any, list[LayerAttention]] = {}  # the layers of one strip figure have the same keys and queries
     for layer in layers:
-        if not attends_image(layer, sample):
+        if not attends_image(layer, sample) and not attends_graph(layer, sample):
             groups.setdefault((*layer.keys, None, *layer.queries), []).append(layer)
     pages = count()
     for group in groups.values():
