@@ -154,7 +154,9 @@ def test_gaps_among_several_targets(tmp_path: Path) -> None:
 
 
 def test_splits_are_named_drawn_or_in_a_table(tmp_path: Path) -> None:
-    rows = [{"smiles": "C" * (n + 1), "atoms": [[6]], "bonds": [], "y": [n], "scaffold_split": "train"} for n in range(20)]
+    rows = [
+        {"smiles": "C" * (n + 1), "atoms": [[6]], "bonds": [], "y": [n], "scaffold_split": "train"} for n in range(20)
+    ]
     rows[1] |= {"atoms": [[6], [6]], "bonds": [[0, 1, 2]]}  # the first bond tells how many numbers a bond has
     rows[3]["scaffold_split"], rows[4]["scaffold_split"] = "valid", "test"
     path = tmp_path / "x.jsonl"
@@ -167,7 +169,9 @@ def test_splits_are_named_drawn_or_in_a_table(tmp_path: Path) -> None:
     named = [*["train"] * 10, *["val"] * 5, *["test"] * 5]
     table.write_text("\n".join(["smiles,split", *(f"{'C' * (n + 1)},{name}" for n, name in enumerate(named))]))
     assert [len(split) for split in read(path, splits=str(table))] == [10, 5, 5]
-    with pytest.raises(UserError, match=r"no line names a split \(it has no split\); use data.split=NAME, data.splits="):
+    with pytest.raises(
+        UserError, match=r"no line names a split \(it has no split\); use data.split=NAME, data.splits="
+    ):
         read(path)
     table.write_text("smiles,split\nC,train\nC,test\n")
     with pytest.raises(UserError, match="line 3: 'C' is of split test here and train before"):
@@ -266,7 +270,10 @@ def test_classify_on_values_names_regress(capsys: pytest.CaptureFixture[str]) ->
     [
         (["model=decoder", "head=last"], "position=graph reads facts that depend on all tokens"),
         (["data=digits", "tokenizer=patch", "objective=classify"], "tokenizer=patch gives none"),
-        (["position=random_walk", "token_mixer=linear_attention", "objective=forecast"], "objective=forecast is for series"),
+        (
+            ["position=random_walk", "token_mixer=linear_attention", "objective=forecast"],
+            "objective=forecast is for series",
+        ),
         (["position=none", "token_mixer=graph_conv"], "does not support class and register tokens"),
         (["position.steps=3"], "position.steps=3: the data keeps 0 edges of each path; use data.path_steps=3"),
     ],

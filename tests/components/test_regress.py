@@ -134,11 +134,9 @@ def test_a_prediction_that_is_not_a_number_stays_one() -> None:
 @pytest.mark.parametrize("penalty", [0.0, 5.0])
 def test_a_bare_model_has_the_optimum_of_linear_and_ridge_regression(penalty: float) -> None:
     """On counts of degrees, which a sum of one-hot vectors gives: the same test metrics, in the data's own units."""
-    words = ["model=bare", "block=none", "token_mixer=none", "channel_mixer=none", "norm=none", "position=none"]
-    composed = compose(
-        ["data=atlas", "tokenizer=nodes", "tokenizer.max_degree=6", *words, "model.dim=7", "head=sum_pool"]
-        + ["objective=regress", "logger=none"]
-    )
+    words = ["data=atlas", "tokenizer=nodes", "tokenizer.max_degree=6", "head=sum_pool", "objective=regress"]
+    bare = ["model=bare", "block=none", "token_mixer=none", "channel_mixer=none", "norm=none", "position=none"]
+    composed = compose([*words, *bare, "model.dim=7", "logger=none"])
     assert check(composed) == []
     parts = Components(composed.config)
     train, _, test = parts.data.load(parts.tokenizer)

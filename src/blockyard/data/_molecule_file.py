@@ -70,7 +70,9 @@ def read_lines(path: Path, max_nodes: int, connected: bool) -> list[Line]:
             problems.append((number, f"not JSON ({error})" if isinstance(error, json.JSONDecodeError) else str(error)))
     refuse_lines(path, problems)
     if not lines:
-        raise UserError(f"{path} has no molecule; a line for each, such as " + '{"atoms": [[6]], "bonds": [], "y": [1.5]}')
+        raise UserError(
+            f"{path} has no molecule; a line for each, such as " + '{"atoms": [[6]], "bonds": [], "y": [1.5]}'
+        )
     return lines
 
 

@@ -1,7 +1,7 @@
 """Molecules of a table as graphs, by rdkit: the extra `molecules`.
 
-    smiles,solubility,split            atoms: atomic number, degree, charge, hydrogens, aromatic, in a ring
-    CCO,1.1,train                      bonds: 1 single, 2 double, 3 triple, 4 aromatic; conjugated
+smiles,solubility,split            atoms: atomic number, degree, charge, hydrogens, aromatic, in a ring
+CCO,1.1,train                      bonds: 1 single, 2 double, 3 triple, 4 aromatic; conjugated
 """
 
 from __future__ import annotations
@@ -73,9 +73,7 @@ def _graph(smiles: Any, target: list[float]) -> Graph:
         (a.GetAtomicNum(), a.GetDegree(), a.GetFormalCharge(), a.GetTotalNumHs(), a.GetIsAromatic(), a.IsInRing())
         for a in molecule.GetAtoms()
     ]
-    bonds = [
-        (b.GetBeginAtomIdx(), b.GetEndAtomIdx(), _kind(b), b.GetIsConjugated()) for b in molecule.GetBonds()
-    ]
+    bonds = [(b.GetBeginAtomIdx(), b.GetEndAtomIdx(), _kind(b), b.GetIsConjugated()) for b in molecule.GetBonds()]
     table = np.array(bonds, dtype=np.int64).reshape(-1, 4)
     return Graph(np.array(atoms, dtype=np.int64), table[:, :2], table[:, 2:], target)
 

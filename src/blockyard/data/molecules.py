@@ -150,7 +150,9 @@ def _split_table(path: Path, column: str) -> dict[str, str]:
             reader = csv.DictReader(file)
             absent = [name for name in (_smiles.SMILES, column) if name not in (reader.fieldnames or ())]
             if absent:
-                raise UserError(f"{path} has no column {', '.join(absent)}; it has {', '.join(reader.fieldnames or ())}")
+                raise UserError(
+                    f"{path} has no column {', '.join(absent)}; it has {', '.join(reader.fieldnames or ())}"
+                )
             rows = [(number, row[_smiles.SMILES], row[column]) for number, row in enumerate(reader, start=2)]
     except (UnicodeDecodeError, OSError, csv.Error) as error:
         raise UserError(f"{path} cannot be read as a table ({error}); expected .csv in UTF-8") from error

@@ -70,9 +70,9 @@ class Tower(nn.Module):
         segment: Tensor | None = None,
         cache: Cache | None = None,
         memory: Memory | None = None,
-        pairs: Tensor | None = None,
         record: Record | None = None,
         hidden: Tensor | None = None,
+        pairs: Tensor | None = None,
     ) -> tuple[Tensor, Seq]:
         """Returns what a head reads: the stream after the final norm (B, prefix + N, D), and its facts."""
         check_call(self.ctx, self.prefix_options, lengths, segment, cache is not None)

@@ -54,8 +54,8 @@ class GraphDistance(Position):
         steps = len(codes) - 1 if steps is None else steps
         if steps > len(codes) - 1:
             raise ValueError(
-                f"position.steps={steps}: the data keeps {len(codes) - 1} edges of each path; use data.path_steps={steps} "
-                f"or position.steps={len(codes) - 1}"
+                f"position.steps={steps}: the data keeps {len(codes) - 1} edges of each path; use "
+                f"data.path_steps={steps} or position.steps={len(codes) - 1}"
             )
         self.max_distance, self.steps, self.std = max_distance, steps, std
         self.distances = nn.Parameter(torch.empty(ctx.heads, max_distance + 3))  # (H, distances, farther, no path)

@@ -12,7 +12,20 @@ from blockyard.ops.cache import KVCache
 from blockyard.position.rope import Rope
 from blockyard.token_mixer.attention import Attention
 from tests.components.properties.checks import cached_decoding, permutation, relative
-from tests.helpers import GRIDS, LENGTH, blocks, choices, combinations, context, factory, has, node, reads_pairs, tiny, traits
+from tests.helpers import (
+    GRIDS,
+    LENGTH,
+    blocks,
+    choices,
+    combinations,
+    context,
+    factory,
+    has,
+    node,
+    reads_pairs,
+    tiny,
+    traits,
+)
 
 
 def cacheable() -> list[tuple[str, str, int]]:

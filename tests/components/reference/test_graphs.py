@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import networkx
@@ -56,7 +57,7 @@ def facts_of(graphs: list[networkx.Graph]) -> Tensor:
 def path_types(each: networkx.Graph, i: int, j: int) -> list[int]:
     """The types of the edges along the first of all shortest paths in dictionary order."""
     paths = networkx.all_shortest_paths(each, i, j)
-    return min([each.edges[a, b]["type"] for a, b in zip(path, path[1:], strict=False)] for path in paths)
+    return min([each.edges[a, b]["type"] for a, b in pairwise(path)] for path in paths)
 
 
 def sequence(graphs: list[networkx.Graph], position: Any = None, prefix: int = 0) -> Seq:
