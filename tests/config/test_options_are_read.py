@@ -147,7 +147,7 @@ def is_read(family: str, name: str, option: str, target: type | None = None) -> 
     given = {key: value for key, value in made.keywords.items() if key in options}
     asked, needed = values(options[option], given.get(option, options[option].default))
     prefix = Prefix(class_token=True) if getattr(target, "needs_class_token", False) else NO_PREFIX
-    for base, axes, causal in product(bases(name, target, given, option), (1, 2), (False, True)):
+    for base, axes, causal in product(bases(name, target, given, option), (1, 2, 0), (False, True)):
         found: list[Outcome] = []
         for value in asked:
             part = partial(target, **{**given, **base, option: value})

@@ -21,6 +21,7 @@ DATA = {
     "next_token": "code",
     "masked_token": "code",
     "forecast": "co2",
+    "regress": "atlas",
 }
 SIZES = {"dim": 16, "depth": 2, "heads": 2}
 MODEL = [family for family in CONTRACTS if family not in ("data", "optimizer", "schedule")]
