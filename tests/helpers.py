@@ -102,6 +102,12 @@ def legal(mixer: str, position: str, axes: int) -> bool:
     return axes in declared.axes and axes in scheme.axes and ports <= declared.ports
 
 
+def axes_of(family: str, name: str) -> int:
+    """One axis, as text has, or none for a choice that takes sets only."""
+    axes = {"token_mixer": lambda: traits(name).axes, "position": lambda: node(family, name)[0].axes}
+    return max(axes[family]() & {0, 1}) if family in axes else 1
+
+
 def reads_pairs(position: str) -> bool:
     """Whether a position scheme reads facts of pairs, which depend on all tokens: not for causal models."""
     scheme = node("position", position)[0]

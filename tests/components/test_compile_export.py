@@ -24,7 +24,8 @@ from tests.config import products
 
 PRESETS = sorted(catalog.choices("preset"))
 DATA = {"classify": "digits", "translate": "translation", "next_token": "code", "masked_token": "code"} | {
-    "forecast": "co2"
+    "forecast": "co2",
+    "regress": "atlas",
 }
 SIZES = {"dim": 16, "depth": 2, "heads": 2}
 CONTEXTS = {"code": ["data.context=8"], "translation": ["data.context=8", "data.source_context=8"]}

@@ -18,7 +18,7 @@ from blockyard.optimizer._param_groups import hidden_matrices, split_by_decay
 from blockyard.token_mixer.fully_connected import FullyConnected
 from blockyard.weight_init import initialise
 from tests.components.tiny_models import build_tiny
-from tests.helpers import choices, context, factory, node, tiny
+from tests.helpers import GRIDS, choices, context, factory, node, tiny
 
 DATA = {
     "image": DataSpec("image", (3, 32, 32)),
@@ -26,6 +26,7 @@ DATA = {
     "text": DataSpec("text", (6,)),
     "symbols": DataSpec("symbols", (6,), vocabulary=11),
     "series": DataSpec("series", (32, 1), target="values", values=(8, 1)),
+    "graph": DataSpec("graph", (6, 3), variable=True, target="values", values=(1,), pairs=6),
 }
 BUILT = ("token_mixer", "channel_mixer", "norm", "position", "head")  # from a Context and options alone
 CHOICES = [
@@ -50,7 +51,7 @@ def built(family: str, name: str) -> Iterator[nn.Module]:
     """A choice with its initial weights, in every valid variant."""
     target, defaults = node(family, name)
     for options in variants(target, defaults):
-        for axes in (1, 2):
+        for axes in GRIDS:
             try:
                 module = build_one(family, name, options, axes)
             except ValueError:

@@ -23,7 +23,7 @@ GAIN = 0.3  # of a block that has a say, as deepnorm
 
 def weights(family: str, name: str, gain: float | None) -> dict[str, Tensor]:
     """The initial weights of a choice in a block that has this say."""
-    axes = 1 if family == "channel_mixer" or 1 in traits(name).axes else 2
+    axes = 1 if family == "channel_mixer" else max(traits(name).axes, key=(0, 2, 1).index)
     mixer = initialise(factory(family, name)(replace(context(axes=axes), gain=gain)), 0)
     return dict(mixer.named_parameters())
 

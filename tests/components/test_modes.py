@@ -15,7 +15,19 @@ from blockyard.model._transformer import Transformer
 from blockyard.ops.flex import flex
 from blockyard.ops.reference import eager
 from blockyard.ops.visibility import CAUSAL
-from tests.helpers import TinyEmbedder, blocks, choices, combinations, context, factory, node, tiny, token_ids, traits
+from tests.helpers import (
+    TinyEmbedder,
+    axes_of,
+    blocks,
+    choices,
+    combinations,
+    context,
+    factory,
+    node,
+    tiny,
+    token_ids,
+    traits,
+)
 from tests.ops.attention_inputs import facts, qkv
 
 FAMILIES = ["token_mixer", "channel_mixer", "norm", "block", "position"]
@@ -25,7 +37,7 @@ EACH = [(family, name) for family in FAMILIES for name in choices(family)]
 @pytest.mark.parametrize(("family", "name"), EACH)
 def test_half_precision(family: str, name: str) -> None:
     """Under bf16 autocast outputs and gradients are finite and near those of float32."""
-    model = tiny(**{family: name}).float().train()
+    model = tiny(axes=axes_of(family, name), **{family: name}).float().train()
     inputs = token_ids(2, 6)
     exact = model(inputs)
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 from blockyard.contracts import Context, Position
 from blockyard.ops import kernel
 from blockyard.weight_init import Init
-from tests.helpers import choices, context, factory, node, reads_pairs, tiny, token_ids, traits
+from tests.helpers import axes_of, choices, context, factory, node, reads_pairs, tiny, token_ids
 
 FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu"
 
@@ -29,18 +29,13 @@ def biases(position: str) -> bool:
     return bool({"bias", "relate"} & node("position", position)[0].acts_on)
 
 
-def axes_of(position: str) -> int:
-    """One axis, or none for a scheme of sets."""
-    return max(node("position", position)[0].axes & {0, 1})
-
-
 @pytest.mark.parametrize("options", [{}, {"num_kv_heads": 2}, {"qk_norm": True}], ids=str)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("position", [p for p in choices("position") if not biases(p)])
 def test_flash_without_a_mask(position: str, causal: bool, options: dict[str, object]) -> None:
     if causal and reads_pairs(position):
         return
-    model = tiny(causal=causal, position=position, axes=axes_of(position), options={"token_mixer": options})
+    model = tiny(causal=causal, position=position, axes=axes_of("position", position), options={"token_mixer": options})
     ran = operators(model, token_ids(2, 6))
     assert FLASH in ran
     assert "aten::_scaled_dot_product_attention_math" not in ran
@@ -143,7 +138,7 @@ def deaf() -> list[str]:
 
 @pytest.mark.parametrize("mixer", deaf())
 def test_mixers_that_do_not_attend_say_so(mixer: str) -> None:
-    records = tiny(token_mixer=mixer, axes=max(traits(mixer).axes & {0, 1})).kernels()
+    records = tiny(token_mixer=mixer, axes=axes_of("token_mixer", mixer)).kernels()
     assert [entry["kernel"] for entry in records] == ["none", "none"]
     assert "does not attend" in records[0]["reason"]
 
@@ -158,7 +153,7 @@ def test_a_fused_block_names_its_layers(fused: bool) -> None:
 @pytest.mark.parametrize("variable", [False, True])
 @pytest.mark.parametrize("position", choices("position"))
 def test_what_is_expected_is_what_happens(position: str, variable: bool, dropout: float) -> None:
-    sizes, axes = {"variable": variable}, axes_of(position)
+    sizes, axes = {"variable": variable}, axes_of("position", position)
     model = tiny(position=position, axes=axes, sizes=sizes, options={"token_mixer": {"dropout": dropout}}).train()
     (record, _) = model.kernels()
     lengths = torch.tensor([6, 4]) if variable else None

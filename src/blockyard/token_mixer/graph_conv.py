@@ -41,7 +41,7 @@ class GraphConv(TokenMixer):
         check_context(self, ctx)
         self.kind, self.heads = kind, ctx.heads
         self.eps = nn.Parameter(torch.empty(1)) if kind == "gin" else None
-        self.hidden = linear(ctx, ctx.dim, ctx.dim, bias=bias) if kind == "gin" else None
+        self.hidden = linear(ctx, ctx.dim, ctx.dim, bias=bias, content=0) if kind == "gin" else None
         shape = (ctx.heads, ctx.head_dim)
         self.sends = nn.Parameter(torch.empty(shape)) if kind == "gat" else None  # (H, K)
         self.receives = nn.Parameter(torch.empty(shape)) if kind == "gat" else None

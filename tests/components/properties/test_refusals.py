@@ -9,7 +9,7 @@ from blockyard.contracts import Embedder, Memory, Seq
 from blockyard.head.mean_pool import MeanPool
 from blockyard.model._prefix import Prefix
 from blockyard.token_mixer.attention import Attention
-from tests.helpers import GRIDS, choices, context, factory, has, node, stir, tiny, token_ids, traits
+from tests.helpers import GRIDS, axes_of, choices, context, factory, has, node, stir, tiny, token_ids, traits
 
 
 def build(mixer: str, **settings: object) -> torch.nn.Module:
@@ -129,7 +129,7 @@ def test_rope_on_a_grid_needs_multiples_of_four() -> None:
 
 @pytest.mark.parametrize("mixer", [m for m in choices("token_mixer") if not has(m, "mix")])
 def test_fusing_needs_projections(mixer: str) -> None:
-    axes = max(traits(mixer).axes & {0, 1})
+    axes = axes_of("token_mixer", mixer)
     with pytest.raises(ValueError, match=r"block.fused=true joins .* use block.fused=false"):
         tiny(block="parallel", token_mixer=mixer, axes=axes)
     tiny(block="parallel", token_mixer=mixer, axes=axes, options={"block": {"fused": False}})

@@ -12,7 +12,20 @@ from blockyard.ops import mask
 from blockyard.ops.visibility import Visibility
 from blockyard.token_mixer.attention import Attention
 from tests.components.properties.checks import causality, packing, padding, padding_of_pooled_outputs
-from tests.helpers import GRIDS, LENGTH, blocks, choices, combinations, context, node, reads_pairs, takes, tiny, traits
+from tests.helpers import (
+    GRIDS,
+    LENGTH,
+    axes_of,
+    blocks,
+    choices,
+    combinations,
+    context,
+    node,
+    reads_pairs,
+    takes,
+    tiny,
+    traits,
+)
 
 
 def on_a_line(*traits: str) -> list[tuple[str, str, int]]:
@@ -106,7 +119,7 @@ VARIANTS = [{"num_kv_heads": 1}, {"num_kv_heads": 2, "qk_norm": True}, {"bias": 
 @pytest.mark.parametrize("options", VARIANTS, ids=str)
 @pytest.mark.parametrize("position", choices("position"))
 def test_variants_of_attention(position: str, options: dict[str, object]) -> None:
-    axes = max(node("position", position)[0].axes & {0, 1})
+    axes = axes_of("position", position)
     for causal in (False,) if reads_pairs(position) else (False, True):
         model = tiny(causal=causal, axes=axes, position=position, options={"token_mixer": options})
         padding(model, LENGTH)
