@@ -10,7 +10,7 @@ from blockyard.ops import kernel
 
 
 def example(ctx: Context, device: torch.device | str, batch: int = 1) -> dict[str, Tensor]:
-    """Returns the arguments of a model's forward: full sequences, and lengths, segments, pairs, source as in its data."""
+    """Returns the arguments of a forward pass: full sequences, with lengths, segments, pairs and source of the data."""
     tokens, data, arguments = ctx.tokens, ctx.data, {}
     with torch.device(device):
         if tokens.vocabulary is None:
