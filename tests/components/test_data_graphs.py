@@ -201,7 +201,7 @@ BAD = [
     ({"y": [None]}, "y has no value; leave the line out"),
     ({"y": ["high"]}, "y: 'high' is not a number"),
     ({"y": [1, 2]}, "y has 2 values, the first has 1"),
-    ({"split": "trian"}, "split: 'trian'; allowed: train, val"),
+    ({"split": "fit"}, "split: 'fit'; allowed: train, val"),
 ]
 
 
