@@ -95,6 +95,13 @@ def test_long_paths_are_cut() -> None:
     assert facts[0, 2].tolist() == [2, 2, 2, 0, 0, 0]
 
 
+def randomised(position: GraphDistance) -> GraphDistance:
+    """The scheme with random numbers, in float64."""
+    for parameter in position.parameters():
+        torch.nn.init.normal_(parameter)
+    return position.double()
+
+
 def looped_bias(position: GraphDistance, each: networkx.Graph, head: int) -> Tensor:
     """Graphormer, eq. 6 and 7, pair by pair: (N, N)."""
     lengths = dict(networkx.all_pairs_shortest_path_length(each))
@@ -115,9 +122,7 @@ def looped_bias(position: GraphDistance, each: networkx.Graph, head: int) -> Ten
 @pytest.mark.parametrize(("max_distance", "steps"), [(8, 5), (1, 2), (2, 1)])
 def test_graph_distance_is_the_formula(max_distance: int, steps: int, prefix: int) -> None:
     with torch.no_grad():
-        position = GraphDistance(context(axes=0, num_prefix=prefix), max_distance=max_distance, steps=steps).double()
-        for parameter in position.parameters():
-            torch.nn.init.normal_(parameter)
+        position = randomised(GraphDistance(context(axes=0, num_prefix=prefix), max_distance=max_distance, steps=steps))
         seq = sequence(GRAPHS, position, prefix)
         table = bias_table(seq, seq, 4)
         for number, each in enumerate(GRAPHS):
@@ -135,7 +140,7 @@ def test_graph_distance_is_the_formula(max_distance: int, steps: int, prefix: in
 def test_the_kernels_agree(prefix: int) -> None:
     """Dense masks, FlexAttention and both references, with the gradients of every table."""
     position = GraphDistance(context(axes=0, num_prefix=prefix), max_distance=2)
-    stir(position).double()
+    randomised(position)
     seq = sequence(GRAPHS, position, prefix)
     q, k, v = torch.randn(3, len(GRAPHS), 4, len(seq), 8, generator=torch.Generator().manual_seed(0)).double()
     outputs, gradients = [], []
@@ -166,7 +171,7 @@ class Transposed(GraphDistance):
 
 
 def test_planted_direction_of_paths_is_caught() -> None:
-    position = stir(Transposed(context(axes=0))).double()
+    position = randomised(Transposed(context(axes=0)))
     seq = sequence(GRAPHS[:1], position)
     with torch.no_grad(), pytest.raises(AssertionError):
         assert_close(bias_table(seq, seq, 4)[0, 0], looped_bias(position, GRAPHS[0], 0))
