@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from blockyard.engine import randomness
+from blockyard.engine import evaluator, randomness
+from blockyard.engine.callbacks import loop
 from blockyard.ops import rng
 from blockyard.runs.folder import RunFolder
+from blockyard.runs.metrics import MetricsWriter
 from tests.engine_runs import assert_same_bits, folder, killed_at, run, state
 
 pytestmark = pytest.mark.xdist_group("engine_resume")  # its runs are made once
@@ -36,6 +39,48 @@ def test_a_run_killed_at_any_step_ends_with_the_same_bits(
     made = run(tmp_path, *words)
     assert made.status.state == "done"
     assert_same_bits(made, undisturbed)
+
+
+def test_rows_that_were_logged_after_the_last_checkpoint_are_logged_again(
+    tmp_path: Path, undisturbed: RunFolder
+) -> None:
+    assert killed_at(10, tmp_path, *MORE) == -signal.SIGKILL
+    (table,) = tmp_path.glob("*/s0/metrics.csv")
+    writer = MetricsWriter(table)
+    writer.append(11, {"train/loss": 9.0})
+    writer.close()
+    assert_same_bits(run(tmp_path, *MORE), undisturbed)
+
+
+def test_every_batch_has_random_streams_of_its_own_and_no_evaluation_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The calls of a run, and those of one that was killed after the evaluation at step 8, from there on."""
+
+    def calls(folder: Path) -> list[str]:
+        return (folder / "calls").read_text().splitlines()
+
+    def recorded(module: object, name: str, text: Callable[..., str], folder: Path) -> None:
+        original = getattr(module, name)
+
+        def record(*args: object, **options: object) -> object:
+            with (folder / "calls").open("a") as file:
+                file.write(text(*args) + "\n")
+            return original(*args, **options)
+
+        monkeypatch.setattr(module, name, record)
+
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+        with monkeypatch.context() as monkeypatch:
+            recorded(loop, "reseed", lambda _device, _seed, part, batch, _rank: f"{part} {batch}", tmp_path / name)
+            recorded(evaluator, "evaluate", lambda *_: "evaluation", tmp_path / name)
+            if name == "killed":
+                assert killed_at(8, tmp_path / name, *MORE) == -signal.SIGKILL
+            run(tmp_path / name, *MORE)
+    whole, resumed = calls(tmp_path / "whole"), calls(tmp_path / "killed")
+    assert [call for call in whole if call.startswith("train")] == [f"train {number}" for number in range(30)]
+    assert resumed == whole[whole.index("train 8") :]
 
 
 @pytest.mark.full

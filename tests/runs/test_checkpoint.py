@@ -18,6 +18,8 @@ import torch
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from blockyard.runs.checkpoint import BEST, LAST, PREVIOUS, AtomicCheckpointIO, BadCheckpoint, newest_good, read, verify
+from blockyard.runs.checkpoint_content import check_weights
+from blockyard.runs.checkpoint_file import STAMP
 from tests.runs.checkpoints import checkpoint_io, tiny_content
 
 
@@ -33,6 +35,22 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     torch.testing.assert_close(found["state_dict"], tiny_content(5)["state_dict"])
     assert verify(tmp_path / LAST, identity="abc", seed=3) == ("abc", 3, 5)
     assert [path.name for path in tmp_path.iterdir()] == [LAST]
+
+
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    checkpoint_io().save_checkpoint(tiny_content(5), tmp_path / LAST)
+    content = torch.load(tmp_path / LAST, weights_only=True)
+    content[STAMP]["format"] += 1
+    torch.save(content, tmp_path / LAST)
+    with pytest.raises(BadCheckpoint, match="its format is 2; this version reads 1"):
+        verify(tmp_path / LAST)
+
+
+def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
+    expected = {"w": torch.zeros(2, 3), "n": torch.zeros(1)}
+    check_weights(tmp_path, {"w": torch.ones(2, 3), "n": torch.ones(1)}, expected, ["w"])
+    with pytest.raises(BadCheckpoint, match="another shape of w"):
+        check_weights(tmp_path, {"w": torch.ones(3, 2), "n": torch.ones(1)}, expected, ["w"])
 
 
 def test_two_are_kept_and_the_best(tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ def test_a_folder_and_a_pipe_in_the_way_of_a_save_are_moved_or_replaced(tmp_path
     assert (tmp_path / "last.damaged.ckpt").is_dir()
 
 
+@pytest.mark.timeout(60)  # a pipe that is opened waits for a writer
 @pytest.mark.parametrize("kind", ["pipe", "device", "dangling"])
 def test_special_files_are_refused_at_once(tmp_path: Path, kind: str) -> None:
     _save(tmp_path, (PREVIOUS, 1))
