@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from blockyard.atomic_files import read_json
+from blockyard.atomic_files import TEMPORARY, read_json
 from blockyard.runs.checkpoint import verify
 from blockyard.runs.folder import AlreadyDone, RunFolder
 from blockyard.runs.lock import held
@@ -138,8 +138,9 @@ def only_run(outputs: Path) -> RunFolder:
 
 
 def files(outputs: Path) -> list[str]:
-    """Every file and folder, relative."""
-    return sorted(str(path.relative_to(outputs)) for path in outputs.rglob("*"))
+    """Every file and folder, relative; not what waits in the cache to be removed, as others may be writing it."""
+    paths = [path for path in outputs.rglob("*") if not (path.name.startswith(TEMPORARY) and "cache" in path.parts)]
+    return sorted(str(path.relative_to(outputs)) for path in paths)
 
 
 def assert_as_undisturbed(outputs: Path, whole: Path) -> None:
@@ -147,7 +148,7 @@ def assert_as_undisturbed(outputs: Path, whole: Path) -> None:
     ours, theirs = only_run(outputs), only_run(whole)
     assert ours.status.state == "done"
     assert not held(ours.path)
-    assert files(outputs) == files(whole)
+    assert files(outputs) == files(whole), sorted({*files(outputs)} ^ {*files(whole)})
     assert (ours.path / "metrics.csv").read_bytes() == (theirs.path / "metrics.csv").read_bytes()
     for checkpoint in ("last.ckpt", "best.ckpt", "previous.ckpt"):
         left, right = state(ours, checkpoint), state(theirs, checkpoint)

@@ -45,7 +45,9 @@ pytestmark = [battery("hostile_input"), pytest.mark.timeout(120), pytest.mark.xd
 IMAGES = hostile_files.bad_images()
 CHECKPOINTS = hostile_files.checkpoints()
 MEMORY = 600  # MiB that reading one small file may take
-PATH_NAMES = [name for name in hostile_words.PATHS if "/" not in name and "\0" not in name and len(name) < 200][3:]
+PATH_NAMES = [
+    name for name in hostile_words.PATHS if "/" not in name and name != "." and "\0" not in name and len(name) < 200
+][3:]
 
 
 @pytest.fixture(scope="module")
@@ -174,10 +176,6 @@ def test_checkpoint(name: str, foreign: Path, tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize("name", cases([*PATH_NAMES, "a%20b", "{x}", "{}", "%s", "a#b"], short=2, names=repr))
 def test_study_in_a_folder_of_any_name(name: str, tmp_path: Path) -> None:
     folder = tmp_path / name
-    if name.encode(errors="replace") != name.encode(errors="surrogateescape"):
-        with pytest.raises(UserError, match="rename it"):
-            optuna_store.storage(optuna_store.storage_url(folder))
-        return
     folder.mkdir()
     study = optuna_store.open_study(folder, "arm", {"pruner": None}, "max")
     study.add_trial(optuna.trial.create_trial(value=1.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import sys
 from pathlib import Path
@@ -55,7 +56,15 @@ def test_broken_yaml(folder: Folder, root: Path, capsys: pytest.CaptureFixture[s
     refused(root, ["check", folder.choice, "--config-dir", "conf"], capsys)
 
 
+@pytest.fixture(scope="module")
+def libraries() -> None:
+    """Import what the targets are of: while they are imported, libraries look for compilers and print."""
+    for name in ("torch.utils.cpp_extension", "transformers.pipelines", "timm.models", "pytorch_lightning.trainer"):
+        importlib.import_module(name)
+
+
 @pytest.mark.parametrize("folder", cases(TARGETS, short=8, names=lambda folder: folder.name))
+@pytest.mark.usefixtures("libraries")
 def test_target_of_a_folder(folder: Folder, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder.write(root)
     for path, text in hostile_words.PACKAGE.items():

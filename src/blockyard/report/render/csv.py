@@ -49,11 +49,13 @@ def runs(data: dict[str, Any]) -> str:
 
 
 def _text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    return "".join(map(_line, [header, *([_cell(cell) for cell in row] for row in rows)]))
+
+
+def _line(cells: Sequence[Any]) -> str:
     out = io.StringIO()
-    writer = csv_module.writer(out, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows([_cell(cell) for cell in row] for row in rows)
-    return out.getvalue()
+    csv_module.writer(out).writerow(cells)  # quotes what its own line ending consists of
+    return out.getvalue().removesuffix("\r\n") + "\n"
 
 
 def _cell(value: Any) -> Any:
