@@ -201,13 +201,14 @@ def test_a_metric_that_falls_is_minimised_and_one_that_is_not_measured_refused(t
 
 def test_a_metric_at_longer_rows_is_known_where_the_base_asks_for_them() -> None:
     objective = {"_target_": "blockyard.objective.next_token.NextToken"}
-    config = {"objective": objective, "trainer": {"extrapolate": [2, 4]}}
+    task = {"objective": objective, "data": {"_target_": "blockyard.data.code.Code"}}
+    config = task | {"trainer": {"extrapolate": [2, 4]}}
     assert validation_metric("test/loss@4x", config, []) == ("val/loss@4x", "min")
     assert validation_metric("test/accuracy@1x", config, []) == ("val/accuracy@1x", "max")
     with pytest.raises(UserError, match=r"test/loss@3x is not measured.*test/loss@1x, test/loss@2x, test/loss@4x"):
         validation_metric("test/loss@3x", config, [])
     with pytest.raises(UserError, match=r"base: \[trainer.extrapolate=\[2,4\]\] evaluates longer sequences"):
-        validation_metric("test/loss@4x", {"objective": objective}, [])
+        validation_metric("test/loss@4x", task, [])
 
 
 def test_without_a_search_the_plan_stays_as_it_is(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def _by_name(arg: str, outputs: Path) -> list[Path]:
         if selected:
             return sorted(selected)
     names = sorted({name for entry in entries for name in (entry.name, entry.path.parent.name)})
-    if (outputs / SWEEPS / head).is_dir():
+    if os.path.isdir(outputs / SWEEPS / head):  # False, too, for a name that no file can have
         raise UserError(f"{outputs / SWEEPS / head} has no {PLAN}; `blockyard sweep` of its file writes it again")
     sweeps = sorted(path.parent.name for path in (outputs / SWEEPS).glob(f"*/{PLAN}"))
     nearest = near(arg, [*sweeps, *names]) or [*sweeps, *names][:_MAX_LISTED]
