@@ -109,7 +109,7 @@ def copy_at(steps: Collection[int], into: Path) -> Callable[[], None]:
         def copied(self: LoopCallback) -> None:
             run, batches, size = self.state.checkpoints.parent, self._batches, self.intervals.micro_batches
             if batches // size in steps and not batches % size:
-                shutil.copytree(run, into / str(batches // size) / run.parent.name / run.name)
+                shutil.copytree(run, into / str(batches // size) / run.parent.name / run.name, symlinks=True)
 
         def begins(self: LoopCallback, *arguments: Any) -> None:
             copied(self)
