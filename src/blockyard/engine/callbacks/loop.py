@@ -221,7 +221,11 @@ class LoopCallback(pl.Callback):
         if state.pause or (self._agreement.interrupted and state.step < state.total):
             return
         if self._evaluated_step != state.step:
-            self._evaluate(trainer, module)
+            try:
+                self._evaluate(trainer, module)
+            except Interrupted:  # a resumed run evaluates the step, see `evaluate_end`
+                self._save(trainer, module)
+                raise
             self._save(trainer, module)
 
     def _log_training(self, trainer: pl.Trainer, module: Any) -> None:
