@@ -186,12 +186,12 @@ def test_splits_are_named_drawn_or_in_a_table(tmp_path: Path) -> None:
 SOUND = {"atoms": [[6, 0], [8, 0], [6, 1]], "bonds": [[0, 1, 1, 0], [1, 2, 1, 0]], "y": [1.0], "split": "train"}
 BAD = [
     ("{", "not JSON"),
-    ("[1]", r"\[1\] is no object with atoms, bonds and y"),
+    ("[1]", r"\[1\] is not an object with atoms, bonds and y"),
     ({"atoms": [[6, 0]]}, "it has no bonds, y"),
     ({"atoms": []}, "it has no atom"),
     ({"atoms": [[6, 0], [8]]}, r"atoms: \[8\] has 1 numbers, the first has 2"),
-    ({"atoms": [[6, 0], [8, 0.5], [6, 1]]}, r"atoms: \[8, 0.5\] is no list of whole numbers"),
-    ({"atoms": [[6, True], [8, 0], [6, 1]]}, "is no list of whole numbers"),
+    ({"atoms": [[6, 0], [8, 0.5], [6, 1]]}, r"atoms: \[8, 0.5\] is not a list of whole numbers"),
+    ({"atoms": [[6, True], [8, 0], [6, 1]]}, "is not a list of whole numbers"),
     ({"bonds": [[0, 1, 1, 0], [1, 3, 1, 0]]}, r"bond \[1, 3\] joins an atom that is not there; atoms are 0 to 2"),
     ({"bonds": [[0, 1, 1, 0], [-1, 2, 1, 0]]}, r"bond \[-1, 2\] joins an atom that is not there"),
     ({"bonds": [[0, 1, 1, 0], [2, 2, 1, 0]]}, r"bond \[2, 2\] joins an atom with itself"),
@@ -220,7 +220,7 @@ def test_all_bad_lines_are_told_together(tmp_path: Path, capsys: pytest.CaptureF
     told = capsys.readouterr().err
     assert "2 lines cannot be used" in told
     assert "line 13: not JSON" in told
-    assert "line 14: [] is no object" in told
+    assert "line 14: [] is not an object" in told
 
 
 def test_parts_that_no_bond_joins_may_be_kept(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def refuse_lines(path: Path, problems: list[tuple[int, str]]) -> None:
 def parse(record: Any, widths: Widths) -> Graph:
     """The graph of a record. Raises ValueError where it is none, or has other columns than `widths`."""
     if not isinstance(record, dict):
-        raise ValueError(f"{quoted(record)} is no object with atoms, bonds and y")
+        raise ValueError(f"{quoted(record)} is not an object with atoms, bonds and y")
     missing = [key for key in ("atoms", "bonds", "y") if key not in record]
     if missing:
         raise ValueError(f"it has no {', '.join(missing)}")
@@ -131,10 +131,10 @@ def _count(targets: Any) -> int:
 def _table(name: str, rows: Any, width: int) -> np.ndarray:
     """Lists of `width` whole numbers each, as (n, width). Raises ValueError for anything else."""
     if not isinstance(rows, list):
-        raise ValueError(f"{name}: {quoted(rows)} is no list")
+        raise ValueError(f"{name}: {quoted(rows)} is not a list")
     for row in rows:
         if not isinstance(row, list) or not all(type(value) is int and abs(value) < LARGEST for value in row):
-            raise ValueError(f"{name}: {quoted(row)} is no list of whole numbers")
+            raise ValueError(f"{name}: {quoted(row)} is not a list of whole numbers")
         if len(row) != width:
             raise ValueError(f"{name}: {quoted(row)} has {len(row)} numbers, the first has {width}")
     return np.array(rows, dtype=np.int64).reshape(-1, width)

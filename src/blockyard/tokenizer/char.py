@@ -68,7 +68,7 @@ class Char(LookupTokenizer, TextTokenizer):
         """Restores a `state`. Raises ValueError if it is damaged."""
         symbols = state.get("symbols", "" if not state else None)
         if not isinstance(symbols, str):
-            raise ValueError("not the saved state of a char tokenizer: symbols is no text")
+            raise ValueError("not the saved state of a char tokenizer: symbols is not text")
         self._fitted = bool(state)
         self._text = [REPLACEMENT, *symbols]
         self._ids = {text: token_id for token_id, text in enumerate(self._text) if token_id != UNKNOWN}

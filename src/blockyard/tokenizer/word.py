@@ -64,7 +64,7 @@ class Word(LookupTokenizer, TextTokenizer):
         """Restores a `state`. Raises ValueError if it is damaged."""
         words = state.get("words", [] if not state else None)
         if not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
-            raise ValueError("not the saved state of a word tokenizer: words is no list of texts")
+            raise ValueError("not the saved state of a word tokenizer: words is not a list of texts")
         self._fitted = bool(state)
         self._text = [REPLACEMENT, *words]
         self._ids = {text: token_id for token_id, text in enumerate(self._text) if token_id != UNKNOWN}
