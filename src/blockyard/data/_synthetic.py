@@ -21,6 +21,7 @@ from blockyard.data._hash import hash_sequences, uniform
 from blockyard.data._loaded import LoadedData
 from blockyard.data._order import mix
 from blockyard.data._split import sha256
+from blockyard.errors import UserError
 
 CHUNK = 8192  # candidates generated at a time
 TRIES = 200  # chunks after which a task counts as having too few different sequences
@@ -150,7 +151,7 @@ class SyntheticTask(LoadedData):
             if all(have >= need for have, need in zip(generated, counts, strict=True)):
                 break
         else:
-            raise ValueError(
+            raise UserError(
                 f"{type(self).__name__} with these options has too few different sequences to keep the splits "
                 f"disjoint (generated {generated}, needed {list(counts)}); raise data.length or the vocabulary"
             )

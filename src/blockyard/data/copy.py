@@ -17,6 +17,8 @@ import torch
 from blockyard.contracts import Batch, Length, Vocabulary
 from blockyard.data._synthetic import SampleRandom, SyntheticTask, TaskBatch
 
+FEWEST = 64  # different tasks: with fewer, a split that holds a tenth of them may get none
+
 
 @dataclass(kw_only=True, eq=False)
 class Copy(SyntheticTask):
@@ -24,7 +26,7 @@ class Copy(SyntheticTask):
 
     Options:
         held: tokens to remember; needs length >= 2 * held
-        alphabet: number of different tokens to remember
+        alphabet: number of different tokens to remember; needs alphabet ** held >= 64
     """
 
     held: Length = 10
@@ -33,6 +35,12 @@ class Copy(SyntheticTask):
     def __post_init__(self) -> None:
         if 2 * self.held > self.length:
             raise ValueError(f"data.held={self.held} needs data.length={self.length} to be {2 * self.held} or more")
+        different = self.alphabet**self.held
+        if different < FEWEST:
+            raise ValueError(
+                f"data.alphabet={self.alphabet} and data.held={self.held} give {different} different tasks, too few to "
+                f"hold some out for validation and test; {FEWEST} or more are needed"
+            )
 
     @property
     def vocabulary(self) -> int:
