@@ -223,8 +223,10 @@ class LoopCallback(pl.Callback):
         if self._evaluated_step != state.step:
             try:
                 self._evaluate(trainer, module)
-            except Interrupted:  # a resumed run evaluates the step, see `evaluate_end`
-                self._save(trainer, module)
+            except Interrupted:
+                # A resumed run evaluates the last step, see `evaluate_end`; an earlier one is saved already.
+                if state.step >= state.total:
+                    self._save(trainer, module)
                 raise
             self._save(trainer, module)
 
