@@ -18,7 +18,7 @@ def allowed(target: str, allow: list[str]) -> bool:
 
 
 def allow_of(config: Mapping[str, Any]) -> list[str]:
-    """The packages that a config allows; none where its `allow` is no list of names, which `check` reports."""
+    """The packages that a config allows; none where its `allow` is not a list of names, which `check` reports."""
     names = config.get("allow")
     return [name for name in names if isinstance(name, str)] if isinstance(names, list | tuple) else []
 

@@ -65,7 +65,7 @@ class LazyImageSplit:
 def decode_image(file: Path, *, channels: int, size: int) -> Tensor:
     """Reads an image file as uint8 (channels, size, size): resizes the shorter side, then crops the center.
 
-    Raises UserError naming the file where it is no image of one of `FORMATS`, damaged, or has too many pixels.
+    Raises UserError naming the file where it is not an image of one of `FORMATS`, is damaged, or has too many pixels.
     """
     import numpy as np
     from PIL import Image

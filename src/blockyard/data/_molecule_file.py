@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -158,5 +159,5 @@ def _texts(path: Path) -> Iterator[tuple[int, str]]:
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
             yield from ((number, text) for number, text in enumerate(file, start=1) if text.strip())
-    except (UnicodeDecodeError, OSError, EOFError, gzip.zlib.error) as error:  # type: ignore[attr-defined]
+    except (UnicodeDecodeError, OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path} cannot be read ({error}); expected lines of JSON in UTF-8, plain or .gz") from error

@@ -43,7 +43,7 @@ class LocalExecutor(Executor):
         gpus: their numbers; auto uses all of them, null hides them from the cells
         cells_per_gpu: small cells that share a GPU
         threads: CPU threads of each cell; null divides the cores among the workers
-        timeout_min: minutes after which a cell has failed; it saves first, or is killed; null is no limit
+        timeout_min: minutes after which a cell has failed; it saves first, or is killed; null sets no limit
     """
 
     def __init__(
