@@ -107,15 +107,15 @@ def _resolution(name: str, factors: list[float], settings: dict[str, Any]) -> in
     from blockyard.evaluate.api import evaluate_resolutions
     from blockyard.evaluate.resolution import table
 
-    found, loaded = evaluate_resolutions(name, factors, **settings)
-    sys.stdout.write(table(found))
-    path = loaded.folder.path / f"resolution-{found.part}.json"
+    resolutions, loaded = evaluate_resolutions(name, factors, **settings)
+    sys.stdout.write(table(resolutions))
+    path = loaded.folder.path / f"resolution-{resolutions.part}.json"
     try:
-        write_json(path, {**found.plain(), "weights": loaded.checkpoint.name})
+        write_json(path, {**resolutions.plain(), "weights": loaded.checkpoint.name})
     except OSError as error:
         raise UserError(f"the table cannot be written into {loaded.folder.path}: {error}") from None
     sys.stderr.write(f"{path}\n")
-    if all(size.refused for size in found.sizes if size.factor != 1) and len(found.sizes) > 1:
+    if all(size.refused for size in resolutions.sizes if size.factor != 1) and len(resolutions.sizes) > 1:
         raise UserError(f"resolution={factors}: the model can read none of these sizes; the table gives the reasons")
     return 0
 

@@ -47,7 +47,7 @@ def run(arguments: Sequence[str]) -> int:
     from blockyard.inspect.figures.forecast_figure import draw_forecast
     from blockyard.runs.identity import slug
 
-    made, loaded = forecast(name, file, level=level, which=which, outputs=outputs, allow=allow)
+    forecasts, loaded = forecast(name, file, level=level, which=which, outputs=outputs, allow=allow)
     folder = loaded.folder.path if out is None else Path(out)
     stem = "forecast" if file is None else f"forecast-{slug(Path(file).stem)}"
     title = f"{loaded.folder.name}, {loaded.checkpoint.name}: " + (
@@ -55,8 +55,11 @@ def run(arguments: Sequence[str]) -> int:
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        paths = [forecast_table.write(made, folder / f"{stem}.csv"), *draw_forecast(made, title, folder, stem)]
+        paths = [
+            forecast_table.write(forecasts, folder / f"{stem}.csv"),
+            *draw_forecast(forecasts, title, folder, stem),
+        ]
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror}; out=FOLDER sets another folder") from error
-    sys.stdout.write(f"{forecast_table.summary(made)}\n{' '.join(map(str, paths))}\n")
+    sys.stdout.write(f"{forecast_table.summary(forecasts)}\n{' '.join(map(str, paths))}\n")
     return 0

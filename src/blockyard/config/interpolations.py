@@ -47,10 +47,10 @@ def _size(value: Any, path: Path, root: Any, sizes: dict[Path, int | None]) -> i
     if not isinstance(value, str) or "${" not in value:
         return 1 + len(value) if isinstance(value, str) else 1
     if path in sizes:
-        known = sizes[path]
-        if known is None:
+        resolved = sizes[path]
+        if resolved is None:
             raise _Refused(f"{'.'.join(path)}: {value!r} leads back to itself")
-        return known
+        return resolved
     sizes[path] = None
     names = _ONE.findall(value)
     if len(names) != value.count("${") or any(":" in name and not _RESOLVER.match(name) for name in names):

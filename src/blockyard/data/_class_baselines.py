@@ -33,13 +33,13 @@ def tf_idf(fit: Sequence[str], target: Tensor, texts: Sequence[str], classes: in
     logits = torch.full((len(texts), classes), -torch.inf)
     vectors = TfidfVectorizer(sublinear_tf=True)
     try:
-        known = vectors.fit_transform(fit)
+        features = vectors.fit_transform(fit)
     except ValueError:  # no word of two letters in any text
         return majority(target.bincount(minlength=classes), len(texts))
     model = LogisticRegression(C=10.0, max_iter=100)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the last digits of a baseline do not matter
-        model.fit(known, target.numpy())
+        model.fit(features, target.numpy())
     logits[:, torch.from_numpy(model.classes_)] = torch.from_numpy(
         model.predict_log_proba(vectors.transform(texts))
     ).float()

@@ -80,8 +80,8 @@ def read_lines(path: Path, max_nodes: int, connected: bool) -> list[Line]:
 def refuse_lines(path: Path, problems: list[tuple[int, str]]) -> None:
     """Raises UserError that names all lines with problems; returns where there are none."""
     if problems:
-        told = "".join(f"\n  line {number}: {problem}" for number, problem in problems)
-        raise UserError(f"{path}: {len(problems)} line{'s'[: len(problems) > 1]} cannot be used{told}")
+        listing = "".join(f"\n  line {number}: {problem}" for number, problem in problems)
+        raise UserError(f"{path}: {len(problems)} line{'s'[: len(problems) > 1]} cannot be used{listing}")
 
 
 def parse(record: Any, widths: Widths) -> Graph:

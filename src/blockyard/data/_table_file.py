@@ -55,9 +55,9 @@ def read_table(path: Path, columns: Mapping[str, str]) -> pandas.DataFrame:
 
 def check_rows(path: Path, problems: Mapping[str, Sequence[int]]) -> None:
     """Raises UserError if any problem has a line: "FILE: label missing in lines 3, 7"."""
-    found = {problem: sorted(lines) for problem, lines in problems.items() if len(lines)}
-    if found:
-        raise UserError("; ".join(f"{path}, {_named(lines)}: {problem}" for problem, lines in found.items()))
+    remaining = {problem: sorted(lines) for problem, lines in problems.items() if len(lines)}
+    if remaining:
+        raise UserError("; ".join(f"{path}, {_named(lines)}: {problem}" for problem, lines in remaining.items()))
 
 
 def column_names(path: Path) -> list[str]:

@@ -156,13 +156,13 @@ def _split_table(path: Path, column: str) -> dict[str, str]:
             rows = [(number, row[_smiles.SMILES], row[column]) for number, row in enumerate(reader, start=2)]
     except (UnicodeDecodeError, OSError, csv.Error) as error:
         raise UserError(f"{path} cannot be read as a table ({error}); expected .csv in UTF-8") from error
-    found: dict[str, str] = {}
+    split_names: dict[str, str] = {}
     problems = []
     for number, smiles, name in rows:
-        if found.setdefault(smiles, name) != name:
-            problems.append((number, f"{quoted(smiles)} is of {column} {name} here and {found[smiles]} before"))
+        if split_names.setdefault(smiles, name) != name:
+            problems.append((number, f"{quoted(smiles)} is of {column} {name} here and {split_names[smiles]} before"))
     refuse_lines(path, problems)
-    return found
+    return split_names
 
 
 def _file(name: str) -> Path:

@@ -82,9 +82,9 @@ class Peers:
         until = time.monotonic() + _SECONDS
         while True:
             notes = [note for note in read_notes(self.path) if note.rank != self.rank]
-            known = {note.rank for note in notes} | set(self.endings)
-            told = any(note.waited is None for note in notes)
-            if told or len(known) >= self.world - 1 or time.monotonic() > until:
+            ended_ranks = {note.rank for note in notes} | set(self.endings)
+            any_ended = any(note.waited is None for note in notes)
+            if any_ended or len(ended_ranks) >= self.world - 1 or time.monotonic() > until:
                 return notes
             time.sleep(0.1)
 

@@ -110,17 +110,17 @@ def _check_callbacks(path: Path, saved: Mapping[str, Any], loop: LoopCallback, s
     if wrong or state["step"] != step or len(state["tally"]) != 2:
         raise BadCheckpoint(path, f"the state of the callbacks in it is damaged ({(wrong or ['step'])[0]})")
     for name, callback in loop.named.items():
-        fresh, found = callback.state_dict(), state["watchers"].get(name)
+        fresh, entry = callback.state_dict(), state["watchers"].get(name)
         if (
             fresh
             and "*" not in type(callback).incidental
-            and not (isinstance(found, dict) and fresh.keys() <= found.keys())
+            and not (isinstance(entry, dict) and fresh.keys() <= entry.keys())
         ):
             raise BadCheckpoint(path, f"it lacks the state of callbacks.{name}")
     for name in _checkpoint_names(loop):
-        found = state["watchers"][name]
-        numbers = isinstance(found["value"], (*_NUMBER, type(None))) and isinstance(found["step"], (int, type(None)))
-        if not numbers or not isinstance(found["metrics"], dict):
+        entry = state["watchers"][name]
+        numbers = isinstance(entry["value"], (*_NUMBER, type(None))) and isinstance(entry["step"], (int, type(None)))
+        if not numbers or not isinstance(entry["metrics"], dict):
             raise BadCheckpoint(path, f"the state of callbacks.{name} in it is damaged")
     logged = state.get("logged")
     if logged is not None and not (isinstance(logged, list) and [type(each) for each in logged] == [int, int]):

@@ -76,16 +76,16 @@ def forecast(
     # One step at a time: torch takes quantiles of 16 million numbers at most.
     low, high = torch.stack([torch.nanquantile(step, edges, dim=0) for step in errors.unbind(1)], 1)  # (H, C) each
     outside = _errors(loaded, test)
-    known = ~outside.isnan()
-    inside = ((outside >= low) & (outside <= high))[known].float().mean()
+    observed = ~outside.isnan()
+    inside = ((outside >= low) & (outside <= high))[observed].float().mean()
     true = None
     if history is None:
         window = test.values[test.starts[-1] :][: test.history + test.horizon].double() * test.std + test.mean
         history, true = window[: test.history], window[test.history :]
-    made = _predict(loaded, ((history - test.mean) / test.std).float()[None], data)[0] * test.std + test.mean
+    prediction = _predict(loaded, ((history - test.mean) / test.std).float()[None], data)[0] * test.std + test.mean
     names = tuple(map(str, data.channel_names))
     facts = (level, len(errors), float(inside))
-    return WindowForecast(names, history, made, made + low, made + high, true, *facts), loaded
+    return WindowForecast(names, history, prediction, prediction + low, prediction + high, true, *facts), loaded
 
 
 def _history(data: SeriesData, path: Path) -> Tensor:
@@ -114,8 +114,8 @@ def _errors(loaded: Loaded, split: SeriesSplit) -> Tensor:
     parts = []
     for starts in split.starts.split(_BATCH):
         window = split.values[starts[:, None] + steps]  # (B, history + horizon, C)
-        made = _predict(loaded, window[:, : split.history], loaded.data)
-        parts.append((window[:, split.history :].double() - made) * split.std)
+        prediction = _predict(loaded, window[:, : split.history], loaded.data)
+        parts.append((window[:, split.history :].double() - prediction) * split.std)
     return torch.cat(parts)
 
 
@@ -128,5 +128,5 @@ def _predict(loaded: Loaded, history: Tensor, data: object) -> Tensor:
     if data.channels == "together":
         return loaded.objective.forecast(model, history, data.horizon).double()
     alone = history.transpose(1, 2).flatten(0, 1)[..., None]  # (B C, L, 1)
-    made = loaded.objective.forecast(model, alone, data.horizon)  # (B C, H, 1)
-    return made.unflatten(0, (-1, history.shape[2]))[..., 0].transpose(1, 2).double()
+    prediction = loaded.objective.forecast(model, alone, data.horizon)  # (B C, H, 1)
+    return prediction.unflatten(0, (-1, history.shape[2]))[..., 0].transpose(1, 2).double()

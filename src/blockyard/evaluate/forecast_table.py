@@ -12,38 +12,41 @@ from blockyard.evaluate.forecast import WindowForecast
 HEAD = ("step", "channel", "forecast", "low", "high", "true")
 
 
-def rows(made: WindowForecast) -> list[tuple[str, ...]]:
+def rows(window: WindowForecast) -> list[tuple[str, ...]]:
     """Returns a row for each step and channel; the true value is empty where it is missing or not known yet."""
     lines = []
-    for step in range(len(made.forecast)):
-        for channel, name in enumerate(made.channels):
-            values = (part[step, channel].item() for part in (made.forecast, made.low, made.high))
-            true = float("nan") if made.true is None else made.true[step, channel].item()
+    for step in range(len(window.forecast)):
+        for channel, name in enumerate(window.channels):
+            values = (part[step, channel].item() for part in (window.forecast, window.low, window.high))
+            true = float("nan") if window.true is None else window.true[step, channel].item()
             lines.append((str(step + 1), name, *(f"{value:.8g}" for value in values), _number(true)))
     return lines
 
 
-def write(made: WindowForecast, path: Path) -> Path:
+def write(window: WindowForecast, path: Path) -> Path:
     """Writes the rows as CSV, atomically. Raises OSError."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(HEAD)
-    table.writerows(rows(made))
+    table.writerows(rows(window))
     write_text(path, text.getvalue())
     return path
 
 
-def summary(made: WindowForecast) -> str:
+def summary(window: WindowForecast) -> str:
     """Returns a line about the band and, where the truth is known, the mean absolute error of each channel."""
     band = (
-        f"band: {made.level:.0%} of the errors of {made.windows:,} validation windows at each step; it covers "
-        f"{made.coverage:.0%} of the test split"
+        f"band: {window.level:.0%} of the errors of {window.windows:,} validation windows at each step; it covers "
+        f"{window.coverage:.0%} of the test split"
     )
-    if made.true is None:
+    if window.true is None:
         return band
-    errors = (made.true - made.forecast).abs().nanmean(0).tolist()
+    errors = (window.true - window.forecast).abs().nanmean(0).tolist()
     return "\n".join(
-        [*(f"{name}: mean absolute error {error:.4g}" for name, error in zip(made.channels, errors, strict=True)), band]
+        [
+            *(f"{name}: mean absolute error {error:.4g}" for name, error in zip(window.channels, errors, strict=True)),
+            band,
+        ]
     )
 
 

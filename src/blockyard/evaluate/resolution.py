@@ -109,15 +109,17 @@ class _First:
         return self.count
 
 
-def table(found: Resolutions) -> str:
+def table(resolutions: Resolutions) -> str:
     """The results as text: a line for each size."""
-    names = list(next(size.metrics for size in found.sizes if size.metrics))
+    names = list(next(size.metrics for size in resolutions.sizes if size.metrics))
     lines = [["factor", "pixels", *names]]
-    for size in found.sizes:
+    for size in resolutions.sizes:
         start = [f"{size.factor:g}", " x ".join(map(str, size.pixels))]
         lines.append([*start, *([f"{size.metrics[name]:.5g}" for name in names] if size.metrics else [])])
     widths = [max(len(line[i]) for line in lines if len(line) > i) for i in range(len(lines[0]))]
     texts = ["  ".join(cell.ljust(widths[i]) for i, cell in enumerate(line)).rstrip() for line in lines]
-    refused = {number: size.refused for number, size in enumerate(found.sizes, start=1) if size.refused}
+    refused = {number: size.refused for number, size in enumerate(resolutions.sizes, start=1) if size.refused}
     texts = [f"{text}  refused: {refused[number]}" if number in refused else text for number, text in enumerate(texts)]
-    return "\n".join(texts) + f"\nthe same {found.samples:,} images of the {found.part} split at every size\n"
+    return (
+        "\n".join(texts) + f"\nthe same {resolutions.samples:,} images of the {resolutions.part} split at every size\n"
+    )

@@ -62,5 +62,5 @@ def _restoration(loaded: Loaded, task: Restore, raw: Batch, index: int) -> Resto
         true[0],
         join(hidden, torch.zeros_like(true, dtype=torch.bool), task.layout)[0],
         float(task.loss(prediction, batch.target)),
-        {name: float(task.loss(made, batch.target)) for name, made in simple_predictions(batch, task)},
+        {name: float(task.loss(simple, batch.target)) for name, simple in simple_predictions(batch, task)},
     )

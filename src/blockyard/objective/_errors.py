@@ -103,8 +103,8 @@ class Explained(Metric):
         error, _ = _errors(prediction, target)
         target = target.reshape(prediction.shape).double()
         counted = Batch.counted(target)
-        known = target.masked_fill(~counted, 0.0)
-        parts = [counted.double(), known, known.square(), error.square()]
+        counted_targets = target.masked_fill(~counted, 0.0)
+        parts = [counted.double(), counted_targets, counted_targets.square(), error.square()]
         self.sums = self.sums + torch.stack([part.sum(0) for part in parts])
 
     def compute(self) -> Tensor:

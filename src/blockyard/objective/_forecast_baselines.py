@@ -24,15 +24,15 @@ def forecasts(history: Tensor, horizon: int, season: int | None) -> Iterator[tup
 
     Missing values are those before them. season: steps after which the series repeats itself, or None
     """
-    known = fill_forward(history)
-    yield "repeat", known[:, -1:].expand(-1, horizon, -1)
+    filled = fill_forward(history)
+    yield "repeat", filled[:, -1:].expand(-1, horizon, -1)
     if season is None or season > history.shape[1]:
         return
     step = torch.arange(horizon, device=history.device)
-    seasonal = known[:, -season:][:, step % season]
+    seasonal = filled[:, -season:][:, step % season]
     yield "seasonal", seasonal
     if 2 * season <= history.shape[1]:
-        change = known[:, -season:].mean(1) - known[:, -2 * season : -season].mean(1)  # (B, C)
+        change = filled[:, -season:].mean(1) - filled[:, -2 * season : -season].mean(1)  # (B, C)
         yield "drift", seasonal + change[:, None] * (1 + step // season)[None, :, None]
 
 

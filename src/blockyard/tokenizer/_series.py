@@ -65,9 +65,9 @@ def standardize(
 
 def fill_forward(x: Tensor) -> Tensor:
     """Returns x (B, steps, C) with each missing value replaced by the one before it; zero where none is."""
-    known = ~x.isnan()
+    observed = ~x.isnan()
     index = torch.arange(x.shape[1], device=x.device)[None, :, None]
-    latest = torch.where(known, index, -1).cummax(1).values  # (B, steps, C)
+    latest = torch.where(observed, index, -1).cummax(1).values  # (B, steps, C)
     filled = x.nan_to_num().gather(1, latest.clamp_min(0))
     return torch.where(latest < 0, torch.zeros_like(filled), filled)
 

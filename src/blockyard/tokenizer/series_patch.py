@@ -146,5 +146,5 @@ class SeriesPatchEmbedder(Embedder):
         patches = values[torch.arange(batch, device=inputs.device)[:, None, None], where]  # (B, N, size, C)
         valid = index < self.tokens.tokens_of(lengths)[:, None]  # (B, N)
         x = self.proj(patches.transpose(2, 3).flatten(2)).masked_fill(~valid[..., None], 0.0)  # (B, N, D)
-        known = None if all_real and steps >= options.size else valid
-        return x, Seq(index, coords.to(self.coords.dtype), known, grid=(len(index),), scale=scale)
+        mask = None if all_real and steps >= options.size else valid
+        return x, Seq(index, coords.to(self.coords.dtype), mask, grid=(len(index),), scale=scale)

@@ -26,7 +26,7 @@ def draw_on_graph(
 ) -> Iterator[Path]:
     """Draw the weights of one query as colours of nodes, a row of panels for each layer."""
     assert sample.edges is not None
-    places = _layout(sample.nodes, sample.edges)
+    layout = _layout(sample.nodes, sample.edges)
     _, name = query_weights(layers[0], query)
     for page, page_layers, heads in head_pages(layers):
         tables = [query_weights(layer, query)[0] for layer in page_layers]
@@ -40,12 +40,12 @@ def draw_on_graph(
                     if head >= len(layer.heads):
                         panel.set_axis_off()
                         continue
-                    drawn = _draw_nodes(panel, places, sample.edges, table[head, layer.prefix :].numpy(), end)
+                    drawn = _draw_nodes(panel, layout, sample.edges, table[head, layer.prefix :].numpy(), end)
                     on_prefix = float(table[head, : layer.prefix].sum())
                     share = f", {on_prefix:.0%} on prefix" if layer.prefix else ""
                     panel.set_title(f"{layer.name}, head {layer.heads[head]}{share}", pad=2)
                     if name.startswith("token"):
-                        _mark(panel, places[int(name.split()[1])])
+                        _mark(panel, layout[int(name.split()[1])])
             page_colorbar(figure, drawn, axes, "attention weight of a node")
             yield save(figure, folder, "attention_graph", page)
 
@@ -56,20 +56,20 @@ def _layout(nodes: int, edges: list[tuple[int, int]]) -> np.ndarray:
 
     graph = networkx.empty_graph(nodes)
     graph.add_edges_from(edges)
-    places = networkx.spring_layout(graph, seed=0, iterations=200)
-    return np.array([places[node] for node in range(nodes)])
+    layout = networkx.spring_layout(graph, seed=0, iterations=200)
+    return np.array([layout[node] for node in range(nodes)])
 
 
-def _draw_nodes(panel: Any, places: np.ndarray, edges: list[tuple[int, int]], weights: np.ndarray, end: float) -> Any:
+def _draw_nodes(panel: Any, layout: np.ndarray, edges: list[tuple[int, int]], weights: np.ndarray, end: float) -> Any:
     from matplotlib.collections import LineCollection
 
-    panel.add_collection(LineCollection([places[[i, j]] for i, j in edges], colors="#808080", linewidths=0.8, zorder=1))
-    size = max(25.0, min(160.0, 3000.0 / len(places)))
+    panel.add_collection(LineCollection([layout[[i, j]] for i, j in edges], colors="#808080", linewidths=0.8, zorder=1))
+    size = max(25.0, min(160.0, 3000.0 / len(layout)))
     points = panel.scatter(
-        *places.T, c=weights, s=size, cmap=sequential_colours(), vmin=0, vmax=end, edgecolors="#404040", linewidths=0.5
+        *layout.T, c=weights, s=size, cmap=sequential_colours(), vmin=0, vmax=end, edgecolors="#404040", linewidths=0.5
     )
-    if len(places) <= _LABELLED:
-        for node, (x, y) in enumerate(places):
+    if len(layout) <= _LABELLED:
+        for node, (x, y) in enumerate(layout):
             dark = weights[node] < 0.55 * end
             panel.text(x, y, str(node), ha="center", va="center", fontsize=5, color="white" if dark else "#1a1a1a")
     panel.margins(0.12)

@@ -60,8 +60,8 @@ def _draw_series(panel: Any, values: Tensor, sample: Restoration, name: str) -> 
         panel.plot(steps, line.numpy(), color=shade, linewidth=0.9)
         if name == "output":
             panel.plot(steps, line.masked_fill(~hidden, float("nan")).numpy(), color=HIGHLIGHT, linewidth=1.4)
-    known = sample.true[~sample.true.isnan()]
-    room = 0.1 * float(known.max() - known.min()) or 1.0
-    panel.set_ylim(float(known.min()) - room, float(known.max()) + room)
+    observed = sample.true[~sample.true.isnan()]
+    room = 0.1 * float(observed.max() - observed.min()) or 1.0
+    panel.set_ylim(float(observed.min()) - room, float(observed.max()) + room)
     background = panel.get_xaxis_transform()
     panel.fill_between(steps, 0, 1, where=hidden.numpy(), step="mid", transform=background, color=ZERO_COLOUR)

@@ -64,11 +64,11 @@ class Queue:
     def state(self, job: str) -> str:
         """The state of a job; as before where squeue does not answer."""
         self._refresh(min(_REFRESH, max(_QUICK, (time.monotonic() - self._changed) / 2)))
-        found = self._jobs.get(job) or QueuedJob("UNKNOWN" if self._silent else GONE)
-        if found.state == "PENDING" and any(part in found.reason for part in _HELD) and job not in self._told:
+        queued = self._jobs.get(job) or QueuedJob("UNKNOWN" if self._silent else GONE)
+        if queued.state == "PENDING" and any(part in queued.reason for part in _HELD) and job not in self._told:
             self._told.add(job)
-            log.warning("job %s waits in SLURM's queue and will not start by itself: %s", job, found.reason)
-        return found.state
+            log.warning("job %s waits in SLURM's queue and will not start by itself: %s", job, queued.reason)
+        return queued.state
 
     def live(self) -> dict[str, QueuedJob]:
         """The jobs that wait or run."""
