@@ -32,7 +32,7 @@ TEXT = ("data=code", "data.context=16", "tokenizer=byte", "position=rope", "head
 AVERAGE = ("callbacks.ema._target_=pytorch_lightning.callbacks.EMAWeightAveraging", "callbacks.ema.decay=0.8")
 PAIRS = (
     *("data=translation", "data.context=20", "data.source_context=20", "tokenizer=char", "model=encoder_decoder"),
-    *("head=token", "objective=translate", "trainer.accumulate=2"),
+    *("head=token", "objective=translate", "trainer.accumulate=2", "trainer.group=3"),
 )
 VARIANTS: dict[str, tuple[str, ...]] = {
     "plain": (),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from blockyard.data._order import (
     epoch_order,
     eval_indices,
     eval_steps,
+    grouped_order,
     mix,
     step_indices,
     steps_per_epoch,
@@ -134,6 +136,58 @@ def test_a_dummy_sample_is_sample_zero_and_its_target_stays() -> None:
     text = take(Split(False), torch.tensor([2, -1]), None)
     assert text.inputs.tolist() == [[2, 3, 4], [0, 1, 2]]
     assert take(Split(False), torch.tensor([2, 1]), None).target is None
+
+
+@settings(deadline=None)
+@given(SIZES, st.integers(1, 12), st.integers(1, 5))
+def test_groups_hold_the_samples_of_the_epoch_in_batches_of_similar_lengths(
+    samples: int, batch: int, group: int
+) -> None:
+    lengths = torch.randint(1, 9, (samples,), generator=torch.Generator().manual_seed(samples))
+    rest = {"num_samples": samples, "batch_size": batch}
+    steps = range(steps_per_epoch(samples, batch))
+    plain = [step_indices(0, 3, step, **rest) for step in steps]
+    grouped = [step_indices(0, 3, step, **rest, lengths=lengths, group=group) for step in steps]
+    torch.testing.assert_close(torch.cat(grouped).sort().values, torch.cat(plain).sort().values)
+    if samples < batch:
+        return
+    # Each group of the permutation is some of the batches, and no two of its batches overlap in length.
+    for start in range(0, len(plain), group):
+        pool = set(torch.cat(plain[start : start + group]).tolist())
+        own = sorted(sorted(lengths[each].tolist()) for each in grouped if set(each.tolist()) <= pool)
+        assert len(own) == len(plain[start : start + group])
+        joined = list(chain.from_iterable(own))
+        assert joined == sorted(joined)
+
+
+def test_one_group_is_sorted_and_less_is_padding() -> None:
+    lengths = torch.randint(1, 1000, (400,), generator=torch.Generator().manual_seed(0))
+
+    def padded(group: int) -> float:
+        rest = {"num_samples": 400, "batch_size": 8, "lengths": lengths if group else None, "group": group}
+        batches = [lengths[step_indices(0, 0, step, **rest)] for step in range(50)]
+        return sum(len(each) * int(each.max()) for each in batches) / int(lengths.sum())
+
+    assert padded(0) > 1.6
+    assert padded(4) < 1.3
+    assert padded(50) < 1.03
+    # Batches of an epoch are not in order of length, and other epochs and seeds have other batches.
+    longest = lengths[grouped_order(0, 0, lengths, 8, 50)].view(50, 8).amax(1)
+    assert longest.diff().gt(0).float().mean() < 0.7
+    orders = {tuple(grouped_order(seed, epoch, lengths, 8, 4).tolist()) for seed in range(3) for epoch in range(3)}
+    assert len(orders) == 9
+
+
+@settings(deadline=None)
+@given(st.integers(16, 200), st.sampled_from([1, 2, 3, 4]))
+def test_shards_of_groups_are_disjoint_and_complete(samples: int, world: int) -> None:
+    lengths = torch.arange(samples) % 7
+
+    def grouped(*where: int, **rest: int) -> Tensor:
+        return step_indices(*where, **rest, lengths=lengths, group=3)
+
+    assert_shards_make_the_whole(grouped, samples, world)
+    assert_epoch_covers_once(grouped, samples, 4 * world)
 
 
 def test_bad_numbers_are_refused() -> None:

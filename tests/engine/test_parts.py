@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,15 @@ def test_processes_and_pieces_together_see_the_batch_of_one() -> None:
             assert len(share) == 4
             shares[number // 2] += share
     assert [sorted(share) for share in shares.values()] == [sorted(batch) for batch in whole]
+
+
+def test_groups_are_the_same_in_several_processes_and_from_any_batch_on() -> None:
+    grouped = partial(Layout, seed=3, samples=100, batch_size=16, group=2, lengths=torch.arange(100) * 7 % 31)
+    whole = numbers(grouped(), 0, 15)
+    assert whole != numbers(Layout(seed=3, samples=100, batch_size=16), 0, 15)
+    assert numbers(grouped(), 7, 15) == whole[7:]
+    shares = [numbers(grouped(rank=rank, world=2), 0, 15) for rank in (0, 1)]
+    assert [sorted(left + right) for left, right in zip(*shares, strict=True)] == [sorted(batch) for batch in whole]
 
 
 def test_a_batch_that_does_not_divide_is_refused() -> None:
@@ -353,6 +363,8 @@ def test_what_cannot_be_shared_is_known_before_a_run(plan: build.Components) -> 
 
     asked = (plan.data, plan.objective, plan.node("model"))  # batches of 64
     assert TrainerPlan(accumulate=4, devices=2).problems(*asked) == []
+    (of_one_length,) = TrainerPlan(group=4).problems(*asked)
+    assert "trainer.group=4 sorts samples by length, and all samples of this data are of one length" in of_one_length
     (said,) = TrainerPlan(accumulate=3).problems(*asked)
     assert "data.batch_size=64" in said
     assert "a multiple of 3" in said

@@ -42,6 +42,16 @@ class Resizable(Protocol):
 
 
 @runtime_checkable
+class HasLengths(Protocol):
+    """A split of samples of different lengths, so that training can put similar ones into a batch.
+
+    lengths: (n,) int64, items of each sample in storage order, those of its source included
+    """
+
+    lengths: Tensor
+
+
+@runtime_checkable
 class HasBaselines(Protocol):
     """A split with simple models of its own task, fitted on the training split."""
 

@@ -45,6 +45,11 @@ class LabelledSplit:
     def __len__(self) -> int:
         return len(self.texts.target)
 
+    @property
+    def lengths(self) -> Tensor:
+        """The tokens of each text, (n,)."""
+        return self.texts.lengths
+
     def batch(self, order: Tensor, key: int | None) -> Batch:
         """Returns inputs (B, longest), target (B,), lengths (B,) if they differ, and slice (B,) if there are slices."""
         texts = self.texts

@@ -7,6 +7,9 @@ same samples in the same order, whatever their models are. The rules:
   [s * batch_size, (s + 1) * batch_size). An incomplete last batch is dropped; the permutation of the
   next epoch drops other samples. A data set smaller than one batch gives one step per epoch, which
   is filled by starting over at the front of the permutation.
+* training in groups: of samples of different lengths, batches of similar ones need less padding. The permutation is
+  cut into groups of so many batches, each group is sorted by length, and the batches of the epoch are permuted. The
+  samples of an epoch stay the same; how they meet in batches changes.
 * evaluation: samples in storage order, each exactly once; the last batch may be short.
 * ranks: of each global batch, rank r of w takes samples r, r + w, r + 2w, ... The shards are disjoint
   and together make up the global batch, so the training order does not depend on the number of
@@ -37,6 +40,24 @@ def epoch_order(seed: int, epoch: int, num_samples: int) -> Tensor:
     return torch.randperm(num_samples, generator=generator)
 
 
+@lru_cache(maxsize=4)
+def grouped_order(seed: int, epoch: int, lengths: Tensor, batch_size: int, group: int) -> Tensor:
+    """Returns the samples of this epoch (steps * batch_size,) int64 in batches of similar lengths. Do not modify it.
+
+    lengths: (n,) of the samples, the same tensor in every call, because the cache compares identities
+    group: batches that are sorted together; samples of one length keep their random order
+    """
+    num_samples = len(lengths)
+    order = epoch_order(seed, epoch, num_samples)
+    if num_samples < batch_size:
+        return order
+    steps = num_samples // batch_size
+    pools = order[: steps * batch_size].split(group * batch_size)
+    batches = torch.cat([pool[lengths[pool].argsort(stable=True)] for pool in pools]).view(steps, batch_size)
+    generator = torch.Generator().manual_seed(mix("batches", seed, epoch))
+    return batches[torch.randperm(steps, generator=generator)].flatten()
+
+
 def epoch_key(seed: int, epoch: int) -> int:
     """Returns the key for `Split.batch` in this epoch, the same at every step and on every rank.
 
@@ -60,10 +81,20 @@ def steps_per_epoch(num_samples: int, batch_size: int) -> int:
 
 
 def step_indices(
-    seed: int, epoch: int, step: int, *, num_samples: int, batch_size: int, rank: int = 0, world: int = 1
+    seed: int,
+    epoch: int,
+    step: int,
+    *,
+    num_samples: int,
+    batch_size: int,
+    rank: int = 0,
+    world: int = 1,
+    lengths: Tensor | None = None,
+    group: int = 0,
 ) -> Tensor:
     """Returns the sample indices (batch_size / world,) int64 of training step `step` (from 0) of `epoch`.
 
+    lengths, group: as in `grouped_order`; with lengths of None, batches are those of the permutation
     Raises ValueError if the global `batch_size` is not divisible by the number of processes.
     """
     _check_world(batch_size, rank, world)
@@ -72,7 +103,10 @@ def step_indices(
         raise ValueError(
             f"step={step} is not in an epoch of {steps} steps ({num_samples} samples in batches of {batch_size})"
         )
-    order = epoch_order(seed, epoch, num_samples)
+    if lengths is None:
+        order = epoch_order(seed, epoch, num_samples)
+    else:
+        order = grouped_order(seed, epoch, lengths, batch_size, group)
     if num_samples < batch_size:
         order = order.repeat(-(-batch_size // num_samples))
     return order[step * batch_size + rank : (step + 1) * batch_size : world]

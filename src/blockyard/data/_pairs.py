@@ -52,6 +52,11 @@ class PairSplit:
     def __len__(self) -> int:
         return len(self.target.lengths)
 
+    @property
+    def lengths(self) -> Tensor:
+        """The tokens of source and target together, (n,)."""
+        return self.source.lengths + self.target.lengths
+
     def batch(self, order: Tensor, key: int | None) -> Batch:
         """Returns inputs (B, N + 1): start, target, end; and source (B, M); both padded to the batch's longest."""
         inputs, lengths = self.target.padded(order)

@@ -68,6 +68,11 @@ class TaskSplit:
     def __len__(self) -> int:
         return len(self.sequences.inputs)
 
+    @property
+    def lengths(self) -> Tensor | None:
+        """The tokens of each sequence (n,), None where all have the same number."""
+        return self.sequences.lengths
+
     def batch(self, order: Tensor, key: int | None) -> Batch:
         """Returns inputs (B, N), the target, and lengths (B,) if they differ. Nothing is augmented."""
         inputs, target, lengths = self.sequences.select(order)

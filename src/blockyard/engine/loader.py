@@ -12,11 +12,12 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from blockyard.contracts import Batch, Objective, Split
@@ -35,6 +36,8 @@ class Layout:
 
     seed: of the order; samples: in the training split; micro_batches: per step and process
     limit: steps an epoch is cut to, or None; overfit: repeat the first so many batches
+    group, lengths: how many batches are sorted by length together, and the lengths (samples,) int64; 0 and None for
+        batches in random order
     """
 
     seed: int
@@ -45,6 +48,8 @@ class Layout:
     world: int = 1
     limit: int | None = None
     overfit: int = 0
+    group: int = 0
+    lengths: Tensor | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.batch_size % self.shards:
@@ -125,6 +130,8 @@ class BatchDataset(Dataset[Batch]):
             batch_size=layout.batch_size,
             rank=shard,
             world=shards,
+            lengths=layout.lengths,
+            group=layout.group,
         )
         batch = take(self.split, order, epoch_key(layout.seed, epoch))
         return self.objective.ready(batch, layout.draw_key(number // layout.micro_batches))

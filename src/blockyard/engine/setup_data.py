@@ -6,9 +6,10 @@ import time
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from blockyard.config import build
-from blockyard.contracts import DataSpec, Splits
+from blockyard.contracts import DataSpec, HasLengths, Split, Splits
 from blockyard.engine.loader import BatchDataset, Layout
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
@@ -57,6 +58,8 @@ def load_data(run: Run) -> Data:
         world=options.world,
         limit=options.limit_train,
         overfit=options.overfit,
+        group=options.group,
+        lengths=_lengths(splits.train) if options.group else None,
     )
     dataset = BatchDataset(splits.train, layout, components.objective, weighted=_targets_vary(components.data.spec))
     device = torch.device("cpu") if device_type == "cpu" else torch.device("cuda", local_rank_of())
@@ -66,6 +69,16 @@ def load_data(run: Run) -> Data:
 def _targets_vary(spec: DataSpec) -> bool:
     """Whether samples may have different numbers of targets: real values may be missing."""
     return spec.variable or spec.packed or spec.target in ("symbols", "values")
+
+
+def _lengths(split: Split) -> Tensor:
+    """The length of each training sample, (n,) int64. Raises UserError where the data does not say."""
+    lengths = split.lengths if isinstance(split, HasLengths) else None
+    if lengths is None:
+        raise UserError(
+            f"trainer.group sorts samples by length, and {type(split).__name__} has no lengths; use trainer.group=0"
+        )
+    return lengths
 
 
 def _wait_for_main(folder: RunFolder) -> None:

@@ -47,6 +47,7 @@ class TrainerPlan:
         eval_every: steps between two evaluations; null evaluates once an epoch
         log_every: steps between two rows of training metrics
         gradient_clip: largest norm of all gradients together, null for no limit
+        group: batches that are sorted by length together, so that less of a batch is padding; 0 leaves them random
         accumulate: micro-batches that a process computes its share of a batch in, to save memory; the step is the same
         compile: compile every block with torch.compile
         require_flash: refuse to train where a layer cannot use a flash attention kernel
@@ -83,6 +84,7 @@ class TrainerPlan:
         eval_every: Count | None = None,
         log_every: Count = 50,
         gradient_clip: Positive | None = 1.0,
+        group: CountOrZero = 0,
         accumulate: BatchSize = 1,
         compile: bool = False,  # noqa: A002 - as in torch
         require_flash: bool = False,
@@ -118,6 +120,7 @@ class TrainerPlan:
         self.eval_every = eval_every
         self.log_every = log_every
         self.gradient_clip = gradient_clip
+        self.group = group
         self.accumulate = accumulate
         self.compile = compile
         self.require_flash = require_flash
@@ -175,6 +178,11 @@ class TrainerPlan:
             issues.append(
                 f"data.eval_batch_size={data.eval_batch_size} does not divide among {self.world} processes; "
                 f"use a multiple of {self.world}"
+            )
+        if self.group and not data.spec.variable:
+            issues.append(
+                f"trainer.group={self.group} sorts samples by length, and all samples of this data are of one length; "
+                "use trainer.group=0"
             )
         if self.extrapolate and not (data.spec.resizable and model.causal):
             issues.append(
