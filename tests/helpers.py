@@ -108,10 +108,10 @@ def axes_of(family: str, name: str) -> int:
     return max(axes[family]() & {0, 1}) if family in axes else 1
 
 
-def reads_pairs(position: str) -> bool:
-    """Whether a position scheme reads facts of pairs, which depend on all tokens: not for causal models."""
+def reads_later(position: str) -> bool:
+    """Whether a position scheme reads later tokens, in facts of pairs or as neighbours: not for causal models."""
     scheme = node("position", position)[0]
-    return bool(scheme.acts_on & scheme.of_pairs)
+    return bool(scheme.acts_on & scheme.of_later)
 
 
 def combinations(*declared: str) -> list[Any]:
@@ -120,7 +120,7 @@ def combinations(*declared: str) -> list[Any]:
         (mixer, position, axes)
         for mixer, position, axes in product(choices("token_mixer"), choices("position"), GRIDS)
         if all(getattr(traits(mixer), trait) for trait in declared) and legal(mixer, position, axes)
-        if not ("causal" in declared and reads_pairs(position))
+        if not ("causal" in declared and reads_later(position))
     ]
 
 

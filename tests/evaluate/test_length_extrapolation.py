@@ -27,7 +27,7 @@ from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import identity
 from tests import engine_runs
 from tests.components.properties.checks import cached_decoding, causality
-from tests.helpers import LENGTH, choices, node, reads_pairs, tiny, token_ids, traits
+from tests.helpers import LENGTH, choices, node, reads_later, tiny, token_ids, traits
 
 
 def text(total: int = 6 * 16 + 4, packed: bool = False) -> Windows:
@@ -99,7 +99,7 @@ def test_bounded_schemes_are_refused_with_a_word(position: str) -> None:
     }
 
 
-UNBOUNDED = [name for name in choices("position") if name not in BOUNDED and not reads_pairs(name)]
+UNBOUNDED = [name for name in choices("position") if name not in BOUNDED and not reads_later(name)]
 
 
 @pytest.mark.parametrize("position", UNBOUNDED)

@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 from blockyard.contracts import Context, Position
 from blockyard.ops import kernel
 from blockyard.weight_init import Init
-from tests.helpers import axes_of, choices, context, factory, node, reads_pairs, tiny, token_ids
+from tests.helpers import axes_of, choices, context, factory, node, reads_later, tiny, token_ids
 
 FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu"
 
@@ -33,7 +33,7 @@ def biases(position: str) -> bool:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("position", [p for p in choices("position") if not biases(p)])
 def test_flash_without_a_mask(position: str, causal: bool, options: dict[str, object]) -> None:
-    if causal and reads_pairs(position):
+    if causal and reads_later(position):
         return
     model = tiny(causal=causal, position=position, axes=axes_of("position", position), options={"token_mixer": options})
     ran = operators(model, token_ids(2, 6))

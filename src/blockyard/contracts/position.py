@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from blockyard.contracts.batch import Seq
 
 
 class Position(nn.Module):
     """A position scheme. Each hook is the identity unless it is overridden and named in `acts_on`.
 
-    Hooks are functions of coordinates or of facts of pairs, never of lengths, and never see prefix tokens.
+    Hooks are functions of coordinates, of facts of pairs or of neighbouring tokens, never of lengths, and never see
+    prefix tokens.
 
     width: channels that `embed` appends; the embedder then has D - width channels, and the stream is D wide
     length_scale: how many times longer than in training the sequences of an evaluation are, which sets it if the
@@ -19,8 +23,12 @@ class Position(nn.Module):
         it itself
     """
 
-    acts_on: ClassVar[frozenset[str]] = frozenset()  # of "embed", "rotate", "bias", "embed_pairs", "relate"
+    # Of "embed", "rotate", "bias", "embed_pairs", "relate", "embed_neighbours".
+    acts_on: ClassVar[frozenset[str]] = frozenset()
     of_pairs: ClassVar[frozenset[str]] = frozenset({"embed_pairs", "relate"})  # the hooks that read facts of pairs
+    of_later: ClassVar[frozenset[str]] = of_pairs | {"embed_neighbours"}  # the hooks that later tokens change
+    # The hooks that act before the first block; others need a port of the mixers.
+    before_blocks: ClassVar[frozenset[str]] = frozenset({"embed", "embed_pairs", "embed_neighbours"})
     axes: ClassVar[frozenset[int]] = frozenset({1, 2})
     relative: ClassVar[bool] = False  # adding one vector to all coordinates changes nothing
     bounded: ClassVar[bool] = False  # accepts no coordinate beyond `tokens.grid`
@@ -30,7 +38,7 @@ class Position(nn.Module):
     width: int = 0
     length_scale: float = 1.0
 
-    # The port of the mixer that each hook needs; `embed` and `embed_pairs` act before the blocks and need none.
+    # The port of the mixer that each hook needs.
     needs: ClassVar[dict[str, str]] = {"rotate": "queries_and_keys", "bias": "scores", "relate": "scores"}
 
     @property
@@ -69,6 +77,10 @@ class Position(nn.Module):
 
     def embed_pairs(self, x: Tensor, pairs: tuple[Tensor, ...]) -> Tensor:
         """x (B, N, D), `Seq.pairs` P x (B, N, N) -> (B, N, D)."""
+        return x
+
+    def embed_neighbours(self, x: Tensor, seq: Seq) -> Tensor:
+        """x (B, N, D) -> (B, N, D); padding and tokens of other segments must not matter."""
         return x
 
     def relate(self, head: Tensor, pairs: tuple[Tensor, ...]) -> Tensor:

@@ -36,7 +36,7 @@ def check_parts(ctx: Context, prefix: Prefix, position: Position, mixers: list[T
 
 def check_only_embeds(ctx: Context, position: Position, why: str) -> None:
     """Raises ValueError where a scheme does anything but `embed`: for models whose tokens are not mixed by blocks."""
-    if ctx.tokens.axes not in position.axes or position.acts_on - {"embed", "embed_pairs"}:
+    if ctx.tokens.axes not in position.axes or position.acts_on - position.before_blocks:
         raise ValueError(
             f"position {type(position).__name__} has nothing to act on: {why}; use position=none or one that is added "
             "to tokens"

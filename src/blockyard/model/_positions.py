@@ -49,6 +49,8 @@ def add_position(ctx: Context, position: Position, x: Tensor, seq: Seq, start: i
     if position.acts_on - {"embed"}:
         seq.coords = coords
     x = position.embed(x, coords)  # (B, N, D)
+    if "embed_neighbours" in position.acts_on:
+        x = position.embed_neighbours(x, seq)
     if not position.acts_on & position.of_pairs:
         return x
     if seq.pairs is None:

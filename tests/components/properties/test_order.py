@@ -22,7 +22,7 @@ from tests.helpers import (
     factory,
     has,
     node,
-    reads_pairs,
+    reads_later,
     tiny,
     traits,
 )
@@ -79,7 +79,7 @@ def schemes() -> list[tuple[str, int]]:
 @pytest.mark.parametrize(("position", "axes"), schemes())
 def test_relative(position: str, axes: int, causal: bool) -> None:
     declared = node("position", position)[0]
-    if causal and reads_pairs(position):
+    if causal and reads_later(position):
         return
     # Prefix keys are not rotated, so a rotated query would reveal its absolute position there.
     prefix = NO_PREFIX if "rotate" in declared.acts_on else Prefix(registers=2)
@@ -110,7 +110,7 @@ def test_hooks_are_declared_in_acts_on(position: str, axes: int) -> None:
     rotated = scheme.rotate(q, k, coords, coords)
     assert torch.equal(scheme.embed(x, coords), x) == ("embed" not in scheme.acts_on)
     assert torch.equal(rotated[0], q) == torch.equal(rotated[1], k) == ("rotate" not in scheme.acts_on)
-    for hook in ("bias", "embed_pairs", "relate"):
+    for hook in ("bias", "embed_pairs", "embed_neighbours", "relate"):
         assert (hook in scheme.acts_on) == (hook in vars(type(scheme)))
 
 

@@ -21,7 +21,7 @@ from tests.helpers import (
     combinations,
     context,
     node,
-    reads_pairs,
+    reads_later,
     takes,
     tiny,
     traits,
@@ -50,7 +50,7 @@ def test_causality(mixer: str, position: str, axes: int) -> None:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("mixer", "position", "axes"), combinations("padding", "any_length"))
 def test_padding(mixer: str, position: str, axes: int, causal: bool) -> None:
-    if causal and (not traits(mixer).causal or reads_pairs(position)):
+    if causal and (not traits(mixer).causal or reads_later(position)):
         return
     for prefix in prefixes(mixer, causal):
         padding(tiny(causal=causal, axes=axes, prefix=prefix, token_mixer=mixer, position=position), LENGTH)
@@ -59,7 +59,7 @@ def test_padding(mixer: str, position: str, axes: int, causal: bool) -> None:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("mixer", "position", "axes"), on_a_line("packing", "any_length"))
 def test_packing(mixer: str, position: str, axes: int, causal: bool) -> None:
-    if causal and (not traits(mixer).causal or reads_pairs(position)):
+    if causal and (not traits(mixer).causal or reads_later(position)):
         return
     # Registers in a bidirectional model would mix the documents, and are refused.
     for prefix in prefixes(mixer, causal) if causal else [NO_PREFIX]:
@@ -120,7 +120,7 @@ VARIANTS = [{"num_kv_heads": 1}, {"num_kv_heads": 2, "qk_norm": True}, {"bias": 
 @pytest.mark.parametrize("position", choices("position"))
 def test_variants_of_attention(position: str, options: dict[str, object]) -> None:
     axes = axes_of("position", position)
-    for causal in (False,) if reads_pairs(position) else (False, True):
+    for causal in (False,) if reads_later(position) else (False, True):
         model = tiny(causal=causal, axes=axes, position=position, options={"token_mixer": options})
         padding(model, LENGTH)
         packing(model, LENGTH)

@@ -80,18 +80,19 @@ def pairs_of_latents(f: Facts) -> str | None:
     return f"{f['token_mixer']} reads facts of pairs of tokens; the latents of {f['model']} have none"
 
 
-def pairs_of_causal_model(f: Facts) -> str | None:
-    """A distance depends on all tokens, so a causal model would see later ones through it."""
+def later_tokens_of_position(f: Facts) -> str | None:
+    """A scheme may read later tokens, in facts of pairs or as neighbours; a causal model would see them through it."""
     scheme = f["position"].target
-    if not f.causal or not scheme.acts_on & scheme.of_pairs:
+    if not f.causal or not scheme.acts_on & scheme.of_later:
         return None
-    return f"{f['position']} reads facts that depend on all tokens, later ones too; {f['model']} is causal"
+    what = "facts that depend on all tokens" if scheme.acts_on & scheme.of_pairs else "the neighbours of a token"
+    return f"{f['position']} reads {what}, later ones too; {f['model']} is causal"
 
 
 def positions_of_model(f: Facts) -> str | None:
     """A scheme that acts inside mixers needs a model with mixers over tokens."""
-    acts_on = f["position"].target.acts_on - {"embed", "embed_pairs"}
-    if not acts_on or (f["model"].target.stacks and not f.latents):
+    scheme = f["position"].target
+    if scheme.acts_on <= scheme.before_blocks or (f["model"].target.stacks and not f.latents):
         return None
     return f"{f['position']} acts inside token mixers; {f['model']} has none over tokens"
 
@@ -106,7 +107,7 @@ RULES = (
     Rule(("tokenizer", "position"), pairs_of_position),
     Rule(("tokenizer", "token_mixer"), pairs_of_mixer),
     Rule(("model", "token_mixer"), pairs_of_latents),
-    Rule(("model", "position"), pairs_of_causal_model),
+    Rule(("model", "position"), later_tokens_of_position),
     Rule(("position", "token_mixer"), ports),
     Rule(("model", "position"), positions_of_model),
 )
