@@ -90,7 +90,9 @@ def _options(choices: dict[str, str], files: Path) -> tuple[str, ...]:
     config, names = composed.config, {**composed.choices, **choices}
     words = [*LENGTH, *data_overrides(str(names["data"]), files), *TRAINER.get(str(names["trainer"]), ())]
     for family, sizes in SMALL.items():
-        words += [f"{family}.{option}={size}" for option, size in sizes.items() if option in (config[family] or {})]
+        own = products.set_by_preset(names.get("preset"), family)
+        known = [option for option in sizes if option in (config[family] or {}) and option not in own]
+        words += [f"{family}.{option}={sizes[option]}" for option in known]
     if names["tokenizer"] in SMALL_NETWORK:
         words.append("tokenizer.name=test_resnet")
     if names["data"] == "translation" and names.get("experiment") == "translate_pairs":

@@ -220,6 +220,14 @@ def needs_class_token(head: str) -> bool:
 
 
 @cache
+def set_by_preset(preset: str | None, family: str) -> frozenset[str]:
+    """The options of a family that a preset sets."""
+    if preset is None:
+        return frozenset()
+    return frozenset(yaml.safe_load(catalog.choices("preset")[preset].path.read_text()).get(family, {}))
+
+
+@cache
 def _pick(family: str, name: str) -> Any:
     return default_pick(catalog.choices(family)[name])
 

@@ -28,9 +28,10 @@ MODEL = [family for family in CONTRACTS if family not in ("data", "optimizer", "
 
 
 def small(name: str) -> list[str]:
-    """Words that make a preset's model small; one without blocks has fewer sizes."""
+    """Words that make a preset's model small; one without blocks has fewer sizes, and one of them may follow."""
     known = options(locate(str(catalog.choices("model")[presets.choices("preset", name)["model"]].target)))
-    return ["logger=none", *(f"model.{key}={value}" for key, value in SIZES.items() if key in known)]
+    free = [key for key in SIZES if key in known and key not in products.set_by_preset(name, "model")]
+    return ["logger=none", *(f"model.{key}={SIZES[key]}" for key in free)]
 
 
 def composed(name: str, *words: str) -> Composed:
@@ -69,8 +70,11 @@ def test_a_preset_is_choices_and_options_and_no_size(name: str) -> None:
         known = options(locate(config[family]["_target_"]))
         for key, value in said.items():
             assert key in known
-            assert key not in ("dim", "depth", "heads", "encoder_depth", "num_latents")
             found = config[family][key]
+            if str(value).startswith("${data."):  # a size that the data determines
+                assert found == config["data"][value.removeprefix("${data.").removesuffix("}")]
+                continue
+            assert key not in ("dim", "depth", "heads", "encoder_depth", "num_latents")
             assert value.items() <= found.items() if isinstance(value, dict) else value == found
     assert catalog.choices("preset")[name].source
 

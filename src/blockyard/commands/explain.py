@@ -22,7 +22,8 @@ from blockyard.config import catalog
 from blockyard.errors import UserError, did_you_mean, fold
 from blockyard.terminal import console, table
 
-PRESET_DATA = ("", " data=code", " data=translation", " data=digits_views")  # data that presets run on
+# Data that presets run on.
+PRESET_DATA = ("", " data=code", " data=translation", " data=digits_views", " data=co2", " data=atlas")
 
 
 def run(arguments: Sequence[str]) -> int:

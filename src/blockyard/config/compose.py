@@ -50,9 +50,10 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
     ordered = sort_overrides(overrides, folders, issues, multirun)
     groups, replaced = presets.expand(ordered.groups, folders)
     hydra = HydraConfig(groups, replaced, folders)
-    base, choices = hydra.compose([], issues)
+    of_base: list[Issue] = []  # those of values that the overrides do not replace are found again
+    base, choices = hydra.compose([], of_base)
     if not base:  # Hydra could not compose at all and has reported the reason
-        return Composed({}, {}, folders, issues)
+        return Composed({}, {}, folders, [*issues, *of_base])
     # Options that list nested choices come first: they decide which options there are.
     listing = {f"{nested.key}.{nested.names}" for nested in nested_choices.nested_choices(base)}
     early = [f"++{key}={value}" for key, value in ordered.values if key in listing]
@@ -66,6 +67,7 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
         issue = known_keys.issue(key, value)
         issues += [issue] if issue else []
         values += [] if issue else [f"++{key}={value}"]
+    issues += [] if values else of_base
     config = hydra.compose(values, issues)[0] if values else base
     if not config:
         return Composed({}, {}, folders, issues)

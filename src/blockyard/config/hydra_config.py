@@ -67,7 +67,6 @@ def _resolved(
     groups: Sequence[str], folders: tuple[Path, ...], values: Sequence[str], issues: list[Issue]
 ) -> tuple[Config, Choices]:
     from hydra.errors import HydraException
-    from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     # The user's own files may change while this process runs; the package's do not.
@@ -80,7 +79,7 @@ def _resolved(
         if problems := list(interpolations.problems(config)):
             issues += problems
             return {}, {}
-        return cast(Config, OmegaConf.to_container(config, resolve=True)), dict(choices)
+        return _plain(config, issues), dict(choices)
     except _Reaching as reaching:
         issues.append(reaching.issue)
     except user_yaml.UnsafeFile as unsafe:
@@ -90,6 +89,28 @@ def _resolved(
     except (HydraException, OmegaConfBaseException, ValueError, TypeError, AttributeError) as error:
         issues.append(Issue("config", _one_line(error)))
     return {}, {}
+
+
+def _plain(config: DictConfig, issues: list[Issue]) -> Config:
+    """The resolved config as plain data. A value that names an absent key is left out with an issue, so that the other
+    problems are found too.
+    """
+    from omegaconf import DictConfig, OmegaConf, open_dict
+    from omegaconf.errors import InterpolationKeyError
+
+    while True:
+        try:
+            return cast(Config, OmegaConf.to_container(config, resolve=True))
+        except InterpolationKeyError as error:
+            key = str(error.full_key)
+            above, _, last = key.rpartition(".")
+            parent = OmegaConf.select(config, above) if above else config
+            if not isinstance(parent, DictConfig) or last not in parent:
+                raise
+            with open_dict(parent):
+                value = parent._get_node(last)._value()  # type: ignore[union-attr]
+                del parent[last]
+            issues.append(Issue(key, f"{shortened(str(value))} names a key that this config does not have"))
 
 
 def _set(config: DictConfig, text: str) -> Iterator[Issue]:

@@ -6,7 +6,7 @@ Reference: thuml/iTransformer, layers/Embed.py, DataEmbedding_inverted
 Equation: x_c = W history_c + b
 Cost: O(C L D) time for a history of L steps
 
-With project=false, normalise=last and model=bare this is NLinear (Zeng et al. 2023, arXiv 2205.13504).
+With project=false, normalise=last and model=bare this is NLinear (Zeng et al. 2023, arXiv 2205.13504): preset=nlinear.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Reference: cure-lab/LTSF-Linear, models/DLinear.py
 Equation: trend = mean of `kernel` steps around each step, the ends repeated; season = history - trend
 Cost: O(C L (D + kernel)) time for a history of L steps
 
-With project=false, normalise=none and model=bare this is DLinear.
+With project=false, normalise=none and model=bare this is DLinear: preset=dlinear.
 """
 
 from __future__ import annotations

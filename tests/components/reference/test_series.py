@@ -17,12 +17,7 @@ from tests.helpers import stir
 
 HISTORY, HORIZON = 40, 12
 SERIES = ["data=co2", f"data.history={HISTORY}", f"data.horizon={HORIZON}"]
-# Linear models: no blocks, and no weights but those of the head.
-BARE = ["model=bare", "block=none", "token_mixer=none", "channel_mixer=none", "norm=none", "position=none"]
-TASK = ["head=flatten", "objective=forecast", "tokenizer.project=false", f"model.dim={HISTORY}"]
-linear = partial(preset, *SERIES, *BARE, *TASK, sizes=["logger=none"])
-DLINEAR = ["tokenizer=trend_season", "tokenizer.kernel=5"]
-NLINEAR = ["tokenizer=series_channel", "tokenizer.normalise=last"]
+linear = partial(preset, *SERIES, sizes=["logger=none"])  # no blocks, and no weights but those of the head
 
 
 def histories(batch: int = 3, channels: int = 1) -> Tensor:
@@ -94,7 +89,7 @@ def test_patchtst_is_that_of_transformers() -> None:
 
 
 def test_dlinear_is_the_published_formula() -> None:
-    model = linear(*DLINEAR)
+    model = linear("preset=dlinear", "tokenizer.kernel=5")
     x = histories()
     padded = F.pad(x.transpose(1, 2), (2, 2), mode="replicate")
     trend = torch.stack([padded[..., step : step + 5].mean(-1) for step in range(HISTORY)], -1)[:, 0]  # (B, L)
@@ -105,14 +100,14 @@ def test_dlinear_is_the_published_formula() -> None:
 
 
 def test_nlinear_is_the_published_formula() -> None:
-    model = linear(*NLINEAR)
+    model = linear("preset=nlinear")
     x = histories()
     last = x[:, -1:, 0]
     assert_close(model(x), last + F.linear(x[..., 0] - last, model.head.proj.weight, model.head.proj.bias))
 
 
 def test_a_bare_linear_model_has_the_optimum_of_ridge() -> None:
-    model = linear(NLINEAR[0], "tokenizer.normalise=none")
+    model = linear("preset=nlinear", "tokenizer.normalise=none")
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(200, HISTORY, 1, generator=generator, dtype=torch.float64)
     y = torch.randn(200, HORIZON, generator=generator, dtype=torch.float64)
@@ -134,7 +129,7 @@ def test_a_bare_linear_model_has_the_optimum_of_ridge() -> None:
 
 def test_what_is_taken_out_of_a_history_is_put_back() -> None:
     for normalise, power in (("instance", 1e-4), ("last", 1e-9)):
-        model = linear(NLINEAR[0], f"tokenizer.normalise={normalise}")
+        model = linear("preset=nlinear", f"tokenizer.normalise={normalise}")
         x = histories()
         moved = partial(torch.add, torch.tensor(100.0, dtype=torch.float64))
         assert_close(model(moved(x)), moved(model(x)), rtol=power, atol=power)
