@@ -305,6 +305,9 @@ def batch_for(plan: Any, size: int = 2, padding: int = 0) -> Batch:
 
     if spec.modality == "text":  # a symbol more than a model sees, for the objective to ask for
         inputs = drawn(symbols, spec.shape[0] + 1)
+    elif plan.tokens().ahead:  # a start token and those of an image
+        start = plan.tokenizer.start(torch.arange(size))[:, None]
+        return Batch(torch.cat([start, drawn(plan.tokens().predicted, plan.tokens().max_len)], 1))
     elif symbols is not None:
         inputs = drawn(symbols, *spec.shape)
     elif (codes := plan.tokens().codes) is not None:

@@ -133,6 +133,7 @@ class Tokenizer(ABC):
     own_patches: ClassVar[str] = ""  # options with which its tokens have a `TokenSpec.patch`, if any
     causal_patches: ClassVar[str] = ""  # options with which it is `TokenSpec.causal`, if any
     gives_pairs: ClassVar[bool] = False  # the data that it reads has facts of pairs (`Batch.pairs`)
+    reads_levels: ClassVar[bool] = False  # it reads images as stored, in `DataSpec.levels` gray levels
 
     @abstractmethod
     def spec(self, data: DataSpec) -> TokenSpec:
@@ -180,6 +181,41 @@ class TextTokenizer(Tokenizer):
             return self.decode([token_id]) or None
         except (ValueError, KeyError, IndexError, OverflowError):
             return None
+
+
+class ImageTokenizer(Tokenizer):
+    """A tokenizer that makes token ids of images, and images of token ids.
+
+    Images are uint8 (B, C, height, width) of `DataSpec.levels` gray levels, as the data stores them. A sequence is a
+    start token and then the N tokens of an image. What it learns, it learns from images of the training split.
+
+    unit: what one token id stands for, in names of metrics: "dim", a value of a pixel, or "code", a whole patch
+    codes: token ids of an image, from 0; those of start tokens follow. Known from `spec` on, as is all that follows
+    levels: gray levels of the data
+    """
+
+    modality = "image"
+    axes = 2
+    reads_levels = True
+    unit: ClassVar[str]
+    codes: int
+    levels: int
+
+    @abstractmethod
+    def fit(self, images: Tensor) -> None:
+        """Learn from images of the training split. Deterministic; cached by content."""
+
+    @abstractmethod
+    def encode(self, images: Tensor) -> Tensor:
+        """Returns the token ids of images (B, C, height, width) uint8: (B, N) int64."""
+
+    @abstractmethod
+    def decode(self, token_ids: Tensor) -> Tensor:
+        """Returns images (B, C, height, width) uint8 of token ids (B, N), which `encode` turns into them again."""
+
+    @abstractmethod
+    def start(self, classes: Tensor) -> Tensor:
+        """Returns the first token of images of these classes (B,) int64: (B,) int64."""
 
 
 class GraphTokenizer(Tokenizer):

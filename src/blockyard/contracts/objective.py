@@ -25,6 +25,7 @@ class Objective(ABC):
     target: ClassVar[str | None] = None  # what the data must provide; None where it is made here
     modality: ClassVar[str | tuple[str, ...] | None] = None  # the only one that it takes, or those, or None
     patches: ClassVar[bool] = False  # it predicts the values of patches: `TokenSpec.patch`
+    predicts_next: ClassVar[bool] = False  # it predicts the id of the token that follows each one
     needs_source: ClassVar[bool] = False  # it predicts one sequence from another
 
     @abstractmethod

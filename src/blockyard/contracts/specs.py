@@ -30,6 +30,7 @@ class DataSpec:
     class_names: tuple[str, ...] = ()  # in the order of the class numbers, where the data has names for them
     slices: tuple[str, ...] = ()  # names of the parts of a split that evaluation also reports, by `Batch.slice`
     values: tuple[int, ...] | None = None  # shape of a real-valued target of a sample: (steps, channels), (tasks,)
+    levels: int | None = None  # gray levels of each channel of an image that is stored as bytes, for tokens of levels
     pairs: int | None = None  # facts of a pair of items: their distance, and the edges along the path between them
     source: tuple[int, ...] | None = None  # shape of the sequence that an encoder reads (translation)
     vocabulary: int | None = None  # of data that is token ids from the start
@@ -56,6 +57,9 @@ class TokenSpec:
     shrink: how windows over the items of an input become tokens, a stage each: items of a window, from one window to
         the next, and items added to the ends together; () where every item is a token
     vocabulary: the number of token ids; None for inputs that are not token ids
+    predicted: the number of token ids that are predicted, the first of the vocabulary; None is all of them
+    ahead: each token has the coordinates of the one that it predicts, which follows it; the first one is a start token
+    raster: tokens on a grid follow each other row by row
     codes: the number of codes in each column of an item, where a token is the sum of their vectors
     pairs: the number of codes of each fact of a pair of tokens (`Seq.pairs`); None where pairs have no facts
     count: the largest N without prefix tokens; None is the product of the sides of the grid
@@ -72,6 +76,9 @@ class TokenSpec:
     grid: tuple[int, ...]
     variable: bool = False
     vocabulary: int | None = None
+    predicted: int | None = None
+    ahead: bool = False
+    raster: bool = True
     codes: tuple[int, ...] | None = None
     pairs: tuple[int, ...] | None = None
     count: int | None = None

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, BatchSize, CountOrZero, DataSpec, Rate, Samples, Seed, Splits, Tokenizer
+from blockyard.contracts import (
+    Batch,
+    BatchSize,
+    CountOrZero,
+    DataSpec,
+    ImageTokenizer,
+    Rate,
+    Samples,
+    Seed,
+    Split,
+    Splits,
+    Tokenizer,
+)
 from blockyard.data._augment import Augment
+from blockyard.data._image_tokens import token_splits
 from blockyard.data._loaded import LoadedData
 from blockyard.data._split import Fraction, nested, sha256, stratified
 from blockyard.errors import UserError
+
+Images = TypeVar("Images")  # those of one part: in memory, or on the disk
 
 
 class LabelledImages(NamedTuple):
@@ -46,14 +62,16 @@ class Moments(NamedTuple):
 
 @dataclass(frozen=True)
 class Preprocess:
-    """Turns stored bytes into model inputs: shift and flip, normalize, crop."""
+    """Turns stored bytes into model inputs: shift and flip, normalize, crop. Without moments they stay bytes."""
 
-    moments: Moments
+    moments: Moments | None
     augment: Augment
 
     def __call__(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
-        """Maps images uint8 (B, C, height, width) with sample indices `order` (B,) to float32 of that shape."""
+        """Maps images uint8 (B, C, height, width) with sample indices `order` (B,) to float32 or uint8."""
         shifted = self.augment.shift_and_flip(images, order, key)
+        if self.moments is None:
+            return self.augment.random_crop(shifted.float(), order, key).round_().to(torch.uint8)
         inputs = shifted.float().sub_(self.moments.mean).div_(self.moments.std)
         return self.augment.random_crop(inputs, order, key)
 
@@ -69,13 +87,15 @@ class ImageSplit:
         return len(self.target)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns inputs float32 (B, C, height, width) and target (B,); `key` None disables augmentation."""
+        """Returns inputs (B, C, height, width) and target (B,); `key` None disables augmentation."""
         return Batch(self.preprocess(self.images.index_select(0, order), order, key), self.target[order])
 
 
 @dataclass(kw_only=True, eq=False)
 class ImageData(LoadedData):
     """Labelled images. Subclasses set `shape` and `classes` and implement `read`.
+
+    levels: gray levels of each channel, from 0
 
     Options:
         validation_fraction: share of the training images held out for validation, stratified by class
@@ -86,6 +106,8 @@ class ImageData(LoadedData):
         train_size: number of training images to keep, stratified by class; null keeps all, and a smaller size
             selects a subset of a larger one
     """
+
+    levels: ClassVar[int] = 256
 
     batch_size: BatchSize = 128
     eval_batch_size: BatchSize = 512
@@ -114,7 +136,7 @@ class ImageData(LoadedData):
     @property
     def spec(self) -> DataSpec:
         """Images of one size with a class each."""
-        return DataSpec("image", self.shape, target="class", classes=self.classes)
+        return DataSpec("image", self.shape, target="class", classes=self.classes, levels=self.levels)
 
     @abstractmethod
     def read(self) -> tuple[LabelledImages, LabelledImages]:
@@ -126,12 +148,21 @@ class ImageData(LoadedData):
         kept, held_out = stratified(rest.target, self.validation_fraction, self.split_seed)
         train, validation = rest.select(self.subset(rest.target, kept)), rest.select(held_out)
         self._fingerprint = sha256(tensor for split in (train, validation, test) for tensor in split)
-        moments = Moments.of(train.images)
-        return Splits(
-            ImageSplit(train, Preprocess(moments, self.augment)),
-            ImageSplit(validation, Preprocess(moments, Augment())),
-            ImageSplit(test, Preprocess(moments, Augment())),
-        )
+        return self.splits(ImageSplit, (train, validation, test), train.images, tokenizer)
+
+    def splits(
+        self, kind: Callable[[Images, Preprocess], Split], parts: Sequence[Images], images: Tensor, tokenizer: Tokenizer
+    ) -> Splits:
+        """Returns a split of each part, of token ids where the tokenizer makes them.
+
+        images: uint8 (n, C, height, width) of the training part, whose statistics normalize all parts
+        """
+        moments = None if isinstance(tokenizer, ImageTokenizer) else Moments.of(images)
+        augments = (self.augment, Augment(), Augment())
+        made = [kind(part, Preprocess(moments, each)) for part, each in zip(parts, augments, strict=True)]
+        if isinstance(tokenizer, ImageTokenizer):
+            return token_splits(made, tokenizer, images, self.spec)
+        return Splits(*made)
 
     def subset(self, target: Tensor, indices: Tensor) -> Tensor:
         """Returns the `train_size` training images among `indices`. Raises UserError if there are fewer."""

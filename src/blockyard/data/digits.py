@@ -33,6 +33,7 @@ class Digits(ImageData):
 
     shape = (1, 8, 8)
     classes = 10
+    levels = 17
 
     batch_size: BatchSize = 64
     test_fraction: Fraction = 0.2

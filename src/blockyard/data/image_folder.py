@@ -6,7 +6,7 @@ Reference: torchvision.datasets.ImageFolder
 Classes are the folder names under train, sorted. Without root/test a test split is held out from the
 training images. Images are brought to `size` x `size`: the shorter side is resized, then the center cropped.
 A data set that fits `memory_limit` is decoded once and kept in memory; `workers` threads decode a larger one
-batch by batch, with channel statistics from 2,000 of its training images.
+batch by batch; channel statistics, and tokens that are learned, then come from 2,000 of its training images.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from typing import Literal
 import torch
 
 from blockyard.contracts import CountOrZero, Side, Splits, Text, Tokenizer, Workers
-from blockyard.data._augment import Augment
 from blockyard.data._decode import SUFFIXES, ImageFiles, LazyImageSplit, decode_image
-from blockyard.data._images import ImageData, LabelledImages, Moments, Preprocess
+from blockyard.data._images import ImageData, LabelledImages
 from blockyard.data._order import mix
 from blockyard.data._split import Fraction, sha256, stratified
 from blockyard.errors import UserError
@@ -90,12 +89,7 @@ class ImageFolder(ImageData):
         self._fingerprint = sha256(text for part in names for text in (str(len(part)), *part))
         train, validation, test = splits
         sample = torch.linspace(0, len(train.files) - 1, min(SAMPLE, len(train.files))).long()
-        moments = Moments.of(train.images(sample))
-        return Splits(
-            LazyImageSplit(train, Preprocess(moments, self.augment)),
-            LazyImageSplit(validation, Preprocess(moments, Augment())),
-            LazyImageSplit(test, Preprocess(moments, Augment())),
-        )
+        return self.splits(LazyImageSplit, (train, validation, test), train.images(sample), tokenizer)
 
     def read(self) -> tuple[LabelledImages, LabelledImages]:
         """Decodes all images."""

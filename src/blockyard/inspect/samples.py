@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, Split, TextTokenizer
+from blockyard.contracts import Batch, ImageTokenizer, Split, TextTokenizer
 from blockyard.data._order import take
 from blockyard.errors import UserError
 from blockyard.inspect.labels import token_text
@@ -87,7 +87,10 @@ def validation_samples(loaded: Loaded, options: Options) -> tuple[Split, range]:
 def _sample(loaded: Loaded, batch: Batch, index: int) -> Sample:
     batch = loaded.objective.ready(batch)
     sample = Sample(batch, index)
-    if batch.inputs.ndim == 2 and not batch.inputs.is_floating_point():
+    if isinstance(loaded.tokenizer, ImageTokenizer):
+        assert isinstance(batch.target, Tensor)
+        sample.image = _image(loaded.tokenizer.decode(batch.target)[0])
+    elif batch.inputs.ndim == 2 and not batch.inputs.is_floating_point():
         sample.text = _texts(loaded, batch.inputs[0], batch.lengths)
     if batch.inputs.ndim == 4 and batch.inputs.shape[1] in (1, 3):
         sample.image = _image(batch.inputs[0])

@@ -141,6 +141,35 @@ class Perplexity(_Derived):
         return self.source.compute().exp()
 
 
+class Bits(_Derived):
+    """The mean cross entropy in bits."""
+
+    higher_is_better = False
+
+    def compute(self) -> Tensor:
+        """Nats over nats per bit."""
+        return self.source.compute() / math.log(2)
+
+
+class Given(Metric):
+    """A value that the split has whatever is predicted."""
+
+    is_differentiable = False
+    full_state_update = False
+    higher_is_better = False
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.value = value
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        """Does nothing."""
+
+    def compute(self) -> Tensor:
+        """The value."""
+        return torch.tensor(self.value)
+
+
 class BitsPerByte(_Derived):
     """Cross entropy in bits per byte of the text, comparable between tokenizers."""
 

@@ -8,37 +8,42 @@ Equation: -log softmax(prediction_n)[token_{n+1}], mean over the targets that ar
     inputs     a b c d       N
     target     b c d e       ignored where it is padding, or the first token of the next document in a
                              packed sequence
+
+Images are sequences of token ids too, with a start token in front. Baselines that need no training are computed beside
+every run on them: `uniform` gives all token ids one probability, `independent` those of each index alone.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Batch, DataSpec, Objective, Split, TokenSpec
+from blockyard.objective._token_baselines import baselines
 
 if TYPE_CHECKING:
     import torchmetrics
 
 
 class NextToken(Objective):
-    """Predicts each token from those before it; requires a causal model."""
+    """Predicts each token from those before it, of texts and images; requires a causal model."""
 
     needs_causal = True
     takes = "token"
-    modality = "text"
+    modality: ClassVar[str | tuple[str, ...] | None] = ("text", "image")
+    predicts_next = True
 
     def __init__(self) -> None:
         pass
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
-        """One logit per token id. Raises ValueError where the tokens have no vocabulary."""
+        """One logit per token id that is predicted. Raises ValueError where the tokens have no vocabulary."""
         if tokens.vocabulary is None:
             raise ValueError("objective=next_token needs token ids; this tokenizer has no vocabulary")
-        return tokens.vocabulary
+        return tokens.predicted or tokens.vocabulary
 
     def prepare(self, batch: Batch, key: int | None = None) -> Batch:
         """Sequences of N + 1 token ids -> inputs (B, N) and the ids that follow them (B, N).
@@ -62,15 +67,28 @@ class NextToken(Objective):
         return F.cross_entropy(prediction.flatten(0, 1), target.flatten(), ignore_index=Batch.ignore)
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
-        """Loss, accuracy, perplexity, and bits per byte where the split has `bytes_per_token`."""
-        from blockyard.objective._metrics import Accuracy, BitsPerByte, MeanCrossEntropy, Perplexity
+        """Loss, accuracy, perplexity, and bits per byte where the split has `bytes_per_token`.
+
+        Of images loss and bits per value of a pixel (`bits_per_dim`), or per code, and then also the mean squared
+        error of what the codes stand for, from 0 to 1: bits per code alone say nothing of the images.
+        """
+        from blockyard.objective._metrics import Accuracy, Bits, BitsPerByte, Given, MeanCrossEntropy, Perplexity
 
         loss = MeanCrossEntropy()
+        facts: Any = split
+        unit = getattr(facts, "unit", None)
+        if unit is not None:
+            mse = {"reconstruction_mse": Given(facts.reconstruction_mse)} if unit == "code" else {}
+            return {"loss": loss, f"bits_per_{unit}": Bits(loss), **mse}
         metrics: dict[str, torchmetrics.Metric] = {"loss": loss, "accuracy": Accuracy(), "perplexity": Perplexity(loss)}
         bytes_per_token = getattr(split, "bytes_per_token", None)
         if bytes_per_token:
             metrics["bits_per_byte"] = BitsPerByte(loss, bytes_per_token)
         return metrics
+
+    def baselines(self, split: Split) -> dict[str, dict[str, float]]:
+        """Of images, the metrics of predictions that need no training; nothing of texts."""
+        return baselines(split, self)
 
     def best(self) -> tuple[str, str]:
         """The lowest loss."""

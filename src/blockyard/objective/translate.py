@@ -30,6 +30,7 @@ class Translate(NextToken):
         label_smoothing: share of the target spread evenly over the vocabulary
     """
 
+    modality: ClassVar[str | tuple[str, ...] | None] = "text"
     needs_source: ClassVar[bool] = True
 
     def __init__(self, *, label_smoothing: Rate = 0.0) -> None:

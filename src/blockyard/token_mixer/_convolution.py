@@ -27,7 +27,7 @@ class Convolution(TokenMixer):
         check_size("kernel", kernel, ctx.tokens.axes, ctx.causal)
         self.kernel, self.axes, self.causal, self.groups = kernel, ctx.tokens.axes, ctx.causal, groups
         self.offsets = offsets(kernel, self.axes, ctx.causal)
-        self.window = cache_window(kernel, self.axes, ctx.tokens.grid)
+        self.window = cache_window(kernel, ctx.tokens)
         # On a causal grid these are the first offsets of the full square: above, and to the left.
         self.weight = nn.Parameter(torch.empty(ctx.dim, ctx.dim // groups, len(self.offsets)))
         self.bias = nn.Parameter(torch.empty(ctx.dim)) if bias else None
@@ -72,7 +72,7 @@ class Convolution(TokenMixer):
         """The same sum, one offset at a time: packed sequences, incomplete grids, and decoding from a cache."""
         out = x.new_zeros(x.shape[0], len(seq), x.shape[2]) if self.bias is None else self.bias.to(x.dtype)
         for index, offset in enumerate(self.offsets):
-            value, _ = at_offset(x, seq, offset, k_seq)
+            value, _ = at_offset(x, seq, offset, k_seq, self.causal)
             weight = self.weight[..., index]  # (D, D / groups)
             out = out + (value * weight[:, 0] if self.groups > 1 else F.linear(value, weight))
         return out  # (B, N, D)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Seq
+from blockyard.contracts import Seq, TokenSpec
 
 
 def offsets(size: int, axes: int, causal: bool) -> list[tuple[int, ...]]:
@@ -29,10 +29,12 @@ def check_size(name: str, size: int, axes: int, causal: bool) -> None:
         raise ValueError(f"token_mixer.{name}={size} must be odd to have a middle; use {size + 1}")
 
 
-def cache_window(size: int, axes: int, grid: tuple[int, ...]) -> int:
+def cache_window(size: int, tokens: TokenSpec) -> int:
     """How many past tokens a causal neighbourhood can reach, and a cache has to keep."""
     reach = size // 2
-    return size - 1 if axes == 1 else reach * grid[1] + reach
+    if tokens.axes == 1:
+        return size - 1
+    return reach * tokens.grid[1] + reach if tokens.raster else tokens.max_len
 
 
 def full_grid(seq: Seq, axes: int) -> bool:
@@ -40,10 +42,13 @@ def full_grid(seq: Seq, axes: int) -> bool:
     return seq.grid is not None and len(seq.grid) == axes and seq.num_prefix == 0
 
 
-def at_offset(x: Tensor, seq: Seq, offset: tuple[int, ...], k_seq: Seq | None = None) -> tuple[Tensor, Tensor]:
+def at_offset(
+    x: Tensor, seq: Seq, offset: tuple[int, ...], k_seq: Seq | None = None, causal: bool = False
+) -> tuple[Tensor, Tensor]:
     """The neighbour at `offset` of each token of `seq`, or zero: (B, N, C), and whether there is one: (B|1, N, 1).
 
     x (B, M, C) holds the tokens of `k_seq`, which end with those of `seq`; None means `seq` itself.
+    causal: later tokens are no neighbours; it matters where tokens of a grid do not follow each other row by row
     """
     k_seq = seq if k_seq is None else k_seq
     if k_seq.valid is not None:
@@ -54,6 +59,8 @@ def at_offset(x: Tensor, seq: Seq, offset: tuple[int, ...], k_seq: Seq | None = 
         return _on_grid(x, seq, offset)
     gap = k_seq.coords[:, None] - seq.coords[:, :, None]  # (B|1, N, M, A)
     neighbour = (gap - x.new_tensor(offset)).abs().amax(-1) < 0.5  # (B|1, N, M)
+    if causal:
+        neighbour = neighbour & (k_seq.index <= seq.index[:, None])
     if k_seq.valid is not None:
         neighbour = neighbour & k_seq.valid[:, None]
     if seq.segment is not None:

@@ -24,7 +24,7 @@ from blockyard.ops.linear import Linear, residual_gain
 from blockyard.ops.visibility import Visibility
 from blockyard.token_mixer._caches import InputCache
 from blockyard.token_mixer._checks import check_call, check_context
-from blockyard.token_mixer._neighbours import full_grid
+from blockyard.token_mixer._neighbours import cache_window, full_grid
 
 # Shares of the sequence length at which the fastest and the slowest channel have decayed to REMAINDER of their weight.
 FAST, SLOW, REMAINDER = 0.3, 1.5, 1e-2
@@ -93,7 +93,7 @@ class LongConv(TokenMixer):
                 f"channels, more than {LARGEST:,}; use a smaller model.dim, fewer tokens, or token_mixer.mixing=channel"
             )
         self.causal, self.axes, self.cutoff = ctx.causal, ctx.tokens.axes, cutoff
-        self.grid = ctx.tokens.grid
+        self.tokens = ctx.tokens
         self.weights = Weights(ctx, width, waves, self.full)
 
     def forward(self, x: Tensor, seq: Seq, cache: InputCache | None = None, memory: Memory | None = None) -> Tensor:
@@ -121,7 +121,7 @@ class LongConv(TokenMixer):
         if self.cutoff is None:
             return InputCache(batch_size, None)
         reach = self.cutoff - 1
-        return InputCache(batch_size, reach if self.axes == 1 else reach * self.grid[1] + reach)
+        return InputCache(batch_size, reach if self.axes == 1 else cache_window(2 * reach + 1, self.tokens))
 
     def kernel(self, distance: Tensor) -> Tensor:
         """g at integer distances (..., A) from key to query along each axis: (..., D), or (..., D, D)."""

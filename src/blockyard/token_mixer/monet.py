@@ -18,7 +18,7 @@ from blockyard.contracts import Context, Expansion, Memory, Seq, TokenMixer, Tra
 from blockyard.ops.linear import linear, residual
 from blockyard.token_mixer._caches import InputCache
 from blockyard.token_mixer._checks import check_call, check_context
-from blockyard.token_mixer.shift import DIRECTIONS, shifted
+from blockyard.token_mixer.shift import DIRECTIONS, shift_window, shifted
 from blockyard.weight_init import Init
 
 
@@ -38,7 +38,7 @@ class MONet(TokenMixer):
         check_context(self, ctx)
         self.causal, self.axes = ctx.causal, ctx.tokens.axes
         self.shifts = ctx.layer % 2 == 0
-        self.window = 1 if self.axes == 1 else ctx.tokens.grid[1]
+        self.window = shift_window(ctx.tokens)
         self.hidden = max(len(DIRECTIONS[self.axes]), round(expansion * ctx.dim))
         self.rank = max(len(DIRECTIONS[self.axes]), self.hidden // compression)
         self.proj_in = linear(ctx, ctx.dim, self.hidden + self.rank, bias=bias)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Memory, Seq, TokenMixer, Traits
+from blockyard.contracts import Context, Memory, Seq, TokenMixer, TokenSpec, Traits
 from blockyard.ops.linear import linear, residual
 from blockyard.token_mixer._caches import InputCache
 from blockyard.token_mixer._checks import check_call, check_context
@@ -43,9 +43,16 @@ def shifted(
         if causal and offset > (0,) * axes:
             groups.append(group)
             continue
-        value, exists = at_offset(k_group, seq, offset, k_seq)
+        value, exists = at_offset(k_group, seq, offset, k_seq, causal)
         groups.append(torch.where(exists, value, group))
     return torch.cat(groups, dim=-1)  # (B, N, C)
+
+
+def shift_window(tokens: TokenSpec) -> int:
+    """Returns how many past tokens the next one can take channels from."""
+    if tokens.axes == 1:
+        return 1
+    return tokens.grid[1] if tokens.raster else tokens.max_len
 
 
 class Shift(TokenMixer):
@@ -66,7 +73,7 @@ class Shift(TokenMixer):
                 f"model.dim={ctx.dim} has fewer channels than the {len(DIRECTIONS[self.axes])} directions of "
                 f"token_mixer=shift; use model.dim={len(DIRECTIONS[self.axes])} or more"
             )
-        self.window = 1 if self.axes == 1 else ctx.tokens.grid[1]
+        self.window = shift_window(ctx.tokens)
         self.proj_in = linear(ctx, ctx.dim, ctx.dim, bias=bias, content=0)
         self.proj_out = residual(ctx, ctx.dim, ctx.dim, bias=bias)
 

@@ -13,6 +13,13 @@ def modality(f: Facts) -> str | None:
     return f"{f['tokenizer']} reads {plural(f['tokenizer'].target.modality)}, but {f['data']} gives {f.data.things}"
 
 
+def levels(f: Facts) -> str | None:
+    """A tokenizer of gray levels needs data that stores them."""
+    if not f["tokenizer"].target.reads_levels or f.data.modality != "image" or f.data.levels is not None:
+        return None
+    return f"{f['tokenizer']} reads gray levels; {f['data']} gives images without them"
+
+
 def axes_of_position(f: Facts) -> str | None:
     """The position scheme supports the number of coordinate axes of the tokens."""
     if f.axes in f["position"].target.axes:
@@ -99,6 +106,7 @@ def positions_of_model(f: Facts) -> str | None:
 
 RULES = (
     Rule(("data", "tokenizer"), modality),
+    Rule(("data", "tokenizer"), levels),
     Rule(("tokenizer", "position"), axes_of_position),
     Rule(("tokenizer", "token_mixer"), axes_of_mixer),
     Rule(("model", "token_mixer"), mixer_of_latents),

@@ -22,7 +22,7 @@ def target_of_objective(f: Facts) -> str | None:
     modalities = (modality,) if isinstance(modality, str) else modality
     if modalities is not None and f.data.modality not in modalities:
         return f"{f['objective']} is for {' and '.join(map(plural, modalities))}; {f['data']} gives {f.data.things}"
-    if needs is None and modalities == ("text",) and f.data.target not in (None, "symbols"):
+    if needs is None and modalities and f.data.modality == "text" and f.data.target not in (None, "symbols"):
         return f"{f['objective']} makes its targets from running text; {f['data']} gives a {f.data.target} for each one"
     return None
 
@@ -44,6 +44,20 @@ def order_of_patches(f: Facts) -> str | None:
     advice = f["tokenizer"].target.causal_patches
     how = f": {advice}" if advice else ""
     return f"{f['objective']} predicts later patches; vectors of {f['tokenizer']} depend on them{how}"
+
+
+def ids_of_objective(f: Facts) -> str | None:
+    """An objective that predicts the next token needs tokens with ids."""
+    if not f["objective"].target.predicts_next or f.tokens.vocabulary is not None:
+        return None
+    return f"{f['objective']} predicts token ids; {f['tokenizer']} gives none"
+
+
+def tokens_ahead(f: Facts) -> str | None:
+    """Sequences that begin with a start token are for objectives that predict what follows."""
+    if not f.tokens.ahead or f["objective"].target.predicts_next:
+        return None
+    return f"{f['tokenizer']} makes sequences in which each token predicts the next one; {f['objective']} does not"
 
 
 def head_of_objective(f: Facts) -> str | None:
@@ -104,6 +118,8 @@ RULES = (
     Rule(("data", "objective"), target_of_objective),
     Rule(("tokenizer", "objective"), patches_of_objective),
     Rule(("tokenizer", "objective"), order_of_patches),
+    Rule(("tokenizer", "objective"), ids_of_objective),
+    Rule(("tokenizer", "objective"), tokens_ahead),
     Rule(("head", "objective"), head_of_objective),
     Rule(("head", "model"), class_token),
     Rule(("head", "model"), class_token_sees),

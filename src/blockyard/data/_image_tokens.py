@@ -1,0 +1,62 @@
+"""Splits of images as sequences of token ids: a start token and the tokens of the image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import Batch, DataSpec, ImageTokenizer, Split, Splits
+
+CHUNK = 1024  # images that are encoded at a time
+
+
+class ImageTokenSplit:
+    """A split of images, encoded batch by batch.
+
+    unit: what a token id stands for, "dim" or "code"
+    frequencies: float32 (N, V), how often each token id occurs at each index in the training split
+    """
+
+    def __init__(self, images: Split, tokenizer: ImageTokenizer, frequencies: Tensor) -> None:
+        self.images, self.tokenizer, self.frequencies = images, tokenizer, frequencies
+        self.unit = tokenizer.unit
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Returns inputs int64 (B, N + 1), the start token first; `key` None disables augmentation."""
+        batch = self.images.batch(order, key)
+        assert isinstance(batch.target, Tensor)
+        start = self.tokenizer.start(batch.target)[:, None]
+        return Batch(torch.cat([start, self.tokenizer.encode(batch.inputs)], 1))
+
+    @cached_property
+    def reconstruction_mse(self) -> float:
+        """The mean squared difference of pixels from 0 to 1 between images and what their tokens give."""
+        total, count = 0.0, 0
+        for order in torch.arange(len(self)).split(CHUNK):
+            images = self.images.batch(order, None).inputs
+            difference = (self.tokenizer.decode(self.tokenizer.encode(images)).float() - images.float()).double()
+            total, count = total + float(difference.square().sum()), count + difference.numel()
+        return total / count / (self.tokenizer.levels - 1) ** 2
+
+
+def token_splits(splits: Sequence[Split], tokenizer: ImageTokenizer, images: Tensor, spec: DataSpec) -> Splits:
+    """Returns splits of token ids: of training, validation and test images.
+
+    The tokenizer learns from `images` of the training split, uint8 (n, C, height, width), unless its state was loaded.
+    """
+    tokenizer.spec(spec)
+    if not tokenizer.state():
+        tokenizer.fit(images)
+    encoded = torch.cat([tokenizer.encode(chunk) for chunk in images.split(CHUNK)])  # (n, N)
+    count, width = encoded.shape
+    cells = torch.arange(width) * tokenizer.codes + encoded
+    counts = torch.bincount(cells.flatten(), minlength=width * tokenizer.codes).view(width, -1)
+    # One more of each, so that no token is impossible.
+    frequencies = (counts + 1) / (count + tokenizer.codes)
+    return Splits(*(ImageTokenSplit(split, tokenizer, frequencies) for split in splits))

@@ -1,0 +1,146 @@
+"""Shared parts of tokenizers that make token ids of images: the order of the tokens, start tokens, the table.
+
+A sequence begins with a start token, and each token lies at the coordinates of the one that it predicts:
+
+    image     a b     inputs   S    a    b    c
+              c d     at       0,0  0,1  1,0  1,1
+                      target   a    b    c    d
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import Literal, TypeAlias, cast
+
+import torch
+from torch import Tensor, nn
+
+from blockyard.contracts import Context, DataSpec, Embedder, ImageTokenizer, Seq, TokenSpec
+from blockyard.data._order import mix
+from blockyard.tokenizer._grid import grid_coordinates
+
+Order: TypeAlias = Literal["row", "column", "snake", "random"]
+MOST = 4096  # tokens of an image: attention over more compares 17 million pairs of them
+
+
+class ImageTokens(ImageTokenizer):
+    """Token ids on a grid, in one of several orders.
+
+    column is row of the transposed image, coordinates included; snake goes through every other row from right to
+    left; random is one permutation, the same for all images, runs and machines.
+    """
+
+    _cells: Tensor | None = None  # (N,), the cell of the grid of each token, counted row by row
+
+    def __init__(self, order: Order, condition: Literal["class"] | None) -> None:
+        self.order, self.condition = order, condition
+
+    def layout(self, data: DataSpec, grid: tuple[int, int], codes: int) -> TokenSpec:
+        """Returns the tokens of a grid of `codes` ids.
+
+        Raises ValueError for too many tokens, and for a condition on classes that the data does not have.
+        """
+        assert data.levels is not None
+        rows, columns = grid
+        if rows * columns > MOST:
+            raise ValueError(
+                f"this tokenizer makes {rows} x {columns} = {rows * columns:,} tokens of an image of {data.shape[1]} x "
+                f"{data.shape[2]} pixels, more than {MOST:,}; use smaller images (data.size) or "
+                "tokenizer=patch_codes with larger patches"
+            )
+        if self.condition == "class" and data.classes is None:
+            raise ValueError("tokenizer.condition=class needs images with classes; use tokenizer.condition=null")
+        self.codes, self.levels = codes, data.levels
+        cells = torch.arange(rows * columns, device="cpu").view(rows, columns)
+        if self.order == "column":
+            cells = cells.T
+        elif self.order == "snake":
+            cells = torch.where(torch.arange(rows, device="cpu")[:, None] % 2 == 1, cells.flip(1), cells)
+        elif self.order == "random":
+            generator = torch.Generator().manual_seed(mix("token order", rows, columns))
+            cells = cells.flatten()[torch.randperm(rows * columns, generator=generator, device="cpu")]
+        self._cells = cells.flatten()
+        classes = data.classes if self.condition == "class" else 1
+        assert classes is not None
+        return TokenSpec(
+            (columns, rows) if self.order == "column" else grid,
+            vocabulary=codes + classes,
+            predicted=codes,
+            ahead=True,
+            raster=self.order in ("row", "column"),
+        )
+
+    @abstractmethod
+    def encode_cells(self, images: Tensor) -> Tensor:
+        """Images (B, C, height, width) uint8 -> token ids (B, N) int64, cell by cell of the grid."""
+
+    @abstractmethod
+    def decode_cells(self, token_ids: Tensor) -> Tensor:
+        """Token ids (B, N), cell by cell -> images (B, C, height, width) uint8."""
+
+    @property
+    def cells(self) -> Tensor:
+        """The cell of each token, (N,) int64."""
+        assert self._cells is not None, "spec() comes before the tokens"
+        return self._cells
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Returns the token ids (B, N) of images in their order."""
+        return self.encode_cells(images)[:, self.cells.to(images.device)]
+
+    def decode(self, token_ids: Tensor) -> Tensor:
+        """Returns the images of token ids (B, N)."""
+        return self.decode_cells(token_ids[:, self.cells.argsort().to(token_ids.device)])
+
+    def start(self, classes: Tensor) -> Tensor:
+        """Returns the start tokens (B,) of images of these classes: one of each class, or one for all."""
+        return self.codes + (classes if self.condition == "class" else torch.zeros_like(classes))
+
+    def token_name(self, token_id: int) -> str:
+        """Returns the number of a code, or what a start token says."""
+        if self._cells is None or token_id < self.codes:
+            return str(token_id)
+        return f"class {token_id - self.codes}" if self.condition == "class" else "START"
+
+    def embedder(self, ctx: Context) -> ImageTokenEmbedder:
+        """Builds the embedding table."""
+        return ImageTokenEmbedder(ctx, self.cells)
+
+
+class ImageTokenEmbedder(Embedder):
+    """Looks token ids up in a (V, D) table. Each has the coordinates of the token that follows it."""
+
+    index: Tensor
+    coords: Tensor
+
+    def __init__(self, ctx: Context, cells: Tensor) -> None:
+        super().__init__()
+        assert ctx.tokens.vocabulary is not None
+        self.symbols = nn.Embedding(ctx.tokens.vocabulary, ctx.dim)
+        self.grid, self.raster = ctx.tokens.grid, ctx.tokens.raster
+        index, coords = grid_coordinates(self.grid)
+        if not self.raster:
+            coords = coords[:, cells.to(coords.device)]
+        self.register_buffer("index", index, persistent=False)
+        self.register_buffer("coords", coords, persistent=False)
+
+    @property
+    def table(self) -> nn.Parameter:  # type: ignore[override]
+        """The (V, D) embeddings, those of start tokens last."""
+        return cast(nn.Parameter, self.symbols.weight)
+
+    def forward(
+        self, inputs: Tensor, lengths: Tensor | None = None, segment: Tensor | None = None, start: int = 0
+    ) -> tuple[Tensor, Seq]:
+        """Token ids (B, N) -> x (B, N, D), Seq. Fewer than a whole image, from index `start` on, fill no grid.
+
+        Raises ValueError for more tokens than an image has, and for arguments that only text has.
+        """
+        if lengths is not None or segment is not None:
+            raise ValueError("an image is one sequence of tokens; omit lengths and segment")
+        end, whole = start + inputs.shape[1], math.prod(self.grid)
+        if inputs.ndim != 2 or end > whole:
+            raise ValueError(f"inputs of shape {tuple(inputs.shape)}: an image has at most {whole} tokens")
+        grid = self.grid if self.raster and inputs.shape[1] == whole else None
+        return self.symbols(inputs), Seq(self.index[start:end], self.coords[:, start:end], grid=grid)
