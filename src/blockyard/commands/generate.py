@@ -1,4 +1,4 @@
-"""blockyard generate run=RUN prompt=TEXT | prompts=FILE | source=TEXT | sources=FILE [key=value ...]
+"""blockyard generate run=RUN prompt=TEXT | prompts=FILE | source=TEXT | sources=FILE | images=N [key=value ...]
 
 Generate text with a run's model: what follows a prompt, or the answer to a source where the run has an encoder.
 prompt= and source= may be repeated and a FILE holds one a line; all sequences are then generated as one batch.
@@ -16,13 +16,25 @@ Text streams to standard output; speed and cache size go to standard error.
   outputs=FOLDER      where runs lie
   allow=[PACKAGE]     trust a package of your own that the run uses
 
-Example:
+images=N draws N images with a run on tokens of images and writes them as one PNG file. Temperature is then 1, and all
+tokens may be drawn, unless top_k or top_p say otherwise.
+
+  class=3             draw images of one class; otherwise all classes in turn (tokenizer.condition=class)
+  given=4             complete test images from their first 4 rows of tokens
+  judge=RUN           print the share of images that this run of objective=classify reads as the class asked for
+  nearest=true        print how near the images are to the nearest training image
+  out=FILE.png        instead of samples.png in the run's folder, which the page of compare shows
+
+Examples:
   blockyard generate run=last prompt="def " max_tokens=200 temperature=0.8 top_k=40
+  blockyard generate run=last images=20 seed=1
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from typing import Any
 
 from blockyard.commands._args import CHECKPOINTS, Args, read, require_run
 from blockyard.config.option_text import Reader, boolean, integer, non_empty, number, one_of
@@ -40,6 +52,15 @@ OPTIONS: dict[str, Reader] = {
     "device": non_empty,
     "which": one_of(*CHECKPOINTS),
 }
+IMAGES: dict[str, Reader] = {
+    "images": integer(1, 1024),
+    "class": integer(),
+    "given": integer(1),
+    "judge": non_empty,
+    "nearest": boolean,
+    "out": non_empty,
+}
+TEXT_ONLY = ("max_tokens", "beam", "length_penalty")
 TEXTS = ("prompt", "prompts", "source", "sources")
 
 
@@ -49,11 +70,20 @@ def run(arguments: Sequence[str]) -> int:
     name, prompts, sources = args.pop("run"), _texts(args, "prompt"), _texts(args, "source")
     settings = {key: args.pop(key, None, reader) for key, reader in OPTIONS.items()}
     outputs, allow = args.pop("outputs", "outputs"), args.pop_allow()
-    args.check_empty("generate", ("run", *TEXTS, *OPTIONS, "outputs", "allow"))
+    images = {key: args.pop(key, None, reader) for key, reader in IMAGES.items()}
+    args.check_empty("generate", ("run", *TEXTS, *OPTIONS, *IMAGES, "outputs", "allow"))
     name = require_run(name, "generate")
-    if prompts is None and sources is None:
-        raise UserError('generate needs prompt=TEXT, such as prompt="def ", or source=TEXT for a run with an encoder')
     chosen = {key: value for key, value in settings.items() if value is not None}
+    chosen_images = {key: value for key, value in images.items() if value is not None}
+    if "images" in chosen_images:
+        refuse_with("images", {"prompt": prompts, "source": sources, **{key: settings[key] for key in TEXT_ONLY}})
+        return draw(name, chosen_images, **chosen, outputs=outputs, allow=allow)
+    refuse_with("images", chosen_images, needed=True)
+    if prompts is None and sources is None:
+        raise UserError(
+            'generate needs prompt=TEXT, such as prompt="def ", source=TEXT for a run with an encoder, or images=16 '
+            "for a run on images"
+        )
     from blockyard.generate.api import stream_to_terminal
 
     stream_to_terminal(name, prompts or [""], sources=sources, **chosen, outputs=outputs, allow=allow)
@@ -70,3 +100,40 @@ def _texts(args: Args, key: str) -> list[str] | None:
     from blockyard.generate.request import read_lines
 
     return read_lines(f"{key}s", path)
+
+
+def draw(name: str, images: dict[str, Any], **settings: Any) -> int:
+    """Draw images, write them, and print where they are, what they cost, and what was asked about them."""
+    from blockyard.config.local_path import local_path
+    from blockyard.generate.image_grid import write_grid
+    from blockyard.generate.images import generate_images
+    from blockyard.generate.judge import distances, read_by
+    from blockyard.runs.load import load
+
+    out = None if "out" not in images else local_path(images["out"], "out")
+    if out is not None and (out.suffix.lower() != ".png" or out.is_dir()):
+        raise UserError(f"out={images['out']}: expected the name of a PNG file, such as samples.png")
+    judge = None
+    if "judge" in images:
+        judge = load(images["judge"], outputs=settings["outputs"], allow=settings["allow"])
+    result = generate_images(
+        name, images["images"], label=images.get("class"), given=images.get("given", 0), **settings
+    )
+    lines = [] if judge is None else [read_by(judge, result)]
+    lines += [distances(result)] if images.get("nearest") else []
+    path = result.loaded.folder.path / "samples.png" if out is None else out
+    try:
+        write_grid(result, path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; out=FILE.png sets another file") from error
+    sys.stderr.write(f"{result.stats}\n")
+    sys.stdout.write("".join(f"{line}\n" for line in [*lines, path]))
+    return 0
+
+
+def refuse_with(option: str, others: dict[str, Any], *, needed: bool = False) -> None:
+    """Raises UserError for one of `others` that has a value, which has no effect with, or without, an option."""
+    for name, value in others.items():
+        if value is not None:
+            problem = f"needs {option}=16" if needed else f"has no effect with {option}=; leave one of them out"
+            raise UserError(f"{name}= {problem}")

@@ -1,4 +1,4 @@
-"""Text from a trained decoder or encoder-decoder, token by token or by beam search.
+"""Text or images from a trained decoder, token by token, or text by beam search.
 
 api.py           `generate` and `generate_all`: a run and prompts in, a stream of text out
 request.py       validates options, prompts and sources, and encodes them
@@ -7,10 +7,14 @@ beam_search.py   beam search over a batch of prompts
 stepper.py       next-token scores, from a cache where the model has one
 sampling.py      from scores to a token id
 detokenize.py    from token ids to whole characters
+images.py        `generate_images`: a run of image tokens in, images out
+image_grid.py    images as one PNG file
+judge.py         what a classifier reads in drawn images, and how near they are to training images
 """
 
 from __future__ import annotations
 
 from blockyard.generate.api import generate, generate_all
+from blockyard.generate.images import generate_images
 
-__all__ = ["generate", "generate_all"]
+__all__ = ["generate", "generate_all", "generate_images"]

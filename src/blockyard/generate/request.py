@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from blockyard.contracts import Memory, TextTokenizer
+from blockyard.contracts import ImageTokenizer, Memory, TextTokenizer
 from blockyard.errors import UserError
 from blockyard.generate.stepper import max_context, max_length
 from blockyard.runs.folder import TOKENIZER
@@ -91,7 +91,8 @@ def prepare_texts(loaded: Loaded, prompts: Sequence[str], sources: Sequence[str]
             "`blockyard eval` scores its answers. generate needs model=decoder with objective=next_token on text"
         )
     if not isinstance(loaded.tokenizer, TextTokenizer):
-        raise UserError(f"{name} is a model of {loaded.data.spec.things}; generate needs a model of text")
+        drawn = "; images=16 draws some" if isinstance(loaded.tokenizer, ImageTokenizer) else ""
+        raise UserError(f"{name} is a model of {loaded.data.spec.things}; generate needs a model of text{drawn}")
     try:
         loaded.tokenizer.encode("")
     except ValueError as error:  # its vocabulary was learned from the data

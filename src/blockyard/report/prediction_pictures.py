@@ -1,4 +1,4 @@
-"""Pictures of predictions that runs have, for the page: `blockyard forecast` and `inspect restore` write them."""
+"""Pictures of predictions that runs have, for the page: `forecast`, `generate` and `inspect restore` write them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from blockyard.atomic_files import read_bytes
 from blockyard.report.load.run_record import RunRecord
 
-FILES = {"forecast": "forecast.png", "restoration": "inspect/restore.png"}
+FILES = {"forecast": "forecast.png", "samples": "samples.png", "restoration": "inspect/restore.png"}
 MAX_PICTURES = 24  # in all; each arm shows those of its first run that has any
 MAX_BYTES = 2_000_000  # of a picture, which the page holds as text
 _PNG = b"\x89PNG\r\n\x1a\n"

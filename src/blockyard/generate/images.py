@@ -1,0 +1,167 @@
+"""Images from a trained decoder of image tokens: drawn from nothing, of a class, or completed."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import Splits
+from blockyard.data._image_tokens import ImageTokenSplit
+from blockyard.errors import UserError
+from blockyard.generate.decode import decode_batch
+from blockyard.generate.request import check_device, check_options
+from blockyard.generate.sampling import Sampler
+from blockyard.generate.stepper import Stats
+from blockyard.runs.folder import TOKENIZER
+from blockyard.runs.load import Loaded, load
+from blockyard.tokenizer._image_tokens import ImageTokens
+
+
+@dataclass(frozen=True)
+class GeneratedImages:
+    """Images that a run drew.
+
+    images: uint8 (n, C, height, width) of `levels` gray levels
+    classes: (n,) int64, the class that each was drawn for; None where the run has no classes to draw
+    true: the test images whose beginning was given, as `images`; None where nothing was
+    given: bool (height, width), the pixels that were given
+    """
+
+    images: Tensor
+    levels: int
+    classes: Tensor | None
+    true: Tensor | None
+    given: Tensor
+    stats: Stats
+    loaded: Loaded
+
+
+def generate_images(
+    run: str | os.PathLike[str] | Loaded,
+    count: int = 16,
+    *,
+    label: int | None = None,
+    given: int = 0,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+    cache: bool = True,
+    which: str = "best",
+    outputs: str | os.PathLike[str] = "outputs",
+    allow: tuple[str, ...] | list[str] = (),
+    device: str = "cpu",
+) -> GeneratedImages:
+    """Draw `count` images. Image i uses seed + i, so that the first one is what it would be alone.
+
+    label: the class of all images, where the run was trained with tokenizer.condition=class; None goes through the
+        classes in turn
+    given: rows of tokens that are taken from test images, of this class where there is one; columns with
+        tokenizer.order=column
+    temperature, top_k, top_p, seed, cache, device: as in `generate_all`; all tokens may be drawn by default
+
+    Raises UserError where the run does not draw images, and for a class or rows that it does not have.
+    """
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    check_options(1, None, None, {**sampling, "temperature": None if temperature == 1 else temperature})
+    check_device(device)
+    loaded = run if isinstance(run, Loaded) else load(run, which=which, outputs=outputs, device=device, allow=allow)
+    tokenizer = _image_tokenizer(loaded)
+    classes = _classes(loaded, tokenizer, count, label)
+    true = None
+    known, tokens = torch.empty(count, 0, dtype=torch.int64), len(tokenizer.cells)
+    if given:
+        width = _check_given(loaded, tokenizer, given)
+        true, theirs = _test_images(loaded, count, label)
+        classes = None if classes is None else theirs
+        known = tokenizer.encode(true)[:, : given * width]  # (n, given tokens)
+    start = tokenizer.start(torch.zeros(count, dtype=torch.int64) if classes is None else classes)
+    prompts = torch.cat([start[:, None], known], 1).tolist()
+    samplers = [Sampler(temperature, top_k, (seed or 0) + index, top_p) for index in range(count)]
+    drawn, stats = known.tolist(), Stats(prompt_tokens=sum(map(len, prompts)))
+    steps = decode_batch(loaded.model, prompts, samplers, max_tokens=tokens - known.shape[1], cache=cache, stats=stats)
+    for step in steps:
+        for index, token_id in step:
+            drawn[index].append(token_id)
+    images = tokenizer.decode(torch.tensor(drawn))
+    return GeneratedImages(
+        images, tokenizer.levels, classes, true, _mask(tokenizer, known.shape[1], images), stats, loaded
+    )
+
+
+def _image_tokenizer(loaded: Loaded) -> ImageTokens:
+    """The tokenizer of a run that draws images. Raises UserError for other runs, and without what it learned."""
+    if not isinstance(loaded.tokenizer, ImageTokens) or not loaded.objective.predicts_next:
+        raise UserError(
+            f"{loaded.folder.name} does not draw images: images= needs a run of objective=next_token with tokens of "
+            "images, such as tokenizer=levels"
+        )
+    try:
+        loaded.tokenizer.decode(torch.zeros(1, len(loaded.tokenizer.cells), dtype=torch.int64))
+    except ValueError as error:
+        raise UserError(f"{loaded.folder.path} has lost its {TOKENIZER}: {error}") from error
+    return loaded.tokenizer
+
+
+def _classes(loaded: Loaded, tokenizer: ImageTokens, count: int, label: int | None) -> Tensor | None:
+    """The class of each image, None where the run knows none. Raises UserError for one that is not there."""
+    if tokenizer.condition is None:
+        if label is not None:
+            raise UserError(
+                f"class={label}: {loaded.folder.name} was trained without classes; tokenizer.condition=class trains a "
+                "run that draws images of a class"
+            )
+        return None
+    classes = loaded.data.spec.classes
+    assert classes is not None
+    if label is None:
+        return torch.arange(count) % classes
+    if label >= classes:
+        raise UserError(f"class={label}: the data of {loaded.folder.name} has {classes} classes, 0 to {classes - 1}")
+    return torch.full((count,), label)
+
+
+def _check_given(loaded: Loaded, tokenizer: ImageTokens, given: int) -> int:
+    """Returns the tokens of a row. Raises UserError for more rows than leave something to draw."""
+    if tokenizer.order == "random":
+        raise UserError(f"given={given}: {loaded.folder.name} draws tokens in a random order, not row by row")
+    rows, width = loaded.model.ctx.tokens.grid
+    if given >= rows:
+        kind = "columns" if tokenizer.order == "column" else "rows"
+        raise UserError(f"given={given}: an image of {loaded.folder.name} has {rows} {kind} of tokens; give fewer")
+    return int(width)
+
+
+def load_data(loaded: Loaded) -> Splits:
+    """Returns the splits of a run's data. Raises UserError where it is missing."""
+    missing = loaded.data.missing()
+    if missing:
+        raise UserError(missing)
+    loaded.data.prepare()
+    return loaded.data.load(loaded.tokenizer)
+
+
+def _test_images(loaded: Loaded, count: int, label: int | None) -> tuple[Tensor, Tensor]:
+    """The first test images, of a class if one is named, with their classes. Raises UserError for too few."""
+    split = load_data(loaded).test
+    assert isinstance(split, ImageTokenSplit)
+    batch = split.images.batch(torch.arange(len(split)), None)
+    assert isinstance(batch.target, Tensor)
+    chosen = torch.arange(len(split)) if label is None else (batch.target == label).nonzero()[:, 0]
+    if len(chosen) < count:
+        raise UserError(f"images={count}: the test split has {len(chosen)} images to complete; use fewer")
+    return batch.inputs[chosen[:count]], batch.target[chosen[:count]]
+
+
+def _mask(tokenizer: ImageTokens, known: int, images: Tensor) -> Tensor:
+    """The pixels (height, width) bool of the first `known` tokens."""
+    height, width = images.shape[2:]
+    side = math.isqrt(height * width // len(tokenizer.cells))
+    cells = torch.zeros(len(tokenizer.cells), dtype=torch.bool)
+    cells[tokenizer.cells[:known]] = True
+    grid = cells.view(height // side, width // side)
+    return grid.repeat_interleave(side, 0).repeat_interleave(side, 1)
