@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, DataSpec, Tokenizer
+from blockyard.contracts import Batch, Context, DataSpec, Tokenizer
+from blockyard.objective._patches import cut, join
+from blockyard.objective.segment import Segment
 from blockyard.tokenizer.conv_patch import ConvPatch
 from blockyard.tokenizer.patch import Patch, PatchEmbedder
 from blockyard.tokenizer.pixel import Pixel
@@ -136,6 +140,77 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
         ConvPatch(size=8).spec(data)
     with pytest.raises(ValueError, match="reads images"):
         Patch().spec(DataSpec("text", (64,)))
+
+
+def padded(kind: type[PatchEmbedder]) -> None:
+    """timm's own padding of 7 x 10 pixels to patches of 4, with copied weights."""
+    from timm.layers import PatchEmbed
+
+    ctx = context(Patch(size=4, pad="right"), (3, 7, 10))
+    ours = initialise(kind(ctx, 4, "right"), 0)
+    theirs = PatchEmbed(img_size=(7, 10), patch_size=4, in_chans=3, embed_dim=16, dynamic_img_pad=True)
+    with torch.no_grad():
+        theirs.proj.weight.copy_(ours.proj.weight.view(16, 3, 4, 4))
+        theirs.proj.bias.copy_(ours.proj.bias.normal_())
+    images = torch.randn(2, 3, 7, 10)
+    x, seq = ours(images)
+    torch.testing.assert_close(x, theirs(images))
+    assert ctx.tokens.grid == seq.grid == (2, 3)
+    assert seq.valid is None  # every patch holds pixels of the image
+
+
+def test_padding_is_that_of_timm() -> None:
+    padded(PatchEmbedder)
+
+
+def test_planted_padding_with_ones_is_caught() -> None:
+    class Ones(PatchEmbedder):
+        def vectors(self, images: Tensor) -> Tensor:
+            images = images.clone()
+            images[:, :, 7:] = 1
+            return super().vectors(images)
+
+    with pytest.raises(AssertionError):
+        padded(Ones)
+
+
+@pytest.mark.parametrize("kind", [Patch, ConvPatch])
+@pytest.mark.parametrize("pad", ["right", "centre"])
+def test_padding_is_an_image_with_zeros_around_it(kind: Callable[..., Tokenizer], pad: str) -> None:
+    tokenizer = kind(size=4, pad=pad)
+    ctx = context(tokenizer, (3, 7, 10))
+    embedder = initialise(tokenizer.embedder(ctx), 0).eval()
+    images = torch.rand(2, 3, 7, 10)
+    top, left = (0, 1) if pad == "centre" else (0, 0)
+    whole = torch.zeros(2, 3, 8, 12)
+    whole[:, :, top : top + 7, left : left + 10] = images
+    (x, seq), (expected, _) = embedder(images), embedder(whole)
+    torch.testing.assert_close(x, expected)
+    torch.testing.assert_close(seq.features[:, 0], images[:, :, : 4 - top, : 4 - left].mean((2, 3)))
+    torch.testing.assert_close(seq.features[:, -1], images[:, :, 4 - top :, 8 - left :].mean((2, 3)))
+    assert ctx.tokens.padding == (left, 2 - left, top, 1 - top)
+
+
+@pytest.mark.parametrize("pad", ["right", "centre"])
+def test_values_of_padded_patches_are_cut_and_joined(pad: str) -> None:
+    """Pixels that were added are missing values, and joining gives the image back."""
+    tokens = Patch(size=4, pad=pad).spec(DataSpec("image", (3, 7, 10)))
+    images = torch.randn(2, 3, 7, 10)
+    values = cut(images, tokens)
+    assert values.shape == (2, 6, 48)
+    assert int(values.isnan().sum()) == 2 * 3 * (8 * 12 - 7 * 10)
+    torch.testing.assert_close(values.nansum(), images.sum())
+    torch.testing.assert_close(join(values, images, tokens), images)
+
+
+def test_pixels_that_were_added_have_no_class() -> None:
+    """One column of digits in a patch of four columns covers it whole: the added columns do not count."""
+    data = DataSpec("image", (1, 4, 5), target="pixels", classes=3)
+    objective = Segment(cover=0.9)
+    objective.outputs(data, objective.tokens(Patch(size=4, pad="right").spec(data)))
+    target = torch.zeros(1, 4, 5, dtype=torch.int64)
+    target[..., 4] = 2
+    assert objective.prepare(Batch(torch.zeros(1, 1, 4, 5), target)).target.tolist() == [[0, 2]]
 
 
 def test_embedders_build_without_storage() -> None:

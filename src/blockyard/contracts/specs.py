@@ -69,6 +69,7 @@ class TokenSpec:
     rescaled: predictions are in the units of the inputs: heads put back what the embedder took out (`Seq.scale`)
     patch: the shape of the values of the input that belong to each token alone: (channels, side, side) of an image,
         (steps, channels) of a series, whose last steps they are; None where tokens share values
+    padding: pixels added left, right, above and below an image before it is cut into patches; None where there are none
     causal: no vector depends on the input of later tokens
     hides: batches say which tokens are hidden (`Batch.hidden`), and the model has a learned vector in their place
     """
@@ -89,6 +90,7 @@ class TokenSpec:
     rescaled: bool = False
     shrink: tuple[tuple[int, int, int], ...] = ()
     patch: tuple[int, ...] | None = None
+    padding: tuple[int, int, int, int] | None = None
     causal: bool = True
     hides: bool = False
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from blockyard.contracts import Batch, ImageTokenizer, Split, TextTokenizer
 from blockyard.data._order import take
@@ -23,7 +24,8 @@ class Sample:
 
     batch: a batch of one; index: its index in the validation split, None for a prompt
     text: the text of each token, empty for inputs that are not text; source_text: the same for an encoder's input
-    image: (height, width) or (height, width, 3) from 0 to 1, None where the input is not an image
+    image: (height, width) or (height, width, 3) from 0 to 1, with pixels that the tokenizer adds; None where the input
+        is not an image
     edges: pairs of nodes of a graph that are joined, None where the input is no graph
     """
 
@@ -93,7 +95,7 @@ def _sample(loaded: Loaded, batch: Batch, index: int) -> Sample:
     elif batch.inputs.ndim == 2 and not batch.inputs.is_floating_point():
         sample.text = _texts(loaded, batch.inputs[0], batch.lengths)
     if batch.inputs.ndim == 4 and batch.inputs.shape[1] in (1, 3):
-        sample.image = _image(batch.inputs[0])
+        sample.image = _image(batch.inputs[0], loaded.model.ctx.tokens.padding)
     if batch.pairs is not None:
         joined = (batch.pairs[0, : sample.nodes, : sample.nodes, 0] == 1).triu().nonzero()
         sample.edges = [(i, j) for i, j in joined.tolist()]
@@ -121,11 +123,15 @@ def _texts(loaded: Loaded, token_ids: Tensor, lengths: Tensor | None) -> list[st
     return [token_text(loaded, token_id) for token_id in token_ids.tolist()]
 
 
-def _image(pixels: Tensor) -> Tensor:
-    """Returns pixels (C, height, width) of any range as (height, width) or (height, width, 3), scaled to 0 to 1."""
+def _image(pixels: Tensor, padding: tuple[int, int, int, int] | None) -> Tensor:
+    """Returns pixels (C, height, width) of any range as (height, width) or (height, width, 3), scaled to 0 to 1.
+
+    padding: pixels that the tokenizer adds, so that the squares of its grid lie where the model reads them
+    """
     pixels = pixels.float()
     low, high = pixels.min(), pixels.max()
     pixels = (pixels - low) / (high - low).clamp_min(1e-12)
+    pixels = pixels if padding is None else F.pad(pixels, padding)
     return pixels[0] if len(pixels) == 1 else pixels.permute(1, 2, 0)
 
 

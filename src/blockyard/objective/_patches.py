@@ -6,6 +6,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from blockyard.contracts import Batch, DataSpec, TokenSpec
 
@@ -40,13 +41,16 @@ def floats(inputs: Tensor) -> Tensor:
 def cut(inputs: Tensor, tokens: TokenSpec) -> Tensor:
     """Images (B, C, height, width) or series (B, steps, C) -> the values of each token (B, N, V).
 
-    In the order of a patch's shape: channel, row, column of an image; step, channel of a series.
+    In the order of a patch's shape: channel, row, column of an image; step, channel of a series. NaN for pixels that
+    the tokenizer adds around an image.
     """
     assert tokens.patch is not None
     if tokens.axes == 1:
         size, channels = tokens.patch
         return inputs[:, -size * tokens.max_len :].unflatten(1, (tokens.max_len, size)).flatten(2)
     (rows, cols), (channels, side, _) = tokens.grid, tokens.patch
+    if tokens.padding is not None:
+        inputs = F.pad(inputs, tokens.padding, value=float("nan"))
     squares = inputs.reshape(-1, channels, rows, side, cols, side)
     return squares.permute(0, 2, 4, 1, 3, 5).reshape(-1, rows * cols, channels * side * side)
 
@@ -60,7 +64,9 @@ def join(values: Tensor, inputs: Tensor, tokens: TokenSpec) -> Tensor:
         return torch.cat([inputs[:, : inputs.shape[1] - series.shape[1]], series], dim=1)
     (rows, cols), (channels, side, _) = tokens.grid, tokens.patch
     squares = values.reshape(-1, rows, cols, channels, side, side)
-    return squares.permute(0, 3, 1, 4, 2, 5).reshape(inputs.shape)
+    images = squares.permute(0, 3, 1, 4, 2, 5).reshape(-1, channels, rows * side, cols * side)
+    left, _, top, _ = tokens.padding or (0, 0, 0, 0)
+    return images[:, :, top : top + inputs.shape[2], left : left + inputs.shape[3]]
 
 
 def erase(inputs: Tensor, hidden: Tensor, tokens: TokenSpec) -> Tensor:

@@ -118,7 +118,7 @@ class NextPatch(Objective):
         inputs, tokens = floats(batch.inputs), self.layout
         yield "mean", torch.zeros_like(cut(inputs, tokens))
         if tokens.axes != 1:
-            yield "repeat", cut(inputs, tokens)
+            yield "repeat", cut(inputs, tokens).nan_to_num()
             return
         known = fill_forward(inputs)
         channels, size = inputs.shape[2], self._size

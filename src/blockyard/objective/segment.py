@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -38,12 +39,12 @@ class Segment(Objective):
 
     def __init__(self, *, cover: Fraction = 0.2) -> None:
         self.cover = cover
-        self._grid: tuple[int, ...] | None = None
+        self._tokens: TokenSpec | None = None
         self._classes: int | None = None
 
     def tokens(self, tokens: TokenSpec) -> TokenSpec:
         """Returns them unchanged; their grid defines the patches."""
-        self._grid = tokens.grid
+        self._tokens = tokens
         return tokens
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
@@ -58,20 +59,29 @@ class Segment(Objective):
 
     def prepare(self, batch: Batch, key: int | None = None) -> Batch:
         """Classes of pixels (B, height, width) -> classes of patches (B, N), in row-major order."""
-        assert self._grid is not None, "tokens() and outputs() come before prepare()"
+        assert self._tokens is not None, "tokens() and outputs() come before prepare()"
         assert self._classes is not None, "tokens() and outputs() come before prepare()"
         assert batch.target is not None
-        rows, cols = self._grid
-        height, width = (side // count for side, count in zip(batch.target.shape[1:], self._grid, strict=True))
-        crop = batch.target[:, : rows * height, : cols * width]
-        patches = crop.reshape(-1, rows, height, cols, width).transpose(2, 3).flatten(3).flatten(1, 2)  # (B, N, pixels)
+        patches = self._patches(batch.target, Batch.ignore)  # (B, N, pixels)
+        pixels = self._patches(torch.ones_like(batch.target[:1]), 0).sum(2)  # (1, N), those of the image
         counted = patches != Batch.ignore
-        shares = F.one_hot(patches.clamp_min(0), self._classes).mul(counted[..., None]).float().mean(2)  # (B, N, V)
+        covered = F.one_hot(patches.clamp_min(0), self._classes).mul(counted[..., None]).sum(2)  # (B, N, V)
+        shares = covered / pixels[..., None]
         foreground = shares[..., BACKGROUND + 1 :]
         best = foreground.argmax(-1) + BACKGROUND + 1
         # The tolerance lets a share of exactly `cover` count after rounding.
         target = best.where(foreground.sum(-1) >= self.cover - 1e-6, BACKGROUND).where(counted.any(2), Batch.ignore)
         return replace(batch, target=target)
+
+    def _patches(self, pixels: Tensor, outside: int) -> Tensor:
+        """(B, height, width) -> (B, N, pixels of a patch), with `outside` for pixels that the tokenizer adds."""
+        assert self._tokens is not None
+        rows, cols = self._tokens.grid
+        if self._tokens.padding is not None:
+            pixels = F.pad(pixels, self._tokens.padding, value=outside)
+        height, width = (side // count for side, count in zip(pixels.shape[1:], (rows, cols), strict=True))
+        crop = pixels[:, : rows * height, : cols * width]
+        return crop.reshape(-1, rows, height, cols, width).transpose(2, 3).flatten(3).flatten(1, 2)
 
     def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Mean cross entropy over the patches, in nats. prediction: (B, N, V); target: (B, N)."""

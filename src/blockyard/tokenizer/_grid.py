@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -10,31 +11,47 @@ from torch.nn import functional as F
 
 from blockyard.contracts import Context, DataSpec, Embedder, Seq, TokenSpec
 
+Pad: TypeAlias = Literal["none", "right", "centre"]
 
-def patch_grid(data: DataSpec, size: int, name: str) -> TokenSpec:
+
+def patch_grid(data: DataSpec, size: int, name: str, pad: Pad = "none") -> TokenSpec:
     """Returns the tokens of images cut into squares of side `size`. Raises ValueError if they do not fit."""
     if data.modality != "image":
         raise ValueError(f"this tokenizer reads images, the data gives {data.things}")
     height, width = data.shape[1:]
-    if height % size or width % size:
+    padding = padding_of(height, width, size, pad)
+    if padding is None:
         sizes = [s for s in range(1, min(height, width) + 1) if height % s == 0 and width % s == 0]
         raise ValueError(
             f"{name}={size} does not divide the image of {height} x {width} pixels; "
-            f"sizes that do: {', '.join(map(str, sizes))}"
+            f"sizes that do: {', '.join(map(str, sizes))}; tokenizer.pad=right adds pixels until it does"
         )
-    return TokenSpec((height // size, width // size), patch=(data.shape[0], size, size))
+    left, right, top, bottom = padding
+    grid = ((top + height + bottom) // size, (left + width + right) // size)
+    return TokenSpec(grid, patch=(data.shape[0], size, size), padding=padding if any(padding) else None)
+
+
+def padding_of(height: int, width: int, size: int, pad: Pad) -> tuple[int, int, int, int] | None:
+    """Returns the pixels to add left, right, above and below, so that `size` divides both sides: fewer than `size` an
+    axis, so that no patch is padding alone. None where pixels are missing and `pad` is none.
+    """
+    across, down = -width % size, -height % size
+    if pad == "none":
+        return None if across or down else (0, 0, 0, 0)
+    left, top = (across // 2, down // 2) if pad == "centre" else (0, 0)
+    return left, across - left, top, down - top
 
 
 class GridEmbedder(Embedder):
     """Embeds full grids of patches; subclasses compute the vectors.
 
-    The features of a token are the mean color of its square, one number per channel. The grid is that of
-    the given images, which may be larger than the model was built for.
+    The features of a token are the mean color of its square, one number per channel, without pixels that were
+    added. The grid is that of the given images, which may be larger than the model was built for.
     """
 
-    def __init__(self, ctx: Context, size: int) -> None:
+    def __init__(self, ctx: Context, size: int, pad: Pad = "none") -> None:
         super().__init__()
-        self.size, self.channels = size, ctx.data.shape[0]
+        self.size, self.pad, self.channels = size, pad, ctx.data.shape[0]
         self.grid = ctx.tokens.grid
         index, coords = grid_coordinates(self.grid)
         self.register_buffer("coords", coords, persistent=False)
@@ -51,34 +68,45 @@ class GridEmbedder(Embedder):
     ) -> tuple[Tensor, Seq]:
         """Inputs (B, C, height, width), float, or uint8 which is divided by 255 -> x (B, N, D), Seq.
 
-        Raises ValueError for images that `size` does not divide, and for arguments that only text has.
+        Raises ValueError for images that do not fit, and for arguments that only text has.
         """
         if lengths is not None or segment is not None or start:
             raise ValueError("an image is one full sequence of tokens; omit lengths, segment and cache")
-        grid = self._grid_of(inputs.shape)
+        padding = self._padding(inputs.shape)
+        left, right, top, bottom = padding
+        grid = ((top + inputs.shape[2] + bottom) // self.size, (left + inputs.shape[3] + right) // self.size)
         index, coords = self.index, self.coords
         if grid != self.grid:
             index, coords = (t.to(inputs.device) for t in grid_coordinates(grid))
             coords = coords.to(self.coords.dtype)
         images = inputs / 255 if inputs.dtype == torch.uint8 else inputs
-        features = F.avg_pool2d(images, self.size).flatten(2).transpose(1, 2)  # (B, N, C), the mean colors
-        return self.vectors(images), Seq(index, coords, grid=grid, features=features)
+        features = self._mean_colors(images, padding).flatten(2).transpose(1, 2)  # (B, N, C)
+        padded = F.pad(images, padding) if any(padding) else images
+        return self.vectors(padded), Seq(index, coords, grid=grid, features=features)
 
-    def _grid_of(self, shape: torch.Size) -> tuple[int, int]:
-        """Returns the rows and columns of tokens in a batch of this shape. Raises ValueError if it does not fit."""
+    def _mean_colors(self, images: Tensor, padding: tuple[int, int, int, int]) -> Tensor:
+        """The mean of the pixels of each square, of the given ones only: (B, C, rows, columns)."""
+        if not any(padding):
+            return F.avg_pool2d(images, self.size)
+        given = F.avg_pool2d(F.pad(torch.ones_like(images[:1, :1]), padding), self.size)  # shares of squares
+        return F.avg_pool2d(F.pad(images, padding), self.size) / given
+
+    def _padding(self, shape: torch.Size) -> tuple[int, int, int, int]:
+        """Returns the pixels to add to a batch of this shape. Raises ValueError for one that does not fit."""
         if len(shape) != 4 or shape[1] != self.channels:
             raise ValueError(
                 f"inputs of shape {tuple(shape)}: this model reads images of {self.channels} channels, "
                 f"(batch, {self.channels}, height, width)"
             )
         height, width = shape[2:]
-        if height % self.size or width % self.size or not height * width:
+        padding = padding_of(height, width, self.size, self.pad) if height * width else None
+        if padding is None:
             near = " x ".join(str(max(self.size, side // self.size * self.size)) for side in (height, width))
             raise ValueError(
                 f"an image of {height} x {width} pixels cannot be cut into squares of side {self.size}; "
-                f"use multiples of {self.size}, such as {near}"
+                f"use multiples of {self.size}, such as {near}, or a model with tokenizer.pad=right"
             )
-        return height // self.size, width // self.size
+        return padding
 
 
 def grid_coordinates(grid: tuple[int, ...]) -> tuple[Tensor, Tensor]:

@@ -20,37 +20,40 @@ from torch import Tensor, nn
 
 from blockyard.contracts import Context, DataSpec, Tokenizer, TokenSpec
 from blockyard.ops.linear import Linear
-from blockyard.tokenizer._grid import GridEmbedder, patch_grid
+from blockyard.tokenizer._grid import GridEmbedder, Pad, patch_grid
 
 
 class ConvPatch(Tokenizer):
     """Stride-2 convolutions that halve the image until a token covers `size` x `size` pixels.
 
     Options:
-        size: side of a token in pixels, a power of two; must divide height and width
+        size: side of a token in pixels, a power of two; must divide height and width, unless `pad` adds pixels
+        pad: add zeros until it does: below and on the right (right), or all around (centre), the odd pixel below and
+            on the right; none refuses such images
     """
 
     modality = "image"
     gives_features = True
 
-    def __init__(self, *, size: Literal[2, 4, 8, 16, 32] = 4) -> None:
-        self.size = size
+    def __init__(self, *, size: Literal[2, 4, 8, 16, 32] = 4, pad: Pad = "none") -> None:
+        self.size: int = size
+        self.pad: Pad = pad
 
     def spec(self, data: DataSpec) -> TokenSpec:
         """Returns one token per `size` x `size` pixels, on a grid with two axes."""
         # Batch norm and overlapping convolutions carry neighbours into a token.
-        return replace(patch_grid(data, self.size, "tokenizer.size"), causal=False)
+        return replace(patch_grid(data, self.size, "tokenizer.size", self.pad), causal=False)
 
     def embedder(self, ctx: Context) -> ConvPatchEmbedder:
         """Builds the convolutions."""
-        return ConvPatchEmbedder(ctx, self.size)
+        return ConvPatchEmbedder(ctx, self.size, self.pad)
 
 
 class ConvPatchEmbedder(GridEmbedder):
     """Stride-2 convolutions whose channels double up to D, then a projection."""
 
-    def __init__(self, ctx: Context, size: int) -> None:
-        super().__init__(ctx, size)
+    def __init__(self, ctx: Context, size: int, pad: Pad = "none") -> None:
+        super().__init__(ctx, size, pad)
         halvings = size.bit_length() - 1
         widths = [ctx.data.shape[0], *(max(8, ctx.dim >> halvings - i) for i in range(1, halvings + 1))]
         layers: list[nn.Module] = []

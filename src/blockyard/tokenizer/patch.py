@@ -18,36 +18,39 @@ from torch import Tensor
 
 from blockyard.contracts import Context, DataSpec, Side, Tokenizer, TokenSpec
 from blockyard.ops.linear import Linear
-from blockyard.tokenizer._grid import GridEmbedder, patch_grid
+from blockyard.tokenizer._grid import GridEmbedder, Pad, patch_grid
 
 
 class Patch(Tokenizer):
     """Cuts images into square patches.
 
     Options:
-        size: side of a patch in pixels; must divide height and width
+        size: side of a patch in pixels; must divide height and width, unless `pad` adds pixels
+        pad: add zeros until it does: below and on the right (right), or all around (centre), the odd pixel below and
+            on the right; none refuses such images
     """
 
     modality = "image"
     gives_features = True
 
-    def __init__(self, *, size: Side = 4) -> None:
-        self.size = size
+    def __init__(self, *, size: Side = 4, pad: Pad = "none") -> None:
+        self.size: int = size
+        self.pad: Pad = pad
 
     def spec(self, data: DataSpec) -> TokenSpec:
         """Returns one token per patch, on a grid with two axes."""
-        return patch_grid(data, self.size, "tokenizer.size")
+        return patch_grid(data, self.size, "tokenizer.size", self.pad)
 
     def embedder(self, ctx: Context) -> PatchEmbedder:
         """Builds the linear projection of flattened patches."""
-        return PatchEmbedder(ctx, self.size)
+        return PatchEmbedder(ctx, self.size, self.pad)
 
 
 class PatchEmbedder(GridEmbedder):
     """Flattens patches and projects them to D."""
 
-    def __init__(self, ctx: Context, size: int) -> None:
-        super().__init__(ctx, size)
+    def __init__(self, ctx: Context, size: int, pad: Pad = "none") -> None:
+        super().__init__(ctx, size, pad)
         pixels = ctx.data.shape[0] * size * size
         self.proj = Linear(pixels, ctx.dim, bias=True, std=ctx.init_std * pixels**-0.5)
 
