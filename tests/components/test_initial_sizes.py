@@ -113,7 +113,7 @@ def test_cross_attention_starts_as_the_mixers_beside_it(name: str) -> None:
 
 def test_a_decoder_beside_an_encoder_counts_its_third_branch() -> None:
     """Six branches of a decoder of two blocks add up to what four of an encoder do."""
-    data = DataSpec("text", (6,), source=(5,))
+    data = DataSpec("text", (6,), source=DataSpec("text", (5,)))
     tokens = TokenSpec((6,), vocabulary=9, start=7, end=8)
     plan = EncoderDecoder(dim=64, depth=2, heads=4)
     ctx = plan.context(data, tokens, 9)

@@ -22,7 +22,7 @@ def tiny_parts(embedder: Any = TinyEmbedder, **picks: str) -> Parts:
 def tiny_encoder_decoder(variable: bool = False, **picks: str) -> nn.Module:
     """An encoder-decoder over sequences of 6 and sources of 7 token ids."""
     plan = EncoderDecoder(dim=16, depth=2, encoder_depth=1, heads=4)
-    data = DataSpec("text", (6,), variable=variable, source=(7,))
+    data = DataSpec("text", (6,), variable=variable, source=DataSpec("text", (7,)))
     ctx = plan.context(data, TokenSpec((6,), vocabulary=11, variable=variable), 11)
     return stir(initialise(plan.build(ctx, tiny_parts(**picks)), 0)).double().eval()
 
@@ -42,6 +42,6 @@ def build_tiny(name: str, **options: object) -> nn.Module:
     target = node("model", name)[0]
     sizes = {"dim": 16, "depth": 2, "heads": 4, **options}
     plan = target(**{key: value for key, value in sizes.items() if key in schema.options(target)})
-    data = DataSpec("text", (6,), source=(7,) if target.takes_source else None)
+    data = DataSpec("text", (6,), source=DataSpec("text", (7,)) if target.takes_source else None)
     ctx: Context = plan.context(data, TokenSpec((6,), vocabulary=11), 11)
     return initialise(plan.build(ctx, tiny_parts(position="learned")), 0)

@@ -35,6 +35,8 @@ FAMILIES = (
     "head",
     "objective",
 )
+# What reads a source of another kind than the data's own sequence, in all rows.
+READERS = {"image": {"source_tokenizer": "patch", "source_position": "learned"}}
 Tuple = tuple[tuple[str, str], ...]  # choices of some families, in their order
 SMALL_OPTIONS = {
     "model": {"dim": 48, "depth": 2, "heads": 2},
@@ -72,8 +74,19 @@ def config(choices: dict[str, str]) -> Composed:
     }
     if needs_class_token(choices["head"]) and "prefix" in tree["model"]:
         tree["model"]["prefix"] = {"class_token": True, "registers": 1}
+    for key, name in readers(choices["data"]).items():
+        tree[key] = copy.deepcopy(_node(catalog.OF_SOURCE[key], name))
+        tree["model"].update({"shared": False} if "shared" in tree["model"] else {})
     complete(tree)
     return Composed(tree, dict(choices))
+
+
+@cache
+def readers(data: str) -> dict[str, str]:
+    """What must read the source of a data set, where that is of another kind than its own sequence."""
+    plan = _plan("data", data)
+    source = None if plan is None else plan.spec.source
+    return {} if source is None or source.modality == plan.spec.modality else READERS[source.modality]
 
 
 @cache
@@ -85,7 +98,8 @@ def names() -> dict[str, list[str]]:
         plan = _plan("data", name)
         if plan is not None and plan.missing() is None:
             spec = plan.spec
-            kind = (spec.modality, len(spec.shape), spec.variable, spec.packed, spec.target, spec.source is None)
+            kind = (spec.modality, len(spec.shape), spec.variable, spec.packed, spec.target)
+            kind += () if spec.source is None else (spec.source.modality,)
             kinds.setdefault(kind, name)
     return {**found, "data": list(kinds.values())}
 
@@ -204,13 +218,22 @@ def _fits(row: dict[str, str], family: str | None = None) -> bool:
     """Whether no rule about the families of a row so far refuses it; with `family`, only the rules about it."""
     return all(
         _judged(number, *_asked(number, row))
-        for number, rule in enumerate(RULES)
-        if set(rule.pair) <= set(row) and (family is None or family in rule.pair)
+        for number in range(len(RULES))
+        if _pair(number) <= set(row) and (family is None or family in _pair(number))
     )
 
 
+def _families(number: int) -> list[str]:
+    """The families of a rule; those of the source are read by what the row has for its sequence."""
+    return [catalog.OF_SOURCE.get(family, family) for family in RULES[number].pair]
+
+
+def _pair(number: int) -> set[str]:
+    return set(_families(number))
+
+
 def _asked(number: int, row: dict[str, str]) -> tuple[str, ...]:
-    return (*(row[family] for family in RULES[number].pair), row["data"], row["tokenizer"], row["head"], row["model"])
+    return (*(row[family] for family in _families(number)), row["data"], row["tokenizer"], row["head"], row["model"])
 
 
 @cache
@@ -241,8 +264,11 @@ def _plan(family: str, name: str) -> Any:
 @cache
 def _judged(number: int, first: str, second: str, data: str, tokenizer: str, head: str, model: str) -> bool:
     rule = RULES[number]
-    asked = {"data": data, "tokenizer": tokenizer, "model": model, **dict(zip(rule.pair, (first, second), strict=True))}
+    pair = dict(zip(_families(number), (first, second), strict=True))
+    asked = {"data": data, "tokenizer": tokenizer, "model": model, **pair, **readers(data)}
     picks = {family: _pick(family, name) for family, name in asked.items()}
+    if readers(data) and "shared" in picks["model"].options:
+        picks["model"] = replace(picks["model"], options={**picks["model"].options, "shared": False})
     if needs_class_token(head) and "prefix" in picks["model"].options:
         given = {**picks["model"].options, "prefix": Prefix(class_token=True, registers=1)}
         picks["model"] = replace(picks["model"], options=given)
@@ -320,7 +346,9 @@ def batch_for(plan: Any, size: int = 2, padding: int = 0) -> Batch:
         target = torch.rand(size, *spec.values, generator=generator)
     elif spec.target:
         target = drawn(spec.classes or symbols, *targets[spec.target])
-    source = None if spec.source is None else drawn(symbols, *spec.source)
+    source = None if spec.source is None else drawn(symbols, *spec.source.shape)
+    if source is not None and spec.source.modality != "text":
+        source = torch.rand(size, *spec.source.shape, generator=generator)
     facts = plan.tokens().pairs
     pairs = None
     if facts is not None:
@@ -341,7 +369,9 @@ def batch_for(plan: Any, size: int = 2, padding: int = 0) -> Batch:
             both = behind[:, :, None] | behind[:, None]
             pairs = torch.where(both[..., None], drawn(2, *pairs.shape[1:]).byte(), pairs)
         return Batch(inputs, target, lengths=lengths, pairs=pairs)
-    source_lengths = torch.linspace(1, spec.source[0], size).long()  # (B,)
-    behind = torch.arange(spec.source[0]) >= source_lengths[:, None]  # (B, M)
-    source = torch.where(behind, drawn(symbols, *spec.source), source)
+    if not spec.source.variable:
+        return Batch(inputs, target, lengths=lengths, source=source)
+    source_lengths = torch.linspace(1, spec.source.shape[0], size).long()  # (B,)
+    behind = torch.arange(spec.source.shape[0]) >= source_lengths[:, None]  # (B, M)
+    source = torch.where(behind, drawn(symbols, *spec.source.shape), source)
     return Batch(inputs, target, lengths=lengths, source=source, source_lengths=source_lengths)

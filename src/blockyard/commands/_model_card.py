@@ -10,6 +10,7 @@ from rich.text import Text
 from torch import nn
 
 from blockyard.config.build import Components
+from blockyard.config.catalog import OF_SOURCE
 from blockyard.config.model_size import flops_by_module
 from blockyard.contracts import (
     Block,
@@ -33,22 +34,35 @@ CLASSES: tuple[tuple[type, str], ...] = (
     (ChannelMixer, "channel_mixer"),
     (Head, "head"),
 )
-ORDER = ("tokenizer", "position", "model", "block", "token_mixer", "channel_mixer", "norm", "head")
+ORDER = (
+    "tokenizer",
+    "source_tokenizer",
+    "position",
+    "source_position",
+    "model",
+    "block",
+    "token_mixer",
+    "channel_mixer",
+    "norm",
+    "head",
+)
 
 
 def print_card(config: dict[str, Any], choices: dict[str, str | None]) -> None:
     """Print component, choice, parameters and FLOPs per sample, then tokens and the attention kernel."""
     components = Components(config)
     ctx, model = components.context(), components.meta_model()
-    parameters, flops, failure = _parameters(model), {}, None
+    parameters, flops, failure = _parameters(model, config), {}, None
     try:
-        flops = _flops(model, ctx)
+        flops = _flops(model, ctx, config)
     except Exception as error:  # a user's own component that needs real tensors, or does not run at all
         failure = f"{type(error).__name__}: {error}"
     screen, rows = console(), table(None, "component", "choice", "parameters", "FLOPs per sample")
     for column in rows.columns[2:]:
         column.justify = "right"
     for family in ("data", *ORDER, "objective"):
+        if family in OF_SOURCE and family not in config:
+            continue
         counts = (_format(count.get(family)) for count in (parameters, flops))
         rows.add_row(family, _choice(config, choices, family), *counts)
     total = sum(parameter.numel() for parameter in model.parameters())
@@ -68,33 +82,34 @@ def _choice(config: dict[str, Any], choices: dict[str, str | None], family: str)
     return str(name)
 
 
-def _parameters(model: nn.Module) -> dict[str, int]:
+def _parameters(model: nn.Module, config: dict[str, Any]) -> dict[str, int]:
     """The number of parameters of each family, frozen ones included."""
     counts: Counter[str] = Counter()
     for path, parameter in model.named_parameters():
-        counts[_family(path.rpartition(".")[0], model)] += parameter.numel()
+        counts[_family(path.rpartition(".")[0], model, config)] += parameter.numel()
     return dict(counts)
 
 
-def _flops(model: nn.Module, ctx: Context) -> dict[str, int]:
+def _flops(model: nn.Module, ctx: Context, config: dict[str, Any]) -> dict[str, int]:
     """FLOPs of one forward pass of one full sample, by family. A fused block does its mixers' matmuls itself."""
     totals = {path: flops for path, flops in flops_by_module(model, ctx).items() if path}
     counts = dict.fromkeys(("token_mixer", "channel_mixer", "block"), 0) if list(iter_blocks(model)) else {}
     for path, total in totals.items():
         own = total - sum(flops for child, flops in totals.items() if child.rpartition(".")[0] == path)
-        family = _family(path, model)
-        if own or family in ("tokenizer", "head"):
+        family = _family(path, model, config)
+        if own or family in ("tokenizer", "source_tokenizer", "head"):
             counts[family] = counts.get(family, 0) + own
     return counts
 
 
-def _family(path: str, model: nn.Module) -> str:
+def _family(path: str, model: nn.Module, config: dict[str, Any]) -> str:
     """The family of the module at a path: that of the outermost module around it that has one."""
     around = _around(path, model)
     for module in around:
         family = next((family for kind, family in CLASSES if isinstance(module, kind)), None)
         if family:
-            return family
+            of_source = f"source_{family}"  # where the config has one, that of the encoder
+            return of_source if path.startswith("encoder.") and of_source in config else family
     if any(isinstance(module, Block) for module in around):
         # A block's own modules (gates, scales) are defined in its own file; the others are norms.
         own = isinstance(around[-1], Block) or type(around[-1]).__module__.startswith("blockyard.block.")
@@ -113,6 +128,9 @@ def _facts(components: Components, ctx: Context, model: nn.Module) -> dict[str, 
     grid = f" ({' x '.join(map(str, tokens.grid))})" if tokens.grid else ", a set"
     prefix = f" + {ctx.num_prefix} in front" if ctx.num_prefix else ""
     facts = {"tokens": f"{tokens.max_len}{prefix} per sample{grid}, {ctx.dim} wide"}
+    if ctx.source is not None:
+        source = f" ({' x '.join(map(str, ctx.source.grid))})" if ctx.source.grid else ", a set"
+        facts["source"] = f"{ctx.source.max_len} tokens{source}"
     if tokens.vocabulary:
         unfitted = isinstance(tokenizer, TextTokenizer) and tokenizer.state() == {}
         learned = ", at most: it is learned from the training split" if unfitted else ""

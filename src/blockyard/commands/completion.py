@@ -61,10 +61,10 @@ def complete(line: str) -> list[str]:
 def _arguments(command: str, before: list[str], typed: str) -> list[str]:
     """What may follow a command and the arguments before."""
     if command == "list":
-        compatible = _overrides(typed, catalog.families()) if "--compatible" in before else []
+        compatible = _overrides(typed, catalog.run_keys()) if "--compatible" in before else []
         return [*catalog.groups(), "--compatible", *compatible]
     if command in ("train", "check"):
-        return _runs("resume=") if typed.startswith("resume=") else _overrides(typed, catalog.families())
+        return _runs("resume=") if typed.startswith("resume=") else _overrides(typed, catalog.run_keys())
     if command == "explain":
         return _overrides(typed, catalog.groups(), options=False)
     if command in ("sweep", "compare", "board"):

@@ -56,7 +56,7 @@ def _matched(overrides: list[str], config_dirs: Sequence[str]) -> str:
 
 def _find(family: str, name: str, folders: tuple[Path, ...]) -> catalog.Choice:
     groups = catalog.groups()
-    if family not in groups:
+    if family not in (*groups, *catalog.OF_SOURCE):
         raise UserError(f"{family}: unknown family{did_you_mean(family, groups)} (families: {', '.join(groups)})")
     names = catalog.choices(family, folders)
     if name not in names:

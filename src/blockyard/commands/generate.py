@@ -1,7 +1,8 @@
-"""blockyard generate run=RUN prompt=TEXT | prompts=FILE | source=TEXT | sources=FILE | images=N [key=value ...]
+"""blockyard generate run=RUN prompt=TEXT | prompts=FILE | source=TEXT|FILE | sources=FILE | images=N [key=value ...]
 
 Generate text with a run's model: what follows a prompt, or the answer to a source where the run has an encoder.
 prompt= and source= may be repeated and a FILE holds one a line; all sequences are then generated as one batch.
+A source is a text, or the name of an image where the run reads images: source=FILE.png.
 Text streams to standard output; speed and cache size go to standard error.
 
   max_tokens=200      tokens to generate at most
@@ -81,7 +82,7 @@ def run(arguments: Sequence[str]) -> int:
     refuse_with("images", chosen_images, needed=True)
     if prompts is None and sources is None:
         raise UserError(
-            'generate needs prompt=TEXT, such as prompt="def ", source=TEXT for a run with an encoder, or images=16 '
+            'generate needs prompt=TEXT, such as prompt="def ", source=TEXT|FILE for a run with a source, or images=16 '
             "for a run on images"
         )
     from blockyard.generate.api import stream_to_terminal

@@ -37,7 +37,7 @@ def run(arguments: Sequence[str]) -> int:
     folders, groups = args.folders(), catalog.groups()
     names = args.pop_names()
     for name in names:
-        if name not in groups:
+        if name not in (*groups, *catalog.OF_SOURCE):
             raise UserError(f"{name}: unknown family{did_you_mean(name, groups)} (families: {', '.join(groups)})")
     if args.overrides and not args.compatible:
         raise UserError(f"{args.overrides[0]}: list takes overrides with --compatible only")

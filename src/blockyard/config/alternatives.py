@@ -45,7 +45,9 @@ def alternatives(rule: Rule, facts: Facts, folders: tuple[Path, ...] = (), allow
     by_family: list[list[tuple[str, bool]]] = []
     for family in rule.pair:
         accepted = []
-        for choice in _nearest_first(family, facts[family].name, catalog.choices(family, folders)):
+        own = catalog.OF_SOURCE.get(family, family)
+        wanted = facts[family].name if facts[family].name != catalog.SAME else facts[own].name
+        for choice in _nearest_first(own, wanted, catalog.choices(family, folders)):
             pick = default_pick(choice, allow) if choice.name != facts[family].name else None
             if pick is None:
                 continue

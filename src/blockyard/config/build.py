@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -22,12 +23,14 @@ from blockyard.contracts import (
     ChannelMixer,
     Context,
     DataModule,
+    DataSpec,
     Head,
     Objective,
     OptimizerBuilder,
     Parts,
     Position,
     Schedule,
+    Splits,
     Tokenizer,
     TokenMixer,
     TokenSpec,
@@ -50,6 +53,8 @@ CONTRACTS: dict[str, type] = {
     "optimizer": OptimizerBuilder,
     "schedule": Schedule,
 }
+# The same for the parts of the source, which a config has only where they differ from those of the sequence.
+SOURCE_CONTRACTS: dict[str, type] = {"source_tokenizer": Tokenizer, "source_position": Position}
 # The same for what is used alongside the model. By name: the engine is imported only where a config needs it.
 RUNTIME_CONTRACTS = {
     "trainer": "blockyard.engine.trainer.TrainerPlan",
@@ -57,6 +62,7 @@ RUNTIME_CONTRACTS = {
     "callbacks": "blockyard.engine.callbacks.base.RunCallback",
 }
 LATE = ("position", "token_mixer", "channel_mixer", "norm", "block", "head")  # built from a Context
+LATE_KEYS = (*LATE, "source_position")
 
 
 def settings(node: dict[str, Any], allow: list[str]) -> dict[str, Any]:
@@ -97,6 +103,8 @@ class Components:
         self.config, self.inner = config, inner
         self.data: DataModule = self.node("data")
         self.tokenizer: Tokenizer = self.node("tokenizer")
+        # The one of the source: the same object where the source is read like the sequence.
+        self.source_tokenizer: Tokenizer = self.node("source_tokenizer") or self.tokenizer
         self.objective: Objective = self.node("objective")
         self.architecture: Architecture = self.node("model")
 
@@ -111,26 +119,40 @@ class Components:
         return self.node("schedule")
 
     def node(self, family: str) -> Any:
-        """The object of a family, or its objects by name where a family holds several (callbacks)."""
+        """The object of a family, or its objects by name where a family holds several (callbacks).
+
+        None for a part of the source that is that of the sequence.
+        """
+        if family in SOURCE_CONTRACTS and family not in self.config:
+            return None
         node, allow = self.config[family], allow_of(self.config)
         if is_node(node):
             return instantiate(node, allow, self.inner)
         return {name: instantiate(each, allow, self.inner) for name, each in (node or {}).items() if each is not None}
 
+    def load(self) -> Splits:
+        """The splits of the data, encoded."""
+        if self.source_tokenizer is self.tokenizer:
+            return self.data.load(self.tokenizer)
+        return self.data.load_both(self.tokenizer, self.source_tokenizer)
+
     def tokens(self) -> TokenSpec:
-        """The TokenSpec of the tokenizer, as the objective changes it."""
+        """The TokenSpec of the data's own sequence, as the objective changes it."""
         return self.objective.tokens(self.tokenizer.spec(self.data.spec))
 
     def context(self) -> Context:
         """The Context that modules are built from."""
-        tokens = self.tokens()
-        return self.architecture.context(self.data.spec, tokens, self.objective.outputs(self.data.spec, tokens))
+        return context(self.data.spec, self.tokenizer, self.source_tokenizer, self.objective, self.architecture)
 
     @property
     def parts(self) -> Parts:
         """The factories of the model's modules."""
         late: dict[str, Callable[..., Any]] = {family: self.node(family) for family in LATE}
-        return Parts(embedder=self.tokenizer.embedder, **late)
+        if self.objective.reads == "source":
+            return Parts(embedder=self.source_tokenizer.embedder, **late)
+        own = None if self.source_tokenizer is self.tokenizer else self.source_tokenizer.embedder
+        source = {"source_embedder": own, "source_position": self.node("source_position")}
+        return Parts(embedder=self.tokenizer.embedder, **late, **source)
 
     def model(self, seed: int) -> nn.Module:
         """The model on the CPU; each weight depends on (seed, its path in the model) alone."""
@@ -142,6 +164,21 @@ class Components:
         """The model on the meta device, for counting."""
         with without_compiler(), torch.device("meta"):
             return self.architecture.build(self.context(), self.parts)
+
+
+def context(
+    data: DataSpec, tokenizer: Tokenizer, source_tokenizer: Tokenizer, objective: Objective, architecture: Architecture
+) -> Context:
+    """The Context of a model over `data`, or over its source where that is all that the objective lets it read."""
+    tokens = objective.tokens(tokenizer.spec(data))
+    outputs = objective.outputs(data, tokens)
+    if objective.reads == "source":
+        if data.source is None:
+            raise ValueError("the objective reads the source of the data, which has none")
+        return architecture.context(data.source, source_tokenizer.spec(data.source), outputs)
+    own = data.source is not None and source_tokenizer is not tokenizer
+    source = source_tokenizer.spec(data.source) if own and data.source is not None else None
+    return replace(architecture.context(data, tokens, outputs), source=source)
 
 
 def _holds_nodes(value: Any) -> bool:

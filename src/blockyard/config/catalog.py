@@ -18,6 +18,10 @@ from typing import Any
 PACKAGE = Path(__file__).resolve().parents[1]
 # Groups of conf/ that are not part of a run: what executes the cells of a sweep does not change their results.
 OUTSIDE_RUN = ("executor",)
+# Keys of a run that take a choice of another family: what reads the source of data that has one. By default the
+# source is read by the family's own choice (`SAME`), and the config has no such key.
+OF_SOURCE = {"source_tokenizer": "tokenizer", "source_position": "position"}
+SAME = "same"
 
 
 @dataclass(frozen=True)
@@ -75,13 +79,24 @@ def conf_dir() -> Path:
 def default_choices() -> dict[str, str | None]:
     """The default choice of each family; None for experiment and preset."""
     defaults = content(conf_dir() / "config.yaml")["defaults"]
-    return {family: name for entry in defaults if isinstance(entry, dict) for family, name in entry.items()}
+    named = {family: name for entry in defaults if isinstance(entry, dict) for family, name in entry.items()}
+    return {family: name for family, name in named.items() if "@" not in family}
 
 
 @cache
 def families() -> tuple[str, ...]:
     """The config groups of a run, in the order of the defaults list of `config.yaml`."""
     return tuple(default_choices())
+
+
+def run_keys() -> tuple[str, ...]:
+    """What `key=name` may choose in a run: the families, and those of the source."""
+    return (*families(), *OF_SOURCE)
+
+
+def hydra_key(family: str) -> str:
+    """The name of a family in a defaults list: `tokenizer`, or `tokenizer@source_tokenizer`."""
+    return f"{OF_SOURCE[family]}@{family}" if family in OF_SOURCE else family
 
 
 def groups() -> tuple[str, ...]:
@@ -93,7 +108,7 @@ def choices(family: str, folders: tuple[Path, ...] = ()) -> dict[str, Choice]:
     """Every choice of a family, by name; `folders` are the user's own config folders."""
     result: dict[str, Choice] = {}
     for root in (conf_dir(), *folders):
-        for path in sorted((root / family).glob("*.yaml")):
+        for path in sorted((root / OF_SOURCE.get(family, family)).glob("*.yaml")):
             result.setdefault(path.stem, Choice(family, path.stem, path))
     return result
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from blockyard.config import catalog, lightning, tree
 from blockyard.config.alternatives import alternatives, picks, refusal
-from blockyard.config.build import CONTRACTS
+from blockyard.config.build import CONTRACTS, SOURCE_CONTRACTS
 from blockyard.config.compose import Composed
 from blockyard.config.local_path import url_problem
 from blockyard.config.nested_choices import unknown_names
@@ -48,7 +48,8 @@ def check(composed: Composed, *, on_this_machine: bool = True, training: bool = 
         unsound.add(issue.key)
     issues += _families(config)
     families = {key.partition(".")[0] for key in unsound}
-    facts = Facts(picks(replace(composed, config=config), [family for family in CONTRACTS if family not in families]))
+    sound = [family for family in (*CONTRACTS, *SOURCE_CONTRACTS) if family not in families]
+    facts = Facts(picks(replace(composed, config=config), sound))
     combinations = list(_combinations(composed, facts, allow))
     issues += [issue for _, issue in combinations]
     # The constructor of a component that a rule refused would only repeat the reason.
@@ -79,8 +80,8 @@ def _root(config: dict[str, Any]) -> Iterator[Issue]:
                 yield Issue(key, f"invalid value {quoted(value)}: {problem}")
             elif key == "outputs" and (address := url_problem(value)):
                 yield Issue(key, address)
-        elif key not in catalog.families():
-            yield Issue(key, "unknown config key", near(key, [*root_options, *catalog.families()]))
+        elif key not in catalog.run_keys():
+            yield Issue(key, "unknown config key", near(key, [*root_options, *catalog.run_keys()]))
 
 
 def _families(config: dict[str, Any]) -> Iterator[Issue]:
@@ -88,6 +89,9 @@ def _families(config: dict[str, Any]) -> Iterator[Issue]:
         node = config.get(family)
         if not tree.is_node(node):
             yield Issue(family, f"{quoted(node)} is not a {family}", see=f"`blockyard list {family}`")
+    for family, of in catalog.OF_SOURCE.items():
+        if family in config and not tree.is_node(config[family]):
+            yield Issue(family, f"{quoted(config[family])} is not a {of}", see=f"`blockyard list {of}`")
 
 
 def _target(place: Placed, allow: list[str]) -> Iterator[Issue]:

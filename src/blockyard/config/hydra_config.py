@@ -72,7 +72,8 @@ def _resolved(
     # The user's own files may change while this process runs; the package's do not.
     composed_by_hydra = _composed_by_hydra.__wrapped__ if folders else _composed_by_hydra
     try:
-        pickled, choices = composed_by_hydra((*groups, *user_folders.searchpath(folders)))
+        named = [_as_hydra_names_it(group) for group in groups]
+        pickled, choices = composed_by_hydra((*named, *user_folders.searchpath(folders)))
         config: DictConfig = pickle.loads(pickled)
         # What cannot be set is left out, so that the other problems are found too.
         issues += [issue for value in values for issue in _set(config, value)]
@@ -113,6 +114,14 @@ def _plain(config: DictConfig, issues: list[Issue]) -> Config:
             issues.append(Issue(key, f"{shortened(str(value))} names a key that this config does not have"))
 
 
+def _as_hydra_names_it(group: str) -> str:
+    """`tokenizer@source_tokenizer=patch` for `source_tokenizer=patch`; `same` is no choice at all."""
+    family, _, name = group.partition("=")
+    if family not in catalog.OF_SOURCE:
+        return group
+    return f"~{catalog.hydra_key(family)}" if name == catalog.SAME else f"{catalog.hydra_key(family)}={name}"
+
+
 def _set(config: DictConfig, text: str) -> Iterator[Issue]:
     """Set `++key=value` in place as Hydra does, or say why it cannot be set."""
     from omegaconf import OmegaConf
@@ -134,7 +143,9 @@ def _composed_by_hydra(overrides: tuple[str, ...]) -> tuple[bytes, Choices]:
     composed = _compose(overrides)
     if any(override.startswith(user_folders.KEY) for override in overrides):
         _refuse_reaching(composed)
-    choices = {k: v for k, v in composed.hydra.runtime.choices.items() if k in catalog.families()}
+    chosen = {str(key).rpartition("@")[2]: name for key, name in composed.hydra.runtime.choices.items()}
+    families = (*catalog.families(), *(key for key in catalog.OF_SOURCE if chosen.get(key)))
+    choices = {family: chosen[family] for family in families if family in chosen}
     config = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
     return pickle.dumps(config), choices
 

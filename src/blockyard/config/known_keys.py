@@ -36,14 +36,14 @@ class KnownKeys:
         if family == size_matching.KEY:
             allowed_keys = [f"{size_matching.KEY}.{name}" for name in size_matching.KEYS]
             return None if key in allowed_keys else Issue(key, "unknown config key", allowed_keys)
-        if family not in catalog.families():
-            hint = did_you_mean(family, catalog.families())
+        if family not in catalog.run_keys():
+            hint = did_you_mean(family, catalog.run_keys())
             return Issue(key, f"unknown config key; {family!r} is not a family{hint}", see="`blockyard list`")
         return self._option_issue([family, *rest], value)
 
     def _unknown_root_key(self, key: str) -> Issue:
         everywhere = [f"{name}.{key}" for name, node in tree.nodes(self.config) if key in self._options(node)]
-        return Issue(key, "unknown config key", everywhere or near(key, [*options(Root), *catalog.families()]))
+        return Issue(key, "unknown config key", everywhere or near(key, [*options(Root), *catalog.run_keys()]))
 
     def _option_issue(self, path: list[str], value: str) -> Issue | None:
         key, family = ".".join(path), path[0]
@@ -85,6 +85,6 @@ class KnownKeys:
         choice = next((text for text in (value, name) if text in names), None)
         if choice:
             return [f"{family}={choice}"]
-        if name in catalog.families() and value in catalog.choices(name, self.folders):
+        if name in catalog.run_keys() and value in catalog.choices(name, self.folders):
             return [f"{name}={value}"]
         return [f"{family}={other}" for other in near(value, names)] if name in ("name", "type") else []

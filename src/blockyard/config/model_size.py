@@ -6,20 +6,20 @@ FLOPs are two for each multiply-add of every matmul, convolution and attention, 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 
-from blockyard.config.build import CONTRACTS, Components
+from blockyard.config.build import CONTRACTS, SOURCE_CONTRACTS, Components
 from blockyard.contracts import Context
-from blockyard.model._example_batch import example
+from blockyard.model._example_batch import example, full
 from blockyard.ops.flops import counter
 from blockyard.ops.meta import without_compiler
 
 # The families that a model is made of; the optimizer and its schedule have no effect on its size.
-OF_MODEL = tuple(family for family in CONTRACTS if family not in ("optimizer", "schedule"))
+OF_MODEL = (*(family for family in CONTRACTS if family not in ("optimizer", "schedule")), *SOURCE_CONTRACTS)
 
 
 def count_parameters(model: nn.Module) -> int:
@@ -33,10 +33,9 @@ def flops_by_module(model: nn.Module, ctx: Context) -> dict[str, int]:
     model: on the meta device; a forward pass of a real one works as well
     ctx: the Context that the model was built from, which says what it is called with
     """
-    full = replace(ctx, tokens=replace(ctx.tokens, variable=False))
     device = next((parameter.device for parameter in model.parameters()), torch.device("meta"))
     with without_compiler(), torch.no_grad(), counter() as counted:
-        model.eval()(**example(full, device))
+        model.eval()(**example(full(ctx), device))
     root = type(model).__name__
     by_path = {path: sum(ops.values()) for path, ops in counted.get_flop_counts().items()}
     inside = {path.removeprefix(f"{root}."): n for path, n in by_path.items() if path.startswith(f"{root}.")}

@@ -47,7 +47,7 @@ def swept_values(override: Override, folders: tuple[Path, ...] = ()) -> list[str
     if isinstance(value, IntervalSweep):
         raise ValueError("interval() has no end of values; use choice() or range(), or `search:` of `blockyard sweep`")
     if isinstance(value, Glob):
-        if key not in catalog.families():
+        if key not in catalog.run_keys():
             raise ValueError("glob() matches the choices of a family, and this is none")
         values = value.filter(sorted(catalog.choices(key, folders)))
     else:

@@ -64,10 +64,10 @@ def sort_overrides(
             issues.append(Issue(name, "cannot be deleted; every family has a choice and every option a value"))
         elif name.startswith("hydra"):
             issues.append(_hydra_issue(name, text))
-        elif name in catalog.families():
+        elif name in catalog.run_keys():
             _sort_choice(name, key, _values(override, folders), folders, result, issues)
         elif "/" in name or "@" in name:
-            hint = _slash_hint(name, value) or near(name.replace("@", "/").split("/")[0], catalog.families())
+            hint = _slash_hint(name, value) or near(name.replace("@", "/").split("/")[0], catalog.run_keys())
             issues.append(Issue(name, "unknown config group", hint, see="`blockyard list`"))
         else:
             result.values.append((name, first))
@@ -111,13 +111,15 @@ def _sort_choice(
     result: SortedOverrides,
     issues: list[Issue],
 ) -> None:
-    choices = catalog.choices(family, folders)
+    choices: Sequence[str] = list(catalog.choices(family, folders))
+    if family in catalog.OF_SOURCE:
+        choices = [catalog.SAME, *choices]
     if key != family:
         issues.extend(Issue(family, f"write it without + or ~: {family}={value}") for value in values)
         return
     optional = family in ("experiment", "preset")
     unknown = [v for v in values if not (v is None and optional) and not (isinstance(v, str) and v in choices)]
-    issues.extend(unknown_choice(family, value, list(choices)) for value in unknown)
+    issues.extend(unknown_choice(family, value, choices) for value in unknown)
     if unknown or not values:
         return
     if values[0] is None:  # `experiment=null` takes an earlier experiment back
@@ -129,7 +131,7 @@ def _sort_choice(
 def _slash_hint(name: str, value: str) -> list[str]:
     """What `position/rope=...` or `data/digits=1` probably stands for."""
     family, _, rest = name.replace("@", "/").partition("/")
-    if family not in catalog.families():
+    if family not in catalog.run_keys():
         return []
     choice = next((text for text in (rest, value) if text in catalog.choices(family)), None)
     return [f"{family}={choice}"] if choice else [f"{family}.{rest}={value}"]

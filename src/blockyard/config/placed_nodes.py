@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from blockyard.config.build import CONTRACTS, LATE, RUNTIME_CONTRACTS
+from blockyard.config.build import CONTRACTS, LATE_KEYS, RUNTIME_CONTRACTS, SOURCE_CONTRACTS
 from blockyard.config.schema import RESERVED, Option, options
 from blockyard.config.targets import allow_of, allowed, locate
 from blockyard.config.tree import is_node
@@ -48,11 +48,11 @@ class Placed(NamedTuple):
 
 def placed_nodes(config: dict[str, Any], allow: list[str]) -> Iterator[Placed]:
     """Every node that is in its place, parents first. A node anywhere else is an invalid value."""
-    for family in (*CONTRACTS, *RUNTIME_CONTRACTS):
+    for family in (*CONTRACTS, *SOURCE_CONTRACTS, *RUNTIME_CONTRACTS):
         value: Any = config.get(family)
         if is_node(value):
-            yield from _with_inner(Placed(family, value, contract(family), family in LATE), allow)
-        elif isinstance(value, dict) and family not in CONTRACTS:  # several by name
+            yield from _with_inner(Placed(family, value, contract(family), family in LATE_KEYS), allow)
+        elif isinstance(value, dict) and family in RUNTIME_CONTRACTS:  # several by name
             for name, node in value.items():
                 if is_node(node):
                     yield from _with_inner(Placed(f"{family}.{name}", node, contract(family), False), allow)
@@ -72,7 +72,8 @@ def are_sound(config: dict[str, Any]) -> bool:
 
 def contract(family: str) -> type:
     """The class that the nodes of a family must derive from."""
-    return CONTRACTS[family] if family in CONTRACTS else locate(RUNTIME_CONTRACTS[family])
+    single = CONTRACTS | SOURCE_CONTRACTS
+    return single[family] if family in single else locate(RUNTIME_CONTRACTS[family])
 
 
 def _with_inner(place: Placed, allow: list[str]) -> Iterator[Placed]:

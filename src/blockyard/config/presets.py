@@ -53,8 +53,17 @@ def choices(
         if isinstance(entry, str) and entry != "_self_":
             result |= choices(group, entry, folders, seen | {name})
         elif isinstance(entry, dict):
-            result |= {str(key).removeprefix("override /"): str(value) for key, value in entry.items()}
+            result |= {_family(str(key)): _name(value) for key, value in entry.items()}
     return result
+
+
+def _family(key: str) -> str:
+    """The family of an entry of a defaults list: `override /data`, `override /tokenizer@source_tokenizer`."""
+    return key.removeprefix("override /").rpartition("@")[2]
+
+
+def _name(value: object) -> str:
+    return catalog.SAME if value is None else str(value)
 
 
 def _is_named(name: str | None) -> bool:

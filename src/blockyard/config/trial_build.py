@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from blockyard.config import lightning
-from blockyard.config.build import LATE, Components, instantiate
+from blockyard.config.build import LATE, Components, context, instantiate
 from blockyard.config.memory_need import memory_issue
 from blockyard.config.placed_nodes import placed_nodes
 from blockyard.config.rules import Facts
@@ -53,7 +53,7 @@ def build_components(config: dict[str, Any], facts: Facts, refused: set[str], un
             yield Issue("data", missing)
             return
     try:
-        if built.keys() >= {"data", "tokenizer"} and built["tokenizer"].modality != built["data"].spec.modality:
+        if not _fit(built):
             return  # a rule has reported it; the tokens have no shape
         ctx = _context(built)
     except KeyError:
@@ -119,9 +119,18 @@ def _message(error: Exception) -> str:
     return first_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {first_line(error)}"
 
 
+def _fit(built: dict[str, Any]) -> bool:
+    """Whether the tokenizers read the modality of the data and of its source, as far as they are there."""
+    if not built.keys() >= {"data", "tokenizer"}:
+        return True
+    data, tokenizer = built["data"].spec, built["tokenizer"]
+    own = built.get("source_tokenizer", tokenizer)
+    fits = data.source is None or own is tokenizer or own.modality == data.source.modality
+    return bool(tokenizer.modality == data.modality and fits)
+
+
 def _context(built: dict[str, Any]) -> Context:
-    data, objective = built["data"].spec, built["objective"]
-    tokens = objective.tokens(built["tokenizer"].spec(data))
-    ctx: Context = built["model"].context(data, tokens, objective.outputs(data, tokens))
+    own = built["tokenizer"]
+    ctx = context(built["data"].spec, own, built.get("source_tokenizer", own), built["objective"], built["model"])
     assert ctx.head_dim, "a context has the width of a head"
     return ctx

@@ -31,8 +31,9 @@ class Batch:
     segment: (B, N) int64, the document of each token; None where a sequence is one document
     hidden: (B, N) bool, the tokens whose vectors the model replaces by a learned one (`TokenSpec.hides`); None where
         it reads all
-    source: (B, M) int64, the sequence that an encoder reads, where the model has one in addition to its decoder
-    source_lengths: (B,) int64, the valid tokens of each source; None where all are
+    source: what an encoder reads, where the model has one in addition to its decoder: token ids (B, M) int64, or any
+        other kind of `inputs`
+    source_lengths: (B,) int64, the valid items of each source, as `lengths`; None where all are
     pairs: (B, N, N, P) uint8, facts of each pair of tokens: their distance, or `UNREACHABLE`, and then codes that the
         tokenizer counts in `TokenSpec.pairs`. None where pairs have no facts
     weight: () float, set by the engine on a micro-batch: the factor that turns its mean loss into its share of the

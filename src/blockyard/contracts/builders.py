@@ -67,6 +67,14 @@ class TextPairs(Protocol):
 
 
 @runtime_checkable
+class SourceFiles(Protocol):
+    """Data whose source can be read from a file of the user's, such as an image that is to be described."""
+
+    def read_source(self, path: str) -> Tensor:
+        """Returns one source, a batch of one as in `Batch.source`. Raises UserError for a file that is none."""
+
+
+@runtime_checkable
 class Standardized(Protocol):
     """A split whose real-valued targets are standardized by the training split: (values - mean) / std.
 
@@ -118,6 +126,13 @@ class DataModule(ABC):
     @abstractmethod
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Read, split and encode the data. A trained tokenizer is fitted here, on the training split only."""
+
+    def load_both(self, tokenizer: Tokenizer, source: Tokenizer) -> Splits:
+        """As `load`, where the source has a tokenizer of its own, which is fitted and encodes it here if it must.
+
+        Overridden by data whose source is a text.
+        """
+        return self.load(tokenizer)
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -239,7 +254,10 @@ class GraphTokenizer(Tokenizer):
 
 
 class Parts(NamedTuple):
-    """The checked factories from which a model is built. Each takes a Context first."""
+    """The checked factories from which a model is built. Each takes a Context first.
+
+    source_embedder, source_position: of the source that an encoder reads; None where they are those of the sequence
+    """
 
     embedder: Callable[[Context], Embedder]
     position: Callable[[Context], Position]
@@ -248,6 +266,8 @@ class Parts(NamedTuple):
     norm: Callable[[Context], nn.Module]
     block: Callable[[Context, Any, Any, Any], Block]
     head: Callable[[Context], Head]
+    source_embedder: Callable[[Context], Embedder] | None = None
+    source_position: Callable[[Context], Position] | None = None
 
 
 class Architecture(ABC):
@@ -258,6 +278,11 @@ class Architecture(ABC):
     crosses: ClassVar[bool] = False  # its blocks need a branch that reads the other sequence
     latents: ClassVar[bool] = False  # its blocks run over learned vectors without coordinates
     stacks: ClassVar[bool] = True  # it has blocks; without them, every part of a block is `none`
+
+    @classmethod
+    def shares(cls, options: dict[str, Any]) -> bool:
+        """Whether the source and the sequence share one embedder under these options."""
+        return False
 
     @abstractmethod
     def context(self, data: DataSpec, tokens: TokenSpec, outputs: int) -> Context:

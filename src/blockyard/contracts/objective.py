@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -27,13 +27,16 @@ class Objective(ABC):
     patches: ClassVar[bool] = False  # it predicts the values of patches: `TokenSpec.patch`
     predicts_next: ClassVar[bool] = False  # it predicts the id of the token that follows each one
     needs_source: ClassVar[bool] = False  # it predicts one sequence from another
+    # What the model reads: the data's own sequence ("row"), beside a source if the model takes one; or the source as
+    # its only sequence ("source"). The data's own sequence is then the target.
+    reads: ClassVar[Literal["row", "source"]] = "row"
 
     @abstractmethod
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
-        """Returns V, the width of the head."""
+        """Returns V, the width of the head. data, tokens: of the data's own sequence, whatever the model reads."""
 
     def tokens(self, tokens: TokenSpec) -> TokenSpec:
-        """Returns the tokens of the model: the tokenizer's, and those that this objective adds.
+        """Returns the tokens of the data's own sequence: the tokenizer's, and those that this objective adds.
 
         Called again when the tokenizer has learned its vocabulary, and before any `prepare`.
         """
@@ -55,7 +58,7 @@ class Objective(ABC):
         Training and evaluation call this, and objectives override `prepare`. Raises ValueError where a dummy has
         a target that has no value for "ignored".
         """
-        prepared = self.prepare(batch, key)
+        prepared = self.prepare(source_as_input(batch) if self.reads == "source" else batch, key)
         if batch.sample is None or prepared.target is None:
             return prepared
         dummy = batch.sample < 0  # (B,)
@@ -108,6 +111,27 @@ class Forecaster(Protocol):
 
     def forecast(self, model: nn.Module, history: Tensor, horizon: int) -> Tensor:
         """Returns the steps (B, horizon, C) that follow a history (B, steps, C), both in the units of the inputs."""
+
+
+def source_as_input(batch: Batch) -> Batch:
+    """Returns the batch of a model that reads the source alone: the source as inputs, the inputs as target.
+
+    target: that of the data where it has one, or else the inputs, with what is padding ignored
+    """
+    if batch.source is None:
+        raise ValueError("the model reads the source, and the batch has none")
+    target = batch.target
+    if target is None:
+        target = batch.inputs
+        if batch.lengths is not None:
+            padding = torch.arange(target.shape[1], device=target.device) >= batch.lengths[:, None]  # (B, N)
+            target = target.masked_fill(
+                padding.reshape(*padding.shape, *[1] * (target.ndim - 2)),
+                float("nan") if target.is_floating_point() else Batch.ignore,
+            )
+    return replace(
+        batch, inputs=batch.source, lengths=batch.source_lengths, target=target, source=None, source_lengths=None
+    )
 
 
 def ignored(target: Target, dummy: Tensor) -> Target:

@@ -32,7 +32,7 @@ class DataSpec:
     values: tuple[int, ...] | None = None  # shape of a real-valued target of a sample: (steps, channels), (tasks,)
     levels: int | None = None  # gray levels of each channel of an image that is stored as bytes, for tokens of levels
     pairs: int | None = None  # facts of a pair of items: their distance, and the edges along the path between them
-    source: tuple[int, ...] | None = None  # shape of the sequence that an encoder reads (translation)
+    source: DataSpec | None = None  # what an encoder reads beside it, of any modality: a text, an image, a sound
     vocabulary: int | None = None  # of data that is token ids from the start
     resizable: bool = False  # its splits give longer sequences to an evaluation (`Resizable`)
 
@@ -129,6 +129,7 @@ class Context:
     tokens: TokenSpec
     data: DataSpec
     outputs: int  # V
+    source: TokenSpec | None = None  # of the source, where its tokens are of another kind (`source_tokenizer`)
     layer: int = 0  # which block, from 0
     num_prefix: int = 0  # class and register tokens in front of the sequence
     init_std: float = 0.02  # standard deviation of initial weights, and of vectors that enter the stream
@@ -148,6 +149,14 @@ class Context:
                 f"heads that do: {', '.join(map(str, divisors))}"
             )
         return self.dim // self.heads
+
+    @property
+    def source_tokens(self) -> TokenSpec:
+        """The tokens of the source: by default of the kind of `tokens`, as many as the source has."""
+        assert self.data.source is not None
+        if self.source is not None:
+            return self.source
+        return replace(self.tokens, grid=self.data.source.shape, count=None)
 
     @property
     def token_std(self) -> float:

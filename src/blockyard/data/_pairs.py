@@ -65,17 +65,22 @@ class PairSplit:
 
 
 def encode(
-    name: str, pairs: Sequence[Pair], tokenizer: TextTokenizer, ends: tuple[int, int], contexts: tuple[int, int]
+    name: str,
+    pairs: Sequence[Pair],
+    tokenizers: tuple[TextTokenizer, TextTokenizer],
+    ends: tuple[int, int],
+    contexts: tuple[int, int],
 ) -> PairSplit:
     """Encodes the split `name`; pairs with an empty or an overlong side are dropped with a warning.
 
+    tokenizers: of the source and of the target
     ends: ids of the start and the end token; contexts: maximum tokens of a source, and of a target with its end
     Raises ValueError if no pair is left.
     """
     start, end = ends
     sources, targets, kept, num_bytes, num_tokens = [], [], [], 0, 0
     for source, target in pairs:
-        source_ids, target_ids = tokenizer.encode(source), tokenizer.encode(target)
+        source_ids, target_ids = tokenizers[0].encode(source), tokenizers[1].encode(target)
         if source_ids and target_ids and len(source_ids) <= contexts[0] and len(target_ids) + 1 <= contexts[1]:
             sources.append(source_ids)
             targets.append([start, *target_ids, end])

@@ -10,7 +10,8 @@ Reference: babel.dates.format_date
 Without a path: 10,000 days, each written in full, long or medium format in one language and in long format
 in another. With one: a file of tab-separated columns, plain or gzipped. If its header names a column `split`
 (train, val, test), that is the split; otherwise `split_seed` draws it. No text occurs in two splits. One
-tokenizer reads both sides; the start and end tokens are added to its vocabulary.
+tokenizer reads both sides, unless source_tokenizer names another for the source; the start and end tokens are added
+to the vocabulary of the target.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class Translation(LoadedData):
     @property
     def spec(self) -> DataSpec:
         """Sequences of different lengths on both sides."""
-        return DataSpec("text", (self.context,), variable=True, source=(self.source_context,))
+        source = DataSpec("text", (self.source_context,), variable=True)
+        return DataSpec("text", (self.context,), variable=True, source=source)
 
     def missing(self) -> str | None:
         """Returns which file or dates are missing and how to get them, or None."""
@@ -80,20 +82,29 @@ class Translation(LoadedData):
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Reads and encodes the splits; fits the tokenizer on both training sides unless its state was loaded."""
-        if not isinstance(tokenizer, TextTokenizer):
-            raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
+        return self.load_both(tokenizer, tokenizer)
+
+    def load_both(self, tokenizer: Tokenizer, source: Tokenizer) -> Splits:
+        """As `load`, with a tokenizer for each side, fitted on that side alone."""
+        for each in (tokenizer, source):
+            if not isinstance(each, TextTokenizer):
+                raise ValueError(f"text data needs a text tokenizer, not {type(each).__name__}")
+        assert isinstance(tokenizer, TextTokenizer)
+        assert isinstance(source, TextTokenizer)
         splits = self.splits()
         self._fingerprint = sha256(
             text for split in splits for text in (str(len(split)), *(side for pair in split for side in pair))
         )
         if not tokenizer.state():
-            tokenizer.fit(side for pair in splits[0] for side in pair)
+            tokenizer.fit(side for pair in splits[0] for side in (pair if source is tokenizer else pair[1:]))
+        if not source.state():
+            source.fit(pair[0] for pair in splits[0])
         tokens = tokenizer.spec(self.spec)
         if tokens.start is None or tokens.end is None:
             raise ValueError(f"{type(tokenizer).__name__} has no start and end token; see TokenSpec.start")
         ends, contexts = (tokens.start, tokens.end), (self.source_context, self.context)
         named = zip(Splits._fields, splits, strict=True)
-        return Splits(*(encode(name, pairs, tokenizer, ends, contexts) for name, pairs in named))
+        return Splits(*(encode(name, pairs, (source, tokenizer), ends, contexts) for name, pairs in named))
 
     def splits(self) -> list[list[Pair]]:
         """Returns the pairs of the training, validation and test split. Raises ValueError if one is empty."""

@@ -48,7 +48,7 @@ def load_data(run: Run) -> Data:
         _wait_for_main(folder)
     if local_rank_of() == 0:
         components.data.prepare()  # once on a machine
-    splits = components.data.load(components.tokenizer)
+    splits = components.load()
     layout = Layout(
         seed=folder.seed,
         samples=len(splits.train),

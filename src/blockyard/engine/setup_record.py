@@ -9,7 +9,7 @@ from blockyard.engine.setup_data import Data, Run
 from blockyard.engine.setup_model import Model
 from blockyard.engine.summary import sizes
 from blockyard.errors import UserError
-from blockyard.runs.folder import TOKENIZER
+from blockyard.runs.folder import SOURCE_TOKENIZER, TOKENIZER
 from blockyard.runs.lock import holder
 
 
@@ -24,9 +24,11 @@ def record(run: Run, data: Data, model: Model, point: ResumePoint) -> Path | Non
             f"{fingerprint}); restore the old data, or force=true starts over"
         )
     checkpoint = restore_files(folder, point)
-    state = components.tokenizer.state()
-    if state:
-        folder.write_json(TOKENIZER, state)
+    own = components.source_tokenizer is not components.tokenizer
+    tokenizers = {TOKENIZER: components.tokenizer, **({SOURCE_TOKENIZER: components.source_tokenizer} if own else {})}
+    for name, tokenizer in tokenizers.items():
+        if state := tokenizer.state():
+            folder.write_json(name, state)
     # Last: the other processes wait until the holder of the lock has written this.
     start = {"by": holder(folder.path), "checkpoint": checkpoint and checkpoint.name}
     facts = {"threads": model.threads, "precision": model.precision, "start": start}

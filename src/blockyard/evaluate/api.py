@@ -147,7 +147,7 @@ def evaluate_written(
 
     _check_split(split)
     loaded = load(run, which=which, outputs=outputs, allow=allow)
-    if loaded.data.spec.source is None or not isinstance(loaded.tokenizer, TextTokenizer):
+    if loaded.model.ctx.data.source is None or not isinstance(loaded.tokenizer, TextTokenizer):
         raise UserError(
             f"{loaded.folder.name} has no source to write a text from; write=true is for runs of an encoder and a "
             "decoder, such as experiment=translate_dates. "
@@ -184,7 +184,7 @@ def _as_recorded(loaded: Loaded, split: str, function: Callable[[nn.Module, Spli
     threads = _use_threads(summary.get("threads"))
     try:
         loaded.data.prepare()
-        splits = loaded.data.load(loaded.tokenizer)
+        splits = loaded.components.load()
         _same_data(loaded.data.fingerprint(), summary)
         device = _device(summary, options.accelerator)
         settings = {

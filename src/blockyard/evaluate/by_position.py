@@ -28,6 +28,10 @@ class ByPosition(Objective):
         """The batch of the inner objective."""
         return self.inner.prepare(batch, key)
 
+    def ready(self, batch: Batch, key: int | None = None) -> Batch:
+        """The prepared batch of the inner objective, which may read the source."""
+        return self.inner.ready(batch, key)
+
     def count(self, batch: Batch) -> int:
         """The targets that the inner objective counts."""
         return self.inner.count(batch)

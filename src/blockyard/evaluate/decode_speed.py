@@ -10,6 +10,7 @@ from torch import nn
 from blockyard.contracts import Context
 from blockyard.generate.decode import decode_batch
 from blockyard.generate.stepper import Stats
+from blockyard.model._example_batch import example, full
 from blockyard.ops.rng import undisturbed
 
 _TOKENS = 64
@@ -59,7 +60,7 @@ def _decode(model: nn.Module, tokens: int) -> Stats:
     stats, memory = Stats(), None
     if model.ctx.data.source is not None:
         device = next(model.parameters()).device
-        memory = model.encode(torch.zeros((1, *model.ctx.data.source), dtype=torch.long, device=device))
+        memory = model.encode(example(full(model.ctx), device)["source"])
     # `generate` refuses scores that are not finite; here only the time counts.
     choose = [lambda scores: int(scores.argmax())]
     for _ in decode_batch(model, [[0]], choose, max_tokens=tokens, cache=True, stats=stats, memory=memory):

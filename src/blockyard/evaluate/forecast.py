@@ -70,7 +70,7 @@ def forecast(
     if missing:
         raise UserError(missing)
     history = None if file is None else _history(data, Path(file))
-    splits = data.load(loaded.tokenizer)
+    splits = loaded.components.load()
     test, errors = _series(splits)[2], _errors(loaded, _series(splits)[1])
     edges = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=errors.dtype)
     # One step at a time: torch takes quantiles of 16 million numbers at most.

@@ -90,7 +90,8 @@ def generate_all(
 ) -> TextStream:
     """Continue each of `prompts` in one batch. Nothing runs until the result is iterated over.
 
-    sources: texts for the encoder, one for each prompt (a single prompt serves all)
+    sources: texts for the encoder, or names of files where it reads images or sounds, one for each prompt; a single
+        prompt serves all
     temperature: None is 0.8; 0 takes the most likely token each time (greedy)
     top_k: sample among the k most likely tokens, 0 among all; None is 40, or all where top_p is given
     top_p: sample among the most likely tokens whose probabilities sum to this value

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn import functional as F
 
-from blockyard.contracts import ImageTokenizer, Memory, TextTokenizer
+from blockyard.contracts import Batch, ImageTokenizer, Memory, SourceFiles, TextTokenizer
 from blockyard.errors import UserError
 from blockyard.generate.stepper import max_context, max_length
 from blockyard.runs.folder import TOKENIZER
@@ -101,7 +102,9 @@ def prepare_texts(loaded: Loaded, prompts: Sequence[str], sources: Sequence[str]
         raise UserError(f"{name} is not a decoder; generate needs model=decoder with objective=next_token")
     has_source = ctx.data.source is not None
     if has_source and sources is None:
-        raise UserError(f'{name} is an encoder-decoder: it needs a source, such as source="..."')
+        text = isinstance(loaded.components.source_tokenizer, TextTokenizer)
+        example = 'source="..."' if text else f"source=FILE of one of its {ctx.data.source.things}"
+        raise UserError(f"{name} writes what belongs to a source: it needs one, such as {example}")
     if not has_source and sources is not None:
         raise UserError(f"{name} takes no source; give prompt=TEXT instead")
     if sources is not None and len(prompts) == 1:
@@ -136,18 +139,16 @@ def _fit(loaded: Loaded, prompt_ids: list[int]) -> list[int]:
 
 
 def encode_sources(loaded: Loaded, sources: list[str]) -> Memory:
-    """The encoder's output for the sources. Raises UserError for one that it cannot read."""
-    sequences = [_encode(loaded, "source", source) for source in sources]
-    longest = max(map(len, sequences))
-    if not min(map(len, sequences)):
-        raise UserError("a source is empty: give at least one character")
-    limit = loaded.model.ctx.data.source[0]
-    if longest > limit and loaded.model.encoder.position.bounded:
+    """The encoder's output for the sources: texts, or names of files. Raises UserError for one that it cannot read."""
+    batch = source_batch(loaded, sources)
+    longest, lengths = batch.inputs.shape[1], batch.lengths
+    limit = loaded.model.ctx.source_tokens.max_len
+    is_text = isinstance(loaded.components.source_tokenizer, TextTokenizer)
+    if is_text and longest > limit and loaded.model.encoder.position.bounded:
         raise UserError(f"a source has {longest} tokens; the model takes at most {limit}")
-    lengths = torch.tensor([len(sequence) for sequence in sequences])
-    source = torch.tensor([[*sequence, *[0] * (longest - len(sequence))] for sequence in sequences])  # (R, M)
     device = next(loaded.model.parameters()).device
-    same_length = bool((lengths == longest).all())
+    source = batch.inputs
+    same_length = lengths is None or bool((lengths == longest).all())
     with torch.inference_mode():
         try:
             return loaded.model.encode(source.to(device), None if same_length else lengths.to(device))
@@ -155,15 +156,38 @@ def encode_sources(loaded: Loaded, sources: list[str]) -> Memory:
             raise UserError(f"the sources cannot be encoded in one batch: {error}") from error
 
 
-def _encode(loaded: Loaded, name: str, text: str) -> list[int]:
+def source_batch(loaded: Loaded, sources: Sequence[str]) -> Batch:
+    """The sources as inputs, with their lengths where they differ in length.
+
+    sources: texts where the run's sources are texts, or else names of files. Raises UserError for one that is empty,
+    cannot be read, or is longer than the run's sources.
+    """
+    tokenizer = loaded.components.source_tokenizer
+    if isinstance(tokenizer, TextTokenizer):
+        rows = [torch.tensor([_encode(loaded, "source", source, tokenizer)]) for source in sources]
+        if not min(row.shape[1] for row in rows):
+            raise UserError("a source is empty: give at least one character")
+    elif isinstance(loaded.data, SourceFiles):
+        rows = [loaded.data.read_source(source) for source in sources]
+    else:
+        raise UserError(f"{loaded.folder.name}: {type(loaded.data).__name__} reads no source from a file")
+    lengths = torch.tensor([row.shape[1] for row in rows])
+    if bool((lengths == lengths[0]).all()):
+        return Batch(torch.cat(rows))
+    behind = [(0, 0) * (row.ndim - 2) + (0, int(lengths.max()) - row.shape[1]) for row in rows]
+    return Batch(torch.cat([F.pad(row, pad) for row, pad in zip(rows, behind, strict=True)]), lengths=lengths)
+
+
+def _encode(loaded: Loaded, name: str, text: str, tokenizer: TextTokenizer | None = None) -> list[int]:
     """The token ids of a prompt or source; warns where the tokenizer does not know a character."""
+    tokenizer = tokenizer or loaded.tokenizer
     try:
-        token_ids = loaded.tokenizer.encode(text)
-        decoded = loaded.tokenizer.decode(token_ids)
+        token_ids = tokenizer.encode(text)
+        decoded = tokenizer.decode(token_ids)
     except UnicodeEncodeError as error:
         raise UserError(f"the {name} is not valid text: {error}") from error
     if decoded != text:
-        unknown = sorted({c for c in text if loaded.tokenizer.decode(loaded.tokenizer.encode(c)) != c})
+        unknown = sorted({c for c in text if tokenizer.decode(tokenizer.encode(c)) != c})
         listed = f" ({' '.join(map(repr, unknown[:8]))})" if unknown else ""
         log.warning("the tokenizer does not know all of the %s%s; the model reads %r", name, listed, decoded[-80:])
     return token_ids

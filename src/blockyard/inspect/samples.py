@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ class Sample:
     text: the text of each token, empty for inputs that are not text; source_text: the same for an encoder's input
     image: (height, width) or (height, width, 3) from 0 to 1, with pixels that the tokenizer adds; None where the input
         is not an image
+    source_image: the same for an encoder's input
     edges: pairs of nodes of a graph that are joined, None where the input is no graph
     """
 
@@ -34,6 +35,7 @@ class Sample:
     text: list[str] = field(default_factory=list)
     source_text: list[str] = field(default_factory=list)
     image: Tensor | None = None
+    source_image: Tensor | None = None
     edges: list[tuple[int, int]] | None = None
 
     @property
@@ -78,7 +80,7 @@ def validation_samples(loaded: Loaded, options: Options) -> tuple[Split, range]:
     if missing:
         raise UserError(missing)
     loaded.data.prepare()
-    split = loaded.data.load(loaded.tokenizer).validation
+    split = loaded.components.load().validation
     if options.sample >= len(split):
         raise UserError(
             f"sample={options.sample} is out of range: the validation split has {len(split)} samples, counted from 0"
@@ -100,7 +102,11 @@ def _sample(loaded: Loaded, batch: Batch, index: int) -> Sample:
         joined = (batch.pairs[0, : sample.nodes, : sample.nodes, 0] == 1).triu().nonzero()
         sample.edges = [(i, j) for i, j in joined.tolist()]
     if batch.source is not None:
-        sample.source_text = _texts(loaded, batch.source[0], batch.source_lengths)
+        if batch.source.ndim == 4 and batch.source.shape[1] in (1, 3):
+            sample.source_image = _image(batch.source[0])
+        elif batch.source.ndim == 2 and not batch.source.is_floating_point():
+            of_source = replace(loaded, tokenizer=loaded.components.source_tokenizer)
+            sample.source_text = _texts(of_source, batch.source[0], batch.source_lengths)
     return sample
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Context
+from blockyard.contracts import Context, DataSpec, TokenSpec
 from blockyard.ops import kernel
 
 
@@ -13,11 +15,7 @@ def example(ctx: Context, device: torch.device | str, batch: int = 1) -> dict[st
     """Returns the arguments of a forward pass: full sequences, with lengths, segments, pairs and source of the data."""
     tokens, data, arguments = ctx.tokens, ctx.data, {}
     with torch.device(device):
-        if tokens.vocabulary is None:
-            kind = torch.float32 if tokens.codes is None else torch.long
-            arguments["inputs"] = torch.zeros((batch, *data.shape), dtype=kind)
-        else:
-            arguments["inputs"] = torch.zeros((batch, tokens.max_len), dtype=torch.long)
+        arguments["inputs"] = _zeros(tokens, data, batch)
         if tokens.variable:
             arguments["lengths"] = torch.full((batch,), arguments["inputs"].shape[1])
         if tokens.pairs is not None:
@@ -26,10 +24,22 @@ def example(ctx: Context, device: torch.device | str, batch: int = 1) -> dict[st
         if data.packed:
             arguments["segment"] = torch.zeros((batch, tokens.max_len), dtype=torch.long)
         if data.source is not None:
-            arguments["source"] = torch.zeros((batch, *data.source), dtype=torch.long)
-            if tokens.variable:
-                arguments["source_lengths"] = torch.full((batch,), data.source[0])
+            arguments["source"] = _zeros(ctx.source_tokens, data.source, batch)
+            if ctx.source_tokens.variable:
+                arguments["source_lengths"] = torch.full((batch,), arguments["source"].shape[1])
     return arguments
+
+
+def full(ctx: Context) -> Context:
+    """Returns the context whose `example` has sequences without padding, and so no lengths."""
+    source = None if ctx.source is None else replace(ctx.source, variable=False)
+    return replace(ctx, tokens=replace(ctx.tokens, variable=False), source=source)
+
+
+def _zeros(tokens: TokenSpec, data: DataSpec, batch: int) -> Tensor:
+    if tokens.vocabulary is not None:
+        return torch.zeros((batch, tokens.max_len), dtype=torch.long)
+    return torch.zeros((batch, *data.shape), dtype=torch.float32 if tokens.codes is None else torch.long)
 
 
 def record_kernels(model: nn.Module, inputs: Tensor | None, **arguments: Tensor | None) -> list[kernel.Record]:

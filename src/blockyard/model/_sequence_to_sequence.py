@@ -1,7 +1,7 @@
 """The model of encoder_decoder: a tower over the source, and one over the target whose blocks read the first.
 
 source --> [embedder] --(position)--> block --> ... --> final norm = memory
-               |  shared, or one each                     |  (cross-attention, no positions)
+               |  shared, or one each, of any kind        |  (cross-attention, no positions)
 inputs --> embedder --(position)----> block --> ... <-----+--> final norm --> head
                                       causal
 """
@@ -43,7 +43,7 @@ class SequenceToSequence(Tower):
     ) -> None:
         super().__init__(ctx, parts, prefix=NO_PREFIX, dropout=dropout, cross=cross)
         embedder = self.embedder if shared else None
-        self.encoder = Tower(source_ctx, parts, prefix=NO_PREFIX, dropout=dropout, embedder=embedder)
+        self.encoder = Tower(source_ctx, of_source(parts), prefix=NO_PREFIX, dropout=dropout, embedder=embedder)
         if self.encoder.position.width != self.position.width and shared:
             raise ValueError(
                 f"position {type(self.position).__name__} takes {self.encoder.position.width} channels of the source "
@@ -67,7 +67,7 @@ class SequenceToSequence(Tower):
     ) -> Tensor:
         """Returns the predictions for a batch. With a cache, `inputs` are the new tokens only.
 
-        The source comes as token ids (B, M), as the `memory` that `encode` returned, or in the cache, which keeps
+        The source comes as in `Batch.source`, as the `memory` that `encode` returned, or in the cache, which keeps
         the memory of its first call. Raises ValueError unless it comes in exactly one of these ways.
         """
         cached = None if cache is None else cache.memory
@@ -87,7 +87,7 @@ class SequenceToSequence(Tower):
         return prediction
 
     def encode(self, source: Tensor, source_lengths: Tensor | None = None, record: Record | None = None) -> Memory:
-        """Returns what the decoder reads of source token ids (B, M): x (B, M, D) and its facts."""
+        """Returns what the decoder reads of a source (`Batch.source`): x (B, M, D) and its facts."""
         embedder = getattr(self.encoder, "embedder", self.embedder)
         inner: Record | None = None if record is None else {}
         memory = Memory(*self.encoder.forward_features(embedder, source, source_lengths, record=inner))
@@ -112,3 +112,10 @@ class SequenceToSequence(Tower):
     def kernels(self, inputs: Tensor | None = None, **arguments: Tensor) -> list[kernel.Record]:
         """Returns the kernel each mixer takes for this batch, or for full sequences of zeros, and why none faster."""
         return record_kernels(self, inputs, **arguments)
+
+
+def of_source(parts: Parts) -> Parts:
+    """Returns the parts of the tower over the source."""
+    return parts._replace(
+        embedder=parts.source_embedder or parts.embedder, position=parts.source_position or parts.position
+    )

@@ -5,7 +5,7 @@ Source: Vaswani et al. 2017, Attention Is All You Need (arXiv 1706.03762), secti
 Reference: torch.nn.Transformer
 Cost: that of its blocks, and O(N M D) time a layer for cross-attention
 
-    source --> encoder blocks --> memory
+    source --> encoder blocks --> memory      a text, or whatever a source_tokenizer reads
                                      |
     target --> [causal mixer --> cross mixer --> channel mixer] x depth --> head
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -32,7 +32,7 @@ class EncoderDecoder(Stack):
         depth: blocks of the decoder
         encoder_depth: blocks of the encoder; null is the depth of the decoder
         cross: the mixer that reads the source, in every block of the decoder
-        shared: one embedder for source and target
+        shared: one embedder for source and target; false where they are of different kinds
         dropout: dropout rate on the tokens of either sequence as they enter the first block
     """
 
@@ -56,6 +56,11 @@ class EncoderDecoder(Stack):
         self.encoder_depth = encoder_depth or depth
         self.cross, self.shared = crossing(cross), shared
 
+    @classmethod
+    def shares(cls, options: dict[str, Any]) -> bool:
+        """Whether `shared` is on."""
+        return bool(options.get("shared", True))
+
     def context(self, data: DataSpec, tokens: TokenSpec, outputs: int) -> Context:
         """Returns the Context of the decoder. Raises ValueError if heads does not divide dim."""
         return replace(super().context(data, tokens, outputs), peer=self.encoder_depth, branches=3)
@@ -64,13 +69,16 @@ class EncoderDecoder(Stack):
         """Returns the model of `ctx`. Raises ValueError if parts contradict each other, or the data has no source."""
         if ctx.data.source is None:
             raise ValueError("model=encoder_decoder reads a source and the data has none; use model=decoder")
+        if self.shared and parts.source_embedder is not None:
+            raise ValueError("model.shared=true: source and target are of different kinds; use model.shared=false")
         source = replace(
             ctx,
             causal=False,
             depth=self.encoder_depth,
             peer=ctx.depth,
             branches=2,
-            tokens=replace(ctx.tokens, grid=ctx.data.source, count=None),
-            data=replace(ctx.data, shape=ctx.data.source, source=None),
+            tokens=ctx.source_tokens,
+            data=ctx.data.source,
+            source=None,
         )
         return SequenceToSequence(ctx, source, parts, cross=self.cross, shared=self.shared, dropout=self.dropout)

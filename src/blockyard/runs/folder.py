@@ -5,7 +5,7 @@
     status.json     queued | running | done | failed | interrupted, and the reason
     metrics.csv     one row per step
     summary.json    final and best metrics, cost
-    tokenizer.json  the fitted state of the tokenizer
+    tokenizer.json  the fitted state of the tokenizer; source_tokenizer.json of that of the source, if it has its own
     checkpoints/    last.ckpt, previous.ckpt, best.ckpt
     wandb/          the logger's own files
 
@@ -36,11 +36,12 @@ from blockyard.runs.status import State, Status, now, read_status, write_status
 
 log = logging.getLogger("blockyard")
 
-CONFIG, RUN, SUMMARY, TOKENIZER, CHECKPOINTS = (
+CONFIG, RUN, SUMMARY, TOKENIZER, SOURCE_TOKENIZER, CHECKPOINTS = (
     "config.yaml",
     "run.json",
     "summary.json",
     "tokenizer.json",
+    "source_tokenizer.json",
     "checkpoints",
 )
 

@@ -13,7 +13,7 @@ from blockyard.atomic_files import is_regular, read_json
 from blockyard.errors import UserError
 from blockyard.runs.checkpoint import BEST, LAST, PREVIOUS, BadCheckpoint, read
 from blockyard.runs.checkpoint_content import check_weights
-from blockyard.runs.folder import CONFIG, RUN, TOKENIZER, RunFolder
+from blockyard.runs.folder import CONFIG, RUN, SOURCE_TOKENIZER, TOKENIZER, RunFolder
 from blockyard.runs.identity import identity
 from blockyard.runs.store import find
 
@@ -31,7 +31,7 @@ _PREFIX = "model."
 
 @dataclass(frozen=True)
 class Loaded:
-    """A run in memory. No data is read yet: `data.load(tokenizer)` reads it.
+    """A run in memory. No data is read yet: `components.load()` reads it.
 
     model: with its weights, on the requested device, in evaluation mode
     components: everything its config describes
@@ -107,7 +107,15 @@ def components_of(
         components = build.Components(config)
     except (ValueError, TypeError, KeyError, OSError) as error:
         raise UserError(f"{folder.path} cannot be rebuilt from its {CONFIG}: {error}") from error
-    path = folder.path / TOKENIZER
+    _load_state(components.tokenizer, folder, TOKENIZER)
+    if components.source_tokenizer is not components.tokenizer:
+        _load_state(components.source_tokenizer, folder, SOURCE_TOKENIZER)
+    return components
+
+
+def _load_state(tokenizer: Tokenizer, folder: RunFolder, name: str) -> None:
+    """What a tokenizer learned, from a file of the run if it is there. Raises UserError if it is damaged."""
+    path = folder.path / name
     if os.path.lexists(path):
         try:
             if not path.is_file():
@@ -115,13 +123,12 @@ def components_of(
             state = read_json(path)
             if not isinstance(state, dict) or not state:
                 raise ValueError("it holds no saved tokenizer")
-            components.tokenizer.load_state(state)
+            tokenizer.load_state(state)
         except BaseException as error:  # tokenizers' own library raises nothing narrower, a panic of Rust among it
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
             reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise UserError(f"{folder.path} cannot be rebuilt: {TOKENIZER} is damaged ({reason})") from error
-    return components
+            raise UserError(f"{folder.path} cannot be rebuilt: {name} is damaged ({reason})") from error
 
 
 def check_allowed(folder: RunFolder, allow: tuple[str, ...] | list[str] = ()) -> None:

@@ -13,7 +13,17 @@ from typing import Any
 from blockyard.atomic_files import is_regular, move_aside, remove_temporary, write_yaml
 from blockyard.config.local_path import local_path
 from blockyard.errors import UserError
-from blockyard.runs.folder import CHECKPOINTS, CONFIG, RUN, SUMMARY, TOKENIZER, AlreadyDone, FailedBefore, RunFolder
+from blockyard.runs.folder import (
+    CHECKPOINTS,
+    CONFIG,
+    RUN,
+    SOURCE_TOKENIZER,
+    SUMMARY,
+    TOKENIZER,
+    AlreadyDone,
+    FailedBefore,
+    RunFolder,
+)
 from blockyard.runs.identity import identity, run_name
 from blockyard.runs.lock import RunLock, held
 from blockyard.runs.metrics import FILE as METRICS
@@ -121,7 +131,7 @@ def _clear_damaged(
     choices: Mapping[str, str | None] | None,
 ) -> None:
     """Rename what lies in place of a run's files and is no file, and a run.json that cannot be read."""
-    for name in (RUN, STATUS, METRICS, SUMMARY, TOKENIZER):
+    for name in (RUN, STATUS, METRICS, SUMMARY, TOKENIZER, SOURCE_TOKENIZER):
         path = run.path / name
         if os.path.lexists(path) and not is_regular(path):
             log.warning("%s is not a regular file; it is kept as %s", path, move_aside(path, "damaged").name)

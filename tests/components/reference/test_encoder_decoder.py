@@ -21,7 +21,7 @@ def pair(norm_first: bool) -> tuple[nn.Module, nn.Transformer]:
     plan = EncoderDecoder(
         dim=16, depth=3, encoder_depth=2, heads=4, cross=factory("token_mixer", "attention", {"bias": True})
     )
-    data = DataSpec("text", (6,), variable=True, source=(7,))
+    data = DataSpec("text", (6,), variable=True, source=DataSpec("text", (7,)))
     ctx = plan.context(data, TokenSpec((6,), vocabulary=11, variable=True), 11)
     parts = Parts(
         embedder=TinyEmbedder,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blockyard.config.rules.declarations import Facts, Rule, either
+from blockyard.config.rules.declarations import Facts, Rule, either, of_row, of_source
 from blockyard.contracts import plural
 
 
@@ -18,6 +18,31 @@ def levels(f: Facts) -> str | None:
     if not f["tokenizer"].target.reads_levels or f.data.modality != "image" or f.data.levels is not None:
         return None
     return f"{f['tokenizer']} reads gray levels; {f['data']} gives images without them"
+
+
+def source_tokenizer(f: Facts) -> str | None:
+    """Only the source of data that has one is read by a tokenizer of its own."""
+    if "source_tokenizer" not in f.picks or f.data.source is not None:
+        return None
+    return f"{f['source_tokenizer']} reads the source of data that has one; {f['data']} has none: source_tokenizer=same"
+
+
+def source_position(f: Facts) -> str | None:
+    """Only a source beside the sequence has a position scheme of its own."""
+    if "source_position" not in f.picks or (f.data.source is not None and not f.reads_source):
+        return None
+    why = f"{f['data']} has none"
+    if f.reads_source:
+        why = f"{f['objective']} reads the source of {f['data']} alone, placed by {f['position']}"
+    return f"{f['source_position']} places a source beside a sequence; {why}: source_position=same"
+
+
+def shared_embedder(f: Facts) -> str | None:
+    """Two kinds of sequences cannot share an embedder."""
+    model = f["model"]
+    if "source_tokenizer" not in f.picks or not model.target.takes_source or not model.target.shares(model.options):
+        return None
+    return f"{model} embeds source and target alike; {f['source_tokenizer']} reads another kind: model.shared=false"
 
 
 def axes_of_position(f: Facts) -> str | None:
@@ -104,18 +129,30 @@ def positions_of_model(f: Facts) -> str | None:
     return f"{f['position']} acts inside token mixers; {f['model']} has none over tokens"
 
 
-RULES = (
-    Rule(("data", "tokenizer"), modality),
-    Rule(("data", "tokenizer"), levels),
+MODALITY = Rule(("data", "tokenizer"), modality)
+LEVELS = Rule(("data", "tokenizer"), levels)
+# About a sequence, and so asked of the source too.
+OF_SEQUENCE = (
     Rule(("tokenizer", "position"), axes_of_position),
     Rule(("tokenizer", "token_mixer"), axes_of_mixer),
-    Rule(("model", "token_mixer"), mixer_of_latents),
     Rule(("tokenizer", "token_mixer"), features_of_mixer),
-    Rule(("model", "token_mixer"), features_of_latents),
     Rule(("tokenizer", "position"), pairs_of_position),
     Rule(("tokenizer", "token_mixer"), pairs_of_mixer),
+    Rule(("position", "token_mixer"), ports),
+)
+RULES = (
+    MODALITY,
+    of_source(MODALITY),
+    LEVELS,
+    of_source(LEVELS),
+    *map(of_row, OF_SEQUENCE),
+    *map(of_source, OF_SEQUENCE),
+    Rule(("data", "source_tokenizer"), source_tokenizer),
+    Rule(("data", "source_position"), source_position),
+    Rule(("model", "source_tokenizer"), shared_embedder),
+    Rule(("model", "token_mixer"), mixer_of_latents),
+    Rule(("model", "token_mixer"), features_of_latents),
     Rule(("model", "token_mixer"), pairs_of_latents),
     Rule(("model", "position"), later_tokens_of_position),
-    Rule(("position", "token_mixer"), ports),
     Rule(("model", "position"), positions_of_model),
 )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, wraps
 from typing import Any
 
+from blockyard.config.catalog import OF_SOURCE, SAME
 from blockyard.contracts import DataSpec, TokenSpec, Traits
 
 
@@ -19,26 +20,57 @@ class Pick:
     target: type[Any]
     options: dict[str, Any]
 
+    of_source: bool = False  # it stands for the source of a data set
+
     def __str__(self) -> str:
-        return f"{self.family}={self.name}"
+        return f"{'the source of ' if self.of_source else ''}{self.family}={self.name}"
 
 
 @dataclass
 class Facts:
-    """The choices of a config, and what follows from several of them."""
+    """The choices of a config, and what follows from several of them.
+
+    spec: of the data, where these are the choices for its source; None where it is the data's own
+    """
 
     picks: dict[str, Pick]
+    spec: DataSpec | None = None
 
     def swapped(self, pick: Pick) -> Facts:
         """These choices with one replaced."""
         return Facts({**self.picks, pick.family: pick})
 
     def __getitem__(self, family: str) -> Pick:
+        if family in OF_SOURCE and family not in self.picks:
+            return replace(self.picks[OF_SOURCE[family]], family=family, name=SAME)
         return self.picks[family]
+
+    @property
+    def reads_source(self) -> bool:
+        """Whether the source is the only sequence that the model reads."""
+        return "objective" in self.picks and self["objective"].target.reads == "source"
+
+    @cached_property
+    def source(self) -> Facts | None:
+        """These choices as they meet the source, if the model reads one: what reads it, and an encoder over it."""
+        spec = self.data.source
+        if spec is None or not (self.reads_source or self["model"].target.takes_source):
+            return None
+        own = {family: self[each] for each, family in OF_SOURCE.items() if family in self.picks}
+        if self.reads_source and "position" in self.picks:
+            own["position"] = self["position"]
+        return Facts({**self.picks, **own, "data": replace(self["data"], of_source=True)}, spec)
+
+    @property
+    def read(self) -> Facts:
+        """These choices as they meet the sequence that the head predicts from."""
+        return self.source or self if self.reads_source else self
 
     @cached_property
     def data(self) -> DataSpec:
         """The spec of the data."""
+        if self.spec is not None:
+            return self.spec
         spec: DataSpec = self["data"].target(**self["data"].options).spec
         return spec
 
@@ -46,7 +78,7 @@ class Facts:
     def tokens(self) -> TokenSpec:
         """The tokens that the tokenizer makes of the data, as the objective, where there is one, changes them."""
         tokens: TokenSpec = self["tokenizer"].target(**self["tokenizer"].options).spec(self.data)
-        objective = self.picks.get("objective")
+        objective = self.picks.get("objective") if self.spec is None else None
         return tokens if objective is None else objective.target(**objective.options).tokens(tokens)
 
     @property
@@ -83,6 +115,42 @@ class Rule:
 
     pair: tuple[str, str]
     reason: Callable[[Facts], str | None]
+
+
+def of_source(rule: Rule) -> Rule:
+    """The same rule about the source, for choices of a model that reads one."""
+    by_family = {family: key for key, family in OF_SOURCE.items()}
+
+    @wraps(rule.reason)
+    def reason(f: Facts) -> str | None:
+        if f.source is None:
+            return None
+        alike = not f.reads_source and not any(key in f.picks for key in OF_SOURCE)
+        return None if alike and f.data.modality == f.source.data.modality and rule.reason(f) else rule.reason(f.source)
+
+    reason.__name__ = f"{rule.reason.__name__}_of_source"
+    first, second = (by_family.get(family, family) for family in rule.pair)
+    return Rule((first, second), reason)
+
+
+def of_row(rule: Rule) -> Rule:
+    """The rule about the data's own sequence, for choices of a model that reads it."""
+
+    @wraps(rule.reason)
+    def reason(f: Facts) -> str | None:
+        return None if f.reads_source else rule.reason(f)
+
+    return Rule(rule.pair, reason)
+
+
+def of_read(rule: Rule) -> Rule:
+    """The rule about the sequence that the head predicts from."""
+
+    @wraps(rule.reason)
+    def reason(f: Facts) -> str | None:
+        return rule.reason(f.read)
+
+    return Rule(rule.pair, reason)
 
 
 def either(values: frozenset[Any] | set[Any]) -> str:

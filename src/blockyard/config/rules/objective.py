@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blockyard.config.rules.declarations import Facts, Rule
+from blockyard.config.rules.declarations import Facts, Rule, of_read
 from blockyard.contracts import plural
 
 # What an objective needs the data to have.
@@ -116,15 +116,15 @@ def tied_width(f: Facts) -> str | None:
 
 RULES = (
     Rule(("data", "objective"), target_of_objective),
-    Rule(("tokenizer", "objective"), patches_of_objective),
-    Rule(("tokenizer", "objective"), order_of_patches),
-    Rule(("tokenizer", "objective"), ids_of_objective),
-    Rule(("tokenizer", "objective"), tokens_ahead),
+    of_read(Rule(("tokenizer", "objective"), patches_of_objective)),
+    of_read(Rule(("tokenizer", "objective"), order_of_patches)),
+    of_read(Rule(("tokenizer", "objective"), ids_of_objective)),
+    of_read(Rule(("tokenizer", "objective"), tokens_ahead)),
     Rule(("head", "objective"), head_of_objective),
     Rule(("head", "model"), class_token),
     Rule(("head", "model"), class_token_sees),
-    Rule(("data", "head"), fixed_length),
+    of_read(Rule(("data", "head"), fixed_length)),
     Rule(("head", "model"), fixed_length_of_model),
-    Rule(("head", "tokenizer"), tied_head),
+    of_read(Rule(("head", "tokenizer"), tied_head)),
     Rule(("head", "position"), tied_width),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blockyard.config.rules.declarations import Facts, Rule
+from blockyard.config.rules.declarations import Facts, Rule, of_row, of_source
 
 
 def causality_of_objective(f: Facts) -> str | None:
@@ -32,12 +32,18 @@ def direction_of_encoder(f: Facts) -> str | None:
 
 def causality_of_position(f: Facts) -> str | None:
     """A position scheme may be for causal models only."""
-    all_causal = f.causal and not f["model"].target.takes_source
     has_mixers = f["model"].target.stacks and not f.latents  # over tokens, for the scheme to act on
-    if not f["position"].target.needs_causal or all_causal or not has_mixers:
+    if not f["position"].target.needs_causal or f.causal or not has_mixers:
         return None
-    where = f"the encoder of {f['model']}" if f.causal else str(f["model"])
-    return f"{f['position']} needs a causal model; {where} is bidirectional"
+    return f"{f['position']} needs a causal model; {f['model']} is bidirectional"
+
+
+def causality_of_source_position(f: Facts) -> str | None:
+    """A position scheme may be for causal models only, and the encoder of a source is bidirectional."""
+    if not f["source_position"].target.needs_causal or not f["model"].target.takes_source:
+        return None
+    scheme = f["source_position"] if "source_position" in f.picks else f["position"]
+    return f"{scheme} needs a causal model; the encoder of {f['model']} is bidirectional"
 
 
 def variable_length(f: Facts) -> str | None:
@@ -64,6 +70,9 @@ def packing_of_model(f: Facts) -> str | None:
 def source(f: Facts) -> str | None:
     """A source sequence needs an encoder in addition to the decoder, and such an encoder needs a source."""
     has_source, takes_source = f.data.source is not None, f["model"].target.takes_source
+    if f.reads_source and has_source:
+        text = f"{f['objective']} reads the source alone; {f['model']} reads a source beside a sequence"
+        return text if takes_source else None
     if has_source == takes_source:
         return None
     if has_source:
@@ -73,7 +82,8 @@ def source(f: Facts) -> str | None:
 
 def source_of_objective(f: Facts) -> str | None:
     """An objective that conditions on a source needs data with one."""
-    if not f["objective"].target.needs_source or f.data.source is not None:
+    needs = f["objective"].target.needs_source or f.reads_source
+    if not needs or f.data.source is not None:
         return None
     return f"{f['objective']} needs a source sequence; {f['data']} has none"
 
@@ -100,17 +110,22 @@ def prefix_of_mixer(f: Facts) -> str | None:
     return f"{f['token_mixer']} does not support class and register tokens (model.prefix)"
 
 
+OF_SEQUENCE = (
+    Rule(("data", "token_mixer"), variable_length),
+    Rule(("data", "token_mixer"), packing),
+    Rule(("data", "norm"), norm_across_rows),
+)
 RULES = (
     Rule(("objective", "model"), causality_of_objective),
     Rule(("model", "token_mixer"), causality_of_mixer),
     Rule(("model", "token_mixer"), direction_of_encoder),
     Rule(("model", "position"), causality_of_position),
-    Rule(("data", "token_mixer"), variable_length),
-    Rule(("data", "token_mixer"), packing),
+    Rule(("model", "source_position"), causality_of_source_position),
+    *map(of_row, OF_SEQUENCE),
+    *map(of_source, OF_SEQUENCE),
     Rule(("data", "model"), packing_of_model),
     Rule(("data", "model"), source),
     Rule(("data", "objective"), source_of_objective),
-    Rule(("data", "norm"), norm_across_rows),
     Rule(("model", "norm"), norm_across_time),
     Rule(("model", "token_mixer"), prefix_of_mixer),
 )

@@ -203,4 +203,4 @@ class _RunSizes:
 
 def _data_key(config: dict[str, Any]) -> str:
     """Equal for configs that read the same data."""
-    return json.dumps([config.get("data"), config.get("tokenizer")], sort_keys=True)
+    return json.dumps([config.get(key) for key in ("data", "tokenizer", "source_tokenizer")], sort_keys=True)
