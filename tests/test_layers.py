@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,23 +92,28 @@ def imports(package: Path) -> Iterator[Import]:
     """Every import of the package's own modules, those inside functions too."""
     known = modules(package)
     for name, path in known.items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        nested = {id(n) for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for n in ast.walk(f) if n is not f}
-        guards = [n for n in tree.body if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.unparse(n.test)]
-        annotations = {id(n) for guard in guards for n in ast.walk(guard)}
-        for node in ast.walk(tree):
-            if id(node) in annotations:
-                continue  # under TYPE_CHECKING: never run
+        for node, nested in statements(path.read_text(encoding="utf-8")):
             if isinstance(node, ast.Import):
                 targets = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            elif node.module and not node.level:
                 dotted = [(f"{node.module}.{alias.name}", node.module) for alias in node.names]
                 targets = [full if full in known else module for full, module in dotted]
             else:
                 continue
             for target in targets:
                 if target in known:
-                    yield Import(name, target, node.lineno, id(node) in nested)
+                    yield Import(name, target, node.lineno, nested)
+
+
+@cache
+def statements(source: str) -> list[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """The import statements of a module that are run, and whether each stands inside a function."""
+    tree = ast.parse(source)
+    nested = {id(n) for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) for n in ast.walk(f) if n is not f}
+    guards = [n for n in tree.body if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.unparse(n.test)]
+    annotations = {id(n) for guard in guards for n in ast.walk(guard)}  # never run
+    found = (n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom) and id(n) not in annotations)
+    return [(node, id(node) in nested) for node in found]
 
 
 def climbs(package: Path) -> list[str]:
@@ -141,7 +147,7 @@ def _reachable(graph: dict[str, set[str]], start: str) -> set[str]:
 def needless(package: Path) -> list[str]:
     """Imports inside functions that keep nothing heavy away from their module, and so belong at its top."""
     known = modules(package)
-    heavy = {name: _heavy(path) for name, path in known.items()}
+    heavy = {name: _heavy(path.read_text(encoding="utf-8")) for name, path in known.items()}
     graph: dict[str, set[str]] = {}
     every = list(imports(package))
     for each in every:
@@ -158,10 +164,11 @@ def needless(package: Path) -> list[str]:
     ]
 
 
-def _heavy(path: Path) -> set[str]:
+@cache
+def _heavy(source: str) -> set[str]:
     """The slow libraries that a module imports at its top."""
     found = set()
-    for node in _top(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in _top(ast.parse(source)):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
         found |= {name.split(".")[0] for name in names} & HEAVY
     return found

@@ -19,8 +19,8 @@ from tools import outputs, pages
 
 PAGES = pages.by_name()
 TYPED = {name: path for name, path in PAGES.items() if any(block.typed for block in pages.blocks(path))}
-# Pages whose commands are sweeps and multiruns, which have tests of their own.
-LONG = ("docs/runs.md", "docs/sweeps.md", "docs/tutorial.md")
+# Pages with many runs, of kinds that have tests of their own.
+LONG = ("docs/generation.md", "docs/runs.md", "docs/sweeps.md", "docs/tutorial.md")
 
 
 def typed(line: str, folder: Path) -> subprocess.CompletedProcess[str]:

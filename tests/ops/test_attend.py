@@ -16,6 +16,7 @@ from blockyard.ops.flex import flex
 from blockyard.ops.reference import chunked, eager
 from blockyard.ops.visibility import CAUSAL, FULL, Visibility
 from tests.ops.attention_inputs import FACTS, PREFIX, N, facts, qkv, scheme
+from tests.pairwise import in_pairs
 
 # The unfused form is what is compared here.
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without")
@@ -39,15 +40,8 @@ def test_against_both_references(kind: str, causal: bool, position: str, prefix:
     assert_close(attend(q, k, v, seq, seq, visibility, scale=0.3), eager(q, k, v, seq, seq, visibility, 0.3))
 
 
-def in_pairs(kind: str, causal: bool, position: str, prefix: int, kv_heads: int) -> bool:
-    """A selection in which each two of these facts meet: Flex attention is traced anew each time."""
-    return kind == "both" or kv_heads == 2 or (causal and position == "alibi" and not prefix)
-
-
-TRACED = [case if in_pairs(*case) else pytest.param(*case, marks=pytest.mark.full) for case in CASES]
-
-
-@pytest.mark.parametrize(("kind", "causal", "position", "prefix", "kv_heads"), TRACED)
+# Flex attention is traced anew each time.
+@pytest.mark.parametrize(("kind", "causal", "position", "prefix", "kv_heads"), in_pairs(CASES))
 def test_flex_attention_against_the_reference(
     kind: str, causal: bool, position: str, prefix: int, kv_heads: int
 ) -> None:

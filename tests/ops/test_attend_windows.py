@@ -20,6 +20,7 @@ from blockyard.ops.visibility import Visibility
 from tests.components.properties.checks import cached_decoding
 from tests.helpers import tiny, token_ids
 from tests.ops.attention_inputs import FACTS, PREFIX, N, facts, qkv, scheme
+from tests.pairwise import in_pairs
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without")
 
@@ -65,16 +66,16 @@ def test_every_path(kind: str, causal: bool, position: str, prefix: int, window:
     assert_close(attend(q, k, v, fresh, fresh, plain), eager(q, k, v, fresh, fresh, plain))  # masks are kept apart
 
 
-@pytest.mark.parametrize(("window", "strict"), RULES)
 @pytest.mark.parametrize(
-    "kind", ["plain", "both", *(pytest.param(kind, marks=pytest.mark.full) for kind in ("padded", "packed"))]
+    ("kind", "causal", "position", "prefix", "rule"),
+    in_pairs([*product(FACTS, [False, True], ["no", "alibi"], [0, PREFIX], RULES)]),
 )
-@pytest.mark.parametrize(("causal", "position", "prefix"), [*product([False, True], ["no", "alibi"], [0, PREFIX])])
-def test_flex_attention(kind: str, causal: bool, position: str, prefix: int, window: int | None, strict: bool) -> None:
-    seq, rule = facts(kind, scheme(position), prefix), Visibility(causal, window, strict)
+def test_flex_attention(kind: str, causal: bool, position: str, prefix: int, rule: tuple[int | None, bool]) -> None:
+    window, strict = rule
+    seq, visibility = facts(kind, scheme(position), prefix), Visibility(causal, window, strict)
     q, k, v = qkv(torch.float64, 2)
-    flexed = flex(q, k, v, seq, seq, rule, compiled=False)
-    made = weights(q, k, seq, seq, rule)
+    flexed = flex(q, k, v, seq, seq, visibility, compiled=False)
+    made = weights(q, k, seq, seq, visibility)
     assert torch.equal(made > 0, defined(seq, causal, window, strict)[:, None].expand_as(made))
     assert_close(flexed, made @ v.repeat_interleave(2, 1), rtol=1e-6, atol=1e-6)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 START = """
 import sys, torch
 from blockyard.ops.meta import DYNAMO, SHAPES, SYMPY, without_compiler
@@ -49,6 +51,7 @@ print(ShapeEnv.__name__, sys.modules[SYMPY].__file__ is not None)
     assert run(code) == expected
 
 
+@pytest.mark.full
 def test_a_compiler_that_is_imported_already_stays() -> None:
     code = """
 import torch._dynamo

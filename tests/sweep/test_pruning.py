@@ -122,6 +122,7 @@ def test_a_watcher_leaves_only_where_the_run_would_go_on(tmp_path: Path) -> None
         assert trial_callbacks(Task(asked.key, plain)) == {}
 
 
+@pytest.mark.full
 def test_a_search_of_real_runs_ends_with_the_best_of_each_arm(tmp_path: Path) -> None:
     base = (*TINY, *steps(10, 5))
     made = plan(tmp_path, trials=2, base=base, sampler="random", pruner="median")

@@ -122,7 +122,7 @@ def test_no_more_trials_are_open_than_run_together(tmp_path: Path) -> None:
     )
     assert search_runner.parallel_trials(Queue(capacity=10_000), {"sampler": "random", "pruner": "none"}) == 10_000
     assert search_runner.parallel_trials(Fake(capacity=3), learns) == 3
-    search_runner.run_search(plan(tmp_path, trials=12), executor := Queue(capacity=10_000))
+    search_runner.run_search(plan(tmp_path, trials=6), executor := Queue(capacity=10_000))
     assert executor.most == search_runner.DEFAULT_PARALLEL
 
 

@@ -299,8 +299,10 @@ class Killed(BaseException):
     """No `except Exception` on the way sees it: so much is left to clean up as by a kill."""
 
 
-@pytest.mark.parametrize("sampler", ["random", "tpe"])
-@pytest.mark.parametrize("values", [0, 1])
+@pytest.mark.parametrize(
+    ("values", "sampler"),
+    [(1, "tpe"), *(pytest.param(*case, marks=pytest.mark.full) for case in [(0, "tpe"), (0, "random"), (1, "random")])],
+)
 def test_a_kill_while_a_setting_is_drawn_costs_no_trial_and_changes_no_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: int, sampler: str
 ) -> None:

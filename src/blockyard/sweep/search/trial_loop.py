@@ -117,9 +117,12 @@ class TrialLoop:
 
     def _start_trials(self) -> None:
         """Fill free slots: first with trials whose process died, then with new ones, alternating between arms."""
+        running = {(arm.arm, number) for arm, number in self.running.values()}
         for arm in self.arms:
             for trial in arm.unfinished():
-                if self._may_run(trial) and len(self.running) < self.capacity:
+                if (arm.arm, trial.number) in running or not self._may_run(trial):
+                    continue
+                if len(self.running) < self.capacity:
                     self._start(arm, trial)
         while len(self.running) < self.capacity:
             incomplete = [arm for arm in self.arms if len(arm.counted()) < arm.budget]
