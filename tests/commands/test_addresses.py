@@ -27,6 +27,7 @@ COMMANDS = {
     "eval outputs": ("eval", "run=last", f"outputs={URL}"),
     "forecast": ("forecast", f"run={URL}"),
     "generate": ("generate", f"run={URL}", "prompt=x"),
+    "runs": ("runs", f"outputs={URL}"),
     "inspect": ("inspect", "mixing", f"run={URL}"),
     "compare": ("compare", URL),
     "compare outputs": ("compare", "last", f"outputs={URL}"),

@@ -9,6 +9,7 @@ COMMANDS = {
     "forecast": "forecast a time series:   blockyard forecast run=last file=new.csv",
     "inspect": "look inside a run:        blockyard inspect run=last attention",
     "sweep": "run a question file:      blockyard sweep quickstart",
+    "runs": "list, tag, delete runs:   blockyard runs position=rope --best test/accuracy",
     "compare": "compare runs:             blockyard compare outputs --by block",
     "board": "watch runs in a browser:  blockyard board quickstart",
     "check": "validate a config:        blockyard check block=parallel token_mixer=fourier",

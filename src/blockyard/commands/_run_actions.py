@@ -1,0 +1,94 @@
+"""What `blockyard runs` does to runs: tags, notes, the archive, and deletion."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from blockyard.config.local_path import local_path
+from blockyard.errors import UserError, fold
+from blockyard.runs.folder import RunFolder
+from blockyard.runs.lock import held
+from blockyard.runs.notes import read_notes, write_notes
+from blockyard.runs.store import find
+
+
+def act(action: str, words: Sequence[str], outputs: str, *, yes: bool) -> int:
+    """Carry out one action. Raises UserError, before anything is changed, if a run is unclear or in use."""
+    if not words:
+        raise UserError(f"runs {action} needs a run: a path, a name with its seed, an id, or last")
+    if action in ("tag", "untag", "note"):
+        run, rest = find(words[0], outputs), list(words[1:])
+        if not rest:
+            raise UserError(f"runs {action} {words[0]} needs {'a text' if action == 'note' else 'a tag'}")
+        notes = read_notes(run.path)
+        if action == "note":
+            notes = replace(notes, note=" ".join(rest))
+        else:
+            notes = notes.tagged(rest) if action == "tag" else notes.tagged(remove=rest)
+        write_notes(run.path, notes)
+        sys.stdout.write(
+            f"{run.name}: {notes.note if action == 'note' else 'tags ' + (', '.join(notes.tags) or 'none')}\n"
+        )
+        return 0
+    folders = list({run.path: run for run in (find(word, outputs) for word in words)}.values())
+    if action == "delete":
+        return _delete(folders, Path(local_path(outputs, "outputs")), yes=yes)
+    for run, notes in [(run, read_notes(run.path)) for run in folders]:
+        write_notes(run.path, replace(notes, archived=action == "archive"))
+        sys.stdout.write(f"{run.name}: {action}d\n")
+    return 0
+
+
+def _delete(runs: Sequence[RunFolder], outputs: Path, *, yes: bool) -> int:
+    busy = [run.name for run in runs if held(run.path)]
+    if busy:
+        raise UserError(f"{fold(busy)}: a process is running it; nothing was deleted")
+    used = _sweeps_with(runs, outputs)
+    count = f"{len(runs)} run{'s'[: len(runs) != 1]}"
+    what = f"delete {count} ({sum(map(_size, runs)) / 1e6:.1f} MB): {fold([run.name for run in runs])}"
+    if used:
+        what += f"; cells of {fold(used)}, which would be trained again"
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UserError(f"{what}? Without a terminal to ask in, --yes confirms; nothing was deleted")
+        if input(f"{what}? [y/N] ").strip().lower() not in ("y", "yes"):
+            sys.stdout.write("nothing was deleted\n")
+            return 0
+    for run in runs:
+        # Renamed first, so that a run is either whole or gone from every listing.
+        doomed = run.path.with_name(f".deleted-{run.path.name}-{secrets.token_hex(4)}")
+        try:
+            os.rename(run.path, doomed)
+            shutil.rmtree(doomed)
+            if not any(doomed.parent.iterdir()):
+                doomed.parent.rmdir()
+        except OSError as error:
+            raise UserError(f"{run.path} cannot be deleted: {error.strerror}") from error
+    sys.stdout.write(f"{count} deleted\n")
+    return 0
+
+
+def _size(run: RunFolder) -> int:
+    return sum(path.lstat().st_size for path in run.path.rglob("*") if not path.is_dir())
+
+
+def _sweeps_with(runs: Sequence[RunFolder], outputs: Path) -> list[str]:
+    """The sweeps in `outputs` with a cell that is one of the runs."""
+    from blockyard.sweep.plan.sweep_plan import SweepPlan
+
+    paths = {run.path for run in runs}
+    found = []
+    for file in sorted(outputs.glob("sweeps/*/plan.json")):
+        try:
+            plan = SweepPlan.load(file.parent)
+        except UserError:
+            continue  # `blockyard sweep` names a damaged plan; nothing can be trained again from it
+        if any(plan.path(cell).absolute() in paths for cell in plan.cells):
+            found.append(f"sweep {plan.name}")
+    return found

@@ -1,0 +1,168 @@
+"""blockyard runs [CONDITION ...] [--sort KEY | --best METRIC] [--columns KEY,...] [--limit N] [--csv | --json]
+blockyard runs tag|untag RUN TAG...
+blockyard runs note RUN TEXT
+blockyard runs archive|unarchive|delete RUN... [--yes]
+
+List runs, the latest first, and keep order among them.
+
+A CONDITION is KEY=VALUE (VALUE may hold * and ?), KEY!=VALUE, or KEY<NUMBER with <, <=, > or >=; all must hold. A word
+alone asks for runs with it in their name. KEY is a metric (test/accuracy), a family (position), an option
+(optimizer.lr), or run, name, state, reason, started, seconds, steps, parameters, tags, note.
+
+  --sort KEY       by any key, ascending; --sort=-KEY descending
+  --best METRIC    the best first; the runs know whether more or less is better
+  --columns K,...  what to show; default: state, start, the families that differ, the metric, tags
+  --limit N        rows in the table, default 20; 0 shows all. CSV and JSON hold all unless it is given
+  --archived       archived runs too, which are left out otherwise
+  --csv, --json    to standard output; JSON with every metric, choice and the config
+  --yes            delete without asking
+  outputs=FOLDER   where the runs are
+
+An archived run stays where it is: sweeps, compare and run=NAME find it. A deleted run is gone; cells of a sweep that
+used it are trained again when the sweep is run.
+
+Examples:
+  blockyard runs position=rope 'test/accuracy>0.9' --best test/accuracy
+  blockyard runs state=failed --columns reason,seconds
+  blockyard runs tag vit_digits-6cd717198b/s0 baseline
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from blockyard.commands._args import Args, Parser, flag_type
+from blockyard.config.option_text import integer
+from blockyard.errors import UserError, printable
+from blockyard.runs.index import records
+from blockyard.runs.query import check_keys, direction, ordered, parse, select
+from blockyard.runs.record import RunRecord
+from blockyard.terminal import console, table
+
+SHOWN = 20  # rows of the table where no limit is given
+ACTIONS = ("tag", "untag", "note", "archive", "unarchive", "delete")
+_DIFFERING = 5  # families that differ and get a column
+
+
+@dataclass
+class RunsArgs(Args):
+    """The command line of `blockyard runs`."""
+
+    sort: str | None = None
+    best: str | None = None
+    columns: str | None = None
+    limit: int | None = None
+    archived: bool = False
+    csv: bool = False
+    json: bool = False
+    yes: bool = False
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the runs, or carry out an action on some of them."""
+    args = _parser().read(arguments, RunsArgs)
+    outputs = args.pop("outputs", "outputs") or "outputs"
+    if args.overrides and args.overrides[0] in ACTIONS:
+        from blockyard.commands._run_actions import act
+
+        return act(args.overrides[0], args.overrides[1:], outputs, yes=args.yes)
+    if args.yes:
+        raise UserError("--yes is for `blockyard runs delete RUN...`")
+    if (args.sort and args.best) or (args.csv and args.json):
+        raise UserError("one of --sort and --best, and one of --csv and --json, can be given")
+    every = records(outputs)
+    found = [
+        each for each in select(every, [parse(text) for text in args.overrides]) if args.archived or not each.archived
+    ]
+    columns = _columns(every, found, args)
+    if args.best:
+        found = ordered(found, args.best, descending=direction(every, args.best) == "max")
+    elif args.sort:
+        found = ordered(found, args.sort.removeprefix("-"), descending=args.sort.startswith("-"))
+    if args.json:
+        sys.stdout.write(json.dumps([each.plain() for each in found[: args.limit or None]], indent=2) + "\n")
+    elif args.csv:
+        _write_csv(found[: args.limit or None], columns)
+    else:
+        _print(found, columns, SHOWN if args.limit is None else args.limit, len(every), str(outputs))
+    return 0
+
+
+def _parser() -> Parser:
+    parser = Parser("runs")
+    for flag in ("--sort", "--best", "--columns"):
+        parser.add_argument(flag)
+    parser.add_argument("--limit", type=flag_type(integer()))
+    for flag in ("--archived", "--csv", "--json", "--yes"):
+        parser.add_argument(flag, action="store_true")
+    return parser
+
+
+def _columns(every: Sequence[RunRecord], found: Sequence[RunRecord], args: RunsArgs) -> list[str]:
+    """The keys to show: those asked for, or those that tell these runs apart. Raises UserError for an unknown one."""
+    if args.columns is not None:
+        columns = [name.strip() for name in args.columns.split(",") if name.strip()]
+    else:
+        metric = args.best or _main_metric(found)
+        asked = [parse(text).key for text in args.overrides] + [(args.sort or "").removeprefix("-")]
+        columns = ["state", "started", *_differing(found), *asked, metric, "tags"]
+    columns = [name for name in dict.fromkeys(columns) if name and name != "run"]
+    check_keys(every, [*columns, *filter(None, [args.best, (args.sort or "").removeprefix("-")])])
+    return columns
+
+
+def _differing(found: Sequence[RunRecord]) -> list[str]:
+    """The families whose choices differ between the runs, those with the fewest choices first."""
+    values: dict[str, set[str]] = {}
+    for record in found:
+        for family, choice in record.choices.items():
+            values.setdefault(family, set()).add(str(choice))
+    differing = [family for family, choices in values.items() if len(choices) > 1]
+    return sorted(differing, key=lambda family: len(values[family]))[:_DIFFERING]
+
+
+def _main_metric(found: Sequence[RunRecord]) -> str:
+    """The test metric that most runs have, other than the loss where there is another."""
+    names = Counter(name for each in found for name in each.metrics if name.startswith("test/") and "@" not in name)
+    return max(names, key=lambda name: (name != "test/loss", names[name]), default="")
+
+
+def _print(found: Sequence[RunRecord], columns: Sequence[str], limit: int, total: int, outputs: str) -> None:
+    shown = found[: limit or None]
+    rows = table(None, "run", *columns)
+    for record in shown:
+        rows.add_row(record.run, *(_text(record.value(key)) for key in columns))
+    if shown:
+        console().print(rows)
+    more = "; --limit 0 shows all" if len(shown) < len(found) else ""
+    which = f"{len(shown)} of {len(found)}" if more else str(len(found))
+    sys.stdout.write(f"{which} run{'s'[: len(found) != 1]} of {total} in {outputs}{more}\n")
+    for record in shown:
+        if record.damage:
+            sys.stderr.write(f"blockyard: {record.run}: {printable(record.damage)}\n")
+
+
+def _write_csv(found: Sequence[RunRecord], columns: Sequence[str]) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(["run", *columns])
+    for record in found:
+        writer.writerow([record.run, *(_cell(record.value(key)) for key in columns)])
+
+
+def _cell(value: Any) -> Any:
+    """A value as CSV holds it: numbers in full, lists as words."""
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else "" if value is None else value
+
+
+def _text(value: Any) -> str:
+    """A value as the table shows it."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = str(_cell(value))
+    return text[:16].replace("T", " ") if text[10:11] == "T" and text[:4].isdigit() else text

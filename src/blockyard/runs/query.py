@@ -1,0 +1,105 @@
+"""Conditions on runs: `position=rope`, `optimizer.lr<0.01`, `test/accuracy>=0.9`, `state=failed`, `tags=good`."""
+
+from __future__ import annotations
+
+import fnmatch
+import operator
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from blockyard.errors import UserError, did_you_mean
+from blockyard.runs.record import RunRecord, finite
+
+_CONDITION = re.compile(r"(?P<key>[^<>=!]+)(?P<sign><=|>=|!=|=|<|>)(?P<value>.*)", re.S)
+_ORDER: dict[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    ">": operator.gt,
+    "<=": operator.le,
+    ">=": operator.ge,
+}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A key, one of = != < > <= >=, and the text that its value is compared with."""
+
+    key: str
+    sign: str
+    text: str
+
+    def holds(self, record: RunRecord) -> bool:
+        """Whether a run meets it; a run without the key meets only `!=`."""
+        value = record.value(self.key)
+        if self.sign in _ORDER:
+            return finite(value) and _ORDER[self.sign](value, float(self.text))
+        values = list(value) if isinstance(value, list | tuple) else [value]
+        return any(self._equals(each) for each in values) == (self.sign == "=")
+
+    def _equals(self, value: Any) -> bool:
+        if value is None:
+            return self.text in ("", "null", "none")
+        if isinstance(value, bool):
+            return self.text.lower() == str(value).lower()
+        if finite(value) and (number := _number(self.text)) is not None:
+            return bool(value == number)
+        return fnmatch.fnmatchcase(str(value), self.text)
+
+
+def parse(text: str) -> Condition:
+    """A condition from the command line. A bare word asks for runs with it in their name. Raises UserError."""
+    match = _CONDITION.fullmatch(text)
+    if match is None:
+        return Condition("run", "=", f"*{text}*")
+    condition = Condition(match["key"].strip(), match["sign"], match["value"].strip())
+    if condition.sign in _ORDER and _number(condition.text) is None:
+        raise UserError(f"{text}: {condition.sign} compares with a number, not {condition.text!r}")
+    return condition
+
+
+def select(records: Sequence[RunRecord], conditions: Sequence[Condition]) -> list[RunRecord]:
+    """The runs that meet every condition, in their order. Raises UserError for a key that no run has."""
+    check_keys(records, [condition.key for condition in conditions])
+    return [record for record in records if all(condition.holds(record) for condition in conditions)]
+
+
+def check_keys(records: Sequence[RunRecord], keys: Sequence[str]) -> None:
+    """Raise UserError for a key that none of the runs has."""
+    for key in keys:
+        if records and not any(key in record.keys for record in records):
+            known = set().union(*(record.keys for record in records))
+            raise UserError(
+                f"{key}: no run has it{did_you_mean(key, sorted(known))} (a fact, metric, family or option)"
+            )
+
+
+def ordered(records: Sequence[RunRecord], key: str, *, descending: bool) -> list[RunRecord]:
+    """Sorted by a key, numbers before texts; runs without it last. Equal ones keep their order."""
+
+    def rank(record: RunRecord) -> tuple[int, Any]:
+        value = record.value(key)
+        return (0, float(value)) if finite(value) else (1, str(value))
+
+    having = [record for record in records if record.value(key) is not None]
+    lacking = [record for record in records if record.value(key) is None]
+    return [*sorted(having, key=rank, reverse=descending), *lacking]
+
+
+def direction(records: Sequence[RunRecord], metric: str) -> str:
+    """Whether a metric is better high or low, as the runs say. Raises UserError if none does."""
+    for record in records:
+        if record.directions.get(metric) in ("max", "min"):
+            return record.directions[metric]
+    known = sorted({name for record in records for name in record.directions})
+    raise UserError(
+        f"--best {metric}: no run says whether more of it is better{did_you_mean(metric, known)}; "
+        f"--sort {metric} or --sort=-{metric} orders by any key"
+    )
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,154 @@
+"""One run as a listing sees it: plain facts from its small files, no checkpoint and no component."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from blockyard.atomic_files import read_json, read_yaml
+from blockyard.errors import UserError
+from blockyard.runs.folder import CONFIG, RUN, SUMMARY
+from blockyard.runs.notes import FILE as NOTES
+from blockyard.runs.notes import read_notes
+from blockyard.runs.status import FILE as STATUS
+from blockyard.runs.status import read_status
+
+SOURCES = (CONFIG, RUN, STATUS, SUMMARY, NOTES)  # the files that a record is read from
+# What a condition or a column may name besides metrics, families and config keys.
+FACTS = ("run", "name", "state", "reason", "started", "seconds", "steps", "parameters", "tags", "note")
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """run: `NAME-HASH/sSEED`; metrics: final values by name, of the weights that the summary names
+
+    directions: max or min for each metric; choices: family -> choice
+    config_json: the whole config, redacted as on disk; ten thousand are listed without a look into theirs
+    damage: why files of the run could not be read, or None; what they would have said is then missing
+    """
+
+    run: str
+    state: str
+    reason: str | None = None
+    started: str | None = None
+    seconds: float | None = None
+    steps: int | None = None
+    parameters: int | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    directions: dict[str, str] = field(default_factory=dict)
+    choices: dict[str, Any] = field(default_factory=dict)
+    config_json: str = "{}"
+    tags: tuple[str, ...] = ()
+    note: str = ""
+    archived: bool = False
+    damage: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name without the hash and the seed."""
+        return self.run.rpartition("/")[0].rpartition("-")[0]
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The whole config."""
+        return dict(json.loads(self.config_json))
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        """Everything that a condition can name for this run."""
+        return frozenset((*FACTS, *self.metrics, *self.choices, *_leaves(self.config)))
+
+    def value(self, key: str) -> Any:
+        """The value of a fact, a metric, a family's choice or a config key; None where the run has none."""
+        if key in FACTS:
+            return getattr(self, key)
+        if key in self.metrics:
+            return self.metrics[key]
+        if key in self.choices:
+            return self.choices[key]
+        node: Any = self.config
+        for part in key.split("."):
+            if not isinstance(node, dict) or part not in node:
+                return None
+            node = node[part]
+        return node
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON writes it, with the config as a mapping."""
+        fields = asdict(self) | {"tags": list(self.tags), "config": self.config}
+        del fields["config_json"]
+        return fields
+
+
+def read_record(path: Path) -> RunRecord:
+    """The record of a run folder. Damage to one of its files is recorded, and the others are read."""
+    problems: list[str] = []
+
+    def content(name: str) -> dict[str, Any]:
+        try:
+            value = (read_yaml if name == CONFIG else read_json)(path / name)
+        except FileNotFoundError:
+            return {}
+        except (ValueError, OSError) as error:
+            problems.append(str(error))
+            return {}
+        if not isinstance(value, dict):
+            problems.append(f"{path / name} is damaged: expected a mapping")
+            return {}
+        return value
+
+    config, facts, summary = content(CONFIG), content(RUN), content(SUMMARY)
+    status = read_status(path)
+    try:
+        notes = read_notes(path)
+    except UserError as error:
+        problems.append(str(error))
+        notes = None
+    parameters = _mapping(summary.get("parameters")).get("trainable")
+    return RunRecord(
+        run=f"{path.parent.name}/{path.name}",
+        state=status.state,
+        reason=status.reason,
+        started=status.started,
+        seconds=_seconds(status.started, status.ended),
+        steps=status.step,
+        parameters=parameters if isinstance(parameters, int) else None,
+        metrics={str(k): float(v) for k, v in _mapping(summary.get("metrics")).items() if isinstance(v, int | float)},
+        directions={str(k): str(v) for k, v in _mapping(summary.get("directions")).items()},
+        choices={str(k): v for k, v in _mapping(facts.get("choices")).items() if isinstance(v, str | None)},
+        config_json=json.dumps(config, default=str),
+        tags=notes.tags if notes else (),
+        note=notes.note if notes else "",
+        archived=notes.archived if notes else False,
+        damage="; ".join(problems) or None,
+    )
+
+
+def _seconds(started: str | None, ended: str | None) -> float | None:
+    """From the last start to the end."""
+    try:
+        return (datetime.fromisoformat(str(ended)) - datetime.fromisoformat(str(started))).total_seconds()
+    except (ValueError, TypeError):
+        return None
+
+
+def _mapping(value: Any) -> dict[Any, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _leaves(node: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in node.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+
+
+def finite(value: Any) -> bool:
+    """Whether a value can be sorted and compared as a number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

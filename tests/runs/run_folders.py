@@ -1,0 +1,28 @@
+"""Run folders as a run leaves them, without training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from blockyard.atomic_files import write_json, write_yaml
+from blockyard.runs.status import Status, write_status
+
+
+def run_folder(outputs: Path, name: str, accuracy: float | None = 0.5, *, state: Any = "done", **config: Any) -> Path:
+    """A run NAME-HASH/sSEED with its four files; choices: those of position and block in the config."""
+    path = outputs / name
+    path.mkdir(parents=True)
+    options = {"seed": int(name.rpartition("/s")[2]), "model": {"dim": 32}, "optimizer": {"lr": 0.001}, **config}
+    choices = {family: options.pop(family, "none") for family in ("position", "block")}
+    write_yaml(path / "config.yaml", options)
+    write_json(path / "run.json", {"choices": {**choices, "preset": None}})
+    minute = len(list(outputs.glob("*/s*")))
+    write_status(path, Status(state, started=f"2026-11-22T10:{minute:02d}:00.000Z", ended="2026-11-22T11:00:00.000Z"))
+    if accuracy is not None:
+        metrics = {"test/accuracy": accuracy, "test/loss": 1 - accuracy}
+        directions = {"test/accuracy": "max", "test/loss": "min"}
+        write_json(
+            path / "summary.json", {"metrics": metrics, "directions": directions, "parameters": {"trainable": 7}}
+        )
+    return path
