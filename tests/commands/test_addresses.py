@@ -27,6 +27,7 @@ COMMANDS = {
     "eval outputs": ("eval", "run=last", f"outputs={URL}"),
     "forecast": ("forecast", f"run={URL}"),
     "generate": ("generate", f"run={URL}", "prompt=x"),
+    "predict": ("predict", f"run={URL}", "text"),
     "runs": ("runs", f"outputs={URL}"),
     "inspect": ("inspect", "mixing", f"run={URL}"),
     "compare": ("compare", URL),

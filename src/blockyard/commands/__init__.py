@@ -5,6 +5,7 @@ from __future__ import annotations
 COMMANDS = {
     "train": "train a model:            blockyard train experiment=vit_digits block=post_norm seed=1",
     "eval": "evaluate a run:           blockyard eval run=last",
+    "predict": "classify new inputs:      blockyard predict run=last mails.csv",
     "generate": "generate text with a run: blockyard generate run=last prompt='def ' max_tokens=200",
     "forecast": "forecast a time series:   blockyard forecast run=last file=new.csv",
     "inspect": "look inside a run:        blockyard inspect run=last attention",

@@ -1,0 +1,105 @@
+"""blockyard predict run=RUN INPUT... [out=FILE.csv] [column=NAME] [which=best|last|previous] [outputs=FOLDER]
+       [allow=[PACKAGE]]
+
+Predict the class of texts or images with a run that classifies them.
+
+For a run on texts, an INPUT is a text, a file with a text in each line, or a table (.csv, .tsv, .jsonl, also .gz)
+whose column of texts is column=, by default that of the run's data. For a run on images, it is an image file or a
+folder of them; they are resized and normalized as in training. `-` reads texts from standard input, one in a line.
+
+Prints the most probable class of each input with its probability. With out, writes a CSV file with the probability
+of every class; without a terminal to read it, the same goes to standard output.
+
+Examples:
+  blockyard predict run=spam_table 'win a prize now' 'see you at the meeting'
+  blockyard predict run=last mails.csv column=body out=predictions.csv
+  blockyard predict run=vit_digits scans/
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blockyard.atomic_files import write_text
+from blockyard.commands._args import CHECKPOINTS, read, require_run
+from blockyard.config.local_path import local_path
+from blockyard.config.option_text import non_empty, one_of
+from blockyard.errors import UserError, did_you_mean, near
+from blockyard.terminal import console, table
+
+if TYPE_CHECKING:
+    from blockyard.evaluate.predict import Predictions
+
+KEYS = ("run", "out", "column", "which", "outputs", "allow")
+_WIDTH = 60  # characters of an input in the table
+_NEXT = 2  # classes in the table after the first
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print or write the predictions."""
+    args = read("predict", arguments)
+    name, out = args.pop("run"), args.pop("out", None, non_empty)
+    settings = {
+        "column": args.pop("column", None, non_empty),
+        "which": args.pop("which", "best", one_of(*CHECKPOINTS)),
+        "outputs": args.pop("outputs", "outputs"),
+        "allow": args.pop_allow(),
+    }
+    inputs = args.overrides  # texts may hold an equals sign
+    for text in inputs:
+        key = text.partition("=")[0]
+        if re.fullmatch(r"[a-z]+=\S*", text) and near(key, KEYS):
+            raise UserError(f"{text}: unknown option of predict{did_you_mean(key, KEYS)} (options: {', '.join(KEYS)})")
+    name = require_run(name, "predict")
+    if "-" in inputs:
+        place = inputs.index("-")
+        inputs[place : place + 1] = [line for line in sys.stdin.read().splitlines() if line.strip()]
+    if not inputs:
+        raise UserError("predict needs an input: a text, a file or a folder")
+    path = None if out is None else local_path(out, "out")
+    if path is not None and path.suffix != ".csv":
+        raise UserError(f"out={out}: predictions are written as .csv")
+    from blockyard.evaluate.predict import predict
+
+    predictions, _ = predict(name, inputs, **settings)
+    if path is None and not sys.stdout.isatty():
+        sys.stdout.write(as_csv(predictions))
+        return 0
+    _print(predictions)
+    if path is not None:
+        _write(predictions, path)
+    return 0
+
+
+def as_csv(predictions: Predictions) -> str:
+    """One line an input: the input, its class, and the probability of every class."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["input", "prediction", *(f"p({name})" for name in predictions.names)])
+    rows = zip(predictions.inputs, predictions.answers, predictions.probabilities.tolist(), strict=True)
+    writer.writerows([source, answer, *(f"{value:.6g}" for value in values)] for source, answer, values in rows)
+    return text.getvalue()
+
+
+def _print(predictions: Predictions) -> None:
+    rows = table(None, "input", "prediction", "probability", "then")
+    for source, values in zip(predictions.inputs, predictions.probabilities, strict=True):
+        order = values.argsort(descending=True).tolist()
+        then = ", ".join(f"{predictions.names[i]} {values[i]:.3f}" for i in order[1 : 1 + _NEXT])
+        shown = source if len(source) <= _WIDTH else f"{source[: _WIDTH - 3]}..."
+        rows.add_row(shown, predictions.names[order[0]], f"{values[order[0]]:.3f}", then)
+    console().print(rows)
+
+
+def _write(predictions: Predictions, path: Path) -> None:
+    try:
+        write_text(path, as_csv(predictions))
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
+    sys.stdout.write(f"{len(predictions.inputs)} predictions in {path}\n")
