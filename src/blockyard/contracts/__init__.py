@@ -47,12 +47,14 @@ from blockyard.contracts.modules import (
     Block,
     ChannelMixer,
     Embedder,
+    HasAuxiliary,
     Head,
     Norm,
     NoWeightDecay,
     Projected,
     TokenMixer,
     Traits,
+    auxiliary_loss,
     iter_blocks,
 )
 from blockyard.contracts.objective import Forecaster, Objective
@@ -101,6 +103,7 @@ __all__ = [
     "FolderPath",
     "Forecaster",
     "GraphTokenizer",
+    "HasAuxiliary",
     "HasBaselines",
     "HasLengths",
     "Head",
@@ -141,6 +144,7 @@ __all__ = [
     "Vocabulary",
     "Width",
     "Workers",
+    "auxiliary_loss",
     "iter_blocks",
     "plural",
 ]

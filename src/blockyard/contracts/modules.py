@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -195,3 +195,24 @@ class Head(nn.Module):
 def iter_blocks(model: nn.Module) -> Iterator[Block]:
     """Returns every block of a model, in order."""
     return (module for module in model.modules() if isinstance(module, Block))
+
+
+@runtime_checkable
+class HasAuxiliary(Protocol):
+    """A module with a loss of its own beside the objective's, such as the commitment of a codebook.
+
+    auxiliary: what its forward in training adds to the loss of the batch, a scalar; None where it adds nothing. It is
+        logged as `train/auxiliary` and is no part of any other metric; its weight is an option of the module
+    """
+
+    auxiliary: Tensor | None
+
+
+def auxiliary_loss(modules: Iterable[nn.Module]) -> Tensor | None:
+    """Returns the sum of the modules' auxiliary losses, and forgets them; None where there are none."""
+    total: Tensor | None = None
+    for module in modules:
+        if isinstance(module, HasAuxiliary) and module.auxiliary is not None:
+            total = module.auxiliary if total is None else total + module.auxiliary
+            module.auxiliary = None
+    return total

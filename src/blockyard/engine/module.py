@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from blockyard.contracts import Batch, Objective, OptimizerBuilder, Schedule, iter_blocks
+from blockyard.contracts import Batch, HasAuxiliary, Objective, OptimizerBuilder, Schedule, auxiliary_loss, iter_blocks
 from blockyard.engine.callbacks.nan_guard import NanGuard
 from blockyard.engine.loss_mean import LossMean
 
@@ -74,6 +74,8 @@ class Learner(pl.LightningModule):
         self.settings = settings
         self.step = StepState()
         self.losses = LossMean()
+        self.auxiliaries = LossMean()
+        self.auxiliary = tuple(module for module in model.modules() if isinstance(module, HasAuxiliary))
         self.guard = NanGuard(tolerant=settings.half)
         self._configured = False
 
@@ -112,10 +114,14 @@ class Learner(pl.LightningModule):
         return optimizer
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """The loss of a prepared batch, weighted where it is a micro-batch of sequences of different lengths."""
+        """The loss of a prepared batch, weighted where it is a micro-batch of sequences of different lengths.
+
+        Losses that modules have of their own are added to what is returned, and to no metric.
+        """
         try:
             prediction = self.model(**batch.arguments())
             loss = self.objective.loss(prediction, batch.target)
+            auxiliary = auxiliary_loss(self.auxiliary)
         except StopIteration as error:  # Lightning takes it for the end of the epoch
             raise RuntimeError("a component raised StopIteration") from error
         if batch.weight is not None:
@@ -123,7 +129,10 @@ class Learner(pl.LightningModule):
             loss = torch.where(batch.weight > 0, loss * batch.weight, torch.zeros_like(loss))
         self.step.loss = loss.detach()
         self.losses.add(self.step.loss)
-        return loss
+        if auxiliary is None:
+            return loss
+        self.auxiliaries.add(auxiliary.detach())
+        return loss + auxiliary
 
     def optimizer_step(
         self,

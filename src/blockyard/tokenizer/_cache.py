@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import warnings
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from blockyard.atomic_files import remove_temporary, write_text
+from torch import Tensor
+
+from blockyard.atomic_files import read_json, remove_temporary, write_text
+from blockyard.contracts import Tokenizer
+from blockyard.data._split import sha256
 
 _IDLE = 60.0  # seconds after which the temporary file of another process counts as left over
 
@@ -34,3 +40,18 @@ def save(path: Path, text: str) -> None:
         warnings.warn(
             f"the tokenizer is not cached in {path.parent} ({error}); set BLOCKYARD_CACHE=FOLDER", stacklevel=2
         )
+
+
+def fit_once(tokenizer: Tokenizer, kind: str, contents: Iterable[Tensor | str], learn: Callable[[], None]) -> None:
+    """Load what a tokenizer learned from the cache; where it is missing or damaged, learn it and cache it.
+
+    contents: all that what is learned depends on; its hash names the file in the folder `kind`
+    """
+    path = cache_dir() / kind / f"{sha256(contents)[:32]}.json"
+    try:
+        tokenizer.load_state(read_json(path))
+    except (OSError, ValueError):
+        tokenizer.load_state({})
+    if not tokenizer.state():
+        learn()
+        save(path, json.dumps(tokenizer.state()))

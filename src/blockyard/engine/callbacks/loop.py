@@ -180,6 +180,7 @@ class LoopCallback(pl.Callback):
             "evaluated": self._evaluated_step,
             "values": self.last_values,
             "tally": list(self.state.learner.losses.state(self._strategy)),
+            "auxiliary": list(self.state.learner.auxiliaries.state(self._strategy)),
             "logged": list(self._logged),
             "stop": self.state.stop,
             "watchers": {name: callback.state_dict() for name, callback in self.named.items()},
@@ -197,6 +198,7 @@ class LoopCallback(pl.Callback):
         self.stopwatch.load_state_dict(state_dict)
         learner = self.state.learner
         learner.losses.load_state(*state_dict["tally"], learner.device)
+        learner.auxiliaries.load_state(*state_dict.get("auxiliary", (0.0, 0)), learner.device)
         for name, callback in self.named.items():
             saved = state_dict["watchers"].get(name)
             if saved:
@@ -237,6 +239,9 @@ class LoopCallback(pl.Callback):
         loss = module.losses.take()
         if loss is not None:
             values["train/loss"] = trainer.strategy.reduce(loss.float(), reduce_op="mean")
+        auxiliary = module.auxiliaries.take()
+        if auxiliary is not None:
+            values["train/auxiliary"] = trainer.strategy.reduce(auxiliary.float(), reduce_op="mean")
         for callback in self.callbacks:
             values |= callback.metrics(state)
         values |= {

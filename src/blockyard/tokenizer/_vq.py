@@ -1,0 +1,101 @@
+"""The network behind `vq`: patches to vectors, vectors to the nearest of a codebook, and back to pixels.
+
+image -> convolution -> patches -> vectors (n, F) -> nearest code, straight through -> patches -> convolution -> image
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from blockyard.ops.linear import Linear
+from blockyard.tokenizer._kmeans import kmeans, nearest
+
+MAPS = 8  # channels of the convolutions at the resolution of the image, M
+RESTART = 1.0  # a code with fewer vectors of a batch than this, on average, is replaced
+
+
+class Quantizer(nn.Module):
+    """Replaces vectors by the nearest of K codes, which follow the mean of the vectors that they stand for.
+
+    Source: van den Oord et al. 2017, Neural Discrete Representation Learning (arXiv 1711.00937), eq. 1 to 3 and
+        appendix A.1, the moving averages; Dhariwal et al. 2020, Jukebox (arXiv 2005.00341), section 3.1, the restart
+        of codes without vectors
+    Reference: the same formula by loops, in the tests
+
+    auxiliary: the commitment loss of the last training batch, which keeps vectors near their codes
+    """
+
+    codes: Tensor
+    sizes: Tensor
+    sums: Tensor
+
+    def __init__(self, count: int, width: int, *, commitment: float, decay: float) -> None:
+        super().__init__()
+        self.commitment, self.decay = commitment, decay
+        self.auxiliary: Tensor | None = None
+        self.register_buffer("codes", torch.zeros(count, width))
+        self.register_buffer("sizes", torch.ones(count))
+        self.register_buffer("sums", torch.zeros(count, width))
+
+    @torch.no_grad()
+    def start(self, vectors: Tensor, generator: torch.Generator) -> None:
+        """Take the centres of k-means over vectors (n, F) as codes."""
+        self.codes.copy_(kmeans(vectors, len(self.codes), generator, rounds=10))
+        self.sizes.fill_(len(vectors) / len(self.codes))
+        self.sums.copy_(self.codes * self.sizes[:, None])
+
+    def forward(self, vectors: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Vectors (n, F) -> their codes (n, F), with the gradient of the vectors themselves.
+
+        In training the codes follow, and those that are hardly used become vectors drawn by `generator`.
+        """
+        owner = nearest(vectors.detach(), self.codes)
+        quantized = self.codes[owner]
+        if self.training:
+            self.auxiliary = self.commitment * F.mse_loss(vectors, quantized)
+            self.follow(vectors.detach(), owner, generator)
+        return vectors + (quantized - vectors).detach()
+
+    @torch.no_grad()
+    def follow(self, vectors: Tensor, owner: Tensor, generator: torch.Generator | None) -> None:
+        """Move each code to the moving average of its vectors; owner: (n,) int64, the code of each vector."""
+        counts = torch.bincount(owner, minlength=len(self.codes)).to(vectors.dtype)
+        self.sizes.lerp_(counts, 1 - self.decay)
+        self.sums.lerp_(torch.zeros_like(self.sums).index_add_(0, owner, vectors), 1 - self.decay)
+        self.codes.copy_(self.sums / self.sizes.clamp_min(1e-9)[:, None])
+        unused = (self.sizes < RESTART).nonzero()[:, 0]
+        if len(unused) and generator is not None:
+            drawn = torch.randint(len(vectors), (len(unused),), generator=generator)
+            self.codes[unused] = vectors[drawn]
+            self.sizes[unused] = RESTART
+            self.sums[unused] = vectors[drawn] * RESTART
+
+
+class PatchAutoencoder(nn.Module):
+    """Encodes images as vectors, one for each patch, and decodes images from them. Pixels are from 0 to 1."""
+
+    def __init__(self, channels: int, size: int, *, width: int, latent: int) -> None:
+        super().__init__()
+        self.size = size
+        values = MAPS * size * size
+        self.conv_in = nn.Conv2d(channels, MAPS, 3, padding=1)
+        self.to_hidden = Linear(values, width, bias=True, std=values**-0.5)
+        self.to_latent = Linear(width, latent, bias=True, std=width**-0.5)
+        self.from_latent = Linear(latent, width, bias=True, std=latent**-0.5)
+        self.from_hidden = Linear(width, values, bias=True, std=width**-0.5)
+        self.conv_out = nn.Conv2d(MAPS, channels, 3, padding=1)
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Images (B, C, height, width) -> vectors (B, rows, columns, F)."""
+        pixels = F.gelu(self.conv_in(images))
+        cut = pixels.unflatten(3, (-1, self.size)).unflatten(2, (-1, self.size))  # (B, M, rows, size, columns, size)
+        patches = cut.permute(0, 2, 4, 1, 3, 5).flatten(3)  # (B, rows, columns, M size size)
+        return self.to_latent(F.gelu(self.to_hidden(patches)))
+
+    def decode(self, vectors: Tensor) -> Tensor:
+        """Vectors (B, rows, columns, F) -> images (B, C, height, width)."""
+        patches = F.gelu(self.from_hidden(F.gelu(self.from_latent(vectors))))
+        cut = patches.unflatten(3, (-1, self.size, self.size))  # (B, rows, columns, M, size, size)
+        return self.conv_out(cut.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3))

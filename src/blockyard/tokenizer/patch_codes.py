@@ -1,0 +1,114 @@
+"""Patches of an image as codes: each is replaced by the nearest of a fixed number of patches.
+
+Source: Chen et al. 2020, Generative Pretraining from Pixels (iGPT), section 4.3, whose colors are k-means centres; of
+    patches Gray 1984, Vector Quantization
+Reference: sklearn.cluster.KMeans
+Equation: code_n = argmin over k of |patch_n - c_k|^2
+Cost: that of a model over (height / size) x (width / size) tokens
+
+The centres are found on the training split only, by k-means over at most 100,000 of its patches, and cached in
+BLOCKYARD_CACHE (or the platform's cache folder) under a hash of those images and the options. What is lost between an
+image and its codes is the metric `reconstruction_mse`; bits per code of different codes do not compare.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from annotated_types import Ge, Le
+from torch import Tensor
+
+from blockyard.contracts import Because, DataSpec, Side, TokenSpec
+from blockyard.data._order import mix
+from blockyard.tokenizer._cache import fit_once
+from blockyard.tokenizer._grid import patch_grid
+from blockyard.tokenizer._image_tokens import ImageTokens, Order
+from blockyard.tokenizer._kmeans import kmeans, nearest
+
+LARGEST = 100_000  # patches that the centres are found on
+Codes = Annotated[int, Ge(2), Le(8192), Because("each is a row of the table and an output of the head")]
+
+
+class PatchCodes(ImageTokens):
+    """One token per square patch, the start token before them.
+
+    Options:
+        size: side of a patch in pixels; must divide height and width
+        codes: number of codes
+        order: which patch follows which: row, column, snake or random, as for levels
+        condition: the start token is the class of the image, so that images of a class can be drawn; null: one for all
+    """
+
+    unit: ClassVar[str] = "code"
+
+    def __init__(
+        self, *, size: Side = 4, codes: Codes = 64, order: Order = "row", condition: Literal["class"] | None = None
+    ) -> None:
+        super().__init__(order, condition)
+        self.size, self.count = size, codes
+        self._centres: Tensor | None = None  # (K, C size size), from 0 to 1
+
+    def spec(self, data: DataSpec) -> TokenSpec:
+        """Returns one token per patch, on a grid with two axes. Raises ValueError where `size` does not divide it."""
+        if data.levels is None:
+            raise ValueError("tokenizer=patch_codes reads gray levels, and this data gives images without them")
+        rows, columns = patch_grid(data, self.size, "tokenizer.size").grid
+        self.shape, self.rows = data.shape, rows
+        return self.layout(data, (rows, columns), self.count)
+
+    def fit(self, images: Tensor) -> None:
+        """Finds the centres by k-means, or loads them from the cache."""
+        fit_once(self, "patch_codes", [images, f"{self.size} {self.count}"], lambda: self._learn(images))
+
+    def _learn(self, images: Tensor) -> None:
+        patches = self._patches(images)
+        generator = torch.Generator().manual_seed(mix("patch codes", self.count))
+        if len(patches) > LARGEST:
+            patches = patches[torch.randperm(len(patches), generator=generator)[:LARGEST]]
+        centres = kmeans(patches, self.count, generator)
+        self._centres = centres[centres.mean(1).argsort(stable=True)]  # from dark to bright
+
+    def _patches(self, images: Tensor) -> Tensor:
+        """Images (n, C, height, width) uint8 -> patches (n rows columns, C size size) from 0 to 1."""
+        channels, size = self.shape[0], self.size
+        cut = images.unflatten(3, (-1, size)).unflatten(2, (-1, size))  # (n, C, rows, size, columns, size)
+        flat = cut.permute(0, 2, 4, 1, 3, 5).reshape(-1, channels * size * size)
+        return flat.float() / (self.levels - 1)
+
+    def encode_cells(self, images: Tensor) -> Tensor:
+        """Returns the nearest centre of each patch: (B, N)."""
+        centres = self._fitted().to(images.device)
+        return nearest(self._patches(images), centres).view(len(images), -1)
+
+    def decode_cells(self, token_ids: Tensor) -> Tensor:
+        """Returns the centres side by side, in gray levels of the data: (B, C, height, width)."""
+        channels, size = self.shape[0], self.size
+        patches = self._fitted().to(token_ids.device)[token_ids]  # (B, N, C size size)
+        cells = patches.view(len(token_ids), self.rows, -1, channels, size, size)
+        images = cells.permute(0, 3, 1, 4, 2, 5).reshape(-1, *self.shape)
+        return (images * (self.levels - 1)).round().clamp(0, self.levels - 1).to(torch.uint8)
+
+    def state(self) -> dict[str, Any]:
+        """Returns the centres, one list of values from 0 to 1 for each."""
+        return {} if self._centres is None else {"codes": self._centres.double().tolist()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restores a `state`. Raises ValueError if it is damaged, or of other options."""
+        self._centres = None
+        if not state:
+            return
+        try:
+            centres = torch.tensor(state["codes"], dtype=torch.float32)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"not the saved state of a patch_codes tokenizer: {error}") from error
+        if centres.ndim != 2 or len(centres) != self.count or centres.shape[1] % self.size**2:
+            raise ValueError(f"not the saved state of {self.count} codes of {self.size} x {self.size} pixels")
+        if not bool(centres.isfinite().all()):
+            raise ValueError("not the saved state of a patch_codes tokenizer: a value is not finite")
+        self._centres = centres
+
+    def _fitted(self) -> Tensor:
+        if self._centres is None:
+            raise ValueError("this patch_codes tokenizer is not fitted to data")
+        return self._centres

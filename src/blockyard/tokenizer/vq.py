@@ -1,0 +1,167 @@
+"""Patches of an image as learned codes: a small autoencoder whose middle takes one of a fixed number of vectors.
+
+Source: van den Oord et al. 2017, Neural Discrete Representation Learning (VQ-VAE, arXiv 1711.00937); Chang et al. 2022,
+    MaskGIT (arXiv 2202.04200), section 3.1, for tokens that a second model then learns
+Reference: transformers ChameleonVQVAE, without its adversary
+Equation: code_n = argmin over k of |e(image)_n - c_k|^2; image = d(c_code); loss |image - d(c + (e - sg e))|^2 plus
+    `commitment` |e - sg c|^2, where sg stops gradients; c follows the moving average of its vectors
+Cost: that of a model over (height / size) x (width / size) tokens; seconds for the autoencoder, once for each data set
+
+Unlike patch_codes, the encoder and the decoder read a border of one pixel around each patch, so seams are smoother.
+Both are trained on the training split only and cached in BLOCKYARD_CACHE (or the platform's cache folder)
+under a hash of those images and the options.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from annotated_types import Gt, Lt
+from torch import Tensor
+from torch.nn import functional as F
+
+from blockyard.contracts import Count, DataSpec, NonNegative, Side, TokenSpec, Width, auxiliary_loss
+from blockyard.data._order import mix
+from blockyard.tokenizer._cache import fit_once
+from blockyard.tokenizer._grid import patch_grid
+from blockyard.tokenizer._image_tokens import ImageTokens, Order
+from blockyard.tokenizer._kmeans import nearest
+from blockyard.tokenizer._vq import PatchAutoencoder, Quantizer
+from blockyard.tokenizer.patch_codes import Codes
+from blockyard.weight_init import initialise
+
+_BATCH = 128
+_RATE = 3e-3
+_CHUNK = 1024
+
+
+class VQ(ImageTokens):
+    """One token per square patch, the start token before them.
+
+    Options:
+        size: side of a patch in pixels; must divide height and width
+        codes: number of codes
+        width: channels of a patch inside the autoencoder
+        latent: width of a code
+        steps: batches of 128 images that the autoencoder is trained on; the first quarter passes vectors on as they
+            are, and k-means over them gives the codes to start from
+        commitment: weight of the distance between vectors and their codes in its loss
+        decay: of the moving averages that the codes follow
+        order: which patch follows which: row, column, snake or random, as for levels
+        condition: the start token is the class of the image, so that images of a class can be drawn; null: one for all
+    """
+
+    unit: ClassVar[str] = "code"
+
+    def __init__(
+        self,
+        *,
+        size: Side = 4,
+        codes: Codes = 64,
+        width: Width = 128,
+        latent: Width = 16,
+        steps: Count = 400,
+        commitment: NonNegative = 0.25,
+        decay: Annotated[float, Gt(0), Lt(1)] = 0.98,
+        order: Order = "row",
+        condition: Literal["class"] | None = None,
+    ) -> None:
+        super().__init__(order, condition)
+        self.size, self.count, self.width, self.latent = size, codes, width, latent
+        self.steps, self.commitment, self.decay = steps, commitment, decay
+        self._network: PatchAutoencoder | None = None
+        self._quantizer: Quantizer | None = None
+
+    def spec(self, data: DataSpec) -> TokenSpec:
+        """Returns one token per patch, on a grid with two axes. Raises ValueError where `size` does not divide it."""
+        if data.levels is None:
+            raise ValueError("tokenizer=vq reads gray levels, and this data gives images without them")
+        rows, columns = patch_grid(data, self.size, "tokenizer.size").grid
+        self.shape, self.rows = data.shape, rows
+        return self.layout(data, (rows, columns), self.count)
+
+    def fit(self, images: Tensor) -> None:
+        """Trains the autoencoder, or loads it from the cache."""
+        options = (self.size, self.count, self.width, self.latent, self.steps, self.commitment, self.decay)
+        fit_once(self, "vq", [images, repr(options), torch.__version__], lambda: self._learn(images))
+
+    def _made(self, channels: int) -> tuple[PatchAutoencoder, Quantizer]:
+        network = PatchAutoencoder(channels, self.size, width=self.width, latent=self.latent)
+        return network, Quantizer(self.count, self.latent, commitment=self.commitment, decay=self.decay)
+
+    @torch.enable_grad()
+    def _learn(self, images: Tensor) -> None:
+        generator = torch.Generator().manual_seed(mix("vq", self.count))
+        network, quantizer = self._made(images.shape[1])
+        initialise(network, 0)
+        optimizer = torch.optim.Adam(network.parameters(), lr=_RATE)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _RATE, total_steps=self.steps + 1)
+        for step in range(self.steps):
+            chosen = torch.randint(len(images), (_BATCH,), generator=generator)
+            pixels = self._pixels(images[chosen])
+            vectors = network.encode(pixels)  # (B, rows, columns, F)
+            if step == self.steps // 4:
+                quantizer.start(vectors.detach().flatten(0, 2), generator)
+            if step >= self.steps // 4:
+                vectors = quantizer(vectors.flatten(0, 2), generator).view_as(vectors)
+            loss = F.mse_loss(network.decode(vectors), pixels)
+            commitment = auxiliary_loss([quantizer])
+            loss = loss if commitment is None else loss + commitment
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+        self._keep(network, quantizer)
+
+    def _keep(self, network: PatchAutoencoder, quantizer: Quantizer) -> None:
+        self._network, self._quantizer = network.eval().requires_grad_(False), quantizer.eval()
+
+    def _pixels(self, images: Tensor) -> Tensor:
+        return images.float() / (self.levels - 1)
+
+    @torch.no_grad()
+    def encode_cells(self, images: Tensor) -> Tensor:
+        """Returns the nearest code of each patch: (B, N)."""
+        network, quantizer = self._fitted()
+        parts = [network.encode(self._pixels(part)).flatten(0, 2) for part in images.split(_CHUNK)]
+        return nearest(torch.cat(parts), quantizer.codes).view(len(images), -1)
+
+    @torch.no_grad()
+    def decode_cells(self, token_ids: Tensor) -> Tensor:
+        """Returns what the decoder makes of the codes, in gray levels of the data: (B, C, height, width)."""
+        network, quantizer = self._fitted()
+        vectors = quantizer.codes[token_ids].unflatten(1, (self.rows, -1))  # (B, rows, columns, F)
+        images = torch.cat([network.decode(part) for part in vectors.split(_CHUNK)])
+        return (images * (self.levels - 1)).round().clamp(0, self.levels - 1).to(torch.uint8)
+
+    def state(self) -> dict[str, Any]:
+        """Returns the weights and the codes as base64 of float32, by name."""
+        if self._network is None or self._quantizer is None:
+            return {}
+        tensors = {**self._network.state_dict(), "codes": self._quantizer.codes}
+        data = {name: base64.b64encode(tensor.numpy().tobytes()).decode() for name, tensor in tensors.items()}
+        return {"channels": self._network.conv_in.in_channels, "float32": data}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restores a `state`. Raises ValueError if it is damaged, or of other options."""
+        self._network = self._quantizer = None
+        if not state:
+            return
+        try:
+            network, quantizer = self._made(int(state["channels"]))
+            tensors = {**network.state_dict(), "codes": quantizer.codes}
+            for name, tensor in tensors.items():
+                data = torch.frombuffer(bytearray(base64.b64decode(state["float32"][name])), dtype=torch.float32)
+                tensor.copy_(data.view_as(tensor))
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"not the saved state of a vq tokenizer of these options: {error}") from error
+        if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+            raise ValueError("not the saved state of a vq tokenizer: a value is not finite")
+        self._keep(network, quantizer)
+
+    def _fitted(self) -> tuple[PatchAutoencoder, Quantizer]:
+        if self._network is None or self._quantizer is None:
+            raise ValueError("this vq tokenizer is not fitted to data")
+        return self._network, self._quantizer

@@ -1,0 +1,78 @@
+"""Losses that modules have of their own: added to the loss of a step, logged, and no part of any metric."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from blockyard.contracts import Batch
+from blockyard.engine.module import Learner, Settings
+from blockyard.evaluate.loop import evaluate
+from blockyard.objective.classify import Classify
+from blockyard.optimizer.sgd import SGD
+from blockyard.schedule.constant import Constant
+
+
+class Norms(nn.Module):
+    """Adds the mean square of what passes through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.auxiliary: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.auxiliary = 0.5 * x.square().mean() if self.training else None
+        return x
+
+
+class Model(nn.Module):
+    def __init__(self, norms: bool = True) -> None:
+        super().__init__()
+        self.proj = nn.Linear(3, 4)
+        self.norms = nn.Sequential(Norms(), Norms()) if norms else nn.Identity()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.norms(self.proj(inputs))
+
+
+class Points:
+    def __len__(self) -> int:
+        return 6
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        inputs = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+        return Batch(inputs[order], order % 4)
+
+
+def learner(model: nn.Module) -> Learner:
+    return Learner(model, Classify(), SGD(lr=0.1), Constant(), Settings(total=2))
+
+
+def test_auxiliary_losses_of_all_modules_are_added_to_the_loss_alone() -> None:
+    torch.manual_seed(0)
+    model, batch = Model(), Points().batch(torch.arange(6), None)
+    made = learner(model)
+    loss = made.training_step(batch, 0)
+    logits = model.proj(batch.inputs)
+    own = F.cross_entropy(logits, batch.target)  # type: ignore[arg-type]
+    assert_close(loss, own + logits.square().mean())
+    assert_close(made.losses.take(), own.detach())
+    assert_close(made.auxiliaries.take(), logits.square().mean().detach())
+    assert made.auxiliaries.take() is None
+    assert [module.auxiliary for module in model.norms] == [None, None]  # type: ignore[union-attr]
+
+
+def test_evaluation_does_not_see_them_and_models_without_one_log_none() -> None:
+    torch.manual_seed(0)
+    model = Model()
+    plain = Model(norms=False)
+    plain.proj.load_state_dict(model.proj.state_dict())
+    settings: dict[str, Any] = {"batch_size": 4}
+    assert evaluate(model, Points(), Classify(), **settings) == evaluate(plain, Points(), Classify(), **settings)
+    made = learner(plain)
+    made.training_step(Points().batch(torch.arange(6), None), 0)
+    assert made.auxiliaries.take() is None
