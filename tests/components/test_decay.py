@@ -26,6 +26,7 @@ DATA = {
     "text": DataSpec("text", (6,)),
     "symbols": DataSpec("symbols", (6,), vocabulary=11),
     "series": DataSpec("series", (32, 1), target="values", values=(8, 1)),
+    "audio": DataSpec("audio", (4000,), rate=8000),
     "graph": DataSpec("graph", (6, 3), variable=True, target="values", values=(1,), pairs=6),
 }
 BUILT = ("token_mixer", "channel_mixer", "norm", "position", "head")  # from a Context and options alone

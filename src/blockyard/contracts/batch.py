@@ -22,12 +22,12 @@ class Batch:
 
     inputs: images (B, C, height, width), float or uint8; views (B, N, C, height, width); token ids (B, N) int64;
         time series (B, steps, C) float, NaN where a value is missing; nodes of graphs (B, N, C) int64, a code for each
-        column
+        column; audio (B, samples), float in [-1, 1] or int16, in the unit 1/32768
     target: classes (B,) int64; token ids (B, N), or classes of pixels (B, height, width), int64 with `ignore`
         without a target; real values (B, ...) float with NaN without a target; after `Objective.prepare` also a named
         tuple of tensors
-    lengths: (B,) int64, the valid items of each input: tokens of a text, steps of a series, views; None where all are.
-        `TokenSpec.tokens_of` says how many tokens that are
+    lengths: (B,) int64, the valid items of each input: tokens of a text, steps of a series, samples of audio, views;
+        None where all are. `TokenSpec.tokens_of` says how many tokens that are
     segment: (B, N) int64, the document of each token; None where a sequence is one document
     hidden: (B, N) bool, the tokens whose vectors the model replaces by a learned one (`TokenSpec.hides`); None where
         it reads all

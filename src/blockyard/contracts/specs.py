@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 class DataSpec:
     """What a data module declares before any file is read.
 
-    `shape` is that of one item: (channels, height, width) for an image, (tokens,) for text, where it
-    counts the tokens of a sample *after* tokenizing, (steps, channels) for a time series, and (nodes, columns) for a
-    graph. `variable` says that items may be shorter than that, so that batches are padded on the right.
+    `shape` is that of one item: (channels, height, width) for an image, (tokens,) for text, where it counts the tokens
+    of a sample *after* tokenizing, (steps, channels) for a time series, (nodes, columns) for a graph, and (samples,)
+    for audio. `variable` says that items may be shorter than that, so that batches are padded on the right.
     """
 
-    modality: str  # "image", "text", "symbols", "views", "series", "graph"; a data module may have its own
+    modality: str  # "image", "text", "symbols", "views", "series", "graph", "audio"; a data module may have its own
     shape: tuple[int, ...]
     variable: bool = False
     packed: bool = False  # sequences hold several documents that must not see each other
@@ -31,6 +31,7 @@ class DataSpec:
     slices: tuple[str, ...] = ()  # names of the parts of a split that evaluation also reports, by `Batch.slice`
     values: tuple[int, ...] | None = None  # shape of a real-valued target of a sample: (steps, channels), (tasks,)
     levels: int | None = None  # gray levels of each channel of an image that is stored as bytes, for tokens of levels
+    rate: int | None = None  # samples a second, of audio
     pairs: int | None = None  # facts of a pair of items: their distance, and the edges along the path between them
     source: DataSpec | None = None  # what an encoder reads beside it, of any modality: a text, an image, a sound
     vocabulary: int | None = None  # of data that is token ids from the start
@@ -43,8 +44,8 @@ class DataSpec:
 
 
 def plural(modality: str) -> str:
-    """Returns the plural of a modality; some are plural already."""
-    return modality if modality.endswith("s") else f"{modality}s"
+    """Returns the plural of a modality; some are plural already, and audio has none."""
+    return modality if modality.endswith(("s", "audio")) else f"{modality}s"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,175 @@
+"""Log-mel spectrogram: the loudness of bands of frequencies in short windows, then two strided convolutions.
+
+Source: Stevens, Volkmann and Newman 1937, A Scale for the Measurement of the Psychological Magnitude Pitch; with two
+    convolutions as in Radford et al. 2022, Whisper (arXiv 2212.04356), section 2.2; masks in training as in Park et al.
+    2019, SpecAugment (arXiv 1904.08779), section 2
+Reference: transformers WhisperFeatureExtractor, WhisperEncoder.conv1 and conv2; torch.stft(center=False)
+Equation: S_mt = log10 max(sum_f F_mf |rfft(hann samples_t)|_f^2, 1e-10), cut off 8 below the largest of the recording,
+    then (S + 4) / 4
+Cost: O(T log window) time for the spectrogram, O(frames D^2) for the convolutions
+
+    samples   |--window--|            25 ms, of which only whole ones count
+                 |--window--|         one every 10 ms
+    frames    m m m m m m m m         a column of `mels` numbers each
+    tokens    x   x   x   x           subsample 2: 20 ms each
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+import torch
+from annotated_types import Ge, Gt, Le
+from torch import Tensor
+from torch.nn import functional as F
+
+from blockyard.contracts import Context, CountOrZero, DataSpec, Tokenizer, TokenSpec
+from blockyard.ops.full_precision import full_precision
+from blockyard.tokenizer._audio import AudioEmbedder, StridedConv, audio_tokens, check_audio, mask, windows_of
+
+Milliseconds = Annotated[float, Gt(0), Le(1000)]
+Bands = Annotated[int, Ge(1), Le(512)]
+
+
+class LogMel(Tokenizer):
+    """Whisper's features at any sampling rate.
+
+    Options:
+        mels: bands of frequencies, evenly spaced on the mel scale up to half the sampling rate
+        window_ms: length of a window in milliseconds
+        hop_ms: from one window to the next, in milliseconds
+        subsample: windows from one token to the next
+        mask_bands: in training, two masks hide up to so many neighbouring bands each
+        mask_frames: in training, two masks hide up to so many windows each
+    """
+
+    modality = "audio"
+    axes = 1
+
+    def __init__(
+        self,
+        *,
+        mels: Bands = 40,
+        window_ms: Milliseconds = 25.0,
+        hop_ms: Milliseconds = 10.0,
+        subsample: Literal[2, 4] = 4,
+        mask_bands: CountOrZero = 0,
+        mask_frames: CountOrZero = 0,
+    ) -> None:
+        if mask_bands > mels:
+            raise ValueError(f"tokenizer.mask_bands={mask_bands} is more than all of tokenizer.mels={mels}")
+        self.mels, self.window_ms, self.hop_ms, self.subsample = mels, window_ms, hop_ms, subsample
+        self.mask_bands, self.mask_frames = mask_bands, mask_frames
+
+    def spec(self, data: DataSpec) -> TokenSpec:
+        """Returns one token every `subsample` windows. Raises ValueError where a window or a band holds nothing."""
+        window, hop = self.window(data)
+        mel_filters(window, self.mels, check_audio(data)[1])
+        return audio_tokens(data, ((window, hop, 0), (3, self.subsample // 2, 2), (3, 2, 2)))
+
+    def window(self, data: DataSpec) -> tuple[int, int]:
+        """Returns the samples of a window, and from one to the next."""
+        rate = check_audio(data)[1]
+        window, hop = (round(rate * length / 1000) for length in (self.window_ms, self.hop_ms))
+        if window < 2 or hop < 1:
+            raise ValueError(
+                f"tokenizer.window_ms={self.window_ms:g} and tokenizer.hop_ms={self.hop_ms:g} are {window} and {hop} "
+                f"samples at {rate} Hz; a window needs two and a hop one"
+            )
+        return window, hop
+
+    def embedder(self, ctx: Context) -> LogMelEmbedder:
+        """Builds the convolutions."""
+        return LogMelEmbedder(ctx, self)
+
+
+class LogMelEmbedder(AudioEmbedder):
+    """The spectrogram, and two convolutions with GELU."""
+
+    hann: Tensor
+    filters: Tensor
+
+    def __init__(self, ctx: Context, options: LogMel) -> None:
+        super().__init__(ctx)
+        (self.window, self.hop, _), first, second = self.stages
+        self.mask_bands, self.mask_frames = options.mask_bands, options.mask_frames
+        assert ctx.data.rate is not None
+        self.register_buffer("hann", hann(self.window), persistent=False)
+        self.register_buffer("filters", mel_filters(self.window, options.mels, ctx.data.rate), persistent=False)
+        self.conv1 = StridedConv(options.mels, ctx.dim, first)
+        self.conv2 = StridedConv(ctx.dim, ctx.dim, second, std=2 * ctx.init_std)  # GELU halves small numbers
+
+    def vectors(self, samples: Tensor, lengths: Tensor | None) -> Tensor:
+        """Samples (B, T) -> (B, D, N)."""
+        lengths = windows_of(lengths, self.stages[0])
+        x = log_mel(samples, self.hann, self.hop, self.filters, lengths)  # (B, mels, frames)
+        if self.training:
+            x = x * spared(x, 1, self.mask_bands) * spared(x, 2, self.mask_frames)
+        for conv in (self.conv1, self.conv2):
+            x, lengths = F.gelu(conv(x)), windows_of(lengths, conv.stage)
+            x = mask(x, lengths)
+        return x
+
+
+def spared(x: Tensor, axis: int, widest: int) -> Tensor | float:
+    """Returns zeros and ones that broadcast to x (B, mels, F): two runs of zeros up to `widest` long along an axis.
+
+    Drawn from torch's generator, like dropout; 1 where nothing is to be hidden.
+    """
+    if not widest:
+        return 1.0
+    width, start = torch.rand(2, len(x), 2, 1, device=x.device)  # (B, 2, 1) each
+    width = (width * (widest + 1)).floor()
+    start = start * (x.shape[axis] - width).clamp_min(0)
+    index = torch.arange(x.shape[axis], device=x.device)
+    hidden = ((index >= start) & (index < start + width)).any(1)  # (B, size)
+    return (~hidden).to(x.dtype).unsqueeze(3 - axis)
+
+
+def log_mel(samples: Tensor, window: Tensor, hop: int, filters: Tensor, frames: Tensor | None = None) -> Tensor:
+    """Returns Whisper's features (B, mels, F) of samples (B, T), zero behind the last of `frames` (B,).
+
+    window: (W,); filters: (mels, W // 2 + 1). In full precision, because powers have a large range.
+    """
+    with full_precision(samples):
+        spectrum = torch.fft.rfft(samples.to(window.dtype).unfold(1, len(window), hop) * window)  # (B, F, W // 2 + 1)
+        power = spectrum.real.square() + spectrum.imag.square()
+        logs = (power @ filters.T).clamp_min(1e-10).log10().transpose(1, 2)  # (B, mels, F)
+    if frames is not None:  # the largest of the recording itself, and not of silence behind it
+        inside = torch.arange(logs.shape[2], device=logs.device) < frames[:, None]
+        largest = logs.masked_fill(~inside[:, None], -10.0).amax((1, 2), keepdim=True)
+    else:
+        largest = logs.amax((1, 2), keepdim=True)
+    return mask((torch.maximum(logs, largest - 8) + 4) / 4, frames)
+
+
+def hann(size: int) -> Tensor:
+    """Returns the periodic Hann window (size,)."""
+    return torch.sin(torch.pi * torch.arange(size, dtype=torch.float64) / size).square().float()
+
+
+def mel_filters(window: int, mels: int, rate: int) -> Tensor:
+    """Returns triangles over the frequencies of a window, (mels, window // 2 + 1), on Slaney's mel scale.
+
+    Source: Slaney 1998, Auditory Toolbox, linear up to 1 kHz and logarithmic above; each triangle has an area of one
+    Reference: transformers.audio_utils.mel_filter_bank(norm="slaney", mel_scale="slaney")
+    Raises ValueError where a triangle lies between two frequencies.
+    """
+    linear, log_step = 200 / 3, math.log(6.4) / 27
+
+    def mel(hertz: float) -> float:
+        return hertz / linear if hertz < 1000 else 15 + math.log(hertz / 1000) / log_step
+
+    edges = torch.linspace(0, mel(rate / 2), mels + 2, dtype=torch.float64, device="cpu")
+    edges = torch.where(edges < 15, edges * linear, 1000 * torch.exp((edges - 15) * log_step))  # Hz
+    low, middle, high = edges[:-2, None], edges[1:-1, None], edges[2:, None]  # (mels, 1)
+    frequency = torch.arange(window // 2 + 1, dtype=torch.float64, device="cpu") * rate / window
+    filters = torch.minimum((frequency - low) / (middle - low), (high - frequency) / (high - middle)).clamp_min(0)
+    empty = int((filters.sum(1) == 0).sum())
+    if empty:
+        raise ValueError(
+            f"tokenizer.mels={mels}: {empty} bands hold no frequency of a window of {window} samples at {rate} Hz; use "
+            "fewer bands or a larger tokenizer.window_ms"
+        )
+    return (filters * 2 / (high - low)).float()
