@@ -1,0 +1,132 @@
+"""Reading sound files as samples of 16 bits, with the reason where one cannot be used.
+
+Reference: scipy.io.wavfile.read; soundfile.read for FLAC, OGG and MP3; scipy.signal.resample_poly
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import math
+import warnings
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+WAV = ".wav"
+COMPRESSED = (".flac", ".ogg", ".mp3")
+SUFFIXES = (WAV, *COMPRESSED)
+
+
+class BadSoundError(ValueError):
+    """A file that cannot be used; the text says why and follows its name."""
+
+
+class SoundFiles:
+    """The files of a folder, or of a .zip file. Raises BadSoundError where one cannot be read."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.archive = zipfile.ZipFile(root) if root.is_file() else None
+
+    def names(self) -> list[str]:
+        """Returns the names of all files, relative to the root, sorted."""
+        if self.archive is not None:
+            return sorted(name for name in self.archive.namelist() if not name.endswith("/"))
+        return sorted(str(path.relative_to(self.root)) for path in self.root.rglob("*") if path.is_file())
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a file."""
+        return name in self.archive.namelist() if self.archive is not None else (self.root / name).is_file()
+
+    def content(self, name: str) -> bytes:
+        """Returns the bytes of a file."""
+        try:
+            return self.archive.read(name) if self.archive is not None else (self.root / name).read_bytes()
+        except (KeyError, FileNotFoundError):
+            raise BadSoundError("no such file") from None
+        except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+            raise BadSoundError(f"cannot be read: {' '.join(str(error).split())}") from error
+
+
+def decode(content: bytes, suffix: str, rate: int, *, resample: bool) -> Tensor:
+    """Returns the samples of a file, (T,) int16, one channel at `rate` samples a second.
+
+    suffix: the file's, such as ".wav"; resample: whether another rate is converted
+    Raises BadSoundError saying what is wrong.
+    """
+    suffix = suffix.lower()
+    if suffix == WAV:
+        found, samples = _wav(content)
+    elif suffix in COMPRESSED:
+        found, samples = _compressed(content)
+    else:
+        raise BadSoundError(f"is none of {', '.join(SUFFIXES)}")
+    if samples.ndim != 1 and samples.shape[1] != 1:
+        raise BadSoundError(f"has {samples.shape[1]} channels; mix them to one")
+    values = _to_floats(samples.reshape(-1))
+    if found != rate:
+        if not resample:
+            raise BadSoundError(
+                f"has {found} samples a second, not {rate}; data.sample_rate={found} or data.resample=true"
+            )
+        values = _resampled(values, found, rate)
+    if not len(values):
+        raise BadSoundError("holds no samples")
+    if np.ptp(values) == 0:
+        raise BadSoundError("is silent: all of its samples are the same")
+    return torch.from_numpy((values.clip(-1, 1) * 32767).round().astype(np.int16))
+
+
+def _wav(content: bytes) -> tuple[int, Any]:
+    from scipy.io import wavfile
+
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", wavfile.WavFileWarning)
+            rate, samples = wavfile.read(io.BytesIO(content))
+    except Exception as error:  # scipy raises whatever a broken header leads to
+        raise BadSoundError(f"cannot be read as WAV: {' '.join(str(error).split()) or type(error).__name__}") from error
+    early = [str(each.message) for each in caught if "EOF" in str(each.message)]
+    if early:
+        raise BadSoundError("is cut short: it ends before the length that its header says")
+    return int(rate), samples
+
+
+def _compressed(content: bytes) -> tuple[int, Any]:
+    if importlib.util.find_spec("soundfile") is None:
+        raise BadSoundError("needs the package soundfile: pip install 'blockyard[audio]', or convert it to WAV")
+    import soundfile
+
+    try:
+        samples, rate = soundfile.read(io.BytesIO(content), dtype="float32")
+    except Exception as error:  # of libsndfile
+        raise BadSoundError(f"cannot be read: {' '.join(str(error).split())}") from error
+    return int(rate), samples
+
+
+def _to_floats(samples: Any) -> Any:
+    """Samples as float64 in [-1, 1]."""
+    if samples.dtype == np.uint8:
+        raise BadSoundError("has 8 bits a sample, too few to hear soft sounds; convert the recording to 16 bits")
+    if samples.dtype.kind == "i":  # 24 bits are the upper ones of 32
+        return samples / float(np.iinfo(samples.dtype).max)
+    if samples.dtype.kind != "f":
+        raise BadSoundError(f"has samples of an unknown kind ({samples.dtype})")
+    if not np.isfinite(samples).all():
+        raise BadSoundError(f"has {int((~np.isfinite(samples)).sum())} samples that are not finite")
+    if np.abs(samples).max(initial=0) > 1 + 1e-6:
+        raise BadSoundError(f"has samples up to {np.abs(samples).max():.3g}, beyond full scale, which is 1")
+    return samples.astype(np.float64)
+
+
+def _resampled(values: Any, found: int, rate: int) -> Any:
+    from scipy.signal import resample_poly
+
+    divisor = math.gcd(found, rate)
+    return resample_poly(values, rate // divisor, found // divisor)

@@ -1,0 +1,109 @@
+"""Dialled numbers: 3 to 8 keys of a telephone as pairs of tones in noise; the text is the keys.
+
+Source: ITU-T recommendation Q.23, Technical features of push-button telephone sets, for the frequencies
+Reference: none; the rule is in `play`
+
+    keys   1 2 3 A      each key sounds one tone of its row and one of its column
+           4 5 6 B      for 60 to 200 ms, with 30 to 130 ms of silence before, between and after,
+           7 8 9 C      and noise 0 to 20 dB below
+           * 0 # D
+
+Made from a seed, so it needs no file and no network. No number occurs in two splits.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import BatchSize, Samples, Seed
+from blockyard.data._order import mix
+from blockyard.data._recordings import Recording, RecordingData
+from blockyard.data._split import sha256
+
+KEYS = "123A456B789C*0#D"
+ROWS, COLUMNS = (697.0, 770.0, 852.0, 941.0), (1209.0, 1336.0, 1477.0, 1633.0)  # Hz
+RATE = 8000
+SHORTEST, LONGEST = 3, 8  # keys of a number
+TONE, GAP = (0.060, 0.200), (0.030, 0.130)  # seconds
+NOISE = (0.0, 20.0)  # decibels below the tones
+LEVEL = 0.2  # of each of the two tones, of full scale
+HELD_OUT = 0.1  # share of all numbers that may go to validation, and the same to test
+
+
+@dataclass(kw_only=True, eq=False)
+class DialTones(RecordingData):
+    """Numbers as a telephone plays them.
+
+    Options:
+        samples: training recordings
+        eval_samples: recordings of the validation split, and of the test split
+        data_seed: seed of the recordings; independent of the run's seed, so that all seeds share them
+        batch_size: recordings in a training step, over all processes
+        eval_batch_size: recordings in a validation or test step, over all processes
+    """
+
+    samples: Samples = 2_000
+    eval_samples: Samples = 200
+    data_seed: Seed = 0
+    batch_size: BatchSize = 16
+    eval_batch_size: BatchSize = 64
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """The longest tones with the longest silences."""
+        return round(RATE * (LONGEST * (TONE[1] + GAP[1]) + GAP[1])), LONGEST + 1
+
+    @property
+    def samples_a_second(self) -> int:
+        """That of a telephone."""
+        return RATE
+
+    def bytes_in_memory(self) -> int:
+        """Returns the size of all recordings of average length."""
+        return (self.samples + 2 * self.eval_samples) * self.sizes[0]  # two bytes a sample, half the longest
+
+    def recordings(self) -> list[list[Recording]]:
+        """Draws numbers until each split has enough; the number itself says which split it belongs to."""
+        counts = (self.samples, self.eval_samples, self.eval_samples)
+        splits: list[list[Recording]] = [[], [], []]
+        candidate = 0
+        while any(len(split) < count for split, count in zip(splits, counts, strict=True)):
+            generator = torch.Generator().manual_seed(mix("dial_tones", self.data_seed, candidate))
+            number = draw(generator)
+            share = mix("split", number) / 2**63
+            part = 1 if share < HELD_OUT else 2 if share < 2 * HELD_OUT else 0
+            if len(splits[part]) < counts[part]:
+                splits[part].append(Recording(f"number {candidate}", play(number, generator), number))
+            candidate += 1
+        # Not of the samples: the last bit of a sine depends on the machine.
+        self._fingerprint = sha256(f"{each.text} {len(each.samples)}" for split in splits for each in split)
+        return splits
+
+
+def draw(generator: torch.Generator) -> str:
+    """Returns 3 to 8 keys."""
+    count = int(torch.randint(SHORTEST, LONGEST + 1, (), generator=generator))
+    return "".join(KEYS[i] for i in torch.randint(len(KEYS), (count,), generator=generator).tolist())
+
+
+def play(number: str, generator: torch.Generator, noise: tuple[float, float] = NOISE) -> Tensor:
+    """Returns the sound of a number, (T,) int16. noise: the least and the most decibels that it is below the tones."""
+
+    def seconds(span: tuple[float, float], count: int) -> list[int]:
+        between = span[0] + (span[1] - span[0]) * torch.rand(count, generator=generator)
+        return (between * RATE).round().int().tolist()
+
+    tones, gaps = seconds(TONE, len(number)), seconds(GAP, len(number) + 1)
+    parts = [torch.zeros(gaps[0])]
+    for key, length, gap in zip(number, tones, gaps[1:], strict=True):
+        row, column = divmod(KEYS.index(key), 4)
+        time = 2 * math.pi * torch.arange(length) / RATE
+        parts += [LEVEL * (torch.sin(ROWS[row] * time) + torch.sin(COLUMNS[column] * time)), torch.zeros(gap)]
+    sound = torch.cat(parts)
+    decibels = noise[0] + (noise[1] - noise[0]) * float(torch.rand((), generator=generator))
+    hiss = LEVEL * 10 ** (-decibels / 20) * torch.randn(len(sound), generator=generator)
+    return ((sound + hiss).clamp(-1, 1) * 32767).round().to(torch.int16)

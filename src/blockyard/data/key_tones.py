@@ -1,0 +1,87 @@
+"""One key of a telephone as a pair of tones in noise: which of 16 keys is it?
+
+Source: ITU-T recommendation Q.23, Technical features of push-button telephone sets, for the frequencies
+Reference: none; the rule is in `dial_tones.play`
+
+Sounds of different lengths with a class each. Made from a seed, so it needs no file and no network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import Batch, BatchSize, DataSpec, Samples, Seed, Splits, Tokenizer
+from blockyard.data._class_baselines import majority
+from blockyard.data._loaded import LoadedData
+from blockyard.data._order import mix
+from blockyard.data._recordings import RaggedSounds
+from blockyard.data._split import sha256
+from blockyard.data.dial_tones import GAP, KEYS, RATE, TONE, play
+
+NOISE = (-15.0, 5.0)  # decibels below the tones: most of them are louder than the tones
+
+
+class KeySplit:
+    """Sounds of one split. target: (n,) int64 classes; class_counts: (V,) of the training split."""
+
+    def __init__(self, sounds: RaggedSounds, target: Tensor, class_counts: Tensor) -> None:
+        self.sounds, self.target, self.class_counts = sounds, target, class_counts
+        self.lengths = sounds.lengths
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Returns inputs (B, T) int16, lengths (B,) and classes (B,). Nothing is augmented."""
+        sounds, lengths = self.sounds.padded(order)
+        return Batch(sounds, self.target[order], lengths=lengths)
+
+    def baselines(self) -> Iterator[tuple[str, Tensor]]:
+        """Yields the logits (n, V) of the most frequent class."""
+        yield "majority", majority(self.class_counts, len(self))
+
+
+@dataclass(kw_only=True, eq=False)
+class KeyTones(LoadedData):
+    """Keys as a telephone plays them.
+
+    Options:
+        samples: training sounds
+        eval_samples: sounds of the validation split, and of the test split
+        data_seed: seed of the sounds; independent of the run's seed, so that all seeds share them
+        batch_size: sounds in a training step, over all processes
+        eval_batch_size: sounds in a validation or test step, over all processes
+    """
+
+    samples: Samples = 2_000
+    eval_samples: Samples = 400
+    data_seed: Seed = 0
+    batch_size: BatchSize = 32
+    eval_batch_size: BatchSize = 200
+
+    @property
+    def spec(self) -> DataSpec:
+        """Sounds of different lengths with a class each."""
+        longest = round(RATE * (TONE[1] + 2 * GAP[1]))
+        return DataSpec(
+            "audio", (longest,), variable=True, target="class", classes=len(KEYS), class_names=tuple(KEYS), rate=RATE
+        )
+
+    def load(self, tokenizer: Tokenizer) -> Splits:
+        """Makes the sounds."""
+        made, counts = [], (self.samples, self.eval_samples, self.eval_samples)
+        for name, count in zip(Splits._fields, counts, strict=True):
+            sounds, target = [], []
+            for number in range(count):
+                generator = torch.Generator().manual_seed(mix("key_tones", name, self.data_seed, number))
+                target.append(int(torch.randint(len(KEYS), (), generator=generator)))
+                sounds.append(play(KEYS[target[-1]], generator, NOISE))
+            made.append((RaggedSounds.of(sounds), torch.tensor(target)))
+        # Not of the samples: the last bit of a sine depends on the machine.
+        self._fingerprint = sha256(part for sounds, target in made for part in (sounds.lengths, target))
+        class_counts = made[0][1].bincount(minlength=len(KEYS))
+        return Splits(*(KeySplit(*part, class_counts) for part in made))
