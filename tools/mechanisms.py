@@ -54,10 +54,16 @@ OVERRIDES: dict[str, tuple[str, ...]] = {
     "data=digit_series": ("tokenizer=series_patch",),
     "tokenizer=series_channel": ("position=none",),
     "tokenizer=trend_season": ("position=none",),
+    "tokenizer=log_mel": ("data=key_tones", "position=rope"),
+    "tokenizer=waveform": ("data=key_tones", "position=rope"),
+    "data=key_tones": ("tokenizer=log_mel", "position=rope"),
     "token_mixer=graph_conv": ("position=none", "head=mean_pool", "model.prefix.class_token=false"),
 }
 # A preset leaves only the data open; an experiment would replace its choices.
-PRESET_DATA = ((), ("data=code",), ("data=translation",), ("data=digits_views",), ("data=co2",), ("data=atlas",))
+PRESET_DATA = (
+    *((), ("data=code",), ("data=translation",), ("data=digits_views",), ("data=co2",), ("data=atlas",)),
+    ("data=dial_tones",),
+)
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "mechanisms.md"
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from tests.image_files import write_images
 from tests.molecule_files import write_molecules
+from tests.sound_files import corpus
 
 WORDS = ["to", "be", "or", "not", "that", "is", "the", "question", "whether", "nobler", "in", "mind", "suffer"]
 
@@ -30,6 +31,7 @@ def write_data(root: Path) -> Path:
     steps = [f"{n},{draws.normal():.4f},{n % 7}" for n in range(300)]
     (root / "series.csv").write_text("\n".join(["hour,level,load", *steps]) + "\n")
     write_molecules(root / "molecules.graphs.jsonl")
+    corpus(root / "sounds")
     return root
 
 
@@ -45,6 +47,7 @@ def data_overrides(data: str, root: Path) -> tuple[str, ...]:
         "text_file": f"data.path={root / 'input.txt'}",
         "table": f"data.path={root / 'mails.tsv'}",
         "series_file": f"data.path={root / 'series.csv'}",
+        "speech": f"data.path={root / 'sounds' / 'speech.tsv'}",
         "molecules": f"data.path={root / 'molecules.graphs.jsonl'}",
     }
     short = ("data.time=hour", "data.history=16", "data.horizon=8") if data == "series_file" else ()

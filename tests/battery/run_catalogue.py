@@ -81,7 +81,12 @@ def _candidates(family: str, name: str) -> Iterator[dict[str, str]]:
 
 def _words(choices: dict[str, str]) -> tuple[str, ...]:
     base = [word for word in ON_CPU if word.partition("=")[0] not in choices]
-    return (*base, *(f"{family}={name}" for family, name in choices.items()))
+    words = [*base, *(f"{family}={name}" for family, name in choices.items())]
+    if "data" in choices and not {"preset", "experiment"} & set(choices):
+        source = products.readers(choices["data"])
+        words += [f"{key}={name}" for key, name in source.items()]
+        words += ["model.shared=false"] if source and choices.get("model") == "encoder_decoder" else []
+    return tuple(words)
 
 
 def _options(choices: dict[str, str], files: Path) -> tuple[str, ...]:

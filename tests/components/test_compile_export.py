@@ -21,12 +21,9 @@ from blockyard.contracts import Seq
 from blockyard.model._tower import Tower
 from blockyard.ops import attend
 from tests.config import products
+from tests.config.test_presets import data_of
 
 PRESETS = sorted(catalog.choices("preset"))
-DATA = {"classify": "digits", "translate": "translation", "next_token": "code", "masked_token": "code"} | {
-    "forecast": "co2",
-    "regress": "atlas",
-}
 # One of each way through a model; the full suite traces all presets. Each is exported.
 TRACED = ("bert", "gpt2", "graphormer", "mixer", "original_transformer", "perceiver", "vit")
 SIZES = {"dim": 16, "depth": 2, "heads": 2}
@@ -36,7 +33,7 @@ CONTEXTS = {"code": ["data.context=8"], "translation": ["data.context=8", "data.
 def components(preset: str, *overrides: str) -> Components:
     """The parts of a preset, small, over data that it reads."""
     choices = presets.choices("preset", preset)
-    data = "digits_views" if "view" in choices["tokenizer"] else DATA[choices["objective"]]
+    data = data_of(choices)
     known = options(locate(str(catalog.choices("model")[choices["model"]].target)))
     sizes = [f"model.{name}={size}" for name, size in SIZES.items() if name in known]
     composed = compose([f"preset={preset}", f"data={data}", "logger=none", *sizes, *CONTEXTS.get(data, []), *overrides])
@@ -45,7 +42,7 @@ def components(preset: str, *overrides: str) -> Components:
 
 def arguments(parts: Components, size: int) -> dict[str, Tensor]:
     """What a model is called with, for a batch of `size` samples; another size has other values and lengths."""
-    return parts.objective.prepare(products.batch_for(parts, size)).arguments()
+    return parts.objective.ready(products.batch_for(parts, size)).arguments()
 
 
 def export(model: nn.Module, example: dict[str, Tensor]) -> nn.Module:

@@ -36,7 +36,10 @@ FAMILIES = (
     "objective",
 )
 # What reads a source of another kind than the data's own sequence, in all rows.
-READERS = {"image": {"source_tokenizer": "patch", "source_position": "learned"}}
+READERS = {
+    "image": {"source_tokenizer": "patch", "source_position": "learned"},
+    "audio": {"source_tokenizer": "log_mel"},
+}
 Tuple = tuple[tuple[str, str], ...]  # choices of some families, in their order
 SMALL_OPTIONS = {
     "model": {"dim": 48, "depth": 2, "heads": 2},
@@ -50,7 +53,8 @@ SMALL_OPTIONS = {
         "eval_samples": 8,
     },
     # An early map of timm's: the last one of so small an image is one token, which a strict mixer shows nothing.
-    "tokenizer": {"vocab_size": 300, "stage": 1},
+    # Of a sound, as few tokens as one-hot positions leave room for.
+    "tokenizer": {"vocab_size": 300, "stage": 1, "hop_ms": 40.0},
 }
 
 
@@ -233,7 +237,7 @@ def _pair(number: int) -> set[str]:
 
 
 def _asked(number: int, row: dict[str, str]) -> tuple[str, ...]:
-    return (*(row[family] for family in _families(number)), row["data"], row["tokenizer"], row["head"], row["model"])
+    return (*(row[family] for family in _families(number)), *(row[family] for family in FRAME))
 
 
 @cache
@@ -262,10 +266,12 @@ def _plan(family: str, name: str) -> Any:
 
 
 @cache
-def _judged(number: int, first: str, second: str, data: str, tokenizer: str, head: str, model: str) -> bool:
+def _judged(
+    number: int, first: str, second: str, data: str, tokenizer: str, head: str, model: str, objective: str
+) -> bool:
     rule = RULES[number]
     pair = dict(zip(_families(number), (first, second), strict=True))
-    asked = {"data": data, "tokenizer": tokenizer, "model": model, **pair, **readers(data)}
+    asked = {"data": data, "tokenizer": tokenizer, "model": model, "objective": objective, **pair, **readers(data)}
     picks = {family: _pick(family, name) for family, name in asked.items()}
     if readers(data) and "shared" in picks["model"].options:
         picks["model"] = replace(picks["model"], options={**picks["model"].options, "shared": False})
@@ -288,9 +294,10 @@ def rows_of(row: dict[str, str], plan: Components, padding: int | None = None) -
     plan.tokenizer.load_state(learned)
     if padding is None or batch.lengths is None:
         return batch
-    generator, symbols = torch.Generator().manual_seed(padding), plan.tokens().vocabulary
+    generator = torch.Generator().manual_seed(padding)
+    alone = plan.objective.reads == "source"
 
-    def other(rows: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def other(rows: torch.Tensor, lengths: torch.Tensor, symbols: int | None) -> torch.Tensor:
         behind = torch.arange(rows.shape[1]) >= lengths[:, None]  # (B, N)
         if rows.is_floating_point():
             drawn = torch.rand(rows.shape, generator=generator)
@@ -300,8 +307,11 @@ def rows_of(row: dict[str, str], plan: Components, padding: int | None = None) -
             drawn = torch.randint(symbols, rows.shape, generator=generator)
         return torch.where(behind[(...,) + (None,) * (rows.ndim - 2)], drawn, rows)
 
-    source = None if batch.source is None else other(batch.source, batch.source_lengths)
-    return replace(batch, inputs=other(batch.inputs, batch.lengths), source=source)
+    own, of_source = plan.tokens().vocabulary, plan.context().tokens.vocabulary
+    source = batch.source
+    if source is not None:
+        source = other(source, batch.source_lengths, of_source if alone else own)
+    return replace(batch, inputs=other(batch.inputs, batch.lengths, own), source=source)
 
 
 @cache

@@ -14,6 +14,7 @@ from blockyard.cli import main
 from blockyard.config import catalog
 from tests.image_files import write_photographs
 from tests.molecule_files import write_molecules
+from tests.sound_files import corpus
 from tests.tiny import ONE_BATCH, steps
 
 TWO_STEPS = (*steps(2, 2), *ONE_BATCH, "logger=none")
@@ -54,6 +55,8 @@ def own_data(name: str, folder: Path) -> list[str]:
         rows = [f"{('buy now', 'see you')[n % 2]} {n}\t{n % 2}\n" for n in range(60)]
         (folder / "mail.tsv").write_text("".join(["text\tlabel\n", *rows]))
         return [f"data.path={folder / 'mail.tsv'}", "data.batch_size=8"]
+    if "override /data: speech" in text:
+        return [f"data.path={corpus(folder)}", "data.batch_size=2"]
     if "override /data: molecules" in text:
         return [f"data.path={write_molecules(folder / 'molecules.graphs.jsonl')}", "data.batch_size=8"]
     if "override /data: text_file" in text:
@@ -90,7 +93,12 @@ def test_two_steps_on_shared_data(
 
 @pytest.mark.parametrize(
     ("name", "key"),
-    [("spam_table", "data.path="), ("translate_pairs", "data.path="), ("views_folder", "data.root=")],
+    [
+        ("spam_table", "data.path="),
+        ("speech_ctc", "data.path="),
+        ("translate_pairs", "data.path="),
+        ("views_folder", "data.root="),
+    ],
 )
 def test_an_experiment_without_its_data_says_what_is_missing(
     name: str, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -25,7 +25,7 @@ def run_or_refuse(row: dict[str, str]) -> str:
     model = plan.model(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(2):
-        batch = plan.objective.prepare(rows)
+        batch = plan.objective.ready(rows)
         loss = plan.objective.loss(model(**batch.arguments()), batch.target)
         assert loss.isfinite()
         optimizer.zero_grad()
@@ -45,7 +45,7 @@ def blind_to_padding(row: dict[str, str], plan: Components, model: nn.Module) ->
     model.eval()
     losses = []
     for padding in range(2):
-        batch = plan.objective.prepare(products.rows_of(row, plan, padding))
+        batch = plan.objective.ready(products.rows_of(row, plan, padding))
         losses.append(plan.objective.loss(model(**batch.arguments()), batch.target))
     assert_close(losses[0], losses[1])
 

@@ -84,10 +84,17 @@ def test_scores_are_their_formulas() -> None:
     assert float(CHRFScore(n_word_order=0)(WRITTEN, [[text] for text in REFERENCES])) == pytest.approx(
         scores([*WRITTEN[:1], *WRITTEN[2:]], [*REFERENCES[:1], *REFERENCES[2:]])["chrf"]
     )
-    assert scores(REFERENCES, REFERENCES) == {"exact": 1, "bleu": 1, "chrf": 1, "cer": 0, "wer": 0}
+    assert scores(REFERENCES, REFERENCES) == {"exact": 1, "bleu": 1, "chrf": 1, "cer": 0, "wer": 0, "insertions": 0}
     swapped = scores(REFERENCES, WRITTEN)  # the planted bug: written and reference exchanged
     assert swapped["cer"] != pytest.approx(found["cer"])
     assert swapped["chrf"] != pytest.approx(found["chrf"])
+
+
+def test_inserted_words_are_those_of_the_shortest_edits() -> None:
+    pairs = [("a b c", "a c"), ("x", "a b"), ("", "a"), ("a a a b", "a b"), ("c a b", "a b c")]
+    assert [scores(["z", left], ["z", right])["insertions"] for left, right in pairs] == pytest.approx(
+        [1 / 3, 0, 0, 2 / 3, 1 / 4]
+    )
 
 
 @pytest.fixture(scope="module")

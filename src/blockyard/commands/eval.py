@@ -92,7 +92,7 @@ def _write(name: str, beam: int | None, settings: dict[str, Any]) -> int:
 
     written, loaded = evaluate_written(name, beam=beam, **settings)
     for metric, value in written.metrics().items():
-        sys.stdout.write(f"{metric:<28}{value:.6g}\n")
+        sys.stdout.write(f"{metric:<32}{value:.6g}\n")
     try:
         path, added = write(loaded, written)
     except OSError as error:

@@ -2,7 +2,7 @@
 
 Generate text with a run's model: what follows a prompt, or the answer to a source where the run has an encoder.
 prompt= and source= may be repeated and a FILE holds one a line; all sequences are then generated as one batch.
-A source is a text, or the name of an image where the run reads images: source=FILE.png.
+A source is a text, or the name of an image or a sound where the run reads those: source=FILE.png, source=FILE.wav.
 Text streams to standard output; speed and cache size go to standard error.
 
   max_tokens=200      tokens to generate at most

@@ -175,7 +175,8 @@ def context(
     if objective.reads == "source":
         if data.source is None:
             raise ValueError("the objective reads the source of the data, which has none")
-        return architecture.context(data.source, source_tokenizer.spec(data.source), outputs)
+        tokens = objective.source_tokens(source_tokenizer.spec(data.source))
+        return architecture.context(data.source, tokens, outputs)
     own = data.source is not None and source_tokenizer is not tokenizer
     source = source_tokenizer.spec(data.source) if own and data.source is not None else None
     return replace(architecture.context(data, tokens, outputs), source=source)

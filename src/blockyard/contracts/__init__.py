@@ -57,7 +57,7 @@ from blockyard.contracts.modules import (
     auxiliary_loss,
     iter_blocks,
 )
-from blockyard.contracts.objective import Forecaster, Objective
+from blockyard.contracts.objective import Forecaster, Objective, Transcriber
 from blockyard.contracts.option_types import (
     BatchSize,
     Because,
@@ -141,6 +141,7 @@ __all__ = [
     "TokenSpec",
     "Tokenizer",
     "Traits",
+    "Transcriber",
     "Vocabulary",
     "Width",
     "Workers",

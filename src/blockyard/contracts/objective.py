@@ -42,6 +42,13 @@ class Objective(ABC):
         """
         return tokens
 
+    def source_tokens(self, tokens: TokenSpec) -> TokenSpec:
+        """Returns the tokens of a source that is all the model reads, as this objective changes them.
+
+        Called like `tokens`, where `reads` is "source".
+        """
+        return tokens
+
     def prepare(self, batch: Batch, key: int | None = None) -> Batch:
         """Returns the batch for the model and the loss. Whatever is random in it is a hash of (key, sample).
 
@@ -111,6 +118,14 @@ class Forecaster(Protocol):
 
     def forecast(self, model: nn.Module, history: Tensor, horizon: int) -> Tensor:
         """Returns the steps (B, horizon, C) that follow a history (B, steps, C), both in the units of the inputs."""
+
+
+@runtime_checkable
+class Transcriber(Protocol):
+    """An objective whose models write the text of a source in one forward pass, without a decoder."""
+
+    def transcribe(self, prediction: Tensor, tokens: Tensor, beam: int | None = None) -> list[list[int]]:
+        """Returns token ids. prediction: (B, N, V); tokens: (B,), those of each source; beam: of a search, or None."""
 
 
 def source_as_input(batch: Batch) -> Batch:

@@ -137,20 +137,21 @@ def evaluate_written(
     outputs: str | os.PathLike[str] = "outputs",
     allow: tuple[str, ...] | list[str] = (),
 ) -> tuple[Written, Loaded]:
-    """What a sequence-to-sequence run writes for every source of a split, with its scores.
+    """What a run writes for every source of a split, with a decoder or at once, with its scores.
 
     beam: hypotheses of a beam search; None decodes greedily
     Raises UserError as `evaluate` does, and for a run that writes no text from a source.
     """
-    from blockyard.contracts import TextPairs, TextTokenizer
+    from blockyard.contracts import TextPairs, TextTokenizer, Transcriber
     from blockyard.evaluate.written import write_split
 
     _check_split(split)
     loaded = load(run, which=which, outputs=outputs, allow=allow)
-    if loaded.model.ctx.data.source is None or not isinstance(loaded.tokenizer, TextTokenizer):
+    writes = loaded.model.ctx.data.source is not None or isinstance(loaded.objective, Transcriber)
+    if not writes or not isinstance(loaded.tokenizer, TextTokenizer):
         raise UserError(
             f"{loaded.folder.name} has no source to write a text from; write=true is for runs of an encoder and a "
-            "decoder, such as experiment=translate_dates. "
+            "decoder, such as experiment=translate_dates, and for objective=ctc. "
             "`blockyard generate` continues a prompt with a decoder of text"
         )
     tokenizer = loaded.tokenizer
@@ -160,7 +161,8 @@ def evaluate_written(
             raise UserError(
                 f"{type(loaded.data).__name__} gives no texts (`TextPairs`) to compare what is written with"
             )
-        return write_split(model, samples, tokenizer, part=_PART[split], beam=beam, **settings)
+        objective = loaded.objective if isinstance(loaded.objective, Transcriber) else None
+        return write_split(model, samples, tokenizer, part=_PART[split], beam=beam, objective=objective, **settings)
 
     return _as_recorded(loaded, split, write), loaded
 

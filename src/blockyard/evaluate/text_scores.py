@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 from blockyard.objective._torchmetrics import import_torchmetrics
 
-DIRECTIONS = {"exact": "max", "bleu": "max", "chrf": "max", "cer": "min", "wer": "min"}
+DIRECTIONS = {"exact": "max", "bleu": "max", "chrf": "max", "cer": "min", "wer": "min", "insertions": "min"}
 
 
 def scores(written: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """Exact match, BLEU, chrF, and error rates of characters and words; each over all texts together."""
+    """Exact match, BLEU, chrF, character and word error rates, and inserted words; each over all texts together."""
     import_torchmetrics()
     from torchmetrics.text import CharErrorRate, SacreBLEUScore, WordErrorRate
 
@@ -28,7 +28,28 @@ def scores(written: Sequence[str], references: Sequence[str]) -> dict[str, float
         "chrf": chrf(written, references),
         "cer": float(CharErrorRate()(written, references)),
         "wer": float(WordErrorRate()(written, references)),
+        "insertions": insertions(written, references),
     }
+
+
+def insertions(written: Sequence[str], references: Sequence[str]) -> float:
+    """The words that are written and not in the source, over the words of the references: the part of the word errors
+    that grows where a model hallucinates. Of the shortest edits, those with the fewest insertions count.
+    """
+    added = sum(_added(text.split(), reference.split()) for text, reference in zip(written, references, strict=True))
+    return added / max(sum(len(reference.split()) for reference in references), 1)
+
+
+def _added(text: Sequence[str], reference: Sequence[str]) -> int:
+    above = [(column, 0) for column in range(len(reference) + 1)]  # edits, and those that are insertions
+    for row, word in enumerate(text, start=1):
+        here = [(row, row)]
+        for column, other in enumerate(reference, start=1):
+            replaced = (above[column - 1][0] + (word != other), above[column - 1][1])
+            inserted = (above[column][0] + 1, above[column][1] + 1)
+            here.append(min(replaced, inserted, (here[-1][0] + 1, here[-1][1])))
+        above = here
+    return above[-1][1]
 
 
 def chrf(written: Sequence[str], references: Sequence[str], order: int = 6, beta: float = 2.0) -> float:

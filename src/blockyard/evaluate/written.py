@@ -1,4 +1,4 @@
-"""What a sequence-to-sequence model writes for every source of a split, scored against the split's targets.
+"""What a model writes for every source of a split, scored against the split's targets.
 
 source      Saturday, November 21, 2026     written token by token, without the target: greedy or by beam search
 reference   21. November 2026
@@ -14,12 +14,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from blockyard.contracts import Batch, Memory, Split, TextPairs, TextTokenizer
+from blockyard.contracts import Batch, Memory, Split, TextPairs, TextTokenizer, Transcriber
+from blockyard.contracts.objective import source_as_input
 from blockyard.data._order import eval_indices, eval_steps
 from blockyard.evaluate.text_scores import DIRECTIONS, scores
 from blockyard.generate.beam_search import beam_search_batch
 from blockyard.generate.decode import decode_batch
 from blockyard.generate.stepper import Stats
+from blockyard.generate.transcribe import transcribed
 from blockyard.ops.autocast import autocast
 
 
@@ -28,7 +30,7 @@ class Written:
     """The texts of one split and their scores.
 
     part: "test", "val" or "train"; beam: hypotheses of a beam search, or None for greedy decoding
-    scores: exact, bleu, chrf, cer and wer over all texts, as fractions: 1 is 100 %
+    scores: exact, bleu, chrf, cer, wer and insertions over all texts, as fractions: 1 is 100 %
     texts: (source, reference, written) of each sample; whole: whether that is every sample of the split
     """
 
@@ -59,11 +61,16 @@ def write_split(
     part: str,
     batch_size: int,
     beam: int | None = None,
+    objective: Transcriber | None = None,
     device: torch.device | str = "cpu",
     precision: str = "32",
     limit: int | None = None,
 ) -> Written:
-    """Writes the target of every source and scores them. limit: batches to write, or None for all."""
+    """Writes the target of every source and scores them.
+
+    objective: one that writes all tokens together; None decodes token by token
+    limit: batches to write, or None for all
+    """
     assert isinstance(split, TextPairs)
     device, steps = torch.device(device), eval_steps(len(split), batch_size)
     texts: list[tuple[str, str, str]] = []
@@ -75,7 +82,11 @@ def write_split(
                 order = eval_indices(step, num_samples=len(split), batch_size=batch_size)
                 batch = split.batch(order, None).to(device)
                 pairs = [split.pairs[i] for i in order.tolist()]
-                written = [tokenizer.decode(token_ids) for token_ids in decoded(model, batch, beam)]
+                if objective is None:
+                    token_ids = decoded(model, batch, beam)
+                else:
+                    token_ids = transcribed(model, objective, source_as_input(batch), beam)
+                written = [tokenizer.decode(each) for each in token_ids]
                 texts += [(*pair, text) for pair, text in zip(pairs, written, strict=True)]
     finally:
         model.train(training)

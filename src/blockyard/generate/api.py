@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
-from blockyard.contracts import TextTokenizer
+from blockyard.contracts import TextTokenizer, Transcriber
 from blockyard.errors import UserError
 from blockyard.generate.beam_search import beam_search_batch
 from blockyard.generate.decode import decode_batch
@@ -16,6 +16,7 @@ from blockyard.generate.detokenize import Detokenizer
 from blockyard.generate.request import GeneratedText, check_device, check_options, encode_sources, prepare_texts
 from blockyard.generate.sampling import Sampler
 from blockyard.generate.stepper import Stats
+from blockyard.generate.transcribe import transcription
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import Loaded, load
 
@@ -107,6 +108,9 @@ def generate_all(
     check_options(max_tokens, beam, length_penalty, sampling)
     check_device(device)
     loaded = run if isinstance(run, Loaded) else load(run, which=which, outputs=outputs, device=device, allow=allow)
+    if isinstance(loaded.objective, Transcriber):
+        unused = sampling | {"length_penalty": length_penalty}
+        return TextStream(loaded, *transcription(loaded, prompts, sources, beam, unused))
     texts = prepare_texts(loaded, prompts, sources)
     tokens, stats = loaded.model.ctx.tokens, Stats(prompt_tokens=sum(len(text.prompt_ids) for text in texts))
     if length_penalty is not None and tokens.end is None:

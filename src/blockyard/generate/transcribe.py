@@ -1,0 +1,62 @@
+"""What a model writes for sources without a decoder: all tokens of a text in one forward pass."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from blockyard.contracts import Batch, TextTokenizer, Transcriber
+from blockyard.errors import UserError
+from blockyard.generate.request import GeneratedText, source_batch
+from blockyard.generate.stepper import Stats
+from blockyard.runs.load import Loaded
+
+Steps = Iterator[list[tuple[int, int]]]
+
+
+def transcription(
+    loaded: Loaded, prompts: Sequence[str], sources: Sequence[str] | None, beam: int | None, unused: dict[str, Any]
+) -> tuple[list[GeneratedText], Steps, Stats]:
+    """The texts to be written, their token ids, which come in one step, and what they cost.
+
+    unused: options that have an effect on decoders only. Raises UserError where one is set, for a prompt, and for
+    sources that cannot be read.
+    """
+    name = loaded.folder.name
+    assert isinstance(loaded.tokenizer, TextTokenizer)
+    if sources is None or any(prompts):
+        raise UserError(f"{name} writes down what is in a source and continues no prompt; give source=FILE")
+    for option, value in unused.items():
+        if value is not None:
+            raise UserError(f"{option}={value} has no effect: {name} writes no token after the other; leave it out")
+    batch = source_batch(loaded, sources)
+    texts = [GeneratedText("", [], source) for source in sources]
+    stats = Stats(steps=1, method="one forward pass")
+    return texts, _steps(loaded, batch, beam, stats), stats
+
+
+def _steps(loaded: Loaded, batch: Batch, beam: int | None, stats: Stats) -> Steps:
+    assert isinstance(loaded.objective, Transcriber)
+    start = time.perf_counter()
+    device = next(loaded.model.parameters()).device
+    with torch.inference_mode():
+        try:
+            written = transcribed(loaded.model, loaded.objective, batch.to(device), beam)
+        except (ValueError, MemoryError) as error:
+            raise UserError(f"the sources cannot be read in one batch: {error}") from error
+    stats.seconds = stats.first_seconds = time.perf_counter() - start
+    stats.tokens = sum(map(len, written))
+    yield [(index, token_id) for index, token_ids in enumerate(written) for token_id in token_ids]
+
+
+def transcribed(model: nn.Module, objective: Transcriber, batch: Batch, beam: int | None) -> list[list[int]]:
+    """The token ids that a model writes for a batch of sources, which are its inputs."""
+    lengths = batch.lengths
+    if lengths is None:
+        lengths = torch.full((len(batch),), batch.inputs.shape[1], device=batch.inputs.device)
+    tokens = model.ctx.tokens.tokens_of(lengths)  # type: ignore[union-attr]
+    return objective.transcribe(model(**batch.arguments()), tokens, beam)

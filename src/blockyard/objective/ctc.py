@@ -1,0 +1,164 @@
+"""Connectionist temporal classification: labels in order, without knowing where in the source each one lies.
+
+Source: Graves et al. 2006, Connectionist Temporal Classification: Labelling Unsegmented Sequence Data with Recurrent
+    Neural Networks
+Reference: torch.nn.functional.ctc_loss; transformers Wav2Vec2ForCTC
+Equation: -log sum over alignments a of the labels, of prod_n softmax(prediction_n)[a_n], over the number of labels
+
+    source      ~ ~ ~ ~ ~ ~ ~ ~     N tokens of the source, which is all that the model reads
+    alignment   _ 5 5 _ 8 _ _ A     a label or a blank for each; 14 others say the same
+    labels      5 8 A               `ops.ctc` has the rest
+
+For some hundred steps a model writes nothing but blanks, which is likelier than any label while it knows nothing: the
+metric `empty` is then 1, and the loss is that of the labels' frequencies, about 3 nats for letters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from blockyard.contracts import Batch, DataSpec, Objective, Split, TokenSpec
+from blockyard.ops import ctc
+
+if TYPE_CHECKING:
+    import torchmetrics
+
+
+class Labels(NamedTuple):
+    """What a batch is to be labelled with.
+
+    labels: (B, S) int64, from the left, `Batch.ignore` behind them; tokens: (B,) int64, the source tokens of each
+    """
+
+    labels: Tensor
+    tokens: Tensor
+
+
+class CTC(Objective):
+    """Finds a text in a source, such as speech in sound; the blank is the id of the token that starts a text.
+
+    A sample with fewer source tokens than an alignment of its labels has at least does not count.
+    """
+
+    takes = "token"
+    modality = "text"
+    needs_source: ClassVar[bool] = True
+    reads: ClassVar[Literal["row", "source"]] = "source"
+
+    def __init__(self) -> None:
+        self._blank: int | None = None
+        self._source: TokenSpec | None = None
+
+    def tokens(self, tokens: TokenSpec) -> TokenSpec:
+        """The same tokens, the last two of which are start and end."""
+        self._blank = tokens.start
+        return tokens
+
+    def source_tokens(self, tokens: TokenSpec) -> TokenSpec:
+        """The same tokens of the source."""
+        self._source = tokens
+        return tokens
+
+    @property
+    def blank(self) -> int:
+        """The id of the blank."""
+        assert self._blank is not None, "tokens() comes before prepare()"
+        return self._blank
+
+    def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
+        """One logit per symbol and one for the blank. Raises ValueError where start and end are not the last ids."""
+        if (
+            tokens.vocabulary is None
+            or tokens.start is None
+            or (tokens.start, tokens.end)
+            != (
+                tokens.vocabulary - 2,
+                tokens.vocabulary - 1,
+            )
+        ):
+            raise ValueError("objective=ctc needs token ids of which the last two are start and end")
+        return tokens.start + 1
+
+    def prepare(self, batch: Batch, key: int | None = None) -> Batch:
+        """A source as inputs and texts with start and end (B, N + 1) -> labels, and the tokens of each source."""
+        assert self._source is not None, "source_tokens() comes before prepare()"
+        assert isinstance(batch.target, Tensor)
+        lengths = batch.lengths
+        if lengths is None:
+            lengths = torch.full((len(batch),), batch.inputs.shape[1], device=batch.inputs.device)
+        tokens = self._source.tokens_of(lengths)
+        labels = to_the_left(batch.target, (batch.target >= 0) & (batch.target < self.blank))
+        return replace(batch, target=Labels(labels.masked_fill(~enough(labels, tokens)[:, None], Batch.ignore), tokens))
+
+    def count(self, batch: Batch) -> int:
+        """Returns the number of labels."""
+        assert isinstance(batch.target, tuple)
+        return int((batch.target[0] != Batch.ignore).sum())
+
+    def loss(self, prediction: Tensor, target: Any) -> Tensor:
+        """Nats of all labels over their number. prediction: (B, N, V); target: `Labels`."""
+        losses, counts = self.losses(prediction, target)
+        return losses.sum() / counts.sum().clamp_min(1)
+
+    def losses(self, prediction: Tensor, target: Any) -> tuple[Tensor, Tensor]:
+        """Returns nats and the number of labels of each sample, both (B,); zero for one that does not count."""
+        labels, tokens = target
+        counts = (labels != Batch.ignore).sum(1)
+        log_probs = prediction.float().log_softmax(2).transpose(0, 1)  # (N, B, V)
+        losses = F.ctc_loss(
+            log_probs,
+            labels.clamp_min(0),
+            tokens.clamp(1, len(log_probs)),
+            counts,
+            blank=self.blank,
+            reduction="none",
+        )
+        return torch.where(counts > 0, losses, torch.zeros_like(losses)), counts
+
+    def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
+        """Loss, error rates of characters and words of the most likely alignment, and the share of empty texts."""
+        from blockyard.objective._transcripts import CharErrors, CTCLoss, Empty, WordErrors, unit
+
+        blank, decode = self._blank or 0, getattr(split, "decode", unit)
+        return {
+            "loss": CTCLoss(self.losses),
+            "cer": CharErrors(blank, decode),
+            "wer": WordErrors(blank, decode),
+            "empty": Empty(blank, decode),
+        }
+
+    def best(self) -> tuple[str, str]:
+        """The lowest character error rate."""
+        return "cer", "min"
+
+    def baselines(self, split: Split) -> dict[str, dict[str, float]]:
+        """Of writing nothing: every character is missing."""
+        return {"nothing": {"cer": 1.0, "wer": 1.0, "empty": 1.0}}
+
+    def transcribe(self, prediction: Tensor, tokens: Tensor, beam: int | None = None) -> list[list[int]]:
+        """Returns the token ids that a model writes. prediction: (B, N, V); tokens: (B,), those of each source.
+
+        beam: the prefixes that a search keeps, which adds up alignments; None takes the most likely alignment
+        """
+        if beam is None:
+            return ctc.greedy(prediction, tokens, self.blank)
+        log_probs = prediction.float().log_softmax(2)
+        rows = zip(log_probs, tokens.tolist(), strict=True)
+        return [ctc.prefix_beam(row[:count], self.blank, beam)[0][0] for row, count in rows]
+
+
+def to_the_left(ids: Tensor, kept: Tensor) -> Tensor:
+    """Returns the ids (B, N) that are `kept` (B, N), in order from the left, `Batch.ignore` behind them."""
+    order = (~kept).int().argsort(dim=1, stable=True)
+    return ids.masked_fill(~kept, Batch.ignore).gather(1, order)[:, : max(int(kept.sum(1).max()), 1)]
+
+
+def enough(labels: Tensor, tokens: Tensor) -> Tensor:
+    """Whether sources of so many tokens (B,) have an alignment of the labels (B, S): (B,) bool."""
+    repeats = ((labels[:, 1:] == labels[:, :-1]) & (labels[:, 1:] != Batch.ignore)).sum(1)
+    return tokens >= (labels != Batch.ignore).sum(1) + repeats
