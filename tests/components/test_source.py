@@ -185,7 +185,7 @@ def test_same_is_what_no_key_is(tmp_path: Path) -> None:
     (tmp_path / "experiment" / "mine.yaml").write_text("\n".join(file))
     assert "source_tokenizer" in compose(["experiment=mine"], [str(tmp_path)]).config
     assert "source_tokenizer" not in compose(["experiment=mine", "source_tokenizer=same"], [str(tmp_path)]).config
-    (issue,) = compose([*words, "source_tokenizer=wrod"]).issues
+    (issue,) = compose([*words, "source_tokenizer=wordd"]).issues
     assert "did you mean word" in str(issue)
 
 

@@ -93,7 +93,7 @@ def test_what_cannot_be_read_is_refused(
     (tmp_path / "bad.csv").write_text("body\nfine\n  \n")
     (tmp_path / "bad.png").write_text("no picture")
     (tmp_path / "empty").mkdir()
-    (tmp_path / "latin.txt").write_bytes(b"caf\xe9\n")
+    (tmp_path / "latin.txt").write_bytes(b"gr\xfcn\n")
     cases = {
         (table_run, str(tmp_path / "bad.csv")): "bad.csv, line 3: no body",
         (table_run, str(tmp_path / "latin.txt")): "cannot be read as UTF-8 text",
