@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from blockyard.config import user_folders
+from blockyard.config import catalog, user_folders
 from blockyard.config.option_text import Reader, read_option
 from blockyard.config.override_grammar import parse_allow
 from blockyard.errors import UserError, did_you_mean
@@ -86,6 +86,8 @@ class Parser(argparse.ArgumentParser):
         flag = next((text.partition("=")[0] for text in unknown if text.startswith("-")), None)
         if flag is not None:
             flags = self.flags()
+            if flag.lstrip("-").partition(".")[0] in catalog.run_keys():
+                raise UserError(f"{flag}: not a flag; families and options are written {flag.lstrip('-')}=VALUE")
             raise UserError(f"{flag}: unknown flag{did_you_mean(flag, flags)} (flags: {', '.join(flags)})")
         return kind(**vars(namespace))
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from blockyard.commands._args import read
 from blockyard.config import catalog
+from blockyard.config.overrides import meant_by
 from blockyard.errors import UserError, did_you_mean, fold
 from blockyard.terminal import console, table
 
@@ -56,6 +57,10 @@ def _matched(overrides: list[str], config_dirs: Sequence[str]) -> str:
 
 def _find(family: str, name: str, folders: tuple[Path, ...]) -> catalog.Choice:
     groups = catalog.groups()
+    if not name and family not in groups and (whole := meant_by(family, folders)):
+        if len(whole) > 1:
+            raise UserError(f"{family}: the name of several choices; which one? {fold(whole)}")
+        family, _, name = whole[0].partition("=")
     if family not in (*groups, *catalog.OF_SOURCE):
         raise UserError(f"{family}: unknown family{did_you_mean(family, groups)} (families: {', '.join(groups)})")
     names = catalog.choices(family, folders)

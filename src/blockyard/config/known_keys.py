@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blockyard.config import catalog, size_matching, tree
+from blockyard.config import catalog, size_matching, synonyms, tree
 from blockyard.config.schema import RESERVED, Root, options
 from blockyard.config.targets import allowed, locate
 from blockyard.contracts import Issue
@@ -43,7 +43,8 @@ class KnownKeys:
 
     def _unknown_root_key(self, key: str) -> Issue:
         everywhere = [f"{name}.{key}" for name, node in tree.nodes(self.config) if key in self._options(node)]
-        return Issue(key, "unknown config key", everywhere or near(key, [*options(Root), *catalog.run_keys()]))
+        elsewhere = everywhere or synonyms.options_for(key)
+        return Issue(key, "unknown config key", elsewhere or near(key, [*options(Root), *catalog.run_keys()]))
 
     def _option_issue(self, path: list[str], value: str) -> Issue | None:
         key, family = ".".join(path), path[0]
@@ -59,7 +60,8 @@ class KnownKeys:
         if rest[0] in declared:
             return None
         prefix = ".".join(path[:depth])
-        hint = self._dot_hint(path, value) or [f"{prefix}.{name}" for name in near(rest[0], declared)]
+        known = [option for option in synonyms.options_for(rest[0], prefix) if option.rpartition(".")[2] in declared]
+        hint = self._dot_hint(path, value) or known or [f"{prefix}.{name}" for name in near(rest[0], declared)]
         has = f"it has {fold(declared)}" if declared else "it has none"
         text = f"{prefix} ({node['_target_'].rsplit('.', 1)[-1]}) has no option {rest[0]!r}; {has}"
         return Issue(key, text, hint, see=self._explain(family) if declared and depth == 1 else "")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blockyard.config import catalog, user_folders
+from blockyard.config import catalog, synonyms, user_folders
 from blockyard.config.multirun import swept_values
 from blockyard.config.override_grammar import parse_override
 from blockyard.contracts import Issue
@@ -48,7 +48,7 @@ def sort_overrides(
             override = parse_override(text)
         except ValueError as error:
             reason = "no value given" if "=" not in text else str(error)
-            hints = ["key=value", "'key=\"text with = or ,\"'"]
+            hints = meant_by(text, folders) or ["key=value", "'key=\"text with = or ,\"'"]
             issues.append(Issue(name, f"cannot parse {quoted(text)} ({reason})", hints))
             continue
         swept = override.is_sweep_override()
@@ -74,11 +74,17 @@ def sort_overrides(
     return result
 
 
+def meant_by(name: str, folders: tuple[Path, ...] = ()) -> list[str]:
+    """What a word without a value may mean: `family=choice`, an experiment or a preset first."""
+    families = sorted(catalog.groups(), key=lambda family: ("experiment", "preset", family).index(family))
+    return synonyms.meant(name, [(family, list(catalog.choices(family, folders))) for family in families])
+
+
 def unknown_choice(family: str, name: object, choices: Sequence[str]) -> Issue:
     """The issue of a name that no YAML of a family has."""
-    return Issue(
-        family, f"unknown {family} {quoted(name)}{did_you_mean(str(name), choices)}", see=f"`blockyard list {family}`"
-    )
+    known = synonyms.choices_for(str(name), family)
+    hint = f"; did you mean {known[0].partition('=')[2]}?" if known else did_you_mean(str(name), choices)
+    return Issue(family, f"unknown {family} {quoted(name)}{hint}", see=f"`blockyard list {family}`")
 
 
 def _values(override: Override, folders: tuple[Path, ...]) -> list[Any]:

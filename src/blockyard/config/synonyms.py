@@ -1,0 +1,116 @@
+"""Names that other projects give to choices and options of this one, for messages that say what was meant.
+
+Spelling tells that `roep` is rope; only a table tells that `rotary` is. `tests/config/test_synonyms.py` holds every
+entry to a choice or an option that exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+# family=choice -> the names it has elsewhere
+CHOICES = {
+    "position=rope": "rotary rotary_embedding roformer",
+    "position=learned": "absolute ape wpe",
+    "position=sinusoidal": "sincos sine sin_cos",
+    "position=t5_bias": "t5 t5_relative relative relative_bias",
+    "position=bias_table": "swin",
+    "position=none": "nope no_position",
+    "token_mixer=attention": "mha multihead multi_head self_attention softmax sdpa flash gqa mqa",
+    "token_mixer=windowed_attention": "local_attention sliding_window swa longformer local",
+    "token_mixer=linear_attention": "performer linear_transformer elu",
+    "token_mixer=fourier": "fnet fft",
+    "token_mixer=linear_recurrence": "mamba ssm s4 lru",
+    "token_mixer=long_conv": "hyena",
+    "token_mixer=pool": "poolformer metaformer",
+    "token_mixer=token_mlp": "mlp_mixer mixer",
+    "token_mixer=gated_attention_unit": "gau",
+    "token_mixer=graph_conv": "gcn gin gat gnn",
+    "channel_mixer=mlp": "ffn feed_forward feedforward",
+    "channel_mixer=glu": "swiglu geglu reglu gated_mlp",
+    "norm=layer": "layernorm layer_norm ln",
+    "norm=rms": "rmsnorm rms_norm",
+    "norm=batch": "batchnorm batch_norm bn",
+    "norm=dyt": "dynamic_tanh",
+    "block=pre_norm": "prenorm pre_ln pre preln",
+    "block=post_norm": "postnorm post_ln post postln",
+    "block=parallel": "parallel_attention gptj gpt_j",
+    "block=layer_scale": "layerscale",
+    "model=decoder": "gpt decoder_only causal",
+    "model=encoder_decoder": "seq2seq transformer",
+    "head=class_token": "cls cls_token",
+    "head=mean_pool": "gap avg average average_pool mean",
+    "head=token": "lm lm_head",
+    "optimizer=adamw": "adam adam_w",
+    "optimizer=sgd": "momentum nesterov",
+    "schedule=cosine": "cosine_annealing cosine_decay warmup_cosine",
+    "schedule=linear": "linear_decay linear_warmup",
+    "schedule=wsd": "trapezoid warmup_stable_decay",
+    "objective=masked_token": "mlm masked_lm",
+    "objective=next_token": "lm clm causal_lm language_modeling",
+    "objective=classify": "ce cross_entropy classification",
+    "objective=regress": "mse regression",
+    "objective=restore": "mae masked_autoencoder denoise simmim",
+    "objective=translate": "seq2seq",
+    "tokenizer=patch": "patchify patch_embed vit",
+    "tokenizer=char": "character characters",
+    "tokenizer=byte": "bytes utf8",
+    "data=cifar10": "cifar",
+    "data=image_folder": "imagenet imagefolder images",
+    "data=table": "csv tsv jsonl imdb sst2 spam tabular",
+    "data=text_file": "shakespeare tinyshakespeare wikitext openwebtext text txt",
+    "data=translation": "wmt multi30k parallel",
+    "data=series_file": "etth1 ett weather time_series timeseries",
+    "data=molecules": "esol smiles zinc",
+    "logger=wandb": "wb weights_and_biases",
+    "logger=tensorboard": "tb",
+    "trainer=cpu": "local",
+    "callbacks=early_stopping": "early_stop patience",
+}
+
+# option -> the names it has elsewhere
+OPTIONS = {
+    "trainer.max_epochs": "epochs num_epochs n_epochs num_train_epochs",
+    "trainer.max_steps": "steps num_steps iterations iters max_iters updates",
+    "trainer.devices": "gpus num_gpus n_gpus ngpu gpu",
+    "trainer.gradient_clip": "clip grad_clip clip_grad max_grad_norm gradient_clip_val",
+    "trainer.accumulate": "accumulate_grad_batches gradient_accumulation_steps grad_accum accumulation",
+    "trainer.precision": "amp fp16 bf16 dtype mixed_precision",
+    "trainer.eval_every": "val_check_interval eval_interval eval_steps",
+    "trainer.log_every": "log_every_n_steps log_interval logging_steps",
+    "optimizer.lr": "lr learning_rate",
+    "optimizer.weight_decay": "wd decay",
+    "schedule.warmup": "warmup_steps num_warmup_steps warmup_epochs warmup_ratio",
+    "data.batch_size": "batch bs train_batch_size per_device_train_batch_size",
+    "data.context": "seq_len seqlen max_len max_length sequence_length block_size context_length n_positions",
+    "model.dim": "d_model hidden_size hidden_dim n_embd embed_dim width emb_dim",
+    "model.depth": "layers num_layers n_layer n_layers num_hidden_layers blocks",
+    "model.heads": "n_head n_heads num_heads nhead num_attention_heads",
+    "channel_mixer.expansion": "mlp_ratio ffn_dim intermediate_size d_ff",
+    "tokenizer.size": "patch_size",
+    "token_mixer.num_kv_heads": "kv_heads n_kv_heads num_key_value_heads",
+}
+
+
+def choices_for(name: str, family: str | None = None) -> list[str]:
+    """The choices, `family=choice`, that have this name elsewhere; those of one family, if one is given."""
+    found = [choice for choice, names in CHOICES.items() if _plain(name) in names.split()]
+    return [choice for choice in found if family is None or choice.startswith(f"{family}=")]
+
+
+def options_for(name: str, family: str | None = None) -> list[str]:
+    """The options, `family.option`, that have this name elsewhere; those of one family, if one is given."""
+    found = [option for option, names in OPTIONS.items() if _plain(name) in names.split()]
+    return [option for option in found if family is None or option.startswith(f"{family}.")]
+
+
+def meant(name: str, groups: Sequence[tuple[str, Sequence[str]]]) -> list[str]:
+    """What a name alone may mean, `family=choice`: a choice of that name in any group, or one called so elsewhere.
+
+    groups: each family with the names of its choices
+    """
+    return [f"{family}={name}" for family, names in groups if name in names] or choices_for(name)
+
+
+def _plain(name: str) -> str:
+    return str(name).lower().replace("-", "_")

@@ -1,0 +1,65 @@
+"""What people call things elsewhere leads to what they are called here."""
+
+from __future__ import annotations
+
+import pytest
+
+from blockyard.cli import main
+from blockyard.config import catalog
+from blockyard.config.schema import options
+from blockyard.config.synonyms import CHOICES, OPTIONS, choices_for, options_for
+from blockyard.config.targets import locate
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_a_choice_exists_and_none_has_the_other_name(choice: str) -> None:
+    family, _, name = choice.partition("=")
+    there = catalog.choices(family)
+    assert name in there
+    assert not set(CHOICES[choice].split()) & set(there)
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_an_option_exists(option: str) -> None:
+    family, _, name = option.partition(".")
+    targets = [choice.target for choice in catalog.choices(family).values() if choice.target]
+    declared = [set(options(locate(str(target)))) for target in targets]
+    assert any(name in each for each in declared)
+    assert not any(set(OPTIONS[option].split()) & each for each in declared) or option in ("optimizer.lr",)
+
+
+def test_no_name_means_two_things_in_a_family() -> None:
+    for table, find in ((CHOICES, choices_for), (OPTIONS, options_for)):
+        for target, names in table.items():
+            family = target.replace("=", ".").partition(".")[0]
+            for name in names.split():
+                assert find(name, family) == [target], name
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("check position=rotary", "unknown position 'rotary'; did you mean rope?"),
+        ("check schedule=cosine-annealing", "did you mean cosine?"),
+        ("check epochs=3", "epochs: unknown config key (try trainer.max_epochs)"),
+        ("check trainer.gpus=1", "(try trainer.devices;"),
+        ("check optimizer.learning_rate=1e-3", "(try optimizer.lr;"),
+        ("check vit_digits", "cannot parse 'vit_digits' (no value given) (try experiment=vit_digits)"),
+        ("check rotary", "(try position=rope)"),
+        (
+            "check --experiment vit_digits",
+            "--experiment: not a flag; families and options are written experiment=VALUE",
+        ),
+        ("explain cosin", "cosin: unknown family"),
+        ("explain none", "none: the name of several choices; which one?"),
+    ],
+)
+def test_a_message_says_what_was_meant(command: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command.split()) == 2
+    assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["rope", "rotary"])
+def test_explain_finds_a_choice_by_its_name_alone(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", name]) == 0
+    assert capsys.readouterr().out.startswith("position=rope")
