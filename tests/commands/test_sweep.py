@@ -281,3 +281,55 @@ def test_two_files_of_one_name_do_not_share_a_folder(here, capsys):
     assert main(["sweep", str(other), "--dry-run", "outputs=elsewhere"]) == 0
     (here / "sweeps" / "mine.yaml").rename(here / "sweeps" / "moved.yaml")
     assert main(["sweep", str(other), "--dry-run"]) == 0  # the file was moved and changed
+
+
+def test_seeds_of_the_command_line_replace_those_of_the_file(here, capsys):
+    assert main(["sweep", "mine", "--seeds", "3", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"plain \(baseline\) .* to run +to run +to run$", out, re.M)
+    assert "6 to run" in out
+
+
+def test_only_the_named_arms_are_run_and_the_others_stay(here, capsys):
+    plan = make(here)
+    done(here / "outputs", plan, next(cell for cell in plan.cells if cell.variant == "plain" and cell.seed == 0))
+    assert main(["sweep", "mine", "--arms", "rms", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"plain \(baseline\) .* done +to run$", out, re.M)
+    assert "--arms rms: 2 to run" in out
+    assert main(["sweep", "mine", "--arms", "rsm", "--dry-run"]) == 2
+    assert "--arms rsm: no such arm; did you mean rms? (arms: plain, rms, bad)" in capsys.readouterr().err
+
+
+def test_a_run_of_some_arms_leaves_the_plan_whole(here, capsys, monkeypatch):
+    ran = []
+    monkeypatch.setattr("blockyard.sweep.execution.runner.run_plan", lambda plan, *_, **__: ran.append(plan) or 0)
+    assert main(["sweep", "mine", "--arms", "rms", "--no-compare"]) == 0
+    assert {cell.variant for cell in ran[0].cells} == {"rms"}
+    stored = SweepPlan.load(here / "outputs" / "sweeps" / "mine")
+    assert {cell.variant for cell in stored.cells} == {"plain", "rms"}
+
+
+def test_what_is_misspelt_in_an_arm_stops_the_plan(here, capsys):
+    """A combination that cannot be is listed as refused; a name that exists nowhere is a mistake."""
+    text = FILE.replace("[norm=rms]", "[norm=rsm]").replace("seeds: 2", "seeds: 2\n  # tail")
+    text = text.replace(
+        "plain: []", "plain: [token_mixer=conv, token_mixer.num_kv_heads=1]\n  odd: [trainer.eval_evry=2]"
+    )
+    (here / "sweeps" / "mine.yaml").write_text(text)
+    assert main(["sweep", "mine", "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert "rms: norm: unknown norm 'rsm'; did you mean rms?" in said
+    assert "odd: trainer.eval_evry: trainer (TrainerPlan) has no option 'eval_evry'" in said
+    assert "num_kv_heads" not in said  # an option of attention, which this mixer has not
+
+
+def test_mistakes_of_keys_base_and_arms_are_told_together(here, capsys):
+    text = FILE.replace("seeds:", "seed:").replace("base: [", "base: [epochs=3, ").replace("norm=rms", "norm=rsm")
+    (here / "sweeps" / "mine.yaml").write_text(text)
+    assert main(["sweep", "mine", "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert "seed: unknown key; did you mean seeds?" in said
+    assert "base: epochs: unknown config key (try trainer.max_epochs)" in said
+    assert "rms: norm: unknown norm 'rsm'; did you mean rms?" in said
+    assert said.count("epochs") == 2

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blockyard.commands._args import Args, Parser, flag_type
 from blockyard.config.option_text import config_value, integer, read_option
-from blockyard.errors import UserError
+from blockyard.errors import UserError, did_you_mean, fold
 
 if TYPE_CHECKING:
     from blockyard.sweep.executor.base import Executor
+    from blockyard.sweep.plan.sweep_plan import SweepPlan
 
 
 @dataclass
@@ -25,6 +26,8 @@ class SweepArgs(Args):
 
     executor: str | None = None
     workers: int | None = None
+    seeds: int | None = None
+    arms: str | None = None
     dry_run: bool = False
     retry: bool = False
     no_compare: bool = False
@@ -38,6 +41,19 @@ class SweepArgs(Args):
     def elsewhere(self) -> bool:
         """Whether cells may run on other machines than this one."""
         return self.executor != "local"
+
+    def only(self, plan: SweepPlan) -> SweepPlan:
+        """The plan with the cells of the arms that --arms names; all of them without it. Raises UserError."""
+        if self.arms is None:
+            return plan
+        if plan.question.get("search"):
+            raise UserError("--arms: a search gives every arm the same number of trials; leave it out")
+        chosen = [name.strip() for name in self.arms.split(",") if name.strip()]
+        names = [arm.name for arm in plan.arms]
+        for name in chosen:
+            if name not in names:
+                raise UserError(f"--arms {name}: no such arm{did_you_mean(name, names)} (arms: {fold(names)})")
+        return replace(plan, cells=tuple(cell for cell in plan.cells if plan.variants[cell.variant].arm in chosen))
 
     def build_executor(self) -> Executor:
         """A new executor; one serves a single use. Raises UserError."""
@@ -53,6 +69,8 @@ def parser() -> Parser:
         parser.add_argument(flag, action="store_true")
     parser.add_argument("--executor")
     parser.add_argument("--workers", type=flag_type(integer(1)))
+    parser.add_argument("--seeds", type=flag_type(integer(1)))
+    parser.add_argument("--arms")
     return parser
 
 

@@ -8,6 +8,8 @@ or after adding a seed or an arm: only missing cells are run.
   --retry           also restart cells, or trials of a search, that have failed
   --executor NAME   local (default), ray or slurm; options as executor.KEY=VALUE
   --workers N       cells that run in parallel
+  --seeds N         seeds 0 to N - 1 in place of the file's; finished cells are kept, so that more seeds add cells
+  --arms A,B        run the cells of these arms only; those of the others stay as they are
   --no-compare      do not compare; an existing page is marked as out of date
   --one arm=ARM seed=N [key=value ...]
                     train one cell in this process; started by a W&B agent
@@ -20,7 +22,7 @@ exit codes: 0 every cell is done, 1 some failed, 2 invalid input (nothing was st
 
 Examples:
   blockyard sweep quickstart --dry-run
-  blockyard sweep quickstart --workers 2
+  blockyard sweep quickstart --workers 2 --seeds 10
   blockyard sweep sweeps/norm_placement.yaml trainer.max_epochs=5 outputs=short
 """
 
@@ -59,6 +61,7 @@ def run(arguments: Sequence[str]) -> int:
             overrides=args.overrides,
             command=command,
             elsewhere=args.elsewhere,
+            seeds=args.seeds,
         )
     except BadQuestion as bad:
         return refuse(bad.problems)
@@ -68,7 +71,7 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.write(f"{write(plan)}\n")
         return 0
     refuse_other_question(plan)
-    _show(plan, executor, args.retry)
+    _show(plan, executor, args)
     return 0 if args.dry_run else _work(plan, args)
 
 
@@ -84,16 +87,19 @@ def _run_one(args: SweepArgs, command: list[str]) -> int:
         return refuse(bad.problems)
 
 
-def _show(plan: SweepPlan, executor: Executor, retry: bool) -> None:
+def _show(plan: SweepPlan, executor: Executor, args: SweepArgs) -> None:
     from blockyard.sweep.execution.estimate import estimate
     from blockyard.sweep.execution.plan_table import PlanStatus, print_plan
     from blockyard.sweep.search.search_runner import parallel_trials
 
+    now = args.only(plan)
     stand = PlanStatus.read(plan)
-    print_plan(stand, retry=retry)
+    print_plan(stand, retry=args.retry)
     search = plan.question.get("search")
     if not search:
-        sys.stdout.write(f"{estimate(plan, stand.remaining(retry=retry), parallel=executor.parallel)}\n")
+        due = (stand if now is plan else PlanStatus.read(now)).remaining(retry=args.retry)
+        which = "" if now is plan else f"--arms {args.arms}: "
+        sys.stdout.write(f"{which}{estimate(now, due, parallel=executor.parallel)}\n")
         return
     slots = parallel_trials(executor, search)
     cost = estimate(plan, _trials(plan), parallel=slots if executor.parallel or slots < executor.capacity else None)
@@ -125,7 +131,7 @@ def _work(plan: SweepPlan, args: SweepArgs) -> int:
     plan, code = _search(plan, args)
     if code:
         return code
-    code = run_plan(plan, args.build_executor(), retry=args.retry, say=_say)
+    code = run_plan(args.only(plan), args.build_executor(), retry=args.retry, say=_say)
     if code == 0 and _without_setting(plan):
         code = 1
     if code in (130, 143) or args.no_compare:

@@ -38,13 +38,15 @@ class KnownKeys:
             return None if key in allowed_keys else Issue(key, "unknown config key", allowed_keys)
         if family not in catalog.run_keys():
             hint = did_you_mean(family, catalog.run_keys())
-            return Issue(key, f"unknown config key; {family!r} is not a family{hint}", see="`blockyard list`")
+            text = f"unknown config key; {family!r} is not a family{hint}"
+            return Issue(key, text, see="`blockyard list`", unknown=True)
         return self._option_issue([family, *rest], value)
 
     def _unknown_root_key(self, key: str) -> Issue:
         everywhere = [f"{name}.{key}" for name, node in tree.nodes(self.config) if key in self._options(node)]
         elsewhere = everywhere or synonyms.options_for(key)
-        return Issue(key, "unknown config key", elsewhere or near(key, [*options(Root), *catalog.run_keys()]))
+        hints = elsewhere or near(key, [*options(Root), *catalog.run_keys()])
+        return Issue(key, "unknown config key", hints, unknown=True)
 
     def _option_issue(self, path: list[str], value: str) -> Issue | None:
         key, family = ".".join(path), path[0]
@@ -64,7 +66,13 @@ class KnownKeys:
         hint = self._dot_hint(path, value) or known or [f"{prefix}.{name}" for name in near(rest[0], declared)]
         has = f"it has {fold(declared)}" if declared else "it has none"
         text = f"{prefix} ({node['_target_'].rsplit('.', 1)[-1]}) has no option {rest[0]!r}; {has}"
-        return Issue(key, text, hint, see=self._explain(family) if declared and depth == 1 else "")
+        see = self._explain(family) if declared and depth == 1 else ""
+        return Issue(key, text, hint, see=see, unknown=depth == 1 and not self._exists(family, rest[0]))
+
+    def _exists(self, family: str, option: str) -> bool:
+        """Whether any choice of a family has such an option."""
+        choices = catalog.choices(family, self.folders).values()
+        return any(option in self._options({"_target_": each.target}) for each in choices if each.target)
 
     def _explain(self, family: str) -> str:
         return f"`blockyard explain {family}={self.choices[family]}`" if self.choices.get(family) else ""

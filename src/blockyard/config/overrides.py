@@ -84,7 +84,8 @@ def unknown_choice(family: str, name: object, choices: Sequence[str]) -> Issue:
     """The issue of a name that no YAML of a family has."""
     known = synonyms.choices_for(str(name), family)
     hint = f"; did you mean {known[0].partition('=')[2]}?" if known else did_you_mean(str(name), choices)
-    return Issue(family, f"unknown {family} {quoted(name)}{hint}", see=f"`blockyard list {family}`")
+    text = f"unknown {family} {quoted(name)}{hint}"
+    return Issue(family, text, see=f"`blockyard list {family}`", unknown=True)
 
 
 def _values(override: Override, folders: tuple[Path, ...]) -> list[Any]:

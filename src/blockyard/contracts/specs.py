@@ -175,12 +175,14 @@ class Issue:
 
     legal: overrides that would work, the nearest first
     see: what shows more: a command
+    unknown: whether the key or the choice exists nowhere: a mistake of spelling, not a combination that cannot be
     """
 
     key: str
     text: str
     legal: list[str] = field(default_factory=list)
     see: str = ""
+    unknown: bool = False
 
     def __str__(self) -> str:
         hints = [f"try {fold(self.legal)}"] if self.legal else []

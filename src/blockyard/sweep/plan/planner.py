@@ -33,15 +33,19 @@ def make_plan(
     overrides: Sequence[str] = (),
     command: Sequence[str] | None = None,
     elsewhere: bool = False,
+    seeds: int | None = None,
 ) -> SweepPlan:
     """Make the plan of a sweep file; writes nothing.
 
-    outputs: the folder of all runs; overrides: added to the file's base
+    outputs: the folder of all runs; overrides: added to the file's base; seeds: in place of the file's
     elsewhere: whether cells run on other machines, so that GPUs missing on this one do not matter
     Raises BadQuestion with every problem of the file, its base or its baseline, or where two arms are the same run.
     """
-    question = read(Path(path))
     composer = CellComposer(config_dirs, elsewhere=elsewhere)
+    try:
+        question = read(Path(path), seeds)
+    except BadQuestion as bad:
+        raise BadQuestion([*bad.problems, *_misspelt(composer, [*bad.base, *overrides], bad.arms)]) from bad
     folder = str(local_path(outputs, "outputs").absolute())
     try:
         folder.encode()  # as every file of the sweep that names it
@@ -80,6 +84,7 @@ class _Planner:
     refused: list[Refused] = field(default_factory=list)
     metric: dict[str, str] = field(default_factory=dict)
     matched: dict[str, Any] = field(default_factory=dict)
+    mistakes: list[str] = field(default_factory=list)  # names that exist nowhere, in the overrides of an arm
     precisions: set[str | int] = field(default_factory=set)
     _folders: dict[str, str] = field(default_factory=dict)
 
@@ -90,7 +95,8 @@ class _Planner:
             raise BadQuestion(problems)
         composed, problems = self.composer.checked(self.base)
         if problems:
-            raise BadQuestion([f"base: {problem}" for problem in problems])
+            more = _misspelt(self.composer, self.base, self.question.arms)
+            raise BadQuestion(list(dict.fromkeys([*(f"base: {problem}" for problem in problems), *more])))
         if self.question.match and composed.matched:
             raise BadQuestion([f"match: the base sets match.{composed.matched['by']} too; remove one of them"])
         try:
@@ -110,6 +116,8 @@ class _Planner:
                 key = f"{arm.name}#{number}" if self.question.tune else arm.name
                 tuned = [to_override(name, value) for name, value in setting.items()]
                 self._add(key, arm, setting, [*self._overrides(arm, widths), *tuned])
+        if self.mistakes:
+            raise BadQuestion(list(dict.fromkeys(self.mistakes))[:_LISTED])
         baseline = self.question.baseline
         if baseline not in {variant.arm for variant in self.variants.values()}:
             reasons = [
@@ -146,6 +154,7 @@ class _Planner:
 
     def _add(self, key: str, arm: Arm, setting: dict[str, Any], overrides: list[str]) -> None:
         composed, reasons = self.composer.checked(overrides)
+        self.mistakes += [f"{arm.name}: {issue}" for issue in composed.issues if issue.unknown]
         if self.question.match and arm.name not in self.matched.get("arms", {}) and not reasons:
             reason = self.sizes.failure(composed.config, self.question.match)
             reasons = [
@@ -218,6 +227,18 @@ class _Planner:
                 )
             else:
                 yield f"tune: settings {other.setting} and {variant.setting} of arm {variant.arm} are the same run"
+
+
+def _misspelt(composer: CellComposer, base: Sequence[str], arms: Sequence[Arm]) -> list[str]:
+    """What the base and the arms name that exists nowhere, so that it is told with the other problems of a file."""
+    shared = [str(issue) for issue in composer.compose(base).issues if issue.unknown]
+    own = {
+        f"{arm.name}: {issue}": None
+        for arm in arms
+        for issue in composer.compose([*base, *arm.overrides]).issues
+        if issue.unknown and str(issue) not in shared
+    }
+    return [*(f"base: {text}" for text in shared), *list(own)[:_LISTED]]
 
 
 def _overrides_of(question: Question, name: str) -> str:

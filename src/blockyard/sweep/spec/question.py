@@ -48,10 +48,13 @@ MAX_CELLS = 200_000
 
 
 class BadQuestion(UserError):  # noqa: N818 - an adjective reads better where it is caught
-    """A sweep file, or its plan, has problems."""
+    """A sweep file, or its plan, has problems.
 
-    def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = list(problems)
+    base, arms: what could be read of the file nevertheless, in which more problems may be found
+    """
+
+    def __init__(self, problems: Sequence[str], base: Sequence[str] = (), arms: Sequence[Arm] = ()) -> None:
+        self.problems, self.base, self.arms = list(problems), tuple(base), tuple(arms)
         super().__init__("\n  - ".join(self.problems))
 
 
@@ -89,12 +92,13 @@ class Question:
         return plain | {"base": list(self.base), "seeds": list(self.seeds), "kind": self.kind, self.kind: self.body}
 
 
-def read(path: Path) -> Question:
-    """The question in a file. Raises BadQuestion with every problem."""
+def read(path: Path, seeds: int | None = None) -> Question:
+    """The question in a file, with `seeds` in place of its own if given. Raises BadQuestion with every problem."""
     try:
         content, header = strict_yaml.read(path), strict_yaml.header(path)
     except strict_yaml.Unreadable as error:
         raise BadQuestion([f"{path}: {error}"]) from error
+    content |= {} if seeds is None else {"seeds": seeds}
     return parse(content, name=path.stem, path=str(path), header=header)
 
 
@@ -145,7 +149,8 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
         margin=fields.margin(content, problems),
     )
     if problems:
-        raise BadQuestion([f"{path}: {problem}" if path else problem for problem in problems])
+        found = [f"{path}: {problem}" if path else problem for problem in problems]
+        raise BadQuestion(found, question.base, question.arms)
     return question
 
 
