@@ -239,6 +239,24 @@ def test_metric_axis_and_band(opened):
     assert page.evaluate("document.activeElement.dataset.key") == "curves:part"
 
 
+def test_the_table_of_the_curves_names_the_steps_that_it_shows(opened):
+    """Evaluations at 15, 30, 45 and 60: a quarter of the way is step 15, not the second of four points."""
+    made = comparison(arms=2, seeds=1, points=4)
+    for curve in made["curves"]:
+        curve["step"] = [15, 30, 45, 60]
+        curve["metrics"] = {name: [0.1, 0.2, 0.3, 0.4] for name in curve["metrics"]}
+    page = opened(made)
+    scroll(page)
+    page.locator("#curves .more summary").click()
+    cells = page.locator("#curves .more tbody tr").first.locator("td").all_text_contents()
+    assert [" ".join(cell.split()) for cell in cells[-4:]] == [
+        "0.100 at 15",
+        "0.200 at 30",
+        "0.300 at 45",
+        "0.400",
+    ]
+
+
 def test_the_choice_of_cost_and_the_pareto_line(opened):
     made = comparison(arms=6)
     page = opened(made)

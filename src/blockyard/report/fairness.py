@@ -7,6 +7,7 @@ from typing import Any
 
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
 from blockyard.report.load.run_record import RunRecord
+from blockyard.report.range_ends import range_ends
 
 _MAX_NAMED = 6
 
@@ -16,7 +17,14 @@ Fact = Callable[[RunRecord], Hashable]
 def warnings(data: ComparisonInput, metric: str | None) -> list[str]:
     """Return every reason to read the table with care, one sentence each."""
     arms = data.arms
-    lines = [*data.warnings, *_unfinished(arms), *_without_metric(arms, metric), *_tuning(arms), *_last_weights(arms)]
+    lines = [
+        *data.warnings,
+        *_unfinished(arms),
+        *_without_metric(arms, metric),
+        *_tuning(arms),
+        *range_ends(data),
+        *_last_weights(arms),
+    ]
     for name, fact in FACTS:
         lines += _differences(name, arms, fact)
     lines += [*_code(arms), *_load(arms)]

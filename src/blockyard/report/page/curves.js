@@ -110,23 +110,25 @@ function follow(chart, curves, at) {
     rule.setAttribute("x1", x); rule.setAttribute("x2", x); rule.setAttribute("visibility", "visible");
     const near = curves.map((one) => [one, one.x.reduce((best, at_, k) => (Math.abs(at_ - value) < Math.abs(one.x[best] - value) ? k : best), 0)])
       .sort(([a, i], [b, j]) => b.mean[j] - a.mean[i]).slice(0, 14);
-    tip(event, `${AXES[state.axis].name} ${AXES[state.axis].format(value)}`, near.map(([one, k]) => [one.name, `${fixed(one.mean[k], digits)}  ${label(one.name)}`]));
+    const [at, ...others] = new Set(near.map(([one, k]) => one.x[k]));  // the point whose values are listed, not the pointer's place
+    tip(event, `${others.length ? "near " : ""}${AXES[state.axis].name} ${AXES[state.axis].format(others.length ? value : at)}`, near.map(([one, k]) => [one.name, `${fixed(one.mean[k], digits)}  ${label(one.name)}`]));
   }, () => rule.setAttribute("visibility", "hidden"));
 }
 
 /** "pre_norm ends at 0.95." */
 const ending = (one) => `${one.name} ends at ${short(one.mean[whole(one)])}.`;
 
-/** The means at quarters of the x axis, for screen readers. */
+/** The means nearest to quarters of the x axis, each with its own x, for those who do not see the chart. */
 function curveTable(curves) {
   const digits = decimals(curves.flatMap((one) => one.mean));
   const parts = [0.25, 0.5, 0.75, 1];
   const rows = curves.map((one) => {
     const last = whole(one);
-    const cells = parts.map((part) => Math.round(part * last)).map((k) =>
-      `${fixed(one.mean[k], digits)} ${one.seeds.length > 1 ? interval([one.low[k], one.high[k]], digits) : ""}`);
+    const nearest = (x) => one.x.slice(0, last + 1).reduce((best, each, k) => Math.abs(each - x) < Math.abs(one.x[best] - x) ? k : best, 0);
+    const cells = parts.map((part) => nearest(part * one.x[last])).map((k) =>
+      `${fixed(one.mean[k], digits)} ${one.seeds.length > 1 ? interval([one.low[k], one.high[k]], digits) : ""}${k < last ? ` at ${AXES[state.axis].format(one.x[k])}` : ""}`);
     return [one.name, String(one.seeds.length), AXES[state.axis].format(one.x[last]), ...cells];
   });
   return grid(`${state.metric}: mean over seeds and ${state.band === "interval" ? "95 % interval" : "range"}`,
-    ["arm", "seeds", `last ${lower(AXES[state.axis].name)}`, "at 25 %", "at 50 %", "at 75 %", "at the end"], rows, [1, 2, 3, 4, 5, 6]);
+    ["arm", "seeds", `last ${lower(AXES[state.axis].name)}`, "near 25 %", "near 50 %", "near 75 %", "at the end"], rows, [1, 2, 3, 4, 5, 6]);
 }
