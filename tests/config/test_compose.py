@@ -152,3 +152,10 @@ def test_what_works_works():
 def test_values_are_taken_at_their_word(annotation, value, fits):
     assert (Option("x", annotation, None, "").problem(value) is None) == fits
     assert describe(annotation)
+
+
+def test_a_callback_is_deleted() -> None:
+    composed = compose(["~callbacks.gradient_norm", "~callbacks.progress"])
+    assert composed.issues == []
+    assert set(composed.config["callbacks"]) == {"learning_rate", "checkpoint"}
+    assert check(composed) == []

@@ -13,7 +13,7 @@ from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.sweep.plan import history, planner
 from blockyard.sweep.plan.cell_composer import CellComposer
-from blockyard.sweep.plan.sweep_plan import SweepPlan
+from blockyard.sweep.plan.sweep_plan import SweepPlan, cell_name
 from tests.paths import ROOT
 from tests.sweep.spec_plans import plan_from, refusals
 from tests.tiny import VIT
@@ -268,3 +268,9 @@ def test_a_plan_is_small(tmp_path):
     assert made.save().stat().st_size < 90_000
     nodes = json.loads((made.folder / "plan.json").read_text())["nodes"]
     assert len(nodes) < 60
+
+
+def test_cells_are_named_by_their_setting():
+    assert cell_name("rope", {}, 0) == "rope s0"
+    assert cell_name("rope", {"optimizer.lr": 1e-3, "model.depth": 2}, 3) == "rope lr=0.001 depth=2 s3"
+    assert cell_name("rope", {"optimizer.lr": 1e-3, "schedule.lr": None}) == "rope optimizer.lr=0.001 schedule.lr=None"

@@ -88,7 +88,7 @@ def test_first_seeds_first_and_the_baseline_before_the_others(made):
     assert named(made, executor) == [("post_norm", 0), ("pre_norm", 0), ("post_norm", 1), ("pre_norm", 1)]
     assert executor.home == made.folder
     assert executor.seen[0].command == ("blockyard", "sweep", "tiny.yaml")
-    assert [line for line in said if "[4/4] pre_norm/s1 done test/accuracy 0.5" in line]
+    assert [line for line in said if "[4/4] pre_norm s1 done test/accuracy 0.5" in line]
 
 
 def test_a_second_time_nothing_is_started(made):
@@ -112,7 +112,7 @@ def test_a_failing_cell_is_recorded_and_the_others_go_on(made):
     assert run_plan(made, executor, say=said.append) == 1
     assert len(executor.seen) == 4
     assert read_state(made.path(made.cells[0])).reason == "scripted"
-    assert any("pre_norm/s0 failed" in line and "scripted" in line for line in said)
+    assert any("pre_norm s0 failed" in line and "scripted" in line for line in said)
     assert any("--retry" in line for line in said)
     again = Scripted()
     assert run_plan(made, again, say=str) == 1

@@ -23,6 +23,7 @@ from blockyard.config.retarget import retarget
 from blockyard.config.schema import REQUIRED, Root, options
 from blockyard.config.targets import allow_of
 from blockyard.contracts import Issue
+from blockyard.errors import near
 
 
 @dataclass
@@ -71,12 +72,23 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
     config = hydra.compose(values, issues)[0] if values else base
     if not config:
         return Composed({}, {}, folders, issues)
+    _delete(config, ordered.deleted, issues)
     retarget(config, ordered.values, keep_typed=True)
     complete(config, folders)
     if config.get("name") is None:
         config["name"] = _default_name(choices)
     matched = size_matching.solve(config, {key for key, _ in ordered.values}, issues)
     return Composed(config, choices, folders, issues, matched)
+
+
+def _delete(config: Config, keys: Sequence[str], issues: list[Issue]) -> None:
+    """Remove callbacks, the one family that is a collection."""
+    callbacks = config["callbacks"]
+    for key in keys:
+        name = key.partition(".")[2]
+        if name not in callbacks:
+            issues.append(Issue(key, "cannot be deleted; there is no such callback", near(name, callbacks)))
+        callbacks.pop(name, None)
 
 
 def complete(config: Config, folders: tuple[Path, ...] = ()) -> None:

@@ -25,10 +25,12 @@ class SortedOverrides:
 
     groups: choices, `family=name`
     values: options, as (dotted key, value as written)
+    deleted: callbacks, by their dotted keys
     """
 
     groups: list[str] = field(default_factory=list)
     values: list[tuple[str, str]] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
 
 
 def sort_overrides(
@@ -60,8 +62,11 @@ def sort_overrides(
         except ValueError as error:
             issues.append(Issue(name, f"{quoted(value)} cannot be swept: {error}", see="`blockyard list`"))
             continue
-        if override.is_delete():
-            issues.append(Issue(name, "cannot be deleted; every family has a choice and every option a value"))
+        if override.is_delete() and name.startswith("callbacks."):
+            result.deleted.append(name)
+        elif override.is_delete():
+            text = "cannot be deleted; every family has a choice and every option a value, callbacks apart"
+            issues.append(Issue(name, text))
         elif name.startswith("hydra"):
             issues.append(_hydra_issue(name, text))
         elif name in catalog.run_keys():

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from blockyard.sweep.execution.cell_states import read_progress
-from blockyard.sweep.plan.sweep_plan import SweepPlan
+from blockyard.sweep.plan.sweep_plan import SweepPlan, cell_name
 from blockyard.terminal import table
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ class SweepScreen:
     def report(self, run: PlannedRun) -> None:
         """Print how a run ended: always a failure, and without a table every run."""
         self.count += 1
-        name = f"{self.plan.variants[run.cells[0].variant].key}/s{run.cells[0].seed}"
+        variant = self.plan.variants[run.cells[0].variant]
+        name = cell_name(variant.arm, variant.setting, run.cells[0].seed)
         duration = f" in {_time(run.seconds)}" if run.seconds is not None else ""
         if run.now.state != "done":
             self.say(f"[{self.count}/{self.total}] {name} {run.now.state}{duration}: {run.now.reason}")
@@ -101,13 +102,17 @@ class SweepScreen:
         if len(seeds) <= _SEEDS:
             grid = table(None, "arm", *(f"seed {seed}" for seed in seeds))
             for key in variants:
-                grid.add_row(Text(key), *(self._cell(cells.get((key, seed))) for seed in seeds))
+                grid.add_row(Text(self._name(key)), *(self._cell(cells.get((key, seed))) for seed in seeds))
         else:
             grid = table(None, "arm", "cells")
             for key in variants:
                 own = {str(seed): cells[key, seed] for seed in seeds if (key, seed) in cells}
-                grid.add_row(Text(key), Text(_count_text(own)))
+                grid.add_row(Text(self._name(key)), Text(_count_text(own)))
         return Group(grid, Text(self._footer(runs, parallel)))
+
+    def _name(self, key: str) -> str:
+        variant = self.plan.variants[key]
+        return cell_name(variant.arm, variant.setting)
 
     def _visible_variants(self, runs: dict[str, PlannedRun]) -> list[str]:
         """The variants that fit the terminal; those with running cells come first where not all fit."""

@@ -22,7 +22,7 @@ from blockyard.runs.start import create_run
 from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.cell_settings import with_run_name
 from blockyard.sweep.plan.planner import make_plan
-from blockyard.sweep.plan.sweep_plan import SweepPlan
+from blockyard.sweep.plan.sweep_plan import SweepPlan, cell_name
 from blockyard.sweep.search.trial_config import arm_template
 from blockyard.sweep.spec.override_text import to_label
 from blockyard.sweep.spec.question import read
@@ -124,7 +124,7 @@ def _config(plan: SweepPlan, arm: str, setting: dict[str, Any], seed: int) -> tu
     if problems:
         text = "".join(f" {key}={value}" for key, value in setting.items())
         raise UserError("\n  - ".join([f"{plan.name} arm={arm}{text} cannot run", *problems]))
-    return with_run_name(config, f"{arm}/s{seed}"), choices
+    return with_run_name(config, cell_name(arm, setting, seed)), choices
 
 
 def _reasons(plan: SweepPlan, arm: str, setting: dict[str, Any]) -> list[str]:

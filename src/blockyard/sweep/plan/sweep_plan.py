@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,15 @@ class Arm:
     name: str
     overrides: tuple[str, ...] = ()
     levels: dict[str, str] = field(default_factory=dict)
+
+
+def cell_name(arm: str, setting: Mapping[str, Any], seed: int | None = None) -> str:
+    """What people read of a cell, or of all seeds of a setting: `rope lr=0.001 s0`, `rope lr=0.001`."""
+    names = [key.rpartition(".")[2] for key in setting]
+    unique = len(set(names)) == len(names)
+    values = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in setting.values()]
+    shown = [f"{name}={value}" for name, value in zip(names if unique else setting, values, strict=True)]
+    return " ".join([arm, *shown, *([] if seed is None else [f"s{seed}"])])
 
 
 @dataclass(frozen=True)
@@ -105,7 +115,8 @@ class SweepPlan:
         config = copy.deepcopy(self.variants[cell.variant].config) | {"seed": cell.seed, "outputs": self.outputs}
         logger = config.get("logger")
         if isinstance(logger, dict) and "name" in logger and logger["name"] is None:
-            logger["name"] = f"{cell.variant}/s{cell.seed}"
+            variant = self.variants[cell.variant]
+            logger["name"] = cell_name(variant.arm, variant.setting, cell.seed)
         return config
 
     def path(self, cell: Cell) -> Path:

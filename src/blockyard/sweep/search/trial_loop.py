@@ -22,7 +22,7 @@ from blockyard.sweep.execution.cell_states import read_state
 from blockyard.sweep.executor.base import BUSY, Executor, Outcome, Task
 from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.cell_settings import with_run_name
-from blockyard.sweep.plan.sweep_plan import SweepPlan
+from blockyard.sweep.plan.sweep_plan import SweepPlan, cell_name
 from blockyard.sweep.plan.target_metric import validation_metric
 from blockyard.sweep.search import optuna_store
 from blockyard.sweep.search.trial_config import arm_template
@@ -157,7 +157,7 @@ class TrialLoop:
         self.executor.submit(
             Task(
                 key,
-                with_run_name(config, f"{arm.arm}#{number}/s{seed}"),
+                with_run_name(config, cell_name(arm.arm, setting, seed)),
                 choices,
                 command=("blockyard", "sweep", self.plan.name),
                 retry=bool({"kills", AGAIN} & set(trial.user_attrs)),
