@@ -117,7 +117,7 @@ def test_wandb_is_told_sweep_arm_and_seed(tmp_path):
     assert {key: logger[key] for key in ("group", "job_type", "name")} == {
         "group": "mine",
         "job_type": "b",
-        "name": "b/s2",
+        "name": "b s2",
     }
     assert logger["tags"] == ["mine", "b"]
     own = plan_from(tmp_path, text, "logger.group=g", "logger.name=n", "logger.job_type=j")

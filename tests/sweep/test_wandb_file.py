@@ -280,7 +280,7 @@ def test_the_agents_command_line_trains_the_cell_and_tells_wandb(
     assert "is already done" in capsys.readouterr().out
     (folder,) = (RunFolder.open(found.parent) for found in tmp_path.glob("outputs/*/s1/config.yaml"))
     logger = folder.config["logger"]
-    assert (logger["group"], logger["job_type"], logger["name"]) == ("arms", "post", "post/s1")
+    assert (logger["group"], logger["job_type"], logger["name"]) == ("arms", "post", "post s1")
     assert folder.status.finished
     # The second agent was told of the run that the first had made.
     assert len(list((folder.path / "wandb").glob("offline-run-*-firstrun"))) == 1

@@ -87,7 +87,13 @@ def _delete(config: Config, keys: Sequence[str], issues: list[Issue]) -> None:
     for key in keys:
         name = key.partition(".")[2]
         if name not in callbacks:
-            issues.append(Issue(key, "cannot be deleted; there is no such callback", near(name, callbacks)))
+            issues.append(
+                Issue(
+                    key,
+                    "cannot be deleted; there is no such callback",
+                    [f"~callbacks.{each}" for each in near(name, callbacks)],
+                )
+            )
         callbacks.pop(name, None)
 
 
