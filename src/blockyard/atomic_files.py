@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import stat
 import time
@@ -67,11 +68,15 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any, *, indent: int | None = 2, checked: bool = False) -> None:
-    """Write plain data as JSON. Raises TypeError for tensors, NumPy numbers and other objects.
+    """Write plain data as JSON, numbers that are not finite as null. Raises TypeError for tensors and other objects.
 
     checked: add a checksum to a mapping, which `read_json` verifies and leaves out
     """
-    text = json.dumps(value, indent=indent, default=_plain)
+    try:
+        text = json.dumps(value, indent=indent, default=_plain, allow_nan=False)
+    except ValueError:
+        value = _finite(value)
+        text = json.dumps(value, indent=indent, default=_plain, allow_nan=False)
     if checked:
         plain = json.loads(text)
         text = json.dumps(plain | {CHECKSUM: _checksum(plain)}, indent=indent)
@@ -161,6 +166,15 @@ def remove_temporary(folder: Path, *, untouched: float = 0.0) -> list[str]:
 
 def _checksum(value: Any) -> str:
     return f"{zlib.crc32(json.dumps(value, sort_keys=True).encode()):08x}"
+
+
+def _finite(value: Any) -> Any:
+    """The value with null for NaN and infinities, which JSON does not have (RFC 8259, section 6)."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _plain(value: Any) -> Any:

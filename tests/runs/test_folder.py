@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -22,6 +23,7 @@ from blockyard.runs.provenance import git_state
 from blockyard.runs.rank import check_restarts
 from blockyard.runs.redact import REDACTED, redact, redact_command, redact_text
 from blockyard.runs.start import create_run
+from blockyard.sweep.execution.cell_states import final_metrics
 
 
 def _config(outputs: Path, **more: Any) -> dict[str, Any]:
@@ -341,3 +343,20 @@ def test_restarts_on_several_nodes_need_a_store_for_each(monkeypatch: pytest.Mon
         check_restarts()
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "0")
     check_restarts()
+
+
+def test_numbers_that_json_does_not_have_are_null(tmp_path: Path) -> None:
+    """NaN is no JSON (RFC 8259): other programs could not read it. Readers here take null in metrics for NaN."""
+
+    def refused(name: str) -> None:
+        raise AssertionError(f"{name} in a JSON file")
+
+    with create_run(_config(tmp_path)) as folder:
+        folder.write_summary({"metrics": {"test/f1": math.nan, "test/loss": 1.5}, "seconds": (math.inf, 2)})
+    text = (folder.path / "summary.json").read_text()
+    content = json.loads(text, parse_constant=refused)
+    assert content["metrics"] == {"test/f1": None, "test/loss": 1.5}
+    assert content["seconds"] == [None, 2]
+    assert math.isnan(folder.summary()["metrics"]["test/f1"])
+    assert math.isnan(final_metrics(folder.path)["test/f1"])
+    assert final_metrics(folder.path)["test/loss"] == 1.5

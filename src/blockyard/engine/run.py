@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import re
 import sys
@@ -225,6 +226,8 @@ def _print_result(folder: RunFolder) -> None:
     sys.stdout.write(f"{metrics}\n")
     sys.stdout.write(f"{'  '.join(slices)}\n" if slices else "")
     for name, values in summary.get("baselines", {}).items():
-        text = "  ".join(f"test/{metric} {value:.4g}" for metric, value in values.items())
+        text = "  ".join(
+            f"test/{metric} {math.nan if value is None else value:.4g}" for metric, value in values.items()
+        )
         sys.stdout.write(f"baseline {name}: {text}\n")
     sys.stdout.write(f"{printable(str(folder.path))}\n")

@@ -42,4 +42,4 @@ def _layer(saved: dict[str, Any]) -> str:
 
 
 def _rows(table: Any) -> list[list[float | None]]:
-    return [[float(value) if math.isfinite(value) else None for value in row] for row in table]
+    return [[None if value is None or not math.isfinite(value) else float(value) for value in row] for row in table]

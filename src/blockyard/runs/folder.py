@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -155,6 +156,9 @@ class RunFolder:
             raise UserError(f"{self.path / SUMMARY} is damaged ({error}); restore it, or remove it") from error
         if not isinstance(summary, dict):
             raise UserError(f"{self.path / SUMMARY} is damaged (expected a mapping); restore it, or remove it")
+        metrics = summary.get("metrics")
+        if isinstance(metrics, dict):  # JSON has no NaN
+            summary["metrics"] = {name: math.nan if value is None else value for name, value in metrics.items()}
         return summary
 
     # -- status ----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -58,7 +59,7 @@ def final_metrics(path: Path) -> dict[str, float]:
     """The metrics of a finished run; empty where its summary cannot be read."""
     try:
         metrics = read_json(path / SUMMARY)["metrics"]
-        return {str(name): float(value) for name, value in metrics.items()}
+        return {str(name): math.nan if value is None else float(value) for name, value in metrics.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
 
