@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import csv
+import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from PIL import Image
 from torch import Tensor
 
 from blockyard.cli import main
+from blockyard.data._times import following
+from blockyard.data.co2 import Co2
 from blockyard.evaluate.forecast import forecast
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import Loaded
@@ -104,6 +109,32 @@ def test_a_table_of_ones_own_is_continued(run: RunFolder, tmp_path: Path) -> Non
     np.testing.assert_allclose(made.history.numpy(), rows)
     torch.testing.assert_close(made.forecast, by_hand(loaded, torch.tensor(rows)), rtol=1e-4, atol=1e-3)
 
+    assert made.times == tuple(str(day) for day in range(100, 106))
+
+
+@pytest.mark.parametrize(
+    ("times", "after"),
+    [
+        ([0.0, 0.5, 1.0], ["1.5", "2"]),
+        (["2024-01-31", "2024-02-29", "2024-03-31"], ["2024-04-30", "2024-05-31"]),
+        (["2024-02-28 22:00", "2024-02-28 23:00", "2024-02-29 00:00"], ["2024-02-29 01:00:00", "2024-02-29 02:00:00"]),
+        (["2024-03-01", "2024-03-02", "2024-03-05"], None),
+        ([1, 2, 4], None),
+        ([1, 2], None),
+    ],
+)
+def test_times_continue_where_their_calendar_is_regular(times: list[Any], after: list[str] | None) -> None:
+    assert following(pandas.Series(times), 2) == after
+
+
+def test_the_weeks_of_co2_are_saturdays() -> None:
+    data = Co2()
+    times = data.times()
+    assert times is not None
+    assert len(times) == len(data.read())
+    assert (times[0], times[-1]) == ("1958-03-29", "2001-12-29")
+    assert {datetime.date.fromisoformat(time).weekday() for time in times} == {5}
+
 
 def test_the_command_writes_a_table_and_a_picture(
     run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -113,6 +144,7 @@ def test_the_command_writes_a_table_and_a_picture(
     with (run.path / "forecast.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(row["step"], row["channel"]) for row in rows][:3] == [("1", "a"), ("1", "b"), ("2", "a")]
+    assert [row["time"] for row in rows][::2] == [str(day) for day in range(154, 160)]
     for row, expected in zip(rows, made.forecast.flatten().tolist(), strict=True):
         assert float(row["forecast"]) == pytest.approx(expected, rel=1e-6)
         assert float(row["low"]) <= float(row["high"])

@@ -2,7 +2,7 @@
 
 Forecast a time series with a run of objective=forecast or objective=next_patch, in the units of its data: the last
 window of the test split, where the truth is known; or, with file, what follows the last rows of a table of your own,
-with the columns that the run was trained on. Writes a table (CSV: step, channel, forecast, low, high, true) and a
+with the columns that the run was trained on. Writes a table (CSV: step, time, channel, forecast, low, high, true) and a
 picture with history, forecast and band.
 
   file=TABLE          CSV (also .gz, .bz2, .zip, .xz) or Parquet, a row per time step

@@ -91,6 +91,14 @@ class SeriesData(LoadedData):
     def read(self) -> Tensor:
         """Reads the values (T, C) float64 in order of time; NaN where one is missing."""
 
+    def times(self) -> list[str] | None:
+        """Reads the time of each step, as text; None where the data has none."""
+        return None
+
+    def times_after(self, steps: int) -> list[str] | None:
+        """Returns the times of the steps after the last; None where they are not known."""
+        return None
+
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Reads the series, cuts it by time, and standardizes each channel by its training steps.
 

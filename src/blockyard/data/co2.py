@@ -35,10 +35,17 @@ class Co2(SeriesData):
 
     def read(self) -> Tensor:
         """Reads the table that comes with statsmodels, whose import would take longer than training."""
-        package = importlib.util.find_spec("statsmodels")
-        if package is None or not package.submodule_search_locations:
-            raise ModuleNotFoundError("data=co2 reads a file of statsmodels: pip install statsmodels")
-        path = Path(package.submodule_search_locations[0]) / "datasets" / "co2" / "co2.csv"
-        with path.open(encoding="utf-8", newline="") as file:
-            values = [float(row["co2"] or "nan") for row in csv.DictReader(file)]
-        return torch.tensor(values, dtype=torch.float64)[:, None]
+        return torch.tensor([float(row["co2"] or "nan") for row in _rows()], dtype=torch.float64)[:, None]
+
+    def times(self) -> list[str] | None:
+        """The Saturday of each week."""
+        return ["-".join((row["date"][:4], row["date"][4:6], row["date"][6:8])) for row in _rows()]
+
+
+def _rows() -> list[dict[str, str]]:
+    package = importlib.util.find_spec("statsmodels")
+    if package is None or not package.submodule_search_locations:
+        raise ModuleNotFoundError("data=co2 reads a file of statsmodels: pip install statsmodels")
+    path = Path(package.submodule_search_locations[0]) / "datasets" / "co2" / "co2.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from blockyard.contracts import Text
 from blockyard.data._series import SeriesData
+from blockyard.data._times import as_text, following
 from blockyard.errors import UserError
 
 if TYPE_CHECKING:
@@ -64,6 +65,14 @@ class SeriesFile(SeriesData):
         if self.time is not None:
             self._check_order(table[self.time])
         return torch.stack([self._channel(name, table[name]) for name in self.channel_names], dim=1)
+
+    def times(self) -> list[str] | None:
+        """The column of times as text."""
+        return None if self.time is None else as_text(self._read()[self.time])
+
+    def times_after(self, steps: int) -> list[str] | None:
+        """The times that continue the column, where its last `history` rows follow a regular calendar."""
+        return None if self.time is None else following(self._read()[self.time].tail(self.history), steps)
 
     def _channel(self, name: str, column: pandas.Series[Any]) -> Tensor:
         import pandas

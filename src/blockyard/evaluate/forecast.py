@@ -32,6 +32,7 @@ class WindowForecast:
     history: (L, C); forecast, low, high: (H, C); true: (H, C) with NaN where missing, or None where not known yet
     level: share of the validation errors inside the band; windows: from which it was computed
     coverage: share of the values of the test split inside its bands
+    times: of the H steps as text; None where the data has none, or where those to come are not known
     """
 
     channels: tuple[str, ...]
@@ -43,6 +44,7 @@ class WindowForecast:
     level: float
     windows: int
     coverage: float
+    times: tuple[str, ...] | None = None
 
 
 def forecast(
@@ -69,7 +71,8 @@ def forecast(
     missing = data.missing()
     if missing:
         raise UserError(missing)
-    history = None if file is None else _history(data, Path(file))
+    table = None if file is None else _table(data, Path(file))
+    history = None if table is None else _history(table, data)
     splits = loaded.components.load()
     test, errors = _series(splits)[2], _errors(loaded, _series(splits)[1])
     edges = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=errors.dtype)
@@ -80,26 +83,36 @@ def forecast(
     inside = ((outside >= low) & (outside <= high))[observed].float().mean()
     true = None
     if history is None:
+        times = data.times()
         window = test.values[test.starts[-1] :][: test.history + test.horizon].double() * test.std + test.mean
         history, true = window[: test.history], window[test.history :]
+        times = None if times is None else times[test.starts[-1] + test.history :][: test.horizon]
+    else:
+        assert table is not None
+        times = table.times_after(test.horizon)
     prediction = _predict(loaded, ((history - test.mean) / test.std).float()[None], data)[0] * test.std + test.mean
     names = tuple(map(str, data.channel_names))
-    facts = (level, len(errors), float(inside))
+    facts = (level, len(errors), float(inside), None if times is None else tuple(times))
     return WindowForecast(names, history, prediction, prediction + low, prediction + high, true, *facts), loaded
 
 
-def _history(data: SeriesData, path: Path) -> Tensor:
-    """The last steps of a table (L, C) float64, checked as the data of a run is."""
+def _table(data: SeriesData, path: Path) -> SeriesFile:
+    """A table with the columns of a run's data. Raises UserError without the file."""
     if not path.expanduser().is_file():
         raise UserError(f"file={path}: no such file")
     columns, time = tuple(map(str, data.channel_names)), getattr(data, "time", None)
-    values = SeriesFile(path=str(path), columns=columns, time=time).read()
+    return SeriesFile(path=str(path), columns=columns, time=time, history=data.history)
+
+
+def _history(table: SeriesFile, data: SeriesData) -> Tensor:
+    """The last steps of a table (L, C) float64, checked as the data of a run is."""
+    values = table.read()
     if len(values) < data.history:
-        raise UserError(f"file={path}: it has {len(values)} rows, and the run reads a history of {data.history}")
+        raise UserError(f"file={table.path}: it has {len(values)} rows, and the run reads a history of {data.history}")
     history = values[-data.history :]
-    empty = [name for name, column in zip(columns, history.T, strict=True) if bool(column.isnan().all())]
+    empty = [name for name, column in zip(table.channel_names, history.T, strict=True) if bool(column.isnan().all())]
     if empty:
-        raise UserError(f"file={path}: column {', '.join(empty)} has no value in the last {data.history} rows")
+        raise UserError(f"file={table.path}: column {', '.join(empty)} has no value in the last {data.history} rows")
     return history
 
 

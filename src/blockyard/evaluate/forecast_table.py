@@ -9,17 +9,18 @@ from pathlib import Path
 from blockyard.atomic_files import write_text
 from blockyard.evaluate.forecast import WindowForecast
 
-HEAD = ("step", "channel", "forecast", "low", "high", "true")
+HEAD = ("step", "time", "channel", "forecast", "low", "high", "true")
 
 
 def rows(window: WindowForecast) -> list[tuple[str, ...]]:
-    """Returns a row for each step and channel; the true value is empty where it is missing or not known yet."""
+    """Returns a row for each step and channel; time and true value are empty where they are missing or not known."""
     lines = []
     for step in range(len(window.forecast)):
+        time = "" if window.times is None else window.times[step]
         for channel, name in enumerate(window.channels):
             values = (part[step, channel].item() for part in (window.forecast, window.low, window.high))
             true = float("nan") if window.true is None else window.true[step, channel].item()
-            lines.append((str(step + 1), name, *(f"{value:.8g}" for value in values), _number(true)))
+            lines.append((str(step + 1), time, name, *(f"{value:.8g}" for value in values), _number(true)))
     return lines
 
 
