@@ -50,7 +50,8 @@ def data_overrides(data: str, root: Path) -> tuple[str, ...]:
         "speech": f"data.path={root / 'sounds' / 'speech.tsv'}",
         "molecules": f"data.path={root / 'molecules.graphs.jsonl'}",
     }
-    short = ("data.time=hour", "data.history=16", "data.horizon=8") if data == "series_file" else ()
+    small = ("data.time=hour", "data.history=24", "data.horizon=8", "data.split=[0.7,0.1,0.2]")
+    short = small if data == "series_file" else ()
     return (where[data], *short) if data in where else ()
 
 

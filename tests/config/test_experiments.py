@@ -57,6 +57,10 @@ def own_data(name: str, folder: Path) -> list[str]:
         return [f"data.path={folder / 'mail.tsv'}", "data.batch_size=8"]
     if "override /data: speech" in text:
         return [f"data.path={corpus(folder)}", "data.batch_size=2"]
+    if "override /data: series_file" in text:
+        hours = [f"2024-{1 + n // 672:02}-{1 + n // 24 % 28:02} {n % 24:02}:00,{n % 24},{n % 7}\n" for n in range(2400)]
+        (folder / "hours.csv").write_text("".join(["date,load,heat\n", *hours]))
+        return [f"data.path={folder / 'hours.csv'}", "data.split=[0.6,0.2,0.2]", "data.batch_size=16"]
     if "override /data: molecules" in text:
         return [f"data.path={write_molecules(folder / 'molecules.graphs.jsonl')}", "data.batch_size=8"]
     if "override /data: text_file" in text:
