@@ -32,6 +32,8 @@ def data_of(said: dict[str, str]) -> str:
     """Data that the choices of a preset read."""
     if "view" in said["tokenizer"]:
         return "digits_views"
+    if said["tokenizer"] == "levels":
+        return "digits"
     return "dial_tones" if said.get("source_tokenizer") == "log_mel" else DATA[said["objective"]]
 
 

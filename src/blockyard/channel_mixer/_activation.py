@@ -17,6 +17,10 @@ def _identity(x: Tensor) -> Tensor:
     return x
 
 
+def _quick_gelu(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(1.702 * x)
+
+
 def _relu2(x: Tensor) -> Tensor:
     return torch.square(F.relu(x))
 
@@ -26,6 +30,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "identity": _identity,
     "sigmoid": torch.sigmoid,
     "gelu_tanh": _gelu_tanh,
+    "quick_gelu": _quick_gelu,
     "relu": F.relu,
     "relu2": _relu2,
     "silu": F.silu,

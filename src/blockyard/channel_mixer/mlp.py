@@ -23,7 +23,8 @@ class MLP(ChannelMixer):
 
     Options:
         expansion: hidden width as a multiple of model.dim
-        activation: activation between the layers; gelu_tanh is GPT-2's, relu2 the square of relu
+        activation: activation between the layers; gelu_tanh is GPT-2's, quick_gelu Image GPT's, relu2 the square of
+            relu
         bias: use biases on both layers
         dropout: dropout rate on the hidden channels
     """
@@ -33,7 +34,7 @@ class MLP(ChannelMixer):
         ctx: Context,
         *,
         expansion: Expansion = 4.0,
-        activation: Literal["gelu", "gelu_tanh", "relu", "relu2", "silu"] = "gelu",
+        activation: Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu"] = "gelu",
         bias: bool = False,
         dropout: Rate = 0.0,
     ) -> None:

@@ -57,7 +57,7 @@ from blockyard.contracts.modules import (
     auxiliary_loss,
     iter_blocks,
 )
-from blockyard.contracts.objective import Forecaster, Objective, Transcriber
+from blockyard.contracts.objective import Forecaster, Objective, Transcriber, any_split
 from blockyard.contracts.option_types import (
     BatchSize,
     Because,
@@ -145,6 +145,7 @@ __all__ = [
     "Vocabulary",
     "Width",
     "Workers",
+    "any_split",
     "auxiliary_loss",
     "iter_blocks",
     "plural",

@@ -16,13 +16,13 @@ CHUNK = 1024  # images that are encoded at a time
 class ImageTokenSplit:
     """A split of images, encoded batch by batch.
 
-    unit: what a token id stands for, "dim" or "code"
+    units: what a token id stands for, ("dim",) or ("code",)
     frequencies: float32 (N, V), how often each token id occurs at each index in the training split
     """
 
     def __init__(self, images: Split, tokenizer: ImageTokenizer, frequencies: Tensor) -> None:
         self.images, self.tokenizer, self.frequencies = images, tokenizer, frequencies
-        self.unit = tokenizer.unit
+        self.units = (tokenizer.unit,)
 
     def __len__(self) -> int:
         return len(self.images)

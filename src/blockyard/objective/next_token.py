@@ -76,12 +76,13 @@ class NextToken(Objective):
 
         loss = MeanCrossEntropy()
         facts: Any = split
-        unit = getattr(facts, "unit", None)
-        if unit is not None:
-            mse = {"reconstruction_mse": Given(facts.reconstruction_mse)} if unit == "code" else {}
-            return {"loss": loss, f"bits_per_{unit}": Bits(loss), **mse}
-        metrics: dict[str, torchmetrics.Metric] = {"loss": loss, "accuracy": Accuracy(), "perplexity": Perplexity(loss)}
-        bytes_per_token = getattr(split, "bytes_per_token", None)
+        units, bytes_per_token = getattr(facts, "units", ()), getattr(facts, "bytes_per_token", None)
+        metrics: dict[str, torchmetrics.Metric] = {"loss": loss}
+        if not units or bytes_per_token:
+            metrics |= {"accuracy": Accuracy(), "perplexity": Perplexity(loss)}
+        metrics |= {f"bits_per_{unit}": Bits(loss) for unit in units}
+        if "code" in units:
+            metrics["reconstruction_mse"] = Given(facts.reconstruction_mse)
         if bytes_per_token:
             metrics["bits_per_byte"] = BitsPerByte(loss, bytes_per_token)
         return metrics

@@ -7,10 +7,9 @@ Reference: pytorch_lightning.callbacks.EarlyStopping
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
-from blockyard.contracts import Architecture, Count, DataModule, NonNegative, Objective, Text
+from blockyard.contracts import Architecture, Count, DataModule, NonNegative, Objective, Text, any_split
 from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.errors import UserError
 
@@ -53,7 +52,7 @@ class EarlyStopping(RunCallback):
         if self.monitor is None:
             return []
         # The metrics over a split that has every attribute: whether the real one has them is seen later.
-        names = set(objective.metrics(SimpleNamespace(bytes_per_token=1.0)))
+        names = set(objective.metrics(any_split()))
         if str(self.monitor).removeprefix("val/") in names:
             return []
         return [f"monitor={self.monitor}: unknown metric; the objective has {', '.join(sorted(names))}"]

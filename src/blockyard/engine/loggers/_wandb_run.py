@@ -8,9 +8,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+from blockyard.contracts import any_split
 from blockyard.engine.loggers._wandb import Mode, base_url, connection, kill, tear_down, unreachable
 
 log = logging.getLogger("blockyard")
@@ -97,7 +97,7 @@ def directions(config: Mapping[str, Any]) -> dict[str, str]:
         return {}
     objective = instantiate(dict(node), list(config.get("allow") or []))
     # Over a split that has every attribute: a metric that the real one lacks is never logged.
-    names = objective.directions(SimpleNamespace(bytes_per_token=1.0))
+    names = objective.directions(any_split())
     splits = {f"{part}/{name}": direction for part in ("val", "test") for name, direction in names.items()}
     return {"train/loss": "min", **splits}
 

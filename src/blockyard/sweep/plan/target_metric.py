@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 from blockyard.config.build import instantiate
+from blockyard.contracts import any_split
 from blockyard.errors import UserError
 
 
@@ -23,7 +23,9 @@ def validation_metric(metric: str | None, config: dict[str, Any], allow: list[st
     lengths = [f"{factor}x" for factor in sorted({1, *factors})] if factors else []
     data = instantiate(config["data"], allow).spec
     counts = range(data.classes or 0) if data.class_names else None
-    metrics = objective.metrics(SimpleNamespace(bytes_per_token=1.0, class_counts=counts))
+    unit = getattr(instantiate(config["tokenizer"], allow), "unit", None)  # of tokens of images
+    facts = {"units": (), "bytes_per_token": 1.0} if unit is None else {"units": (unit,), "bytes_per_token": None}
+    metrics = objective.metrics(any_split(class_counts=counts, **facts))
     higher = mode == "max" if plain == best else getattr(metrics.get(plain), "higher_is_better", None)
     if higher is None or (at and length not in lengths and not (plain == best and length in data.slices)):
         available = [f"test/{each}{suffix}" for each in sorted(metrics) for suffix in ("", *(f"@{x}" for x in lengths))]
