@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blockyard.contracts import any_split
 from blockyard.engine.loggers._wandb import Mode, base_url, connection, kill, tear_down, unreachable
 
 log = logging.getLogger("blockyard")
@@ -91,6 +90,7 @@ def bounded(call: Callable[[], None], seconds: float) -> str | None:
 def directions(config: Mapping[str, Any]) -> dict[str, str]:
     """Whether lower ("min") or higher ("max") is better, for each metric of a config's objective."""
     from blockyard.config.build import instantiate
+    from blockyard.contracts import any_split
 
     node = config.get("objective")
     if not isinstance(node, Mapping) or "_target_" not in node:
