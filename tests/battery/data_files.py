@@ -30,6 +30,8 @@ def write_data(root: Path) -> Path:
     (root / "mails.tsv").write_text("\n".join(["text\tlabel", *mails]) + "\n")
     steps = [f"{n},{draws.normal():.4f},{n % 7}" for n in range(300)]
     (root / "series.csv").write_text("\n".join(["hour,level,load", *steps]) + "\n")
+    waves = [f"{','.join(f'{draws.normal():.4f}' for _ in range(16 + n % 3))}:{n % 3}" for n in range(90)]
+    (root / "waves.ts").write_text("\n".join(["@classLabel true 0 1 2", "@data", *waves]) + "\n")
     write_molecules(root / "molecules.graphs.jsonl")
     corpus(root / "sounds")
     return root
@@ -47,6 +49,7 @@ def data_overrides(data: str, root: Path) -> tuple[str, ...]:
         "text_file": f"data.path={root / 'input.txt'}",
         "table": f"data.path={root / 'mails.tsv'}",
         "series_file": f"data.path={root / 'series.csv'}",
+        "series_table": f"data.path={root / 'waves.ts'}",
         "speech": f"data.path={root / 'sounds' / 'speech.tsv'}",
         "molecules": f"data.path={root / 'molecules.graphs.jsonl'}",
     }

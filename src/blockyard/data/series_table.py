@@ -1,0 +1,221 @@
+"""Series of your own with a class each, of one length or of several: .ts files of the UCR and UEA archives, or .npz.
+
+Source: Dau et al. 2019, The UCR Time Series Archive (arXiv 1810.07758); Bagnall et al. 2018, The UEA multivariate time
+    series classification archive (arXiv 1811.00075)
+Reference: aeon.datasets.load_from_ts_file; numpy.load
+
+Each channel is standardized by the training series. Two simple models are evaluated beside a run: `majority` answers
+the most frequent class, `nearest` that of the nearest training series (Euclidean distance, all series resampled to the
+longest), the usual baseline of these archives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from blockyard.contracts import Batch, BatchSize, DataSpec, Seed, Splits, Text, Tokenizer
+from blockyard.data._class_baselines import majority
+from blockyard.data._loaded import LoadedData
+from blockyard.data._series_records import Records, read_npz, read_ts
+from blockyard.data._split import Fraction, sha256, stratified
+from blockyard.errors import UserError, fold
+
+MOST_NEIGHBOURS = 2000  # training series that `nearest` compares with, at equal distances
+
+
+@dataclass(frozen=True)
+class Series:
+    """values: (n, longest, C), standardized, NaN where missing and behind the end; lengths, target: (n,) int64."""
+
+    values: Tensor
+    lengths: Tensor
+    target: Tensor
+
+
+class SeriesSplit:
+    """One split: inputs (B, steps, C), target (B,), and lengths (B,) where series have different lengths.
+
+    class_counts: (V,) int64, the series of each class in the training split
+    """
+
+    def __init__(self, series: Series, train: Series, classes: int, *, variable: bool) -> None:
+        self.series, self.train, self.variable = series, train, variable
+        self.class_counts = train.target.bincount(minlength=classes)
+
+    def __len__(self) -> int:
+        return len(self.series.target)
+
+    @property
+    def lengths(self) -> Tensor:
+        """The steps of each series, (n,)."""
+        return self.series.lengths
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Returns the series `order` (B,), as long as the longest of them."""
+        lengths = self.series.lengths[order]
+        values = self.series.values[order]
+        if not self.variable:
+            return Batch(values, self.series.target[order])
+        return Batch(values[:, : int(lengths.max())], self.series.target[order], lengths=lengths)
+
+    def baselines(self) -> Iterator[tuple[str, Tensor]]:
+        """Yields the logits (n, V) of the most frequent class, and of the nearest training series."""
+        yield "majority", majority(self.class_counts, len(self))
+        yield "nearest", nearest(self.train, self.series, len(self.class_counts))
+
+
+@dataclass(kw_only=True, eq=False)
+class SeriesTable(LoadedData):
+    """Reads every series once. A file of the archives has the training series, `test_path` those of the test.
+
+    Options:
+        path: a .ts file, or an .npz with X_train, y_train and, if there is a test split, X_test, y_test
+        test_path: a .ts file of the test split; null draws it from `path`
+        validation_fraction: share of the training series that is the validation split, of each class the same
+        test_fraction: share of all series that is the test split, where no file names one
+        split_seed: seed of the drawn splits; independent of the run's seed, so that all seeds share them
+    """
+
+    path: Text = "data/series_TRAIN.ts"
+    test_path: Text | None = None
+    validation_fraction: Fraction = 0.2
+    test_fraction: Fraction = 0.2
+    split_seed: Seed = 0
+    batch_size: BatchSize = 32
+    eval_batch_size: BatchSize = 256
+
+    def __post_init__(self) -> None:
+        if self.test_path is not None and not (self.path.endswith(".ts") and self.test_path.endswith(".ts")):
+            raise ValueError("data.test_path is for .ts files; an .npz has its test series in X_test: use null")
+
+    @property
+    def spec(self) -> DataSpec:
+        """Series with a class each; before the file is there, its sizes are not known."""
+        if self.missing() is not None:
+            return DataSpec("series", (64, 1), variable=True, target="class")
+        shape = (max(self._lengths), self._records[0].series[0].shape[1])
+        names = self.class_names
+        return DataSpec(
+            "series", shape, len(set(self._lengths)) > 1, target="class", classes=len(names), class_names=names
+        )
+
+    def missing(self) -> str | None:
+        """Returns which file is missing and what to do about it, or None."""
+        for option, name in (("path", self.path), ("test_path", self.test_path)):
+            if name is not None and not Path(name).expanduser().is_file():
+                return f"no file {Path(name).expanduser().absolute()}; set data.{option}=FILE.ts or FILE.npz"
+        return None
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """The labels, sorted: as numbers where all are."""
+        names = {label for records in self._records if records is not None for label in records.labels}
+        try:
+            return tuple(sorted(names, key=float))
+        except ValueError:
+            return tuple(sorted(names))
+
+    @cached_property
+    def _records(self) -> tuple[Records, Records | None]:
+        """The series of the training file and of the test. Raises UserError for a file that cannot be used."""
+        with torch.device("cpu"):  # `check` builds models on the meta device, where tensors have no values
+            return self._read()
+
+    def _read(self) -> tuple[Records, Records | None]:
+        path = Path(self.path).expanduser()
+        if path.suffix == ".npz":
+            train, test = read_npz(path)
+        elif path.suffix == ".ts":
+            train = read_ts(path)
+            test = None if self.test_path is None else read_ts(Path(self.test_path).expanduser())
+        else:
+            raise UserError(f"data.path={self.path}: expected .ts or .npz")
+        channels = {each.shape[1] for records in (train, test) if records is not None for each in records.series}
+        if not train.series or (test is not None and not test.series):
+            raise UserError(f"{path} has no series" if not train.series else f"the test split of {path} has no series")
+        if len(channels) > 1:
+            raise UserError(f"{path} and its test split have {' and '.join(map(str, sorted(channels)))} channels")
+        if len(set(train.labels)) < 2:
+            raise UserError(f"{path}: every training series is of class {train.labels[0]}; a class needs another one")
+        if test is not None and (unseen := sorted(set(test.labels) - set(train.labels))):
+            raise UserError(f"{path}: class {fold(unseen)} has test series and no training series")
+        return train, test
+
+    @property
+    def _lengths(self) -> list[int]:
+        return [len(each) for records in self._records if records is not None for each in records.series]
+
+    def load(self, tokenizer: Tokenizer) -> Splits:
+        """Draws the splits that no file names, and standardizes. Raises UserError for a split without series."""
+        train, test = self._records
+        number = {name: index for index, name in enumerate(self.class_names)}
+        target = torch.tensor([number[label] for label in train.labels])
+        kept = torch.arange(len(target))
+        held = None
+        if test is None:
+            kept, held = stratified(target, self.test_fraction, self.split_seed)
+        inner, drawn = stratified(target[kept], self.validation_fraction, self.split_seed + 1)
+        validation, kept = kept[drawn], kept[inner]
+        for name, part in (("training", kept), ("validation", validation), ("test", held)):
+            if part is not None and not len(part):
+                raise UserError(f"{self.path}: {len(target)} series leave none for the {name} split; use more of them")
+        if lacking := sorted({self.class_names[i] for i in set(target.tolist()) - set(target[kept].tolist())}):
+            raise UserError(f"{self.path}: no training series is left of class {fold(lacking)}; use smaller fractions")
+        values = torch.cat([train.series[i] for i in kept.tolist()]).double()
+        mean = values.nanmean(0)  # (C,)
+        std = (values - mean).square().nanmean(0).sqrt()
+        if not bool((std > 0).all()):
+            channel = int((~(std > 0)).nonzero()[0])
+            raise UserError(f"{self.path}: channel {channel} has one value or none in the training series")
+        parts = [self._part(train, index, target, mean, std) for index in (kept, validation)]
+        if test is None:
+            assert held is not None
+            parts.append(self._part(train, held, target, mean, std))
+        else:
+            own = torch.tensor([number[label] for label in test.labels])
+            parts.append(self._part(test, torch.arange(len(own)), own, mean, std))
+        self._fingerprint = sha256(tensor for part in parts for tensor in (part.values, part.lengths, part.target))
+        classes, variable = len(self.class_names), len(set(self._lengths)) > 1
+        return Splits(*(SeriesSplit(part, parts[0], classes, variable=variable) for part in parts))
+
+    def _part(self, records: Records, index: Tensor, target: Tensor, mean: Tensor, std: Tensor) -> Series:
+        series = [((records.series[i] - mean) / std).float() for i in index.tolist()]
+        lengths = torch.tensor([len(each) for each in series])
+        longest = max(self._lengths)
+        padded = torch.stack([F.pad(each, (0, 0, 0, longest - len(each)), value=float("nan")) for each in series])
+        return Series(padded, lengths, target[index])
+
+
+def nearest(train: Series, series: Series, classes: int) -> Tensor:
+    """Returns logits (n, V): for each class minus the distance to its nearest training series.
+
+    Series are resampled linearly to the longest, and missing values are zero, the mean.
+    """
+    count = len(train.target)
+    chosen = torch.linspace(0, count - 1, min(count, MOST_NEIGHBOURS)).long()
+    known, own = _resampled(train, chosen), _resampled(series, torch.arange(len(series.target)))
+    distance = torch.cdist(own, known)  # (n, m)
+    result = torch.full((len(own), classes), -torch.inf)
+    for number in range(classes):
+        members = train.target[chosen] == number
+        if members.any():
+            result[:, number] = -distance[:, members].min(1).values
+    return result
+
+
+def _resampled(series: Series, index: Tensor) -> Tensor:
+    """(n, longest C), each series stretched over all steps."""
+    longest = series.values.shape[1]
+    step = torch.linspace(0, 1, longest) * (series.lengths[index, None] - 1)  # (n, longest)
+    low, values = step.floor().long(), series.values[index].nan_to_num()
+    share = (step - low)[..., None]
+    high = torch.minimum(low + 1, series.lengths[index, None] - 1)
+    rows = torch.arange(len(index))[:, None]
+    return (values[rows, low] * (1 - share) + values[rows, high] * share).flatten(1)
