@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.captioned_files import write_captions
 from tests.image_files import write_images
 from tests.molecule_files import write_molecules
 from tests.sound_files import corpus
@@ -34,6 +35,7 @@ def write_data(root: Path) -> Path:
     (root / "waves.ts").write_text("\n".join(["@classLabel true 0 1 2", "@data", *waves]) + "\n")
     write_molecules(root / "molecules.graphs.jsonl")
     corpus(root / "sounds")
+    write_captions(root / "captions")
     return root
 
 
@@ -51,6 +53,7 @@ def data_overrides(data: str, root: Path) -> tuple[str, ...]:
         "series_file": f"data.path={root / 'series.csv'}",
         "series_table": f"data.path={root / 'waves.ts'}",
         "speech": f"data.path={root / 'sounds' / 'speech.tsv'}",
+        "captions": f"data.path={root / 'captions'}",
         "molecules": f"data.path={root / 'molecules.graphs.jsonl'}",
     }
     small = ("data.time=hour", "data.history=24", "data.horizon=8", "data.split=[0.7,0.1,0.2]")

@@ -45,8 +45,8 @@ def test_sizes_of_blocks(name: str) -> None:
 @pytest.mark.parametrize("name", having("prefix"))
 def test_registers(name: str) -> None:
     registers = build_tiny(name, prefix=Prefix(registers=3))
-    assert registers.ctx.num_prefix == 3
-    assert registers(token_ids(2, 6)).shape == (2, 6, 11)
+    assert registers.ctx.num_prefix == 3 + build_tiny(name).ctx.num_prefix
+    assert called(registers).shape == (2, 6, 11)
 
 
 def test_options_of_one_model() -> None:

@@ -12,6 +12,7 @@ import torch
 
 from blockyard.cli import main
 from blockyard.config import catalog
+from tests.captioned_files import write_captions
 from tests.image_files import write_photographs
 from tests.molecule_files import write_molecules
 from tests.sound_files import corpus
@@ -63,6 +64,8 @@ def own_data(name: str, folder: Path) -> list[str]:
         return [f"data.path={folder / 'hours.csv'}", "data.split=[0.6,0.2,0.2]", "data.batch_size=16"]
     if "override /data: molecules" in text:
         return [f"data.path={write_molecules(folder / 'molecules.graphs.jsonl')}", "data.batch_size=8"]
+    if "override /data: captions" in text:
+        return [f"data.path={write_captions(folder / 'captions')}", "data.batch_size=8"]
     if "override /data: text_file" in text:
         (folder / "input.txt").write_text("To be, or not to be, that is the question.\n" * 200)
         return [f"data.path={folder / 'input.txt'}"]

@@ -109,7 +109,7 @@ def _family(path: str, model: nn.Module, config: dict[str, Any]) -> str:
         family = next((family for kind, family in CLASSES if isinstance(module, kind)), None)
         if family:
             of_source = f"source_{family}"  # where the config has one, that of the encoder
-            return of_source if path.startswith("encoder.") and of_source in config else family
+            return of_source if path.startswith(("encoder.", "source.")) and of_source in config else family
     if any(isinstance(module, Block) for module in around):
         # A block's own modules (gates, scales) are defined in its own file; the others are norms.
         own = isinstance(around[-1], Block) or type(around[-1]).__module__.startswith("blockyard.block.")

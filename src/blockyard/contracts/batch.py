@@ -96,11 +96,13 @@ def _map(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
 class Seq:
     """The facts of a sequence of tokens in one forward pass. Mixers get facts, never masks.
 
-    index: (N,) int64, strictly increasing; causality compares it and nothing else
+    index: (N,) int64, increasing; causality compares it and nothing else. Tokens of one index see each other
+    ties: several tokens have one index; otherwise it is strictly increasing
     coords: (B|1, N, A) float, the coordinates of each token; zeros for prefix tokens
     valid: (B, N) bool, False at padding, which is on the right; None where all tokens are real
     segment: (B, N) int64; tokens of different segments must not see each other. None is one segment
-    num_prefix: class and register tokens, always the first; no position scheme acts on them
+    num_prefix: class and register tokens, always the first, and the tokens of a source that stands in front of the
+        sequence; no position scheme acts on them
     grid: the layout of the tokens after the prefix; None where they fill no grid
     features: (B, N, F) float, what the tokenizer computes of each token's raw input without weights, such as
         the mean colour of a patch; zeros at prefix tokens. None where it computes nothing
@@ -123,6 +125,7 @@ class Seq:
     features: Tensor | None = None
     pairs: tuple[Tensor, ...] | None = None
     scale: tuple[Tensor, Tensor] | None = None
+    ties: bool = False
     memo: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:

@@ -275,6 +275,7 @@ class Architecture(ABC):
 
     causal: ClassVar[bool]
     takes_source: ClassVar[bool] = False  # an encoder reads a second sequence
+    joins: ClassVar[bool] = False  # it stands the tokens of the source in front of the sequence
     crosses: ClassVar[bool] = False  # its blocks need a branch that reads the other sequence
     latents: ClassVar[bool] = False  # its blocks run over learned vectors without coordinates
     stacks: ClassVar[bool] = True  # it has blocks; without them, every part of a block is `none`
@@ -282,6 +283,11 @@ class Architecture(ABC):
     @classmethod
     def shares(cls, options: dict[str, Any]) -> bool:
         """Whether the source and the sequence share one embedder under these options."""
+        return False
+
+    @classmethod
+    def ties(cls, options: dict[str, Any]) -> bool:
+        """Whether tokens of a source see each other although the model is causal, under these options."""
         return False
 
     @abstractmethod

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 from torch import Tensor
@@ -67,17 +68,39 @@ def decode_image(file: Path, *, channels: int, size: int) -> Tensor:
 
     Raises UserError naming the file where it is not an image of one of `FORMATS`, is damaged, or has too many pixels.
     """
+    return decode_stream(file, file, channels=channels, size=size)
+
+
+def read_picture(file: Path | BinaryIO, name: object = None, *, channels: int, size: int) -> Tensor:
+    """Reads an image as float32 (1, channels, size, size) from -1 (black) to 1; transparent pixels are white.
+
+    name: of an open file, for messages. Raises UserError as `decode_image` does.
+    """
+    return levels_to_floats(decode_stream(file, name or file, channels=channels, size=size, on_white=True)[None])
+
+
+def levels_to_floats(images: Tensor) -> Tensor:
+    """Returns uint8 images as float32 from -1 (black) to 1."""
+    return images.float() / 127.5 - 1
+
+
+def decode_stream(stream: Path | BinaryIO, name: object, *, channels: int, size: int, on_white: bool = False) -> Tensor:
+    """As `decode_image`, of an open file that messages call `name`. on_white: what transparent pixels show."""
     import numpy as np
     from PIL import Image
 
     try:
-        with Image.open(file, formats=FORMATS) as opened:
+        with Image.open(stream, formats=FORMATS) as opened:
             if opened.width * opened.height > MAX_PIXELS:
                 raise ValueError(f"{opened.width} x {opened.height} pixels, at most {MAX_PIXELS:,} are allowed")
-            image = opened.convert("RGB" if channels == 3 else "L")
+            shown: Image.Image = opened
+            if on_white and opened.has_transparency_data:
+                clear = opened.convert("RGBA")
+                shown = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear)
+            image = shown.convert("RGB" if channels == 3 else "L")
     except Exception as error:  # decoders raise nearly anything on a damaged file
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{file} cannot be read as an image ({reason}); repair or remove it") from error
+        raise UserError(f"{name} cannot be read as an image ({reason}); repair or remove it") from error
     if image.size != (size, size):
         scale = size / min(image.size)
         width, height = (max(size, round(side * scale)) for side in image.size)

@@ -144,7 +144,7 @@ def encode_sources(loaded: Loaded, sources: list[str]) -> Memory:
     longest, lengths = batch.inputs.shape[1], batch.lengths
     limit = loaded.model.ctx.source_tokens.max_len
     is_text = isinstance(loaded.components.source_tokenizer, TextTokenizer)
-    if is_text and longest > limit and loaded.model.encoder.position.bounded:
+    if is_text and longest > limit and getattr(loaded.model, "encoder", loaded.model).position.bounded:
         raise UserError(f"a source has {longest} tokens; the model takes at most {limit}")
     device = next(loaded.model.parameters()).device
     source = batch.inputs

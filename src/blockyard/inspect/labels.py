@@ -41,7 +41,9 @@ def token_labels(text: list[str], model: nn.Module, seq: Seq) -> list[str]:
 def _prefix_labels(model: nn.Module, count: int) -> list[str]:
     options = getattr(model, "prefix_options", None)
     class_label = ["class"] if count and options is not None and options.class_token else []
-    return [*class_label, *(f"reg {i}" for i in range(count - len(class_label)))]
+    learned = min(count, len(options)) if options is not None else count
+    registers = [f"reg {i}" for i in range(learned - len(class_label))]
+    return [*class_label, *registers, *(f"source {i}" for i in range(count - learned))]
 
 
 def layer_name(path: str) -> str:

@@ -9,7 +9,7 @@ inputs --> embedder --(position)----> block --> ... <-----+--> final norm --> he
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -70,15 +70,7 @@ class SequenceToSequence(Tower):
         The source comes as in `Batch.source`, as the `memory` that `encode` returned, or in the cache, which keeps
         the memory of its first call. Raises ValueError unless it comes in exactly one of these ways.
         """
-        cached = None if cache is None else cache.memory
-        if sum(each is not None for each in (source, memory, cached)) != 1:
-            raise ValueError(
-                "an encoder-decoder reads one source: pass `source` or `memory`, and neither with a cache that has one"
-            )
-        if source is not None:
-            memory = self.encode(source, source_lengths, record)
-        elif memory is None:
-            memory = cached
+        memory = the_source(self, source, source_lengths, memory, cache, record)
         x, seq = self.forward_features(self.embedder, inputs, lengths, segment, cache, memory, record)
         if cache is not None:
             cache.memory = memory
@@ -119,3 +111,29 @@ def of_source(parts: Parts) -> Parts:
     return parts._replace(
         embedder=parts.source_embedder or parts.embedder, position=parts.source_position or parts.position
     )
+
+
+class Encodes(Protocol):
+    """A model that reads a source."""
+
+    def encode(self, source: Tensor, source_lengths: Tensor | None = None, record: Record | None = None) -> Memory:
+        """Returns what the model reads of a source (`Batch.source`)."""
+
+
+def the_source(
+    model: Encodes,
+    source: Tensor | None,
+    source_lengths: Tensor | None,
+    memory: Memory | None,
+    cache: Cache | None,
+    record: Record | None,
+) -> Memory:
+    """Returns the encoded source: of `source`, `memory`, or from the cache. Raises ValueError unless it is in one."""
+    cached = None if cache is None else cache.memory
+    if sum(each is not None for each in (source, memory, cached)) != 1:
+        raise ValueError("a model reads one source: pass `source` or `memory`, and neither with a cache that has one")
+    if source is not None:
+        return model.encode(source, source_lengths, record)
+    encoded = memory or cached
+    assert encoded is not None
+    return encoded

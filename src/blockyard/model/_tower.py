@@ -75,16 +75,40 @@ class Tower(nn.Module):
         pairs: Tensor | None = None,
     ) -> tuple[Tensor, Seq]:
         """Returns what a head reads: the stream after the final norm (B, prefix + N, D), and its facts."""
+        x, seq = self.placed(embedder, inputs, lengths, segment, cache, record, hidden, pairs)  # (B, N, D)
+        new, past = len(seq), 0 if cache is None else cache.length
+        x, seq = self.behind_prefix(x, seq, past)  # (B, prefix + N, D)
+        x = self.mixed(x, seq, past, cache, memory, record)
+        if cache is not None:
+            cache.length = past + new
+        return x, seq
+
+    def placed(
+        self,
+        embedder: Embedder,
+        inputs: Tensor,
+        lengths: Tensor | None,
+        segment: Tensor | None,
+        cache: Cache | None,
+        record: Record | None,
+        hidden: Tensor | None,
+        pairs: Tensor | None,
+    ) -> tuple[Tensor, Seq]:
+        """Returns the tokens of the inputs with their positions (B, N, D), and their facts."""
         check_call(self.ctx, self.prefix_options, lengths, segment, cache is not None)
         past = 0 if cache is None else cache.length
         x, seq = embedder(inputs, lengths, segment, past)  # (B, N, D - position.width)
         set_pairs(seq, pairs)
-        new_tokens = len(seq)
         x = hide(self.mask_token, as_stream(x), seq, hidden)
         note(record, "embedded", x)
         x = add_position(self.ctx, self.position, x, seq, past)  # (B, N, D)
         note(record, "placed", x)
-        x, seq = self._add_prefix(x, seq, past)  # (B, prefix + N, D)
+        return x, seq
+
+    def mixed(
+        self, x: Tensor, seq: Seq, past: int, cache: Cache | None, memory: Memory | None, record: Record | None
+    ) -> Tensor:
+        """Returns a stream (B, prefix + N, D) after the blocks and the final norm. past: tokens in the cache."""
         note(record, "seq", seq)
         x = self.dropout(x)
         note(record, "stream", x)
@@ -94,13 +118,11 @@ class Tower(nn.Module):
         for layer, block in enumerate(self.blocks):
             x = block(x, seq, None if cache is None else cache.layers[layer], memory)
             note(record, f"block.{layer}", x)
-        if cache is not None:
-            cache.length += new_tokens
         x = self.final_norm(x)
         note(record, "normed", x)
-        return x, seq
+        return x
 
-    def _add_prefix(self, x: Tensor, seq: Seq, past: int) -> tuple[Tensor, Seq]:
+    def behind_prefix(self, x: Tensor, seq: Seq, past: int) -> tuple[Tensor, Seq]:
         """Put the prefix before the first token of a stream; it shifts the index of all later tokens."""
         if self.prefix is None:
             return x, seq

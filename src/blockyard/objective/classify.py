@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Batch, DataSpec, HasBaselines, Objective, Rate, Split, TokenSpec
+from blockyard.contracts import Batch, DataSpec, Objective, Rate, Split, TokenSpec
+from blockyard.objective._split_baselines import of_split
 
 if TYPE_CHECKING:
     import torchmetrics
@@ -61,16 +61,7 @@ class Classify(Objective):
 
     def baselines(self, split: Split) -> dict[str, dict[str, float]]:
         """The metrics of the split's own models, by their names."""
-        if not isinstance(split, HasBaselines):
-            return {}
-        result = {}
-        target = split.batch(torch.arange(len(split)), None).target
-        for name, logits in split.baselines():
-            metrics = self.metrics(split)
-            for metric in metrics.values():
-                metric.update(logits, target)
-            result[name] = {key: float(metric.compute()) for key, metric in metrics.items()}
-        return result
+        return of_split(split, self)
 
     def best(self) -> tuple[str, str]:
         """The highest accuracy."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Batch, Rate, Split
+from blockyard.objective._split_baselines import of_split
 from blockyard.objective.next_token import NextToken
 
 if TYPE_CHECKING:
@@ -46,3 +47,7 @@ class Translate(NextToken):
         from blockyard.objective._metrics import ExactMatch
 
         return {**super().metrics(split), "exact": ExactMatch()}
+
+    def baselines(self, split: Split) -> dict[str, dict[str, float]]:
+        """The metrics of the split's own models, by their names."""
+        return of_split(split, self)

@@ -20,6 +20,7 @@ from blockyard.contracts import Position, Seq
 from blockyard.ops.visibility import Visibility
 
 OTHER_KEYS = "other keys (a cache, trained ones) precede those of the sequence"
+TIED = "tokens of a source see each other"
 WINDOWED = "attention is windowed"
 STRICT = "a token does not see itself"
 BIASED = "a position bias is added to the scores"
@@ -47,7 +48,7 @@ def reasons(seq: Seq, k_seq: Seq, visibility: Visibility) -> list[str]:
     if k_seq.segment is not None:
         reasons.append(PACKED)
     if visibility.causal and not _ordered_by_row(seq, k_seq):
-        reasons.append(OTHER_KEYS)
+        reasons.append(TIED if k_seq is seq else OTHER_KEYS)
     window = visibility.window
     if window is not None and not (len(seq) == 1 and k_seq.memo.get("window", window + 1) <= window):
         reasons.append(WINDOWED)
@@ -68,7 +69,9 @@ def strict_by_shift(seq: Seq, k_seq: Seq, visibility: Visibility) -> bool:
 
 def _ordered_by_row(seq: Seq, k_seq: Seq) -> bool:
     """Whether row numbers alone tell what is later: the same sequence, or one query after all keys."""
-    return k_seq is seq or (len(seq) == 1 and k_seq.memo.get("ends_with") is seq)
+    if k_seq is seq:
+        return not seq.ties  # tokens of one index see each other, wherever they stand
+    return len(seq) == 1 and k_seq.memo.get("ends_with") is seq
 
 
 def visible(

@@ -59,7 +59,10 @@ class Facts:
         own = {family: self[each] for each, family in OF_SOURCE.items() if family in self.picks}
         if self.reads_source and "position" in self.picks:
             own["position"] = self["position"]
-        return Facts({**self.picks, **own, "data": replace(self["data"], of_source=True)}, spec)
+        picks = {**self.picks, **own, "data": replace(self["data"], of_source=True)}
+        if self["model"].target.joins:  # mixers, heads and norms see the joined sequence, as the rules about it say
+            picks = {family: pick for family, pick in picks.items() if family in ("data", "tokenizer", "position")}
+        return Facts(picks, spec)
 
     @property
     def read(self) -> Facts:
@@ -123,7 +126,7 @@ def of_source(rule: Rule) -> Rule:
 
     @wraps(rule.reason)
     def reason(f: Facts) -> str | None:
-        if f.source is None:
+        if f.source is None or not set(rule.pair) <= f.source.picks.keys():
             return None
         alike = not f.reads_source and not any(key in f.picks for key in OF_SOURCE)
         return None if alike and f.data.modality == f.source.data.modality and rule.reason(f) else rule.reason(f.source)

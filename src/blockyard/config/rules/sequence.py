@@ -25,7 +25,7 @@ def causality_of_mixer(f: Facts) -> str | None:
 
 def direction_of_encoder(f: Facts) -> str | None:
     """The same choice mixes in the encoder, which is bidirectional, and in the decoder."""
-    if not f["model"].target.takes_source or f.traits.bidirectional:
+    if not _encodes(f) or f.traits.bidirectional:
         return None
     return f"{f['token_mixer']} cannot be bidirectional; the encoder of {f['model']} requires it"
 
@@ -40,7 +40,7 @@ def causality_of_position(f: Facts) -> str | None:
 
 def causality_of_source_position(f: Facts) -> str | None:
     """A position scheme may be for causal models only, and the encoder of a source is bidirectional."""
-    if not f["source_position"].target.needs_causal or not f["model"].target.takes_source:
+    if not f["source_position"].target.needs_causal or not _encodes(f):
         return None
     scheme = f["source_position"] if "source_position" in f.picks else f["position"]
     return f"{scheme} needs a causal model; the encoder of {f['model']} is bidirectional"
@@ -80,6 +80,37 @@ def source(f: Facts) -> str | None:
     return f"{f['model']} needs a source sequence for its encoder; {f['data']} has none"
 
 
+def length_of_joined_source(f: Facts) -> str | None:
+    """Sources that stand in front of a sequence are of one length: their padding would lie inside it."""
+    if not f["model"].target.joins or f.data.source is None or not f.data.source.variable:
+        return None
+    return f"{f['data']} has sources of different lengths, which would leave padding in the sequence of {f['model']}"
+
+
+def prefix_of_joined_source(f: Facts) -> str | None:
+    """A source in front of the sequence needs a mixer that mixes it in."""
+    if not f["model"].target.joins or f.traits.prefix:
+        return None
+    return f"{f['token_mixer']} does not mix in tokens that stand in front of the sequence, as {f['model']} needs"
+
+
+def ties_of_joined_source(f: Facts) -> str | None:
+    """Tokens that see each other although the model is causal need a mixer that compares pairs by their index."""
+    model = f["model"]
+    if not model.target.ties(model.options) or "scores" in f.traits.ports:
+        return None
+    return f"{f['token_mixer']} mixes in order of the tokens, so those of a source cannot see each other: sees=past"
+
+
+def position_of_joined_source(f: Facts) -> str | None:
+    """A scheme that acts inside mixers leaves a source in front of the sequence alone."""
+    target = f["source_position"].target
+    if not f["model"].target.joins or target.acts_on <= target.before_blocks:
+        return None
+    scheme = f["source_position"] if "source_position" in f.picks else f["position"]
+    return f"{scheme} acts inside token mixers, which in {f['model']} leave the source alone"
+
+
 def source_of_objective(f: Facts) -> str | None:
     """An objective that conditions on a source needs data with one."""
     needs = f["objective"].target.needs_source or f.reads_source
@@ -116,6 +147,10 @@ OF_SEQUENCE = (
     Rule(("data", "norm"), norm_across_rows),
 )
 RULES = (
+    Rule(("data", "model"), length_of_joined_source),
+    Rule(("model", "token_mixer"), prefix_of_joined_source),
+    Rule(("model", "token_mixer"), ties_of_joined_source),
+    Rule(("model", "source_position"), position_of_joined_source),
     Rule(("objective", "model"), causality_of_objective),
     Rule(("model", "token_mixer"), causality_of_mixer),
     Rule(("model", "token_mixer"), direction_of_encoder),
@@ -129,3 +164,8 @@ RULES = (
     Rule(("model", "norm"), norm_across_time),
     Rule(("model", "token_mixer"), prefix_of_mixer),
 )
+
+
+def _encodes(f: Facts) -> bool:
+    """Whether the model has an encoder of its own for the source."""
+    return bool(f["model"].target.takes_source and not f["model"].target.joins)

@@ -1,0 +1,72 @@
+"""Coloured handwritten digits in the cells of a canvas, and what can be said of them.
+
+Each digit lies in a cell of its own, of 3 x 3, and is red, green or blue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from blockyard.data._hash import uniform
+from blockyard.data._images import LabelledImages
+
+SIDE = 8  # pixels of a digit, and of a cell
+ACROSS = 3  # cells in a row
+CELLS = ACROSS * ACROSS
+COLOURS = ("red", "green", "blue")
+LEVELS = 16  # the brightest gray level of a digit's image
+DIGITS = 10
+SHAPE = (len(COLOURS), ACROSS * SIDE, ACROSS * SIDE)
+
+
+class Scenes(NamedTuple):
+    """Canvases in numbers: the digits of each, in the order in which their cells are drawn.
+
+    number: (B,) int64, of digits; cell, digit, colour: (B, most) int64, of which the first `number` are on the canvas
+    image: (B, most) int64, the index of each digit's image
+    """
+
+    number: Tensor
+    cell: Tensor
+    digit: Tensor
+    colour: Tensor
+    image: Tensor
+
+    @property
+    def present(self) -> Tensor:
+        """Which digits are on the canvas, (B, most) bool."""
+        return torch.arange(self.cell.shape[1]) < self.number[:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class SceneSource:
+    """Draws scenes of the digits of one split. counts: the minimum and maximum number of digits on a canvas."""
+
+    digits: LabelledImages
+    counts: tuple[int, int]
+
+    def draw(self, order: Tensor, key: int) -> Scenes:
+        """Returns the scenes of the samples `order` (B,) under a key, the same however a batch is cut."""
+        least, most = self.counts
+        draws = uniform(key, order, 1 + CELLS + 2 * most).T  # (B, ...)
+        count = least + (draws[:, 0] * (most - least + 1)).long()  # (B,)
+        cell = draws[:, 1 : 1 + CELLS].topk(most, 1).indices  # (B, most), different ones
+        chosen, colour = draws[:, 1 + CELLS :].reshape(len(order), 2, most).unbind(1)
+        image = (chosen * len(self.digits.target)).long()
+        return Scenes(count, cell, self.digits.target[image], (colour * len(COLOURS)).long(), image)
+
+    def paint(self, scenes: Scenes) -> Tensor:
+        """Returns the canvases as float32 (B, 3, 24, 24) from -1 (black) to 1."""
+        pixels = self.digits.images[scenes.image, 0].float() * scenes.present[..., None, None]  # (B, most, 8, 8)
+        edge = torch.arange(SIDE)
+        top, left = scenes.cell // ACROSS * SIDE, scenes.cell % ACROSS * SIDE  # (B, most)
+        rows, cols = (top[..., None] + edge)[..., :, None], (left[..., None] + edge)[..., None, :]
+        width = ACROSS * SIDE
+        index = ((scenes.colour[..., None, None] * width + rows) * width + cols).flatten(1)  # (B, most * 64)
+        blank = torch.zeros(len(pixels), len(COLOURS) * width * width)
+        canvas = blank.scatter_add(1, index, pixels.flatten(1)).view(-1, *SHAPE)
+        return canvas / (LEVELS / 2) - 1

@@ -1,0 +1,170 @@
+"""Captions of canvases with coloured digits: "a red 3 left of a blue 7".
+
+Source: Vinyals et al. 2015, Show and Tell: A Neural Image Caption Generator (arXiv 1411.4555), for the task, on the
+    digits of Alpaydin and Kaynak 1998
+Reference: sklearn.datasets.load_digits
+
+    source   a canvas of two digits, each red, green or blue, in different cells of 3 x 3
+    inputs   START a red 3 left of a blue 7 END      columns from left to right, and each from top to bottom
+
+Of two digits in one column, the first is "above" the second. The canvases of a split show only that split's digits;
+those of training are composed again in each epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Le
+from torch import Tensor
+
+from blockyard.contracts import (
+    Batch,
+    BatchSize,
+    Because,
+    DataSpec,
+    Length,
+    Samples,
+    Seed,
+    Splits,
+    TextTokenizer,
+    Tokenizer,
+)
+from blockyard.data._canvas_data import CanvasData
+from blockyard.data._pairs import Pair, RaggedSequences
+from blockyard.data._scenes import ACROSS, CELLS, COLOURS, SHAPE, Scenes, SceneSource
+from blockyard.data._split import Fraction
+from blockyard.data._written_baselines import WrittenBaselines
+from blockyard.errors import UserError
+
+Number = Annotated[int, Ge(1), Le(CELLS), Because("a canvas has nine cells")]
+FITTED = 4_000  # captions that a tokenizer and a baseline learn from
+
+
+class CaptionSplit(WrittenBaselines):
+    """A split of canvases with a caption each. train: the split that baselines learn from; None for this one."""
+
+    def __init__(
+        self,
+        scenes: SceneSource,
+        tokenizer: TextTokenizer,
+        ends: tuple[int, int],
+        samples: int,
+        *,
+        context: int,
+        blank: bool,
+        train: CaptionSplit | None,
+    ) -> None:
+        self.scenes, self.tokenizer, self.ends, self.samples = scenes, tokenizer, ends, samples
+        self.context, self.blank, self.train = context, blank, train or self
+        self._encoded: dict[str, list[int]] = {}
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Returns inputs (B, N + 1): start, caption, end; lengths; and source float32 (B, 3, 24, 24)."""
+        scenes = self.scenes.draw(order, 0 if key is None else key)
+        inputs, lengths = self.sequences(captions(scenes)).padded(torch.arange(len(order)))
+        source = self.scenes.paint(scenes)
+        return Batch(inputs, lengths=lengths, source=torch.zeros_like(source) if self.blank else source)
+
+    def sequences(self, texts: list[str]) -> RaggedSequences:
+        """Returns captions as token ids with start and end token. Raises UserError for one that is too long."""
+        for text in texts:
+            if text not in self._encoded:
+                self._encoded[text] = [self.ends[0], *self.tokenizer.encode(text), self.ends[1]]
+                if len(self._encoded[text]) > self.context + 1:
+                    raise UserError(
+                        f"data.context={self.context}: {text!r} has {len(self._encoded[text]) - 1} tokens with its end"
+                    )
+        return RaggedSequences.of([self._encoded[text] for text in texts])
+
+    @cached_property
+    def pairs(self) -> list[Pair]:
+        """The name of each canvas, and its caption."""
+        texts = captions(self.scenes.draw(torch.arange(len(self)), 0))
+        return [(f"canvas {number}", text) for number, text in enumerate(texts)]
+
+    def fitted(self) -> RaggedSequences:
+        """Captions of training, with their ends, that a baseline counts."""
+        scenes = self.train.scenes.draw(torch.arange(min(FITTED, len(self.train))), 0)
+        return self.sequences(captions(scenes))
+
+
+def captions(scenes: Scenes) -> list[str]:
+    """Returns the caption of each scene, digits by column and then by row."""
+    column, row = scenes.cell % ACROSS, scenes.cell // ACROSS
+    order = (column * ACROSS + row).masked_fill(~scenes.present, CELLS).argsort(1)  # (B, most)
+    table = torch.stack([each.gather(1, order) for each in (scenes.colour, scenes.digit, column)], -1)  # (B, most, 3)
+    return [_caption(rows[:count]) for rows, count in zip(table.tolist(), scenes.number.tolist(), strict=True)]
+
+
+def _caption(digits: list[list[int]]) -> str:
+    words = []
+    for number, (colour, digit, column) in enumerate(digits):
+        if number:
+            words.append("above" if column == digits[number - 1][2] else "left of")
+        words.append(f"a {COLOURS[colour]} {digit}")
+    return " ".join(words)
+
+
+@dataclass(kw_only=True, eq=False)
+class CanvasCaptions(CanvasData):
+    """A caption for each canvas; needs no file and no network.
+
+    Options:
+        digits: digits on a canvas
+        blank: show an empty canvas, for the rival that sees nothing
+        context: maximum tokens of a caption with its end token
+        samples: canvases in a training epoch
+        eval_samples: canvases of the validation split, and of the test split
+        test_fraction: share of all digit images that only the test split shows
+        validation_fraction: share of the remaining images that only the validation split shows
+        split_seed: seed of the split; independent of the run's seed, so that all seeds share one split
+        batch_size: canvases in a training step, over all processes
+        eval_batch_size: canvases in a validation or test step, over all processes
+    """
+
+    digits: Number = 2
+    blank: bool = False
+    context: Length = 32
+    samples: Samples = 16_000
+    eval_samples: Samples = 500
+    test_fraction: Fraction = 0.2
+    validation_fraction: Fraction = 0.1
+    split_seed: Seed = 0
+    batch_size: BatchSize = 64
+    eval_batch_size: BatchSize = 256
+
+    @property
+    def spec(self) -> DataSpec:
+        """Captions of different lengths, each of a canvas."""
+        return DataSpec("text", (self.context,), variable=True, source=DataSpec("image", SHAPE))
+
+    def load(self, tokenizer: Tokenizer) -> Splits:
+        """Composes the captions that the tokenizer is fitted on, unless its state was loaded."""
+        if not isinstance(tokenizer, TextTokenizer):
+            raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
+        train, *rest = self.scenes((self.digits, self.digits))
+        if not tokenizer.state():
+            tokenizer.fit(captions(train.draw(torch.arange(FITTED), 0)))
+        tokens = tokenizer.spec(self.spec)
+        if tokens.start is None or tokens.end is None:
+            raise ValueError(f"{type(tokenizer).__name__} has no start and end token; see TokenSpec.start")
+        first = self._split(train, tokenizer, (tokens.start, tokens.end), self.samples, None)
+        others = (self._split(part, tokenizer, first.ends, self.eval_samples, first) for part in rest)
+        return Splits(first, *others)
+
+    def _split(
+        self,
+        scenes: SceneSource,
+        tokenizer: TextTokenizer,
+        ends: tuple[int, int],
+        samples: int,
+        train: CaptionSplit | None,
+    ) -> CaptionSplit:
+        return CaptionSplit(scenes, tokenizer, ends, samples, context=self.context, blank=self.blank, train=train)

@@ -1,0 +1,154 @@
+"""Questions about a canvas of coloured digits: how many there are, how many are red, what colour the 7 is.
+
+Source: Antol et al. 2015, VQA: Visual Question Answering (arXiv 1505.00468), for the task; questions by template and
+    their kinds as in Johnson et al. 2017, CLEVR (arXiv 1612.06890), on the digits of Alpaydin and Kaynak 1998
+Reference: sklearn.datasets.load_digits
+
+    source   a canvas of 1 to 4 digits, each red, green or blue, in different cells of 3 x 3
+    inputs   how many digits are there ?    3        slice count
+             how many are red ?             0        slice count_colour
+             what colour is the 7 ?         blue     slice colour
+
+A digit that is there in two colours is not asked for; where all are, the question is how many there are. The canvases
+of a split show only that split's digits. Those of training are composed again in each epoch, with other questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import Batch, BatchSize, DataSpec, Length, Samples, Seed, Splits, TextTokenizer, Tokenizer
+from blockyard.data._canvas_data import CanvasData
+from blockyard.data._hash import uniform
+from blockyard.data._order import mix
+from blockyard.data._pairs import RaggedSequences
+from blockyard.data._scenes import COLOURS, DIGITS, SHAPE, Scenes, SceneSource
+from blockyard.data._split import Fraction
+from blockyard.errors import UserError
+
+MOST = 4  # digits on a canvas
+SLICES = ("count", "count_colour", "colour")
+QUESTIONS = (
+    "how many digits are there ?",
+    *(f"how many are {colour} ?" for colour in COLOURS),
+    *(f"what colour is the {digit} ?" for digit in range(DIGITS)),
+)
+ANSWERS = (*map(str, range(MOST + 1)), *COLOURS)
+FIRST = (0, 1, 1 + len(COLOURS))  # the first question of each slice
+
+
+class QuestionSplit:
+    """A split of canvases with a question each. train: the split that baselines learn from; None for this one."""
+
+    def __init__(
+        self, scenes: SceneSource, questions: RaggedSequences, samples: int, *, blank: bool, train: QuestionSplit | None
+    ) -> None:
+        self.scenes, self.questions, self.samples, self.blank, self._train = scenes, questions, samples, blank, train
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Returns inputs (B, longest), target (B,), source float32 (B, 3, 24, 24), lengths and slice (B,)."""
+        scenes, question, answer, kind = self.ask(order, key)
+        inputs, lengths = self.questions.padded(question)
+        source = self.scenes.paint(scenes)
+        source = torch.zeros_like(source) if self.blank else source
+        return Batch(inputs, answer, lengths=lengths, source=source, slice=kind)
+
+    def ask(self, order: Tensor, key: int | None) -> tuple[Scenes, Tensor, Tensor, Tensor]:
+        """Returns the scenes, and for each its question, answer and slice as indices int64 (B,)."""
+        key = 0 if key is None else key
+        scenes = self.scenes.draw(order, key)
+        kind, choice = uniform(mix("question", key), order, 2)  # 2 x (B,)
+        present = scenes.present  # (B, most)
+        same = (scenes.digit[:, :, None] == scenes.digit[:, None]) & present[:, None]  # (B, most, most)
+        other = (scenes.colour[:, :, None] != scenes.colour[:, None]) & same
+        clear = present & ~other.any(-1)  # (B, most): digits that have one colour on this canvas
+        kind = (kind * len(SLICES)).long()
+        kind = torch.where((kind == 2) & ~clear.any(1), 0, kind)  # (B,)
+        wanted = (choice * len(COLOURS)).long()  # (B,) colour that is counted
+        rank = (choice * clear.sum(1)).long()  # (B,) which of the digits that may be asked for
+        place = ((clear.cumsum(1) == rank[:, None] + 1) & clear).long().argmax(1, keepdim=True)  # (B, 1)
+        digit, colour = scenes.digit.gather(1, place)[:, 0], scenes.colour.gather(1, place)[:, 0]  # (B,)
+        coloured = ((scenes.colour == wanted[:, None]) & present).sum(1)  # (B,)
+        index = torch.stack([torch.zeros_like(wanted), wanted, digit]) + torch.tensor(FIRST)[:, None]  # (3, B)
+        answers = torch.stack([scenes.number, coloured, MOST + 1 + colour])  # (3, B)
+        return scenes, index.gather(0, kind[None])[0], answers.gather(0, kind[None])[0], kind
+
+    def baselines(self) -> Iterator[tuple[str, Tensor]]:
+        """Yields the logits (n, V) of the most frequent answer, and of the most frequent one to each question."""
+        _, question, answer, _ = (self._train or self).ask(torch.arange(len(self._train or self)), None)
+        counts = torch.zeros(len(QUESTIONS), len(ANSWERS)).index_put_((question, answer), torch.ones(()), True)
+        own = self.ask(torch.arange(len(self)), None)[1]
+        yield "majority", counts.sum(0).log().expand(len(own), -1)
+        yield "question_alone", (counts + 1e-3).log()[own]
+
+    @cached_property
+    def class_counts(self) -> Tensor:
+        """The training samples of each answer, (V,) int64."""
+        train = self._train or self
+        return train.ask(torch.arange(len(train)), None)[2].bincount(minlength=len(ANSWERS))
+
+
+@dataclass(kw_only=True, eq=False)
+class CanvasQuestions(CanvasData):
+    """A question about each canvas, with one of eight answers; needs no file and no network.
+
+    Options:
+        blank: show an empty canvas, for the rival that reads the question alone
+        context: maximum tokens of a question
+        samples: canvases in a training epoch
+        eval_samples: canvases of the validation split, and of the test split
+        test_fraction: share of all digit images that only the test split shows
+        validation_fraction: share of the remaining images that only the validation split shows
+        split_seed: seed of the split; independent of the run's seed, so that all seeds share one split
+        batch_size: canvases in a training step, over all processes
+        eval_batch_size: canvases in a validation or test step, over all processes
+    """
+
+    blank: bool = False
+    context: Length = 32
+    samples: Samples = 16_000
+    eval_samples: Samples = 1_000
+    test_fraction: Fraction = 0.2
+    validation_fraction: Fraction = 0.1
+    split_seed: Seed = 0
+    batch_size: BatchSize = 64
+    eval_batch_size: BatchSize = 256
+
+    @property
+    def spec(self) -> DataSpec:
+        """Questions of different lengths with one of eight answers, each about a canvas."""
+        return DataSpec(
+            "text",
+            (self.context,),
+            variable=True,
+            target="class",
+            classes=len(ANSWERS),
+            class_names=ANSWERS,
+            slices=SLICES,
+            source=DataSpec("image", SHAPE),
+        )
+
+    def load(self, tokenizer: Tokenizer) -> Splits:
+        """Encodes the questions; fits the tokenizer on them unless its state was loaded."""
+        if not isinstance(tokenizer, TextTokenizer):
+            raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
+        if not tokenizer.state():
+            tokenizer.fit(QUESTIONS)
+        questions = RaggedSequences.of([tokenizer.encode(question) for question in QUESTIONS])
+        if int(questions.lengths.max()) > self.context:
+            raise UserError(
+                f"data.context={self.context}: the longest question has {int(questions.lengths.max())} tokens"
+            )
+        train, *rest = self.scenes((1, MOST))
+        settings = {"blank": self.blank}
+        first = QuestionSplit(train, questions, self.samples, train=None, **settings)
+        others = (QuestionSplit(part, questions, self.eval_samples, train=first, **settings) for part in rest)
+        return Splits(first, *others)

@@ -1,0 +1,173 @@
+"""The model of joint and joint_encoder: the tokens of the source stand in front of those of the sequence.
+
+source --> [embedder] --(position.embed)--> + its type --+
+                                                          v
+inputs --> embedder --(position.embed)--> + its type --> [prefix | source | tokens] --> block --> ... --> head
+                                                                                          ^
+                             position.rotate, position.bias: in the sequence's own part --+
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from blockyard.contracts import Context, Memory, Parts, Rate, Seq
+from blockyard.model._cache import Cache, empty_cache
+from blockyard.model._compatibility import check_only_embeds, check_parts
+from blockyard.model._example_batch import record_kernels
+from blockyard.model._positions import add_position, embedder_and_position
+from blockyard.model._prefix import Prefix
+from blockyard.model._record import Record, note
+from blockyard.model._sequence_to_sequence import of_source, the_source
+from blockyard.model._tower import Tower
+from blockyard.ops import kernel
+from blockyard.ops.full_precision import as_stream
+from blockyard.weight_init import Init
+
+
+class Types(nn.Module):
+    """A learned vector for each kind of token: those of the source, and those of the sequence."""
+
+    no_weight_decay: ClassVar[frozenset[str]] = frozenset({"vectors"})
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__()
+        self.vectors = nn.Parameter(torch.empty(2, ctx.dim))  # (2, D)
+
+    def init_weights(self, init: Init) -> None:
+        """Normal vectors."""
+        init.normal("vectors")
+
+    def forward(self, x: Tensor, kind: int) -> Tensor:
+        """x (B, N, D) -> (B, N, D). kind: 0 for the source, 1 for the sequence."""
+        return x + self.vectors[kind].to(x.dtype)
+
+
+class SourceTokens(nn.Module):
+    """The embedder and the position scheme of the source: forward(source, source_lengths) -> x (B, M, D), Seq."""
+
+    def __init__(self, ctx: Context, parts: Parts) -> None:
+        super().__init__()
+        self.ctx = ctx
+        self.embedder, self.position = embedder_and_position(ctx, parts)
+        check_only_embeds(ctx, self.position, "mixers leave the source alone")
+
+    def forward(self, source: Tensor) -> tuple[Tensor, Seq]:
+        """Returns the tokens of a source (`Batch.source`) and their facts."""
+        x, seq = self.embedder(source, None, None, 0)  # (B, M, D - position.width)
+        return add_position(self.ctx, self.position, as_stream(x), seq), seq  # (B, M, D)
+
+
+class JointModel(Tower):
+    """One sequence of two kinds: forward(inputs, lengths, segment, cache, source) -> (B, V) or (B, N, V).
+
+    The tokens of the source are counted in `Seq.num_prefix`, so that heads, windows and the position scheme leave
+    them alone as they do class and register tokens.
+
+    ctx: of the joined sequence; source_ctx: of the source alone
+    ties: the tokens of the source have one index, and so see each other in a causal model
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        source_ctx: Context,
+        parts: Parts,
+        *,
+        prefix: Prefix,
+        types: bool,
+        ties: bool,
+        dropout: Rate,
+    ) -> None:
+        super().__init__(ctx, parts, prefix=prefix, dropout=dropout)
+        self.source = SourceTokens(source_ctx, of_source(parts))
+        self.types = Types(ctx) if types else None
+        self.ties = ties
+        self.head = parts.head(ctx)
+        self.head.tie(self.embedder)
+        check_parts(ctx, prefix, self.position, self.mixers, self.head)
+
+    def forward(
+        self,
+        inputs: Tensor,
+        lengths: Tensor | None = None,
+        segment: Tensor | None = None,
+        cache: Cache | None = None,
+        source: Tensor | None = None,
+        source_lengths: Tensor | None = None,
+        memory: Memory | None = None,
+        record: Record | None = None,
+        hidden: Tensor | None = None,
+        pairs: Tensor | None = None,
+    ) -> Tensor:
+        """Returns the predictions for the tokens of the sequence. With a cache, `inputs` are the new tokens only.
+
+        The source comes as in `Batch.source`, as the `memory` that `encode` returned, or in the cache, which keeps
+        that of its first call. Raises ValueError unless it comes in exactly one of these ways.
+        """
+        memory = the_source(self, source, source_lengths, memory, cache, record)
+        past = 0 if cache is None else cache.length
+        x, seq = self.placed(self.embedder, inputs, lengths, segment, cache, record, hidden, pairs)  # (B, N, D)
+        new = len(seq)
+        x = x if self.types is None else self.types(x, 1)
+        if past == 0:
+            x, seq = self._behind(memory, x, seq)  # (B, M + N, D)
+        else:
+            seq.index = seq.index + (1 if self.ties else len(memory.seq))
+        x, seq = self.behind_prefix(x, seq, past)  # (B, prefix + M + N, D)
+        x = self.mixed(x, seq, past, cache, None, record)
+        if cache is not None:
+            cache.length, cache.memory = past + new, memory
+        prediction = self.head(x, seq)
+        note(record, "prediction", prediction)
+        return prediction
+
+    def encode(self, source: Tensor, source_lengths: Tensor | None = None, record: Record | None = None) -> Memory:
+        """Returns the tokens of a source (`Batch.source`): x (B, M, D) and their facts.
+
+        Raises ValueError for sources of different lengths, whose padding would stand inside the joined sequence.
+        """
+        if source_lengths is not None:
+            raise ValueError("sources of different lengths cannot stand in front of a sequence; use one length")
+        x, seq = self.source(source)
+        x = x if self.types is None else self.types(x, 0)
+        note(record, "source.placed", x)
+        return Memory(x, seq)
+
+    def _behind(self, memory: Memory, x: Tensor, seq: Seq) -> tuple[Tensor, Seq]:
+        """Returns the source with the sequence x (B, N, D) behind it: (B, M + N, D), and the facts of both."""
+        count = len(memory.seq)
+        first = torch.zeros_like(memory.seq.index) if self.ties else torch.arange(count, device=seq.index.device)
+        front = (count, 0)
+        joined = replace(
+            seq,
+            index=torch.cat([first, seq.index + (1 if self.ties else count)]),  # (M + N,)
+            coords=F.pad(seq.coords, (0, 0, *front)),
+            valid=None if seq.valid is None else F.pad(seq.valid, front, value=True),
+            segment=None if seq.segment is None else F.pad(seq.segment, front, value=-1),
+            num_prefix=count,
+            ties=self.ties,
+            features=None if seq.features is None else F.pad(seq.features, (0, 0, *front)),
+            pairs=None if seq.pairs is None else tuple(F.pad(pair, (*front, *front)) for pair in seq.pairs),
+            memo={},
+        )
+        return torch.cat([memory.x.to(x.dtype), x], dim=1), joined
+
+    def steps(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Record:
+        """Returns every intermediate of a forward pass by name, as `Transformer.steps` does; source.placed too."""
+        record: Record = {}
+        self.forward(inputs, *args, **{**kwargs, "record": record})
+        return record
+
+    def init_cache(self, batch_size: int) -> Cache:
+        """Returns an empty cache for `batch_size` sequences. Raises ValueError for a mixer that cannot have one."""
+        return empty_cache(self.mixers, batch_size)
+
+    def kernels(self, inputs: Tensor | None = None, **arguments: Tensor) -> list[kernel.Record]:
+        """Returns the kernel each mixer takes for this batch, or for full sequences of zeros, and why none faster."""
+        return record_kernels(self, inputs, **arguments)
