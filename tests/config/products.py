@@ -309,7 +309,7 @@ def rows_of(row: dict[str, str], plan: Components, padding: int | None = None) -
 
     own, of_source = plan.tokens().vocabulary, plan.context().tokens.vocabulary
     source = batch.source
-    if source is not None:
+    if source is not None and batch.source_lengths is not None:
         source = other(source, batch.source_lengths, of_source if alone else own)
     return replace(batch, inputs=other(batch.inputs, batch.lengths, own), source=source)
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 from blockyard.contracts.batch import UNREACHABLE, Batch, Memory, Seq
 from blockyard.contracts.builders import (
     Architecture,
+    AsksForPart,
     DataModule,
     GraphTokenizer,
     HasBaselines,
@@ -87,6 +88,7 @@ from blockyard.contracts.specs import Context, DataSpec, Issue, TokenSpec, plura
 __all__ = [
     "UNREACHABLE",
     "Architecture",
+    "AsksForPart",
     "Batch",
     "BatchSize",
     "Because",

@@ -75,6 +75,14 @@ class SourceFiles(Protocol):
 
 
 @runtime_checkable
+class AsksForPart(Protocol):
+    """A split of questions about images, some of which are about one part of the image."""
+
+    def asked(self, order: Tensor) -> Tensor:
+        """Returns the pixels that each of the samples `order` (B,) asks for, (B, height, width) bool; none for some."""
+
+
+@runtime_checkable
 class Standardized(Protocol):
     """A split whose real-valued targets are standardized by the training split: (values - mean) / std.
 

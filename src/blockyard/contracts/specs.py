@@ -33,6 +33,7 @@ class DataSpec:
     levels: int | None = None  # gray levels of each channel of an image that is stored as bytes, for tokens of levels
     rate: int | None = None  # samples a second, of audio
     pairs: int | None = None  # facts of a pair of items: their distance, and the edges along the path between them
+    joined: bool = False  # a sequence is a source, the start token, and what a model is to write from it
     source: DataSpec | None = None  # what an encoder reads beside it, of any modality: a text, an image, a sound
     vocabulary: int | None = None  # of data that is token ids from the start
     resizable: bool = False  # its splits give longer sequences to an evaluation (`Resizable`)

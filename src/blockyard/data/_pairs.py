@@ -30,6 +30,11 @@ class RaggedSequences(NamedTuple):
         stream = torch.tensor([token_id for sequence in sequences for token_id in sequence], dtype=torch.int32)
         return cls(stream, lengths.cumsum(0) - lengths, lengths)
 
+    def sequences(self) -> list[list[int]]:
+        """Returns the sequences as lists of token ids."""
+        stream, bounds = self.stream.tolist(), zip(self.start.tolist(), self.lengths.tolist(), strict=True)
+        return [stream[start : start + length] for start, length in bounds]
+
     def padded(self, order: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the sequences `order` (B,) as int64 (B, longest), padded with 0, and their lengths (B,)."""
         lengths = self.lengths[order]
@@ -62,6 +67,28 @@ class PairSplit:
         inputs, lengths = self.target.padded(order)
         source, source_lengths = self.source.padded(order)
         return Batch(inputs, lengths=lengths, source=source, source_lengths=source_lengths)
+
+
+class JoinedSplit:
+    """A split of encoded pairs in one sequence each: the source, the start token, the target and the end token.
+
+    pairs: the texts, as in `PairSplit`
+    """
+
+    def __init__(self, split: PairSplit) -> None:
+        both = zip(split.source.sequences(), split.target.sequences(), strict=True)
+        self.sequences = RaggedSequences.of([[*source, *target] for source, target in both])
+        self.read = split.source.lengths  # (n,) tokens of each source
+        self.bytes_per_token, self.pairs = split.bytes_per_token, split.pairs
+
+    def __len__(self) -> int:
+        return len(self.read)
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Returns inputs (B, N + 1), and target (B, N + 1): the same from the token behind the start token on."""
+        inputs, lengths = self.sequences.padded(order)
+        given = torch.arange(inputs.shape[1]) <= self.read[order][:, None]  # (B, N + 1)
+        return Batch(inputs, inputs.masked_fill(given, Batch.ignore), lengths=lengths)
 
 
 def encode(

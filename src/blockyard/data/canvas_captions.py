@@ -26,7 +26,6 @@ from blockyard.contracts import (
     BatchSize,
     Because,
     DataSpec,
-    Length,
     Samples,
     Seed,
     Splits,
@@ -38,9 +37,9 @@ from blockyard.data._pairs import Pair, RaggedSequences
 from blockyard.data._scenes import ACROSS, CELLS, COLOURS, SHAPE, Scenes, SceneSource
 from blockyard.data._split import Fraction
 from blockyard.data._written_baselines import WrittenBaselines
-from blockyard.errors import UserError
 
 Number = Annotated[int, Ge(1), Le(CELLS), Because("a canvas has nine cells")]
+LONGEST = len("a green 3 left of ")  # characters for each digit, and so the largest number of tokens
 FITTED = 4_000  # captions that a tokenizer and a baseline learn from
 
 
@@ -54,12 +53,11 @@ class CaptionSplit(WrittenBaselines):
         ends: tuple[int, int],
         samples: int,
         *,
-        context: int,
         blank: bool,
         train: CaptionSplit | None,
     ) -> None:
         self.scenes, self.tokenizer, self.ends, self.samples = scenes, tokenizer, ends, samples
-        self.context, self.blank, self.train = context, blank, train or self
+        self.blank, self.train = blank, train or self
         self._encoded: dict[str, list[int]] = {}
 
     def __len__(self) -> int:
@@ -73,14 +71,10 @@ class CaptionSplit(WrittenBaselines):
         return Batch(inputs, lengths=lengths, source=torch.zeros_like(source) if self.blank else source)
 
     def sequences(self, texts: list[str]) -> RaggedSequences:
-        """Returns captions as token ids with start and end token. Raises UserError for one that is too long."""
+        """Returns captions as token ids with start and end token."""
         for text in texts:
             if text not in self._encoded:
                 self._encoded[text] = [self.ends[0], *self.tokenizer.encode(text), self.ends[1]]
-                if len(self._encoded[text]) > self.context + 1:
-                    raise UserError(
-                        f"data.context={self.context}: {text!r} has {len(self._encoded[text]) - 1} tokens with its end"
-                    )
         return RaggedSequences.of([self._encoded[text] for text in texts])
 
     @cached_property
@@ -119,7 +113,6 @@ class CanvasCaptions(CanvasData):
     Options:
         digits: digits on a canvas
         blank: show an empty canvas, for the rival that sees nothing
-        context: maximum tokens of a caption with its end token
         samples: canvases in a training epoch
         eval_samples: canvases of the validation split, and of the test split
         test_fraction: share of all digit images that only the test split shows
@@ -131,7 +124,6 @@ class CanvasCaptions(CanvasData):
 
     digits: Number = 2
     blank: bool = False
-    context: Length = 32
     samples: Samples = 16_000
     eval_samples: Samples = 500
     test_fraction: Fraction = 0.2
@@ -143,7 +135,8 @@ class CanvasCaptions(CanvasData):
     @property
     def spec(self) -> DataSpec:
         """Captions of different lengths, each of a canvas."""
-        return DataSpec("text", (self.context,), variable=True, source=DataSpec("image", SHAPE))
+        longest = self.digits * LONGEST + 1  # with the end token
+        return DataSpec("text", (longest,), variable=True, source=DataSpec("image", SHAPE))
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Composes the captions that the tokenizer is fitted on, unless its state was loaded."""
@@ -167,4 +160,4 @@ class CanvasCaptions(CanvasData):
         samples: int,
         train: CaptionSplit | None,
     ) -> CaptionSplit:
-        return CaptionSplit(scenes, tokenizer, ends, samples, context=self.context, blank=self.blank, train=train)
+        return CaptionSplit(scenes, tokenizer, ends, samples, blank=self.blank, train=train)

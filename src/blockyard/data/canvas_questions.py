@@ -22,14 +22,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, BatchSize, DataSpec, Length, Samples, Seed, Splits, TextTokenizer, Tokenizer
+from blockyard.contracts import Batch, BatchSize, DataSpec, Samples, Seed, Splits, TextTokenizer, Tokenizer
 from blockyard.data._canvas_data import CanvasData
 from blockyard.data._hash import uniform
 from blockyard.data._order import mix
 from blockyard.data._pairs import RaggedSequences
-from blockyard.data._scenes import COLOURS, DIGITS, SHAPE, Scenes, SceneSource
+from blockyard.data._scenes import ACROSS, CELLS, COLOURS, DIGITS, SHAPE, SIDE, Scenes, SceneSource
 from blockyard.data._split import Fraction
-from blockyard.errors import UserError
 
 MOST = 4  # digits on a canvas
 SLICES = ("count", "count_colour", "colour")
@@ -39,6 +38,7 @@ QUESTIONS = (
     *(f"what colour is the {digit} ?" for digit in range(DIGITS)),
 )
 ANSWERS = (*map(str, range(MOST + 1)), *COLOURS)
+LONGEST = max(map(len, QUESTIONS))  # characters, and so the largest number of tokens
 FIRST = (0, 1, 1 + len(COLOURS))  # the first question of each slice
 
 
@@ -55,14 +55,24 @@ class QuestionSplit:
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
         """Returns inputs (B, longest), target (B,), source float32 (B, 3, 24, 24), lengths and slice (B,)."""
-        scenes, question, answer, kind = self.ask(order, key)
+        scenes, question, answer, kind, _ = self.ask(order, key)
         inputs, lengths = self.questions.padded(question)
         source = self.scenes.paint(scenes)
         source = torch.zeros_like(source) if self.blank else source
         return Batch(inputs, answer, lengths=lengths, source=source, slice=kind)
 
-    def ask(self, order: Tensor, key: int | None) -> tuple[Scenes, Tensor, Tensor, Tensor]:
-        """Returns the scenes, and for each its question, answer and slice as indices int64 (B,)."""
+    def asked(self, order: Tensor) -> Tensor:
+        """Returns the pixels of the digit whose colour is asked for, (B, 24, 24) bool; none for other questions."""
+        scenes, _, _, kind, place = self.ask(order, None)
+        cells = torch.zeros(len(order), CELLS, dtype=torch.bool)
+        cells.scatter_(1, scenes.cell.gather(1, place), (kind == SLICES.index("colour"))[:, None])
+        return cells.view(-1, ACROSS, ACROSS).repeat_interleave(SIDE, 1).repeat_interleave(SIDE, 2)
+
+    def ask(self, order: Tensor, key: int | None) -> tuple[Scenes, Tensor, Tensor, Tensor, Tensor]:
+        """Returns the scenes, and for each its question, answer and slice as indices int64 (B,).
+
+        The last is the number of the digit in the scene whose colour may be asked for, (B, 1).
+        """
         key = 0 if key is None else key
         scenes = self.scenes.draw(order, key)
         kind, choice = uniform(mix("question", key), order, 2)  # 2 x (B,)
@@ -79,11 +89,11 @@ class QuestionSplit:
         coloured = ((scenes.colour == wanted[:, None]) & present).sum(1)  # (B,)
         index = torch.stack([torch.zeros_like(wanted), wanted, digit]) + torch.tensor(FIRST)[:, None]  # (3, B)
         answers = torch.stack([scenes.number, coloured, MOST + 1 + colour])  # (3, B)
-        return scenes, index.gather(0, kind[None])[0], answers.gather(0, kind[None])[0], kind
+        return scenes, index.gather(0, kind[None])[0], answers.gather(0, kind[None])[0], kind, place
 
     def baselines(self) -> Iterator[tuple[str, Tensor]]:
         """Yields the logits (n, V) of the most frequent answer, and of the most frequent one to each question."""
-        _, question, answer, _ = (self._train or self).ask(torch.arange(len(self._train or self)), None)
+        _, question, answer, _, _ = (self._train or self).ask(torch.arange(len(self._train or self)), None)
         counts = torch.zeros(len(QUESTIONS), len(ANSWERS)).index_put_((question, answer), torch.ones(()), True)
         own = self.ask(torch.arange(len(self)), None)[1]
         yield "majority", counts.sum(0).log().expand(len(own), -1)
@@ -102,7 +112,6 @@ class CanvasQuestions(CanvasData):
 
     Options:
         blank: show an empty canvas, for the rival that reads the question alone
-        context: maximum tokens of a question
         samples: canvases in a training epoch
         eval_samples: canvases of the validation split, and of the test split
         test_fraction: share of all digit images that only the test split shows
@@ -113,7 +122,6 @@ class CanvasQuestions(CanvasData):
     """
 
     blank: bool = False
-    context: Length = 32
     samples: Samples = 16_000
     eval_samples: Samples = 1_000
     test_fraction: Fraction = 0.2
@@ -127,7 +135,7 @@ class CanvasQuestions(CanvasData):
         """Questions of different lengths with one of eight answers, each about a canvas."""
         return DataSpec(
             "text",
-            (self.context,),
+            (LONGEST,),
             variable=True,
             target="class",
             classes=len(ANSWERS),
@@ -143,10 +151,6 @@ class CanvasQuestions(CanvasData):
         if not tokenizer.state():
             tokenizer.fit(QUESTIONS)
         questions = RaggedSequences.of([tokenizer.encode(question) for question in QUESTIONS])
-        if int(questions.lengths.max()) > self.context:
-            raise UserError(
-                f"data.context={self.context}: the longest question has {int(questions.lengths.max())} tokens"
-            )
         train, *rest = self.scenes((1, MOST))
         settings = {"blank": self.blank}
         first = QuestionSplit(train, questions, self.samples, train=None, **settings)

@@ -7,6 +7,8 @@ Reference: babel.dates.format_date
     source   Saturday, November 21, 2026         the encoder's sequence
     inputs   START 21. November 2026 END         the decoder's sequence, which the objective shifts
 
+    joined   Saturday, November 21, 2026 START 21. November 2026 END     one sequence for any decoder
+
 Without a path: 10,000 days, each written in full, long or medium format in one language and in long format
 in another. With one: a file of tab-separated columns, plain or gzipped. If its header names a column `split`
 (train, val, test), that is the split; otherwise `split_seed` draws it. No text occurs in two splits. One
@@ -27,7 +29,7 @@ from blockyard.data._dates import date_pairs, normalize, unavailable
 from blockyard.data._loaded import LoadedData
 from blockyard.data._order import mix
 from blockyard.data._pair_file import read_pairs
-from blockyard.data._pairs import Pair, disjoint, encode
+from blockyard.data._pairs import JoinedSplit, Pair, disjoint, encode
 from blockyard.data._split import Fraction, check_fractions, sha256
 
 
@@ -47,6 +49,7 @@ class Translation(LoadedData):
         eval_batch_size: pairs in a validation or test step, over all processes
         context: maximum tokens of a target with its end token; longer pairs are left out
         source_context: maximum tokens of a source
+        joined: one sequence of source, start token and target, for a decoder; only the target is predicted
     """
 
     path: Text | None = None
@@ -60,6 +63,7 @@ class Translation(LoadedData):
     eval_batch_size: BatchSize = 256
     context: Length = 64
     source_context: Length = 64
+    joined: bool = False
 
     def __post_init__(self) -> None:
         check_fractions(self.validation_fraction, self.test_fraction)
@@ -69,7 +73,9 @@ class Translation(LoadedData):
 
     @property
     def spec(self) -> DataSpec:
-        """Sequences of different lengths on both sides."""
+        """Sequences of different lengths on both sides, or of both."""
+        if self.joined:
+            return DataSpec("text", (self.source_context + self.context,), variable=True, joined=True)
         source = DataSpec("text", (self.source_context,), variable=True)
         return DataSpec("text", (self.context,), variable=True, source=source)
 
@@ -104,7 +110,8 @@ class Translation(LoadedData):
             raise ValueError(f"{type(tokenizer).__name__} has no start and end token; see TokenSpec.start")
         ends, contexts = (tokens.start, tokens.end), (self.source_context, self.context)
         named = zip(Splits._fields, splits, strict=True)
-        return Splits(*(encode(name, pairs, (source, tokenizer), ends, contexts) for name, pairs in named))
+        parts = [encode(name, pairs, (source, tokenizer), ends, contexts) for name, pairs in named]
+        return Splits(*map(JoinedSplit, parts)) if self.joined else Splits(*parts)
 
     def splits(self) -> list[list[Pair]]:
         """Returns the pairs of the training, validation and test split. Raises ValueError if one is empty."""

@@ -147,11 +147,13 @@ def evaluate_written(
 
     _check_split(split)
     loaded = load(run, which=which, outputs=outputs, allow=allow)
-    writes = loaded.model.ctx.data.source is not None or isinstance(loaded.objective, Transcriber)
+    spec = loaded.model.ctx.data
+    writes = spec.joined or (spec.source is not None and loaded.objective.needs_source)
+    writes = writes or isinstance(loaded.objective, Transcriber)
     if not writes or not isinstance(loaded.tokenizer, TextTokenizer):
         raise UserError(
-            f"{loaded.folder.name} has no source to write a text from; write=true is for runs of an encoder and a "
-            "decoder, such as experiment=translate_dates, and for objective=ctc. "
+            f"{loaded.folder.name} has no source to write a text from; write=true is for runs that write one, such as "
+            "experiment=translate_dates, and for objective=ctc. "
             "`blockyard generate` continues a prompt with a decoder of text"
         )
     tokenizer = loaded.tokenizer

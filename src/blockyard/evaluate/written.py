@@ -97,9 +97,13 @@ def write_split(
 def decoded(model: Any, batch: Batch, beam: int | None) -> list[list[int]]:
     """The token ids that the model writes for each source of a batch, without start and end token."""
     tokens = model.ctx.tokens
-    assert batch.source is not None
-    memory: Memory = model.encode(batch.source, batch.source_lengths)
+    memory: Memory | None = None
     prompts = [[tokens.start]] * len(batch)
+    if batch.source is None:  # it stands in front of the start token
+        rows = batch.inputs.tolist()
+        prompts = [row[: row.index(tokens.start) + 1] for row in rows]
+    else:
+        memory = model.encode(batch.source, batch.source_lengths)
     settings = {"max_tokens": tokens.max_len, "cache": True, "stats": Stats(), "memory": memory, "end": tokens.end}
     if beam is None:
         greedy: Callable[[torch.Tensor], int] = lambda row: int(row.argmax())  # noqa: E731

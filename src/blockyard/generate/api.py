@@ -118,7 +118,8 @@ def generate_all(
             f"length_penalty={length_penalty} has no effect: the data of {loaded.folder.name} has no end token, so all "
             "hypotheses have the same length; leave it out"
         )
-    memory = None if sources is None else encode_sources(loaded, [text.source or "" for text in texts])
+    encodes = sources is not None and not loaded.model.ctx.data.joined
+    memory = encode_sources(loaded, [text.source or "" for text in texts]) if encodes else None
     prompt_ids = [text.prompt_ids for text in texts]
     if beam is not None:
         steps = beam_search_batch(

@@ -100,7 +100,8 @@ def prepare_texts(loaded: Loaded, prompts: Sequence[str], sources: Sequence[str]
         raise UserError(f"{loaded.folder.path} has lost its {TOKENIZER}: {error}") from error
     if not ctx.causal or loaded.objective.takes != "token":
         raise UserError(f"{name} is not a decoder; generate needs model=decoder with objective=next_token")
-    has_source = ctx.data.source is not None
+    joined = ctx.data.joined
+    has_source = ctx.data.source is not None or joined
     if has_source and sources is None:
         text = isinstance(loaded.components.source_tokenizer, TextTokenizer)
         example = 'source="..."' if text else f"source=FILE of one of its {ctx.data.source.things}"
@@ -114,7 +115,8 @@ def prepare_texts(loaded: Loaded, prompts: Sequence[str], sources: Sequence[str]
     start = [] if ctx.tokens.start is None else [ctx.tokens.start]
     texts = []
     for index, prompt in enumerate(prompts):
-        prompt_ids = [*start, *_encode(loaded, "prompt", prompt)]
+        before = _source_ids(loaded, sources[index]) if joined and sources is not None else []
+        prompt_ids = [*before, *start, *_encode(loaded, "prompt", prompt)]
         if not prompt_ids:
             raise UserError('the prompt is empty: give at least one character, such as prompt="The"')
         texts.append(GeneratedText(prompt, _fit(loaded, prompt_ids), None if sources is None else sources[index]))
@@ -136,6 +138,14 @@ def _fit(loaded: Loaded, prompt_ids: list[int]) -> list[int]:
         log.warning("the prompt has %d tokens; the model sees the last %d", len(prompt_ids), limit)
         return prompt_ids[-limit:]
     return prompt_ids
+
+
+def _source_ids(loaded: Loaded, source: str) -> list[int]:
+    """The tokens of a source that stands in front of what is written. Raises UserError for one without any."""
+    token_ids = _encode(loaded, "source", source)
+    if not token_ids:
+        raise UserError("a source is empty: give at least one character")
+    return token_ids
 
 
 def encode_sources(loaded: Loaded, sources: list[str]) -> Memory:

@@ -8,10 +8,13 @@ Equation: H_i = - sum_j w_ij ln w_ij, in nats; as a share, H_i / ln(number of ke
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from blockyard.contracts import Context
+from blockyard.inspect.asked_part import asked_patches, asked_share
 from blockyard.inspect.labels import layer_name, token_labels
 from blockyard.inspect.samples import Sample, select_heads, select_layers
 from blockyard.ops import maps
@@ -25,6 +28,10 @@ class LayerAttention:
     entropy: (H,) nats; share: (H,) of the maximum entropy, NaN where no query sees two keys
     prefix: number of class, register and trained slot tokens among the keys; query_prefix: among the queries
     grid: the layout of the keys after the prefix
+    source: the first key of those that are patches of the sample's source, and how many they are; None where none
+        is. source_grid: their layout
+    asked: (H,) the share of a query's attention on the source that lies on what is asked for, averaged over the
+        samples that ask for a part of it; None where none does. asked_patches: that part's share of the patches
     """
 
     path: str
@@ -39,6 +46,10 @@ class LayerAttention:
     grid: tuple[int, ...] | None
     queries: list[str]
     keys: list[str]
+    source: tuple[int, int] | None = None
+    source_grid: tuple[int, ...] = ()
+    asked: Tensor | None = None
+    asked_patches: float = 0.0
 
     @property
     def name(self) -> str:
@@ -52,25 +63,38 @@ def attention_layers(
     *,
     layers: tuple[int, ...] | None = None,
     heads: tuple[int, ...] | None = None,
+    query: str | int | None = None,
 ) -> list[LayerAttention]:
     """Returns the attention layers of `model` in order of call; empty where no layer attends.
+
+    query: whose attention to what is asked for is measured; see `Options.query`
 
     Raises UserError for layers and heads that do not exist.
     """
     results: list[LayerAttention] = []
     entropies: list[list[tuple[Tensor, Tensor]]] = []
+    asked: list[list[tuple[Tensor, float]]] = []
     for number, sample in enumerate(samples):
         calls = maps.attention(model, **sample.batch.arguments())
         paths = set(select_layers([call.layer for call in calls], layers)) if calls else set()
         calls = [call for call in calls if call.layer in paths]
         if number == 0:
             results = [_layer(model, sample, call, heads) for call in calls]
-            entropies = [[] for _ in calls]
-        for layer, call, values in zip(results, calls, entropies, strict=True):
+            entropies, asked = [[] for _ in calls], [[] for _ in calls]
+        for layer, call, values, shares in zip(results, calls, entropies, asked, strict=True):
             values.append(head_entropy(call, layer.heads))
+            if sample.asked is not None and layer.source is not None:
+                own = layer if number == 0 else _layer(model, sample, call, heads)
+                start, count = layer.source
+                on_source = query_weights(own, query)[0][:, start : start + count]
+                shares.append(asked_share(on_source, asked_patches(sample.asked, layer.source_grid)))
     for layer, values in zip(results, entropies, strict=True):
         layer.entropy = torch.cat([nats for nats, _ in values], dim=1).nanmean(1)  # (H,)
         layer.share = torch.cat([share for _, share in values], dim=1).nanmean(1)  # (H,)
+    for layer, shares in zip(results, asked, strict=True):
+        if shares:
+            layer.asked = torch.stack([share for share, _ in shares]).mean(0)  # (H,)
+            layer.asked_patches = sum(of_patches for _, of_patches in shares) / len(shares)
     return results
 
 
@@ -111,7 +135,22 @@ def _layer(model: nn.Module, sample: Sample, call: maps.Seen, heads: tuple[int, 
         grid=call.seq.grid if slots else call.k_seq.grid,
         queries=queries[: weights.shape[1]],
         keys=keys[: weights.shape[2]],
+        **_source(model, call, cross=cross, slots=slots),
     )
+
+
+def _source(model: nn.Module, call: maps.Seen, *, cross: bool, slots: int) -> dict[str, Any]:
+    """Which keys are patches of the source: all of those that are read across, or those in front of a sequence."""
+    ctx = getattr(model, "ctx", None)
+    if not isinstance(ctx, Context) or ctx.data.source is None or len(ctx.source_tokens.grid) != 2:
+        return {}
+    tokens, options = ctx.source_tokens, getattr(model, "prefix_options", ())
+    if cross:
+        return {"source": (0, tokens.max_len), "source_grid": tokens.grid}
+    learned = len(options)
+    if call.seq.num_prefix != learned + tokens.max_len:
+        return {}  # an encoder of the source
+    return {"source": (slots + learned, tokens.max_len), "source_grid": tokens.grid}
 
 
 def _trained_slots(call: maps.Seen) -> int:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Batch, ImageTokenizer, Split, TextTokenizer
+from blockyard.contracts import AsksForPart, Batch, ImageTokenizer, Split, TextTokenizer
 from blockyard.data._order import take
 from blockyard.errors import UserError
 from blockyard.inspect.labels import token_text
@@ -27,6 +27,7 @@ class Sample:
     image: (height, width) or (height, width, 3) from 0 to 1, with pixels that the tokenizer adds; None where the input
         is not an image
     source_image: the same for an encoder's input
+    asked: (height, width) bool, the pixels of the source that are asked for; None where no part of it is
     edges: pairs of nodes of a graph that are joined, None where the input is no graph
     """
 
@@ -36,6 +37,7 @@ class Sample:
     source_text: list[str] = field(default_factory=list)
     image: Tensor | None = None
     source_image: Tensor | None = None
+    asked: Tensor | None = None
     edges: list[tuple[int, int]] | None = None
 
     @property
@@ -71,7 +73,12 @@ def load_samples(loaded: Loaded, options: Options) -> list[Sample]:
     if options.prompt is not None:
         return [_prompt_sample(loaded, options.prompt)]
     split, indices = validation_samples(loaded, options)
-    return [_sample(loaded, take(split, torch.tensor([index]), None), index) for index in indices]
+    samples = [_sample(loaded, take(split, torch.tensor([index]), None), index) for index in indices]
+    if isinstance(split, AsksForPart):
+        padding = loaded.model.ctx.source_tokens.padding or (0, 0, 0, 0)
+        for sample, asked in zip(samples, split.asked(torch.tensor(indices)), strict=True):
+            sample.asked = F.pad(asked, padding) if bool(asked.any()) else None
+    return samples
 
 
 def validation_samples(loaded: Loaded, options: Options) -> tuple[Split, range]:
@@ -103,7 +110,7 @@ def _sample(loaded: Loaded, batch: Batch, index: int) -> Sample:
         sample.edges = [(i, j) for i, j in joined.tolist()]
     if batch.source is not None:
         if batch.source.ndim == 4 and batch.source.shape[1] in (1, 3):
-            sample.source_image = _image(batch.source[0])
+            sample.source_image = _image(batch.source[0], loaded.model.ctx.source_tokens.padding)
         elif batch.source.ndim == 2 and not batch.source.is_floating_point():
             of_source = replace(loaded, tokenizer=loaded.components.source_tokenizer)
             sample.source_text = _texts(of_source, batch.source[0], batch.source_lengths)

@@ -119,7 +119,7 @@ class JointModel(Tower):
             x, seq = self._behind(memory, x, seq)  # (B, M + N, D)
         else:
             seq.index = seq.index + (1 if self.ties else len(memory.seq))
-        x, seq = self.behind_prefix(x, seq, past)  # (B, prefix + M + N, D)
+        x, seq = self._add_prefix(x, seq, past)  # (B, prefix + M + N, D)
         x = self.mixed(x, seq, past, cache, None, record)
         if cache is not None:
             cache.length, cache.memory = past + new, memory

@@ -77,7 +77,7 @@ class Tower(nn.Module):
         """Returns what a head reads: the stream after the final norm (B, prefix + N, D), and its facts."""
         x, seq = self.placed(embedder, inputs, lengths, segment, cache, record, hidden, pairs)  # (B, N, D)
         new, past = len(seq), 0 if cache is None else cache.length
-        x, seq = self.behind_prefix(x, seq, past)  # (B, prefix + N, D)
+        x, seq = self._add_prefix(x, seq, past)  # (B, prefix + N, D)
         x = self.mixed(x, seq, past, cache, memory, record)
         if cache is not None:
             cache.length = past + new
@@ -122,7 +122,7 @@ class Tower(nn.Module):
         note(record, "normed", x)
         return x
 
-    def behind_prefix(self, x: Tensor, seq: Seq, past: int) -> tuple[Tensor, Seq]:
+    def _add_prefix(self, x: Tensor, seq: Seq, past: int) -> tuple[Tensor, Seq]:
         """Put the prefix before the first token of a stream; it shifts the index of all later tokens."""
         if self.prefix is None:
             return x, seq

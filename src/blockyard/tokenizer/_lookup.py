@@ -36,12 +36,12 @@ def text_tokens(data: DataSpec, vocabulary: int, scale: Scale = "one") -> TokenS
     """Returns the tokens of a text, which have one axis. Raises ValueError for other data.
 
     For data with a source and no other target, which a model is to write from it, a start and an end token are added
-    to the vocabulary.
+    to the vocabulary; the same where both are one sequence.
     """
     if data.modality != "text":
         raise ValueError(f"this tokenizer reads text, the data gives {data.things}")
     tokens = TokenSpec(data.shape, variable=data.variable, vocabulary=vocabulary, scaled=scale == "sqrt_dim")
-    if data.source is None or data.target is not None:
+    if not data.joined and (data.source is None or data.target is not None):
         return tokens
     return replace(tokens, vocabulary=vocabulary + 2, start=vocabulary, end=vocabulary + 1)
 

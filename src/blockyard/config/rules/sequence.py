@@ -114,7 +114,7 @@ def position_of_joined_source(f: Facts) -> str | None:
 def source_of_objective(f: Facts) -> str | None:
     """An objective that conditions on a source needs data with one."""
     needs = f["objective"].target.needs_source or f.reads_source
-    if not needs or f.data.source is not None:
+    if not needs or f.data.source is not None or (f.data.joined and not f.reads_source):
         return None
     return f"{f['objective']} needs a source sequence; {f['data']} has none"
 

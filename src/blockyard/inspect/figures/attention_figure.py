@@ -15,6 +15,7 @@ from blockyard.inspect.figures._attention_panels import head_pages, page_colorba
 from blockyard.inspect.figures._canvas import DIVERGING, INK, canvas, label_ticks, panel_side, save
 from blockyard.inspect.figures.graph_figure import attends_graph, draw_on_graph
 from blockyard.inspect.figures.query_figure import attends_image, draw_on_image, draw_strips
+from blockyard.inspect.figures.words_figure import attends_source, draw_words
 from blockyard.inspect.samples import Sample
 from blockyard.ops.maps import smaller
 
@@ -30,6 +31,9 @@ def draw_attention(
     on_image = [layer for layer in layers if attends_image(layer, sample)]
     if on_image:
         yield from draw_on_image(on_image, sample, query, folder)
+    on_source = [layer for layer in layers if attends_source(layer, sample)]
+    if on_source:
+        yield from draw_words(on_source, sample, folder)
     on_graph = [layer for layer in layers if attends_graph(layer, sample)]
     if on_graph:
         yield from draw_on_graph(on_graph, sample, query, folder)

@@ -68,18 +68,24 @@ def _draw_image(panel: Any, pixels: Any, layer: LayerAttention, name: str) -> No
 
 def _draw_overlay(panel: Any, pixels: Any, layer: LayerAttention, weights: Any, head: int, end: float) -> Any:
     assert layer.grid is not None
+    image = draw_weights(panel, pixels, weights[layer.prefix :].reshape(layer.grid), end)
+    on_prefix = float(weights[: layer.prefix].sum())
+    panel.set_title(f"head {layer.heads[head]}" + (f", {on_prefix:.0%} on prefix" if layer.prefix else ""), pad=2)
+    return image
+
+
+def draw_weights(panel: Any, pixels: Any, weights: Any, end: float) -> Any:
+    """Draw the weights of patches, in their grid, over an image."""
     height, width = pixels.shape[:2]
     panel.imshow(0.25 + 0.6 * pixels, cmap="gray", vmin=0, vmax=1)  # neither black nor white, so that both take colour
     image = panel.imshow(
-        weights[layer.prefix :].reshape(layer.grid).numpy(),
+        weights.numpy(),
         cmap=_transparent_to_orange(),
         vmin=0,
         vmax=end,
         extent=(-0.5, width - 0.5, height - 0.5, -0.5),
         interpolation="nearest",
     )
-    on_prefix = float(weights[: layer.prefix].sum())
-    panel.set_title(f"head {layer.heads[head]}" + (f", {on_prefix:.0%} on prefix" if layer.prefix else ""), pad=2)
     panel.set_xticks([])
     panel.set_yticks([])
     return image

@@ -21,15 +21,16 @@ SIDE = 128  # most rows and columns of a table in the JSON; neighbours are merge
 def attention_view(loaded: Loaded, options: Options, folder: Path) -> InspectionResult:
     """Returns the attention of each selected layer and head. Raises UserError where no layer attends."""
     samples = load_samples(loaded, options)
-    layers = attention_layers(loaded.model, samples, layers=options.layers, heads=options.heads)
+    layers = attention_layers(loaded.model, samples, layers=options.layers, heads=options.heads, query=options.query)
     if not layers:
         raise UserError(f"{loaded.folder.name} has no attention layer; `blockyard inspect mixing` works for any mixer")
     for layer in layers:
         query_weights(layer, options.query)  # refuses a query that does not exist before anything is written
+    heads = [(layer, index) for layer in layers for index in range(len(layer.heads))]
     return InspectionResult(
         numbers={"samples": [sample.index for sample in samples], "layers": [_numbers(layer) for layer in layers]},
-        columns=("layer", "head", "entropy, nats", "of maximum", "largest weight"),
-        rows=[_row(layer, index) for layer in layers for index in range(len(layer.heads))],
+        columns=("layer", "head", "entropy, nats", "of maximum", "largest weight", *_asked_columns(layers)),
+        rows=[_row(layer, index) + _asked(layers, layer, index) for layer, index in heads],
         figures=draw_attention(layers, samples[0], options.query, folder),
         summary=f"entropy: mean over the queries of {samples_name(samples)}; maps: {samples[0].name}",
     )
@@ -45,8 +46,20 @@ def _numbers(layer: LayerAttention) -> dict[str, Any]:
         "grid": layer.grid,
         "queries": layer.queries,
         "keys": layer.keys,
+        **({} if layer.asked is None else {"asked": to_json(layer.asked), "asked_patches": layer.asked_patches}),
         "weights": to_json(smaller(layer.weights, SIDE)),
     }
+
+
+def _asked_columns(layers: list[LayerAttention]) -> tuple[str, ...]:
+    return ("on what is asked", "of the patches") if any(layer.asked is not None for layer in layers) else ()
+
+
+def _asked(layers: list[LayerAttention], layer: LayerAttention, index: int) -> tuple[str, ...]:
+    """Attention to the part of the source that is asked for, and its share of the patches; empty in other layers."""
+    if not _asked_columns(layers):
+        return ()
+    return ("", "") if layer.asked is None else (f"{float(layer.asked[index]):.1%}", f"{layer.asked_patches:.1%}")
 
 
 def _row(layer: LayerAttention, index: int) -> tuple[str, ...]:
