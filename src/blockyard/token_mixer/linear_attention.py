@@ -15,7 +15,8 @@ chunk for the whole sequence is the parallel form, chunks of one token are the r
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Literal
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from annotated_types import Ge, Le
@@ -34,6 +35,7 @@ from blockyard.token_mixer._checks import check_call, check_context
 from blockyard.token_mixer._linear_sums import chunked_sums, full_sums, masked_sums
 
 Degree = Annotated[int, Ge(2), Le(8), Because("a polynomial of degree 8 of 8 channels has 12,870 features")]
+Feature = Literal["elu", "relu", "polynomial", "polynomial_relu"]
 EPSILON = 1e-6  # a query whose weights are all zero reads zero
 
 
@@ -41,8 +43,9 @@ class LinearAttention(TokenMixer):
     """Attention without softmax. Documents of a packed sequence are contiguous runs of tokens.
 
     Options:
-        feature: elu is elu(x) + 1; relu is relu(x); polynomial makes the weights (c + q k / sqrt(K))^p
-        degree: p of the polynomial, an even number, so that no weight is negative
+        feature: elu is elu(x) + 1; relu is relu(x); polynomial makes the weights (c + q k / sqrt(K))^p, and
+            polynomial_relu (c + relu(q) relu(k) / sqrt(K))^p, which takes no rotation of queries and keys
+        degree: p of the polynomial; even without relu, so that no weight is negative
         constant: c of the polynomial; 0 leaves the monomials of degree p alone
         chunk: tokens of a causal sequence processed at a time; affects speed only
         bias: use biases in the projections
@@ -59,18 +62,19 @@ class LinearAttention(TokenMixer):
         self,
         ctx: Context,
         *,
-        feature: Literal["elu", "relu", "polynomial"] = "elu",
+        feature: Feature = "elu",
         degree: Degree = 2,
         constant: NonNegative = 1.0,
         chunk: Length = 64,
         bias: bool = False,
     ) -> None:
         super().__init__()
+        self.traits = self.traits_for({"feature": feature})
         check_context(self, ctx)
         self.causal, self.heads, self.head_dim = ctx.causal, ctx.heads, ctx.head_dim
         self.feature, self.chunk, self.width = feature, chunk, ctx.heads * ctx.head_dim
         self.constant = constant
-        if feature == "polynomial":
+        if feature in ("polynomial", "polynomial_relu"):
             self._build_monomials(degree)
         elif (degree, constant) != (2, 1.0):
             raise ValueError(
@@ -80,10 +84,18 @@ class LinearAttention(TokenMixer):
         self.proj_in = linear(ctx, ctx.dim, 3 * self.width, bias=bias, content=2 * self.width)
         self.proj_out = residual(ctx, self.width, ctx.dim, bias=bias)
 
+    @classmethod
+    def traits_for(cls, options: dict[str, Any]) -> Traits:
+        """Without ports for polynomial_relu: a rotated vector loses other channels to relu, so weights would not
+        depend on distances alone.
+        """
+        return replace(cls.traits, ports=frozenset()) if options.get("feature") == "polynomial_relu" else cls.traits
+
     def _build_monomials(self, degree: int) -> None:
-        if degree % 2:
+        if degree % 2 and self.feature == "polynomial":
             raise ValueError(
-                f"token_mixer.degree={degree}: weights of an odd degree can be negative, and their sum zero; use 2 or 4"
+                f"token_mixer.degree={degree}: weights of an odd degree can be negative, and their sum zero; use 2 or "
+                "4, or token_mixer.feature=polynomial_relu"
             )
         count = _monomials.count(self.head_dim, degree, constant=self.constant > 0)
         if count > _monomials.MOST:
@@ -176,11 +188,12 @@ class LinearAttention(TokenMixer):
         return torch.cat([*tops, top], dim=2), torch.cat([*bottoms, bottom], dim=2)
 
     def _features(self, x: Tensor) -> Tensor:
-        """phi(x): (B, H, N, K) -> (B, H, N, F), non-negative except for the polynomial map."""
+        """phi(x): (B, H, N, K) -> (B, H, N, F), non-negative except for the polynomial without relu."""
         if self.feature == "elu":
             return x.clamp(max=0).exp() + F.relu(x)  # elu(x) + 1; torch 2.14 miscompiles elu's gradient
         if self.feature == "relu":
             return F.relu(x)
+        x = F.relu(x) if self.feature == "polynomial_relu" else x
         x = x / x.shape[-1] ** 0.25
         if self.constant:
             x = torch.cat([torch.full_like(x[..., :1], math.sqrt(self.constant)), x], dim=-1)  # (B, H, N, K + 1)

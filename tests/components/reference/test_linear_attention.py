@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+from blockyard.config.check import check
+from blockyard.config.compose import compose
 from blockyard.contracts import Memory
 from blockyard.model._prefix import Prefix
 from blockyard.token_mixer import _linear_sums
@@ -62,6 +64,31 @@ def test_polynomials_have_the_declared_properties(degree: int, constant: float) 
         for promise in (causality, padding, packing, cached_decoding):
             promise(tiny(causal=True, **picks), 6)
         padding(tiny(**picks), 6)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("degree", "constant"), [(3, 1.0), (3, 0.0), (2, 0.5), (5, 2.0)])
+def test_a_polynomial_of_positive_parts_has_any_degree(degree: int, constant: float, causal: bool) -> None:
+    mixer = mixer_of(causal, feature="polynomial_relu", degree=degree, constant=constant, chunk=3)
+    x = torch.randn(2, 7, D, dtype=torch.float64)
+
+    def power(q: Tensor, k: Tensor, feature: str) -> Tensor:
+        return (constant + q.relu() @ k.relu() / math.sqrt(K)) ** degree
+
+    assert_close(mixer(x, sequence(7)), written_out(mixer, x, x, causal, weight_of=power))
+    mixer.feature = "polynomial"  # planted: the same without relu
+    with pytest.raises(AssertionError):
+        assert_close(mixer(x, sequence(7)), written_out(mixer, x, x, causal, weight_of=power))
+
+
+def test_odd_polynomials_have_the_declared_properties() -> None:
+    options = {"token_mixer": {"feature": "polynomial_relu", "degree": 3, "chunk": 2}}
+    picks = {"token_mixer": "linear_attention", "position": "none", "options": options}
+    for promise in (causality, padding, packing, cached_decoding):
+        promise(tiny(causal=True, **picks), 6)
+    padding(tiny(**picks), 6)
+    reasons = check(compose(["token_mixer=linear_attention", "token_mixer.feature=polynomial_relu", "position=rope"]))
+    assert any("rope" in str(issue) for issue in reasons)
 
 
 @pytest.mark.parametrize(
