@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from torch.nn import functional as F
 
 from blockyard.cli import main
@@ -52,6 +53,8 @@ def test_the_verb_prints_a_table_and_saves_it(image: RunFolder, capsys: pytest.C
     saved = json.loads((image.path / "resolution-test.json").read_text())
     assert [size["factor"] for size in saved["sizes"]] == [0.5, 0.75, 1.0, 2.0]
     assert saved["samples"] == image.summary()["data"]["test"]
+    with Image.open(image.path / "resolution-test.png") as picture:
+        assert picture.width > picture.height > 200
     for words, message in (
         (["resolution=[0]"], "numbers above 0"),
         (["resolution=[100]"], "up to 16"),

@@ -13,7 +13,8 @@ chrF and the error rates of characters and words, adds them to the run's summary
 written-SPLIT.jsonl in its folder.
 
 With resolution, evaluate a classifier of images on the same images in other sizes, so many times as high and wide as in
-training: prints a table and writes resolution-SPLIT.json into the run's folder.
+training: prints a table and writes resolution-SPLIT.json and .png into the run's folder; the page of `compare` shows
+the picture of the test split.
 
 Examples:
   blockyard eval run=last split=validation
@@ -106,15 +107,19 @@ def _write(name: str, beam: int | None, settings: dict[str, Any]) -> int:
 def _resolution(name: str, factors: list[float], settings: dict[str, Any]) -> int:
     from blockyard.evaluate.api import evaluate_resolutions
     from blockyard.evaluate.resolution import table
+    from blockyard.inspect.figures.resolution_figure import draw_resolutions
 
     resolutions, loaded = evaluate_resolutions(name, factors, **settings)
     sys.stdout.write(table(resolutions))
-    path = loaded.folder.path / f"resolution-{resolutions.part}.json"
+    stem = f"resolution-{resolutions.part}"
+    path = loaded.folder.path / f"{stem}.json"
+    title = f"{loaded.folder.name}, {loaded.checkpoint.name}: the same images in other sizes"
     try:
         write_json(path, {**resolutions.plain(), "weights": loaded.checkpoint.name})
+        picture = draw_resolutions(resolutions, loaded.objective.best()[0], title, loaded.folder.path, stem)
     except OSError as error:
         raise UserError(f"the table cannot be written into {loaded.folder.path}: {error}") from None
-    sys.stderr.write(f"{path}\n")
+    sys.stderr.write(f"{path} and {picture}\n")
     if all(size.refused for size in resolutions.sizes if size.factor != 1) and len(resolutions.sizes) > 1:
         raise UserError(f"resolution={factors}: the model can read none of these sizes; the table gives the reasons")
     return 0

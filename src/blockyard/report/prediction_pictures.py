@@ -1,4 +1,6 @@
-"""Pictures of predictions that runs have, for the page: `forecast`, `generate` and `inspect restore` write them."""
+"""Pictures of predictions that runs have, for the page: `forecast`, `generate`, `eval resolution=` and `inspect` write
+them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from typing import Any
 from blockyard.atomic_files import read_bytes
 from blockyard.report.load.run_record import RunRecord
 
-FILES = {"forecast": "forecast.png", "samples": "samples.png", "restoration": "inspect/restore.png"}
+FILES = {
+    "forecast": "forecast.png",
+    "samples": "samples.png",
+    "restoration": "inspect/restore.png",
+    "resolution": "resolution-test.png",
+    "attention on a graph": "inspect/attention_graph.png",
+}
 MAX_PICTURES = 24  # in all; each arm shows those of its first run that has any
 MAX_BYTES = 2_000_000  # of a picture, which the page holds as text
 _PNG = b"\x89PNG\r\n\x1a\n"
