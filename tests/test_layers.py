@@ -25,7 +25,7 @@ FLOORS = (
     FAMILIES,
     "config",
     "runs",
-    "generate evaluate",
+    "generate evaluate verify",
     "engine",
     "inspect",
     "sweep",

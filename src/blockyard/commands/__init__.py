@@ -14,6 +14,7 @@ COMMANDS = {
     "compare": "compare runs:             blockyard compare outputs --by block",
     "board": "watch runs in a browser:  blockyard board quickstart",
     "check": "validate a config:        blockyard check block=parallel token_mixer=fourier",
+    "verify": "check a component:        blockyard verify token_mixer=attention position=rope",
     "explain": "describe a choice:        blockyard explain token_mixer=attention",
     "list": "list choices:             blockyard list position",
     "completion": 'complete in your shell:   eval "$(blockyard completion bash)"',

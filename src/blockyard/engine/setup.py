@@ -15,6 +15,7 @@ from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.engine.callbacks.checkpoint import Checkpoint
 from blockyard.engine.callbacks.kernels import KernelRecord
 from blockyard.engine.callbacks.loop import Intervals, LoopCallback
+from blockyard.engine.causality_probe import check_causality
 from blockyard.engine.evaluator import Evaluator
 from blockyard.engine.job import Job
 from blockyard.engine.loader import Layout, TrainingLoader, training_loader
@@ -52,6 +53,8 @@ def prepare(
     run_callbacks, lightning_callbacks = split_callbacks(components.node("callbacks"))
     data = load_data(run)
     model = build_model(run, data)
+    if not resume:
+        check_causality(components, model.model, data.splits.train)
     state = _run_state(run, data, model)
     evaluator = Evaluator(
         objective=components.objective,

@@ -1,58 +1,20 @@
-"""Declared properties of components, as functions of a model that raise AssertionError where they fail."""
+"""Declared properties that the project's own tests check beside those of `blockyard verify`.
+
+Each is a function of a model that raises AssertionError where it fails.
+"""
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.testing import assert_close
 
+from blockyard.verify.checks import cached_decoding, causality, differs, packing, padding, permutation
 from tests.helpers import token_ids
 
+__all__ = ["cached_decoding", "causality", "differs", "packing", "padding", "permutation"]
+
 EXACT = {"rtol": 1e-9, "atol": 1e-9}
-
-
-def differs(a: Tensor, b: Tensor) -> None:
-    """Asserts that the outputs differ, so that a test does not pass because nothing happens."""
-    assert (a - b).abs().max() > 1e-6, "the outputs do not depend on the input"
-
-
-def mixes(model: nn.Module, length: int) -> bool:
-    """Whether the last token reads an earlier one, which causal models do too."""
-    inputs = token_ids(2, length)
-    changed = inputs.clone()
-    changed[:, : length - 1] = (changed[:, : length - 1] + 1) % 11
-    return bool((model(inputs) - model(changed))[:, -1].abs().max() > 0)
-
-
-@torch.no_grad()
-def causality(model: nn.Module, length: int) -> None:
-    """Changing tokens from t on does not change outputs before t, and changes the output at t."""
-    inputs = token_ids(2, length)
-    before = model(inputs)
-    for t in range(length):
-        changed = inputs.clone()
-        changed[:, t:] = (changed[:, t:] + 1 + torch.arange(length - t)) % 11
-        after = model(changed)
-        assert_close(after[:, :t], before[:, :t], **EXACT)
-        differs(after[:, t], before[:, t])
-
-
-@torch.no_grad()
-def padding(model: nn.Module, length: int) -> None:
-    """A padded sequence equals the sequence alone, whatever the padding contains; no output is NaN."""
-    inputs = token_ids(4, length)
-    lengths = torch.tensor([length, length - 2, 1, 0])
-    padded = model(inputs, lengths=lengths)
-    assert torch.isfinite(padded).all()
-    other = inputs.clone()
-    for sample, count in enumerate(lengths.tolist()):
-        other[sample, count:] = (other[sample, count:] + 3) % 11
-    refilled = model(other, lengths=lengths)
-    for sample, count in enumerate(lengths.tolist()):
-        if count:
-            alone = model(inputs[sample : sample + 1, :count])
-            assert_close(padded[sample, :count], alone[0], **EXACT)
-        assert_close(refilled[sample, :count], padded[sample, :count], **EXACT)
 
 
 @torch.no_grad()
@@ -72,53 +34,6 @@ def padding_of_pooled_outputs(model: nn.Module, length: int) -> None:
             other = inputs[sample : sample + 1].clone()
             other[:, index] = (other[:, index] + 3) % 11
             differs(model(other, lengths=lengths[sample : sample + 1])[0], padded[sample])
-
-
-@torch.no_grad()
-def packing(model: nn.Module, length: int) -> None:
-    """Packed documents equal each document alone; padding after them changes nothing."""
-    inputs = token_ids(2, length)
-    segment = torch.zeros(2, length, dtype=torch.long)
-    segment[0, 2:] = 1
-    segment[1, 1:], segment[1, 4:] = 1, 2
-    packed = model(inputs, segment=segment)
-    cut = length - 1
-    short = model(inputs, lengths=torch.tensor([cut, cut]), segment=segment)
-    for sample in range(2):
-        for document in segment[sample].unique():
-            inside = segment[sample] == document
-            alone = model(inputs[sample : sample + 1, inside])
-            assert_close(packed[sample, inside], alone[0], **EXACT)
-            left = inside[:cut]
-            if left.any():
-                alone = model(inputs[sample : sample + 1, :cut][:, left])
-                assert_close(short[sample, :cut][left], alone[0], **EXACT)
-    if mixes(model, length):
-        differs(packed, model(inputs))
-
-
-@torch.no_grad()
-def cached_decoding(model: nn.Module, length: int) -> None:
-    """Decoding from a cache, in chunks of one or more tokens, equals the full forward pass."""
-    inputs = token_ids(2, length)
-    full = model(inputs)
-    for sizes in ([1] * length, [3, 1, length - 4], [length - 2, 2], [length]):
-        cache, parts, start = model.init_cache(2), [], 0
-        for size in sizes:
-            parts.append(model(inputs[:, start : start + size], cache=cache))
-            start += size
-            assert cache.length == start
-        assert_close(torch.cat(parts, dim=1), full, **EXACT)
-
-
-@torch.no_grad()
-def permutation(model: nn.Module, length: int) -> None:
-    """Without positions, permuting tokens permutes outputs."""
-    inputs = token_ids(2, length)
-    order = torch.randperm(length, generator=torch.Generator().manual_seed(3))
-    before = model(inputs)
-    assert_close(model(inputs[:, order]), before[:, order], **EXACT)
-    differs(model(inputs.roll(1, 0)), before)
 
 
 @torch.no_grad()

@@ -1,0 +1,78 @@
+"""A look at components from outside the project before they train: does a decoder made of them read later tokens?
+
+A mixer that declares itself causal and pads on the wrong side trains without a word, to losses that no causal model
+can reach. The project's own components are held to their declarations by its tests; `blockyard verify` holds others.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from blockyard.config.build import LATE, Components
+from blockyard.config.placed_nodes import placed_nodes
+from blockyard.config.targets import TRUSTED_PACKAGES, allow_of
+from blockyard.contracts import Batch, Split
+from blockyard.engine.cost_card import two_samples
+from blockyard.errors import UserError, fold
+
+_TOLERANCE = 1e-3  # of the outputs' root mean square: far above rounding in float32, far below a leak
+_LARGEST = 10**8  # parameters of which a copy with other weights is made
+
+
+def check_causality(components: Components, model: nn.Module, split: Split) -> None:
+    """Raise UserError where a decoder with components of other packages lets a token read a later one.
+
+    Only sequences of token ids are looked at: two samples of the split. Nothing of the run is changed: the passes are
+    made by a copy of the model with other weights, because branches may be silent by their initial zeros.
+    """
+    foreign = _foreign(components)
+    if not foreign or not components.context().causal:
+        return
+    batch = components.objective.ready(two_samples(split, 1))
+    inputs = batch.inputs
+    if inputs.ndim != 2 or inputs.is_floating_point():
+        return
+    length = inputs.shape[1] if batch.lengths is None else int(batch.lengths.min())
+    for first in sorted({length // 2, length - 1} - {0}) if length > 1 else ():
+        gap = _gap(model, batch, first, components.tokens().vocabulary or int(inputs.max()) + 1)
+        if gap is not None:
+            raise UserError(
+                f"{fold(foreign)}: the model is a decoder, but its prediction at token {gap} changes when the tokens "
+                f"from {first} on are replaced: a component reads later tokens. `blockyard verify FAMILY=CHOICE` "
+                "checks one component by itself"
+            )
+
+
+def _foreign(components: Components) -> list[str]:
+    """The targets in the model that are not of the project or of the libraries it trusts."""
+    places = placed_nodes(components.config, allow_of(components.config))
+    own = (each.target for each in places if each.key.partition(".")[0] in LATE)
+    return [target for target in dict.fromkeys(own) if target.partition(".")[0] not in TRUSTED_PACKAGES]
+
+
+def _gap(model: nn.Module, batch: Batch, first: int, vocabulary: int) -> int | None:
+    """The first token before `first` whose prediction changes when the ids from `first` on are replaced."""
+    changed = batch.inputs.clone()
+    changed[:, first:] = (changed[:, first:] + 1) % vocabulary
+    with torch.random.fork_rng(), torch.no_grad():
+        probe = _stirred(model)
+        before: Tensor = probe(**batch.arguments())
+        after: Tensor = probe(**(batch.arguments() | {"inputs": changed}))
+    if before.ndim != 3 or before.shape[1] != batch.inputs.shape[1]:  # one prediction for a whole sequence
+        return None
+    gaps = (after - before)[:, :first].abs().amax((0, 2))  # (first,)
+    size = float(before.square().mean().sqrt())
+    return int((gaps > _TOLERANCE * size).nonzero()[0]) if bool((gaps > _TOLERANCE * size).any()) else None
+
+
+def _stirred(model: nn.Module) -> nn.Module:
+    """A copy in evaluation mode whose parameters are moved; a very large model itself is only copied."""
+    probe = copy.deepcopy(model).eval()
+    if sum(each.numel() for each in probe.parameters()) <= _LARGEST:
+        generator = torch.Generator().manual_seed(1)
+        for parameter in probe.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator).to(parameter.dtype) * 0.1)
+    return probe

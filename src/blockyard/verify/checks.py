@@ -1,0 +1,184 @@
+"""Declared properties of components, as functions of a model that raise `Broken` with the smallest counter-example.
+
+A model maps token ids (B, N) below 11 to outputs (B, N, V), in float64 and in evaluation mode. Comparisons allow for
+rounding only.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+TOLERANCE = 1e-9  # absolute and relative, in float64
+VOCABULARY = 11  # token ids that the checks use
+
+
+class Broken(AssertionError):  # noqa: N818 - it names what a property is
+    """A model does not have a property. The text says what was done, and which output shows it."""
+
+
+def token_ids(batch: int, length: int, seed: int = 0) -> Tensor:
+    """Random token ids (B, N)."""
+    return torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def same(found: Tensor, expected: Tensor, what: str, first: int = 0) -> None:
+    """Raise Broken where two outputs (..., N, V) differ, naming the first token that does.
+
+    first: the number of the first of these tokens in the sequence
+    """
+    if found.shape != expected.shape:
+        raise Broken(f"{what} gives outputs of shape {tuple(found.shape)} instead of {tuple(expected.shape)}")
+    if not torch.isfinite(found).all():
+        raise Broken(f"{what} gives outputs that are not finite")
+    gaps = (found - expected).abs() - TOLERANCE * expected.abs()  # (..., N, V)
+    if gaps.numel() and gaps.max() > TOLERANCE:
+        tokens = gaps.amax(-1).reshape(-1, gaps.shape[-2]).amax(0)  # (N,)
+        token = int((tokens > TOLERANCE).nonzero()[0])
+        raise Broken(f"{what} changes the output of token {first + token} by {float(tokens[token]):.3g}")
+
+
+def differs(found: Tensor, expected: Tensor) -> None:
+    """Raise Broken where outputs are the same, so that a check does not pass because nothing happens."""
+    if (found - expected).abs().max() <= 1e-6:
+        raise Broken("the outputs do not depend on the input")
+
+
+def mixes(model: nn.Module, length: int) -> bool:
+    """Whether the last token reads an earlier one, which causal models do too."""
+    inputs = token_ids(2, length)
+    changed = inputs.clone()
+    changed[:, : length - 1] = (changed[:, : length - 1] + 1) % VOCABULARY
+    return bool((model(inputs) - model(changed))[:, -1].abs().max() > 0)
+
+
+@torch.no_grad()
+def causality(model: nn.Module, length: int) -> None:
+    """Changing tokens from t on does not change outputs before t, and changes the output at t."""
+    inputs = token_ids(2, length)
+    before = model(inputs)
+    for t in reversed(range(length)):
+        changed = inputs.clone()
+        changed[:, t:] = (changed[:, t:] + 1 + torch.arange(length - t)) % VOCABULARY
+        after = model(changed)
+        later = f"token {t}" if t == length - 1 else f"tokens {t} to {length - 1}"
+        same(after[:, :t], before[:, :t], f"replacing {later}")
+        differs(after[:, t], before[:, t])
+
+
+@torch.no_grad()
+def padding(model: nn.Module, length: int) -> None:
+    """A padded sequence equals the sequence alone, whatever the padding contains; no output is NaN."""
+    inputs = token_ids(4, length)
+    lengths = torch.tensor([length, length - 2, 1, 0])
+    padded = model(inputs, lengths=lengths)
+    if not torch.isfinite(padded).all():
+        raise Broken(f"lengths {lengths.tolist()} give outputs that are not finite")
+    other = inputs.clone()
+    for sample, count in enumerate(lengths.tolist()):
+        other[sample, count:] = (other[sample, count:] + 3) % VOCABULARY
+    refilled = model(other, lengths=lengths)
+    for sample, count in enumerate(lengths.tolist()):
+        if count:
+            alone = model(inputs[sample : sample + 1, :count])
+            same(padded[sample, :count], alone[0], f"padding a sequence of {count} tokens to {length}")
+        same(refilled[sample, :count], padded[sample, :count], f"other ids in the padding after {count} tokens")
+
+
+@torch.no_grad()
+def packing(model: nn.Module, length: int) -> None:
+    """Packed documents equal each document alone; padding after them changes nothing."""
+    inputs = token_ids(2, length)
+    segment = torch.zeros(2, length, dtype=torch.long)
+    segment[0, 2:] = 1
+    segment[1, 1:], segment[1, 4:] = 1, 2
+    packed = model(inputs, segment=segment)
+    cut = length - 1
+    short = model(inputs, lengths=torch.tensor([cut, cut]), segment=segment)
+    for sample in range(2):
+        for document in segment[sample].unique():
+            inside = segment[sample] == document
+            first = int(inside.nonzero()[0])
+            alone = model(inputs[sample : sample + 1, inside])
+            same(packed[sample, inside], alone[0], f"packing the document from token {first} on with others", first)
+            left = inside[:cut]
+            if left.any():
+                alone = model(inputs[sample : sample + 1, :cut][:, left])
+                same(short[sample, :cut][left], alone[0], "padding after packed documents", first)
+    if mixes(model, length):
+        differs(packed, model(inputs))
+
+
+@torch.no_grad()
+def cached_decoding(model: nn.Module, length: int) -> None:
+    """Decoding from a cache, in chunks of one or more tokens, equals the full forward pass."""
+    inputs = token_ids(2, length)
+    full = model(inputs)
+    for sizes in ([1] * length, [3, 1, length - 4], [length - 2, 2], [length]):
+        cache, parts, start = model.init_cache(2), [], 0
+        for size in sizes:
+            parts.append(model(inputs[:, start : start + size], cache=cache))
+            start += size
+            if cache.length != start:
+                raise Broken(f"after {start} tokens the cache counts {cache.length}")
+        same(torch.cat(parts, dim=1), full, f"decoding in chunks of {', '.join(map(str, sizes))} from a cache")
+
+
+@torch.no_grad()
+def permutation(model: nn.Module, length: int) -> None:
+    """Without positions, permuting tokens permutes outputs."""
+    inputs = token_ids(2, length)
+    order = torch.randperm(length, generator=torch.Generator().manual_seed(3))
+    before = model(inputs)
+    same(model(inputs[:, order]), before[:, order], f"reading the tokens in the order {order.tolist()}")
+    differs(model(inputs.roll(1, 0)), before)
+
+
+def gradients(model: nn.Module, length: int) -> None:
+    """Every parameter has a finite gradient that is not zero everywhere."""
+    model.zero_grad()
+    outputs = model(token_ids(4, length))
+    outputs.square().mean().backward()
+    for name, parameter in model.named_parameters():
+        if parameter.grad is None or not parameter.grad.abs().max() > 0:
+            raise Broken(f"no gradient reaches {name}")
+        if not torch.isfinite(parameter.grad).all():
+            raise Broken(f"the gradient of {name} is not finite")
+
+
+@torch.no_grad()
+def determinism(model: nn.Module, length: int) -> None:
+    """In evaluation mode, the same input gives the same bits."""
+    inputs = token_ids(2, length)
+    if not torch.equal(model(inputs), model(inputs)):
+        raise Broken("two evaluations of one input differ")
+
+
+@torch.no_grad()
+def bfloat16(model: nn.Module, length: int) -> None:
+    """In bf16 outputs stay near those of float32: within 5 % of their root mean square."""
+    model.float()
+    inputs = token_ids(2, length)
+    exact = model(inputs)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = model(inputs).float()
+    model.double()
+    if not torch.isfinite(rough).all():
+        raise Broken("bf16 gives outputs that are not finite")
+    error = float((rough - exact).square().mean().sqrt() / exact.square().mean().sqrt())
+    if error > 0.05:
+        raise Broken(f"bf16 changes outputs by {error:.1%} of their root mean square")
+
+
+def compiles(model: nn.Module, length: int) -> None:
+    """`torch.compile` makes one graph of the model, which gives the same outputs."""
+    inputs = token_ids(2, length)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        expected = model(inputs)
+        try:
+            with torch._dynamo.config.patch(allow_rnn=True):  # torch traces its own recurrent cells only where asked
+                found = torch.compile(model, fullgraph=True, backend="aot_eager")(inputs)
+        except Exception as error:  # whatever the compiler meets
+            raise Broken(f"torch.compile(fullgraph=True) fails: {str(error).strip().splitlines()[0]}") from error
+    same(found, expected, "torch.compile")

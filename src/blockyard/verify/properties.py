@@ -1,0 +1,55 @@
+"""Which properties are checked, in which small model, and what a component must declare for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from blockyard.contracts import Traits
+from blockyard.verify import checks
+
+if TYPE_CHECKING:
+    from torch import nn
+
+LENGTH = 6  # tokens
+_SMALL = (
+    *("data=code", "tokenizer=byte", f"data.context={LENGTH}", "model.dim=16", "model.depth=2", "model.heads=4"),
+    *("position=none", "logger=none", "head=token"),
+)
+DECODER = (*_SMALL, "model=decoder", "objective=next_token")
+ENCODER = (*_SMALL, "model=encoder", "objective=masked_token")
+
+
+@dataclass(frozen=True)
+class Property:
+    """One property of a model.
+
+    base: the model's overrides, before those of the user
+    declared: whether the token mixer says that it has it; None where every component must
+    check: raises `checks.Broken` where the model has it not
+    """
+
+    name: str
+    base: tuple[str, ...]
+    declared: Callable[[Traits], bool] | None
+    check: Callable[[nn.Module, int], None]
+
+    @property
+    def says(self) -> str:
+        """What it means, in one sentence."""
+        return str(self.check.__doc__).split("\n", 1)[0]
+
+
+PROPERTIES = (
+    Property("causality", DECODER, lambda traits: traits.causal, checks.causality),
+    Property("padding", ENCODER, lambda traits: traits.padding and traits.any_length, checks.padding),
+    Property("packing", ENCODER, lambda traits: traits.packing and traits.any_length, checks.packing),
+    Property("packing, causal", DECODER, lambda t: t.causal and t.packing and t.any_length, checks.packing),
+    Property("cached decoding", DECODER, lambda traits: traits.causal, checks.cached_decoding),
+    Property("permutation", ENCODER, lambda traits: traits.equivariant, checks.permutation),
+    Property("determinism", ENCODER, None, checks.determinism),
+    Property("gradients", ENCODER, None, checks.gradients),
+    Property("bf16", ENCODER, None, checks.bfloat16),
+    Property("compile", ENCODER, None, checks.compiles),
+)

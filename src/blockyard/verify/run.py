@@ -1,0 +1,82 @@
+"""Checks every property of a component that applies to it, in small models on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+
+from blockyard.config.build import Components
+from blockyard.config.check import check
+from blockyard.config.compose import compose
+from blockyard.contracts import Traits
+from blockyard.errors import UserError, first_line
+from blockyard.verify.checks import Broken
+from blockyard.verify.properties import LENGTH, PROPERTIES, Property
+
+Verdict = Literal["holds", "broken", "not declared", "not possible"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What came of one property. detail: the counter-example, or why it was not checked."""
+
+    name: str
+    verdict: Verdict
+    detail: str
+
+
+def verify(overrides: Sequence[str], config_dirs: Sequence[str] = ()) -> list[Finding]:
+    """Return a finding for each property. Raises UserError where no small model can hold the component at all.
+
+    overrides: of the models, `token_mixer=gated_conv allow=[mine]`; they win over the models' own
+    """
+    reasons: dict[str, None] = {}
+    findings = []
+    for each in PROPERTIES:
+        composed = compose([*each.base, *overrides], config_dirs)
+        issues = check(composed)
+        if issues:
+            reasons |= dict.fromkeys(map(str, issues))
+            findings.append(Finding(each.name, "not possible", issues[0].text))
+            continue
+        components = Components(composed.config)
+        findings.append(_finding(each, components, traits(components)))
+    if all(each.verdict == "not possible" for each in findings):
+        raise UserError("no small model can hold this:\n  - " + "\n  - ".join(reasons))
+    return findings
+
+
+def traits(components: Components) -> Traits:
+    """What the token mixer of a config declares, with the options of its node."""
+    factory = components.node("token_mixer")
+    return factory.func.traits_for(dict(factory.keywords))
+
+
+def _finding(wanted: Property, components: Components, declared: Traits) -> Finding:
+    if wanted.declared is not None and not wanted.declared(declared):
+        return Finding(wanted.name, "not declared", "the token mixer does not declare it")
+    mixer, position = components.node("token_mixer"), components.node("position")
+    if wanted.name == "permutation" and position.func.acts_on:
+        return Finding(wanted.name, "not declared", "the position scheme tells tokens apart")
+    if wanted.name == "cached decoding" and not mixer.func.has("init_cache", dict(mixer.keywords)):
+        return Finding(wanted.name, "not declared", "it has no init_cache; decoding computes the sequence anew")
+    try:
+        wanted.check(stirred(components.model(0)).double().eval(), LENGTH)
+    except Broken as broken:
+        return Finding(wanted.name, "broken", str(broken))
+    except Exception as error:  # a component may raise anything
+        return Finding(wanted.name, "broken", f"{type(error).__name__}: {first_line(error)}")
+    return Finding(wanted.name, "holds", wanted.says)
+
+
+def stirred(model: nn.Module) -> nn.Module:
+    """The model with every parameter moved, biases and gains too, so that no branch is silent by its initial zeros."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    return model

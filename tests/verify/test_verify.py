@@ -1,0 +1,105 @@
+"""`blockyard verify` finds what a component breaks, and a run refuses a decoder that reads later tokens."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from blockyard.cli import main
+from blockyard.errors import UserError
+from blockyard.verify.properties import PROPERTIES
+from blockyard.verify.run import Finding, verify
+from tests.verify.own_mixer import write_package
+
+OWN = ["token_mixer=mine", "allow=[mine]"]
+TRAIN = (
+    "train token_mixer=mine 'allow=[mine]' --config-dir myconf data=code tokenizer=byte data.context=16 model=decoder "
+    "head=token objective=next_token position=none debug=fast logger=none callbacks=quiet model.dim=16 model.heads=2"
+)
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    write_package(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in [name for name in sys.modules if name == "mine" or name.startswith("mine.")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tracing takes most of the time, and is checked once."""
+    monkeypatch.setattr("blockyard.verify.run.PROPERTIES", [each for each in PROPERTIES if each.name != "compile"])
+
+
+def found(*overrides: str) -> dict[str, Finding]:
+    return {each.name: each for each in verify([*OWN, "model.depth=1", *overrides], ["myconf"])}
+
+
+def test_a_sound_component_holds_what_it_declares(own: Path) -> None:
+    verdicts = {name: finding.verdict for name, finding in found().items()}
+    undeclared = {"packing", "packing, causal", "cached decoding", "permutation"}
+    assert verdicts == {each.name: "not declared" if each.name in undeclared else "holds" for each in PROPERTIES}
+
+
+@pytest.mark.usefixtures("no_compiler")
+@pytest.mark.parametrize(
+    ("option", "name", "detail"),
+    [
+        ("leak", "causality", "replacing token 5 changes the output of token 4 by "),
+        ("leak", "padding", "padding a sequence of 4 tokens to 6 changes the output of token 3 by "),
+        ("dead", "gradients", "no gradient reaches blocks.0.token_mixer.spare.weight"),
+        ("random", "determinism", "two evaluations of one input differ"),
+    ],
+)
+def test_what_is_broken_comes_with_a_counter_example(own: Path, option: str, name: str, detail: str) -> None:
+    finding = found(f"token_mixer.{option}=true")[name]
+    assert finding.verdict == "broken"
+    assert detail in finding.detail
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_the_command_says_it_and_exits_with_1(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = "verify token_mixer=mine 'allow=[mine]' --config-dir myconf"
+    assert main(shlex.split(line)) == 0
+    assert main(shlex.split(f"{line} token_mixer.leak=true")) == 1
+    assert "broken" in capsys.readouterr().out
+    assert main(["verify"]) == 2
+    assert "verify needs a choice" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_ours_hold_too() -> None:
+    findings = {each.name: each for each in verify(["token_mixer=attention", "position=rope", "block=rezero"])}
+    assert findings.pop("permutation").detail == "the position scheme tells tokens apart"
+    assert {each.verdict for each in findings.values()} == {"holds"}
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_what_no_model_can_hold_is_refused() -> None:
+    with pytest.raises(UserError, match="no small model can hold this"):
+        verify(["token_mixer=gru", "position=rope"])
+
+
+def test_a_run_refuses_a_decoder_that_reads_later_tokens(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(shlex.split(f"{TRAIN} token_mixer.leak=true")) == 2
+    said = capsys.readouterr().err
+    assert "mine.shift.Shift: the model is a decoder, but its prediction at token" in said
+    assert main(shlex.split(TRAIN)) == 0
+
+
+def test_the_look_leaves_the_run_as_it_is(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same run without the look has the same metrics, to the last digit."""
+    assert main(shlex.split(f"{TRAIN} outputs=with")) == 0
+    monkeypatch.setattr("blockyard.engine.setup.check_causality", lambda *_: None)
+    assert main(shlex.split(f"{TRAIN} outputs=without")) == 0
+    tables = [next(Path(folder).glob("*/s0/metrics.csv")).read_text().splitlines() for folder in ("with", "without")]
+    columns = [i for i, name in enumerate(tables[0][0].split(",")) if "loss" in name or "accuracy" in name]
+    values = [[[row.split(",")[i] for i in columns] for row in table] for table in tables]
+    assert values[0] == values[1]
