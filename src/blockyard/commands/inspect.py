@@ -1,4 +1,4 @@
-"""blockyard inspect run=RUN attention|mixing|circuits|restore [key=value ...]
+"""blockyard inspect run=RUN attention|mixing|circuits|restore|positions [key=value ...]
 
 Look inside a trained model. Figures (PNG) and numbers (JSON) are written to RUN/inspect/, and the figures are sent
 to the run's logger as well.
@@ -7,8 +7,10 @@ to the run's logger as well.
   mixing      |dy_i/dx_j|: which token reads from which, for any mixer
   circuits    QK and OV circuits of attention heads: norms, spectra, copying scores
   restore     input, restoration and true values side by side, of a run of objective=restore
+  positions   what the position scheme adds, rotates or scores by, position by position, and how alike positions are
 
-layers=0,2-3     which layers; default: all       heads=0,1      which heads (attention, circuits)
+layers=0,2-3     which layers; default: all       heads=0,1      which heads (attention, circuits,
+                                                 positions)
 sample=0         first validation sample          samples=4      how many are averaged, or drawn (not of circuits)
 prompt=TEXT      a text instead of samples        query=mean     whose attention: mean, class, last, or an index
                  (attention, mixing)

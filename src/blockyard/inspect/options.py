@@ -9,7 +9,7 @@ from typing import Any
 from blockyard.config.option_text import Reader, indices, integer, non_empty, one_of, read_option
 from blockyard.errors import UserError
 
-KINDS = ("attention", "mixing", "circuits", "restore")
+KINDS = ("attention", "mixing", "circuits", "restore", "positions")
 QUERIES = ("mean", "class", "last")
 MAX_SAMPLES = 10_000
 
@@ -56,7 +56,7 @@ def _query(text: str) -> str | int:
 # key: the kinds that have the option, and how its text is read
 KEYS: dict[str, tuple[tuple[str, ...], Reader]] = {
     "layers": (("attention", "mixing", "circuits"), indices),
-    "heads": (("attention", "circuits"), indices),
+    "heads": (("attention", "circuits", "positions"), indices),
     "sample": (("attention", "mixing", "restore"), integer()),
     "samples": (("attention", "mixing", "restore"), integer(1, MAX_SAMPLES)),
     "prompt": (("attention", "mixing"), non_empty),

@@ -19,6 +19,7 @@ from blockyard.inspect.result import InspectionResult
 from blockyard.inspect.views.attention_view import attention_view
 from blockyard.inspect.views.circuits_view import circuits_view
 from blockyard.inspect.views.mixing_view import mixing_view
+from blockyard.inspect.views.positions_view import positions_view
 from blockyard.inspect.views.restore_view import restore_view
 from blockyard.runs.load import load
 from blockyard.runs.redact import redact_text
@@ -34,6 +35,7 @@ VIEWS: dict[str, Callable[[Loaded, Options, Path], InspectionResult]] = {
     "mixing": mixing_view,
     "circuits": circuits_view,
     "restore": restore_view,
+    "positions": positions_view,
 }
 _LOGGER_SECONDS = 20.0
 

@@ -136,7 +136,7 @@ def _texts(loaded: Loaded, token_ids: Tensor, lengths: Tensor | None) -> list[st
     return [token_text(loaded, token_id) for token_id in token_ids.tolist()]
 
 
-def _image(pixels: Tensor, padding: tuple[int, int, int, int] | None) -> Tensor:
+def _image(pixels: Tensor, padding: tuple[int, int, int, int] | None = None) -> Tensor:
     """Returns pixels (C, height, width) of any range as (height, width) or (height, width, 3), scaled to 0 to 1.
 
     padding: pixels that the tokenizer adds, so that the squares of its grid lie where the model reads them

@@ -43,9 +43,14 @@ class Spectrum:
 
     @property
     def effective_rank(self) -> float:
-        """How many directions take part: (sum s^2)^2 / sum s^4 over singular values s."""
-        power = self.singular.square()
-        return float(power.sum().square() / power.square().sum().clamp_min(1e-300))
+        """How many directions take part."""
+        return effective_rank(self.singular)
+
+
+def effective_rank(singular: Tensor) -> float:
+    """Returns how many directions take part in a map with these singular values: (sum s^2)^2 / sum s^4."""
+    power = singular.square()
+    return float(power.sum().square() / power.square().sum().clamp_min(1e-300))
 
 
 def spectrum(left: Tensor, right: Tensor, *, one_space: bool = True) -> Spectrum:

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from blockyard.inspect.figures.mixing_figure import draw_mixing, merge_neighbours
@@ -14,6 +15,7 @@ from blockyard.inspect.options import Options
 from blockyard.inspect.pattern import pattern
 from blockyard.inspect.result import InspectionResult, to_json
 from blockyard.inspect.samples import load_samples, samples_name
+from blockyard.inspect.spectrum import effective_rank
 from blockyard.runs.load import Loaded
 
 SIDE = 128  # most rows and columns of a table in the JSON; neighbours are merged beyond
@@ -31,10 +33,11 @@ def mixing_view(loaded: Loaded, options: Options, folder: Path) -> InspectionRes
             "samples": [sample.index for sample in samples],
             "layers": [_numbers(layer) for layer in layers],
         },
-        columns=("layer", "mixer", "reads from", "gain", "from itself", "varies between samples"),
+        columns=("layer", "mixer", "reads from", "gain", "from itself", "rank", "varies between samples"),
         rows=[_row(layer) for layer in layers],
         figures=draw_mixing(layers, averaged, folder),
-        summary=f"{averaged}. gain: |dy/dx|_F / sqrt(N D); from itself: the diagonal's share of the squared norm",
+        summary=f"{averaged}. gain: |dy/dx|_F / sqrt(N D); from itself: the diagonal's share of the squared norm; "
+        f"rank: singular values above a thousandth of the largest, and effective rank",
     )
 
 
@@ -56,6 +59,8 @@ def _numbers(layer: LayerMixing) -> dict[str, Any]:
         "path": layer.path,
         "mixer": layer.mixer,
         "pattern": layer_pattern(layer),
+        "rank": rank(layer.norms),
+        "effective_rank": effective_rank(torch.linalg.svdvals(layer.norms)),
         "differs": layer.variation,
         "probes": layer.probes,
         "standard_error": None if math.isnan(layer.error) else layer.error,
@@ -74,8 +79,14 @@ def _row(layer: LayerMixing) -> tuple[str, ...]:
         layer_pattern(layer),
         f"{float(layer.norms.square().mean(0).sum().sqrt()):.3g}",
         "" if layer.memory else f"{_diagonal_share(layer.norms):.0%}",
+        f"{rank(layer.norms)} ({effective_rank(torch.linalg.svdvals(layer.norms)):.1f})",
         "" if layer.variation is None else f"{layer.variation:.1%}",
     )
+
+
+def rank(norms: Tensor) -> int:
+    """Returns how many singular values of a matrix are above a thousandth of the largest."""
+    return int(torch.linalg.matrix_rank(norms, rtol=1e-3))
 
 
 def _diagonal_share(norms: Tensor) -> float:
