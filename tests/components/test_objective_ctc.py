@@ -12,9 +12,11 @@ from torch.nn import functional as F
 
 from blockyard.config.check import reasons
 from blockyard.config.compose import compose
-from blockyard.contracts import Batch, DataSpec, TokenSpec
+from blockyard.contracts import Batch, DataSpec, Splits, TokenSpec
 from blockyard.data._order import take
+from blockyard.data._recordings import Recording, RecordingSplit
 from blockyard.data.dial_tones import DialTones
+from blockyard.errors import UserError
 from blockyard.objective._transcripts import edits
 from blockyard.objective.ctc import CTC, Labels
 from blockyard.tokenizer.char import Char
@@ -87,6 +89,21 @@ def test_a_batch_without_labels_has_a_loss_of_zero() -> None:
     assert loss.item() == 0
     assert prediction.grad is not None
     assert prediction.grad.abs().max() == 0
+
+
+def test_sources_that_are_too_short_are_counted_before_training() -> None:
+    made, tokenizer, sound = objective(), Char(), torch.zeros(9, dtype=torch.int16)
+    tokenizer.fit(["aab"])
+    recordings = [Recording("long", sound.repeat(4), "aab"), Recording("short", sound, "aab")]
+    parts = (recordings, recordings[1:], recordings[:1])
+    split, short, long = (RecordingSplit(part, tokenizer, (START, END)) for part in parts)
+    assert split.least_tokens.tolist() == [4, 4]
+    assert list(made.remarks(Splits(split, split, long))) == [
+        f"1 of 2 {name} sources have fewer tokens than an alignment of their labels, and do not count"
+        for name in ("train", "validation")
+    ]
+    with pytest.raises(UserError, match=r"1 of 1 test sources have fewer tokens .* a source_tokenizer with more"):
+        list(made.remarks(Splits(split, split, short)))
 
 
 def test_dummies_of_other_processes_do_not_count() -> None:

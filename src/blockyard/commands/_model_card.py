@@ -12,6 +12,7 @@ from torch import nn
 from blockyard.config.build import Components
 from blockyard.config.catalog import OF_SOURCE
 from blockyard.config.model_size import flops_by_module
+from blockyard.config.targets import locate
 from blockyard.contracts import (
     Block,
     ChannelMixer,
@@ -108,8 +109,9 @@ def _family(path: str, model: nn.Module, config: dict[str, Any]) -> str:
     for module in around:
         family = next((family for kind, family in CLASSES if isinstance(module, kind)), None)
         if family:
-            of_source = f"source_{family}"  # where the config has one, that of the encoder
-            return of_source if path.startswith(("encoder.", "source.")) and of_source in config else family
+            of_source = f"source_{family}"  # where the config has one, that of the encoder, or of all that is read
+            alone = locate(str(config["objective"]["_target_"])).reads == "source"
+            return of_source if of_source in config and (alone or path.startswith(("encoder.", "source."))) else family
     if any(isinstance(module, Block) for module in around):
         # A block's own modules (gates, scales) are defined in its own file; the others are norms.
         own = isinstance(around[-1], Block) or type(around[-1]).__module__.startswith("blockyard.block.")

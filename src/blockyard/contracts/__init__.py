@@ -43,6 +43,7 @@ from blockyard.contracts.builders import (
     TextPairs,
     TextTokenizer,
     Tokenizer,
+    Transcripts,
 )
 from blockyard.contracts.modules import (
     Block,
@@ -144,6 +145,7 @@ __all__ = [
     "Tokenizer",
     "Traits",
     "Transcriber",
+    "Transcripts",
     "Vocabulary",
     "Width",
     "Workers",

@@ -52,6 +52,17 @@ class HasLengths(Protocol):
 
 
 @runtime_checkable
+class Transcripts(Protocol):
+    """A split of sources with a text each, to be aligned by CTC.
+
+    lengths: (n,) int64, items of each source; least_tokens: (n,) int64, the least that an alignment of its text has
+    """
+
+    lengths: Tensor
+    least_tokens: Tensor
+
+
+@runtime_checkable
 class HasBaselines(Protocol):
     """A split with simple models of its own task, fitted on the training split."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts.batch import Batch, Target
-from blockyard.contracts.builders import Split
+from blockyard.contracts.builders import Split, Splits
 from blockyard.contracts.specs import DataSpec, TokenSpec
 
 if TYPE_CHECKING:
@@ -78,6 +79,13 @@ class Objective(ABC):
         """Returns the number of targets in a prepared batch that count, by which micro-batches are weighted."""
         assert batch.target is not None
         return int(batch.counted(batch.target if isinstance(batch.target, Tensor) else batch.target[0]).sum())
+
+    def remarks(self, splits: Splits) -> Iterator[str]:
+        """Yields what the user should know about the splits before training, a sentence each; none by default.
+
+        Called when the model is built. Raises ValueError where nothing can be learned from them.
+        """
+        return iter(())
 
     @abstractmethod
     def loss(self, prediction: Tensor, target: Any) -> Tensor:

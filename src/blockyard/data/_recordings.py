@@ -21,6 +21,7 @@ from blockyard.data._loaded import LoadedData
 from blockyard.data._pairs import RaggedSequences
 from blockyard.data._sound_file import BadSoundError, SoundFiles, decode
 from blockyard.errors import UserError
+from blockyard.ops import ctc
 
 log = logging.getLogger("blockyard")
 
@@ -58,6 +59,7 @@ class RecordingSplit:
     """Recordings of one split in memory.
 
     pairs: (name, text) of each; target: start, the text's token ids, end; lengths: (n,) int64, samples of each
+    least_tokens: (n,) int64, that an alignment of the text has
     """
 
     def __init__(self, recordings: Sequence[Recording], tokenizer: TextTokenizer, ends: tuple[int, int]) -> None:
@@ -65,7 +67,9 @@ class RecordingSplit:
         self.pairs = [(each.name, each.text) for each in recordings]
         self.sounds = RaggedSounds.of([each.samples for each in recordings])
         self.lengths = self.sounds.lengths
-        self.target = RaggedSequences.of([[ends[0], *tokenizer.encode(each.text), ends[1]] for each in recordings])
+        token_ids = [tokenizer.encode(each.text) for each in recordings]
+        self.least_tokens = torch.tensor([ctc.least_tokens(each) for each in token_ids])
+        self.target = RaggedSequences.of([[ends[0], *each, ends[1]] for each in token_ids])
 
     def __len__(self) -> int:
         return len(self.lengths)

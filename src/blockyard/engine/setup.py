@@ -55,6 +55,9 @@ def prepare(
     model = build_model(run, data)
     if not resume:
         check_causality(components, model.model, data.splits.train)
+    for remark in components.objective.remarks(data.splits):
+        if data.rank == 0:
+            log.warning("%s", remark)
     state = _run_state(run, data, model)
     evaluator = Evaluator(
         objective=components.objective,

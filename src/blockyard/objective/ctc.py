@@ -15,6 +15,7 @@ metric `empty` is then 1, and the loss is that of the labels' frequencies, about
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -22,7 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Batch, DataSpec, Objective, Split, TokenSpec
+from blockyard.contracts import Batch, DataSpec, Objective, Split, Splits, TokenSpec, Transcripts
+from blockyard.errors import UserError
 from blockyard.ops import ctc
 
 if TYPE_CHECKING:
@@ -94,6 +96,19 @@ class CTC(Objective):
         tokens = self._source.tokens_of(lengths)
         labels = to_the_left(batch.target, (batch.target >= 0) & (batch.target < self.blank))
         return replace(batch, target=Labels(labels.masked_fill(~enough(labels, tokens)[:, None], Batch.ignore), tokens))
+
+    def remarks(self, splits: Splits) -> Iterator[str]:
+        """Yields how many samples have too few source tokens for their labels. Raises UserError where all have."""
+        assert self._source is not None, "source_tokens() comes before remarks()"
+        for name, split in zip(splits._fields, splits, strict=True):
+            if not isinstance(split, Transcripts):
+                continue
+            short = int((self._source.tokens_of(split.lengths) < split.least_tokens).sum())
+            problem = f"{short} of {len(split)} {name} sources have fewer tokens than an alignment of their labels"
+            if short == len(split):
+                raise UserError(f"{problem}; use a source_tokenizer with more tokens a second")
+            if short:
+                yield f"{problem}, and do not count"
 
     def count(self, batch: Batch) -> int:
         """Returns the number of labels."""
