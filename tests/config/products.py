@@ -292,6 +292,8 @@ def rows_of(row: dict[str, str], plan: Components, padding: int | None = None) -
     """
     batch, learned = _two_rows(row["data"], row["tokenizer"])
     plan.tokenizer.load_state(learned)
+    plan.context()
+    plan.objective.learn(TwoRows(batch))
     if padding is None or batch.lengths is None:
         return batch
     generator = torch.Generator().manual_seed(padding)
@@ -312,6 +314,20 @@ def rows_of(row: dict[str, str], plan: Components, padding: int | None = None) -
     if source is not None and batch.source_lengths is not None:
         source = other(source, batch.source_lengths, of_source if alone else own)
     return replace(batch, inputs=other(batch.inputs, batch.lengths, own), source=source)
+
+
+class TwoRows:
+    """A split of the rows of a batch."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.rows = batch
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, order: torch.Tensor, key: int | None) -> Batch:
+        """The rows `order`."""
+        return self.rows.map(lambda tensor: tensor[order])
 
 
 @cache

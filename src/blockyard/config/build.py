@@ -131,10 +131,14 @@ class Components:
         return {name: instantiate(each, allow, self.inner) for name, each in (node or {}).items() if each is not None}
 
     def load(self) -> Splits:
-        """The splits of the data, encoded."""
+        """The splits of the data, encoded; the objective learns from the training split what its targets need."""
         if self.source_tokenizer is self.tokenizer:
-            return self.data.load(self.tokenizer)
-        return self.data.load_both(self.tokenizer, self.source_tokenizer)
+            splits = self.data.load(self.tokenizer)
+        else:
+            splits = self.data.load_both(self.tokenizer, self.source_tokenizer)
+        self.context()  # which tells the objective its tokens
+        self.objective.learn(splits.train)
+        return splits
 
     def tokens(self) -> TokenSpec:
         """The TokenSpec of the data's own sequence, as the objective changes it."""

@@ -29,6 +29,7 @@ class Objective(ABC):
     patches: ClassVar[bool] = False  # it predicts the values of patches: `TokenSpec.patch`
     predicts_next: ClassVar[bool] = False  # it predicts the id of the token that follows each one
     needs_source: ClassVar[bool] = False  # it predicts one sequence from another
+    source_modality: ClassVar[str | None] = None  # the only one of a source that it takes, or None
     # What the model reads: the data's own sequence ("row"), beside a source if the model takes one; or the source as
     # its only sequence ("source"). The data's own sequence is then the target.
     reads: ClassVar[Literal["row", "source"]] = "row"
@@ -50,6 +51,9 @@ class Objective(ABC):
         Called like `tokens`, where `reads` is "source".
         """
         return tokens
+
+    def learn(self, train: Split) -> None:  # noqa: B027 - most objectives need nothing
+        """Learn what the targets are made of from the training split; deterministic. Called when it is loaded."""
 
     def prepare(self, batch: Batch, key: int | None = None) -> Batch:
         """Returns the batch for the model and the loss. Whatever is random in it is a hash of (key, sample).

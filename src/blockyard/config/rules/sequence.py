@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from blockyard.config.rules.declarations import Facts, Rule, of_row, of_source
+from blockyard.contracts import plural
 
 
 def causality_of_objective(f: Facts) -> str | None:
@@ -114,9 +115,13 @@ def position_of_joined_source(f: Facts) -> str | None:
 def source_of_objective(f: Facts) -> str | None:
     """An objective that conditions on a source needs data with one."""
     needs = f["objective"].target.needs_source or f.reads_source
-    if not needs or f.data.source is not None or (f.data.joined and not f.reads_source):
+    joined = f.data.joined and not f.reads_source
+    if needs and f.data.source is None and not joined:
+        return f"{f['objective']} needs a source sequence; {f['data']} has none"
+    kind = f["objective"].target.source_modality
+    if kind is None or f.data.source is None or f.data.source.modality == kind:
         return None
-    return f"{f['objective']} needs a source sequence; {f['data']} has none"
+    return f"{f['objective']} is for sources of {plural(kind)}; those of {f['data']} are {f.data.source.things}"
 
 
 def norm_across_rows(f: Facts) -> str | None:
