@@ -37,6 +37,8 @@ TINY = (
     "token_mixer.dropout=0.1",  # so that a random stream matters
     "data.shift=1",
 )
+# A decoder of gray levels, which draws digits.
+DRAWS = (*ON_CPU, *ONE_LAYER, *steps(2, None), *ONE_BATCH, "data=digits", "tokenizer=levels", *DECODER)
 # The shortest digits run that evaluates.
 SHORTEST = (*TINY, "name=tiny", *steps(3, None), "trainer.log_every=1")
 # A decoder of text; its tokenizer is left to the test.

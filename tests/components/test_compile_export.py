@@ -21,7 +21,7 @@ from blockyard.contracts import Seq
 from blockyard.model._tower import Tower
 from blockyard.ops import attend
 from tests.config import products
-from tests.config.test_presets import data_of
+from tests.config.preset_data import data_of
 
 PRESETS = sorted(catalog.choices("preset"))
 # One of each way through a model; the full suite traces all presets. Each is exported.

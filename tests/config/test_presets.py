@@ -14,27 +14,10 @@ from blockyard.config.compose import Composed, compose
 from blockyard.config.schema import options
 from blockyard.config.targets import locate
 from tests.config import products
+from tests.config.preset_data import data_of
 
-DATA = {
-    "classify": "digits",
-    "translate": "translation",
-    "next_token": "code",
-    "masked_token": "code",
-    "forecast": "co2",
-    "regress": "atlas",
-    "ctc": "dial_tones",
-}
 SIZES = {"dim": 16, "depth": 2, "heads": 2}
 MODEL = [family for family in CONTRACTS if family not in ("data", "optimizer", "schedule")]
-
-
-def data_of(said: dict[str, str]) -> str:
-    """Data that the choices of a preset read."""
-    if "view" in said["tokenizer"]:
-        return "digits_views"
-    if said["tokenizer"] == "levels":
-        return "digits"
-    return "dial_tones" if said.get("source_tokenizer") == "log_mel" else DATA[said["objective"]]
 
 
 def small(name: str) -> list[str]:

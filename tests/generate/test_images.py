@@ -17,11 +17,9 @@ from blockyard.generate.judge import distances, read_by
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import Loaded
 from tests import engine_runs
-from tests.tiny import DECODER, ON_CPU, ONE_BATCH, ONE_LAYER, SHORTEST, steps
+from tests.tiny import DRAWS, SHORTEST
 
 pytestmark = pytest.mark.xdist_group("generate_images")  # its runs are made once
-
-DRAWS = (*ON_CPU, *ONE_LAYER, *steps(2, None), *ONE_BATCH, "data=digits", "tokenizer=levels", *DECODER)
 
 
 @pytest.fixture(scope="module")

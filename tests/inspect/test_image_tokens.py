@@ -11,7 +11,7 @@ from blockyard.inspect.options import Options
 from blockyard.inspect.samples import load_samples
 from blockyard.runs.load import load
 from tests import engine_runs
-from tests.generate.test_images import DRAWS
+from tests.tiny import DRAWS
 
 
 def test_samples_are_images_and_attention_is_drawn_on_them(tmp_path: Path) -> None:

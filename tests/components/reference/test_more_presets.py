@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from transformers import ImageGPTConfig, ImageGPTForCausalImageModeling
 
 from tests.components.reference.inputs import images, preset
-from tests.components.reference.test_presets import IMAGE, TEXT, differ, renamed, token_ids
+from tests.components.reference.preset_weights import IMAGE, TEXT, differ, renamed, token_ids
 from tests.helpers import stir
 
 HEADLESS = ["model.dim=16", "model.depth=3", "logger=none"]

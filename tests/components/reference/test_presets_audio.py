@@ -8,7 +8,7 @@ from torch.testing import assert_close
 from transformers import Wav2Vec2Config, Wav2Vec2ForCTC, WhisperConfig, WhisperForConditionalGeneration
 
 from tests.components.reference.inputs import SIZES, preset
-from tests.components.reference.test_presets import concatenate, renamed
+from tests.components.reference.preset_weights import concatenate, renamed
 from tests.helpers import stir
 
 DATA = ["data=dial_tones"]
