@@ -1,4 +1,4 @@
-"""blockyard inspect run=RUN attention|mixing|circuits|restore|positions [key=value ...]
+"""blockyard inspect run=RUN attention|mixing|circuits|restore|positions|norms [key=value ...]
 
 Look inside a trained model. Figures (PNG) and numbers (JSON) are written to RUN/inspect/, and the figures are sent
 to the run's logger as well.
@@ -8,6 +8,7 @@ to the run's logger as well.
   circuits    QK and OV circuits of attention heads: norms, spectra, copying scores
   restore     input, restoration and true values side by side, of a run of objective=restore
   positions   what the position scheme adds, rotates or scores by, position by position, and how alike positions are
+  norms       norms of the tokens after each block, and the share that stands out, beside those of register tokens
 
 layers=0,2-3     which layers; default: all       heads=0,1      which heads (attention, circuits,
                                                  positions)

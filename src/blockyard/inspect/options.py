@@ -9,7 +9,7 @@ from typing import Any
 from blockyard.config.option_text import Reader, indices, integer, non_empty, one_of, read_option
 from blockyard.errors import UserError
 
-KINDS = ("attention", "mixing", "circuits", "restore", "positions")
+KINDS = ("attention", "mixing", "circuits", "restore", "positions", "norms")
 QUERIES = ("mean", "class", "last")
 MAX_SAMPLES = 10_000
 
@@ -57,8 +57,8 @@ def _query(text: str) -> str | int:
 KEYS: dict[str, tuple[tuple[str, ...], Reader]] = {
     "layers": (("attention", "mixing", "circuits"), indices),
     "heads": (("attention", "circuits", "positions"), indices),
-    "sample": (("attention", "mixing", "restore"), integer()),
-    "samples": (("attention", "mixing", "restore"), integer(1, MAX_SAMPLES)),
+    "sample": (("attention", "mixing", "restore", "norms"), integer()),
+    "samples": (("attention", "mixing", "restore", "norms"), integer(1, MAX_SAMPLES)),
     "prompt": (("attention", "mixing"), non_empty),
     "query": (("attention",), _query),
     "of": (("mixing",), one_of("mixer", "block")),

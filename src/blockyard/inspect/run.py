@@ -19,6 +19,7 @@ from blockyard.inspect.result import InspectionResult
 from blockyard.inspect.views.attention_view import attention_view
 from blockyard.inspect.views.circuits_view import circuits_view
 from blockyard.inspect.views.mixing_view import mixing_view
+from blockyard.inspect.views.norms_view import norms_view
 from blockyard.inspect.views.positions_view import positions_view
 from blockyard.inspect.views.restore_view import restore_view
 from blockyard.runs.load import load
@@ -36,6 +37,7 @@ VIEWS: dict[str, Callable[[Loaded, Options, Path], InspectionResult]] = {
     "circuits": circuits_view,
     "restore": restore_view,
     "positions": positions_view,
+    "norms": norms_view,
 }
 _LOGGER_SECONDS = 20.0
 
