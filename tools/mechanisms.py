@@ -62,7 +62,7 @@ OVERRIDES: dict[str, tuple[str, ...]] = {
 # A preset leaves only the data open; an experiment would replace its choices.
 PRESET_DATA = (
     *((), ("data=code",), ("data=translation",), ("data=digits_views",), ("data=co2",), ("data=atlas",)),
-    ("data=dial_tones",),
+    *(("data=dial_tones",), ("data=canvas_captions",), ("data=canvas_questions",)),
 )
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "mechanisms.md"
 

@@ -19,4 +19,6 @@ def data_of(choices: dict[str, str]) -> str:
         return "digits_views"
     if choices["tokenizer"] == "levels":
         return "digits"
+    if choices.get("source_tokenizer") == "patch":
+        return "canvas_captions" if choices["objective"] == "translate" else "canvas_questions"
     return "dial_tones" if choices.get("source_tokenizer") == "log_mel" else DATA[choices["objective"]]

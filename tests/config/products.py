@@ -356,7 +356,7 @@ def batch_for(plan: Any, size: int = 2, padding: int = 0) -> Batch:
         return torch.randint(high, (size, *shape), generator=generator)
 
     if spec.modality == "text":  # a symbol more than a model sees, for the objective to ask for
-        inputs = drawn(symbols, spec.shape[0] + 1)
+        inputs = drawn(symbols, spec.shape[0] + (spec.target is None))
     elif plan.tokens().ahead:  # a start token and those of an image
         start = plan.tokenizer.start(torch.arange(size))[:, None]
         return Batch(torch.cat([start, drawn(plan.tokens().predicted, plan.tokens().max_len)], 1))

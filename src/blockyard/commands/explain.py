@@ -24,7 +24,10 @@ from blockyard.errors import UserError, did_you_mean, fold
 from blockyard.terminal import console, table
 
 # Data that presets run on.
-PRESET_DATA = ("", " data=code", " data=translation", " data=digits_views", " data=co2", " data=atlas")
+PRESET_DATA = (
+    *("", " data=code", " data=translation", " data=digits_views", " data=co2", " data=atlas"),
+    *(" data=canvas_captions", " data=canvas_questions"),
+)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from blockyard.config import catalog
 
 FAMILY = "preset"
-TASK = ("tokenizer", "head", "objective")
+TASK = ("tokenizer", "source_tokenizer", "head", "objective")
 
 
 def expand(groups: Sequence[str], folders: tuple[Path, ...] = ()) -> tuple[list[str], list[str]]:
