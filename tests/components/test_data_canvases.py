@@ -164,6 +164,8 @@ def test_a_canvas_is_read_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "text.png").write_text("no image")
     with pytest.raises(UserError, match=r"text\.png cannot be read as an image"):
         data.read_source(str(tmp_path / "text.png"))
+    with pytest.raises(UserError, match=r"none\.png: no such file"):
+        data.read_source(str(tmp_path / "none.png"))
 
 
 def test_no_digit_in_two_colours_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

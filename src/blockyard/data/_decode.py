@@ -76,6 +76,8 @@ def read_picture(file: Path | BinaryIO, name: object = None, *, channels: int, s
 
     name: of an open file, for messages. Raises UserError as `decode_image` does.
     """
+    if isinstance(file, Path) and not file.is_file():
+        raise UserError(f"{file}: no such file")
     return levels_to_floats(decode_stream(file, name or file, channels=channels, size=size, on_white=True)[None])
 
 
