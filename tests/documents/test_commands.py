@@ -48,7 +48,7 @@ def test_the_pages_with_long_runs_compose(tmp_path: Path) -> None:
     """What `train` would be given on the pages that the default suite does not type is a config without problems."""
     for name in LONG:
         for block in pages.blocks(PAGES[name]):
-            for line in block.commands():
+            for line in block.commands() if block.typed else ():
                 if re.match(r"blockyard train (?!resume)", line) and not re.search("text_file| -m |--cfg", line):
                     assert check(compose(shlex.split(line)[2:])) == [], line
 
