@@ -6,7 +6,9 @@ a task is *data + objective*. Each of those names is a folder next to this one, 
 
     specs.py          what is known before any weight: of data, of tokens, of a position in the model
     batch.py          what is known of a batch, and of the tokens of one forward pass
-    builders.py       data, tokenizer, model, optimizer, schedule
+    builders.py       data, model, optimizer, schedule
+    tokenizers.py     tokenizer
+    splits.py         the parts of a data set
     objective.py      objective
     modules.py        embedder, token and channel mixer, norm, block, head
     position.py       position
@@ -24,27 +26,7 @@ head) is built later, from a `Context` and its options.
 from __future__ import annotations
 
 from blockyard.contracts.batch import UNREACHABLE, Batch, Memory, Seq
-from blockyard.contracts.builders import (
-    Architecture,
-    AsksForPart,
-    DataModule,
-    GraphTokenizer,
-    HasBaselines,
-    HasLengths,
-    ImageTokenizer,
-    OptimizerBuilder,
-    Parts,
-    Resizable,
-    Schedule,
-    SourceFiles,
-    Split,
-    Splits,
-    Standardized,
-    TextPairs,
-    TextTokenizer,
-    Tokenizer,
-    Transcripts,
-)
+from blockyard.contracts.builders import Architecture, DataModule, OptimizerBuilder, Parts, Schedule
 from blockyard.contracts.modules import (
     Block,
     ChannelMixer,
@@ -85,6 +67,19 @@ from blockyard.contracts.option_types import (
 )
 from blockyard.contracts.position import Position
 from blockyard.contracts.specs import Context, DataSpec, Issue, TokenSpec, plural
+from blockyard.contracts.splits import (
+    AsksForPart,
+    HasBaselines,
+    HasLengths,
+    Resizable,
+    SourceFiles,
+    Split,
+    Splits,
+    Standardized,
+    TextPairs,
+    Transcripts,
+)
+from blockyard.contracts.tokenizers import GraphTokenizer, ImageTokenizer, TextTokenizer, Tokenizer
 
 __all__ = [
     "UNREACHABLE",

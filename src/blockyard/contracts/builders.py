@@ -1,115 +1,18 @@
-"""Builders: made from options alone, without weights. Data, tokenizer, model, optimizer, schedule."""
+"""Builders: made from options alone, without weights. Data, model, optimizer, schedule."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
-from torch import Tensor, nn
+from torch import nn
 
-from blockyard.contracts.batch import Batch
 from blockyard.contracts.modules import Block, ChannelMixer, Embedder, Head, TokenMixer
 from blockyard.contracts.position import Position
 from blockyard.contracts.specs import Context, DataSpec, TokenSpec
-
-
-class Split(Protocol):
-    """One part of a data set. Batches are taken from it by the indices of samples."""
-
-    def __len__(self) -> int:
-        """Returns the number of samples."""
-
-    def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns the samples `order` (B,) int64; `key` seeds augmentation, None turns it off."""
-
-
-@runtime_checkable
-class Resizable(Protocol):
-    """A split that can give longer sequences, for evaluation at lengths beyond training.
-
-    redrawn: False where sequences are parts of one text, which are joined, so that the same tokens are predicted
-        at every length; True where sequences follow a rule, and as many new ones are drawn at that length
-    """
-
-    redrawn: bool
-
-    def at_length(self, count: int, factor: int) -> Split:
-        """Returns the first `count` sequences, or as many new ones, `factor` times as long.
-
-        count: at most the number of sequences, and a multiple of `factor` where they are joined
-        """
-
-
-@runtime_checkable
-class HasLengths(Protocol):
-    """A split of samples of different lengths, so that training can put similar ones into a batch.
-
-    lengths: (n,) int64, items of each sample in storage order, those of its source included
-    """
-
-    lengths: Tensor
-
-
-@runtime_checkable
-class Transcripts(Protocol):
-    """A split of sources with a text each, to be aligned by CTC.
-
-    lengths: (n,) int64, items of each source; least_tokens: (n,) int64, the least that an alignment of its text has
-    """
-
-    lengths: Tensor
-    least_tokens: Tensor
-
-
-@runtime_checkable
-class HasBaselines(Protocol):
-    """A split with simple models of its own task, fitted on the training split."""
-
-    def baselines(self) -> Iterator[tuple[str, Tensor]]:
-        """Yields a name and the predictions for all samples in storage order, such as logits (n, V)."""
-
-
-@runtime_checkable
-class TextPairs(Protocol):
-    """A split of sources and targets that are texts. pairs: (source, target) of each sample, in storage order."""
-
-    pairs: Sequence[tuple[str, str]]
-
-
-@runtime_checkable
-class SourceFiles(Protocol):
-    """Data whose source can be read from a file of the user's, such as an image that is to be described."""
-
-    def read_source(self, path: str) -> Tensor:
-        """Returns one source, a batch of one as in `Batch.source`. Raises UserError for a file that is none."""
-
-
-@runtime_checkable
-class AsksForPart(Protocol):
-    """A split of questions about images, some of which are about one part of the image."""
-
-    def asked(self, order: Tensor) -> Tensor:
-        """Returns the pixels that each of the samples `order` (B,) asks for, (B, height, width) bool; none for some."""
-
-
-@runtime_checkable
-class Standardized(Protocol):
-    """A split whose real-valued targets are standardized by the training split: (values - mean) / std.
-
-    mean, std: shapes that broadcast to `DataSpec.values`, in the units of the data
-    """
-
-    mean: Tensor
-    std: Tensor
-
-
-class Splits(NamedTuple):
-    """Three disjoint parts. `test` is never used to choose anything."""
-
-    train: Split
-    validation: Split
-    test: Split
+from blockyard.contracts.splits import Splits
+from blockyard.contracts.tokenizers import Tokenizer
 
 
 class DataModule(ABC):
@@ -156,120 +59,6 @@ class DataModule(ABC):
     @abstractmethod
     def fingerprint(self) -> str:
         """Returns a hash of the loaded content, recorded with the run. Valid after `load`."""
-
-
-class Tokenizer(ABC):
-    """How raw items become tokens. Names its `modality`; text tokenizers also encode and decode."""
-
-    modality: ClassVar[str]
-    axes: ClassVar[int | None] = None  # of its tokens, where computing `spec` takes long
-    gives_features: ClassVar[bool] = False  # its embedder fills `Seq.features`
-    own_patches: ClassVar[str] = ""  # options with which its tokens have a `TokenSpec.patch`, if any
-    causal_patches: ClassVar[str] = ""  # options with which it is `TokenSpec.causal`, if any
-    gives_pairs: ClassVar[bool] = False  # the data that it reads has facts of pairs (`Batch.pairs`)
-    reads_levels: ClassVar[bool] = False  # it reads images as stored, in `DataSpec.levels` gray levels
-
-    @abstractmethod
-    def spec(self, data: DataSpec) -> TokenSpec:
-        """Returns the tokens of `data`. Raises ValueError if its shape does not suit the options.
-
-        Before `fit`, a trained tokenizer returns the largest vocabulary that it may learn.
-        """
-
-    @abstractmethod
-    def embedder(self, ctx: Context) -> Embedder:
-        """Returns the module that turns inputs into vectors."""
-
-    def token_name(self, token_id: int) -> str | None:
-        """Returns the name of a token id in tables and figures; None if it has none alone."""
-        return None
-
-    def state(self) -> dict[str, Any]:
-        """Returns what `fit` learned, as plain JSON; saved with the run."""
-        return {}
-
-    def load_state(self, state: dict[str, Any]) -> None:  # noqa: B027
-        """Restore what `state` returned."""
-
-
-class TextTokenizer(Tokenizer):
-    """A tokenizer of strings."""
-
-    modality = "text"
-
-    @abstractmethod
-    def fit(self, texts: Iterable[str]) -> None:
-        """Learn the vocabulary from the training split. Deterministic; cached by content."""
-
-    @abstractmethod
-    def encode(self, text: str) -> list[int]:
-        """Returns the token ids of `text`. Unknown characters become the tokenizer's unknown token."""
-
-    @abstractmethod
-    def decode(self, token_ids: list[int]) -> str:
-        """Returns the text of token ids; the inverse of `encode` for known characters."""
-
-    def token_name(self, token_id: int) -> str | None:
-        """Returns the text of the token alone, if it has any."""
-        try:
-            return self.decode([token_id]) or None
-        except (ValueError, KeyError, IndexError, OverflowError):
-            return None
-
-
-class ImageTokenizer(Tokenizer):
-    """A tokenizer that makes token ids of images, and images of token ids.
-
-    Images are uint8 (B, C, height, width) of `DataSpec.levels` gray levels, as the data stores them. A sequence is a
-    start token and then the N tokens of an image. What it learns, it learns from images of the training split.
-
-    unit: what one token id stands for, in names of metrics: "dim", a value of a pixel, or "code", a whole patch
-    codes: token ids of an image, from 0; those of start tokens follow. Known from `spec` on, as is all that follows
-    levels: gray levels of the data
-    """
-
-    modality = "image"
-    axes = 2
-    reads_levels = True
-    unit: ClassVar[str]
-    codes: int
-    levels: int
-
-    @abstractmethod
-    def fit(self, images: Tensor) -> None:
-        """Learn from images of the training split. Deterministic; cached by content."""
-
-    @abstractmethod
-    def encode(self, images: Tensor) -> Tensor:
-        """Returns the token ids of images (B, C, height, width) uint8: (B, N) int64."""
-
-    @abstractmethod
-    def decode(self, token_ids: Tensor) -> Tensor:
-        """Returns images (B, C, height, width) uint8 of token ids (B, N), which `encode` turns into them again."""
-
-    @abstractmethod
-    def start(self, classes: Tensor) -> Tensor:
-        """Returns the first token of images of these classes (B,) int64: (B,) int64."""
-
-
-class GraphTokenizer(Tokenizer):
-    """A tokenizer of graphs, whose nodes and edges have columns of whole numbers. Code 0 stands for unseen values."""
-
-    modality = "graph"
-    axes = 0
-    gives_pairs = True
-
-    @abstractmethod
-    def fit(self, nodes: Tensor, edges: Tensor) -> None:
-        """Learn the values of nodes (n, C) and of edges (m, E), int64, from the training split."""
-
-    @abstractmethod
-    def encode_nodes(self, nodes: Tensor) -> Tensor:
-        """Returns the codes of nodes (n, C) int64, column by column: (n, C)."""
-
-    @abstractmethod
-    def encode_edges(self, edges: Tensor) -> Tensor:
-        """Returns one code from 1 for each edge (m, E) int64: (m,)."""
 
 
 class Parts(NamedTuple):

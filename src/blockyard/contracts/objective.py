@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts.batch import Batch, Target
-from blockyard.contracts.builders import Split, Splits
 from blockyard.contracts.specs import DataSpec, TokenSpec
+from blockyard.contracts.splits import Split, Splits
 
 if TYPE_CHECKING:
     import torchmetrics

@@ -1,0 +1,108 @@
+"""The parts of a data set, and what some of them offer besides their samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from blockyard.contracts.batch import Batch
+
+
+class Split(Protocol):
+    """One part of a data set. Batches are taken from it by the indices of samples."""
+
+    def __len__(self) -> int:
+        """Returns the number of samples."""
+
+    def batch(self, order: Tensor, key: int | None) -> Batch:
+        """Returns the samples `order` (B,) int64; `key` seeds augmentation, None turns it off."""
+
+
+@runtime_checkable
+class Resizable(Protocol):
+    """A split that can give longer sequences, for evaluation at lengths beyond training.
+
+    redrawn: False where sequences are parts of one text, which are joined, so that the same tokens are predicted
+        at every length; True where sequences follow a rule, and as many new ones are drawn at that length
+    """
+
+    redrawn: bool
+
+    def at_length(self, count: int, factor: int) -> Split:
+        """Returns the first `count` sequences, or as many new ones, `factor` times as long.
+
+        count: at most the number of sequences, and a multiple of `factor` where they are joined
+        """
+
+
+@runtime_checkable
+class HasLengths(Protocol):
+    """A split of samples of different lengths, so that training can put similar ones into a batch.
+
+    lengths: (n,) int64, items of each sample in storage order, those of its source included
+    """
+
+    lengths: Tensor
+
+
+@runtime_checkable
+class Transcripts(Protocol):
+    """A split of sources with a text each, to be aligned by CTC.
+
+    lengths: (n,) int64, items of each source; least_tokens: (n,) int64, the least that an alignment of its text has
+    """
+
+    lengths: Tensor
+    least_tokens: Tensor
+
+
+@runtime_checkable
+class HasBaselines(Protocol):
+    """A split with simple models of its own task, fitted on the training split."""
+
+    def baselines(self) -> Iterator[tuple[str, Tensor]]:
+        """Yields a name and the predictions for all samples in storage order, such as logits (n, V)."""
+
+
+@runtime_checkable
+class TextPairs(Protocol):
+    """A split of sources and targets that are texts. pairs: (source, target) of each sample, in storage order."""
+
+    pairs: Sequence[tuple[str, str]]
+
+
+@runtime_checkable
+class SourceFiles(Protocol):
+    """Data whose source can be read from a file of the user's, such as an image that is to be described."""
+
+    def read_source(self, path: str) -> Tensor:
+        """Returns one source, a batch of one as in `Batch.source`. Raises UserError for a file that is none."""
+
+
+@runtime_checkable
+class AsksForPart(Protocol):
+    """A split of questions about images, some of which are about one part of the image."""
+
+    def asked(self, order: Tensor) -> Tensor:
+        """Returns the pixels that each of the samples `order` (B,) asks for, (B, height, width) bool; none for some."""
+
+
+@runtime_checkable
+class Standardized(Protocol):
+    """A split whose real-valued targets are standardized by the training split: (values - mean) / std.
+
+    mean, std: shapes that broadcast to `DataSpec.values`, in the units of the data
+    """
+
+    mean: Tensor
+    std: Tensor
+
+
+class Splits(NamedTuple):
+    """Three disjoint parts. `test` is never used to choose anything."""
+
+    train: Split
+    validation: Split
+    test: Split

@@ -1,0 +1,126 @@
+"""Tokenizers: how raw items of each modality become tokens."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from blockyard.contracts.modules import Embedder
+from blockyard.contracts.specs import Context, DataSpec, TokenSpec
+
+
+class Tokenizer(ABC):
+    """How raw items become tokens. Names its `modality`; text tokenizers also encode and decode."""
+
+    modality: ClassVar[str]
+    axes: ClassVar[int | None] = None  # of its tokens, where computing `spec` takes long
+    gives_features: ClassVar[bool] = False  # its embedder fills `Seq.features`
+    own_patches: ClassVar[str] = ""  # options with which its tokens have a `TokenSpec.patch`, if any
+    causal_patches: ClassVar[str] = ""  # options with which it is `TokenSpec.causal`, if any
+    gives_pairs: ClassVar[bool] = False  # the data that it reads has facts of pairs (`Batch.pairs`)
+    reads_levels: ClassVar[bool] = False  # it reads images as stored, in `DataSpec.levels` gray levels
+
+    @abstractmethod
+    def spec(self, data: DataSpec) -> TokenSpec:
+        """Returns the tokens of `data`. Raises ValueError if its shape does not suit the options.
+
+        Before `fit`, a trained tokenizer returns the largest vocabulary that it may learn.
+        """
+
+    @abstractmethod
+    def embedder(self, ctx: Context) -> Embedder:
+        """Returns the module that turns inputs into vectors."""
+
+    def token_name(self, token_id: int) -> str | None:
+        """Returns the name of a token id in tables and figures; None if it has none alone."""
+        return None
+
+    def state(self) -> dict[str, Any]:
+        """Returns what `fit` learned, as plain JSON; saved with the run."""
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:  # noqa: B027
+        """Restore what `state` returned."""
+
+
+class TextTokenizer(Tokenizer):
+    """A tokenizer of strings."""
+
+    modality = "text"
+
+    @abstractmethod
+    def fit(self, texts: Iterable[str]) -> None:
+        """Learn the vocabulary from the training split. Deterministic; cached by content."""
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """Returns the token ids of `text`. Unknown characters become the tokenizer's unknown token."""
+
+    @abstractmethod
+    def decode(self, token_ids: list[int]) -> str:
+        """Returns the text of token ids; the inverse of `encode` for known characters."""
+
+    def token_name(self, token_id: int) -> str | None:
+        """Returns the text of the token alone, if it has any."""
+        try:
+            return self.decode([token_id]) or None
+        except (ValueError, KeyError, IndexError, OverflowError):
+            return None
+
+
+class ImageTokenizer(Tokenizer):
+    """A tokenizer that makes token ids of images, and images of token ids.
+
+    Images are uint8 (B, C, height, width) of `DataSpec.levels` gray levels, as the data stores them. A sequence is a
+    start token and then the N tokens of an image. What it learns, it learns from images of the training split.
+
+    unit: what one token id stands for, in names of metrics: "dim", a value of a pixel, or "code", a whole patch
+    codes: token ids of an image, from 0; those of start tokens follow. Known from `spec` on, as is all that follows
+    levels: gray levels of the data
+    """
+
+    modality = "image"
+    axes = 2
+    reads_levels = True
+    unit: ClassVar[str]
+    codes: int
+    levels: int
+
+    @abstractmethod
+    def fit(self, images: Tensor) -> None:
+        """Learn from images of the training split. Deterministic; cached by content."""
+
+    @abstractmethod
+    def encode(self, images: Tensor) -> Tensor:
+        """Returns the token ids of images (B, C, height, width) uint8: (B, N) int64."""
+
+    @abstractmethod
+    def decode(self, token_ids: Tensor) -> Tensor:
+        """Returns images (B, C, height, width) uint8 of token ids (B, N), which `encode` turns into them again."""
+
+    @abstractmethod
+    def start(self, classes: Tensor) -> Tensor:
+        """Returns the first token of images of these classes (B,) int64: (B,) int64."""
+
+
+class GraphTokenizer(Tokenizer):
+    """A tokenizer of graphs, whose nodes and edges have columns of whole numbers. Code 0 stands for unseen values."""
+
+    modality = "graph"
+    axes = 0
+    gives_pairs = True
+
+    @abstractmethod
+    def fit(self, nodes: Tensor, edges: Tensor) -> None:
+        """Learn the values of nodes (n, C) and of edges (m, E), int64, from the training split."""
+
+    @abstractmethod
+    def encode_nodes(self, nodes: Tensor) -> Tensor:
+        """Returns the codes of nodes (n, C) int64, column by column: (n, C)."""
+
+    @abstractmethod
+    def encode_edges(self, edges: Tensor) -> Tensor:
+        """Returns one code from 1 for each edge (m, E) int64: (m,)."""
