@@ -35,6 +35,7 @@ def components(preset: str, *overrides: str) -> Components:
     choices = presets.choices("preset", preset)
     data = data_of(choices)
     known = options(locate(str(catalog.choices("model")[choices["model"]].target)))
+    known = set(known) - products.set_by_preset(preset, "model")
     sizes = [f"model.{name}={size}" for name, size in SIZES.items() if name in known]
     composed = compose([f"preset={preset}", f"data={data}", "logger=none", *sizes, *CONTEXTS.get(data, []), *overrides])
     return Components(composed.config)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from blockyard.config import schema
-from blockyard.contracts import DataSpec, NoWeightDecay, Tokenizer
+from blockyard.contracts import DataSpec, ImageTokenizer, NoWeightDecay, Tokenizer
 from blockyard.model._prefix import Prefix
 from blockyard.optimizer._param_groups import hidden_matrices, split_by_decay
 from blockyard.token_mixer.fully_connected import FullyConnected
@@ -29,6 +29,7 @@ DATA = {
     "audio": DataSpec("audio", (4000,), rate=8000),
     "graph": DataSpec("graph", (6, 3), variable=True, target="values", values=(1,), pairs=6),
 }
+GRAY = DataSpec("image", (1, 8, 8), levels=17)  # of which token ids are made
 BUILT = ("token_mixer", "channel_mixer", "norm", "position", "head")  # from a Context and options alone
 CHOICES = [
     (family, name) for family in (*BUILT, "block", "model", "tokenizer") for name in choices(family) if name != "none"
@@ -67,8 +68,8 @@ def build_one(family: str, name: str, options: dict[str, Any], axes: int) -> nn.
     if family == "tokenizer":
         target, defaults = node("tokenizer", name)
         tokenizer = target(**{**defaults, **options})
-        tokens = tokenizer.spec(DATA[tokenizer.modality])
-        return tokenizer.embedder(replace(context(), tokens=tokens, data=DATA[tokenizer.modality]))
+        data = GRAY if isinstance(tokenizer, ImageTokenizer) else DATA[tokenizer.modality]
+        return tokenizer.embedder(replace(context(), tokens=tokenizer.spec(data), data=data))
     if family == "block":
         channel = "none" if node("block", name)[0].single else "mlp"
         inner = [factory("token_mixer", "attention"), factory("channel_mixer", channel), factory("norm", "layer")]
