@@ -377,9 +377,12 @@ def test_a_sample_is_masked_as_in_evaluation() -> None:
     objective = SimpleNamespace(ready=prepare)
     splits = SimpleNamespace(validation=Split())
     names = {"token_name": lambda token_id: str(token_id)}
-    data = SimpleNamespace(missing=lambda: None, prepare=lambda: None, load=lambda _: splits, **names)
-    model = SimpleNamespace(ctx=SimpleNamespace(tokens=TokenSpec((4,))))
-    loaded = SimpleNamespace(data=data, objective=objective, tokenizer=SimpleNamespace(**names), model=model)
+    data = SimpleNamespace(missing=lambda: None, prepare=lambda: None, **names)
+    parts = {
+        "model": SimpleNamespace(ctx=SimpleNamespace(tokens=TokenSpec((4,)))),
+        "tokenizer": SimpleNamespace(**names),
+    }
+    loaded = SimpleNamespace(data=data, objective=objective, components=SimpleNamespace(load=lambda: splits), **parts)
     samples = load_samples(loaded, Options(sample=5, samples=2))
     assert [sample.batch.inputs[0, 0].item() for sample in samples] == [5, 6]
     assert prepared == [[5], [6]]

@@ -201,7 +201,8 @@ def test_a_metric_that_falls_is_minimised_and_one_that_is_not_measured_refused(t
 
 def test_a_metric_at_longer_rows_is_known_where_the_base_asks_for_them() -> None:
     objective = {"_target_": "blockyard.objective.next_token.NextToken"}
-    task = {"objective": objective, "data": {"_target_": "blockyard.data.code.Code"}}
+    tokenizer = {"_target_": "blockyard.tokenizer.byte.Byte"}
+    task = {"objective": objective, "tokenizer": tokenizer, "data": {"_target_": "blockyard.data.code.Code"}}
     config = task | {"trainer": {"extrapolate": [2, 4]}}
     assert validation_metric("test/loss@4x", config, []) == ("val/loss@4x", "min")
     assert validation_metric("test/accuracy@1x", config, []) == ("val/accuracy@1x", "max")

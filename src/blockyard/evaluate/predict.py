@@ -72,6 +72,11 @@ def predict(
             f"{loaded.folder.name} predicts no class of a whole sample (objective={_choice(loaded, 'objective')}); "
             "`generate` writes texts and images, `forecast` continues series"
         )
+    if loaded.data.spec.source is not None:
+        raise UserError(
+            f"predict reads one text or image an input; {loaded.folder.name} reads {loaded.data.spec.things} together "
+            f"with {loaded.data.spec.source.things}"
+        )
     if loaded.data.spec.modality == "image":
         if column is not None:
             raise UserError(f"column={column}: {loaded.folder.name} reads images, not tables of texts")
@@ -208,7 +213,7 @@ def _split(loaded: Loaded) -> Any:
     if missing:
         raise UserError(f"images are normalized as the training split was: {missing}")
     loaded.data.prepare()
-    split = loaded.data.load(loaded.tokenizer).test
+    split = loaded.components.load().test
     if not isinstance(split, Preprocessed):
         raise UserError(f"{loaded.folder.name}: {type(split).__name__} does not say how images become inputs")
     return split

@@ -31,10 +31,9 @@ from transformers import (
 )
 
 from tests.components.reference.inputs import images, preset
-from tests.components.reference.preset_weights import IMAGE, TEXT, concatenate, differ, renamed, token_ids
+from tests.components.reference.preset_weights import IMAGE, SINGLE, TEXT, concatenate, differ, renamed, token_ids
 from tests.helpers import stir
 
-SINGLE = {"rtol": 1e-4, "atol": 1e-5}  # transformers computes norms and angles of these models in float32
 NO_END = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
 
 

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from tests.components.reference.inputs import preset
-from tests.components.reference.test_presets import SINGLE, concatenate, differ, renamed
+from tests.components.reference.preset_weights import SINGLE, concatenate, differ, renamed
 from tests.helpers import stir
 
 ATTENTION = ("token_mixer.q", "token_mixer.k", "token_mixer.v")
