@@ -84,7 +84,7 @@ BAD = [
     ("check ++position=rope", ["position", "write it without +"]),
     ("check ~norm", ["norm", "cannot be deleted"]),
     ("check ~optimizer.lr", ["optimizer.lr", "cannot be deleted"]),
-    ("check ~callbacks.gradient_nrm", ["callbacks.gradient_nrm", "no such callback", "callbacks.gradient_norm"]),
+    ("check ~callbacks.gradient_nrm", ["callbacks.gradient_nrm", "unknown callback", "callbacks.gradient_norm"]),
     ("check block=pre_norm,post_norm", ["block", "several values", "-m block=pre_norm,post_norm"]),
     ("check data/digits=1", ["data/digits", "data=digits"]),
     ("check position/name=rope", ["position/name", "position=rope"]),

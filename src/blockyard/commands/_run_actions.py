@@ -18,14 +18,14 @@ from blockyard.runs.notes import read_notes, write_notes
 from blockyard.runs.store import find
 
 
-def act(action: str, words: Sequence[str], outputs: str, *, yes: bool) -> int:
+def act(action: str, arguments: Sequence[str], outputs: str, *, yes: bool) -> int:
     """Carry out one action. Raises UserError, before anything is changed, if a run is unclear or in use."""
-    if not words:
+    if not arguments:
         raise UserError(f"runs {action} needs a run: a path, a name with its seed, an id, or last")
     if action in ("tag", "untag", "note"):
-        run, rest = find(words[0], outputs), list(words[1:])
+        run, rest = find(arguments[0], outputs), list(arguments[1:])
         if not rest:
-            raise UserError(f"runs {action} {words[0]} needs {'a text' if action == 'note' else 'a tag'}")
+            raise UserError(f"runs {action} {arguments[0]} needs {'a text' if action == 'note' else 'a tag'}")
         notes = read_notes(run.path)
         if action == "note":
             notes = replace(notes, note=" ".join(rest))
@@ -36,7 +36,7 @@ def act(action: str, words: Sequence[str], outputs: str, *, yes: bool) -> int:
             f"{run.name}: {notes.note if action == 'note' else 'tags ' + (', '.join(notes.tags) or 'none')}\n"
         )
         return 0
-    folders = list({run.path: run for run in (find(word, outputs) for word in words)}.values())
+    folders = list({run.path: run for run in (find(name, outputs) for name in arguments)}.values())
     if action == "delete":
         return _delete(folders, Path(local_path(outputs, "outputs")), yes=yes)
     for run, notes in [(run, read_notes(run.path)) for run in folders]:
@@ -83,12 +83,12 @@ def _sweeps_with(runs: Sequence[RunFolder], outputs: Path) -> list[str]:
     from blockyard.sweep.plan.sweep_plan import SweepPlan
 
     paths = {run.path for run in runs}
-    found = []
+    sweeps = []
     for file in sorted(outputs.glob("sweeps/*/plan.json")):
         try:
             plan = SweepPlan.load(file.parent)
         except UserError:
             continue  # `blockyard sweep` names a damaged plan; nothing can be trained again from it
         if any(plan.path(cell).absolute() in paths for cell in plan.cells):
-            found.append(f"sweep {plan.name}")
-    return found
+            sweeps.append(f"sweep {plan.name}")
+    return sweeps

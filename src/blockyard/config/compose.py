@@ -90,7 +90,7 @@ def _delete(config: Config, keys: Sequence[str], issues: list[Issue]) -> None:
             issues.append(
                 Issue(
                     key,
-                    "cannot be deleted; there is no such callback",
+                    "cannot be deleted: unknown callback",
                     [f"~callbacks.{each}" for each in near(name, callbacks)],
                 )
             )

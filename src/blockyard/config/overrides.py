@@ -87,8 +87,8 @@ def meant_by(name: str, folders: tuple[Path, ...] = ()) -> list[str]:
 
 def unknown_choice(family: str, name: object, choices: Sequence[str]) -> Issue:
     """The issue of a name that no YAML of a family has."""
-    known = synonyms.choices_for(str(name), family)
-    hint = f"; did you mean {known[0].partition('=')[2]}?" if known else did_you_mean(str(name), choices)
+    named_so = synonyms.choices_for(str(name), family)
+    hint = f"; did you mean {named_so[0].partition('=')[2]}?" if named_so else did_you_mean(str(name), choices)
     text = f"unknown {family} {quoted(name)}{hint}"
     return Issue(family, text, see=f"`blockyard list {family}`", unknown=True)
 

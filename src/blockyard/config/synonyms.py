@@ -94,14 +94,14 @@ OPTIONS = {
 
 def choices_for(name: str, family: str | None = None) -> list[str]:
     """The choices, `family=choice`, that have this name elsewhere; those of one family, if one is given."""
-    found = [choice for choice, names in CHOICES.items() if _plain(name) in names.split()]
-    return [choice for choice in found if family is None or choice.startswith(f"{family}=")]
+    matches = [choice for choice, names in CHOICES.items() if _plain(name) in names.split()]
+    return [choice for choice in matches if family is None or choice.startswith(f"{family}=")]
 
 
 def options_for(name: str, family: str | None = None) -> list[str]:
     """The options, `family.option`, that have this name elsewhere; those of one family, if one is given."""
-    found = [option for option, names in OPTIONS.items() if _plain(name) in names.split()]
-    return [option for option in found if family is None or option.startswith(f"{family}.")]
+    matches = [option for option, names in OPTIONS.items() if _plain(name) in names.split()]
+    return [option for option in matches if family is None or option.startswith(f"{family}.")]
 
 
 def meant(name: str, groups: Sequence[tuple[str, Sequence[str]]]) -> list[str]:

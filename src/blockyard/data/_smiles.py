@@ -66,7 +66,7 @@ def _graph(smiles: Any, target: list[float]) -> Graph:
 
     molecule = Chem.MolFromSmiles(smiles) if isinstance(smiles, str) else None
     if molecule is None or not molecule.GetNumAtoms():
-        raise ValueError(f"{quoted(smiles)} is no SMILES of a molecule")
+        raise ValueError(f"{quoted(smiles)} is not the SMILES of a molecule")
     if all(math.isnan(value) for value in target):
         raise ValueError("it has no target; leave the line out")
     atoms = [

@@ -48,8 +48,8 @@ def check_causality(components: Components, model: nn.Module, split: Split) -> N
 
 def _foreign(components: Components) -> list[str]:
     """The targets in the model that are not of the project or of the libraries it trusts."""
-    places = placed_nodes(components.config, allow_of(components.config))
-    own = (each.target for each in places if each.key.partition(".")[0] in LATE)
+    nodes = placed_nodes(components.config, allow_of(components.config))
+    own = (each.target for each in nodes if each.key.partition(".")[0] in LATE)
     return [target for target in dict.fromkeys(own) if target.partition(".")[0] not in TRUSTED_PACKAGES]
 
 

@@ -22,25 +22,25 @@ def token_ids(batch: int, length: int, seed: int = 0) -> Tensor:
     return torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))
 
 
-def same(found: Tensor, expected: Tensor, what: str, first: int = 0) -> None:
+def same(actual: Tensor, expected: Tensor, what: str, first: int = 0) -> None:
     """Raise Broken where two outputs (..., N, V) differ, naming the first token that does.
 
     first: the number of the first of these tokens in the sequence
     """
-    if found.shape != expected.shape:
-        raise Broken(f"{what} gives outputs of shape {tuple(found.shape)} instead of {tuple(expected.shape)}")
-    if not torch.isfinite(found).all():
+    if actual.shape != expected.shape:
+        raise Broken(f"{what} gives outputs of shape {tuple(actual.shape)} instead of {tuple(expected.shape)}")
+    if not torch.isfinite(actual).all():
         raise Broken(f"{what} gives outputs that are not finite")
-    gaps = (found - expected).abs() - TOLERANCE * expected.abs()  # (..., N, V)
+    gaps = (actual - expected).abs() - TOLERANCE * expected.abs()  # (..., N, V)
     if gaps.numel() and gaps.max() > TOLERANCE:
         tokens = gaps.amax(-1).reshape(-1, gaps.shape[-2]).amax(0)  # (N,)
         token = int((tokens > TOLERANCE).nonzero()[0])
         raise Broken(f"{what} changes the output of token {first + token} by {float(tokens[token]):.3g}")
 
 
-def differs(found: Tensor, expected: Tensor) -> None:
+def differs(actual: Tensor, expected: Tensor) -> None:
     """Raise Broken where outputs are the same, so that a check does not pass because nothing happens."""
-    if (found - expected).abs().max() <= 1e-6:
+    if (actual - expected).abs().max() <= 1e-6:
         raise Broken("the outputs do not depend on the input")
 
 
@@ -178,7 +178,7 @@ def compiles(model: nn.Module, length: int) -> None:
         expected = model(inputs)
         try:
             with torch._dynamo.config.patch(allow_rnn=True):  # torch traces its own recurrent cells only where asked
-                found = torch.compile(model, fullgraph=True, backend="aot_eager")(inputs)
+                actual = torch.compile(model, fullgraph=True, backend="aot_eager")(inputs)
         except Exception as error:  # whatever the compiler meets
             raise Broken(f"torch.compile(fullgraph=True) fails: {str(error).strip().splitlines()[0]}") from error
-    same(found, expected, "torch.compile")
+    same(actual, expected, "torch.compile")

@@ -149,8 +149,8 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
         margin=fields.margin(content, problems),
     )
     if problems:
-        found = [f"{path}: {problem}" if path else problem for problem in problems]
-        raise BadQuestion(found, question.base, question.arms)
+        messages = [f"{path}: {problem}" if path else problem for problem in problems]
+        raise BadQuestion(messages, question.base, question.arms)
     return question
 
 
