@@ -70,6 +70,14 @@ def test_an_index_of_another_version_is_made_again(outputs: Path) -> None:
     assert records(outputs) == expected
 
 
+@pytest.mark.parametrize("text", ["{", "[]", "null", '{"run": 1}', '{"tags": []}', '{"tags": 3, "run": "x"}'])
+def test_a_damaged_row_is_read_from_its_folder(outputs: Path, text: str) -> None:
+    expected = records(outputs)
+    with sqlite3.connect(outputs / FILE) as rows:
+        rows.execute("UPDATE runs SET record = ? WHERE run = 'gpt-bbbb/s0'", (text,))
+    assert records(outputs) == expected
+
+
 def test_a_folder_in_the_place_of_the_index_costs_only_time(outputs: Path) -> None:
     (outputs / FILE).mkdir()
     assert len(records(outputs)) == 3

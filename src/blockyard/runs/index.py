@@ -39,8 +39,8 @@ def records(outputs: str | os.PathLike[str] = "outputs") -> list[RunRecord]:
         stale = {run for run, signature in folders.items() if rows.get(run, ("",))[0] != signature}
         fresh = {run: read_record(root / run) for run in stale}
         _store(index, {run: (folders[run], record) for run, record in fresh.items()}, set(rows) - set(folders))
-    found = [fresh[run] if run in fresh else _record(rows[run][1]) for run in folders]
-    return sorted((_now(each, root) for each in found), key=lambda each: each.started or "", reverse=True)
+    listed = (fresh.get(run) or _record(rows[run][1]) or read_record(root / run) for run in folders)
+    return sorted((_now(each, root) for each in listed), key=lambda each: each.started or "", reverse=True)
 
 
 def _now(record: RunRecord, root: Path) -> RunRecord:
@@ -136,6 +136,11 @@ def _store(index: sqlite3.Connection, fresh: dict[str, tuple[str, RunRecord]], g
         log.debug("the index of runs cannot be written: %s", error)
 
 
-def _record(text: str) -> RunRecord:
-    value: dict[str, Any] = json.loads(text)
-    return RunRecord(**value | {"tags": tuple(value["tags"])})
+def _record(text: str) -> RunRecord | None:
+    """A row's record; None where it is damaged, so that the folder is read."""
+    try:
+        value: dict[str, Any] = json.loads(text)
+        return RunRecord(**value | {"tags": tuple(value["tags"])})
+    except (ValueError, TypeError, KeyError) as error:
+        log.debug("a row of the index of runs is damaged: %s", error)
+        return None
