@@ -36,8 +36,9 @@ def check_causality(components: Components, model: nn.Module, split: Split) -> N
     if inputs.ndim != 2 or inputs.is_floating_point():
         return
     length = inputs.shape[1] if batch.lengths is None else int(batch.lengths.min())
+    probe = _stirred(model)
     for first in sorted({length // 2, length - 1} - {0}) if length > 1 else ():
-        gap = _gap(model, batch, first, components.tokens().vocabulary or int(inputs.max()) + 1)
+        gap = _gap(probe, batch, first, components.tokens().vocabulary or int(inputs.max()) + 1)
         if gap is not None:
             raise UserError(
                 f"{fold(foreign)}: the model is a decoder, but its prediction at token {gap} changes when the tokens "
@@ -53,12 +54,11 @@ def _foreign(components: Components) -> list[str]:
     return [target for target in dict.fromkeys(own) if target.partition(".")[0] not in TRUSTED_PACKAGES]
 
 
-def _gap(model: nn.Module, batch: Batch, first: int, vocabulary: int) -> int | None:
+def _gap(probe: nn.Module, batch: Batch, first: int, vocabulary: int) -> int | None:
     """The first token before `first` whose prediction changes when the ids from `first` on are replaced."""
     changed = batch.inputs.clone()
     changed[:, first:] = (changed[:, first:] + 1) % vocabulary
     with torch.random.fork_rng(), torch.no_grad():
-        probe = _stirred(model)
         before: Tensor = probe(**batch.arguments())
         after: Tensor = probe(**(batch.arguments() | {"inputs": changed}))
     if before.ndim != 3 or before.shape[1] != batch.inputs.shape[1]:  # one prediction for a whole sequence
@@ -74,5 +74,5 @@ def _stirred(model: nn.Module) -> nn.Module:
     if sum(each.numel() for each in probe.parameters()) <= _LARGEST:
         generator = torch.Generator().manual_seed(1)
         for parameter in probe.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator).to(parameter.dtype) * 0.1)
+            parameter.data.add_(torch.randn(parameter.shape, generator=generator).to(parameter.dtype) * 0.1)
     return probe
