@@ -77,20 +77,20 @@ def run(arguments: Sequence[str]) -> int:
     if (args.sort and args.best) or (args.csv and args.json):
         raise UserError("one of --sort and --best, and one of --csv and --json, can be given")
     every = records(outputs)
-    found = [
+    selected = [
         each for each in select(every, [parse(text) for text in args.overrides]) if args.archived or not each.archived
     ]
-    columns = _columns(every, found, args)
+    columns = _columns(every, selected, args)
     if args.best:
-        found = ordered(found, args.best, descending=direction(every, args.best) == "max")
+        selected = ordered(selected, args.best, descending=direction(every, args.best) == "max")
     elif args.sort:
-        found = ordered(found, args.sort.removeprefix("-"), descending=args.sort.startswith("-"))
+        selected = ordered(selected, args.sort.removeprefix("-"), descending=args.sort.startswith("-"))
     if args.json:
-        sys.stdout.write(json.dumps([each.plain() for each in found[: args.limit or None]], indent=2) + "\n")
+        sys.stdout.write(json.dumps([each.plain() for each in selected[: args.limit or None]], indent=2) + "\n")
     elif args.csv:
-        _write_csv(found[: args.limit or None], columns)
+        _write_csv(selected[: args.limit or None], columns)
     else:
-        _print(found, columns, SHOWN if args.limit is None else args.limit, len(every), str(outputs))
+        _print(selected, columns, SHOWN if args.limit is None else args.limit, len(every), str(outputs))
     return 0
 
 
@@ -104,54 +104,54 @@ def _parser() -> Parser:
     return parser
 
 
-def _columns(every: Sequence[RunRecord], found: Sequence[RunRecord], args: RunsArgs) -> list[str]:
+def _columns(every: Sequence[RunRecord], selected: Sequence[RunRecord], args: RunsArgs) -> list[str]:
     """The keys to show: those asked for, or those that tell these runs apart. Raises UserError for an unknown one."""
     if args.columns is not None:
         columns = [name.strip() for name in args.columns.split(",") if name.strip()]
     else:
-        metric = args.best or _main_metric(found)
-        asked = [parse(text).key for text in args.overrides] + [(args.sort or "").removeprefix("-")]
-        columns = ["state", "started", *_differing(found), *asked, metric, "tags"]
+        metric = args.best or _main_metric(selected)
+        keys = [parse(text).key for text in args.overrides] + [(args.sort or "").removeprefix("-")]
+        columns = ["state", "started", *_differing(selected), *keys, metric, "tags"]
     columns = [name for name in dict.fromkeys(columns) if name and name != "run"]
     check_keys(every, [*columns, *filter(None, [args.best, (args.sort or "").removeprefix("-")])])
     return columns
 
 
-def _differing(found: Sequence[RunRecord]) -> list[str]:
+def _differing(selected: Sequence[RunRecord]) -> list[str]:
     """The families whose choices differ between the runs, those with the fewest choices first."""
     values: dict[str, set[str]] = {}
-    for record in found:
+    for record in selected:
         for family, choice in record.choices.items():
             values.setdefault(family, set()).add(str(choice))
     differing = [family for family, choices in values.items() if len(choices) > 1]
     return sorted(differing, key=lambda family: len(values[family]))[:_DIFFERING]
 
 
-def _main_metric(found: Sequence[RunRecord]) -> str:
+def _main_metric(selected: Sequence[RunRecord]) -> str:
     """The test metric that most runs have, other than the loss where there is another."""
-    names = Counter(name for each in found for name in each.metrics if name.startswith("test/") and "@" not in name)
+    names = Counter(name for each in selected for name in each.metrics if name.startswith("test/") and "@" not in name)
     return max(names, key=lambda name: (name != "test/loss", names[name]), default="")
 
 
-def _print(found: Sequence[RunRecord], columns: Sequence[str], limit: int, total: int, outputs: str) -> None:
-    shown = found[: limit or None]
+def _print(selected: Sequence[RunRecord], columns: Sequence[str], limit: int, total: int, outputs: str) -> None:
+    shown = selected[: limit or None]
     rows = table(None, "run", *columns)
     for record in shown:
         rows.add_row(record.run, *(_text(record.value(key)) for key in columns))
     if shown:
         console().print(rows)
-    more = "; --limit 0 shows all" if len(shown) < len(found) else ""
-    which = f"{len(shown)} of {len(found)}" if more else str(len(found))
-    sys.stdout.write(f"{which} run{'s'[: len(found) != 1]} of {total} in {outputs}{more}\n")
+    more = "; --limit 0 shows all" if len(shown) < len(selected) else ""
+    which = f"{len(shown)} of {len(selected)}" if more else str(len(selected))
+    sys.stdout.write(f"{which} run{'s'[: len(selected) != 1]} of {total} in {outputs}{more}\n")
     for record in shown:
         if record.damage:
             sys.stderr.write(f"blockyard: {record.run}: {printable(record.damage)}\n")
 
 
-def _write_csv(found: Sequence[RunRecord], columns: Sequence[str]) -> None:
+def _write_csv(selected: Sequence[RunRecord], columns: Sequence[str]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["run", *columns])
-    for record in found:
+    for record in selected:
         writer.writerow([record.run, *(_cell(record.value(key)) for key in columns)])
 
 
