@@ -6,6 +6,7 @@ import importlib.metadata
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -296,7 +297,8 @@ def test_the_committed_files_are_what_is_generated_now(monkeypatch: pytest.Monke
     monkeypatch.chdir(ROOT)
     generated: dict[str, str] = {}
     for path in sorted(Path("sweeps").glob("*.yaml")):
-        generated |= files(make_plan(path))
+        if not re.search(r"^# command .*data\.path=", path.read_text(), re.MULTILINE):  # its data are embedded
+            generated |= files(make_plan(path))
     committed = {path.name: path.read_text() for path in COMMITTED}
     assert sorted(committed) == sorted(generated)
     for name, content in generated.items():
