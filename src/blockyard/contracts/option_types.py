@@ -42,6 +42,7 @@ CountOrZero = Annotated[int, Ge(0), Le(LARGEST_COUNT), _COUNTED]
 Positive = Annotated[float, Gt(0), Le(LARGEST_FLOAT), AllowInfNan(False), _FINITE]
 NonNegative = Annotated[float, Ge(0), Le(LARGEST_FLOAT), AllowInfNan(False), _FINITE]
 Rate = Annotated[float, Ge(0), Lt(1)]  # of dropout
+LayerDecay = Annotated[float, Gt(0), Le(1)]
 Seed = Annotated[int, Ge(0), Le(LARGEST_SEED), Because("a seed has 64 bits")]
 Text = Annotated[str, StringConstraints(min_length=1, max_length=1_000, pattern=r"^[^\x00-\x1f\x7f]+$")]
 # A folder's name may hold any character but one.

@@ -18,9 +18,16 @@ import torch
 from annotated_types import Ge, Le
 from torch import nn
 
-from blockyard.contracts import Because, NonNegative, OptimizerBuilder, Positive, Rate
+from blockyard.contracts import Because, LayerDecay, NonNegative, OptimizerBuilder, Positive, Rate
 from blockyard.optimizer._combined import CombinedOptimizer
-from blockyard.optimizer._param_groups import decay_groups, fused_available, hidden_matrices, split_by_decay
+from blockyard.optimizer._param_groups import (
+    by_rate,
+    decay_groups,
+    fused_available,
+    hidden_matrices,
+    layer_rates,
+    split_by_decay,
+)
 
 Iterations = Annotated[int, Ge(1), Le(100), Because("each is a matrix product; five are enough to converge")]
 
@@ -37,6 +44,7 @@ class Muon(OptimizerBuilder):
         scale: match_rms_adamw scales updates to the RMS of AdamW's, so that one lr suits both; original is Jordan's
         betas: decay rates of AdamW's first and second moment
         eps: term added to the root of AdamW's second moment
+        layer_decay: factor on the learning rate with each layer from the output to the input, for fine-tuning
     """
 
     tensors_per_weight = 1  # of hidden matrices; 2 of the rest
@@ -52,6 +60,7 @@ class Muon(OptimizerBuilder):
         scale: Literal["match_rms_adamw", "original"] = "match_rms_adamw",
         betas: tuple[Rate, Rate] = (0.9, 0.95),
         eps: Positive = 1e-8,
+        layer_decay: LayerDecay = 1.0,
     ) -> None:
         self.lr = lr
         self.weight_decay = weight_decay
@@ -61,6 +70,7 @@ class Muon(OptimizerBuilder):
         self.scale = scale
         self.betas = (betas[0], betas[1])  # a config gives a list
         self.eps = eps
+        self.layer_decay = layer_decay
         if not hasattr(torch.optim, "Muon"):
             raise ValueError(
                 f"optimizer=muon needs torch.optim.Muon, which torch {torch.__version__} does not have; "
@@ -74,8 +84,9 @@ class Muon(OptimizerBuilder):
             raise ValueError("optimizer=muon: no block of this model has a trainable matrix; choose optimizer=adamw")
         muon_ids = {id(p) for p in hidden}
         decay, no_decay = ([p for p in group if id(p) not in muon_ids] for group in split_by_decay(model))
+        rates = layer_rates(model, self.lr, self.layer_decay)
         muon = torch.optim.Muon(
-            hidden,
+            hidden if rates is None else by_rate([{"params": hidden}], rates),
             lr=self.lr,
             weight_decay=self.weight_decay,
             momentum=self.momentum,
@@ -86,7 +97,7 @@ class Muon(OptimizerBuilder):
         if not decay and not no_decay:
             return CombinedOptimizer([muon])
         adamw = torch.optim.AdamW(
-            decay_groups(decay, no_decay, self.weight_decay),
+            decay_groups(decay, no_decay, self.weight_decay, rates),
             lr=self.lr,
             betas=self.betas,
             eps=self.eps,

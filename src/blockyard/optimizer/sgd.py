@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from blockyard.contracts import NonNegative, OptimizerBuilder, Positive, Rate
-from blockyard.optimizer._param_groups import decay_groups, fused_available, split_by_decay
+from blockyard.contracts import LayerDecay, NonNegative, OptimizerBuilder, Positive, Rate
+from blockyard.optimizer._param_groups import decay_groups, fused_available, layer_rates, split_by_decay
 
 
 class SGD(OptimizerBuilder):
@@ -23,6 +23,7 @@ class SGD(OptimizerBuilder):
         weight_decay: added to the gradient as weight_decay * w; on linear maps only
         momentum: momentum factor
         nesterov: use Nesterov momentum; requires momentum above 0
+        layer_decay: factor on the learning rate with each layer from the output to the input, for fine-tuning
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class SGD(OptimizerBuilder):
         weight_decay: NonNegative = 1e-4,
         momentum: Rate = 0.9,
         nesterov: bool = True,
+        layer_decay: LayerDecay = 1.0,
     ) -> None:
         if nesterov and not momentum:
             raise ValueError(
@@ -42,13 +44,14 @@ class SGD(OptimizerBuilder):
         self.weight_decay = weight_decay
         self.momentum = momentum
         self.nesterov = nesterov
+        self.layer_decay = layer_decay
         self.tensors_per_weight = 1 if momentum else 0
 
     def build(self, model: nn.Module) -> torch.optim.SGD:
         """A torch SGD over every trainable parameter of `model`."""
         decay, no_decay = split_by_decay(model)
         return torch.optim.SGD(
-            decay_groups(decay, no_decay, self.weight_decay),
+            decay_groups(decay, no_decay, self.weight_decay, layer_rates(model, self.lr, self.layer_decay)),
             lr=self.lr,
             momentum=self.momentum,
             nesterov=self.nesterov,

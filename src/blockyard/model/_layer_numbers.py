@@ -1,0 +1,41 @@
+"""The number of the layer that each parameter belongs to, from the input to the output.
+
+Source: Bao et al. 2022, BEiT (arXiv 2106.08254), appendix; Clark et al. 2020, ELECTRA (arXiv 2003.10555), table 7
+Reference: timm.optim.param_groups_layer_decay
+
+0 is what stands before the blocks (embedder, positions, class and register tokens, mask token, learned latents), n + 1
+is block n, and one more than the last block is what follows blocks (final norms, head).
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from blockyard.contracts import Block, Embedder, Position
+from blockyard.model._latents import Latents
+from blockyard.model._mask_token import MaskToken
+from blockyard.model._prefix import PrefixTokens
+
+_FIRST = (Embedder, Position, PrefixTokens, MaskToken, Latents)
+
+
+def layer_numbers(model: nn.Module) -> dict[str, int]:
+    """Returns the layer number of every parameter, by its name.
+
+    Blocks count in the order in which a sample passes them: those of an encoder before those of its decoder. A
+    parameter with several owners, such as a tied head, has the number of the first.
+    """
+    modules = dict(model.named_modules())
+    blocks = [path for path, module in modules.items() if isinstance(module, Block)]
+    blocks.sort(key=lambda path: not path.startswith("encoder."))  # which a decoder holds beside its own blocks
+    last = len(blocks) + 1
+    numbers = {}
+    for name, _ in model.named_parameters():
+        parts = name.split(".")
+        around = [".".join(parts[:end]) for end in range(1, len(parts))]
+        inside = next((blocks.index(path) for path in around if path in blocks), None)
+        if inside is not None:
+            numbers[name] = inside + 1
+        else:
+            numbers[name] = 0 if any(isinstance(modules[path], _FIRST) for path in around) else last
+    return numbers
