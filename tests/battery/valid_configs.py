@@ -35,6 +35,7 @@ SIZES = {
 }
 # Options that say where a run trains and how long, or that name files and services.
 KEPT = {"trainer", "logger", "callbacks", "data.root", "data.path", "data.source", "data.target", "data.download"}
+KEPT |= {"data.train_size", "data.validation_size", "data.test_size"}  # at most as many as there are
 KEPT |= {"tokenizer.name", "tokenizer.pretrained", "data.pattern", "data.memory_limit", "data.workers"}
 DRAWN_CHOICES, DRAWN_OPTIONS, TRIES = 3, 4, 4
 

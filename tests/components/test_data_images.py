@@ -279,5 +279,5 @@ def test_fewer_training_images_are_a_stratified_subset_of_more() -> None:
 
 
 def test_too_large_a_train_size_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"data\.train_size=5000: there are 1295 training"):
+    with pytest.raises(ValueError, match=r"data\.train_size=5000: the train split has 1295 samples"):
         Digits(train_size=5000).load(Patch(size=2))

@@ -120,7 +120,7 @@ class GraphData(LoadedData):
         """
         if not isinstance(tokenizer, GraphTokenizer):
             raise ValueError(f"graphs need a tokenizer of graphs, not {type(tokenizer).__name__}")
-        parts = self.read()
+        parts = GraphParts(*self.kept_of(self.read()))
         if not tokenizer.state():
             nodes, edges = (_stacked(parts.train, name) for name in ("nodes", "edges"))
             tokenizer.fit(nodes, edges)

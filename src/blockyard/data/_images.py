@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,7 +17,6 @@ from blockyard.contracts import (
     DataSpec,
     ImageTokenizer,
     Rate,
-    Samples,
     Seed,
     Split,
     Splits,
@@ -26,10 +25,22 @@ from blockyard.contracts import (
 from blockyard.data._augment import Augment
 from blockyard.data._image_tokens import token_splits
 from blockyard.data._loaded import LoadedData
-from blockyard.data._split import Fraction, nested, sha256, stratified
-from blockyard.errors import UserError
+from blockyard.data._split import Fraction, sha256, stratified
 
 Images = TypeVar("Images")  # those of one part: in memory, or on the disk
+
+
+class Selectable(Protocol):
+    """Images with a class each. target: (n,) int64."""
+
+    @property
+    def target(self) -> Tensor: ...
+
+    def select(self, indices: Tensor) -> Self:
+        """Returns the samples `indices` (m,)."""
+
+
+Part = TypeVar("Part", bound=Selectable)
 
 
 class LabelledImages(NamedTuple):
@@ -103,8 +114,6 @@ class ImageData(LoadedData):
         shift: random translation of training images in pixels, padded with zeros
         crop: random square crop of relative side 1 - crop or more, resized to the full image
         flip: mirror half of the training images left to right
-        train_size: number of training images to keep, stratified by class; null keeps all, and a smaller size
-            selects a subset of a larger one
     """
 
     levels: ClassVar[int] = 256
@@ -116,7 +125,6 @@ class ImageData(LoadedData):
     shift: CountOrZero = 0
     crop: Rate = 0.0
     flip: bool = False
-    train_size: Samples | None = None
 
     @property
     @abstractmethod
@@ -146,7 +154,7 @@ class ImageData(LoadedData):
         """Reads the images and holds out the validation split."""
         rest, test = self.read()
         kept, held_out = stratified(rest.target, self.validation_fraction, self.split_seed)
-        train, validation = rest.select(self.subset(rest.target, kept)), rest.select(held_out)
+        train, validation, test = self.sized(rest.select(kept), rest.select(held_out), test)
         self._fingerprint = sha256(tensor for split in (train, validation, test) for tensor in split)
         return self.splits(ImageSplit, (train, validation, test), train.images, tokenizer)
 
@@ -164,13 +172,7 @@ class ImageData(LoadedData):
             return token_splits(made, tokenizer, images, self.spec)
         return Splits(*made)
 
-    def subset(self, target: Tensor, indices: Tensor) -> Tensor:
-        """Returns the `train_size` training images among `indices`. Raises UserError if there are fewer."""
-        if self.train_size is None:
-            return indices
-        if self.train_size > len(indices):
-            raise UserError(
-                f"data.train_size={self.train_size}: there are {len(indices)} training images "
-                "after the validation and test splits"
-            )
-        return indices[nested(target[indices], self.train_size, self.split_seed)]
+    def sized(self, *parts: Part) -> Iterator[Part]:
+        """Yields as many images of each part as the options keep. Raises UserError if there are fewer."""
+        for number, part in enumerate(parts):
+            yield part.select(self.kept(number, len(part.target), part.target))

@@ -28,6 +28,17 @@ class LabelledTexts:
     slice: Tensor | None = None
     slack: Tensor | None = None
 
+    def select(self, indices: Tensor) -> LabelledTexts:
+        """Returns the texts `indices` (m,); the stream stays as it is."""
+        return LabelledTexts(
+            self.stream,
+            self.start[indices],
+            self.lengths[indices],
+            self.target[indices],
+            None if self.slice is None else self.slice[indices],
+            None if self.slack is None else self.slack[indices],
+        )
+
 
 class LabelledSplit:
     """One split. A key moves all windows by one offset that is drawn from it; whole texts stay as they are.

@@ -122,7 +122,7 @@ class RecordingData(LoadedData):
         """Reads the recordings; fits the tokenizer on the training texts unless its state was loaded."""
         if not isinstance(tokenizer, TextTokenizer):
             raise ValueError(f"the texts of recordings need a text tokenizer, not {type(tokenizer).__name__}")
-        splits = self.recordings()
+        splits = self.kept_of(self.recordings())
         if not tokenizer.state():
             tokenizer.fit(each.text for each in splits[0])
         tokens = tokenizer.spec(self.spec)

@@ -63,6 +63,10 @@ class SeriesData(LoadedData):
         horizon: steps that it predicts
         split: shares of the steps for training, validation and test, in order of time, or three numbers of steps
         channels: apart makes each channel of a window a sample of its own; together gives the model all of them
+        train_size: training windows to keep, with all of their channels; null keeps all, and a smaller size selects a
+            subset of a larger one. Moments are those of all steps
+        validation_size: validation windows to keep, likewise
+        test_size: test windows to keep, likewise
     """
 
     batch_size: BatchSize = 64
@@ -114,7 +118,10 @@ class SeriesData(LoadedData):
             "validation": (first - self.history, second),
             "test": (second - self.history, end),
         }
-        return Splits(*(self._windows(standardized, name, *steps, (mean, std)) for name, steps in parts.items()))
+        splits = [self._windows(standardized, name, *steps, (mean, std)) for name, steps in parts.items()]
+        for number, split in enumerate(splits):
+            split.starts = split.starts[self.kept(number, len(split.starts))]
+        return Splits(*splits)
 
     def _windows(self, values: Tensor, name: str, start: int, stop: int, moments: tuple[Tensor, Tensor]) -> SeriesSplit:
         last = stop - self.history - self.horizon  # the latest start

@@ -121,7 +121,8 @@ class SyntheticTask(LoadedData):
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Generates the splits. Raises ValueError if the task has too few different sequences to hold some out."""
-        splits = self._generate_splits((self.samples, self.eval_samples, self.eval_samples))
+        counts = (self.samples, self.eval_samples, self.eval_samples)
+        splits = self._generate_splits(tuple(self.size_of(n, count) for n, count in enumerate(counts)))
         self._fingerprint = sha256(tensor for split in splits for tensor in split if tensor is not None)
         return Splits(*(TaskSplit(split, partial(self._regenerate, n)) for n, split in enumerate(splits)))
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, BatchSize, DataSpec, Length, Seed, Split, Splits, TextTokenizer, Tokenizer
+from blockyard.contracts import Batch, BatchSize, DataSpec, Length, Seed, Splits, TextTokenizer, Tokenizer
 from blockyard.data._loaded import LoadedData
 from blockyard.data._split import Fraction, by_size, check_fractions, sha256
 
@@ -45,6 +46,10 @@ class Windows:
 
     def __len__(self) -> int:
         return (len(self.stream) - 1) // self.context
+
+    def first(self, count: int) -> Windows:
+        """Returns the text of the first `count` sequences."""
+        return self if count == len(self) else self.at_length(count, 1)
 
     def at_length(self, count: int, factor: int) -> Windows:
         """Returns the text of the first `count` sequences in sequences `factor` times as long."""
@@ -80,6 +85,12 @@ class Lines:
     def __len__(self) -> int:
         return len(self.lengths)
 
+    def first(self, count: int) -> Lines:
+        """Returns the first `count` lines."""
+        lines = copy(self)
+        lines.start, lines.lengths = self.start[:count], self.lengths[:count]
+        return lines
+
     def batch(self, order: Tensor, key: int | None) -> Batch:
         """Returns inputs (B, longest) and lengths (B,)."""
         lengths = self.lengths[order]
@@ -102,6 +113,10 @@ class TextData(LoadedData):
         context: tokens of a sequence that a model reads
         sample: window cuts sequences out of the running text; line makes each line of two tokens or more a sequence
         packed: keep documents (or lines) within a sequence apart: own positions, no attention or target across
+        train_size: training sequences to keep, from the beginning of the text; null keeps all. The vocabulary is that
+            of all of it
+        validation_size: validation sequences to keep, likewise
+        test_size: test sequences to keep, likewise
     """
 
     validation_fraction: Fraction = 0.1
@@ -134,7 +149,8 @@ class TextData(LoadedData):
         self._fingerprint = sha256(text for texts in documents for text in (str(len(texts)), *texts))
         if not tokenizer.state():
             tokenizer.fit(documents.train)
-        return Splits(*(self._encode(name, texts, tokenizer) for name, texts in documents._asdict().items()))
+        parts = [self._encode(name, texts, tokenizer) for name, texts in documents._asdict().items()]
+        return Splits(*(part.first(self.size_of(number, len(part))) for number, part in enumerate(parts)))
 
     def split_by_size(self, texts: Sequence[str]) -> Documents:
         """Assigns whole texts to the splits by `split_seed`."""
@@ -142,7 +158,7 @@ class TextData(LoadedData):
         validation, test, train = by_size([len(text) for text in texts], fractions, self.split_seed)
         return Documents(*([texts[i] for i in split] for split in (train, validation, test)))
 
-    def _encode(self, name: str, texts: Sequence[str], tokenizer: TextTokenizer) -> Split:
+    def _encode(self, name: str, texts: Sequence[str], tokenizer: TextTokenizer) -> Windows | Lines:
         units = nonblank_lines(texts) if self.sample == "line" else texts
         encoded = ((unit, torch.tensor(tokenizer.encode(unit), dtype=torch.int32)) for unit in units)
         # A line of one token has no next token to predict; a batch of such lines would have no loss.

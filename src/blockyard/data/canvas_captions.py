@@ -148,8 +148,11 @@ class CanvasCaptions(CanvasData):
         tokens = tokenizer.spec(self.spec)
         if tokens.start is None or tokens.end is None:
             raise ValueError(f"{type(tokenizer).__name__} has no start and end token; see TokenSpec.start")
-        first = self._split(train, tokenizer, (tokens.start, tokens.end), self.samples, None)
-        others = (self._split(part, tokenizer, first.ends, self.eval_samples, first) for part in rest)
+        first = self._split(train, tokenizer, (tokens.start, tokens.end), self.size_of(0, self.samples), None)
+        others = (
+            self._split(part, tokenizer, first.ends, self.size_of(number, self.eval_samples), first)
+            for number, part in enumerate(rest, start=1)
+        )
         return Splits(first, *others)
 
     def _split(

@@ -153,6 +153,9 @@ class CanvasQuestions(CanvasData):
         questions = RaggedSequences.of([tokenizer.encode(question) for question in QUESTIONS])
         train, *rest = self.scenes((1, MOST))
         settings = {"blank": self.blank}
-        first = QuestionSplit(train, questions, self.samples, train=None, **settings)
-        others = (QuestionSplit(part, questions, self.eval_samples, train=first, **settings) for part in rest)
+        first = QuestionSplit(train, questions, self.size_of(0, self.samples), train=None, **settings)
+        others = (
+            QuestionSplit(part, questions, self.size_of(number, self.eval_samples), train=first, **settings)
+            for number, part in enumerate(rest, start=1)
+        )
         return Splits(first, *others)

@@ -89,6 +89,8 @@ class Captions(LoadedData):
         blank: show an empty image, for the rival that sees nothing
         context: maximum tokens of a caption with its end token; longer ones are left out
         samples: maximum training images; null uses all
+        train_size: training images to keep, before those with long captions are left out; null keeps all, and a
+            smaller size selects a subset of a larger one
         validation_fraction: share of all images that is the validation split, if the file names none
         test_fraction: share of all images that is the test split, if the file names none
         split_seed: seed of the split; independent of the run's seed, so that all seeds share one split
@@ -136,6 +138,7 @@ class Captions(LoadedData):
         parts = split_rows(self._folder / METADATA, alike, captioned.assigned, fractions, self.split_seed)
         if self.samples is not None:
             parts[0] = parts[0][: self.samples]
+        parts = [part[self.kept(number, len(part))] for number, part in enumerate(parts)]
         texts = [[captioned.texts[i] for i in part.tolist()] for part in parts]
         if not tokenizer.state():
             tokenizer.fit(texts[0])

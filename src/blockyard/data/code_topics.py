@@ -79,7 +79,10 @@ class CodeTopics(LoadedData):
         if not tokenizer.state():
             tokenizer.fit(text for text, _ in splits[0])
         named = zip(Splits._fields, splits, strict=True)
-        train, *rest = (self._windows(name, files, tokenizer) for name, files in named)
+        windows = [self._windows(name, files, tokenizer) for name, files in named]
+        train, *rest = (
+            each.select(self.kept(number, len(each.target), each.target)) for number, each in enumerate(windows)
+        )
         return Splits(
             *(LabelledSplit(part, tokenizer, train, len(PACKAGES), variable=False) for part in (train, *rest))
         )

@@ -124,7 +124,7 @@ class DigitCanvas(LoadedData):
         rest, test = Digits(test_fraction=self.test_fraction, split_seed=self.split_seed).read()
         kept, held_out = stratified(rest.target, self.validation_fraction, self.split_seed)
         train, validation = rest.select(kept), rest.select(held_out)
-        sizes = (self.samples, self.eval_samples, self.eval_samples)
+        sizes = [self.size_of(n, count) for n, count in enumerate((self.samples, *[self.eval_samples] * 2))]
         counts, identity = (self.least_digits, self.digits), Moments(torch.zeros(()), torch.ones(()))
         unscaled = CanvasSplit(train, identity, self.size, counts, self.samples)
         moments = Moments.of(unscaled.compose(torch.arange(1000), mix("moments"))[0])

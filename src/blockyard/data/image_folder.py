@@ -83,7 +83,7 @@ class ImageFolder(ImageData):
         if pixels <= self.memory_limit * 2**20:
             return super().load(tokenizer)
         kept, held_out = stratified(rest.target, self.validation_fraction, self.split_seed)
-        splits = (rest.select(self.subset(rest.target, kept)), rest.select(held_out), test)
+        splits = tuple(self.sized(rest.select(kept), rest.select(held_out), test))
         # Hashing the bytes of all files would take as long as training on them.
         names = [[f"{file.relative_to(self._root)} {file.stat().st_size}" for file in s.files] for s in splits]
         self._fingerprint = sha256(text for part in names for text in (str(len(part)), *part))

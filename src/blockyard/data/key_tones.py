@@ -73,7 +73,8 @@ class KeyTones(LoadedData):
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Makes the sounds."""
-        made, counts = [], (self.samples, self.eval_samples, self.eval_samples)
+        made = []
+        counts = [self.size_of(n, count) for n, count in enumerate((self.samples, *[self.eval_samples] * 2))]
         for name, count in zip(Splits._fields, counts, strict=True):
             sounds, target = [], []
             for number in range(count):

@@ -163,6 +163,11 @@ class SeriesTable(LoadedData):
             kept, held = stratified(target, self.test_fraction, self.split_seed)
         inner, drawn = stratified(target[kept], self.validation_fraction, self.split_seed + 1)
         validation, kept = kept[drawn], kept[inner]
+        kept, validation = (
+            part[self.kept(number, len(part), target[part])] for number, part in enumerate((kept, validation))
+        )
+        if held is not None:
+            held = held[self.kept(2, len(held), target[held])]
         for name, part in (("training", kept), ("validation", validation), ("test", held)):
             if part is not None and not len(part):
                 raise UserError(f"{self.path}: {len(target)} series leave none for the {name} split; use more of them")
@@ -180,7 +185,7 @@ class SeriesTable(LoadedData):
             parts.append(self._part(train, held, target, mean, std))
         else:
             own = torch.tensor([number[label] for label in test.labels])
-            parts.append(self._part(test, torch.arange(len(own)), own, mean, std))
+            parts.append(self._part(test, self.kept(2, len(own), own), own, mean, std))
         self._fingerprint = sha256(tensor for part in parts for tensor in (part.values, part.lengths, part.target))
         classes, variable = len(self.class_names), len(set(self._lengths)) > 1
         return Splits(*(SeriesSplit(part, parts[0], classes, variable=variable) for part in parts))

@@ -134,6 +134,7 @@ class Table(LoadedData):
         fractions = (self.validation_fraction, self.test_fraction)
         indices = split_rows(self._path, target, assigned, fractions, self.split_seed)
         self._check_classes(target, indices[0])
+        indices = [part[self.kept(number, len(part), target[part])] for number, part in enumerate(indices)]
         texts = self.rows[self.text].tolist()
         parts = [[texts[i] for i in index.tolist()] for index in indices]
         warn_of_duplicates(self._path, parts)

@@ -42,6 +42,8 @@ class Translation(LoadedData):
         source: what the encoder reads: a language for dates (en, en-GB, iso), or a column of the file by name or number
         target: what the decoder writes, likewise
         samples: maximum training pairs, drawn by split_seed; null uses all
+        train_size: training pairs to keep, before those that are too long are left out; null keeps all, and a smaller
+            size selects a subset of a larger one
         validation_fraction: share of all pairs that is the validation split, if the file names none
         test_fraction: share of all pairs that is the test split, if the file names none
         split_seed: seed of the dates and of the split; independent of the run's seed, so that all seeds share them
@@ -97,7 +99,7 @@ class Translation(LoadedData):
                 raise ValueError(f"text data needs a text tokenizer, not {type(each).__name__}")
         assert isinstance(tokenizer, TextTokenizer)
         assert isinstance(source, TextTokenizer)
-        splits = self.splits()
+        splits = self.kept_of(self.splits())
         self._fingerprint = sha256(
             text for split in splits for text in (str(len(split)), *(side for pair in split for side in pair))
         )
