@@ -10,10 +10,12 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from blockyard.runs.checkpoint import newest_good
 from blockyard.runs.folder import RunFolder
+from blockyard.runs.predictions_file import TEST, read_predictions
 from blockyard.runs.rank import local_rank_of, rank_in
 from tests import engine_runs
 from tests.engine_runs import rows, run
@@ -62,6 +64,11 @@ def test_two_processes_follow_the_loss_of_one_at_the_same_global_batch(tmp_path:
     assert len(ours) == len(theirs)
     for left, right in zip(ours, theirs, strict=True):
         assert left == pytest.approx(right, rel=1e-4)
+    # Each test sample is predicted once, by whichever processes.
+    mine, other = (read_predictions(made.path / TEST) for made in (two, one))
+    np.testing.assert_array_equal(mine["sample"], other["sample"])
+    np.testing.assert_array_equal(mine["target"], other["target"])
+    np.testing.assert_allclose(mine["loss"], other["loss"], rtol=1e-3, atol=1e-4)
     # A run is the same run whatever it is spread over.
     assert two.identity == one.identity
 

@@ -1,6 +1,6 @@
 """blockyard eval run=RUN [split=test|validation|train] [which=best|last|previous] [outputs=FOLDER]
        [allow=[PACKAGE]] [extrapolate=[2,4,8] [position.OPTION=VALUE ...]] [write=true [beam=4]]
-       [resolution=[0.5,1,2]]
+       [resolution=[0.5,1,2]] [predictions=true]
 
 Compute the metrics of a run's model on one split, from its checkpoint.
 
@@ -16,9 +16,14 @@ With resolution, evaluate a classifier of images on the same images in other siz
 training: prints a table and writes resolution-SPLIT.json and .png into the run's folder; the page of `compare` shows
 the picture of the test split.
 
+With predictions, also write the prediction for each sample to predictions-SPLIT.npz in the run's folder, as every run
+does for the test split at its end: for runs of older versions, and for other splits. Weights other than those of the
+run's summary get a file of their own, predictions-SPLIT-last.npz. The page of `compare` shows those of the test split.
+
 Examples:
   blockyard eval run=last split=validation
   blockyard eval run=last write=true beam=4
+  blockyard eval run=last split=validation predictions=true
   blockyard eval run=last extrapolate=[2,4] position.scaling=yarn
 """
 
@@ -33,7 +38,7 @@ from blockyard.commands._args import CHECKPOINTS, Args, read, require_run
 from blockyard.config.option_text import boolean, config_value, integer, number, one_of, read_option
 from blockyard.errors import UserError
 
-KEYS = ("run", "split", "which", "outputs", "allow", "extrapolate", "write", "beam", "resolution")
+KEYS = ("run", "split", "which", "outputs", "allow", "extrapolate", "write", "beam", "resolution", "predictions")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -50,10 +55,16 @@ def run(arguments: Sequence[str]) -> int:
     position = {} if factors is None else _position(args)
     sizes = args.pop("resolution", None, _sizes)
     write, beam = args.pop("write", False, boolean), args.pop("beam", None, integer(1))
+    samples = args.pop("predictions", False, boolean)
     args.check_empty("eval", KEYS)
     if beam is not None and not write:
         raise UserError(f"beam={beam} has an effect with write=true only; add it, or leave beam out")
-    kinds = {"write=true": write, "extrapolate=": factors is not None, "resolution=": sizes is not None}
+    kinds = {
+        "write=true": write,
+        "extrapolate=": factors is not None,
+        "resolution=": sizes is not None,
+        "predictions=true": samples,
+    }
     chosen = [kind for kind, given in kinds.items() if given]
     if len(chosen) > 1:
         raise UserError(f"{' and '.join(chosen)} exclude each other; leave all but one out")
@@ -64,10 +75,30 @@ def run(arguments: Sequence[str]) -> int:
         return _write(name, beam, settings)
     if sizes is not None:
         return _resolution(name, sizes, settings)
+    if samples:
+        return _samples(name, settings)
     from blockyard.evaluate.api import evaluate
 
     for metric, value in evaluate(name, **settings).items():
         sys.stdout.write(f"{metric:<24}{value:.6g}\n")
+    return 0
+
+
+def _samples(name: str, settings: dict[str, Any]) -> int:
+    from blockyard.evaluate.api import evaluate_samples
+    from blockyard.runs.predictions_file import file_name, write_predictions
+
+    metrics, predictions, loaded = evaluate_samples(name, **settings)
+    for metric, value in metrics.items():
+        sys.stdout.write(f"{metric:<24}{value:.6g}\n")
+    weights = loaded.checkpoint.name
+    other = loaded.folder.summary().get("weights", weights) != weights
+    path = loaded.folder.path / file_name(predictions.meta["part"], weights if other else None)
+    try:
+        write_predictions(path, predictions)
+    except OSError as error:
+        raise UserError(f"the predictions cannot be written into {loaded.folder.path}: {error}") from None
+    sys.stderr.write(f"{path}\n")
     return 0
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from blockyard.contracts import Objective, Split
+from blockyard.contracts import Batch, Objective, Split
 from blockyard.engine.loader import Layout
 from blockyard.engine.system.interrupts import Interrupts
 from blockyard.evaluate.loop import evaluate
@@ -25,10 +26,19 @@ class Evaluator:
     interrupts: Interrupts
     slices: tuple[str, ...] = ()
 
-    def __call__(self, model: nn.Module, split: Split, limit: int | None, *, shared: bool = False) -> dict[str, float]:
+    def __call__(
+        self,
+        model: nn.Module,
+        split: Split,
+        limit: int | None,
+        *,
+        shared: bool = False,
+        observe: Callable[[Tensor, Batch], None] | None = None,
+    ) -> dict[str, float]:
         """Every metric by name, without a prefix.
 
         limit: batches to look at, or None for all; shared: divide the work among the processes, all of which must call
+        observe: called with each prediction of this process and its batch
         """
         alone = self.layout.world == 1 or not shared
         return evaluate(
@@ -43,4 +53,5 @@ class Evaluator:
             world=1 if alone else self.layout.world,
             halt=self.interrupts.check if alone else None,
             slices=self.slices,
+            observe=observe,
         )

@@ -31,6 +31,8 @@ from blockyard.engine.worker_rank import train_worker_rank
 from blockyard.errors import UserError, printable
 from blockyard.evaluate.extrapolation_files import TEST, table, write
 from blockyard.objective._torchmetrics import import_torchmetrics
+from blockyard.runs.predictions_file import TEST as TEST_PREDICTIONS
+from blockyard.runs.predictions_file import write_predictions
 from blockyard.runs.rank import rank_in
 from blockyard.runs.rank_notes import clear_notes
 from blockyard.runs.redact import redact_text
@@ -185,6 +187,8 @@ def _train_and_test(attempt: _Attempt) -> Ending:
     job.check_finished()
     for curve in summary.curves:
         write(folder.path, curve.plain(), summary.weights)
+    if summary.predictions is not None:
+        write_predictions(folder.path / TEST_PREDICTIONS, summary.predictions)
     folder.write_summary(summary.values)
     return Ending("done", 0, None, summary.values)
 

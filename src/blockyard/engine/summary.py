@@ -16,8 +16,11 @@ from blockyard.engine.system.peak_memory import peak_memory
 from blockyard.errors import UserError
 from blockyard.evaluate.decode_speed import decoding
 from blockyard.evaluate.length_extrapolation import Curve, extrapolate
+from blockyard.evaluate.loop import samples_of_pass
+from blockyard.evaluate.sample_predictions import SampleRecorder
 from blockyard.runs.checkpoint import BEST, LAST, BadCheckpoint, read
 from blockyard.runs.load import load_weights
+from blockyard.runs.predictions_file import TEST, SamplePredictions
 
 log = logging.getLogger("blockyard")
 
@@ -27,11 +30,13 @@ class Summary:
     """What a finished run leaves.
 
     values: the content of summary.json; curves: evaluations on longer sequences
-    weights: the checkpoint that both are about
+    predictions: of the test samples, None where the objective has none for a sample
+    weights: the checkpoint that all are about
     """
 
     values: dict[str, Any]
     curves: list[Curve]
+    predictions: SamplePredictions | None
     weights: str
 
 
@@ -40,12 +45,16 @@ def summarize(job: Job) -> Summary:
     state, options, loop = job.state, job.options, job.loop
     model, weights, step = best_model(job)
     validation = _validation(job, model, step)
-    test = job.evaluator(model, job.splits.test, options.limit_test)
+    data, split = job.components.data, job.splits.test
+    total = samples_of_pass(split, data.eval_batch_size, options.limit_test)
+    recorder = SampleRecorder(job.components.objective, split, data.spec, total=total)
+    test = job.evaluator(model, split, options.limit_test, observe=recorder)
+    predictions = recorder.result(part="test", weights=weights, step=step, fingerprint=data.fingerprint())
     metrics = {f"val/{key}": value for key, value in validation.items()}
     metrics |= {f"test/{key}": value for key, value in test.items()}
     curves = _curves(job, model)
     metrics |= {key: value for curve in curves for key, value in curve.metrics().items()}
-    data, baselines = job.components.data, job.components.objective.baselines(job.splits.test)
+    baselines = job.components.objective.baselines(split)
     sample = cost_card.two_samples(job.splits.train, data.batch_size if data.spec.variable else 1).to(job.device)
     values = {
         "metrics": metrics,
@@ -54,6 +63,7 @@ def summarize(job: Job) -> Summary:
         **({"refused": {k: reason for curve in curves for k, reason in curve.refused().items()}} if curves else {}),
         "monitor": list(state.monitor),
         "weights": weights,
+        "predictions": recorder.record(predictions, TEST),
         "final": {"step": state.step, **loop.last_values},
         "best": {"step": loop.checkpoint.best_step, **loop.checkpoint.best_metrics},
         "stopped": state.stop,
@@ -76,7 +86,7 @@ def summarize(job: Job) -> Summary:
         "load": cost_card.load(),
         "data": {"fingerprint": data.fingerprint(), **sizes(job.splits), **_class_names(job)},
     }
-    return Summary(values, curves, weights)
+    return Summary(values, curves, predictions, weights)
 
 
 def best_model(job: Job) -> tuple[nn.Module, str, int]:

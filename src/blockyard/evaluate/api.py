@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from blockyard.evaluate.resolution import Resolutions
     from blockyard.evaluate.written import Written
     from blockyard.runs.load import Loaded
+    from blockyard.runs.predictions_file import SamplePredictions
 
 Result = TypeVar("Result")
 
@@ -56,6 +57,45 @@ def evaluate(
         return measure(model, samples, loaded.objective, slices=loaded.data.spec.slices, **settings)
 
     return {f"{_PART[split]}/{name}": value for name, value in _as_recorded(loaded, split, metrics).items()}
+
+
+def evaluate_samples(
+    run: str | os.PathLike[str] | RunFolder,
+    *,
+    split: str = "test",
+    which: str = "best",
+    outputs: str | os.PathLike[str] = "outputs",
+    allow: tuple[str, ...] | list[str] = (),
+) -> tuple[dict[str, float], SamplePredictions, Loaded]:
+    """The metrics as of `evaluate`, and the prediction for each sample of the split, as the run's last test keeps them.
+
+    Raises UserError as `evaluate` does, and for an objective that has no one prediction for a sample.
+    """
+    from blockyard.evaluate.loop import evaluate as measure
+    from blockyard.evaluate.loop import samples_of_pass
+    from blockyard.evaluate.sample_predictions import SampleRecorder
+
+    _check_split(split)
+    loaded = load(run, which=which, outputs=outputs, allow=allow)
+
+    def metrics(
+        model: nn.Module, samples: Split, settings: dict[str, Any]
+    ) -> tuple[dict[str, float], SamplePredictions]:
+        total = samples_of_pass(samples, settings["batch_size"], settings["limit"])
+        recorder = SampleRecorder(loaded.objective, samples, loaded.data.spec, total=total)
+        values = measure(model, samples, loaded.objective, slices=loaded.data.spec.slices, observe=recorder, **settings)
+        predictions = recorder.result(
+            part=_PART[split],
+            weights=loaded.checkpoint.name,
+            step=loaded.step,
+            fingerprint=loaded.data.fingerprint(),
+        )
+        if predictions is None:
+            raise UserError(f"{loaded.folder.name}: {recorder.reason}")
+        return values, predictions
+
+    values, predictions = _as_recorded(loaded, split, metrics)
+    return {f"{_PART[split]}/{name}": value for name, value in values.items()}, predictions, loaded
 
 
 def evaluate_longer(

@@ -10,12 +10,18 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from blockyard.contracts import Objective, Split
+from blockyard.contracts import Batch, Objective, Split
 from blockyard.data._order import eval_indices, eval_steps, take
 from blockyard.evaluate.by_slice import BySlice
 from blockyard.ops.autocast import autocast
+
+
+def samples_of_pass(split: Split, batch_size: int, limit: int | None) -> int:
+    """How many samples `evaluate` looks at. limit: batches, or None for all."""
+    steps = eval_steps(len(split), batch_size)
+    return min(len(split), (min(steps, limit) if limit else steps) * batch_size)
 
 
 def evaluate(
@@ -31,6 +37,7 @@ def evaluate(
     world: int = 1,
     halt: Callable[[], None] | None = None,
     slices: Sequence[str] = (),
+    observe: Callable[[Tensor, Batch], None] | None = None,
 ) -> dict[str, float]:
     """Every metric of the objective over `split`, by name and without a prefix.
 
@@ -42,6 +49,7 @@ def evaluate(
     rank, world: this process and the number that share the work; all must call, all get the same result
     halt: called before each batch; raises to interrupt the evaluation
     slices: the names of the data's slices (`DataSpec.slices`)
+    observe: called with each prediction and its prepared batch, of this process
     """
     device = torch.device(device)
     metrics = {name: metric.to(device) for name, metric in objective.metrics(split).items()}
@@ -64,6 +72,8 @@ def evaluate(
                 for metric in metrics.values():
                     metric.update(prediction, batch.target)
                 by_slice.update(prediction, batch)
+                if observe is not None:
+                    observe(prediction, batch)
         return {name: float(metric.compute()) for name, metric in metrics.items()} | by_slice.compute()
     finally:
         model.train(training)

@@ -1,0 +1,121 @@
+"""What a model predicts for each sample of a split, collected while the metrics are computed.
+
+classes   logits (B, V)      -> the five most probable classes with their probabilities, and the cross entropy
+values    outputs (B, V)     -> the values in the units of the data, and the objective's loss of each sample
+other     a reason why there is no one prediction for a sample
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from blockyard.contracts import Batch, DataSpec, Objective, Split, Standardized
+from blockyard.runs.predictions_file import MAX_BYTES, Kind, SamplePredictions
+
+TOP = 5  # classes that are kept of each sample
+_NUMBER = 4  # bytes of each int32 and float32
+
+
+class SampleRecorder:
+    """Collects predictions batch by batch; `evaluate(..., observe=recorder)` calls it.
+
+    reason: why nothing is collected, or None
+    """
+
+    def __init__(self, objective: Objective, split: Split, spec: DataSpec, *, total: int) -> None:
+        """total: samples of the pass; of more than fit into MAX_BYTES, evenly spaced ones are kept"""
+        self.objective, self.split, self.spec, self.total = objective, split, spec, total
+        self.kind: Kind | None = None
+        self.reason: str | None = _refusal(objective)
+        self._parts: list[dict[str, Tensor]] = []
+
+    def __call__(self, prediction: Tensor, batch: Batch) -> None:
+        """Collect a prepared batch. prediction: (B, V); samples of index -1 are dummies."""
+        if self.reason is None and self.kind is None:
+            self.kind, self.reason = _kind(prediction, batch)
+        if self.reason is not None:
+            return
+        assert isinstance(batch.target, Tensor)
+        assert batch.sample is not None
+        kept = self._kept(batch.sample.cpu(), prediction.shape[1])
+        if not bool(kept.any()):
+            return
+        prediction, target = prediction.detach()[kept], batch.target[kept]
+        collect = self._classes if self.kind == "classes" else self._values
+        part = {"sample": batch.sample[kept].int(), **collect(prediction, target)}
+        self._parts.append({name: tensor.cpu() for name, tensor in part.items()})
+
+    def result(self, **meta: object) -> SamplePredictions | None:
+        """Return what was collected, None where `reason` is set. meta: what the file should say of it."""
+        if self.reason is None and not self._parts:
+            self.reason = "the split has no sample"
+        if self.reason is not None or self.kind is None:
+            return None
+        arrays = {name: torch.cat([part[name] for part in self._parts]).numpy() for name in self._parts[0]}
+        classes = {"classes": self.spec.classes} if self.kind == "classes" else {}
+        return SamplePredictions(self.kind, arrays, {"of": self.total, **classes, **meta})
+
+    def record(self, predictions: SamplePredictions | None, file: str) -> dict[str, object]:
+        """Return what the run's summary says of them."""
+        if predictions is None:
+            return {"left_out": self.reason}
+        return {"file": file, "samples": len(predictions), "of": self.total}
+
+    def _kept(self, sample: Tensor, width: int) -> Tensor:
+        """Which of the samples (B,) are kept, bool: the same ones for every model of the same width."""
+        numbers = 3 + 2 * (min(TOP, width) if self.kind == "classes" else width)
+        most = MAX_BYTES // (_NUMBER * numbers)
+        if self.total <= most:
+            return sample >= 0
+        return (sample >= 0) & ((sample + 1) * most // self.total > sample * most // self.total)
+
+    def _classes(self, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
+        # In float64 on the CPU, where order and ties are the same for every kind of device.
+        logits, target = logits.double().cpu(), target.cpu()
+        probability, top = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
+        loss = F.cross_entropy(logits, target, ignore_index=Batch.ignore, reduction="none")
+        return {
+            "target": target.int(),
+            "loss": loss.masked_fill(~Batch.counted(target), math.nan).float(),
+            "top": top[:, :TOP].int().contiguous(),
+            "probability": probability[:, :TOP].float().contiguous(),
+        }
+
+    def _values(self, prediction: Tensor, target: Tensor) -> dict[str, Tensor]:
+        prediction, target = prediction.float(), target.float()
+        losses = [self.objective.loss(prediction[i : i + 1], target[i : i + 1]) for i in range(len(target))]
+        shape = target.shape[1:]
+        target, prediction = target.cpu(), prediction.cpu().unflatten(1, shape)
+        if isinstance(self.split, Standardized):
+            target, prediction = (each * self.split.std + self.split.mean for each in (target, prediction))
+        return {
+            "target": target.flatten(1).float(),
+            "loss": torch.stack(losses).float(),
+            "prediction": prediction.flatten(1).float(),
+        }
+
+
+def _refusal(objective: Objective) -> str | None:
+    """Why an objective has no one prediction for each sample, or None."""
+    if objective.takes == "sequence" and objective.target in ("class", "values"):
+        return None
+    name = type(objective).__name__
+    return f"{name} predicts the parts of a sample, such as its tokens; it has no class or values of the sample"
+
+
+def _kind(prediction: Tensor, batch: Batch) -> tuple[Kind | None, str | None]:
+    """What the predictions of a batch are, or why they are not collected."""
+    target = batch.target
+    if prediction.ndim != 2 or not isinstance(target, Tensor) or batch.sample is None:
+        return None, f"predictions of shape {tuple(prediction.shape)} are neither classes nor values of a sample"
+    if target.ndim == 1 and not target.is_floating_point():
+        return "classes", None
+    if target.is_floating_point() and target[0].numel() == prediction.shape[1]:
+        if 2 * _NUMBER * prediction.shape[1] > MAX_BYTES // 100:  # not even a hundred samples would fit
+            return None, f"{prediction.shape[1]:,} values of each sample are more than the file is for"
+        return "values", None
+    return None, f"predictions {tuple(prediction.shape)} do not go with targets {tuple(target.shape)}"

@@ -1,0 +1,110 @@
+"""Predictions for the single samples of a split, in a file of the run's folder: predictions-test.npz.
+
+`numpy.load("predictions-test.npz")` reads it without this project. The bytes are a function of the content alone.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from blockyard.atomic_files import read_bytes, replacing
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MAX_BYTES = 8 * 2**20  # of the arrays together, before compression; of more samples, as many as fit are kept
+TEST = "predictions-test.npz"
+Kind: TypeAlias = Literal["classes", "values"]
+_META = "meta"
+_FIELDS: dict[str, tuple[str, ...]] = {
+    "classes": ("sample", "target", "loss", "top", "probability"),
+    "values": ("sample", "target", "loss", "prediction"),
+}
+_MATRICES = {"top", "probability", "prediction"}
+
+
+@dataclass(frozen=True)
+class SamplePredictions:
+    """The predictions of one run for n samples of a split.
+
+    kind: "classes" or "values"
+    arrays: by name, the first axis is the sample in every one:
+        sample (n,) int32, its index in the split, increasing
+        loss (n,) float32: for classes cross entropy in nats, for values the objective's own, NaN without a target
+        of classes: target (n,) int32, -100 without one; top (n, K) int32, the K most probable classes, the most
+            probable first; probability (n, K) float32
+        of values: target and prediction (n, V) float32 in the units of the data, NaN without a target
+    meta: part, weights, step, of (samples of the pass, of which n are kept), classes (how many), fingerprint
+    """
+
+    kind: Kind
+    arrays: dict[str, np.ndarray]
+    meta: dict[str, Any]
+
+    def __len__(self) -> int:
+        return len(self.arrays["sample"])
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.arrays[name]
+
+
+def file_name(part: str, checkpoint: str | None = None) -> str:
+    """Return the file of a split ("test", "val", "train"); checkpoint: of other weights than the run's summary has."""
+    return f"predictions-{part}{f'-{Path(checkpoint).stem}' if checkpoint else ''}.npz"
+
+
+def write_predictions(path: Path, predictions: SamplePredictions) -> None:
+    """Write the file atomically. Raises OSError."""
+    import numpy as np
+
+    meta = json.dumps({"kind": predictions.kind, **predictions.meta}, sort_keys=True)
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez_compressed(file, **predictions.arrays, **{_META: np.array(meta)})
+
+
+def read_predictions(path: Path) -> SamplePredictions:
+    """Read the file. Raises FileNotFoundError, OSError, and ValueError for one that is damaged."""
+    import io
+
+    import numpy as np
+
+    try:
+        with np.load(io.BytesIO(read_bytes(path, 2 * MAX_BYTES)), allow_pickle=False) as archive:
+            _check_size(archive.zip)
+            meta = json.loads(str(archive[_META]))
+            kind = meta.pop("kind")
+            arrays = {name: archive[name] for name in _FIELDS[kind]}
+        _check(kind, arrays)
+    except (KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    return SamplePredictions(kind, arrays, meta)
+
+
+def _check_size(archive: zipfile.ZipFile) -> None:
+    """Raises ValueError for a file that would unpack to more than was ever written."""
+    if sum(each.file_size for each in archive.infolist()) > 2 * MAX_BYTES:
+        raise ValueError(f"it holds more than {2 * MAX_BYTES} bytes")
+
+
+def _check(kind: str, arrays: dict[str, np.ndarray]) -> None:
+    """Raises ValueError where the arrays are not those that `write_predictions` writes."""
+    import numpy as np
+
+    count = len(arrays["sample"])
+    for name, array in arrays.items():
+        sides = 2 if name in _MATRICES or (kind == "values" and name == "target") else 1
+        whole = name in ("sample", "top") or (kind == "classes" and name == "target")
+        if array.ndim != sides or len(array) != count or array.dtype.kind != ("i" if whole else "f"):
+            raise ValueError(f"{name} is {array.dtype} {array.shape}")
+    if kind == "classes" and (arrays["top"].shape != arrays["probability"].shape or not arrays["top"].shape[1]):
+        raise ValueError(f"top is {arrays['top'].shape}, probability {arrays['probability'].shape}")
+    if kind == "values" and arrays["prediction"].shape != arrays["target"].shape:
+        raise ValueError(f"target is {arrays['target'].shape}, prediction {arrays['prediction'].shape}")
+    if count and (int(arrays["sample"][0]) < 0 or bool((np.diff(arrays["sample"]) <= 0).any())):
+        raise ValueError("the samples are not in increasing order")
