@@ -13,6 +13,7 @@ import yaml
 from blockyard.contracts import Schedule
 from blockyard.schedule.constant import Constant
 from blockyard.schedule.cosine import Cosine
+from blockyard.schedule.cosine_restarts import CosineRestarts
 from blockyard.schedule.linear import Linear
 from blockyard.schedule.wsd import WSD
 from tests.paths import CONF
@@ -38,8 +39,9 @@ def test_every_schedule_warms_up_from_above_zero_to_one_and_never_exceeds_it(pat
     assert factors[10] == pytest.approx(1.0)
     assert min(factors[:-1]) > 0
     assert max(factors) <= 1.0
-    # After the warm-up no factor increases.
-    assert all(after <= before + 1e-12 for before, after in pairwise(factors[10:]))
+    # After the warm-up no factor increases, except where a cycle begins.
+    rises = [after for before, after in pairwise(factors[10:]) if after > before + 1e-12]
+    assert rises == ([1.0] * 3 if path.stem == "cosine_restarts" else [])
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: path.stem)
@@ -68,6 +70,40 @@ def test_cosine_is_torchs() -> None:
         optimizer.step()
         torchs.step()
     assert factors_of(Cosine(warmup=0, final=0.1), 50) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("multiplier", [1, 2, 3])
+def test_cosine_restarts_is_torchs(multiplier: int) -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    torchs = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=7, T_mult=multiplier, eta_min=0.1)
+    expected = []
+    for _ in range(71):
+        expected.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        torchs.step()
+    ours = CosineRestarts(period=7, multiplier=multiplier, warmup=0, final=0.1)
+    assert factors_of(ours, 70) == pytest.approx(expected)
+    # A warm-up comes before the first cycle and moves all of them.
+    assert factors_of(CosineRestarts(period=7, multiplier=multiplier, warmup=5, final=0.1), 75)[5:] == pytest.approx(
+        expected
+    )
+
+
+def test_cosine_restarts_with_a_lower_peak_is_timms() -> None:
+    from timm.scheduler import CosineLRScheduler
+
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    timms = CosineLRScheduler(
+        optimizer, t_initial=6, lr_min=0.05, cycle_mul=2.0, cycle_decay=0.5, cycle_limit=9, t_in_epochs=False
+    )
+    expected = [timms._get_lr(step)[0] for step in range(60)]
+    ours = CosineRestarts(period=6, multiplier=2, peak=0.5, warmup=0, final=0.05)
+    assert factors_of(ours, 59) == pytest.approx(expected)
+
+
+def test_a_cycle_of_no_step_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"schedule.period=0 has no step"):
+        CosineRestarts(period=0)
 
 
 def test_linear_and_wsd_match_transformers_after_the_warm_up() -> None:

@@ -1,0 +1,70 @@
+"""Cosine with warm restarts: the learning rate falls over half a cosine again and again, from its full value.
+
+Source: Loshchilov and Hutter 2017, SGDR (arXiv 1608.03983), eq. 5 and section 3
+Reference: torch.optim.lr_scheduler.CosineAnnealingWarmRestarts; `peak` as `cycle_decay` of timm's CosineLRScheduler
+Equation: final + (peak^i - final) (1 + cos(pi p)) / 2 in cycle i = 0, 1, ..., p from 0 at its start to 1 at its end
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Le
+
+from blockyard.contracts import Because, Schedule
+from blockyard.schedule._warmup import Length, check_length, to_steps, warmup_factor
+
+Multiplier = Annotated[int, Ge(1), Le(100), Because("the second cycle would be longer than any run")]
+Share = Annotated[float, Ge(0), Le(1)]
+Factor = Annotated[float, Gt(0), Le(1)]
+
+
+class CosineRestarts(Schedule):
+    """Cosine decay that starts anew.
+
+    Options:
+        period: length of the first cycle, in steps (an int) or as a share of the run (a float below 1)
+        multiplier: each cycle is so many times as long as the one before it
+        peak: each cycle starts at so much of the factor that the one before it started at
+        warmup: length of the linear warm-up before the first cycle, likewise
+        final: factor that each cycle falls to
+    """
+
+    def __init__(
+        self,
+        *,
+        period: Length = 0.25,
+        multiplier: Multiplier = 1,
+        peak: Factor = 1.0,
+        warmup: Length = 0.05,
+        final: Share = 0.0,
+    ) -> None:
+        check_length("schedule.period", period)
+        check_length("schedule.warmup", warmup)
+        if not period:
+            raise ValueError("schedule.period=0 has no step; use a number of steps, or a share of the run above 0")
+        self.period = period
+        self.multiplier = multiplier
+        self.peak = peak
+        self.warmup = warmup
+        self.final = final
+
+    def factor(self, step: int, total: int) -> float:
+        """The factor on the learning rate at `step` (from 0) of `total`."""
+        warmup = to_steps(self.warmup, total)
+        warming = warmup_factor(step, warmup)
+        if warming is not None:
+            return warming
+        index, since, length = self._cycle(step - warmup, max(to_steps(self.period, total), 1))
+        decay = (1 + math.cos(math.pi * since / length)) / 2
+        return self.final + (max(self.peak**index, self.final) - self.final) * decay
+
+    def _cycle(self, step: int, length: int) -> tuple[int, int, int]:
+        """The number of the cycle that `step` is in, the steps since it began, and its length."""
+        if self.multiplier == 1:
+            return step // length, step % length, length
+        index = 0
+        while step >= length:
+            index, step, length = index + 1, step - length, length * self.multiplier
+        return index, step, length
