@@ -30,7 +30,7 @@ def rates(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, float
     return {names[id(p)]: group["lr"] for group in optimizer.param_groups for p in group["params"]}
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon"])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon", "torch_optim", "timm_optim"])
 def test_rates_fall_with_each_layer_as_timm_lays_them_out(optimizer: str) -> None:
     ours = components(f"optimizer={optimizer}", f"optimizer.lr={LR}", f"optimizer.layer_decay={DECAY}")
     model = ours.model(0)
@@ -70,7 +70,7 @@ def test_the_layers_of_an_encoder_come_before_those_of_its_decoder() -> None:
     } | {name: 0 for name in others if name.startswith(("encoder.embedder", "encoder.position"))}
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon"])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon", "torch_optim", "timm_optim"])
 def test_a_factor_of_one_changes_no_group(optimizer: str) -> None:
     plain, one = components(f"optimizer={optimizer}"), components(f"optimizer={optimizer}", "optimizer.layer_decay=1.0")
     model = plain.model(0)

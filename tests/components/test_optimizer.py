@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
+import io
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,12 @@ from torch import nn
 from blockyard.config import build
 from blockyard.config.compose import compose
 from blockyard.contracts import OptimizerBuilder, iter_blocks
+from blockyard.optimizer import timm_optim, torch_optim
 from blockyard.optimizer._param_groups import hidden_matrices, split_by_decay
 from blockyard.optimizer.muon import Muon
 from blockyard.optimizer.sgd import SGD
+from blockyard.optimizer.timm_optim import TimmOptim
+from blockyard.optimizer.torch_optim import TorchOptim
 from tests.paths import CONF
 from tests.tiny import ONE_LAYER
 
@@ -152,3 +157,77 @@ def test_a_learning_rate_must_be_finite(value: str) -> None:
     from blockyard.config.compose import compose
 
     assert any("optimizer.lr" in str(issue) for issue in check(compose([f"optimizer.lr={value}"])))
+
+
+@functools.cache
+def of_libraries() -> tuple[tuple[str, str], ...]:
+    return (*(("torch_optim", name) for name in torch_optim.names()), *(("timm_optim", n) for n in timm_optim.names()))
+
+
+@pytest.mark.parametrize("library", ["torch_optim", "timm_optim"])
+def test_every_optimizer_of_a_library_steps_and_resumes_bitwise(library: str) -> None:
+    def small() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+
+    for _, name in (each for each in of_libraries() if each[0] == library):
+        optimizer_builder, model = builder(CONF / "optimizer" / f"{library}.yaml", name=name, weight_decay=0.0), small()
+        optimizer = optimizer_builder.build(model)
+        before = copy.deepcopy(model.state_dict())
+        descend(model, optimizer, 2)
+        assert any(not torch.equal(model.state_dict()[key], before[key]) for key in before), name
+        buffer = io.BytesIO()
+        torch.save({"optimizer": optimizer.state_dict(), "model": model.state_dict()}, buffer)
+        buffer.seek(0)
+        saved = torch.load(buffer, weights_only=True)  # as checkpoints are
+        expected = descend(model, optimizer, 2, seed=50)
+        other = small()
+        other.load_state_dict(saved["model"])
+        again = optimizer_builder.build(other)
+        again.load_state_dict(saved["optimizer"])
+        assert descend(other, again, 2, seed=50) == expected, name
+        for ours, theirs in zip(model.parameters(), other.parameters(), strict=True):
+            assert torch.equal(ours, theirs), name
+
+
+def test_an_optimizer_by_name_is_the_librarys_and_keeps_the_groups() -> None:
+    from timm.optim import create_optimizer_v2
+
+    model = vit()
+    adagrad = TorchOptim(name="Adagrad", lr=0.1, weight_decay=0.5, options={"lr_decay": 0.2}).build(model)
+    assert type(adagrad) is torch.optim.Adagrad
+    decay, no_decay = split_by_decay(model)
+    groups = [(len(group["params"]), group["weight_decay"]) for group in adagrad.param_groups]
+    assert groups == [(len(decay), 0.5), (len(no_decay), 0.0)]
+    assert {group["lr_decay"] for group in adagrad.param_groups} == {0.2}
+    ours = TimmOptim(name="nesterovw", lr=0.1, weight_decay=0.0).build(model)  # a name with defaults bound to it
+    theirs = create_optimizer_v2(model.parameters(), "nesterovw", lr=0.1)
+    assert type(ours) is type(theirs)
+    different = {"params", "weight_decay"}
+    assert {k: v for k, v in ours.param_groups[0].items() if k not in different} == {
+        k: v for k, v in theirs.param_groups[0].items() if k not in different
+    }
+    # Rprop has no weight decay, and its parameters are in groups all the same.
+    assert sum(len(group["params"]) for group in TorchOptim(name="Rprop").build(model).param_groups) == len(
+        list(model.parameters())
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TorchOptim(name="Adagard"), r"optimizer.name=Adagard: torch.optim has no such.*did you mean Adagrad"),
+        (lambda: TorchOptim(name="LBFGS"), r"optimizer.name=LBFGS is not taken: it evaluates the loss several times"),
+        (lambda: TorchOptim(options={"beta": 1}), r"optimizer.options.beta: Adam has no such option.*betas"),
+        (lambda: TorchOptim(options={"lr": 1}), r"optimizer.options.lr is optimizer.lr; leave it out"),
+        (lambda: TorchOptim(options={"maximize": True}), r"optimizer.options.maximize would maximise the loss"),
+        (lambda: TorchOptim(options={"betas": [2, 3]}), r"optimizer.name=Adam refuses its options: Invalid beta"),
+        (lambda: TorchOptim(name="Rprop", weight_decay=0.1), r"optimizer.weight_decay=0.1: Rprop has none"),
+        (lambda: TimmOptim(name="lyon"), r"optimizer.name=lyon: timm.optim has no such.*did you mean lion"),
+        (lambda: TimmOptim(name="kron"), r"optimizer.name=kron is not taken: it draws random numbers"),
+        (lambda: TimmOptim(name="lion", options={"momentum": 1}), r"optimizer.options.momentum: lion has no such"),
+    ],
+)
+def test_an_unknown_optimizer_or_option_is_refused_with_what_would_work(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,82 @@
+"""Any optimizer of timm, by its name there, with weight decay on linear maps only.
+
+Source: timm.optim.list_optimizers(with_description=True) names the paper of each
+Reference: timm.optim.create_optimizer_v2
+Equation: that of the optimizer
+Cost: one to three numbers of state per parameter
+
+    blockyard train optimizer=timm_optim optimizer.name=lion optimizer.lr=1e-4
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from blockyard.contracts import LayerDecay, NonNegative, OptimizerBuilder, Positive, Text
+from blockyard.optimizer._by_name import check_name, check_options, check_values, groups
+from blockyard.optimizer._param_groups import layer_rates
+
+# beginning of a name -> why it is not taken
+LEFT_OUT = {
+    "bnb": "it needs the package bitsandbytes",
+    "fused": "it needs the package apex",
+    "adahessian": "it needs second derivatives, which a run does not compute",
+    "kron": "it draws random numbers that a checkpoint does not hold, so a resumed run would differ",
+}
+MOMENTUM = 0.9
+
+
+class TimmOptim(OptimizerBuilder):
+    """An optimizer of timm.
+
+    Options:
+        name: as timm lists it, such as lamb, lion, adan, adopt, adabelief, madgrad, nadamw, lars or sgdw
+        lr: learning rate at the schedule's factor 1
+        weight_decay: as the optimizer applies it, decoupled or in the gradient; on linear maps only
+        options: its further options by name, such as {betas: [0.9, 0.99]}, held to the signature of the class
+        layer_decay: factor on the learning rate with each layer from the output to the input, for fine-tuning
+    """
+
+    def __init__(
+        self,
+        *,
+        name: Text = "lamb",
+        lr: Positive = 1e-3,
+        weight_decay: NonNegative = 0.05,
+        options: dict[str, Any] = {},  # noqa: B006 - never changed; the default that a config shows
+        layer_decay: LayerDecay = 1.0,
+    ) -> None:
+        from timm.optim import get_optimizer_class, get_optimizer_info  # importing timm takes seconds
+
+        for prefix, reason in LEFT_OUT.items():
+            if name.startswith(prefix):
+                raise ValueError(f"optimizer.name={name} is not taken: {reason}")
+        check_name(name, names(), "timm.optim")
+        made: Any = get_optimizer_class(name, bind_defaults=True)
+        kind = made.func if isinstance(made, partial) else made
+        self.options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+        check_options(name, inspect.signature(kind).parameters, self.options)
+        # timm's create_optimizer_v2 has this momentum by default, and not the classes.
+        momentum = {"momentum": MOMENTUM} if get_optimizer_info(name).has_momentum else {}
+        self.make = partial(made, lr=lr, **momentum)
+        check_values(name, self.make, self.options)
+        self.lr, self.weight_decay, self.layer_decay = lr, weight_decay, layer_decay
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """The optimizer over every trainable parameter of `model`."""
+        optimizer: torch.optim.Optimizer = self.make(
+            groups(model, self.weight_decay, layer_rates(model, self.lr, self.layer_decay)), **self.options
+        )
+        return optimizer
+
+
+def names() -> list[str]:
+    """The optimizers of timm that need no further package and that a checkpoint holds whole."""
+    from timm.optim import list_optimizers
+
+    return [name for name in map(str, list_optimizers()) if not name.startswith(tuple(LEFT_OUT))]

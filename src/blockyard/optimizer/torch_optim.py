@@ -1,0 +1,80 @@
+"""Any optimizer of torch.optim, by the name of its class, with weight decay on linear maps only.
+
+Source: the documentation of torch.optim names the paper of each
+Reference: torch.optim
+Equation: that of the optimizer
+Cost: none to two numbers of state per parameter
+
+    blockyard train optimizer=torch_optim optimizer.name=NAdam optimizer.options.betas=[0.9,0.99]
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from blockyard.contracts import LayerDecay, NonNegative, OptimizerBuilder, Positive, Text
+from blockyard.optimizer._by_name import check_name, check_options, check_values, groups
+from blockyard.optimizer._param_groups import layer_rates
+
+# name -> why it is not taken
+LEFT_OUT = {
+    "LBFGS": "it evaluates the loss several times a step; a step of a run has one batch",
+    "SparseAdam": "it takes sparse gradients, and those of a model here are dense",
+    "Muon": "it takes matrices only; optimizer=muon has AdamW for the other parameters",
+}
+
+
+class TorchOptim(OptimizerBuilder):
+    """An optimizer of torch.optim.
+
+    Options:
+        name: of the class, such as Adam, NAdam, RAdam, RMSprop, Adagrad, Adadelta, Adamax, Adafactor, Rprop or ASGD
+        lr: learning rate at the schedule's factor 1
+        weight_decay: as the optimizer applies it, decoupled or in the gradient; on linear maps only
+        options: its further options by name, such as {betas: [0.9, 0.99]}, held to the signature of the class
+        layer_decay: factor on the learning rate with each layer from the output to the input, for fine-tuning
+    """
+
+    def __init__(
+        self,
+        *,
+        name: Text = "Adam",
+        lr: Positive = 1e-3,
+        weight_decay: NonNegative = 0.0,
+        options: dict[str, Any] = {},  # noqa: B006 - never changed; the default that a config shows
+        layer_decay: LayerDecay = 1.0,
+    ) -> None:
+        if name in LEFT_OUT:
+            raise ValueError(f"optimizer.name={name} is not taken: {LEFT_OUT[name]}")
+        check_name(name, names(), "torch.optim")
+        self.kind: Callable[..., torch.optim.Optimizer] = getattr(torch.optim, name)
+        signature = inspect.signature(self.kind).parameters
+        self.options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+        check_options(name, signature, self.options)
+        if weight_decay and "weight_decay" not in signature:
+            raise ValueError(f"optimizer.weight_decay={weight_decay}: {name} has none; use optimizer.weight_decay=0")
+        check_values(name, partial(self.kind, lr=lr), self.options)
+        self.lr, self.weight_decay, self.layer_decay = lr, weight_decay, layer_decay
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """The optimizer over every trainable parameter of `model`."""
+        of_model = groups(model, self.weight_decay, layer_rates(model, self.lr, self.layer_decay))
+        if "weight_decay" not in inspect.signature(self.kind).parameters:
+            of_model = [{k: v for k, v in group.items() if k != "weight_decay"} for group in of_model]
+        return self.kind(of_model, lr=self.lr, **self.options)
+
+
+def names() -> list[str]:
+    """The optimizers of torch.optim that take a model's parameters."""
+    found = [name for name, each in vars(torch.optim).items() if _is_optimizer(each) and name not in LEFT_OUT]
+    return sorted(found)
+
+
+def _is_optimizer(value: Any) -> bool:
+    return inspect.isclass(value) and issubclass(value, torch.optim.Optimizer) and value is not torch.optim.Optimizer
