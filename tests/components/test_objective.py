@@ -6,12 +6,16 @@ import math
 
 import pytest
 import torch
+import yaml
 from torch import Tensor
 from torch.nn import functional as F
 
+from blockyard.config import schema
+from blockyard.config.targets import locate
 from blockyard.contracts import Batch, DataSpec, TokenSpec
 from blockyard.objective.classify import Classify
 from blockyard.objective.next_token import NextToken
+from tests.paths import CONF
 
 IMAGES = DataSpec("image", (1, 8, 8), target="class", classes=7)
 GRID = TokenSpec((4, 4))
@@ -26,6 +30,36 @@ def test_classify_smooths_the_training_loss_only() -> None:
     loss = objective.metrics()["loss"]
     loss.update(prediction, target)
     torch.testing.assert_close(loss.compute(), plain)
+
+
+ON_CLASSES = sorted(
+    path.stem
+    for path in (CONF / "objective").glob("*.yaml")
+    if "label_smoothing" in schema.options(locate(yaml.safe_load(path.read_text())["_target_"]))
+)
+
+
+def test_every_objective_on_classes_or_tokens_smooths_labels_and_limits_the_normaliser() -> None:
+    """Those that do not: values, texts of any alignment (ctc), and what restores inputs."""
+    others = {path.stem for path in (CONF / "objective").glob("*.yaml")} - set(ON_CLASSES)
+    assert others == {"ctc", "forecast", "next_patch", "regress", "restore"}
+
+
+@pytest.mark.parametrize("name", ON_CLASSES)
+def test_label_smoothing_and_z_loss_are_their_formulas(name: str) -> None:
+    node = yaml.safe_load((CONF / "objective" / f"{name}.yaml").read_text())
+    kind = locate(node.pop("_target_"))
+    shape = (9,) if kind.takes == "sequence" else (3, 3)
+    prediction, target = 3 * torch.randn(*shape, 7), torch.randint(7, shape)
+    target.flatten()[4] = Batch.ignore
+    logits, counted = prediction.double().flatten(0, -2), target.flatten() != Batch.ignore
+    log_z = logits.exp().sum(-1).log()
+    chosen = logits.gather(1, target.flatten().clamp_min(0)[:, None])[:, 0]
+    plain, smooth = (log_z - chosen)[counted].mean(), (log_z[:, None] - logits).mean(1)[counted].mean()
+    torch.testing.assert_close(kind(**node).loss(prediction, target), plain.float())
+    objective = kind(**{**node, "label_smoothing": 0.1, "z_loss": 0.01})
+    expected = 0.9 * plain + 0.1 * smooth + 0.01 * log_z.square()[counted].mean()
+    torch.testing.assert_close(objective.loss(prediction, target), expected.float())
 
 
 def test_outputs_follow_from_the_data() -> None:

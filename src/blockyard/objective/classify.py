@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torch import Tensor
-from torch.nn import functional as F
 
-from blockyard.contracts import Batch, DataSpec, Objective, Rate, Split, TokenSpec
+from blockyard.contracts import DataSpec, NonNegative, Objective, Rate, Split, TokenSpec
+from blockyard.objective._cross_entropy import cross_entropy
 from blockyard.objective._split_baselines import of_split
 
 if TYPE_CHECKING:
@@ -22,17 +22,18 @@ if TYPE_CHECKING:
 
 
 class Classify(Objective):
-    """Cross entropy of the class. Label smoothing applies to the training loss only.
+    """Cross entropy of the class.
 
     Options:
-        label_smoothing: share of the target spread evenly over all classes
+        label_smoothing: share of the target spread evenly over all classes, in the training loss
+        z_loss: factor of the squared logarithm of the softmax's normaliser, added to the training loss; 1e-4 in PaLM
     """
 
     takes = "sequence"
     target = "class"
 
-    def __init__(self, *, label_smoothing: Rate = 0.0) -> None:
-        self.label_smoothing = label_smoothing
+    def __init__(self, *, label_smoothing: Rate = 0.0, z_loss: NonNegative = 0.0) -> None:
+        self.label_smoothing, self.z_loss = label_smoothing, z_loss
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
         """One logit per class. Raises ValueError where the data has no classes."""
@@ -42,7 +43,7 @@ class Classify(Objective):
 
     def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Mean cross entropy over the batch, in nats. prediction: (B, V); target: (B,)."""
-        return F.cross_entropy(prediction, target, ignore_index=Batch.ignore, label_smoothing=self.label_smoothing)
+        return cross_entropy(prediction, target, label_smoothing=self.label_smoothing, z_loss=self.z_loss)
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
         """Loss without label smoothing, and accuracy.

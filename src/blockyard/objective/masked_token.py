@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from blockyard.contracts import Batch, DataSpec, NonNegative, Objective, Split, TokenSpec
+from blockyard.contracts import Batch, DataSpec, NonNegative, Objective, Rate, Split, TokenSpec
 from blockyard.data._hash import uniform
 from blockyard.data._split import Fraction
+from blockyard.objective._cross_entropy import cross_entropy
 
 if TYPE_CHECKING:
     import torchmetrics
@@ -37,19 +37,30 @@ class MaskedToken(Objective):
         rate: share of the tokens of a sequence to select
         hidden: share of the selected tokens replaced by the mask token
         random: share of the selected tokens replaced by a random token; the rest stay
+        label_smoothing: share of the target spread evenly over the vocabulary, in the training loss
+        z_loss: factor of the squared logarithm of the softmax's normaliser, added to the training loss; 1e-4 in PaLM
     """
 
     needs_causal = False
     takes = "token"
     modality = "text"
 
-    def __init__(self, *, rate: Fraction = 0.15, hidden: NonNegative = 0.8, random: NonNegative = 0.1) -> None:
+    def __init__(
+        self,
+        *,
+        rate: Fraction = 0.15,
+        hidden: NonNegative = 0.8,
+        random: NonNegative = 0.1,
+        label_smoothing: Rate = 0.0,
+        z_loss: NonNegative = 0.0,
+    ) -> None:
         if hidden + random > 1 + 1e-9:
             raise ValueError(
                 f"objective.hidden={hidden} and objective.random={random} are shares of the selected tokens; "
                 "their sum must not exceed 1"
             )
         self.rate, self.hidden, self.random = rate, hidden, random
+        self.label_smoothing, self.z_loss = label_smoothing, z_loss
         self._tokens: TokenSpec | None = None
 
     def tokens(self, tokens: TokenSpec) -> TokenSpec:
@@ -105,7 +116,7 @@ class MaskedToken(Objective):
 
     def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Mean cross entropy over the selected tokens, in nats. prediction: (B, N, V); target: (B, N)."""
-        return F.cross_entropy(prediction.flatten(0, 1), target.flatten(), ignore_index=Batch.ignore)
+        return cross_entropy(prediction, target, label_smoothing=self.label_smoothing, z_loss=self.z_loss)
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
         """Loss, accuracy and perplexity over the selected tokens."""

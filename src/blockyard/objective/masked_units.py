@@ -25,10 +25,11 @@ from annotated_types import Ge, Le
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Batch, Count, DataSpec, Objective, Split, TokenSpec
+from blockyard.contracts import Batch, Count, DataSpec, NonNegative, Objective, Rate, Split, TokenSpec
 from blockyard.contracts.objective import source_as_input
 from blockyard.data._hash import uniform
 from blockyard.data._split import Fraction
+from blockyard.objective._cross_entropy import cross_entropy
 from blockyard.tokenizer._kmeans import kmeans, nearest
 from blockyard.tokenizer.log_mel import hann, log_mel, mel_filters
 
@@ -48,6 +49,8 @@ class MaskedUnits(Objective):
         units: kinds of sound, K
         rate: share of the tokens of a recording that is hidden, less where spans overlap
         span: tokens that are hidden together
+        label_smoothing: share of the target spread evenly over the units, in the training loss
+        z_loss: factor of the squared logarithm of the softmax's normaliser, added to the training loss; 1e-4 in PaLM
     """
 
     needs_causal = False
@@ -56,8 +59,17 @@ class MaskedUnits(Objective):
     source_modality: ClassVar[str | None] = "audio"
     reads: ClassVar[Literal["row", "source"]] = "source"
 
-    def __init__(self, *, units: Units = 64, rate: Fraction = 0.5, span: Count = 10) -> None:
+    def __init__(
+        self,
+        *,
+        units: Units = 64,
+        rate: Fraction = 0.5,
+        span: Count = 10,
+        label_smoothing: Rate = 0.0,
+        z_loss: NonNegative = 0.0,
+    ) -> None:
         self.units, self.rate, self.span = units, rate, span
+        self.label_smoothing, self.z_loss = label_smoothing, z_loss
         self._source: TokenSpec | None = None
         self._rate = 0
         self._centres: Tensor | None = None
@@ -131,7 +143,7 @@ class MaskedUnits(Objective):
 
     def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Mean cross entropy over the hidden tokens, in nats. prediction: (B, N, K); target: (B, N)."""
-        return F.cross_entropy(prediction.flatten(0, 1), target.flatten(), ignore_index=Batch.ignore)
+        return cross_entropy(prediction, target, label_smoothing=self.label_smoothing, z_loss=self.z_loss)
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
         """Loss and accuracy over the hidden tokens."""

@@ -19,9 +19,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
-from torch.nn import functional as F
 
-from blockyard.contracts import Batch, DataSpec, Objective, Split, TokenSpec
+from blockyard.contracts import Batch, DataSpec, NonNegative, Objective, Rate, Split, TokenSpec
+from blockyard.objective._cross_entropy import cross_entropy
 from blockyard.objective._token_baselines import baselines
 
 if TYPE_CHECKING:
@@ -29,15 +29,20 @@ if TYPE_CHECKING:
 
 
 class NextToken(Objective):
-    """Predicts each token from those before it, of texts and images; requires a causal model."""
+    """Predicts each token from those before it, of texts and images; requires a causal model.
+
+    Options:
+        label_smoothing: share of the target spread evenly over the vocabulary, in the training loss
+        z_loss: factor of the squared logarithm of the softmax's normaliser, added to the training loss; 1e-4 in PaLM
+    """
 
     needs_causal = True
     takes = "token"
     modality: ClassVar[str | tuple[str, ...] | None] = ("text", "image")
     predicts_next = True
 
-    def __init__(self) -> None:
-        pass
+    def __init__(self, *, label_smoothing: Rate = 0.0, z_loss: NonNegative = 0.0) -> None:
+        self.label_smoothing, self.z_loss = label_smoothing, z_loss
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
         """One logit per token id that is predicted. Raises ValueError where the tokens have no vocabulary."""
@@ -64,7 +69,7 @@ class NextToken(Objective):
 
     def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Mean cross entropy over the targets, in nats. prediction: (B, N, V); target: (B, N)."""
-        return F.cross_entropy(prediction.flatten(0, 1), target.flatten(), ignore_index=Batch.ignore)
+        return cross_entropy(prediction, target, label_smoothing=self.label_smoothing, z_loss=self.z_loss)
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
         """Loss, accuracy, perplexity, and bits per byte where the split has `bytes_per_token`.

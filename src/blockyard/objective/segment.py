@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Batch, DataSpec, Objective, Split, TokenSpec
+from blockyard.contracts import Batch, DataSpec, NonNegative, Objective, Rate, Split, TokenSpec
 from blockyard.data._split import Fraction
+from blockyard.objective._cross_entropy import cross_entropy
 
 if TYPE_CHECKING:
     import torchmetrics
@@ -32,13 +33,15 @@ class Segment(Objective):
 
     Options:
         cover: share of a patch that must be covered for it not to be background
+        label_smoothing: share of the target spread evenly over the classes, in the training loss
+        z_loss: factor of the squared logarithm of the softmax's normaliser, added to the training loss; 1e-4 in PaLM
     """
 
     takes = "token"
     target = "pixels"
 
-    def __init__(self, *, cover: Fraction = 0.2) -> None:
-        self.cover = cover
+    def __init__(self, *, cover: Fraction = 0.2, label_smoothing: Rate = 0.0, z_loss: NonNegative = 0.0) -> None:
+        self.cover, self.label_smoothing, self.z_loss = cover, label_smoothing, z_loss
         self._tokens: TokenSpec | None = None
         self._classes: int | None = None
 
@@ -85,7 +88,7 @@ class Segment(Objective):
 
     def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Mean cross entropy over the patches, in nats. prediction: (B, N, V); target: (B, N)."""
-        return F.cross_entropy(prediction.flatten(0, 1), target.flatten(), ignore_index=Batch.ignore)
+        return cross_entropy(prediction, target, label_smoothing=self.label_smoothing, z_loss=self.z_loss)
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
         """Loss, accuracy over patches, and mean intersection over union over classes."""

@@ -13,10 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from torch import Tensor
-from torch.nn import functional as F
-
-from blockyard.contracts import Batch, Rate, Split
+from blockyard.contracts import Split
 from blockyard.objective._split_baselines import of_split
 from blockyard.objective.next_token import NextToken
 
@@ -25,22 +22,10 @@ if TYPE_CHECKING:
 
 
 class Translate(NextToken):
-    """Predicts each token from the source and the tokens before it. Label smoothing applies to the training loss only.
-
-    Options:
-        label_smoothing: share of the target spread evenly over the vocabulary
-    """
+    """Predicts each token from the source and the tokens before it."""
 
     modality: ClassVar[str | tuple[str, ...] | None] = "text"
     needs_source: ClassVar[bool] = True
-
-    def __init__(self, *, label_smoothing: Rate = 0.0) -> None:
-        self.label_smoothing = label_smoothing
-
-    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Mean cross entropy over the targets, in nats. prediction: (B, N, V); target: (B, N)."""
-        logits, target = prediction.flatten(0, 1), target.flatten()
-        return F.cross_entropy(logits, target, ignore_index=Batch.ignore, label_smoothing=self.label_smoothing)
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
         """Those of next_token, and `exact`, the share of sequences with every token correct."""
