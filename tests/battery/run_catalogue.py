@@ -44,6 +44,9 @@ TRAINER = {
     "fsdp": ("trainer.accelerator=cpu",),
 }
 
+# Data of which only the file says what it has, so that no combination is legal without one.
+OF_THEIR_FILE = {"series_table": {"tokenizer": "series_patch"}}
+
 
 def registered() -> list[Choice]:
     """Every choice of every family of a run, from the YAML files."""
@@ -71,12 +74,17 @@ def _candidates(family: str, name: str) -> Iterator[dict[str, str]]:
         kinds = {"data": own["data"]} if "data" in own else {}
         for data in dict.fromkeys([*kinds.values()] or [row["data"] for row in rows]):
             yield {**kinds, family: name, "data": data}
+    elif name in OF_THEIR_FILE:
+        yield {**_defaults(), **OF_THEIR_FILE[name], family: name}
     elif family in products.FAMILIES:
         yield from (row for row in rows if row[family] == name)
         yield from ({**row, family: name} for row in rows)
     else:
-        default = {key: str(value) for key, value in catalog.default_choices().items() if key in products.FAMILIES}
-        yield {**default, family: name}
+        yield {**_defaults(), family: name}
+
+
+def _defaults() -> dict[str, str]:
+    return {key: str(value) for key, value in catalog.default_choices().items() if key in products.FAMILIES}
 
 
 def _words(choices: dict[str, str]) -> tuple[str, ...]:
