@@ -6,6 +6,8 @@ import math
 import random
 from typing import Any
 
+from tests.report.samples_data import DOT, sample_tables
+
 NAMES = (
     "post_norm", "pre_norm", "sandwich", "parallel", "rms_pre", "deep_norm",
     "qk_norm", "rezero", "admin", "layer_scale", "peri_norm", "no_norm",
@@ -17,8 +19,6 @@ HOSTILE = (
     "a&amp;b 'c' `d` ${e}",
     "javascript:alert(1)//<svg onload=window.hit=4>",
 )
-# A PNG of one pixel.
-DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 METRICS = {"train/loss": "min", "val/loss": "min", "val/accuracy": "max", "test/accuracy": "max", "test/loss": "min"}
 
 
@@ -33,6 +33,7 @@ def comparison(
     tuned: bool = False,
     attention: bool = False,
     predictions: bool = False,
+    samples: str | None = None,
 ) -> dict[str, Any]:
     """The whole dict of `Comparison.as_dict()`; the same arguments give the same values."""
     draw = random.Random(arms * 1000 + seeds)
@@ -67,6 +68,7 @@ def comparison(
         "tuning": [],
         "attention": [],
         "predictions": [],
+        "samples": None,
         "cost_axis": "flops",
         "provenance": {
             "time": "2026-03-02T10:31:00Z",
@@ -90,6 +92,8 @@ def comparison(
             {"arm": label, "seed": 0, "name": name, "image": f"data:image/png;base64,{DOT}"}
             for label, name in zip(labels, ("forecast", "restoration"), strict=False)
         ]
+    if samples:
+        made["samples"] = sample_tables(labels, samples)
     return made
 
 

@@ -24,6 +24,7 @@ from blockyard.report.load.selection import Selection, load_selection
 from blockyard.report.missing_arms import missing_result
 from blockyard.report.provenance import provenance
 from blockyard.report.render.markdown import markdown
+from blockyard.report.samples.build import samples
 from blockyard.report.stats import effects
 from blockyard.report.stats.expectations import Outcome, evaluate
 from blockyard.report.stats.paired import Values
@@ -56,6 +57,7 @@ class Comparison:
     tuning: list[dict[str, Any]] = field(default_factory=list)
     attention: list[dict[str, Any]] = field(default_factory=list)
     predictions: list[dict[str, Any]] = field(default_factory=list)
+    samples: dict[str, Any] | None = None
     cost_axis: str = "flops"
     provenance: dict[str, Any] = field(default_factory=dict)
 
@@ -95,7 +97,8 @@ def compare(
     by: a config key whose values are the arms; direction: max or min, where the metric does not tell
     margin: the smallest difference that matters, in the metric's unit; default the sweep's
     cost_axis: the cost that quality is weighed against: flops, parameters, step_seconds, ...
-    changes: whether to compute what each arm changes in config and model; takes a few seconds
+    changes: whether to compute what each arm changes in config and model, and the tables of single test samples,
+        whose pictures and texts are read from the data again; takes a few seconds
 
     Raises UserError for what does not exist, and where two arms built the same model.
     """
@@ -156,6 +159,7 @@ def compare(
         tuning=data.tuning,
         attention=attention_maps.maps(data.records),
         predictions=prediction_pictures.pictures(data.records),
+        samples=samples([run for arm in data.arms for run in arm.runs]) if changes else None,
         cost_axis=cost_axis,
         provenance=provenance(data),
     )

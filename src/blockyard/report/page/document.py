@@ -20,10 +20,11 @@ from typing import Any
 from blockyard.atomic_files import write_text
 from blockyard.report.page.thin import thin
 
-STYLES = ("style", "tables", "charts")
+STYLES = ("style", "tables", "samples", "charts")
 SCRIPTS = (
     "dom", "format", "state", "palette", "scale", "chart", "legend", "verdict", "table", "detail", "series", "curves",
-    "scatter", "pairs", "effects", "tuning", "cells", "attention", "predictions", "provenance", "live", "main",
+    "scatter", "pairs", "effects", "tuning", "cells", "attention", "predictions", "classes", "values", "samples",
+    "provenance", "live", "main",
 )  # fmt: skip
 
 

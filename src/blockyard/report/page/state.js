@@ -13,6 +13,7 @@ const state = {
   logarithm: false,
   quality: null,
   cost: null,
+  sampleArm: null,
 };
 
 const SHOWN = 12; // arms drawn at first; more lines cannot be told apart

@@ -1,0 +1,78 @@
+// What the runs predict for the single test samples: tables of one arm, and the samples to look at.
+
+/** Draw the tables of the chosen arm, then its worst samples and the most disputed ones. */
+function drawSamples(body) {
+  const { arms, kind } = data.samples;
+  const names = arms.map(({ arm }) => arm);
+  if (!names.includes(state.sampleArm)) state.sampleArm = names.includes(data.baseline) ? data.baseline : names[0];
+  const own = arms.find(({ arm }) => arm === state.sampleArm);
+  body.append(
+    h("div", { class: "controls" }, choice("samples:arm", "Arm", names.map((name) => [name, name]), state.sampleArm, (value) => {
+      state.sampleArm = value;
+      redraw("samples");
+    })),
+    h("p", { class: "note" }, sampleNote(own)),
+    kind === "classes" ? classTables(own, body.clientWidth) : valueTables(own, body.clientWidth),
+    h("h3", {}, `Highest loss: ${state.sampleArm}`),
+    cards((data.samples.worst[state.sampleArm] || []), (row) => `loss ${short(row.loss)}`),
+    h("h3", {}, "Most disputed"),
+    ...(data.samples.disputed.length
+      ? [h("p", { class: "note" }, kind === "classes"
+        ? `The predicted classes of ${plural(data.samples.runs, "run")} differ; the disagreement is the share of runs that do not predict the most frequent one (variation ratio).`
+        : `The standard deviation of the predictions of ${plural(data.samples.runs, "run")}, in standard deviations of the targets.`),
+      cards(data.samples.disputed, (row) => `disagreement ${fixed(row.disagreement, 2)}`)]
+      : [h("p", { class: "note" }, data.samples.runs < 2 ? "One run alone disputes nothing." : "All runs agree on every sample.")]));
+}
+
+/** How many samples the tables are about, and what was left out. */
+function sampleNote({ runs }) {
+  const { kept, of, note, left_out: others } = data.samples;
+  const size = of && of !== kept ? `${kept.toLocaleString("en")} of ${of.toLocaleString("en")} test samples, evenly spaced` : plural(kept, "test sample");
+  return [`${size}; ${plural(runs, "run")} of this arm, best weights. `, note ? `${note}. ` : "",
+    others.length ? `Left out: ${others.slice(0, 4).join("; ")}${others.length > 4 ? ` and ${others.length - 4} more` : ""}.` : ""];
+}
+
+/** Samples as cards; `measure` is the small print of each. */
+function cards(rows, measure) {
+  if (!rows.length) return h("p", { class: "note" }, "None.");
+  return h("div", { class: "cards" }, rows.map((row) => h("figure", { class: "card", "data-sample": row.sample },
+    sampleView(data.samples.views[row.sample], row.sample),
+    h("figcaption", {}, h("span", {}, h("small", {}, "true "), h("strong", {}, targetText(row))), answerLines(row), h("small", {}, `#${row.sample} · ${measure(row)}`)))));
+}
+
+const className = (index) => (index < 0 ? "no target" : data.samples.classes[index] ?? String(index));
+
+const targetText = ({ target }) => (data.samples.kind === "classes" ? className(target) : target.map(short).join(", "));
+
+/** What each arm answers: "pre_norm: 3 (2 runs, 0.91)". The arm's name is left out where there is one. */
+function answerLines({ answers, target }) {
+  const several = Object.keys(answers).length > 1;
+  return Object.entries(answers).map(([arm, votes]) => {
+    const text = data.samples.kind === "classes"
+      ? votes.map(([index, runs, p]) => h("span", { class: index === target ? "right" : "wrong" },
+        `${index === target ? "✓" : "✗"} ${className(index)} `, h("small", {}, `${votes.length > 1 || several ? `${plural(runs, "run")}, ` : ""}p ${fixed(p, 2)}`)))
+      : h("span", {}, votes.map((values) => values.map(short).join(", ")).join(" · "));
+    return h("span", { class: "answers" }, several ? [swatch(arm), h("small", {}, label(arm, 18))] : "→ ", text);
+  });
+}
+
+/** The picture, text or lines of a sample. Only images inside the page are shown. */
+function sampleView(view, sample) {
+  if (!view) return h("p", { class: "unseen" }, `sample ${sample}`);
+  if (typeof view.image === "string" && /^data:image\/png;base64,[A-Za-z0-9+/=]+$/.test(view.image)) {
+    return h("img", { src: view.image, alt: `test sample ${sample}` });
+  }
+  if (typeof view.text === "string") return h("blockquote", { tabindex: 0 }, view.text);
+  return Array.isArray(view.lines) ? sketch(view.lines, sample) : null;
+}
+
+/** A small drawing of one or more series. */
+function sketch(lines, sample) {
+  const domain = extent(lines.flat(), 0.05);
+  if (!domain) return null;
+  const across = scale([0, Math.max(...lines.map((line) => line.length)) - 1], [2, 158]);
+  const up = scale(domain, [78, 2]);
+  return s("svg", { class: "sketch", width: 160, height: 80, viewBox: "0 0 160 80", role: "img", "aria-label": `test sample ${sample}` },
+    lines.map((line, k) => s("path", { class: "line", d: path(line.map((value, x) => [across(x), value]).filter(([, value]) => known(value)).map(([x, value]) => [x, up(value)])),
+      style: { stroke: `var(--arm-${k % COLOURS})` } })));
+}

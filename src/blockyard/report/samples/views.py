@@ -1,0 +1,127 @@
+"""Pictures, texts and lines of single samples, read again from the data of a run."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blockyard.errors import UserError
+from blockyard.runs.folder import RunFolder
+from blockyard.runs.load import components_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from blockyard.config.build import Components
+    from blockyard.contracts import Batch, Split
+
+MAX_SIDE = 96  # pixels of a picture
+MAX_TEXT = 400  # characters
+MAX_POINTS = 120  # of a line
+MAX_LINES = 3
+# What a config of a folder from elsewhere, or data that has changed since, may raise when it is built or read.
+_ERRORS = (UserError, ValueError, TypeError, LookupError, AttributeError, OSError, RuntimeError, AssertionError)
+
+
+@dataclass(frozen=True)
+class _Test:
+    split: Split
+    components: Components
+
+
+def views(run: Path, fingerprint: str | None, samples: Sequence[int]) -> tuple[dict[str, dict[str, Any]], str | None]:
+    """Return a view of each test sample by its index, and the reason where there are none.
+
+    A view is {"image": a PNG as a data URL}, {"text": ...} or {"lines": [[...], ...]}.
+    fingerprint: of the data that was predicted; samples of other data are not shown
+    """
+    if not samples:
+        return {}, None
+    try:
+        test = _load(str(run), fingerprint)
+        found = {str(sample): _view(test, sample) for sample in samples}
+    except ImportError as error:
+        return {}, f"the samples are not shown: {error}"
+    except _ERRORS as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        return {}, f"the samples are not shown: {reason}"
+    shown = {sample: view for sample, view in found.items() if view is not None}
+    if not shown:
+        return {}, f"the samples are not shown: there is no picture or text of {test.components.data.spec.things}"
+    return shown, None
+
+
+@lru_cache(maxsize=2)  # a live page asks again each time that a run ends
+def _load(run: str, fingerprint: str | None) -> _Test:
+    # Without the packages that the config allows: the folder may come from anywhere.
+    components = components_of(RunFolder.open(Path(run)))
+    missing = components.data.missing()
+    if missing:
+        raise UserError(missing)
+    components.data.prepare()
+    test = components.load().test
+    if fingerprint and components.data.fingerprint() != fingerprint:
+        raise UserError("the data is not the one that was predicted; it has changed since")
+    return _Test(test, components)
+
+
+def _view(test: _Test, sample: int) -> dict[str, Any] | None:
+    import torch
+
+    batch: Batch = test.split.batch(torch.tensor([sample]), None)
+    length = None if batch.lengths is None else int(batch.lengths[0])
+    return _view_of(test.components, batch.inputs[0], length)
+
+
+def _view_of(components: Components, inputs: Tensor, length: int | None) -> dict[str, Any] | None:
+    """inputs: those of one sample; length: its valid items, None for all."""
+    from blockyard.contracts import TextTokenizer
+
+    inputs = inputs[:length] if length is not None else inputs
+    modality = components.data.spec.modality
+    if modality == "views":
+        inputs = inputs[0]
+    if inputs.ndim == 3 and inputs.shape[0] in (1, 3):
+        return {"image": _picture(inputs)}
+    if inputs.ndim == 1 and modality == "audio":
+        return {"lines": [_thinned(inputs.float())]}
+    if inputs.ndim == 1 and not inputs.is_floating_point():
+        return {"text": _text(components, inputs.tolist(), isinstance(components.tokenizer, TextTokenizer))}
+    if inputs.ndim == 2 and inputs.is_floating_point():
+        return {"lines": [_thinned(column) for column in inputs.T[:MAX_LINES]]}
+    return None
+
+
+def _text(components: Components, token_ids: list[int], decodes: bool) -> str:
+    if decodes:
+        text: str = components.tokenizer.decode(token_ids)
+    else:
+        name = components.data.token_name
+        text = " ".join(name(each) or components.tokenizer.token_name(each) or f"#{each}" for each in token_ids)
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
+
+
+def _picture(pixels: Tensor) -> str:
+    """An image (C, height, width) of any range, from its darkest value to its brightest, as a data URL."""
+    from PIL import Image
+
+    pixels = pixels.float()
+    low, high = pixels.min(), pixels.max()
+    gray = ((pixels - low) / (high - low).clamp_min(1e-12) * 255).round().byte().numpy()  # (C, height, width)
+    image = Image.fromarray(gray[0] if len(gray) == 1 else gray.transpose(1, 2, 0))
+    image.thumbnail((MAX_SIDE, MAX_SIDE))
+    file = io.BytesIO()
+    image.save(file, format="PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def _thinned(values: Tensor) -> list[float | None]:
+    """At most MAX_POINTS values, evenly spaced; None where one is missing."""
+    count = min(MAX_POINTS, len(values))
+    chosen = [float(values[round(k * (len(values) - 1) / max(count - 1, 1))]) for k in range(count)]
+    return [None if value != value else float(f"{value:.4g}") for value in chosen]
