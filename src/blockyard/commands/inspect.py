@@ -1,4 +1,4 @@
-"""blockyard inspect run=RUN attention|mixing|circuits|restore|positions|norms [key=value ...]
+"""blockyard inspect run=RUN KIND [KIND ...] [key=value ...]
 
 Look inside a trained model. Figures (PNG) and numbers (JSON) are written to RUN/inspect/, and the figures are sent
 to the run's logger as well.
@@ -9,15 +9,22 @@ to the run's logger as well.
   restore     input, restoration and true values side by side, of a run of objective=restore
   positions   what the position scheme adds, rotates or scores by, position by position, and how alike positions are
   norms       norms of the tokens after each block, and the share that stands out, beside those of register tokens
+  memory      for each key of an MLP or a memory the tokens of the training split with the largest coefficients
+  equivariance  |f(Px) - Pf(x)| after each block for tokens in another order P, with positions and without
 
 layers=0,2-3     which layers; default: all       heads=0,1      which heads (attention, circuits,
                                                  positions)
-sample=0         first validation sample          samples=4      how many are averaged, or drawn (not of circuits)
+sample=0         first validation sample          samples=4      how many are averaged, or drawn (not of circuits,
+                                                 memory)
 prompt=TEXT      a text instead of samples        query=mean     whose attention: mean, class, last, or an index
                  (attention, mixing)
 of=mixer|block   what mixing differentiates       probes=16      random directions a token; 0 is exact (mixing)
 vocabulary=TEXT  tokens of the circuits; default: which=best     the checkpoint: best, last or previous
                  the most frequent of 64 samples
+keys=0,5-7       keys of each layer (memory);     examples=5     training tokens of each key (memory)
+                 default: the strongest few       train_samples=256  training samples searched (memory)
+permute=patches  a random order, or a shift by
+                 one place (equivariance)
 out=FOLDER       instead of RUN/inspect           log=false      send nothing to the run's logger
 outputs=FOLDER   where runs lie                   allow=[PACKAGE]  trust a package of your own that the run uses
 

@@ -9,7 +9,7 @@ from typing import Any
 from blockyard.config.option_text import Reader, indices, integer, non_empty, one_of, read_option
 from blockyard.errors import UserError
 
-KINDS = ("attention", "mixing", "circuits", "restore", "positions", "norms")
+KINDS = ("attention", "mixing", "circuits", "restore", "positions", "norms", "memory", "equivariance")
 QUERIES = ("mean", "class", "last")
 MAX_SAMPLES = 10_000
 
@@ -26,6 +26,10 @@ class Options:
     of: the token "mixer" alone, or the whole "block"
     probes: random directions a token for the Jacobian; 0 is exact; None is exact where that is cheap
     vocabulary: a text whose tokens the circuits are shown for; None is the most frequent ones
+    keys: those of the memory that are shown; None is the few with the largest coefficients in each layer
+    examples: tokens of the training split that are shown for a key
+    train_samples: how many training samples are searched for them
+    permute: "patches" in a random order, or a "shift" of all by one place
     """
 
     layers: tuple[int, ...] | None = None
@@ -37,6 +41,10 @@ class Options:
     of: str = "mixer"
     probes: int | None = None
     vocabulary: str | None = None
+    keys: tuple[int, ...] | None = None
+    examples: int = 5
+    train_samples: int = 256
+    permute: str = "patches"
 
 
 def _listed(kinds: Sequence[str]) -> str:
@@ -55,15 +63,19 @@ def _query(text: str) -> str | int:
 
 # key: the kinds that have the option, and how its text is read
 KEYS: dict[str, tuple[tuple[str, ...], Reader]] = {
-    "layers": (("attention", "mixing", "circuits"), indices),
+    "layers": (("attention", "mixing", "circuits", "memory"), indices),
     "heads": (("attention", "circuits", "positions"), indices),
-    "sample": (("attention", "mixing", "restore", "norms"), integer()),
-    "samples": (("attention", "mixing", "restore", "norms"), integer(1, MAX_SAMPLES)),
+    "sample": (("attention", "mixing", "restore", "norms", "equivariance"), integer()),
+    "samples": (("attention", "mixing", "restore", "norms", "equivariance"), integer(1, MAX_SAMPLES)),
     "prompt": (("attention", "mixing"), non_empty),
     "query": (("attention",), _query),
     "of": (("mixing",), one_of("mixer", "block")),
     "probes": (("mixing",), integer(note="; 0 is exact")),
     "vocabulary": (("circuits",), non_empty),
+    "keys": (("memory",), indices),
+    "examples": (("memory",), integer(1, 50)),
+    "train_samples": (("memory",), integer(1, MAX_SAMPLES)),
+    "permute": (("equivariance",), one_of("patches", "shift")),
 }
 
 

@@ -18,6 +18,8 @@ from blockyard.inspect.options import Options
 from blockyard.inspect.result import InspectionResult
 from blockyard.inspect.views.attention_view import attention_view
 from blockyard.inspect.views.circuits_view import circuits_view
+from blockyard.inspect.views.equivariance_view import equivariance_view
+from blockyard.inspect.views.memory_view import memory_view
 from blockyard.inspect.views.mixing_view import mixing_view
 from blockyard.inspect.views.norms_view import norms_view
 from blockyard.inspect.views.positions_view import positions_view
@@ -38,6 +40,8 @@ VIEWS: dict[str, Callable[[Loaded, Options, Path], InspectionResult]] = {
     "restore": restore_view,
     "positions": positions_view,
     "norms": norms_view,
+    "memory": memory_view,
+    "equivariance": equivariance_view,
 }
 _LOGGER_SECONDS = 20.0
 

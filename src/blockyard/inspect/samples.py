@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import AsksForPart, Batch, ImageTokenizer, Split, TextTokenizer
+from blockyard.contracts import AsksForPart, Batch, ImageTokenizer, Split, Splits, TextTokenizer
 from blockyard.data._order import take
 from blockyard.errors import UserError
 from blockyard.inspect.labels import token_text
@@ -73,7 +73,7 @@ def load_samples(loaded: Loaded, options: Options) -> list[Sample]:
     if options.prompt is not None:
         return [_prompt_sample(loaded, options.prompt)]
     split, indices = validation_samples(loaded, options)
-    samples = [_sample(loaded, take(split, torch.tensor([index]), None), index) for index in indices]
+    samples = [sample_of(loaded, take(split, torch.tensor([index]), None), index) for index in indices]
     if isinstance(split, AsksForPart):
         padding = loaded.model.ctx.source_tokens.padding or (0, 0, 0, 0)
         for sample, asked in zip(samples, split.asked(torch.tensor(indices)), strict=True):
@@ -81,13 +81,18 @@ def load_samples(loaded: Loaded, options: Options) -> list[Sample]:
     return samples
 
 
-def validation_samples(loaded: Loaded, options: Options) -> tuple[Split, range]:
-    """Returns the validation split, and the indices that `options` select. Raises UserError where they do not exist."""
+def load_splits(loaded: Loaded) -> Splits:
+    """Returns the splits of a run's data. Raises UserError where it is missing."""
     missing = loaded.data.missing()
     if missing:
         raise UserError(missing)
     loaded.data.prepare()
-    split = loaded.components.load().validation
+    return loaded.components.load()
+
+
+def validation_samples(loaded: Loaded, options: Options) -> tuple[Split, range]:
+    """Returns the validation split, and the indices that `options` select. Raises UserError where they do not exist."""
+    split = load_splits(loaded).validation
     if options.sample >= len(split):
         raise UserError(
             f"sample={options.sample} is out of range: the validation split has {len(split)} samples, counted from 0"
@@ -95,7 +100,8 @@ def validation_samples(loaded: Loaded, options: Options) -> tuple[Split, range]:
     return split, range(options.sample, min(options.sample + options.samples, len(split)))
 
 
-def _sample(loaded: Loaded, batch: Batch, index: int) -> Sample:
+def sample_of(loaded: Loaded, batch: Batch, index: int) -> Sample:
+    """Returns the sample of a batch of one that a split gave."""
     batch = loaded.objective.ready(batch)
     sample = Sample(batch, index)
     if isinstance(loaded.tokenizer, ImageTokenizer):
