@@ -15,6 +15,7 @@ from blockyard.config.override_grammar import parse_allow
 from blockyard.errors import UserError, did_you_mean
 
 CHECKPOINTS = ("best", "last", "previous")  # of a run, as `which=` names them; those of `runs.load.WHICH`
+WHICH = "best, last or previous; best@ema for the average that callbacks=ema kept"
 RUN = "run=RUN (a path, an id, part of a name, or last)"
 
 
@@ -104,6 +105,14 @@ class Parser(argparse.ArgumentParser):
         elif text.startswith("ignored explicit argument"):
             text = "takes no value"
         raise UserError(f"{flag}: {text}")
+
+
+def checkpoint(text: str) -> str:
+    """A reader of `which=`: a checkpoint, or an average in it."""
+    name, at, average = text.partition("@")
+    if name not in CHECKPOINTS or bool(at) != bool(re.fullmatch(r"\w+", average)):
+        raise ValueError(WHICH)
+    return text
 
 
 def flag_type(reader: Reader) -> Reader:

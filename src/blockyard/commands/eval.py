@@ -1,4 +1,4 @@
-"""blockyard eval run=RUN [split=test|validation|train] [which=best|last|previous] [outputs=FOLDER]
+"""blockyard eval run=RUN [split=test|validation|train] [which=best|last|previous|best@ema] [outputs=FOLDER]
        [allow=[PACKAGE]] [extrapolate=[2,4,8] [position.OPTION=VALUE ...]] [write=true [beam=4]]
        [resolution=[0.5,1,2]] [predictions=true]
 
@@ -34,7 +34,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from blockyard.atomic_files import write_json
-from blockyard.commands._args import CHECKPOINTS, Args, read, require_run
+from blockyard.commands._args import Args, checkpoint, read, require_run
 from blockyard.config.option_text import boolean, config_value, integer, number, one_of, read_option
 from blockyard.errors import UserError
 
@@ -47,7 +47,7 @@ def run(arguments: Sequence[str]) -> int:
     name = args.pop("run")
     settings = {
         "split": args.pop("split", "test", one_of("test", "validation", "train")),
-        "which": args.pop("which", "best", one_of(*CHECKPOINTS)),
+        "which": args.pop("which", "best", checkpoint),
         "outputs": args.pop("outputs", "outputs"),
         "allow": args.pop_allow(),
     }
@@ -109,7 +109,7 @@ def _extrapolate(name: str, factors: list[int], position: dict[str, Any], settin
     curve, loaded = evaluate_longer(name, factors, position=position, **settings)
     sys.stdout.write(table(curve.plain()))
     try:
-        paths = write(loaded.folder.path, curve.plain(), loaded.checkpoint.name, position)
+        paths = write(loaded.folder.path, curve.plain(), loaded.weights, position)
     except OSError as error:
         raise UserError(f"the curve cannot be written into {loaded.folder.path}: {error}") from None
     sys.stderr.write(f"{' and '.join(str(path) for path in paths)}\n")
@@ -144,9 +144,9 @@ def _resolution(name: str, factors: list[float], settings: dict[str, Any]) -> in
     sys.stdout.write(table(resolutions))
     stem = f"resolution-{resolutions.part}"
     path = loaded.folder.path / f"{stem}.json"
-    title = f"{loaded.folder.name}, {loaded.checkpoint.name}: the same images in other sizes"
+    title = f"{loaded.folder.name}, {loaded.weights}: the same images in other sizes"
     try:
-        write_json(path, {**resolutions.plain(), "weights": loaded.checkpoint.name})
+        write_json(path, {**resolutions.plain(), "weights": loaded.weights})
         picture = draw_resolutions(resolutions, loaded.objective.best()[0], title, loaded.folder.path, stem)
     except OSError as error:
         raise UserError(f"the table cannot be written into {loaded.folder.path}: {error}") from None

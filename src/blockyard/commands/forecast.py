@@ -8,7 +8,7 @@ picture with history, forecast and band.
   file=TABLE          CSV (also .gz, .bz2, .zip, .xz) or Parquet, a row per time step
   level=0.9           share of the errors on validation windows that the band holds at each step
   out=FOLDER          instead of the run's folder
-  which=last          the checkpoint: best, last or previous
+  which=last          the checkpoint: best, last or previous; best@ema for an average
   outputs=FOLDER      where runs lie
   allow=[PACKAGE]     trust a package of your own that the run uses
 
@@ -22,8 +22,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from blockyard.commands._args import CHECKPOINTS, read, require_run
-from blockyard.config.option_text import non_empty, number, one_of
+from blockyard.commands._args import checkpoint, read, require_run
+from blockyard.config.option_text import non_empty, number
 from blockyard.errors import UserError
 
 KEYS = ("run", "file", "level", "out", "which", "outputs", "allow")
@@ -34,7 +34,7 @@ def run(arguments: Sequence[str]) -> int:
     args = read("forecast", arguments)
     name, file, out = args.pop("run"), args.pop("file", None, non_empty), args.pop("out", None, non_empty)
     level = args.pop("level", 0.9, number(0, 1, exclusive=True))
-    which = args.pop("which", "best", one_of(*CHECKPOINTS))
+    which = args.pop("which", "best", checkpoint)
     outputs, allow = args.pop("outputs", "outputs"), args.pop_allow()
     args.check_empty("forecast", KEYS)
     name = require_run(name, "forecast")

@@ -13,7 +13,7 @@ Text streams to standard output; speed and cache size go to standard error.
   beam=4              beam search with so many hypotheses; length_penalty=1.0
   cache=false         run the whole sequence again for each token
   device=cuda         default: cpu
-  which=last          the checkpoint: best, last or previous
+  which=last          the checkpoint: best, last or previous; best@ema for an average
   outputs=FOLDER      where runs lie
   allow=[PACKAGE]     trust a package of your own that the run uses
 
@@ -37,8 +37,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from blockyard.commands._args import CHECKPOINTS, Args, read, require_run
-from blockyard.config.option_text import Reader, boolean, integer, non_empty, number, one_of
+from blockyard.commands._args import Args, checkpoint, read, require_run
+from blockyard.config.option_text import Reader, boolean, integer, non_empty, number
 from blockyard.errors import UserError
 
 OPTIONS: dict[str, Reader] = {
@@ -51,7 +51,7 @@ OPTIONS: dict[str, Reader] = {
     "length_penalty": number(),
     "cache": boolean,
     "device": non_empty,
-    "which": one_of(*CHECKPOINTS),
+    "which": checkpoint,
 }
 IMAGES: dict[str, Reader] = {
     "images": integer(1, 1024),

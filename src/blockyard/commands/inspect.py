@@ -19,7 +19,7 @@ sample=0         first validation sample          samples=4      how many are av
 prompt=TEXT      a text instead of samples        query=mean     whose attention: mean, class, last, or an index
                  (attention, mixing)
 of=mixer|block   what mixing differentiates       probes=16      random directions a token; 0 is exact (mixing)
-vocabulary=TEXT  tokens of the circuits; default: which=best     the checkpoint: best, last or previous
+vocabulary=TEXT  tokens of the circuits; default: which=best     the checkpoint: best, last, previous, best@ema
                  the most frequent of 64 samples
 keys=0,5-7       keys of each layer (memory);     examples=5     training tokens of each key (memory)
                  default: the strongest few       train_samples=256  training samples searched (memory)
@@ -39,8 +39,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from blockyard.commands._args import CHECKPOINTS, read, require_run
-from blockyard.config.option_text import boolean, one_of
+from blockyard.commands._args import checkpoint, read, require_run
+from blockyard.config.option_text import boolean
 from blockyard.errors import UserError, did_you_mean
 from blockyard.inspect.options import KEYS, KINDS, options
 
@@ -55,7 +55,7 @@ def run(arguments: Sequence[str]) -> int:
     if unknown or not kinds:
         problem = f"{unknown}: unknown kind{did_you_mean(unknown, KINDS)} " if unknown else "inspect needs a kind "
         raise UserError(f"{problem}(kinds: {', '.join(KINDS)})")
-    name, which = args.pop("run"), args.pop("which", "best", one_of(*CHECKPOINTS))
+    name, which = args.pop("run"), args.pop("which", "best", checkpoint)
     log, out = args.pop("log", True, boolean), args.pop("out")
     outputs, allow = args.pop("outputs", "outputs"), args.pop_allow()
     texts = {key: text for key in KEYS if (text := args.pop(key)) is not None}

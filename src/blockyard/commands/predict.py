@@ -1,4 +1,4 @@
-"""blockyard predict run=RUN INPUT... [out=FILE.csv] [column=NAME] [which=best|last|previous] [outputs=FOLDER]
+"""blockyard predict run=RUN INPUT... [out=FILE.csv] [column=NAME] [which=best|last|previous|best@ema] [outputs=FOLDER]
        [allow=[PACKAGE]]
 
 Predict the class of texts or images with a run that classifies them.
@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blockyard.atomic_files import write_text
-from blockyard.commands._args import CHECKPOINTS, read, require_run
+from blockyard.commands._args import checkpoint, read, require_run
 from blockyard.config.local_path import local_path
-from blockyard.config.option_text import non_empty, one_of
+from blockyard.config.option_text import non_empty
 from blockyard.errors import UserError, did_you_mean, near
 from blockyard.terminal import console, table
 
@@ -47,7 +47,7 @@ def run(arguments: Sequence[str]) -> int:
     name, out = args.pop("run"), args.pop("out", None, non_empty)
     settings = {
         "column": args.pop("column", None, non_empty),
-        "which": args.pop("which", "best", one_of(*CHECKPOINTS)),
+        "which": args.pop("which", "best", checkpoint),
         "outputs": args.pop("outputs", "outputs"),
         "allow": args.pop_allow(),
     }

@@ -117,6 +117,9 @@ def _check_callbacks(path: Path, saved: Mapping[str, Any], loop: LoopCallback, s
             and not (isinstance(entry, dict) and fresh.keys() <= entry.keys())
         ):
             raise BadCheckpoint(path, f"it lacks the state of callbacks.{name}")
+        if callback.averages and isinstance(entry, dict):
+            model = loop.state.learner.model
+            check_weights(path, entry["average"], model.state_dict(), [key for key, _ in model.named_parameters()])
     for name in _checkpoint_names(loop):
         entry = state["watchers"][name]
         numbers = isinstance(entry["value"], (*_NUMBER, type(None))) and isinstance(entry["step"], (int, type(None)))

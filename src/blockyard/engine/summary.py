@@ -19,7 +19,7 @@ from blockyard.evaluate.length_extrapolation import Curve, extrapolate
 from blockyard.evaluate.loop import samples_of_pass
 from blockyard.evaluate.sample_predictions import SampleRecorder
 from blockyard.runs.checkpoint import BEST, LAST, BadCheckpoint, read
-from blockyard.runs.load import load_weights
+from blockyard.runs.load import average_in, load_weights
 from blockyard.runs.predictions_file import TEST, SamplePredictions
 
 log = logging.getLogger("blockyard")
@@ -52,6 +52,7 @@ def summarize(job: Job) -> Summary:
     predictions = recorder.result(part="test", weights=weights, step=step, fingerprint=data.fingerprint())
     metrics = {f"val/{key}": value for key, value in validation.items()}
     metrics |= {f"test/{key}": value for key, value in test.items()}
+    metrics |= _averages(job, weights, step)
     curves = _curves(job, model)
     metrics |= {key: value for curve in curves for key, value in curve.metrics().items()}
     baselines = job.components.objective.baselines(split)
@@ -124,6 +125,25 @@ def _validation(job: Job, model: nn.Module, step: int) -> dict[str, float]:
     return job.evaluator(model, job.splits.validation, job.options.limit_val)
 
 
+def _averages(job: Job, weights: str, step: int) -> dict[str, float]:
+    """The validation and test metrics of the averages that callbacks kept of the weights in the file `weights`."""
+    metrics: dict[str, float] = {}
+    folder, options = job.folder, job.options
+    for name in job.loop.averages:
+        path = folder.checkpoints / weights
+        content = read(path, identity=folder.identity, seed=folder.seed)
+        model = job.components.model(folder.seed).to(job.device)
+        load_weights(model, {"state_dict": average_in(content, name, path)}, path)
+        validation = {key: value for key, value in _validation(job, model, step).items() if key.endswith(f"@{name}")}
+        if not validation:
+            values = job.evaluator(model, job.splits.validation, options.limit_val)
+            validation = {f"{key}@{name}": value for key, value in values.items()}
+        metrics |= {f"val/{key}": value for key, value in validation.items()}
+        test = job.evaluator(model, job.splits.test, options.limit_test)
+        metrics |= {f"test/{key}@{name}": value for key, value in test.items()}
+    return metrics
+
+
 def _directions(job: Job) -> dict[str, str]:
     """Whether lower or higher is better, for each metric by its full name."""
     directions = {"train/loss": "min"}
@@ -133,6 +153,7 @@ def _directions(job: Job) -> dict[str, str]:
         for name, direction in job.components.objective.directions(split).items():
             directions[f"{prefix}/{name}"] = direction
             directions |= {f"{prefix}/{name}@{factor}x": direction for factor in factors}
+            directions |= {f"{prefix}/{name}@{average}": direction for average in job.loop.averages}
         directions |= {f"{prefix}/{best}@{name}": mode for name in job.components.data.spec.slices}
     return directions
 

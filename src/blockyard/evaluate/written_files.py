@@ -20,14 +20,14 @@ def write(loaded: Loaded, written: Written) -> tuple[Path, bool]:
     """
     beam = "" if written.beam is None else f"-beam{written.beam}"
     path = loaded.folder.path / f"written-{written.part}{beam}.jsonl"
-    head = {"scores": written.scores, "beam": written.beam, "weights": loaded.checkpoint.name, "step": loaded.step}
+    head = {"scores": written.scores, "beam": written.beam, "weights": loaded.weights, "step": loaded.step}
     rows = [
         {"source": source, "reference": reference, "written": text, "exact": text == reference}
         for source, reference, text in written.texts
     ]
     write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in (head, *rows)))
     summary = loaded.folder.summary()
-    if not written.whole or not summary or summary.get("weights") != loaded.checkpoint.name:
+    if not written.whole or not summary or summary.get("weights") != loaded.weights:
         return path, False
     summary["metrics"] = {**summary["metrics"], **written.metrics()}
     summary["directions"] = {**summary.get("directions", {}), **written.directions()}

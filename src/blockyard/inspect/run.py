@@ -83,7 +83,7 @@ def _inspect_kind(loaded: Loaded, kind: str, options: Options, folder: Path) -> 
         figures = [figure.resolve() for figure in result.figures]
         header = {
             "run": loaded.folder.name,
-            "checkpoint": loaded.checkpoint.name,
+            "checkpoint": loaded.weights,
             "step": loaded.step,
             "pictures": [figure.name for figure in figures],
         }
@@ -106,7 +106,7 @@ def _remove_previous_figures(path: Path) -> None:
 
 def _print_result(loaded: Loaded, kind: str, result: InspectionResult, folder: Path, figures: list[Path]) -> None:
     screen = console()
-    title = f"{kind} of {loaded.folder.name}, {loaded.checkpoint.name}, step {loaded.step:,}"
+    title = f"{kind} of {loaded.folder.name}, {loaded.weights}, step {loaded.step:,}"
     printed = table(title, *result.columns)
     for row in result.rows:
         printed.add_row(*row)

@@ -27,6 +27,7 @@ log = logging.getLogger("blockyard")
 
 WHICH = {"best": BEST, "last": LAST, "previous": PREVIOUS}
 _PREFIX = "model."
+LOOP = "LoopCallback"  # whose state in a checkpoint holds those of the run's callbacks
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Loaded:
     model: with its weights, on the requested device, in evaluation mode
     components: everything its config describes
     checkpoint: the file of the weights; step: their optimizer step
+    weights: the name of the file, with @NAME for the average that callbacks.NAME kept
     """
 
     model: nn.Module
@@ -47,6 +49,7 @@ class Loaded:
     folder: RunFolder
     checkpoint: Path
     step: int
+    weights: str
 
 
 def load(
@@ -61,19 +64,22 @@ def load(
     """Rebuild the model of a run with its weights; no data is read.
 
     run: a path, a name, an id, a unique part of one, or `last`
-    which: "best" by validation, "last", or "previous"
+    which: "best" by validation, "last", or "previous"; with @NAME the average that callbacks.NAME kept: "best@ema"
     allow: further packages that the run's components may come from; the run's own config does not count, because
         the folder may come from a stranger
     position: options of the position scheme that replace the run's own
 
     Raises UserError if the run does not exist, or its checkpoint is missing, damaged or of another run.
     """
+    which, _, average = which.partition("@")
     if which not in WHICH:
-        raise UserError(f"which={which!r}: expected one of {', '.join(WHICH)}")
+        raise UserError(f"which={which!r}: expected one of {', '.join(WHICH)}, or of those with @ema for an average")
     folder = run if isinstance(run, RunFolder) else find(run, outputs)
     components = components_of(folder, allow, position)
     _report_edits(folder, allow)
     path, content = _content(folder, which)
+    if average:
+        content = content | {"state_dict": average_in(content, average, path)}
     try:
         model = components.model(folder.seed)
     except (RuntimeError, MemoryError) as error:  # a folder from elsewhere may describe more than the memory holds
@@ -93,7 +99,23 @@ def load(
         folder=folder,
         checkpoint=path,
         step=int(content.get("global_step") or 0),
+        weights=f"{path.name}@{average}" if average else path.name,
     )
+
+
+def average_in(content: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+    """The weights that callbacks.NAME averaged, as a checkpoint names weights. Raises UserError where it has none."""
+    states = (content.get("callbacks") or {}).get(LOOP) or {}
+    watchers = states.get("watchers") if isinstance(states, dict) else None
+    averages = {
+        str(key): state["average"]
+        for key, state in (watchers if isinstance(watchers, dict) else {}).items()
+        if isinstance(state, dict) and isinstance(state.get("average"), dict)
+    }
+    if name not in averages:
+        kept = f"it has {', '.join(averages)}" if averages else "it has none; callbacks=ema keeps one in a new run"
+        raise UserError(f"{path} has no average {name!r} of the weights: {kept}")
+    return {f"{_PREFIX}{key}": tensor for key, tensor in averages[name].items()}
 
 
 def components_of(

@@ -1,10 +1,11 @@
-"""The interface of a callback. Its hooks run when metrics are logged or evaluated, never at every step.
+"""The interface of a callback. Its hooks run when metrics are logged or evaluated; `on_step` alone at every step.
 
-A callback that has to see every step is a `pytorch_lightning.Callback`; both kinds are named in `conf/callbacks`.
+A callback that needs more of a step is a `pytorch_lightning.Callback`; both kinds are named in `conf/callbacks`.
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -57,13 +58,25 @@ class RunCallback:
 
     priority: callbacks of a lower one are called first
     incidental: options that are not part of a run's identity; "*" for a callback that only observes
+    averages: it keeps other weights of the model, which `in_place` puts into it; they are evaluated and tested too,
+        and their metrics end in @ and the callback's name. Its state has them as "average"
+    selects: the best step is selected by the metric of those weights
     """
 
     incidental: ClassVar[frozenset[str]] = frozenset()
     priority: ClassVar[int] = 0
+    averages: ClassVar[bool] = False
+    selects: bool = False
 
     def on_run_start(self, state: RunState) -> None:
         """Called before the first step, also of a resumed run."""
+
+    def on_step(self, state: RunState) -> None:
+        """Called after every step. It costs nothing where it is not overridden."""
+
+    def in_place(self) -> AbstractContextManager[None]:
+        """Put the other weights into the model for a while."""
+        return nullcontext()
 
     def metrics(self, state: RunState) -> dict[str, Any]:
         """Return more columns for the metrics about to be logged: numbers, or scalars on a device."""

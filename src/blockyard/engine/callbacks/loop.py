@@ -23,6 +23,7 @@ from blockyard.engine.callbacks.stopwatch import Stopwatch
 from blockyard.engine.lightning.hooks import around_validation
 from blockyard.engine.randomness import reseed
 from blockyard.engine.system.interrupts import Interrupted, Interrupts
+from blockyard.runs.load import LOOP
 from blockyard.runs.reason import reason_of
 
 log = logging.getLogger("blockyard")
@@ -50,7 +51,7 @@ class LoopCallback(pl.Callback):
     evaluate: returns the validation metrics, without a prefix
     """
 
-    state_key = "LoopCallback"  # in checkpoints; it stays, whatever the class is called
+    state_key = LOOP  # in checkpoints; it stays, whatever the class is called
 
     def __init__(
         self,
@@ -67,6 +68,7 @@ class LoopCallback(pl.Callback):
         self.intervals = intervals
         self.named = callbacks
         self.callbacks = sorted(callbacks.values(), key=lambda callback: callback.priority)
+        self._at_steps = [each for each in self.callbacks if type(each).on_step is not RunCallback.on_step]
         self.interrupts = interrupts
         self.lightning_callbacks = lightning_callbacks
         self._write_metrics = log_metrics
@@ -78,11 +80,19 @@ class LoopCallback(pl.Callback):
         self._logged = [0, 0]  # rows of metrics.csv over the run, and the step of the last one
         self._strategy: Any = None  # of several processes
         self._agreement = Agreement(state, interrupts)
+        for name in self.averages:
+            if callbacks[name].selects:
+                state.monitor = (f"{state.monitor[0]}@{name}", state.monitor[1])
 
     @property
     def checkpoint(self) -> Checkpoint:
         """The callback that saves."""
         return next(callback for callback in self.callbacks if isinstance(callback, Checkpoint))
+
+    @property
+    def averages(self) -> list[str]:
+        """The names of the callbacks that keep other weights of the model."""
+        return [name for name, callback in self.named.items() if callback.averages]
 
     # -- Lightning's hooks -------------------------------------------------------------------------
 
@@ -125,6 +135,8 @@ class LoopCallback(pl.Callback):
             return
         state = self.state
         state.step += 1
+        for callback in self._at_steps:
+            callback.on_step(state)
         self.stopwatch.step()
         interrupted = self._agreement.on_signal(trainer)
         final = state.step >= state.total or trainer.should_stop  # which a Lightning callback may have set
@@ -259,6 +271,9 @@ class LoopCallback(pl.Callback):
         state = self.state
         with around_validation(trainer, module, self.lightning_callbacks):
             values = {f"val/{name}": value for name, value in self.evaluate().items()}
+            for average in self.averages:
+                with self.named[average].in_place():
+                    values |= {f"val/{name}@{average}": value for name, value in self.evaluate().items()}
             self._evaluated_step = state.step
             self._record(trainer, values)
         for callback in self.callbacks:

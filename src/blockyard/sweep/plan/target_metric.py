@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from blockyard.config.build import instantiate
+from blockyard.config.targets import locate
+from blockyard.config.tree import is_node
 from blockyard.contracts import any_split
 from blockyard.errors import UserError
 
@@ -13,25 +15,35 @@ def validation_metric(metric: str | None, config: dict[str, Any], allow: list[st
     """The validation metric of a sweep, val/NAME, and "max" or "min".
 
     metric: the sweep's metric, reported on test; with `@4x` at its end where the config evaluates sequences of
-    that length; None is the objective's own. Raises UserError where runs of this config do not measure it.
+    that length, or `@ema` where a callback of that name averages the weights; None is the objective's own.
+    Raises UserError where runs of this config do not measure it.
     """
     objective = instantiate(config["objective"], allow)
     best, mode = objective.best()
     name = best if metric is None else metric.removeprefix("test/").removeprefix("val/")
-    plain, at, length = name.partition("@")
+    plain, at, after = name.partition("@")
     factors = list((config.get("trainer") or {}).get("extrapolate") or [])
     lengths = [f"{factor}x" for factor in sorted({1, *factors})] if factors else []
+    suffixes = [*lengths, *_averages(config)]
     data = instantiate(config["data"], allow).spec
     counts = range(data.classes or 0) if data.class_names else None
     unit = getattr(instantiate(config["tokenizer"], allow), "unit", None)  # of tokens of images
     facts = {"units": (), "bytes_per_token": 1.0} if unit is None else {"units": (unit,), "bytes_per_token": None}
     metrics = objective.metrics(any_split(class_counts=counts, **facts))
     higher = mode == "max" if plain == best else getattr(metrics.get(plain), "higher_is_better", None)
-    if higher is None or (at and length not in lengths and not (plain == best and length in data.slices)):
-        available = [f"test/{each}{suffix}" for each in sorted(metrics) for suffix in ("", *(f"@{x}" for x in lengths))]
+    if higher is None or (at and after not in suffixes and not (plain == best and after in data.slices)):
+        available = [
+            f"test/{each}{suffix}" for each in sorted(metrics) for suffix in ("", *(f"@{x}" for x in suffixes))
+        ]
         available += [f"test/{best}@{name}" for name in data.slices]
         hint = "; base: [trainer.extrapolate=[2,4]] evaluates longer sequences" if at and not lengths else ""
         raise UserError(
             f"metric: {metric} is not measured on validation and test; available: {', '.join(available)}{hint}"
         )
     return f"val/{name}", "max" if higher else "min"
+
+
+def _averages(config: dict[str, Any]) -> list[str]:
+    """The names of the callbacks that average the weights."""
+    nodes = {name: node for name, node in (config.get("callbacks") or {}).items() if is_node(node)}
+    return [name for name, node in nodes.items() if getattr(locate(node["_target_"]), "averages", False)]
