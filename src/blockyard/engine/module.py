@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from blockyard.contracts import Batch, HasAuxiliary, Objective, OptimizerBuilder, Schedule, auxiliary_loss, iter_blocks
+from blockyard.engine.block_checkpoints import checkpoint_blocks
 from blockyard.engine.callbacks.nan_guard import NanGuard
 from blockyard.engine.loss_mean import LossMean
 
@@ -27,7 +28,7 @@ class Settings:
 
     total: steps in the whole run; clip: largest gradient norm, or None
     half: whether gradients are scaled for fp16; sharded: whether weights are spread over processes
-    compile: whether each block is compiled
+    compile: whether each block is compiled; checkpoint: whether it is computed again in the backward pass
     """
 
     total: int
@@ -35,6 +36,7 @@ class Settings:
     half: bool = False
     sharded: bool = False
     compile: bool = False
+    checkpoint: bool = False
 
 
 @dataclass
@@ -87,10 +89,12 @@ class Learner(pl.LightningModule):
             super().__setattr__(name, value)
 
     def configure_model(self) -> None:
-        """Shard and compile, block by block. Called by Lightning before the optimizer is built."""
+        """Checkpoint, shard and compile, block by block. Called by Lightning before the optimizer is built."""
         if self._configured:
             return
         self._configured = True
+        if self.settings.checkpoint:
+            checkpoint_blocks(self.model)
         if self.settings.sharded:
             from torch.distributed.fsdp import fully_shard
 

@@ -134,6 +134,7 @@ def _run_state(run: Run, data: Data, model: Model) -> RunState:
         half=model.precision["precision"] == "16-mixed",
         sharded=options.sharded,
         compile=options.compile,
+        checkpoint=options.checkpoint_blocks,
     )
     return RunState(
         learner=Learner(model.model, components.objective, components.optimizer, components.schedule, settings),

@@ -1,0 +1,104 @@
+"""Dropout and stochastic depth whose rates change during training.
+
+Source: Liu et al. 2023, Dropout Reduces Underfitting (arXiv 2303.01500), early and late dropout; Morerio et al. 2017,
+    Curriculum Dropout (arXiv 1703.06229), rates that grow
+Reference: `drop_schedule` of the authors of the first (github.com/facebookresearch/dropout)
+Equation: p_t = f(t) p, p of the config, f from `start` at step `begin` to `end` at step `until`
+
+Early dropout is start=1 end=0 until=0.2; late dropout start=0 end=1 begin=0.2 until=0.2. The rates are those of every
+torch dropout layer, and attributes `dropout` and `drop_path` of other modules that are numbers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from annotated_types import Ge, Le
+
+from blockyard.contracts import CountOrZero
+from blockyard.engine.callbacks.base import RunCallback, RunState
+from blockyard.errors import UserError
+from blockyard.schedule._warmup import check_length, progress, to_steps
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Share = Annotated[float, Ge(0), Le(1)]
+Point = CountOrZero | Share
+
+
+class DropoutSchedule(RunCallback):
+    """Multiplies every rate by a factor of the step.
+
+    Options:
+        start: factor up to step `begin`
+        end: factor from step `until`
+        begin: where the factor begins to change, in steps (an int) or as a share of the run (a float below 1)
+        until: where it ends to change, likewise; 1.0 is the end of the run
+        shape: linear between the two, or step, which goes from `start` to `end` at `until`
+    """
+
+    def __init__(
+        self,
+        *,
+        start: Share = 1.0,
+        end: Share = 0.0,
+        begin: Point = 0,
+        until: Point = 0.2,
+        shape: Literal["linear", "step"] = "linear",
+    ) -> None:
+        check_length("callbacks.dropout_schedule.begin", begin)
+        if not (isinstance(until, float) and until == 1.0):
+            check_length("callbacks.dropout_schedule.until", until)
+        if type(begin) is type(until) and begin > until:
+            raise ValueError(f"callbacks.dropout_schedule.begin={begin} comes after until={until}; lower begin")
+        self.start, self.end, self.begin, self.until, self.shape = start, end, begin, until, shape
+        self._rates: list[tuple[nn.Module, str, float]] = []
+
+    def factor(self, step: int, total: int) -> float:
+        """The factor on every rate in step `step` (from 0) of `total`."""
+        begin, until = to_steps(self.begin, total), to_steps(self.until, total)
+        if self.shape == "step":
+            return self.start if step < until else self.end
+        return self.start + (self.end - self.start) * progress(step, begin, max(begin, until))
+
+    def on_run_start(self, state: RunState) -> None:
+        """Find the rates and set those of the next step. Raises UserError where there are none."""
+        if self.shape == "linear" and state.learner.settings.compile:
+            raise UserError(
+                "callbacks.dropout_schedule.shape=linear with trainer.compile=true would compile the blocks anew for "
+                "each rate; use shape=step or trainer.compile=false"
+            )
+        self._rates = self._rates or rates(state.learner.model)
+        if not self._rates:
+            raise UserError(
+                "callbacks=dropout_schedule has nothing to change: every dropout rate of the model is 0; set one, "
+                "such as model.dropout=0.1, channel_mixer.dropout=0.1 or block.drop_path=0.1"
+            )
+        self._set(state)
+
+    def on_step(self, state: RunState) -> None:
+        """Set the rates of the next step."""
+        self._set(state)
+
+    def metrics(self, state: RunState) -> dict[str, Any]:
+        """The factor of the last step."""
+        return {"dropout_factor": self.factor(max(state.step - 1, 0), state.total)}
+
+    def _set(self, state: RunState) -> None:
+        factor = self.factor(state.step, state.total)
+        for module, name, rate in self._rates:
+            setattr(module, name, factor * rate)
+
+
+def rates(model: nn.Module) -> list[tuple[nn.Module, str, float]]:
+    """Every dropout rate above 0 of a model: its module, the name of the attribute, and its value."""
+    from torch.nn.modules.dropout import _DropoutNd
+
+    found = []
+    for module in model.modules():
+        for name in ("p",) if isinstance(module, _DropoutNd) else ("dropout", "drop_path"):
+            value = getattr(module, name, None)
+            if isinstance(value, float) and value > 0:
+                found.append((module, name, value))
+    return found
