@@ -91,7 +91,7 @@ def _samples(name: str, settings: dict[str, Any]) -> int:
     metrics, predictions, loaded = evaluate_samples(name, **settings)
     for metric, value in metrics.items():
         sys.stdout.write(f"{metric:<24}{value:.6g}\n")
-    weights = loaded.checkpoint.name
+    weights = loaded.weights
     other = loaded.folder.summary().get("weights", weights) != weights
     path = loaded.folder.path / file_name(predictions.meta["part"], weights if other else None)
     try:

@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
     forecasts, loaded = forecast(name, file, level=level, which=which, outputs=outputs, allow=allow)
     folder = loaded.folder.path if out is None else Path(out)
     stem = "forecast" if file is None else f"forecast-{slug(Path(file).stem)}"
-    title = f"{loaded.folder.name}, {loaded.checkpoint.name}: " + (
+    title = f"{loaded.folder.name}, {loaded.weights}: " + (
         "last window of the test split" if file is None else Path(file).name
     )
     try:

@@ -69,6 +69,8 @@ CHOICES = {
     "logger=tensorboard": "tb",
     "trainer=cpu": "local",
     "callbacks=early_stopping": "early_stop patience",
+    "callbacks=ema": "model_ema ema_weights exponential_moving_average weight_averaging",
+    "callbacks=dropout_schedule": "early_dropout late_dropout",
 }
 
 # option -> the names it has elsewhere
@@ -78,6 +80,7 @@ OPTIONS = {
     "trainer.devices": "gpus num_gpus n_gpus ngpu gpu",
     "trainer.gradient_clip": "clip grad_clip clip_grad max_grad_norm gradient_clip_val",
     "trainer.accumulate": "accumulate_grad_batches gradient_accumulation_steps grad_accum accumulation",
+    "trainer.checkpoint_blocks": "gradient_checkpointing grad_checkpointing activation_checkpointing checkpointing",
     "trainer.precision": "amp fp16 bf16 dtype mixed_precision",
     "trainer.eval_every": "val_check_interval eval_interval eval_steps",
     "trainer.log_every": "log_every_n_steps log_interval logging_steps",

@@ -49,7 +49,7 @@ class TrainerPlan:
         gradient_clip: largest norm of all gradients together, null for no limit
         group: batches that are sorted by length together, so that less of a batch is padding; 0 leaves them random
         accumulate: micro-batches that a process computes its share of a batch in, to save memory; the step is the same
-        checkpoint_blocks: compute the inside of each block again in the backward pass; less memory, about a third more time
+        checkpoint_blocks: compute the inside of each block again in the backward pass, to save memory
         compile: compile every block with torch.compile
         require_flash: refuse to train where a layer cannot use a flash attention kernel
         num_workers: processes that load data; 0 loads in the training process
@@ -183,9 +183,7 @@ class TrainerPlan:
                 f"use a multiple of {self.world}"
             )
         if self.checkpoint_blocks and not model.stacks:
-            issues.append(
-                "trainer.checkpoint_blocks=true: this model has no blocks; use trainer.checkpoint_blocks=false"
-            )
+            issues.append("trainer.checkpoint_blocks=true: this model has no blocks; use false")
         if self.group and not data.spec.variable:
             issues.append(
                 f"trainer.group={self.group} sorts samples by length, and all samples of this data are of one length; "

@@ -86,7 +86,7 @@ def evaluate_samples(
         values = measure(model, samples, loaded.objective, slices=loaded.data.spec.slices, observe=recorder, **settings)
         predictions = recorder.result(
             part=_PART[split],
-            weights=loaded.checkpoint.name,
+            weights=loaded.weights,
             step=loaded.step,
             fingerprint=loaded.data.fingerprint(),
         )
