@@ -25,6 +25,8 @@ def write_data(root: Path) -> Path:
     write_images(root / "images", {"train": 12, "test": 4})
     lines = [" ".join(draws.choice(WORDS, 7)) for _ in range(120)]
     (root / "input.txt").write_text("\n".join(lines) + "\n")
+    draws_of_ids = np.random.default_rng(1)
+    draws_of_ids.integers(0, 50, 6000, dtype=np.uint16).tofile(root / "ids.bin")
     pairs = [f"the {n}th word\tdas {n}. Wort\t{('train', 'val', 'test')[n % 3]}" for n in range(60)]
     (root / "pairs.tsv").write_text("\n".join(["en\tde\tsplit", *pairs]) + "\n")
     mails = [f"{('buy now', 'see you')[n % 2]} {n}\t{('spam', 'ham')[n % 2]}" for n in range(120)]
@@ -49,6 +51,7 @@ def data_overrides(data: str, root: Path) -> tuple[str, ...]:
         "image_folder": f"data.root={root / 'images'}",
         "image_folder_views": f"data.root={root / 'images'}",
         "text_file": f"data.path={root / 'input.txt'}",
+        "tokens": f"data.path={root / 'ids.bin'}",
         "table": f"data.path={root / 'mails.tsv'}",
         "series_file": f"data.path={root / 'series.csv'}",
         "series_table": f"data.path={root / 'waves.ts'}",
@@ -57,8 +60,8 @@ def data_overrides(data: str, root: Path) -> tuple[str, ...]:
         "molecules": f"data.path={root / 'molecules.graphs.jsonl'}",
     }
     small = ("data.time=hour", "data.history=24", "data.horizon=8", "data.split=[0.7,0.1,0.2]")
-    short = small if data == "series_file" else ()
-    return (where[data], *short) if data in where else ()
+    more = {"series_file": small, "tokens": ("data.vocabulary=50",)}
+    return (where[data], *more.get(data, ())) if data in where else ()
 
 
 def accept_small_cifar() -> None:

@@ -37,6 +37,8 @@ SMALL = {
 }
 LENGTH = ("trainer.max_steps=12", "trainer.max_epochs=null", "trainer.eval_every=4", "trainer.log_every=2", *ONE_BATCH)
 SMALL_NETWORK = ("timm", "view_timm")  # tokenizers that name a network of timm's
+# What a choice needs beside it that no config without files has.
+BESIDE = {("data", "tokens"): {"tokenizer": "ids"}, ("tokenizer", "ids"): {"data": "tokens"}}
 # Choices that are a machine's: here they run on its CPU.
 TRAINER = {
     "gpu": ("trainer.accelerator=cpu",),
@@ -77,8 +79,9 @@ def _candidates(family: str, name: str) -> Iterator[dict[str, str]]:
     elif name in OF_THEIR_FILE:
         yield {**_defaults(), **OF_THEIR_FILE[name], family: name}
     elif family in products.FAMILIES:
-        yield from (row for row in rows if row[family] == name)
-        yield from ({**row, family: name} for row in rows)
+        yield from (row for row in rows if row[family] == name and (family, name) not in BESIDE)
+        beside = BESIDE.get((family, name), {})
+        yield from ({**row, **beside, family: name} for row in rows)
     else:
         yield {**_defaults(), family: name}
 

@@ -95,7 +95,7 @@ def readers(data: str) -> dict[str, str]:
 
 @cache
 def names() -> dict[str, list[str]]:
-    """Every choice of every family, as it lies on the disk; of data, one for each kind that needs no folder."""
+    """Every choice of every family that needs no folder, as it lies on the disk; of data, one for each kind."""
     found = {family: list(catalog.choices(family)) for family in FAMILIES}
     kinds: dict[Any, str] = {}
     for name in found["data"]:
@@ -105,7 +105,11 @@ def names() -> dict[str, list[str]]:
             kind = (spec.modality, len(spec.shape), spec.variable, spec.packed, spec.target)
             kind += () if spec.source is None else (spec.source.modality,)
             kinds.setdefault(kind, name)
-    return {**found, "data": list(kinds.values())}
+    # A tokenizer that passes ids through reads data that needs a folder.
+    tokenizers = [
+        name for name in found["tokenizer"] if not locate(catalog.choices("tokenizer")[name].target).reads_ids
+    ]
+    return {**found, "data": list(kinds.values()), "tokenizer": tokenizers}
 
 
 def everything() -> int:

@@ -134,7 +134,7 @@ def _facts(components: Components, ctx: Context, model: nn.Module) -> dict[str, 
         source = f" ({' x '.join(map(str, ctx.source.grid))})" if ctx.source.grid else ", a set"
         facts["source"] = f"{ctx.source.max_len} tokens{source}"
     if tokens.vocabulary:
-        unfitted = isinstance(tokenizer, TextTokenizer) and tokenizer.state() == {}
+        unfitted = isinstance(tokenizer, TextTokenizer) and tokenizer.learns and tokenizer.state() == {}
         learned = ", at most: it is learned from the training split" if unfitted else ""
         facts["vocabulary"] = f"{tokens.vocabulary} tokens{learned}"
     kernels = _kernels(ctx, model)

@@ -48,6 +48,16 @@ class HasLengths(Protocol):
 
 
 @runtime_checkable
+class KeyedOrder(Protocol):
+    """A split that may have more samples than a table of their order should hold.
+
+    keyed: whether training computes the order index by index (`data._order.keyed_order`)
+    """
+
+    keyed: bool
+
+
+@runtime_checkable
 class Transcripts(Protocol):
     """A split of sources with a text each, to be aligned by CTC.
 

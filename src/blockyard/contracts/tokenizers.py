@@ -21,6 +21,7 @@ class Tokenizer(ABC):
     own_patches: ClassVar[str] = ""  # options with which its tokens have a `TokenSpec.patch`, if any
     causal_patches: ClassVar[str] = ""  # options with which it is `TokenSpec.causal`, if any
     gives_pairs: ClassVar[bool] = False  # the data that it reads has facts of pairs (`Batch.pairs`)
+    reads_ids: ClassVar[bool] = False  # it passes token ids through that another tokenizer made
     reads_levels: ClassVar[bool] = False  # it reads images as stored, in `DataSpec.levels` gray levels
 
     @abstractmethod
@@ -47,9 +48,13 @@ class Tokenizer(ABC):
 
 
 class TextTokenizer(Tokenizer):
-    """A tokenizer of strings."""
+    """A tokenizer of strings.
+
+    learns: whether `fit` learns the vocabulary; what the token ids stand for is then unknown before
+    """
 
     modality = "text"
+    learns: ClassVar[bool] = True
 
     @abstractmethod
     def fit(self, texts: Iterable[str]) -> None:

@@ -10,6 +10,8 @@ same samples in the same order, whatever their models are. The rules:
 * training in groups: of samples of different lengths, batches of similar ones need less padding. The permutation is
   cut into groups of so many batches, each group is sorted by length, and the batches of the epoch are permuted. The
   samples of an epoch stay the same; how they meet in batches changes.
+* training with a keyed order: for more samples than a table should hold, the permutation is computed index by index
+  (`_permutation`); the rest is as above.
 * evaluation: samples in storage order, each exactly once; the last batch may be short.
 * ranks: of each global batch, rank r of w takes samples r, r + w, r + 2w, ... The shards are disjoint
   and together make up the global batch, so the training order does not depend on the number of
@@ -25,6 +27,9 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Batch, Split
+from blockyard.data._permutation import permuted
+
+BLOCK = 8192  # indices of a keyed order that are computed together
 
 
 def mix(*parts: int | str) -> int:
@@ -38,6 +43,16 @@ def epoch_order(seed: int, epoch: int, num_samples: int) -> Tensor:
     """Returns the permutation (num_samples,) int64 of this epoch. It is cached: do not modify it."""
     generator = torch.Generator().manual_seed(mix("order", seed, epoch))
     return torch.randperm(num_samples, generator=generator)
+
+
+@lru_cache(maxsize=8)
+def keyed_order(seed: int, epoch: int, num_samples: int, block: int) -> Tensor:
+    """Returns block number `block` of an epoch's permutation without a table of it, (BLOCK,) int64. Do not modify it.
+
+    The last block is shorter. A block costs little more than a few of its indices.
+    """
+    indices = torch.arange(block * BLOCK, min((block + 1) * BLOCK, num_samples))
+    return permuted(indices, num_samples, mix("order", seed, epoch))
 
 
 @lru_cache(maxsize=4)
@@ -91,10 +106,12 @@ def step_indices(
     world: int = 1,
     lengths: Tensor | None = None,
     group: int = 0,
+    keyed: bool = False,
 ) -> Tensor:
     """Returns the sample indices (batch_size / world,) int64 of training step `step` (from 0) of `epoch`.
 
     lengths, group: as in `grouped_order`; with lengths of None, batches are those of the permutation
+    keyed: whether the permutation is that of `keyed_order`
     Raises ValueError if the global `batch_size` is not divisible by the number of processes.
     """
     _check_world(batch_size, rank, world)
@@ -103,6 +120,11 @@ def step_indices(
         raise ValueError(
             f"step={step} is not in an epoch of {steps} steps ({num_samples} samples in batches of {batch_size})"
         )
+    if keyed and num_samples >= batch_size:
+        first, last = step * batch_size // BLOCK, ((step + 1) * batch_size - 1) // BLOCK
+        blocks = torch.cat([keyed_order(seed, epoch, num_samples, block) for block in range(first, last + 1)])
+        start = step * batch_size - first * BLOCK
+        return blocks[start + rank : start + batch_size : world]
     if lengths is None:
         order = epoch_order(seed, epoch, num_samples)
     else:

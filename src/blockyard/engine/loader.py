@@ -38,6 +38,7 @@ class Layout:
     limit: steps an epoch is cut to, or None; overfit: repeat the first so many batches
     group, lengths: how many batches are sorted by length together, and the lengths (samples,) int64; 0 and None for
         batches in random order
+    keyed: the order is computed index by index, because the samples are too many for a table of it
     """
 
     seed: int
@@ -49,6 +50,7 @@ class Layout:
     limit: int | None = None
     overfit: int = 0
     group: int = 0
+    keyed: bool = False
     lengths: Tensor | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -132,6 +134,7 @@ class BatchDataset(Dataset[Batch]):
             world=shards,
             lengths=layout.lengths,
             group=layout.group,
+            keyed=layout.keyed,
         )
         batch = take(self.split, order, epoch_key(layout.seed, epoch))
         return self.objective.ready(batch, layout.draw_key(number // layout.micro_batches))

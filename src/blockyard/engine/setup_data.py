@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from blockyard.config import build
-from blockyard.contracts import DataSpec, HasLengths, Split, Splits
+from blockyard.contracts import DataSpec, HasLengths, KeyedOrder, Split, Splits
 from blockyard.engine.loader import BatchDataset, Layout
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
@@ -59,6 +59,7 @@ def load_data(run: Run) -> Data:
         limit=options.limit_train,
         overfit=options.overfit,
         group=options.group,
+        keyed=isinstance(splits.train, KeyedOrder) and splits.train.keyed,
         lengths=_lengths(splits.train) if options.group else None,
     )
     dataset = BatchDataset(splits.train, layout, components.objective, weighted=_targets_vary(components.data.spec))

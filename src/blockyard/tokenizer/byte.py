@@ -7,6 +7,7 @@ Reference: transformers ByT5Tokenizer (without its special tokens)
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 from blockyard.contracts import DataSpec, TextTokenizer, TokenSpec
 from blockyard.tokenizer._lookup import LookupTokenizer, text_tokens
@@ -14,6 +15,8 @@ from blockyard.tokenizer._lookup import LookupTokenizer, text_tokens
 
 class Byte(LookupTokenizer, TextTokenizer):
     """UTF-8 bytes. Invalid UTF-8 is decoded to U+FFFD."""
+
+    learns: ClassVar[bool] = False
 
     def spec(self, data: DataSpec) -> TokenSpec:
         """Returns one token per byte."""

@@ -20,6 +20,13 @@ def levels(f: Facts) -> str | None:
     return f"{f['tokenizer']} reads gray levels; {f['data']} gives images without them"
 
 
+def token_ids(f: Facts) -> str | None:
+    """A tokenizer that passes token ids through needs data that is made of them, and says how many there are."""
+    if not f["tokenizer"].target.reads_ids or f.data.vocabulary is not None:
+        return None
+    return f"{f['tokenizer']} reads token ids; {f['data']} gives none, or not their number (data.vocabulary=N)"
+
+
 def source_tokenizer(f: Facts) -> str | None:
     """Only the source of data that has one is read by a tokenizer of its own."""
     if "source_tokenizer" not in f.picks or f.data.source is not None:
@@ -131,6 +138,7 @@ def positions_of_model(f: Facts) -> str | None:
 
 MODALITY = Rule(("data", "tokenizer"), modality)
 LEVELS = Rule(("data", "tokenizer"), levels)
+TOKEN_IDS = Rule(("data", "tokenizer"), token_ids)
 # About a sequence, and so asked of the source too.
 OF_SEQUENCE = (
     Rule(("tokenizer", "position"), axes_of_position),
@@ -145,6 +153,8 @@ RULES = (
     of_source(MODALITY),
     LEVELS,
     of_source(LEVELS),
+    TOKEN_IDS,
+    of_source(TOKEN_IDS),
     *map(of_row, OF_SEQUENCE),
     *map(of_source, OF_SEQUENCE),
     Rule(("data", "source_tokenizer"), source_tokenizer),

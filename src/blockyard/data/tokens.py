@@ -1,0 +1,168 @@
+"""Token ids of your own, in files of any size that stay on the disk.
+
+Source: the `.bin` files of nanoGPT, litgpt and llm.c; `.npy` files
+Reference: nanoGPT data/openwebtext/prepare.py; litdata's TokensLoader
+
+A path is a folder that `blockyard tokenize` wrote, a file, or a folder of files. Files are mapped into memory, so that
+a start reads next to nothing and memory does not grow with the data. File names that begin with train, val and test
+name their split; a split without files is cut from the end of the training ids, the test split in front of the
+validation split:
+
+    |------------- train -------------|-- test --|-- validation --|
+
+Several sources are told apart in the evaluation (`loss@NAME`); `weights` are their shares of an epoch. The order of up
+to a million sequences is that of the other data sets, a table; that of more is computed index by index, a function of
+seed, epoch and step as well.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Le
+
+from blockyard.contracts import (
+    BatchSize,
+    DataSpec,
+    Length,
+    Positive,
+    Splits,
+    Text,
+    TextTokenizer,
+    Tokenizer,
+    Vocabulary,
+)
+from blockyard.data._loaded import LoadedData
+from blockyard.data._split import Fraction, check_fractions, sha256
+from blockyard.data._token_folder import TokenSource, read_manifest, read_source, token_files
+from blockyard.data._token_shard import total
+from blockyard.data._token_stream import TokenStream, TokenWindows
+from blockyard.data._token_texts import check_tokenizer
+from blockyard.errors import UserError
+
+TokenId = Annotated[int, Ge(0), Le(2**32 - 1)]
+
+
+@dataclass(kw_only=True, eq=False)
+class Tokens(LoadedData):
+    """Shards of token ids, mapped into memory and cut into sequences.
+
+    Options:
+        path: a folder of `blockyard tokenize`, a .bin or .npy file or a folder of them; a list of several sources
+        weights: the share of each source in an epoch, in any unit; null takes every sequence of all sources once
+        dtype: of .bin files without a header; null is uint16, and refuses ids that look like uint32
+        vocabulary: number of token ids, of shards without a manifest that tokenizer=ids reads; null takes a manifest's
+        separator: the token id that ends a document; documents within a sequence are then kept apart. null has none
+        validation_fraction: share of the ids that is the validation split, where no file is
+        test_fraction: share of the ids that is the test split, where no file is
+        context: tokens of a sequence that a model reads
+        batch_size: sequences in a training step, over all processes
+        eval_batch_size: sequences in a validation or test step, over all processes
+    """
+
+    path: Text | list[Text] = "data/tokens"
+    weights: list[Positive] | None = None
+    dtype: Literal["uint16", "uint32"] | None = None
+    vocabulary: Vocabulary | None = None
+    separator: TokenId | None = None
+    validation_fraction: Fraction = 0.1
+    test_fraction: Fraction = 0.05
+    context: Length = 128
+    batch_size: BatchSize = 32
+    eval_batch_size: BatchSize = 64
+
+    def __post_init__(self) -> None:
+        check_fractions(self.validation_fraction, self.test_fraction)
+        if not self._paths:
+            raise UserError("data.path=[] names no source; name one or more")
+        if self.weights is not None and len(self.weights) != len(self._paths):
+            raise UserError(
+                f"data.weights has {len(self.weights)} numbers and data.path {len(self._paths)} sources; "
+                "give one for each"
+            )
+
+    @property
+    def spec(self) -> DataSpec:
+        """Sequences of `context` tokens. Of the files at most the manifest is read."""
+        return DataSpec(
+            "text",
+            (self.context,),
+            packed=self.separator is not None,
+            resizable=True,
+            slices=self._names if len(self._paths) > 1 else (),
+            vocabulary=self.vocabulary or self._manifest.get("vocabulary"),
+        )
+
+    def missing(self) -> str | None:
+        """Returns which source is not there and what to do about it, or None."""
+        for path in self._paths:
+            if path.is_dir() and (token_files(path) or any(path.rglob("index.json"))):
+                continue
+            if not path.is_file():
+                what = "no .bin or .npy file under" if path.is_dir() else "nothing at"
+                return f"{what} {path.absolute()}; set data.path=FOLDER, or write shards with `blockyard tokenize`"
+        return None
+
+    def load(self, tokenizer: Tokenizer) -> Splits:
+        """Opens the shards. Raises UserError for those that do not fit each other, the tokenizer or the options."""
+        if not isinstance(tokenizer, TextTokenizer):
+            raise ValueError(f"token ids of texts need a text tokenizer, not {type(tokenizer).__name__}")
+        sources = [read_source(path, self.dtype) for path in self._paths]
+        check_tokenizer(tokenizer, sources)
+        vocabulary = tokenizer.spec(self.spec).vocabulary
+        assert vocabulary is not None, "text tokenizers have a vocabulary"
+        if self.vocabulary not in (None, vocabulary):
+            raise UserError(
+                f"data.vocabulary={self.vocabulary}: the tokenizer has {vocabulary}; use data.vocabulary=null"
+            )
+        self._fingerprint = sha256(source.digest() for source in sources)
+        return Splits(*(self._split(name, sources, vocabulary) for name in ("train", "validation", "test")))
+
+    def _split(self, name: str, sources: list[TokenSource], vocabulary: int) -> TokenWindows:
+        streams = [self._stream(name, source, vocabulary) for source in sources]
+        sizes = [source.bytes_of_text(name) for source in sources]
+        known = sum(size for size in sizes if size is not None) if None not in sizes else None
+        return TokenWindows(
+            streams,
+            self.context,
+            bytes_per_token=None if known is None else known / sum(map(len, streams)),
+            separator=self.separator,
+            weights=self.weights if name == "train" else None,
+            sliced=len(sources) > 1,
+        )
+
+    def _stream(self, name: str, source: TokenSource, vocabulary: int) -> TokenStream:
+        """The ids of a split of one source: those of its files, or a range of the training ids."""
+        shards = source.shards.get(name, source.shards["train"])
+        count = total(shards)
+        validation = 0.0 if "validation" in source.shards else self.validation_fraction
+        test = 0.0 if "test" in source.shards else self.test_fraction
+        bounds = {"train": (0.0, 1 - (validation + test)), "test": (1 - (validation + test), 1 - validation)}
+        start, stop = bounds.get(name, (1 - validation, 1.0)) if shards is source.shards["train"] else (0.0, 1.0)
+        stream = TokenStream(shards, int(count * start), int(count * stop), vocabulary)
+        if len(stream) <= self.context:
+            raise UserError(
+                f"data.context={self.context}: the {name} split of {source.path} has {len(stream)} token ids and needs "
+                f"at least {self.context + 1}; use a smaller context, or more ids"
+            )
+        return stream
+
+    @cached_property
+    def _manifest(self) -> dict[str, Any]:
+        """The manifest of the first source, in which all agree."""
+        return read_manifest(self._paths[0])
+
+    @property
+    def _paths(self) -> list[Path]:
+        paths = [self.path] if isinstance(self.path, str) else self.path
+        return [Path(os.path.expanduser(path)) for path in paths]
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """A name for each source: that of its file or folder where no other has it, else its path."""
+        stems = [path.stem if path.suffix else path.name for path in self._paths]
+        return tuple(n if stems.count(n) == 1 else str(p) for n, p in zip(stems, self._paths, strict=True))
