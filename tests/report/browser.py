@@ -67,7 +67,16 @@ def scroll(page: Any) -> None:
             scrollTo({ top: 0, behavior: "instant" });
         }"""
     )
-    page.wait_for_function("document.querySelectorAll('.waiting').length === 0")
+    drawn(page)
+
+
+def drawn(page: Any) -> None:
+    """Wait until every section is drawn, which needs no scrolling. The page's policy forbids `wait_for_function`."""
+    for _ in range(500):
+        if page.locator(".waiting").count() == 0:
+            return
+        page.wait_for_timeout(20)
+    raise AssertionError("some sections are not drawn after ten seconds")
 
 
 def address(path: Path) -> str:

@@ -124,15 +124,19 @@ def _with_files(arguments: Sequence[str]) -> list[str]:
 def _write(flag: str, file: str, data: dict[str, Any]) -> None:
     if flag == "--html" and not file:
         raise UserError("--html: a file is missing; --html report.html, or --html - for standard output")
-    text = _writer(flag)(data)
     if file in ("", "-"):
-        sys.stdout.write(text)
+        sys.stdout.write(_writer(flag)(data))
         return
     from blockyard.atomic_files import write_text
     from blockyard.config.local_path import local_path
+    from blockyard.report.page import write
 
+    path = local_path(file, flag)
     try:
-        write_text(local_path(file, flag), text)
+        if flag == "--html":
+            write(data, path)
+        else:
+            write_text(path, _writer(flag)(data))
     except OSError as error:
         raise UserError(f"{file} cannot be written: {error.strerror or error}") from error
     sys.stderr.write(f"{file}\n")

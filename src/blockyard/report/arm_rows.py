@@ -16,6 +16,8 @@ from blockyard.report.stats.intervals import mean_of
 from blockyard.report.stats.paired import EFFECT, Difference
 from blockyard.report.stats.verdict import BASELINE, TOO_FEW, ArmResult
 
+FILES = ("config.yaml", "run.json", "metrics.csv", "summary.json", "log.txt", "error.txt")
+
 
 def arm_rows(
     data: ComparisonInput,
@@ -89,14 +91,19 @@ def _difference(gap: Difference | None) -> dict[str, Any] | None:
 
 
 def cell_row(record: RunRecord) -> dict[str, Any]:
-    """Return the row of a cell, whether it has a run or not."""
+    """Return the row of a cell, whether it has a run or not. files: those of its folder that a reader may open."""
+    there = record.state not in ("missing", "refused")
     return {
         "arm": record.arm,
         "seed": record.seed,
         "setting": record.setting,
         "state": record.state,
         "reason": record.reason,
-        "run": record.run if record.state not in ("missing", "refused") else None,
+        "run": record.run if there else None,
+        "seconds": record.summary.get("seconds") if record.done else None,
+        "started": record.facts.get("time"),
+        "folder": str(record.path.absolute()) if there else None,
+        "files": [name for name in FILES if there and (record.path / name).is_file()],
         "metrics": record.metrics,
     }
 

@@ -1,32 +1,50 @@
 // Attention maps that runs have saved.
 
-/** Draw an image for each arm, seed and layer. */
+/** Draw a table of maps: a row for each arm, a column for each layer, all on one scale. */
 function drawAttention(body) {
-  body.append(h("div", { class: "panels narrow" }, data.attention.filter((one) => !state.hidden.has(one.arm)).map((one) => {
-    const name = `${one.arm}, seed ${one.seed}, ${one.layer}`;
-    return h("figure", { class: "panel" }, picture(one, name), h("figcaption", {}, h("strong", {}, one.arm), ` ${one.layer}, seed ${one.seed}`));
-  })), h("p", { class: "note" }, "Rows are queries, columns are keys; darker means more attention. Each map has its own scale."));
+  const maps = data.attention.filter((one) => !state.hidden.has(one.arm));
+  const layers = [...new Set(data.attention.map((one) => one.layer))];
+  const arms = [...new Set(maps.map((one) => one.arm))];
+  const top = Math.max(0, ...maps.flatMap((one) => (Array.isArray(one.map) ? one.map.flat() : [])).filter(known)) || 1;
+  const cell = (arm, layer) => {
+    const one = maps.find((each) => each.arm === arm && each.layer === layer);
+    return h("td", {}, one ? picture(one, `${arm}, seed ${one.seed}, ${layer}`, top) : h("span", { class: "note" }, NONE));
+  };
+  body.append(h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Attention maps" },
+    h("table", { class: "maps" }, h("caption", {}, "Attention maps: rows are arms, columns are layers"),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "arm"), layers.map((layer) => h("th", { scope: "col" }, layer)))),
+      h("tbody", {}, arms.map((arm) => h("tr", {}, h("th", { scope: "row" }, swatch(arm), h("span", { class: "name" }, breakable(arm)),
+        h("small", {}, `seed ${maps.find((one) => one.arm === arm).seed}`)), layers.map((layer) => cell(arm, layer))))))),
+  maps.some((one) => Array.isArray(one.map)) ? shades(top) : null,
+  h("p", { class: "note" }, "Rows of a map are queries, columns are keys; darker means more attention, on one scale for all maps."));
 }
 
+/** The scale of the shades, from no attention to the largest weight of any map. */
+const shades = (top) => h("p", { class: "keys" }, "0", h("span", { class: "shades", style: { background:
+  `linear-gradient(to right, ${Array.from({ length: 11 }, (_, k) => `rgb(${shade(k / 10).join(" ")})`).join(", ")})` } }), short(top));
+
 /** The image that the run saved, or the map drawn on a canvas. Only images inside the page are shown. */
-function picture({ image, map: rows }, name) {
+function picture({ image, map: rows }, name, top) {
   if (typeof image === "string" && /^data:image\/(png|jpeg|webp|gif);base64,/.test(image)) {
     return h("img", { class: "attention", src: image, alt: `Attention of ${name}` });
   }
   if (!Array.isArray(rows) || !rows.length) return h("p", { class: "empty" }, "No map.");
   const wide = Math.max(...rows.map((row) => row.length));
-  const canvas = h("canvas", { class: "attention", width: wide, height: rows.length, role: "img",
+  const largest = Math.max(...rows.flat().filter(known));
+  const canvas = h("canvas", { class: "attention", width: wide, height: rows.length, role: "img", title: `${name}: largest weight ${short(largest)}`,
     "aria-label": `Attention of ${name}: ${rows.length} queries by ${wide} keys` });
   const pixels = new ImageData(wide, rows.length);
-  const top = Math.max(...rows.flat().filter(known)) || 1;
   rows.forEach((row, i) => row.forEach((value, j) => {
-    const part = Math.sqrt(Math.max(0, known(value) ? value : 0) / top);
-    // From near white over blue to near black: lightness decreases monotonically.
-    const paint = part < 0.5 ? mix([246, 248, 251], [66, 133, 190], part * 2) : mix([66, 133, 190], [8, 20, 58], part * 2 - 1);
-    pixels.data.set([...paint, 255], 4 * (i * wide + j));
+    pixels.data.set([...shade((known(value) ? value : 0) / top), 255], 4 * (i * wide + j));
   }));
   canvas.getContext("2d").putImageData(pixels, 0, 0);
   return canvas;
+}
+
+/** The colour of a share of the largest weight: from near white over blue to near black, always darker; its root is linear. */
+function shade(share) {
+  const part = Math.sqrt(Math.max(0, Math.min(1, share)));
+  return part < 0.5 ? mix([246, 248, 251], [66, 133, 190], part * 2) : mix([66, 133, 190], [8, 20, 58], part * 2 - 1);
 }
 
 /** Mix two colours. */

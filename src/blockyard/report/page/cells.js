@@ -1,49 +1,80 @@
-// The state of every cell (arm and seed), and the reasons for cells without a result.
+// The state of every cell (arm, setting and seed), its run, and the reasons for cells without a result.
 
 const STATES = { done: "✓", failed: "✗", running: "▶", queued: "·", interrupted: "‖", missing: "○", refused: "⊘" };
-const WORST = ["failed", "refused", "interrupted", "missing", "running", "queued", "done"];
+const ORDER = ["done", "queued", "running", "missing", "interrupted", "refused", "failed"];
 const ROWS = 200;
 
-/** Draw a map of all cells and a list of those without a result. */
+const cellKey = (cell) => JSON.stringify([cell.arm, setting(cell.setting), cell.seed]);
+
+/** Draw a map of all cells, the chosen one, and a list of those without a result. */
 function drawCells(body) {
   const open = data.cells.filter((cell) => cell.state !== "done");
-  const present = WORST.filter((name) => data.cells.some((cell) => cell.state === name)).reverse();
+  const present = ORDER.filter((name) => data.cells.some((cell) => cell.state === name));
   if (allSeeds().length) {
     body.append(cellMap(), h("p", { class: "keys" }, present.map((name) =>
-      h("span", {}, h("span", { class: `cell ${name}`, "aria-hidden": "true" }, STATES[name]), name))));
+      h("span", {}, h("span", { class: `cell ${name}`, "aria-hidden": "true" }, STATES[name]), name)),
+    h("span", {}, "Press a cell to see its run.")));
   }
+  const chosen = data.cells.find((cell) => cellKey(cell) === state.cell);
+  if (chosen) body.append(cellDetail(chosen));
   if (!open.length) {
-    body.append(h("p", {}, `All ${plural(data.cells.length, "cell")} are done.`));
+    body.append(h("p", {}, data.cells.length === 1 ? "The only cell is done." : `All ${plural(data.cells.length, "cell")} are done.`));
     return;
   }
   body.append(grid("Cells without a result", ["arm", "seed", "state", "reason", "run"],
     open.slice(0, ROWS).map((cell) => [
       [cell.arm, Object.keys(cell.setting || {}).length ? h("small", {}, ` ${setting(cell.setting)}`) : null], cell.state === "refused" ? "all" : String(cell.seed),
       h("span", { class: "state" }, h("span", { class: `cell ${cell.state}`, "aria-hidden": "true" }, STATES[cell.state] || "?"), cell.state),
-      h("span", { class: "reason" }, cell.reason || NONE), cell.run ? h("code", {}, cell.run) : NONE])),
-  open.length > ROWS ? h("p", { class: "note" }, `and ${open.length - ROWS} more`) : null || "");
+      h("span", { class: "reason" }, cell.reason || NONE), runName(cell)])),
+  open.length > ROWS ? h("p", { class: "note" }, `and ${open.length - ROWS} more`) : "");
 }
 
-/** Rows are arms, columns are seeds. A cell with several settings shows the worst state among them. */
+/** Rows are arms and their settings, columns are seeds. A refusal applies to all seeds. */
 function cellMap() {
-  const byCell = new Map();
-  const refused = new Map(); // a refusal applies to all seeds of the arm
+  const rows = new Map();
   for (const cell of data.cells) {
-    if (cell.state === "refused") refused.set(cell.arm, [cell]);
-    const key = JSON.stringify([cell.arm, cell.seed]);
-    byCell.set(key, [...(byCell.get(key) || []), cell]);
+    const key = JSON.stringify([cell.arm, setting(cell.setting)]);
+    rows.set(key, [...(rows.get(key) || []), cell]);
   }
-  const names = [...new Set([...data.arms.map((arm) => arm.name), ...data.cells.map((cell) => cell.arm)])];
-  const square = (arm, seed) => {
-    const cells = byCell.get(JSON.stringify([arm, seed])) || refused.get(arm) || [];
-    if (!cells.length) return h("td", {}, NONE);
-    const worst = WORST.find((name) => cells.some((cell) => cell.state === name)) || "missing";
-    const done = cells.filter((cell) => cell.state === "done").length;
-    const text = cells.length > 1 ? `${done} of ${cells.length} settings done${worst === "done" ? "" : `, ${worst}`}` : worst;
-    return h("td", {}, h("span", { class: `cell ${worst}`, title: text }, h("span", { "aria-hidden": "true" }, STATES[worst]), h("span", { class: "unseen" }, text)));
+  const place = (name) => { const index = data.arms.findIndex((arm) => arm.name === name); return index < 0 ? Infinity : index; };
+  const sorted = [...rows.values()].sort(([a], [b]) => place(a.arm) - place(b.arm) || 0);
+  const square = (cells, seed) => {
+    const cell = cells.find((one) => one.state === "refused" || one.seed === seed);
+    if (!cell) return h("td", {}, NONE);
+    const text = `${cell.state}${known(cell.seconds) ? `, ${time(cell.seconds)}` : ""}`;
+    return h("td", {}, h("button", { type: "button", class: `cell ${cell.state}`, title: `${cell.run || cell.arm}: ${text}`, "aria-pressed": String(state.cell === cellKey(cell)),
+      "data-key": `cell:${cellKey(cell)}:${seed}`, onclick: () => { state.cell = state.cell === cellKey(cell) ? null : cellKey(cell); redraw("cells"); } },
+    h("span", { "aria-hidden": "true" }, STATES[cell.state]), h("span", { class: "unseen" }, text)));
   };
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Map of cells" },
     h("table", { class: "map" }, h("caption", {}, "State of every cell"),
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "arm"), allSeeds().map((seed) => h("th", { scope: "col" }, `s${seed}`)))),
-      h("tbody", {}, names.map((name) => h("tr", {}, h("th", { scope: "row" }, name), allSeeds().map((seed) => square(name, seed)))))));
+      h("tbody", {}, sorted.map((cells) => h("tr", {}, h("th", { scope: "row" }, cells[0].arm,
+        Object.keys(cells[0].setting || {}).length ? h("small", {}, ` ${setting(cells[0].setting)}`) : null),
+      allSeeds().map((seed) => square(cells, seed)))))));
 }
+
+/** The run of a cell: state, times, metrics, its folder and the files in it. */
+function cellDetail(cell) {
+  const at = address(cell.link);
+  const facts = [
+    ["run", runName(cell)],
+    ["state", cell.state + (cell.reason ? `: ${cell.reason}` : "")],
+    ["started", cell.started],
+    ["training", known(cell.seconds) ? time(cell.seconds) : null],
+    ["metrics", Object.entries(cell.metrics || {}).map(([name, value]) => h("span", { class: "fact" }, h("small", {}, name), " ", short(value, 5)))],
+    ["files", at && (cell.files || []).length ? cell.files.map((file) => h("a", { class: "fact", href: `${at}/${encodeURIComponent(file)}` }, file)) : null],
+  ].filter(([, value]) => value && value.length !== 0);
+  return h("div", { class: "chosen", role: "status" }, h("h3", {}, `${cell.arm} ${setting(cell.setting)} s${cell.seed}`),
+    h("dl", { class: "pairs" }, facts.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])));
+}
+
+/** The name of a run, a link to its folder where the page is a file beside it. */
+function runName(cell) {
+  if (!cell.run) return NONE;
+  const at = address(cell.link);
+  return at ? h("a", { href: `${at}/` }, h("code", {}, cell.run)) : h("code", {}, cell.run);
+}
+
+/** A link to a folder; only relative ones are followed. */
+const address = (link) => (typeof link === "string" && /^\.{1,2}\/[^:]*$/.test(link) ? link : null);

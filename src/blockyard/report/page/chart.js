@@ -38,7 +38,13 @@ function labels(map, n, { format, logarithm }) {
   const ticks = map.ticks(n);
   const digits = ticks.length > 1 && !logarithm ? Math.max(0, Math.min(8, -Math.floor(Math.log10(ticks[1] - ticks[0]) + 1e-9))) : null;
   const fine = digits !== null && ticks.some((value) => Number(value.toFixed(digits)) !== value) ? digits + 1 : digits;
-  return ticks.map((value) => [value, format ? format(value) : fine === null ? short(value) : fixed(value, Math.min(fine, 8))]);
+  if (format) {
+    // As many digits as tell the ticks apart: 200.1 k, 200.2 k.
+    const texts = [3, 4, 5, 6, 7].map((precision) => ticks.map((value) => format(value, precision)));
+    const clear = texts.find((some) => new Set(some).size === some.length) || texts[0];
+    return ticks.map((value, k) => [value, clear[k]]);
+  }
+  return ticks.map((value) => [value, fine === null ? short(value) : fixed(value, Math.min(fine, 8))]);
 }
 
 /** The SVG path through [x, y] pairs. */
@@ -68,18 +74,48 @@ function tip(event, head, rows) {
 /** Hide the tooltip. */
 const untip = () => { document.getElementById("tip").hidden = true; };
 
-/** Put a transparent rectangle over the plot that reports the pointer's position in the plot's pixels. */
-function listen(chart, move, leave) {
+/**
+ * Put a transparent rectangle over the plot that reports the pointer's position in the plot's pixels.
+ * zoom: called with the two ends, on the x axis, of a range over which the mouse was dragged.
+ */
+function listen(chart, move, leave, zoom) {
   // The empty title keeps browsers from showing the chart's title beside the tooltip.
   const sheet = s("rect", { x: chart.left, y: chart.top, width: Math.max(0, chart.right - chart.left),
     height: Math.max(0, chart.bottom - chart.top), fill: "transparent" }, s("title", {}));
-  sheet.addEventListener("pointermove", (event) => {
+  const place = (event) => {
     const box = chart.root.getBoundingClientRect();
-    const zoom = chart.root.viewBox.baseVal.width / box.width;
-    move(event, (event.clientX - box.left) * zoom, (event.clientY - box.top) * zoom);
-  });
+    const factor = chart.root.viewBox.baseVal.width / box.width;
+    return [(event.clientX - box.left) * factor, (event.clientY - box.top) * factor];
+  };
+  sheet.addEventListener("pointermove", (event) => move(event, ...place(event)));
+  if (zoom) drag(chart, sheet, place, zoom);
   sheet.addEventListener("pointerleave", () => { untip(); leave(); });
   chart.root.append(sheet);
+}
+
+/** Mark the range over which the mouse is dragged, and report it; ranges of a few pixels are clicks. */
+function drag(chart, sheet, place, zoom) {
+  const mark = s("rect", { class: "drag", y: chart.top, height: Math.max(0, chart.bottom - chart.top), visibility: "hidden" });
+  chart.root.append(mark);
+  let start = null;
+  const range = (event) => [start, Math.max(chart.left, Math.min(chart.right, place(event)[0]))].sort((a, b) => a - b);
+  sheet.addEventListener("pointerdown", (event) => {
+    if (event.pointerType !== "mouse" || event.button) return;
+    start = place(event)[0];
+    sheet.setPointerCapture(event.pointerId);
+  });
+  sheet.addEventListener("pointermove", (event) => {
+    if (start === null) return;
+    const [from, to] = range(event);
+    fill(mark, { x: from, width: to - from, visibility: "visible" }, []);
+  });
+  sheet.addEventListener("pointerup", (event) => {
+    if (start === null) return;
+    const [from, to] = range(event);
+    start = null;
+    mark.setAttribute("visibility", "hidden");
+    if (to - from > 6) zoom(chart.x.back(from), chart.x.back(to));
+  });
 }
 
 /** Push labels apart so that none overlaps another: [{y, ...}], sorted and at least `gap` apart within limits. */

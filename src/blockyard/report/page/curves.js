@@ -1,6 +1,7 @@
 // Learning curves: mean over seeds with a band, any metric against any axis.
 
 const PARTS = { all: ["the whole run", 0], half: ["the last half", 0.5], tenth: ["the last tenth", 0.9] };
+const SMOOTHINGS = { 0: "none", 0.6: "a little (0.6)", 0.9: "strong (0.9)", 0.97: "very strong (0.97)" };
 const BANDS = { range: "lowest to highest seed", interval: "95 % interval of the mean (Student's t)", seeds: "every seed" };
 
 /** Draw controls, chart, caption and data. */
@@ -12,24 +13,33 @@ function drawCurves(body) {
   const curves = late(shown().map((arm) => series(arm.name, state.metric, state.axis, state.band)).filter(Boolean));
   const controls = [
     choice("curves:metric", "Metric", metrics.map((name) => [name, name]), state.metric, pick("metric")),
-    choice("curves:axis", "Against", axes.map((axis) => [axis, AXES[axis].name]), state.axis, pick("axis")),
+    choice("curves:axis", "Against", axes.map((axis) => [axis, AXES[axis].name]), state.axis, (axis) => { state.zoom = null; pick("axis")(axis); }),
     choice("curves:band", "Band", Object.entries(BANDS), state.band, pick("band")),
     choice("curves:part", "Part", Object.entries(PARTS).map(([key, [name]]) => [key, name]), state.part, pick("part")),
+    choice("curves:smooth", "Smoothing", Object.entries(SMOOTHINGS), String(state.smooth), (value) => pick("smooth")(Number(value))),
     tick("curves:log", "log scale", state.logarithm, pick("logarithm")),
+    state.zoom ? h("button", { type: "button", class: "quiet", "data-key": "curves:zoom", onclick: () => pick("zoom")(null) }, "Reset zoom") : null,
   ];
   const ragged = curves.some((one) => one.n.some((n) => n < one.seeds.length));
   const drawn = curves.length ? curveChart(body, curves) : { chart: h("p", { class: "empty" }, "None of the arms shown has this metric."), cutoff: null };
   const band = state.band === "seeds" ? "each thin line is one seed" : `the band is the ${BANDS[state.band]}`;
   body.append(figure("curves", { controls, chart: drawn.chart, table: () => curveTable(curves),
     caption: `Mean of ${state.metric} over seeds; ${band}. ${wish(state.metric)[0].toUpperCase()}${wish(state.metric).slice(1)}.` +
-      `${ragged ? " Where a line is faint, some of its seeds have no value." : ""}${drawn.cutoff || ""}` }));
+      `${state.smooth ? ` Each run is smoothed by an exponential mean of weight ${state.smooth}; the table, too.` : ""}` +
+      `${ragged ? " Where a line is faint, some of its seeds have no value." : ""}${drawn.cutoff || ""} Drag over the chart to zoom.` }));
 }
 
-/** Keep the selected part of the runs: what comes after a fraction of the longest one. */
+/** Zoom to a range of the x axis. */
+function zoomTo(from, to) {
+  state.zoom = [from, to];
+  redraw("curves");
+}
+
+/** Keep the selected part of the runs: what comes after a fraction of the longest one, or the range that is zoomed to. */
 function late(curves) {
-  const start = PARTS[state.part][1] * Math.max(0, ...curves.flatMap((one) => one.x));
-  const keep = (one) => (values) => values.filter((_, k) => one.x[k] >= start);
-  return curves.map((one) => ({ ...one, seeds: one.seeds.map((run) => run.filter(([x]) => x >= start)).filter((run) => run.length),
+  const [start, end] = state.zoom || [PARTS[state.part][1] * Math.max(0, ...curves.flatMap((one) => one.x)), Infinity];
+  const keep = (one) => (values) => values.filter((_, k) => one.x[k] >= start && one.x[k] <= end);
+  return curves.map((one) => ({ ...one, seeds: one.seeds.map((run) => run.filter(([x]) => x >= start && x <= end)).filter((run) => run.length),
     x: keep(one)(one.x), mean: keep(one)(one.mean), low: keep(one)(one.low), high: keep(one)(one.high), n: keep(one)(one.n) }))
     .filter((one) => one.x.length);
 }
@@ -45,7 +55,7 @@ function curveChart(body, curves) {
   const chart = frame({ width, height: Math.max(260, Math.min(420, width * 0.62)), margin: { right: direct ? room : 16, top: 30 },
     title: `${state.metric} against ${lower(AXES[state.axis].name)}`,
     desc: `${plural(curves.length, "arm")}; a line is the mean over seeds. ${curves.map(ending).join(" ")}`,
-    x: { domain: extent([...(state.part === "all" ? [0] : []), ...curves.flatMap((one) => one.x)], 0), label: AXES[state.axis].name, format: AXES[state.axis].format },
+    x: { domain: state.zoom || extent([...(state.part === "all" ? [0] : []), ...curves.flatMap((one) => one.x)], 0), label: AXES[state.axis].name, format: AXES[state.axis].format },
     y: { domain, logarithm: state.logarithm, label: state.metric } });
   const clip = fresh("clip");
   chart.root.prepend(s("clipPath", { id: clip }, s("rect", { x: chart.left, y: chart.top - 4, width: chart.right - chart.left + 4,
@@ -107,12 +117,16 @@ function follow(chart, curves, at) {
   const digits = decimals(curves.flatMap((one) => one.mean));
   listen(chart, (event, x) => {
     const value = chart.x.back(x);
-    rule.setAttribute("x1", x); rule.setAttribute("x2", x); rule.setAttribute("visibility", "visible");
     const near = curves.map((one) => [one, one.x.reduce((best, at_, k) => (Math.abs(at_ - value) < Math.abs(one.x[best] - value) ? k : best), 0)])
       .sort(([a, i], [b, j]) => b.mean[j] - a.mean[i]).slice(0, 14);
-    const [at, ...others] = new Set(near.map(([one, k]) => one.x[k]));  // the point whose values are listed, not the pointer's place
-    tip(event, `${others.length ? "near " : ""}${AXES[state.axis].name} ${AXES[state.axis].format(others.length ? value : at)}`, near.map(([one, k]) => [one.name, `${fixed(one.mean[k], digits)}  ${label(one.name)}`]));
-  }, () => rule.setAttribute("visibility", "hidden"));
+    // The points whose values are listed, not the place of the pointer; where arms have different ones, each has its own.
+    const [step, ...others] = new Set(near.map(([one, k]) => one.x[k]));
+    const { name, format } = AXES[state.axis];
+    const place = others.length ? x : chart.x(step);
+    rule.setAttribute("x1", place); rule.setAttribute("x2", place); rule.setAttribute("visibility", "visible");
+    tip(event, others.length ? `nearest ${lower(name)}s` : `${name} ${format(step)}`,
+      near.map(([one, k]) => [one.name, `${fixed(one.mean[k], digits)}  ${label(one.name)}${others.length ? ` at ${format(one.x[k])}` : ""}`]));
+  }, () => rule.setAttribute("visibility", "hidden"), zoomTo);
 }
 
 /** "pre_norm ends at 0.95." */

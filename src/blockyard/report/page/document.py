@@ -16,29 +16,31 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any
+from urllib.parse import quote
 
 from blockyard.atomic_files import write_text
 from blockyard.report.page.thin import thin
 
 STYLES = ("style", "tables", "samples", "charts")
 SCRIPTS = (
-    "dom", "format", "state", "palette", "scale", "chart", "legend", "verdict", "table", "detail", "series", "curves",
-    "scatter", "pairs", "effects", "tuning", "cells", "attention", "predictions", "classes", "values", "samples",
-    "provenance", "live", "main",
+    "dom", "format", "state", "address", "palette", "scale", "chart", "legend", "verdict", "table", "detail", "series",
+    "curves", "scatter", "pairs", "effects", "tuning", "cells", "attention", "predictions", "classes", "values",
+    "samples", "provenance", "live", "main",
 )  # fmt: skip
 
 
 def write(comparison: dict[str, Any], path: str | os.PathLike[str]) -> Path:
     """Write the page of a comparison to `path`, atomically. Raises OSError."""
-    write_text(Path(path), render(comparison))
+    write_text(Path(path), render(comparison, folder=Path(path).parent))
     return Path(path)
 
 
-def render(comparison: dict[str, Any], *, live: str | None = None, etag: str = "") -> str:
+def render(comparison: dict[str, Any], *, live: str | None = None, etag: str = "", folder: Path | None = None) -> str:
     """Return the page of a comparison (`Comparison.as_dict()`).
 
     live: the path, relative to the page, that it polls for newer data; None for a file, which polls nothing
     etag: the ETag of the data, for a page that polls
+    folder: of the page's file, from which it links to the folders of runs; None for a page without such links
     """
     style, script = _style(), _script()
     title = str(comparison.get("title") or comparison.get("claim") or "comparison")
@@ -47,11 +49,28 @@ def render(comparison: dict[str, Any], *, live: str | None = None, etag: str = "
         policy=html.escape(policy(live=live is not None)),
         style=style,
         script=script,
-        data=encode(thin(comparison)),
+        data=encode(thin(linked(comparison, folder))),
         live=html.escape(live or ""),
         etag=html.escape(etag),
         plain=_without_script(comparison),
     )
+
+
+def linked(comparison: dict[str, Any], folder: Path | None) -> dict[str, Any]:
+    """Return the comparison with a relative link to the folder of each run instead of its path on this machine."""
+    cells = [
+        {key: value for key, value in cell.items() if key != "folder"} | {"link": link(cell.get("folder"), folder)}
+        for cell in comparison.get("cells") or []
+    ]
+    return {**comparison, "cells": cells}
+
+
+def link(path: str | None, folder: Path | None) -> str | None:
+    """Return the address of `path` relative to a page in `folder`: "../../vit-0a1b/s0"; None without one."""
+    if path is None or folder is None:
+        return None
+    relative = quote(os.path.relpath(path, folder.absolute()).replace(os.sep, "/"))
+    return relative if relative.startswith("../") else f"./{relative}"
 
 
 def policy(*, live: bool = False) -> str:

@@ -57,6 +57,7 @@ function disclosure(key, summary, build) {
   };
   box.addEventListener("toggle", () => {
     state.open[box.open ? "add" : "delete"](key);
+    toAddress();
     open();
   });
   box.open = state.open.has(key);

@@ -31,14 +31,14 @@ const chance = (p) => (!known(p) ? NONE : p < 0.001 ? "< 0.001" : p.toFixed(3));
 const equal = (p) => (known(p) && p < 0.001 ? chance(p) : `= ${chance(p)}`);
 
 /** Three significant digits: 0.0123, 45.6, 1,230. */
-function short(x) {
+function short(x, precision = 3) {
   if (!known(x)) return NONE;
   if (x !== 0 && (Math.abs(x) < 1e-3 || Math.abs(x) >= 1e6)) return signed(x.toExponential(1).replace("e+", "e").replace(".0e", "e"));
-  return signed(Number(x.toPrecision(3)).toLocaleString("en", { maximumSignificantDigits: 3 }));
+  return signed(Number(x.toPrecision(precision)).toLocaleString("en", { maximumSignificantDigits: precision }));
 }
 
 /** 1.2 k, 34 M, 5.6 G. */
-function scaled(x, base, units) {
+function scaled(x, base, units, precision = 3) {
   if (!known(x)) return NONE;
   let unit = 0;
   let value = x;
@@ -46,20 +46,20 @@ function scaled(x, base, units) {
     value /= base;
     unit += 1;
   }
-  return `${Number(value.toPrecision(3)).toLocaleString("en")}${units[unit] ? `\u00a0${units[unit]}` : ""}`;
+  return `${Number(value.toPrecision(precision)).toLocaleString("en", { maximumSignificantDigits: precision })}${units[unit] ? `\u00a0${units[unit]}` : ""}`;
 }
 
-const count = (x) => scaled(x, 1000, ["", "k", "M", "G", "T", "P", "E", "Z"]);
-const bytes = (x) => scaled(x, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]);
+const count = (x, precision) => scaled(x, 1000, ["", "k", "M", "G", "T", "P", "E", "Z"], precision);
+const bytes = (x, precision) => scaled(x, 1024, ["B", "KiB", "MiB", "GiB", "TiB"], precision);
 
 /** A duration. */
-function time(x) {
+function time(x, precision = 3) {
   if (!known(x)) return NONE;
   if (x === 0) return "0\u00a0s";
-  if (Math.abs(x) < 1e-3) return `${short(x * 1e6)}\u00a0µs`;
-  if (Math.abs(x) < 1) return `${short(x * 1e3)}\u00a0ms`;
-  if (Math.abs(x) < 120) return `${short(x)}\u00a0s`;
-  return Math.abs(x) < 7200 ? `${short(x / 60)}\u00a0min` : `${short(x / 3600)}\u00a0h`;
+  if (Math.abs(x) < 1e-3) return `${short(x * 1e6, precision)}\u00a0µs`;
+  if (Math.abs(x) < 1) return `${short(x * 1e3, precision)}\u00a0ms`;
+  if (Math.abs(x) < 120) return `${short(x, precision)}\u00a0s`;
+  return Math.abs(x) < 7200 ? `${short(x / 60, precision)}\u00a0min` : `${short(x / 3600, precision)}\u00a0h`;
 }
 
 /** A ratio to the baseline. */

@@ -20,6 +20,14 @@ const watch = new IntersectionObserver((entries) => {
   for (const entry of entries) if (entry.isIntersecting) paint(entry.target.closest("section").id);
 }, { rootMargin: "600px 0px" });
 
+/** Draw the sections that nobody has scrolled to, one at a time while the browser is idle: for searches and whole-page pictures. */
+function drawRest() {
+  const next = SECTIONS.find(({ id }) => !drawn.has(id) && document.getElementById(id));
+  if (!next) return;
+  paint(next.id);
+  (window.requestIdleCallback || setTimeout)(drawRest);
+}
+
 /** Draw or redraw the content of one section. */
 function paint(id) {
   const body = document.querySelector(`#${id} > .body`);
@@ -39,12 +47,13 @@ function redraw(what) {
     if (drawn.has(id) && (what === "all" || what === id || (chart && what === "arms"))) paint(id);
   }
   const bar = document.querySelector(".legend");
-  if (bar && (what === "arms" || what === "all")) bar.replaceWith(legend());
+  if (bar && (what === "arms" || what === "all")) { bar.replaceWith(legend()); measureLegend(); }
   [...document.querySelectorAll("#table .scroll")].forEach((box, k) => { box.scrollLeft = scrolled[k] || 0; });
   if (key && document.activeElement.dataset.key !== key) {
     const again = document.querySelector(`[data-key="${CSS.escape(key)}"]`);
     if (again) again.focus({ preventScroll: true });
   }
+  if (!state.printing) toAddress();
 }
 
 /** Create the sections for which there is data, in order, the charts together under one legend. */
@@ -62,12 +71,20 @@ function build() {
   const before = present.filter(({ id }) => id === "answer" || id === "table").map(({ id }) => nodes.get(id));
   const rest = [...nodes.values()].filter((node) => !before.includes(node) && !charts.includes(node));
   main.replaceChildren(...before, group, ...rest);
-  document.getElementById("nav").replaceChildren(...present.map(({ id, name }) => h("a", { href: `#${id}` }, name)));
+  document.getElementById("nav").replaceChildren(...present.map(({ id, name }) => h("a", { href: `#${id}`, onclick: (event) => goTo(event, id) }, name)));
   for (const { id } of present) {
     if (id === "answer" || id === "table") paint(id);
     else watch.observe(nodes.get(id).querySelector(".body"));
   }
+  measureLegend();
+  (window.requestIdleCallback || setTimeout)(drawRest);
   return undefined;
+}
+
+/** Tell the style how high the legend is, so that a jump to a section does not end below it. */
+function measureLegend() {
+  const bar = document.querySelector(".legend");
+  if (bar) document.documentElement.style.setProperty("--legend", `${Math.ceil(bar.getBoundingClientRect().height)}px`);
 }
 
 /** The button that switches between light and dark; the choice is stored where the browser allows it. */
@@ -96,11 +113,18 @@ function printing(on) {
 
 theme();
 begin();
+fromAddress();
 build();
+if (section() && document.getElementById(section())) document.getElementById(section()).scrollIntoView();
+addEventListener("hashchange", () => {
+  if (!location.hash.includes("&")) return toAddress(); // a link to a section: the choices stay
+  fromAddress(); // an address typed over this one
+  return redraw("all");
+});
 let width = document.getElementById("main").clientWidth;
 new ResizeObserver(() => {
   const now = document.getElementById("main").clientWidth;
-  if (now !== width) requestAnimationFrame(() => redraw("arms"));
+  if (now !== width) requestAnimationFrame(() => { redraw("arms"); redraw("table"); });
   width = now;
 }).observe(document.getElementById("main"));
 addEventListener("beforeprint", () => printing(true));

@@ -1,6 +1,9 @@
 // Results by seed: each arm beside the baseline, with a line for each common seed.
 
-const PANEL = { width: 150, height: 190 };
+const PANEL = { least: 150, most: 260, height: 190, gap: 18 };
+
+/** The width of a panel: as many as there are fill the section, within limits. */
+const panelWidth = (body, n) => Math.max(PANEL.least, Math.min(PANEL.most, Math.floor((body.clientWidth + PANEL.gap) / n - PANEL.gap)));
 
 /** Draw one panel for each arm; without a baseline, the seeds of every arm as points. */
 function drawPairs(body) {
@@ -8,8 +11,9 @@ function drawPairs(body) {
   const arms = shown().filter((arm) => arm !== base && Object.keys(arm.values).length);
   const values = [...(base ? Object.values(base.values) : []), ...arms.flatMap((arm) => Object.values(arm.values))].filter(known);
   const digits = decimals(values);
+  const wide = panelWidth(body, arms.length);
   const chart = !values.length || !arms.length ? h("p", { class: "empty" }, "None of the arms shown has values.")
-    : h("div", { class: "panels narrow" }, arms.map((arm) => (base ? slope(arm, base, extent(values, 0.08)) : strip(arm, extent(values, 0.08)))));
+    : h("div", { class: "panels narrow" }, arms.map((arm) => (base ? slope(arm, base, extent(values, 0.08), wide) : strip(arm, extent(values, 0.08), wide))));
   const seeds = data.seeds.map(String);
   body.append(figure("pairs", {
     chart,
@@ -21,20 +25,20 @@ function drawPairs(body) {
 }
 
 /** The frame of a small panel with the arm's name above. */
-function panel(arm, domain, ticks, desc) {
-  const chart = frame({ width: PANEL.width, height: PANEL.height, margin: { left: 44, right: 8, bottom: 24, top: 10 },
+function panel(arm, domain, ticks, desc, width) {
+  const chart = frame({ width, height: PANEL.height, margin: { left: 44, right: 8, bottom: 24, top: 10 },
     title: `${data.metric} of ${arm.name} by seed`, desc, x: { domain: [0, 1], ticks }, y: { domain } });
-  const box = h("div", { class: "panel" }, h("p", { class: "name", title: arm.name }, label(arm.name, 20)), chart.root);
+  const box = h("div", { class: "panel", style: { width: `${width}px` } }, h("p", { class: "name", title: arm.name }, breakable(label(arm.name, 64))), chart.root);
   return { chart, box };
 }
 
 /** Baseline on the left, arm on the right, a line for each common seed. */
-function slope(arm, base, domain) {
+function slope(arm, base, domain, width) {
   const pairs = Object.keys(arm.values).filter((seed) => known(base.values[seed]) && known(arm.values[seed]))
     .map((seed) => [base.values[seed], arm.values[seed]]);
   const better = pairs.filter(([a, b]) => (data.direction === "max" ? b > a : b < a)).length;
   const text = pairs.length ? `${better} of ${pairs.length} better` : "no common seed";
-  const { chart, box } = panel(arm, domain, [[0.2, "base"], [0.8, "arm"]], `${arm.name} against ${base.name}: ${text}.`);
+  const { chart, box } = panel(arm, domain, [[0.2, "base"], [0.8, "arm"]], `${arm.name} against ${base.name}: ${text}.`, width);
   const { stroke } = look(arm.name);
   const [left, right] = [chart.x(0.2), chart.x(0.8)];
   for (const [a, b] of pairs) {
@@ -51,9 +55,9 @@ function slope(arm, base, domain) {
 }
 
 /** The seeds of one arm as points. */
-function strip(arm, domain) {
+function strip(arm, domain, width) {
   const values = Object.values(arm.values).filter(known);
-  const { chart, box } = panel(arm, domain, [], `${plural(values.length, "seed")}, mean ${short(arm.mean)}.`);
+  const { chart, box } = panel(arm, domain, [], `${plural(values.length, "seed")}, mean ${short(arm.mean)}.`, width);
   values.forEach((value, k) => chart.plot.append(marker(arm.name, chart.x(0.5 + 0.12 * ((k % 5) - 2)), chart.y(value), 3.5)));
   if (known(arm.mean)) chart.plot.append(s("line", { class: "mean", x1: chart.x(0.1), x2: chart.x(0.9), y1: chart.y(arm.mean), y2: chart.y(arm.mean) }));
   return box;

@@ -42,7 +42,7 @@ function cards(rows, measure) {
 
 const className = (index) => (index < 0 ? "no target" : data.samples.classes[index] ?? String(index));
 
-const targetText = ({ target }) => (data.samples.kind === "classes" ? className(target) : target.map(short).join(", "));
+const targetText = ({ target }) => (data.samples.kind === "classes" ? className(target) : target.map((value) => short(value)).join(", "));
 
 /** What each arm answers: "pre_norm: 3 (2 runs, 0.91)". The arm's name is left out where there is one. */
 function answerLines({ answers, target }) {
@@ -51,7 +51,7 @@ function answerLines({ answers, target }) {
     const text = data.samples.kind === "classes"
       ? votes.map(([index, runs, p]) => h("span", { class: index === target ? "right" : "wrong" },
         `${index === target ? "✓" : "✗"} ${className(index)} `, h("small", {}, `${votes.length > 1 || several ? `${plural(runs, "run")}, ` : ""}p ${fixed(p, 2)}`)))
-      : h("span", {}, votes.map((values) => values.map(short).join(", ")).join(" · "));
+      : h("span", {}, votes.map((values) => values.map((value) => short(value)).join(", ")).join(" · "));
     return h("span", { class: "answers" }, several ? [swatch(arm), h("small", {}, label(arm, 18))] : "→ ", text);
   });
 }

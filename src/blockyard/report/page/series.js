@@ -11,7 +11,17 @@ function points(curve, metric, axis) {
   const [across, values] = [curve[axis] || [], curve.metrics[metric] || []];
   const pairs = [];
   for (let k = 0; k < values.length; k += 1) if (known(values[k]) && known(across[k])) pairs.push([across[k], values[k]]);
-  return pairs.sort((a, b) => a[0] - b[0]);
+  return smoothed(pairs.sort((a, b) => a[0] - b[0]), state.smooth);
+}
+
+/** The exponential mean of the values, started without bias: after k points the weights sum to 1 - weight^k. */
+function smoothed(pairs, weight) {
+  if (!weight) return pairs;
+  let mean = 0;
+  return pairs.map(([x, y], k) => {
+    mean = weight * mean + (1 - weight) * y;
+    return [x, mean / (1 - weight ** (k + 1))];
+  });
 }
 
 /** The curves of an arm; where it was tuned, those of the chosen setting. */

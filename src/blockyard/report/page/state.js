@@ -10,10 +10,13 @@ const state = {
   axis: "step",
   band: "range",
   part: "all",
+  smooth: 0,
+  zoom: null,
   logarithm: false,
   quality: null,
   cost: null,
   sampleArm: null,
+  cell: null,
 };
 
 const SHOWN = 12; // arms drawn at first; more lines cannot be told apart
@@ -80,8 +83,8 @@ function begin() {
   state.metric = [twin, data.metric, "val/loss", names[0]].find((name) => names.includes(name)) || null;
   state.quality = data.metric;
   const costs = Object.keys(COSTS).filter((key) => data.arms.some((arm) => known((arm.cost || {})[key])));
-  // A cost in which no arm differs shows nothing: prefer one in which they do.
-  const differs = (key) => new Set(data.arms.map((arm) => (arm.cost || {})[key]).filter(known)).size > 1;
+  // A cost in which the arms hardly differ shows nothing: prefer one in which they do.
+  const differs = (key) => !alike(data.arms.map((arm) => (arm.cost || {})[key]).filter(known), "");
   const requested = costs.find((key) => key.startsWith(String(data.cost_axis)));
   state.cost = [requested, ...costs].find((key) => key && differs(key)) || requested || costs[0] || null;
   if (data.arms.length > SHOWN) {

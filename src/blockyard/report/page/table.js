@@ -1,6 +1,7 @@
 // The table: one sortable row for each arm; a row opens to show what the arm changes.
 
 const PRINTED = 24; // arms; with more, only the rows are printed
+const NARROW = 560; // pixels of the section, below which the columns are in the order for a phone
 const SIGNS = { better: "▲", worse: "▼", baseline: "●", "no difference shown": "≈", "too few seeds": "…",
   "not done yet": "…", "no value": "∅", failed: "✗", refused: "⊘" };
 
@@ -30,7 +31,6 @@ function columns() {
     p("holm_p", "p (Holm)", "the p that decides, corrected over the arms (Holm)"),
     { key: "effect", name: "Effect", help: (gaps.find((gap) => gap.effect_kind) || {}).effect_kind, group: "Against the baseline",
       value: (arm) => (arm.difference || {}).effect, cell: (arm) => (arm.difference ? change(arm.difference.effect, 2) : "") }];
-  const costs = Object.entries(COSTS).filter(([key]) => data.arms.some((arm) => known((arm.cost || {})[key])));
   return [
     { key: "verdict", name: "Verdict", group: "Quality", value: (arm) => arm.verdict, cell: (arm) => chip(arm.verdict), words: true },
     { key: "n", name: "n", help: "seeds with a result", group: "Quality", value: (arm) => arm.n,
@@ -38,10 +38,22 @@ function columns() {
     { key: "mean", name: data.metric, help: "mean over seeds with its 95 % interval", group: "Quality",
       value: (arm) => arm.mean, cell: (arm) => estimate(fixed(arm.mean, means), arm.interval, means) },
     ...against,
-    ...costs.map(([key, { name, unit, format }]) => ({ key, name, help: unit, group: "Cost", value: (arm) => (arm.cost || {})[key],
-      cell: (arm) => [h("span", { class: "main" }, format((arm.cost || {})[key])),
-        h("small", {}, arm.name === data.baseline ? "" : ratio((arm.cost_ratio || {})[key]))] })),
   ];
+}
+
+/** The columns of the second table: what each arm costs, and its ratio to the baseline. */
+function costColumns() {
+  return Object.entries(COSTS).filter(([key]) => data.arms.some((arm) => known((arm.cost || {})[key]))).map(([key, { name, unit, format }]) => ({
+    key, name, help: unit, value: (arm) => (arm.cost || {})[key],
+    cell: (arm) => [h("span", { class: "main" }, format((arm.cost || {})[key])),
+      h("small", {}, arm.name === data.baseline ? "" : ratio((arm.cost_ratio || {})[key]))] }));
+}
+
+/** On a phone the difference, which is the answer, comes first, and groups of columns have no heading. */
+function narrowed(all) {
+  const first = ["difference", "verdict", "mean"];
+  const place = ({ key }) => (first.includes(key) ? first.indexOf(key) : first.length);
+  return [...all].sort((a, b) => place(a) - place(b));
 }
 
 /** The difference and its interval on a common scale for all arms, with zero marked. */
@@ -58,7 +70,7 @@ function whisker(arm, domain) {
 
 /** Arms in the chosen order; those without a value come last either way. */
 function ordered(all) {
-  const column = all.find((one) => one.key === state.sort.column) ||
+  const column = [...all, ...costColumns()].find((one) => one.key === state.sort.column) ||
     (state.sort.column === "name" ? { value: (arm) => arm.name } : null);
   if (!column) return data.arms;
   const sign = state.sort.down ? -1 : 1;
@@ -86,20 +98,35 @@ function head(column, first) {
 
 /** Draw the table in a scrolling box, and the notes on its columns. */
 function drawTable(body) {
-  const all = columns();
+  const narrow = body.clientWidth < NARROW;
+  const all = narrow ? narrowed(columns()) : columns();
   const groups = [...new Set(all.map((column) => column.group))];
   const rows = ordered(all).flatMap((arm) => row(arm, all));
   body.append(
     h("div", { class: "scroll arms", tabindex: 0, role: "region", "aria-label": "Table of arms" },
       h("table", { id: "arms-table", class: "arms" },
-        h("caption", {}, `All arms: ${data.metric} (${wish(data.metric)}), difference to the baseline, and cost`),
+        h("caption", {}, `All arms: ${data.metric} (${wish(data.metric)}), difference to the baseline`),
         h("thead", {},
-          h("tr", { class: "groups" }, h("td", { class: "arm" }), groups.map((group) =>
+          narrow ? null : h("tr", { class: "groups" }, h("td", { class: "arm" }), groups.map((group) =>
             h("th", { scope: "colgroup", colspan: all.filter((column) => column.group === group).length }, group))),
           h("tr", {}, head({ key: "name", name: "Arm", words: true }, true), all.map((column) => head(column, false)))),
         h("tbody", {}, rows))),
     h("p", { class: "note" }, smallest()),
+    costTable(ordered(all)),
     disclosure("how", "How to read this table", reading));
+}
+
+/** What the arms cost, in the order of the first table; null where no cost is known. */
+function costTable(arms) {
+  const all = costColumns();
+  if (!all.length) return null;
+  return h("div", {}, h("h3", {}, "Cost"),
+    h("div", { class: "scroll costs", tabindex: 0, role: "region", "aria-label": "Table of costs" },
+      h("table", { class: "arms" }, h("caption", {}, "What each arm costs, and its ratio to the baseline"),
+        h("thead", {}, h("tr", {}, head({ key: "name", name: "Arm", words: true }, true), all.map((column) => head(column, false)))),
+        h("tbody", {}, arms.map((arm) => h("tr", { class: arm.name === data.baseline ? "baseline" : null },
+          h("th", { scope: "row", class: "arm" }, h("span", { class: "named" }, swatch(arm.name), h("span", { class: "name" }, breakable(arm.name)))),
+          all.map((column) => h("td", { class: "number", "data-column": column.key }, column.cell(arm)))))))));
 }
 
 /** An arm's row and, where it is open, the row with its details. */

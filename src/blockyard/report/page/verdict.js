@@ -9,7 +9,7 @@ function drawAnswer(body) {
     h("p", { class: "eyebrow" }, heading === data.title ? "comparison" : data.title, data.source ? [" · ", data.source] : null),
     h("h1", {}, heading),
     data.stale ? h("p", { class: "stale", role: "note" }, data.stale, ".") : null,
-    data.expect ? expectation(data.expect) : null,
+    data.expect ? expectation(data.expect) : data.claim ? unjudged() : null,
     rest() ? h("p", { class: rest().length > 260 ? "answer long" : "answer" }, rest()) : null,
     h("dl", { class: "facts" }, facts().map(([name, value, note]) =>
       h("div", {}, h("dt", {}, name), h("dd", {}, value, note ? h("small", {}, note) : null)))),
@@ -30,6 +30,16 @@ function expectation({ text, verdict, reason }) {
   return h("div", { class: `expect ${VERDICTS[verdict] ? verdict : "undecided"}` },
     h("p", { class: "judged" }, h("span", { "aria-hidden": "true" }, sign), name),
     h("div", {}, h("p", {}, "Expected: ", h("code", {}, text)), reason ? h("p", { class: "note" }, reason) : null));
+}
+
+/** The badge of a claim without an expectation, and the line that would give it a verdict. */
+function unjudged() {
+  const others = data.arms.map((arm) => arm.name).filter((name) => name !== data.baseline);
+  const line = data.baseline && others.length ? `expect: ${others[0]} > ${data.baseline}` : "expect: ARM > OTHER";
+  return h("div", { class: "expect undecided" },
+    h("p", { class: "judged" }, h("span", { "aria-hidden": "true" }, "?"), "Not judged"),
+    h("p", { class: "note" }, "The claim has no expectation, so it has no verdict. A line of the sweep file such as ", h("code", {}, line),
+      ", with < for the other direction, gives it one; write it before you run the sweep."));
 }
 
 /** The summary of the comparison: [name, value, note]. */

@@ -16,7 +16,7 @@ from blockyard.errors import UserError
 from blockyard.report import prediction_pictures
 from blockyard.report.comparison import compare
 from blockyard.report.load.resolve import resolve
-from blockyard.report.page.document import encode, render
+from blockyard.report.page.document import encode, linked, render
 from blockyard.report.page.thin import thin
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 
@@ -107,7 +107,7 @@ def empty(title: str) -> dict[str, Any]:
 
 
 def _snapshot(comparison: dict[str, Any]) -> Snapshot:
-    small = thin(comparison)
+    small = thin(linked(comparison, None))  # a server of two paths has no folders to link to
     data = encode(small).encode()
     etag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
     return Snapshot(render(small, live=DATA_PATH, etag=etag).encode(), data, etag)

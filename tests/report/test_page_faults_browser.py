@@ -1,0 +1,287 @@
+"""What readers of the page stumbled over, each in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockyard.report.page import write
+from tests.report.browser import LEFT_OUT, Witness, address, chromium, drawn, launched, scroll
+from tests.report.page_data import comparison
+
+pytestmark = [pytest.mark.skipif(chromium() is None, reason=LEFT_OUT), pytest.mark.xdist_group("browser")]
+
+Opened = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with launched() as made:
+        yield made
+
+
+@pytest.fixture
+def opened(browser: Any, tmp_path: Path) -> Iterator[Opened]:
+    """Opens the page of a comparison; `hash` is the end of its address. Afterwards it must have been silent."""
+    pages, witnesses = [], []
+
+    def go(made: dict[str, Any], *, width: int = 1400, height: int = 900, hash: str = "") -> Any:  # noqa: A002
+        path = write(made, tmp_path / f"page{len(pages)}.html")
+        page = browser.new_page(viewport={"width": width, "height": height})
+        pages.append(page)
+        witnesses.append(Witness(page, address(path)))
+        page.goto(address(path) + hash)
+        drawn(page)
+        return page
+
+    yield go
+    for page in pages:
+        page.close()
+    for witness in witnesses:
+        assert not witness.console, witness.console
+        assert all("#" in url for url in witness.requests), witness.requests
+
+
+def _hover(page: Any, share: float) -> str:
+    box = page.locator("#curves svg.chart rect[fill=transparent]").bounding_box()
+    page.mouse.move(box["x"] + share * box["width"], box["y"] + 40)
+    return str(page.locator("#tip").inner_text())
+
+
+def test_the_tooltip_names_the_step_of_the_values_that_it_lists(opened: Opened) -> None:
+    made = comparison(arms=2, seeds=1, points=4)
+    for curve in made["curves"]:
+        curve["step"], curve["metrics"] = [15, 30, 45, 60], {"val/loss": [4.0, 3.0, 2.0, 1.0]}
+    page = opened(made, hash="#curves")
+    text = _hover(page, 0.56)  # step 33.6
+    assert text.startswith("Step 30")
+    assert "3.0" in text
+    made["curves"][1]["step"] = [12, 24, 36, 48]  # another batch size: each arm has points of its own
+    page = opened(made, hash="#curves")
+    text = _hover(page, 0.6)  # step 36
+    assert text.startswith("nearest steps")
+    assert "at 36" in text
+    assert "at 30" in text or "at 45" in text
+
+
+def test_the_titles_of_panels_are_whole(opened: Opened) -> None:
+    long = ("pre_norm-warmup0", "post_norm-warmup0", "post_norm-warmup0.2", "post_norm-warmup0.25-and-a-longer-name")
+    page = opened(comparison(arms=4, names=long))
+    scroll(page)
+    titles = page.locator("#pairs .panel .name")
+    assert titles.all_text_contents() == list(long[1:])
+    assert titles.evaluate_all("each => each.every((one) => one.scrollWidth <= one.clientWidth + 1)")
+    widths = [panel.bounding_box()["width"] for panel in page.locator("#pairs .panel").all()]
+    assert min(widths) == max(widths) == 260  # three panels make use of the section
+
+
+def _cost_ticks(page: Any) -> list[str]:
+    axes = page.locator("#cost svg.chart .axes text[text-anchor=middle]:not(.label)")
+    return list(axes.all_text_contents())
+
+
+def test_ticks_of_a_cost_differ(opened: Opened) -> None:
+    made = comparison(arms=4)
+    for number, arm in enumerate(made["arms"]):
+        arm["cost"] = {"parameters": 200_000 + 20_000 * number, "flops_per_sample": 5e6}
+    page = opened(made, hash="#cost")
+    assert len(set(_cost_ticks(page))) == len(_cost_ticks(page)) > 2
+    assert "Pareto front" in page.locator("#cost figcaption").text_content()
+    assert page.locator("#cost .pareto").count() == 1
+
+
+def test_costs_that_are_about_the_same_are_no_trade_off(opened: Opened) -> None:
+    made = comparison(arms=4)
+    for number, arm in enumerate(made["arms"]):
+        arm["cost"] = {"parameters": 200_000 + 100 * number, "flops_per_sample": 5e6 * (1 + number)}
+    page = opened(made, hash="#cost")
+    assert page.locator("[data-key='cost:cost']").input_value() == "flops_per_sample"  # one that differs
+    page.locator("[data-key='cost:cost']").select_option("parameters")
+    assert "about the same parameters, within 0.15 %" in page.locator("#cost figcaption").text_content()
+    assert page.locator("#cost .pareto").get_attribute("d") == ""
+    ticks = _cost_ticks(page)
+    assert len(set(ticks)) == len(ticks)
+    dots = [each.bounding_box()["x"] for each in page.locator("#cost svg.chart path[data-arm]").all()]
+    assert max(dots) - min(dots) < 30  # pixels: not stretched over the width
+
+
+def test_labels_of_the_cost_chart_stay_inside_and_off_the_line(opened: Opened) -> None:
+    page = opened(comparison(arms=5, names=tuple(f"pre_norm-warmup0.{k}-long" for k in range(5))), width=900)
+    scroll(page)
+    inside = page.locator("#cost svg.chart").evaluate(
+        """(svg) => [...svg.querySelectorAll('text.direct')].every((text) => {
+            const [one, all] = [text.getBoundingClientRect(), svg.getBoundingClientRect()];
+            return one.left >= all.left && one.right <= all.right;
+        })"""
+    )
+    assert inside
+
+
+def test_the_menu_does_not_put_the_legend_over_a_heading(opened: Opened) -> None:
+    page = opened(comparison(arms=12))
+    scroll(page)
+    for name, section in (("Curves", "curves"), ("Cost", "cost")):
+        page.emulate_media(reduced_motion="reduce")
+        page.locator("#nav a", has_text=name).click()
+        heading, legend = (page.locator(each).bounding_box() for each in (f"#{section} h2", ".legend"))
+        assert heading["y"] >= legend["y"] + legend["height"]
+
+
+def test_attention_maps_are_a_table_on_one_scale(opened: Opened) -> None:
+    made = comparison(arms=3, attention=True)
+    flat = [[0.01] * 4 for _ in range(4)]
+    peak = [[1.0, 0.0, 0.0, 0.0]] * 4
+    made["attention"] = [
+        {"arm": arm["name"], "seed": 0, "layer": layer, "image": None, "map": peak if layer == "block 1" else flat}
+        for arm in made["arms"]
+        for layer in ("block 0", "block 1")
+        if (arm["name"], layer) != (made["arms"][2]["name"], "block 1")
+    ]
+    page = opened(made)
+    scroll(page)
+    rows = page.locator("#attention tbody tr")
+    assert page.locator("#attention thead th").all_text_contents() == ["arm", "block 0", "block 1"]
+    assert [row.locator("td canvas").count() for row in rows.all()] == [2, 2, 1]
+    pixel = "canvas => [...canvas.getContext('2d').getImageData(0, 0, 1, 1).data].slice(0, 3)"
+    pale, dark = (rows.first.locator("canvas").nth(k).evaluate(pixel) for k in (0, 1))
+    assert min(pale) > 170  # a uniform map is not solid navy
+    assert max(dark) < 90
+    narrow = opened(made, width=390)
+    scroll(narrow)
+    assert narrow.locator("#attention").bounding_box()["height"] < 1000
+    assert narrow.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_costs_are_seen_at_1400_pixels(opened: Opened) -> None:
+    made = comparison(arms=5)
+    for arm in made["arms"]:
+        arm["cost"] |= {"decode_tokens_per_second": 812.0, "cache_bytes_per_token": 512.0}
+    page = opened(made)
+    for box in ("#table .scroll.arms", "#table .scroll.costs"):
+        assert page.locator(box).evaluate("box => box.scrollWidth - box.clientWidth") <= 1, box
+    heads = page.locator("#table .scroll.costs th[data-column]")
+    keys = heads.evaluate_all("each => each.map((one) => one.dataset.column)")
+    assert {"parameters", "flops_per_sample", "decode_tokens_per_second", "seconds"} <= set(keys)
+
+
+def test_a_phone_shows_the_difference_and_every_arm(opened: Opened) -> None:
+    page = opened(comparison(arms=4), width=390, height=844)
+    for row in page.locator("#arms-table tbody tr").all()[1:]:
+        box = row.locator("td[data-column=difference] .main").bounding_box()
+        assert 0 <= box["x"] <= box["x"] + box["width"] <= 390 - 10
+    switches = page.locator(".switches")
+    assert switches.evaluate("box => box.scrollHeight <= box.clientHeight + 1")
+
+
+def test_every_section_is_drawn_without_scrolling(opened: Opened) -> None:
+    page = opened(comparison(arms=4, grid=True, tuned=True, attention=True, samples="classes"))
+    drawn(page)
+    assert page.evaluate("scrollY") == 0
+    assert page.locator("#provenance .command").count() == 1
+
+
+def test_cells_tell_of_their_run(opened: Opened, tmp_path: Path) -> None:
+    made = comparison(arms=2, seeds=2)
+    (done, failed), others = made["cells"][:2], made["cells"][2:]
+    done |= {"seconds": 41.0, "started": "2026-03-02", "files": ["metrics.csv"]}
+    done["folder"] = str(tmp_path / "runs" / "a b" / "s0")
+    failed |= {"setting": {"optimizer.lr": 0.1}, "state": "failed", "reason": "the loss is NaN", "folder": "/x/y/s1"}
+    made["cells"] = [done, failed, *others]
+    page = opened(made)
+    scroll(page)
+    rows = page.locator("#cells .map tbody tr")
+    assert "optimizer.lr=0.1" in rows.all_text_contents()[1]  # a row for each setting
+    page.locator("#cells .map button.cell.done").first.click()
+    chosen = page.locator("#cells .chosen")
+    for text in ("41\u00a0s", "2026-03-02", done["run"], "test/accuracy"):
+        assert text in chosen.inner_text()
+    links = chosen.locator("a").evaluate_all("each => each.map((one) => one.getAttribute('href'))")
+    assert links == ["./runs/a%20b/s0/", "./runs/a%20b/s0/metrics.csv"]
+    assert str(tmp_path) not in page.content()  # no path of this machine
+    page.locator("#cells .map button.cell.failed").first.click()
+    assert "the loss is NaN" in chosen.inner_text()
+
+
+@pytest.mark.parametrize(("arms", "text"), [(1, "The only cell is done."), (3, "All 3 cells are done.")])
+def test_the_sentence_on_cells_is_grammatical(opened: Opened, arms: int, text: str) -> None:
+    page = opened(comparison(arms=arms, seeds=1))
+    scroll(page)
+    assert text in page.locator("#cells").inner_text()
+
+
+def test_a_hostile_folder_is_no_address_of_its_own(opened: Opened) -> None:
+    made = comparison(arms=1, seeds=3)
+    for cell, folder in zip(made["cells"], ("javascript:alert(1)", "https://evil.example/", "//evil"), strict=True):
+        cell |= {"folder": folder, "files": ["javascript:alert(1)"]}
+    page = opened(made)
+    scroll(page)
+    for button in page.locator("#cells .map button").all():
+        button.click()
+        links = page.locator("#cells .chosen a").evaluate_all("each => each.map((one) => new URL(one.href).protocol)")
+        assert links == ["file:", "file:"]
+
+
+def test_the_address_keeps_the_view(opened: Opened) -> None:
+    made = comparison(arms=4, tuned=True, samples="classes")
+    page = opened(made)
+    scroll(page)
+    page.locator("[data-key='curves:metric']").select_option("train/loss")
+    page.locator("[data-key='curves:band']").select_option("interval")
+    page.locator("[data-key='curves:smooth']").select_option("0.9")
+    page.locator("[data-key='legend-arm:2']").click()
+    page.locator("th[data-column=mean] button").click()
+    page.locator("[data-key='expand:1']").click()
+    page.emulate_media(reduced_motion="reduce")
+    page.locator("#nav a", has_text="Cost").click()
+    hash_ = page.evaluate("location.hash")
+    assert hash_.startswith("#cost&")
+    again = opened(made, hash=hash_)
+    scroll(again)
+    assert again.locator("[data-key='curves:metric']").input_value() == "train/loss"
+    assert again.locator("[data-key='curves:band']").input_value() == "interval"
+    assert again.locator("[data-key='curves:smooth']").input_value() == "0.9"
+    assert again.locator("[data-key='legend-arm:2']").get_attribute("aria-pressed") == "false"
+    assert again.locator("th[data-column=mean]").get_attribute("aria-sort") == "descending"
+    assert again.locator("#detail-1").count() == 1
+    assert again.evaluate("location.hash") == hash_
+    nonsense = opened(
+        made, hash="#nowhere&metric=no/such&axis=x&hide=nobody&zoom=2~1&sort=none&smooth=7&cost=__proto__"
+    )
+    scroll(nonsense)
+    assert nonsense.locator("[data-key='curves:metric']").input_value() == "val/accuracy"
+    assert nonsense.locator("#curves path.line").count() == 4
+
+
+def test_dragging_zooms_and_smoothing_is_an_unbiased_exponential_mean(opened: Opened) -> None:
+    made = comparison(arms=1, seeds=1, points=50)
+    page = opened(made, hash="#curves")
+    page.locator("[data-key='curves:metric']").select_option("train/loss")
+    box = page.locator("#curves svg.chart rect[fill=transparent]").bounding_box()
+    y = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 0.5 * box["width"], y)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.75 * box["width"], y)
+    page.mouse.up()
+    assert "zoom=250" in page.evaluate("location.hash")
+    first = page.locator("#curves svg.chart .axes text[text-anchor=middle]:not(.label)").first.text_content()
+    assert 250 <= float(first) <= 300
+    page.locator("[data-key='curves:zoom']").click()
+    assert page.locator("[data-key='curves:zoom']").count() == 0
+    page.locator("[data-key='curves:smooth']").select_option("0.6")
+    page.locator("#curves .more summary").click()
+    shown = page.locator("#curves .more tbody td").last.text_content()
+    values, mean = made["curves"][0]["metrics"]["train/loss"], 0.0
+    for value in values:
+        mean = 0.6 * mean + 0.4 * value
+    assert float(shown) == pytest.approx(mean / (1 - 0.6 ** len(values)), abs=5e-3)
+
+
+def test_a_claim_without_an_expectation_is_not_judged(opened: Opened) -> None:
+    made = comparison(arms=3) | {"expect": None}
+    badge = opened(made).locator("#answer .expect")
+    assert "Not judged" in badge.inner_text()
+    assert "expect: pre_norm > post_norm" in badge.inner_text()
+    assert opened(made | {"claim": None}).locator("#answer .expect").count() == 0
