@@ -69,13 +69,15 @@ def _arguments(command: str, before: list[str], typed: str) -> list[str]:
         return _overrides(typed, catalog.groups(), options=False)
     if command in ("sweep", "compare", "board"):
         return _sweep(command, before, typed)
-    if typed.startswith("run="):
-        return _runs("run=")
+    for key in ("run=", "draft="):
+        if typed.startswith(key):
+            return [*_runs(key), *(["draft=ngram"] if key == "draft=" else [])]
     if command == "inspect":
         from blockyard.inspect.options import KEYS, KINDS
 
         return [*KINDS, *(f"{key}=" for key in ("run", *KEYS, "which", "out"))]
-    return [f"{key}=" for key in ("run", "split", "which", "prompt", "max_tokens", "temperature", "top_k")]
+    keys = ("run", "split", "which", "prompt", "max_tokens", "temperature", "top_k", "draft", "draft_tokens")
+    return [f"{key}=" for key in keys]
 
 
 def _runs(key: str) -> list[str]:

@@ -11,6 +11,10 @@ Text streams to standard output; speed and cache size go to standard error.
   top_p=0.9           sample from the most likely tokens with this total probability
   seed=0              of the sampling
   beam=4              beam search with so many hypotheses; length_penalty=1.0
+  draft=RUN           speculative decoding: a smaller run of the same tokenizer proposes tokens, of which each pass of
+                      the model accepts a beginning; the distribution of the text stays the same.
+                      ngram: what followed the last tokens earlier in the text is proposed
+  draft_tokens=4      proposed in each pass
   cache=false         run the whole sequence again for each token
   device=cuda         default: cpu
   which=last          the checkpoint: best, last or previous; best@ema for an average
@@ -49,6 +53,8 @@ OPTIONS: dict[str, Reader] = {
     "seed": integer(),
     "beam": integer(1),
     "length_penalty": number(),
+    "draft": non_empty,
+    "draft_tokens": integer(1, 64),
     "cache": boolean,
     "device": non_empty,
     "which": checkpoint,
@@ -61,7 +67,7 @@ IMAGES: dict[str, Reader] = {
     "nearest": boolean,
     "out": non_empty,
 }
-TEXT_ONLY = ("max_tokens", "beam", "length_penalty")
+TEXT_ONLY = ("max_tokens", "beam", "length_penalty", "draft", "draft_tokens")
 TEXTS = ("prompt", "prompts", "source", "sources")
 
 

@@ -4,6 +4,9 @@ api.py           `generate` and `generate_all`: a run and prompts in, a stream o
 request.py       validates options, prompts and sources, and encodes them
 decode.py        sampling and greedy decoding of a batch of prompts
 beam_search.py   beam search over a batch of prompts
+speculative.py   speculative decoding: accepts tokens that a draft proposes
+draft.py         a smaller run, or the text so far, as a draft
+retracting.py    a sequence whose last tokens can be taken back
 stepper.py       next-token scores, from a cache where the model has one
 sampling.py      from scores to a token id
 detokenize.py    from token ids to whole characters

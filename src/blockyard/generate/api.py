@@ -13,14 +13,20 @@ from blockyard.errors import UserError
 from blockyard.generate.beam_search import beam_search_batch
 from blockyard.generate.decode import decode_batch
 from blockyard.generate.detokenize import Detokenizer
-from blockyard.generate.request import GeneratedText, check_device, check_options, encode_sources, prepare_texts
+from blockyard.generate.draft import NGRAM, Drafting, Run, load_draft
+from blockyard.generate.request import (
+    GeneratedText,
+    check_device,
+    check_draft_options,
+    check_options,
+    encode_sources,
+    prepare_texts,
+)
 from blockyard.generate.sampling import Sampler
+from blockyard.generate.speculative import SpeculativeStats
 from blockyard.generate.stepper import Stats
 from blockyard.generate.transcribe import transcription
-from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import Loaded, load
-
-Run = str | os.PathLike[str] | RunFolder | Loaded
 
 
 class TextStream:
@@ -83,6 +89,8 @@ def generate_all(
     seed: int | None = None,
     beam: int | None = None,
     length_penalty: float | None = None,
+    draft: Run | None = None,
+    draft_tokens: int | None = None,
     cache: bool = True,
     which: str = "best",
     outputs: str | os.PathLike[str] = "outputs",
@@ -99,6 +107,9 @@ def generate_all(
     seed: None is 0; text r uses seed + r, so that the first one is what it would be alone
     beam: beam search with this many hypotheses for each prompt
     length_penalty: divide a hypothesis' log probability by its length to this power; None is 1
+    draft: speculative decoding with a smaller run of the same tokenizer, or with "ngram", the text so far: a pass reads
+        the tokens that it proposes and accepts a beginning of them. The distribution of the text stays the same
+    draft_tokens: proposed at most in each pass; None is 4
     cache: cache keys, values and states where the model can
     device: cpu, cuda or cuda:1, where `run` is not loaded yet
 
@@ -106,13 +117,14 @@ def generate_all(
     """
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     check_options(max_tokens, beam, length_penalty, sampling)
+    check_draft_options(draft is not None, draft_tokens, beam)
     check_device(device)
     loaded = run if isinstance(run, Loaded) else load(run, which=which, outputs=outputs, device=device, allow=allow)
     if isinstance(loaded.objective, Transcriber):
-        unused = sampling | {"length_penalty": length_penalty}
+        unused = sampling | {"length_penalty": length_penalty, "draft": draft}
         return TextStream(loaded, *transcription(loaded, prompts, sources, beam, unused))
     texts = prepare_texts(loaded, prompts, sources)
-    tokens, stats = loaded.model.ctx.tokens, Stats(prompt_tokens=sum(len(text.prompt_ids) for text in texts))
+    tokens, prompt_tokens = loaded.model.ctx.tokens, sum(len(text.prompt_ids) for text in texts)
     if length_penalty is not None and tokens.end is None:
         raise UserError(
             f"length_penalty={length_penalty} has no effect: the data of {loaded.folder.name} has no end token, so all "
@@ -121,6 +133,7 @@ def generate_all(
     encodes = sources is not None and not loaded.model.ctx.data.joined
     memory = encode_sources(loaded, [text.source or "" for text in texts]) if encodes else None
     prompt_ids = [text.prompt_ids for text in texts]
+    stats = Stats(prompt_tokens)
     if beam is not None:
         steps = beam_search_batch(
             loaded.model,
@@ -137,16 +150,14 @@ def generate_all(
     temperature = 0.8 if temperature is None else temperature
     top_k = (40 if top_p is None else 0) if top_k is None else top_k
     samplers = [Sampler(temperature, top_k, (seed or 0) + index, top_p) for index in range(len(texts))]
-    steps = decode_batch(
-        loaded.model,
-        prompt_ids,
-        samplers,
-        max_tokens=max_tokens,
-        cache=cache,
-        stats=stats,
-        memory=memory,
-        end=tokens.end,
-    )
+    settings: dict[str, Any] = {"max_tokens": max_tokens, "cache": cache, "memory": memory, "end": tokens.end}
+    if draft is not None:
+        run = load_draft(loaded, draft, which=which, outputs=outputs, device=device, allow=allow)
+        by = f"draft={NGRAM if run is None else run.folder.name}"
+        stats = SpeculativeStats(prompt_tokens, draft=by)
+        drafting = Drafting(loaded, texts, run, 4 if draft_tokens is None else draft_tokens)
+        return TextStream(loaded, texts, drafting.decode(samplers, stats=stats, **settings), stats)
+    steps = decode_batch(loaded.model, prompt_ids, samplers, stats=stats, **settings)
     return TextStream(loaded, texts, steps, stats)
 
 

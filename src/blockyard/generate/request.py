@@ -19,6 +19,8 @@ from blockyard.runs.load import Loaded
 
 log = logging.getLogger("blockyard")
 
+MOST_DRAFT_TOKENS = 64
+
 
 @dataclass
 class GeneratedText:
@@ -70,6 +72,16 @@ def check_options(max_tokens: int, beam: int | None, length_penalty: float | Non
     if options.get("temperature") == 0 and unused:
         name, value = next(iter(unused.items()))
         raise UserError(f"{name}={value} has no effect with temperature=0, which does not sample; leave one out")
+
+
+def check_draft_options(draft: bool, draft_tokens: int | None, beam: int | None) -> None:
+    """Raises UserError for options of speculative decoding that have no effect, or are out of range."""
+    if draft_tokens is not None and not draft:
+        raise UserError(f"draft_tokens={draft_tokens} has no effect without draft=RUN or draft=ngram")
+    if draft_tokens is not None and not 1 <= draft_tokens <= MOST_DRAFT_TOKENS:
+        raise UserError(f"draft_tokens={draft_tokens}: expected an integer from 1 to {MOST_DRAFT_TOKENS}")
+    if draft and beam is not None:
+        raise UserError(f"beam={beam} and draft= exclude each other: a beam search does not sample; leave one out")
 
 
 def check_device(device: str) -> None:

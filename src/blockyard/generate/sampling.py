@@ -51,8 +51,21 @@ class Sampler:
 
     def __call__(self, scores: Tensor) -> int:
         """A token id drawn by scores (V,), the most likely at temperature 0. Raises UserError as `to_finite` does."""
+        return self.draw(self.distribution(scores))
+
+    def distribution(self, scores: Tensor) -> Tensor:
+        """The distribution (V,) that it draws from. Raises UserError as `to_finite` does."""
         scores = to_finite(scores)
         if self.temperature == 0:
-            return int(scores.argmax())
-        weights = probabilities(scores, self.temperature, self.top_k, self.top_p)
+            return torch.zeros_like(scores).index_fill(0, scores.argmax(), 1.0)
+        return probabilities(scores, self.temperature, self.top_k, self.top_p)
+
+    def draw(self, weights: Tensor) -> int:
+        """A token id drawn from a distribution (V,)."""
+        if self.temperature == 0:
+            return int(weights.argmax())
         return int(torch.multinomial(weights, 1, generator=self._generator))
+
+    def uniform(self) -> float:
+        """A number drawn from [0, 1)."""
+        return float(torch.rand((), generator=self._generator, dtype=torch.float64))

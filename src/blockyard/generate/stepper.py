@@ -154,28 +154,38 @@ class Stepper:
     @torch.inference_mode()
     def scores(self) -> Tensor:
         """Scores of the next token of each sequence: (R, V)."""
+        return self.last_scores(1)[:, 0]
+
+    @torch.inference_mode()
+    def last_scores(self, count: int) -> Tensor:
+        """Scores of what follows each of the last `count` tokens, which no cache may hold yet: (R, count, V)."""
         self._started = self._started or time.perf_counter()
         self.stats.steps += 1
-        scores = self._next_scores()  # (R, V)
+        self.cut()
+        scores = self._last_scores(count)  # (R, count, V)
         return scores.index_fill(-1, self._special, -math.inf) if len(self._special) else scores
 
-    def _next_scores(self) -> Tensor:
-        if self.limit is not None and len(self.sequences[0]) > self.limit:
-            self.sequences = [sequence[-max(1, self.limit // 2) :] for sequence in self.sequences]
-            self.stats.cuts += 1
-            self._cache = None if self._cache is None else self._new_cache()
-            self._cached, self._size = 0, None
+    def cut(self) -> None:
+        """Cut sequences that have outgrown the model to their last half context."""
+        if self.limit is None or len(self.sequences[0]) <= self.limit:
+            return
+        self.sequences = [sequence[-max(1, self.limit // 2) :] for sequence in self.sequences]
+        self.stats.cuts += 1
+        self._cache = None if self._cache is None else self._new_cache()
+        self._cached, self._size = 0, None
+
+    def _last_scores(self, count: int) -> Tensor:
         if self._cache is None:
-            return self._full_pass()
+            return self._full_pass(count)
         new = torch.tensor([sequence[self._cached :] for sequence in self.sequences], device=self._device)  # (R, new)
         # The cache keeps the memory that came with the first tokens.
         has_memory = self.memory is None or self._cache.memory is not None
-        scores = self.model(new, cache=self._cache, **({} if has_memory else {"memory": self.memory}))[:, -1]
+        scores = self.model(new, cache=self._cache, **({} if has_memory else {"memory": self.memory}))[:, -count:]
         self._cached = len(self.sequences[0])
         self._record_size(self._cache.bytes, self._cache.length)
         return scores
 
-    def _full_pass(self) -> Tensor:
+    def _full_pass(self, count: int) -> Tensor:
         # A causal model's scores do not depend on what follows, so padding behind is harmless.
         fixed = not all(mixer.traits.any_length for mixer in self.model.mixers)
         length = len(self.sequences[0])
@@ -183,7 +193,7 @@ class Stepper:
         padded = [sequence + padding for sequence in self.sequences]
         inputs = torch.tensor(padded, dtype=torch.int64, device=self._device)  # (R, N)
         optional = {} if self.memory is None else {"memory": self.memory}
-        return self.model(inputs, **optional)[:, length - 1]  # (R, V)
+        return self.model(inputs, **optional)[:, length - count : length]  # (R, count, V)
 
     def _record_size(self, size: int, length: int) -> None:
         self.stats.cache_bytes = size

@@ -28,6 +28,33 @@ class Cache:
         """The size of the caches of all layers."""
         return cache_bytes(self)
 
+    @property
+    def croppable(self) -> bool:
+        """Whether the last tokens can be forgotten; otherwise a `snapshot` is continued."""
+        return all(hasattr(layer, "crop") for layer in self.layers)
+
+    def keep_spare(self, count: int) -> None:
+        """Let layers that drop old tokens keep `count` more, so that as many can be cropped."""
+        for layer in self.layers:
+            if hasattr(layer, "spare"):
+                layer.spare = count
+
+    def crop(self, count: int) -> None:
+        """Forget the last `count` tokens. Raises ValueError where a layer has dropped tokens that are needed then."""
+        for layer in self.layers:
+            layer.crop(count)
+        self.length -= count
+
+    def snapshot(self) -> Cache:
+        """Returns the cache as it is now, to be continued later in place of this one.
+
+        Raises ValueError naming a cache that cannot be taken back.
+        """
+        without = [type(layer).__name__ for layer in self.layers if not hasattr(layer, "snapshot")]
+        if without:
+            raise ValueError(f"{without[0]} has neither `crop` nor `snapshot`, so no token can be taken back from it")
+        return replace(self, layers=[layer.snapshot() for layer in self.layers])
+
     def reorder(self, order: Tensor, *, one_source: bool = False) -> None:
         """Make sequence i continue from what sequence `order[i]` kept; order: (B',) int64. For beam search.
 

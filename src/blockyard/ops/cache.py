@@ -2,10 +2,16 @@
 
 The cache of every mixer has `bytes`, its size, and `reorder(order)`, which selects sequences of the batch by
 number, as a beam search does. Its `kind` names what it keeps.
+
+For speculative decoding a cache can also be taken back: by `crop(count)`, which forgets the last tokens, or by
+`snapshot()`, which returns the cache as it is now and is continued in place of it. A cache that drops old tokens keeps
+`spare` more of them, so that it can be cropped by as many.
 """
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -54,6 +60,18 @@ class KVCache:
         self.seq = seq if self.seq is None else _follow(self.seq, seq, self.batch_size)
         return keys[:, :, :end], values[:, :, :end], self.seq  # 2 x (B, H', M, ...)
 
+    def crop(self, count: int) -> None:
+        """Forget the last `count` tokens; their storage is used again. Raises ValueError where it has fewer."""
+        if count and (self.seq is None or count > len(self.seq) - self.seq.num_prefix):
+            raise ValueError(f"the cache has fewer than {count} tokens after the prefix")
+        if count and self.seq is not None:
+            self.length -= count
+            self.seq = _without_last(self.seq, count)
+
+    def snapshot(self) -> KVCache:
+        """The cache as it is now, on the same storage: only one of the two can be continued."""
+        return copy.copy(self)
+
     def reorder(self, order: Tensor) -> None:
         """Make sequence i what sequence order[i] was; order (B',) int64 may repeat sequences or leave some out."""
         self.batch_size = len(order)
@@ -86,13 +104,16 @@ class KVCache:
 
 
 class WindowCache(KVCache):
-    """Keeps the prefix and the last `window` - 1 tokens: what the next token can see besides itself."""
+    """Keeps the prefix and the last `window` - 1 tokens: what the next token can see besides itself.
+
+    spare: so many tokens more, by which it can be cropped
+    """
 
     def __init__(
         self, batch_size: int, kv_heads: int, head_dim: int, value_dim: int | None = None, *, window: int
     ) -> None:
         super().__init__(batch_size, kv_heads, head_dim, value_dim)
-        self.window = window
+        self.window, self.spare = window, 0
 
     def append(self, k: Tensor, v: Tensor, seq: Seq) -> tuple[Tensor, Tensor, Seq]:
         """As `KVCache.append`; returns what any of the new tokens may see, and keeps what the next one may see."""
@@ -104,10 +125,19 @@ class WindowCache(KVCache):
         self.length += len(seq) - (0 if self.seq is None else len(self.seq))
         # A single token after the stored ones sees all of them.
         seq.memo["window"] = len(seq) - seq.num_prefix
-        drop = max(0, len(seq) - seq.num_prefix - (self.window - 1))
+        drop = max(0, len(seq) - seq.num_prefix - (self.window - 1) - self.spare)
         self._k, self._v = _cut(k, 2, seq.num_prefix, drop), _cut(v, 2, seq.num_prefix, drop)
         self.seq = _cut_facts(seq, drop)
         return k, v, seq  # 2 x (B, H', M, ...)
+
+    def crop(self, count: int) -> None:
+        """As `KVCache.crop`. Raises ValueError where tokens are missing that the next one would see."""
+        stored = 0 if self.seq is None else len(self.seq)
+        if self.seq is not None and stored < self.length and stored - self.seq.num_prefix - count < self.window - 1:
+            raise ValueError(f"the window has dropped tokens that it needs without its last {count}; set spare={count}")
+        super().crop(count)
+        if count and self._k is not None and self._v is not None:
+            self._k, self._v = self._k[:, :, : stored - count], self._v[:, :, : stored - count]
 
 
 def _cut(x: Tensor, dim: int, start: int, count: int) -> Tensor:
@@ -128,6 +158,22 @@ def _cut_facts(seq: Seq, count: int) -> Seq:
         segment=None if seq.segment is None else _cut(seq.segment, 1, p, count),
         num_prefix=p,
         position=seq.position,
+    )
+
+
+def _without_last(seq: Seq, count: int) -> Seq:
+    """The facts without the last `count` tokens."""
+    end = len(seq) - count
+    return replace(
+        seq,
+        index=seq.index[:end],
+        coords=seq.coords[:, :end],
+        valid=None if seq.valid is None else seq.valid[:, :end],
+        segment=None if seq.segment is None else seq.segment[:, :end],
+        grid=None,
+        features=None,
+        pairs=None,
+        memo={},
     )
 
 

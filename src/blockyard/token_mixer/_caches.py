@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import copy
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -27,6 +28,10 @@ class StateCache:
         """Replace the state."""
         self.parts = tuple(part.detach() for part in parts)
 
+    def snapshot(self) -> Self:
+        """The cache as it is now. A state cannot be cropped, because it does not keep the states before it."""
+        return copy.copy(self)
+
     def reorder(self, order: Tensor) -> None:
         """Sequence i becomes the former order[i]; order (B',) int64 may repeat sequences and drop some."""
         if self.parts is not None:
@@ -34,7 +39,10 @@ class StateCache:
 
 
 class InputCache(StateCache):
-    """The last `window` inputs of a mixer with their indices and coordinates; `window` None keeps all."""
+    """The last `window` inputs of a mixer with their indices and coordinates; `window` None keeps all.
+
+    spare: so many inputs more, by which it can be cropped
+    """
 
     kind: ClassVar[str] = "cache of past inputs"
 
@@ -42,6 +50,7 @@ class InputCache(StateCache):
         super().__init__()
         self.batch_size, self.window = batch_size, window
         self.index: Tensor | None = None
+        self.length, self.spare = 0, 0  # inputs so far; inputs kept beyond the window
 
     def append(self, x: Tensor, seq: Seq) -> tuple[Tensor, Seq]:
         """x (B, N, C) of new tokens -> the cached inputs followed by x (B, M, C), and their `Seq`."""
@@ -53,7 +62,8 @@ class InputCache(StateCache):
             x = torch.cat([self.parts[0], x], dim=1)  # (B, M, C)
             coords = torch.cat([self.parts[1], coords], dim=1)  # (B, M, A)
             index = torch.cat([self.index, index])  # (M,)
-        first = 0 if self.window is None else max(0, len(index) - self.window)
+        self.length += len(seq)
+        first = 0 if self.window is None else max(0, len(index) - self.window - self.spare)
         self.store(x[:, first:].clone(), coords[:, first:].clone())
         self.index = index[first:]
         return x, Seq(index, coords, position=seq.position)
@@ -62,3 +72,14 @@ class InputCache(StateCache):
         """As `StateCache.reorder`."""
         self.batch_size = len(order)
         super().reorder(order)
+
+    def crop(self, count: int) -> None:
+        """Forget the last `count` inputs. Raises ValueError where inputs are missing that the next token would read."""
+        if not count or self.parts is None or self.index is None:  # a layer may read no other tokens
+            return
+        kept = len(self.index) - count
+        if kept < 0 or (self.window is not None and kept < min(self.window, self.length - count)):
+            raise ValueError(f"the cache has dropped inputs that it needs without its last {count}; set spare={count}")
+        self.store(*(part[:, :kept] for part in self.parts))
+        self.index = self.index[:kept]
+        self.length -= count

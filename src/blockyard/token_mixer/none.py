@@ -48,5 +48,12 @@ class EmptyCache:
     bytes = 0
     kind = ""
 
+    def crop(self, count: int) -> None:
+        """Does nothing: the cache is empty."""
+
+    def snapshot(self) -> EmptyCache:
+        """The cache itself."""
+        return self
+
     def reorder(self, order: Tensor) -> None:
         """Does nothing: the cache is empty."""

@@ -1,0 +1,160 @@
+"""What proposes tokens for speculative decoding: a smaller run, or the text so far."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from blockyard.contracts import Memory, TextTokenizer
+from blockyard.errors import UserError
+from blockyard.generate.request import GeneratedText, encode_sources
+from blockyard.generate.retracting import RetractingStepper
+from blockyard.generate.sampling import Sampler
+from blockyard.generate.speculative import Draft, Proposal, SpeculativeStats, speculate
+from blockyard.generate.stepper import Stats, select_sequences
+from blockyard.runs.folder import RunFolder
+from blockyard.runs.load import Loaded, load
+
+Run = str | os.PathLike[str] | RunFolder | Loaded
+NGRAM = "ngram"
+LONGEST = 3  # tokens that are looked up in the text so far
+
+
+class ModelDraft:
+    """A model that proposes token by token, with what the sampler keeps of its scores."""
+
+    def __init__(
+        self, model: nn.Module, prompt: list[int], most: int, *, cache: bool, memory: Memory | None, end: int | None
+    ) -> None:
+        self._stepper = RetractingStepper(model, prompt, most, cache=cache, memory=memory, stats=Stats(), end=end)
+        self._proposed = 0
+
+    def propose(self, most: int, sampler: Sampler, vocabulary: int) -> Proposal:
+        """As `Draft.propose`. The sequence is not cut between proposals, because that could not be taken back."""
+        token_ids, weights = list[int](), list[Tensor]()
+        self._stepper.mark()
+        for _ in range(int(min(most, self._stepper.room + 1))):
+            weights.append(sampler.distribution(self._stepper.scores()[0]))  # (V,)
+            token_ids.append(sampler.draw(weights[-1]))
+            self._stepper.append(token_ids[-1:])
+        self._proposed = len(token_ids)
+        return token_ids, weights
+
+    def accept(self, kept: int, token_id: int) -> None:
+        """As `Draft.accept`."""
+        self._stepper.retract(self._proposed - kept)
+        self._stepper.append([token_id])
+
+
+class NgramDraft:
+    """The tokens that followed the last tokens when they last stood in the text: at most three of them.
+
+    Source: Saxena 2023, Prompt Lookup Decoding
+    """
+
+    def __init__(self, prompt: list[int]) -> None:
+        self._sequence, self._proposed = list(prompt), list[int]()
+
+    def propose(self, most: int, sampler: Sampler, vocabulary: int) -> Proposal:
+        """As `Draft.propose`: each with probability one, and none where the last token is new."""
+        self._proposed = follow(self._sequence, most)
+        return self._proposed, [F.one_hot(torch.tensor(each), vocabulary).float() for each in self._proposed]
+
+    def accept(self, kept: int, token_id: int) -> None:
+        """As `Draft.accept`."""
+        self._sequence += [*self._proposed[:kept], token_id]
+
+
+def follow(sequence: list[int], most: int) -> list[int]:
+    """What followed the longest repeated end of a sequence, of at most three tokens: at most `most` token ids."""
+    for length in range(min(LONGEST, len(sequence) - 1), 0, -1):
+        end = sequence[-length:]
+        for start in range(len(sequence) - length - 1, -1, -1):
+            if sequence[start : start + length] == end:
+                return sequence[start + length : start + length + most]
+    return []
+
+
+def check_draft(loaded: Loaded, draft: Loaded) -> None:
+    """Raises UserError where the tokens of `draft` are not those of the run, or it does not continue texts."""
+    name, other = loaded.folder.name, draft.folder.name
+    if not isinstance(draft.tokenizer, TextTokenizer) or not draft.model.ctx.causal:
+        raise UserError(f"draft={other} is not a decoder of text; use a smaller run of the same data, or draft={NGRAM}")
+    if draft.objective.takes != "token" or draft.objective.target == "symbols":
+        raise UserError(f"draft={other} does not generate text; use a run of objective=next_token, or draft={NGRAM}")
+    for ours, theirs, what in (
+        (loaded.tokenizer, draft.tokenizer, "tokenizer"),
+        (loaded.components.source_tokenizer, draft.components.source_tokenizer, "source tokenizer"),
+    ):
+        if type(ours) is not type(theirs) or ours.state() != theirs.state():
+            raise UserError(
+                f"draft={other} has another {what} than {name}, so its tokens mean something else; train it on the "
+                f"same data with the same tokenizer, or use draft={NGRAM}"
+            )
+    special = [
+        (run.model.ctx.tokens.vocabulary, run.model.ctx.tokens.start, run.model.ctx.tokens.end, run.model.ctx.outputs)
+        for run in (loaded, draft)
+    ]
+    reads = [(run.model.ctx.data.joined, run.model.ctx.data.source is not None) for run in (loaded, draft)]
+    if special[0] != special[1] or reads[0] != reads[1]:
+        raise UserError(
+            f"draft={other} and {name} disagree about the source or about start and end tokens; train it on the same "
+            f"data with the same objective, or use draft={NGRAM}"
+        )
+
+
+def load_draft(loaded: Loaded, draft: Run, **settings: Any) -> Loaded | None:
+    """The run that drafts for `loaded`, None for n-grams; `settings` are those of `load`.
+
+    Raises UserError as `load` and `check_draft` do.
+    """
+    if draft == NGRAM:
+        return None
+    run = draft if isinstance(draft, Loaded) else load(draft, **settings)
+    check_draft(loaded, run)
+    return run
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """A draft for each of several prompts, which are decoded one after the other: each accepts another number.
+
+    run: the draft's run; None looks up n-grams in the text so far
+    """
+
+    loaded: Loaded
+    texts: list[GeneratedText]
+    run: Loaded | None
+    tokens: int
+
+    def decode(
+        self, samplers: list[Sampler], memory: Memory | None, stats: SpeculativeStats, **settings: Any
+    ) -> Iterator[list[tuple[int, int]]]:
+        """Yield (index of the prompt, token id) of the tokens of each round, as `decode_batch` does.
+
+        settings: max_tokens, cache and end, as in `decode_batch`
+        """
+        theirs = None
+        if self.run is not None and memory is not None:
+            theirs = encode_sources(self.run, [text.source or "" for text in self.texts])
+        for index, (text, sampler) in enumerate(zip(self.texts, samplers, strict=True)):
+            draft = self._draft(text.prompt_ids, _of(theirs, index), settings["cache"], settings["end"])
+            more = {"draft_tokens": self.tokens, "memory": _of(memory, index), "stats": stats, **settings}
+            for token_ids in speculate(self.loaded.model, text.prompt_ids, draft, sampler, **more):
+                yield [(index, token_id) for token_id in token_ids]
+
+    def _draft(self, prompt: list[int], memory: Memory | None, cache: bool, end: int | None) -> Draft:
+        if self.run is None:
+            return NgramDraft(prompt)
+        return ModelDraft(self.run.model, prompt, self.tokens, cache=cache, memory=memory, end=end)
+
+
+def _of(memory: Memory | None, index: int) -> Memory | None:
+    """The encoded source of one prompt."""
+    return None if memory is None else select_sequences(memory, torch.tensor([index]))

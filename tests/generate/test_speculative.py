@@ -1,0 +1,219 @@
+"""Speculative decoding: greedily the tokens of plain decoding, sampled with their distribution, and its statistics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import chain
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from scipy.stats import chisquare
+from torch import Tensor, nn
+
+from blockyard.contracts import Seq
+from blockyard.errors import UserError
+from blockyard.generate import speculative
+from blockyard.generate.draft import ModelDraft, NgramDraft, follow
+from blockyard.generate.sampling import Sampler
+from blockyard.generate.speculative import SpeculativeStats, expected_tokens, residual, speculate
+from blockyard.model._prefix import Prefix
+from blockyard.ops.cache import KVCache, WindowCache
+from blockyard.token_mixer._caches import InputCache
+from tests.generate.decoding import MAX_TOKENS, greedy
+from tests.helpers import choices, combinations, cycle_model, tiny, traits
+
+PROMPT = [4, 2, 7]
+
+
+def decoders() -> list[str]:
+    """Every mixer of a decoder of text."""
+    return [name for name in choices("token_mixer") if traits(name).causal and 1 in traits(name).axes]
+
+
+class HalfRight:
+    """A draft that knows how the sequence goes on, and proposes a wrong token after `right` of them."""
+
+    def __init__(self, tokens: list[int], right: int) -> None:
+        self.tokens, self.right, self.count = tokens, right, 0
+
+    def propose(self, most: int, sampler: Sampler, vocabulary: int) -> Any:
+        """As `Draft.propose`."""
+        token_ids = self.tokens[self.count : self.count + most]
+        token_ids = [each if n < self.right else (each + 1) % (vocabulary - 1) for n, each in enumerate(token_ids)]
+        return token_ids, [nn.functional.one_hot(torch.tensor(each), vocabulary).float() for each in token_ids]
+
+    def accept(self, kept: int, token_id: int) -> None:
+        """As `Draft.accept`."""
+        self.count += kept + 1
+
+
+def written(
+    model: nn.Module, draft: Any, *, temperature: float = 0.0, seed: int = 0, draft_tokens: int = 3, **settings: Any
+) -> tuple[list[int], SpeculativeStats]:
+    """The tokens after the prompt."""
+    stats, sampler = SpeculativeStats(), Sampler(temperature, None, seed)
+    settings = {"max_tokens": MAX_TOKENS, "cache": True, **settings}
+    rounds = speculate(model, PROMPT, draft, sampler, draft_tokens=draft_tokens, stats=stats, **settings)
+    return [token_id for round_ in rounds for token_id in round_], stats
+
+
+def same_as_plain(model: nn.Module, *, cache: bool = True) -> None:
+    """Tokens are those of plain decoding, through cuts too, whatever is accepted of three proposals."""
+    expected, plain = greedy(model, [PROMPT], cache=cache)
+    for right in (0, 1, 3):
+        tokens, stats = written(model, HalfRight(expected[0], right), cache=cache)
+        assert tokens == expected[0]
+        assert stats.cuts == plain.cuts
+        assert stats.accepted + stats.rounds == len(tokens) == stats.tokens
+        assert (stats.accepted < sum(stats.proposals)) == (right < 3)
+        assert (stats.accepted > 0) == (right > 0)
+
+
+@pytest.mark.parametrize("mixer", decoders())
+def test_greedy_tokens_are_those_of_plain_decoding(mixer: str) -> None:
+    positions = [position for name, position, axes in combinations("causal") if name == mixer and axes == 1]
+    for position in {"learned", "rope", "none"} & set(positions):
+        model = tiny(causal=True, token_mixer=mixer, position=position)
+        same_as_plain(model)
+        same_proposals(model)
+
+
+def same_proposals(model: nn.Module) -> None:
+    """A draft whose tokens were taken back proposes what a new one does, before a cut and after it."""
+    sequence, sampler = list(PROMPT), Sampler(0.0, None, 0)
+    draft = ModelDraft(model, sequence, 3, cache=True, memory=None, end=None)
+    for kept in (1, 0, 2, 0):
+        fresh = ModelDraft(model, sequence, 3, cache=False, memory=None, end=None)
+        proposed, _ = draft.propose(3, sampler, 0)
+        if len(sequence) <= (draft._stepper.limit or 99):
+            assert fresh.propose(3, sampler, 0)[0] == proposed
+        kept = min(kept, len(proposed))
+        sequence += [*proposed[:kept], 5]
+        draft.accept(kept, 5)
+
+
+def test_registers_mixed_layers_and_no_cache() -> None:
+    same_as_plain(tiny(causal=True, position="rope", prefix=Prefix(registers=2)))
+    same_as_plain(cycle_model("conv", "linear_recurrence", "attention", causal=True, depth=3))
+    same_as_plain(tiny(causal=True, position="rope"), cache=False)
+
+
+class Kept(KVCache):
+    """Planted: rejected tokens stay in the cache."""
+
+    def crop(self, count: int) -> None:
+        if self.seq is not None and count:
+            super().crop(count)
+            self.length += count
+            self._k = torch.zeros_like(self._k)
+
+
+def test_planted_stale_tokens_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blockyard.token_mixer.attention.KVCache", Kept)
+    with pytest.raises((AssertionError, RuntimeError)):
+        same_as_plain(tiny(causal=True, position="rope"))
+
+
+def test_a_cache_is_cropped_only_by_what_it_kept() -> None:
+    model = tiny(causal=True, token_mixer="windowed_attention", position="none")
+    cache, tokens = model.init_cache(1), torch.arange(6)[None]
+    model(tokens, cache=cache)
+    assert isinstance(cache.layers[0], WindowCache)
+    with pytest.raises(ValueError, match="set spare=1"):
+        cache.crop(1)
+    with pytest.raises(ValueError, match="fewer than 1"):
+        KVCache(1, 2, 8).crop(1)
+    inputs = InputCache(1, 2)
+    inputs.append(torch.zeros(1, 3, 4), Seq(torch.arange(3), torch.zeros(1, 3, 1)))
+    with pytest.raises(ValueError, match="set spare=1"):
+        inputs.crop(1)
+    cache.keep_spare(2)
+    out = [model(tokens[:, :1], cache=cache) for _ in range(2)]
+    cache.crop(1)
+    torch.testing.assert_close(model(tokens[:, :1], cache=cache), out[1])
+
+
+def test_a_cache_that_cannot_be_taken_back_is_refused() -> None:
+    model = tiny(causal=True, position="rope")
+    model.init_cache = lambda batch: SimpleNamespace(  # type: ignore[assignment]
+        croppable=False, keep_spare=lambda count: None, snapshot=_refused, layers=[], bytes=0
+    )
+    with pytest.raises(UserError, match="taken back: Mine has neither"):
+        written(model, NgramDraft(PROMPT))
+
+
+def _refused() -> None:
+    raise ValueError("Mine has neither `crop` nor `snapshot`")
+
+
+class Bigram(nn.Module):
+    """Scores of the next token by the last one: a model whose texts have known probabilities."""
+
+    def __init__(self, seed: int, outputs: int = 4) -> None:
+        super().__init__()
+        scores = torch.randn(outputs, outputs, generator=torch.Generator().manual_seed(seed))
+        self.scores = nn.Parameter(scores)
+        tokens = SimpleNamespace(max_len=64, start=None, mask=None, end=None)
+        self.ctx, self.mixers = SimpleNamespace(tokens=tokens, outputs=outputs), []
+        self.position = SimpleNamespace(bounded=False, length_scale=1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.scores[inputs]
+
+
+def pairs_p_value(draws: int = 1200) -> float:
+    """Chi-square test of two sampled tokens against p(a) p(b|a); the draft has another distribution."""
+    target, other = Bigram(1), Bigram(2)
+    temperature, counts, sampler = 1.3, Counter[tuple[int, ...]](), Sampler(1.3, None, 7)
+    for _ in range(draws):
+        draft = ModelDraft(other, [0], 2, cache=False, memory=None, end=None)
+        settings: dict[str, Any] = {"draft_tokens": 2, "max_tokens": 2, "cache": False, "stats": SpeculativeStats()}
+        counts[tuple(chain(*speculate(target, [0], draft, sampler, **settings)))] += 1
+    p = torch.softmax(target.scores.detach().double() / temperature, -1)
+    expected = p[0][:, None] * p  # (V, V)
+    actual = [counts[a, b] for a in range(4) for b in range(4)]
+    return float(chisquare(actual, (draws * expected.flatten()).tolist()).pvalue)
+
+
+def test_sampled_tokens_have_the_distribution_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pairs_p_value() > 0.001
+    monkeypatch.setattr(speculative, "residual", lambda p, q: p)  # planted: a rejected token is drawn again from p
+    assert pairs_p_value() < 1e-6
+
+
+def test_the_residual_and_its_end() -> None:
+    p, q = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.6, 0.2])
+    torch.testing.assert_close(residual(p, q), torch.tensor([1.0, 0.0, 0.0]))
+    torch.testing.assert_close(residual(p, p), p)
+
+
+def test_tokens_of_a_pass_are_as_expected() -> None:
+    for acceptance, count in ((0.0, 4), (0.5, 1), (0.8, 5)):
+        closed = (1 - acceptance ** (count + 1)) / (1 - acceptance)
+        assert expected_tokens(acceptance, count) == pytest.approx(closed)
+    assert expected_tokens(1.0, 4) == 5
+    model, other = Bigram(1), Bigram(2)
+    with torch.no_grad():  # every token has the same distribution, so acceptance is independent of the past
+        model.scores.copy_(model.scores[:1].expand(4, 4))
+        other.scores.copy_(other.scores[:1].expand(4, 4))
+    draft = ModelDraft(other, [0], 4, cache=False, memory=None, end=None)
+    stats, sampler = SpeculativeStats(draft="draft=small"), Sampler(1.0, None, 0)
+    settings: dict[str, Any] = {"draft_tokens": 4, "max_tokens": 600, "cache": False, "stats": stats}
+    assert sum(map(len, speculate(model, [0], draft, sampler, **settings))) == 600 == stats.tokens
+    p, q = (torch.softmax(each.scores[0].detach(), -1) for each in (model, other))
+    assert stats.acceptance == pytest.approx(float(torch.minimum(p, q).sum()), abs=0.05)
+    assert stats.tokens / stats.rounds == pytest.approx(stats.expected, rel=0.1)
+    assert f"acceptance {stats.acceptance:.2f}, {600 / stats.rounds:.2f} tokens a pass (expected " in str(stats)
+
+
+def test_what_followed_before_is_proposed() -> None:
+    assert follow([1, 2, 3, 9, 8, 1, 2, 3], 2) == [9, 8]
+    assert follow([1, 2, 5, 2, 7, 2], 4) == [7, 2]  # the last time, and no more than there is
+    assert follow([1, 2, 3], 4) == []
+    model = tiny(causal=True, position="rope")
+    expected, _ = greedy(model, [PROMPT], cache=True)
+    tokens, stats = written(model, NgramDraft(PROMPT))
+    assert tokens == expected[0]
+    assert stats.rounds < len(tokens)  # the text repeats itself
