@@ -112,7 +112,7 @@ def test_all_of_the_source_sees_all_of_it(mixer: str) -> None:
 def test_a_mask_of_rows_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the plain causal kernel is taken where tokens share an index."""
     planted = lambda seq, k_seq: k_seq is seq or k_seq.memo.get("ends_with") is seq  # noqa: E731
-    monkeypatch.setattr(mask, "_ordered_by_row", planted)
+    monkeypatch.setattr(mask, "ordered_by_row", planted)
     with pytest.raises(AssertionError):
         assert_source_sees_itself("attention")
 

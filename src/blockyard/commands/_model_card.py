@@ -137,7 +137,7 @@ def _facts(components: Components, ctx: Context, model: nn.Module) -> dict[str, 
         unfitted = isinstance(tokenizer, TextTokenizer) and tokenizer.learns and tokenizer.state() == {}
         learned = ", at most: it is learned from the training split" if unfitted else ""
         facts["vocabulary"] = f"{tokens.vocabulary} tokens{learned}"
-    kernels = _kernels(ctx, model)
+    kernels = _kernels(ctx, model, components.config["trainer"].get("attention", "auto"))
     if kernels:
         alike = len(kernels) == 1
         layers = [text if alike else f"{n} layer{'s' * (n > 1)}: {text}" for text, n in kernels.items()]
@@ -145,9 +145,11 @@ def _facts(components: Components, ctx: Context, model: nn.Module) -> dict[str, 
     return facts
 
 
-def _kernels(ctx: Context, model: Any) -> dict[str, int]:
-    """The attention kernel to expect, and in how many layers."""
+def _kernels(ctx: Context, model: Any, named: str) -> dict[str, int]:
+    """The attention kernel to expect, and in how many layers. named: that of `trainer.attention`."""
     attending = [m for m in model.modules() if isinstance(m, TokenMixer) and "scores" in m.traits.ports]
+    if named != "auto" and attending:
+        return {f"{named} kernel (trainer.attention={named})": len(attending)}
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     kernels: Counter[str] = Counter()

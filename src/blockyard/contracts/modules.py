@@ -70,8 +70,8 @@ class TokenMixer(nn.Module):
     A mixer that can decode token by token has `init_cache(batch_size) -> cache`, and its forward appends to
     the cache that it is called with. Every cache, of keys and values or of a state, has `bytes`, its size, and
     `reorder(order)`, which makes sequence i of the batch what sequence order[i] was; order (B',) int64 may
-    repeat sequences and leave some out, as a beam search does. Speculative decoding takes tokens back, by `crop(count)`,
-    which forgets the last ones, or else by `snapshot()`, the cache as it is now, which is continued in its place.
+    repeat sequences and leave some out, as a beam search does. Speculative decoding takes tokens back: by
+    `crop(count)`, which forgets the last ones, or by `snapshot()`, the cache as it is now, which is continued instead.
 
     A mixer that can share matmuls in a parallel block is `Projected`.
 

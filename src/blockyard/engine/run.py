@@ -31,6 +31,7 @@ from blockyard.engine.worker_rank import train_worker_rank
 from blockyard.errors import UserError, printable
 from blockyard.evaluate.extrapolation_files import TEST, table, write
 from blockyard.objective._torchmetrics import import_torchmetrics
+from blockyard.ops.selection import attention_kernel
 from blockyard.runs.predictions_file import TEST as TEST_PREDICTIONS
 from blockyard.runs.predictions_file import write_predictions
 from blockyard.runs.rank import rank_in
@@ -75,8 +76,13 @@ def train(folder: RunFolder, *, resume: bool = False, callbacks: Mapping[str, Ru
     callbacks: in the main process, besides those of the config, by name; they are not part of the run
     Raises UserError (exit code 2) for bad input that is found before the first step.
     """
-    if rank_in(folder.config):
-        return train_worker_rank(folder, resume)
+    with attention_kernel(folder.config["trainer"].get("attention", "auto")):
+        if rank_in(folder.config):
+            return train_worker_rank(folder, resume)
+        return _train_main_rank(folder, resume, callbacks)
+
+
+def _train_main_rank(folder: RunFolder, resume: bool, callbacks: Mapping[str, RunCallback] | None) -> int:
     with Interrupts() as interrupts:
         return _run_main_rank(_Attempt(folder, interrupts, resume, dict(callbacks or {})))
 

@@ -22,6 +22,7 @@ from blockyard.contracts import (
 )
 from blockyard.engine.lightning.flags import refusals
 from blockyard.errors import UserError
+from blockyard.ops.selection import Kernel
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
@@ -52,6 +53,9 @@ class TrainerPlan:
         checkpoint_blocks: compute the inside of each block again in the backward pass, to save memory
         compile: compile every block with torch.compile
         require_flash: refuse to train where a layer cannot use a flash attention kernel
+        attention: the attention kernel: auto takes the fastest that can serve, layer by layer; sdpa is torch's, flex is
+            FlexAttention, online the softmax by chunks of keys with memory that grows with N, eager the formula. A
+            kernel that is chosen by name and cannot serve is refused
         num_workers: processes that load data; 0 loads in the training process
         timeout: seconds that a process of the run waits for another one, or for a batch from its workers; then the run
             ends as failed and names the process that did not answer
@@ -68,8 +72,8 @@ class TrainerPlan:
     """
 
     incidental: ClassVar[frozenset[str]] = frozenset(
-        {"accelerator", "devices", "num_nodes", "strategy", "num_workers", "require_flash", "profile", "log_every"}
-        | {"threads", "accumulate", "timeout", "checkpoint_blocks"}
+        {"accelerator", "devices", "num_nodes", "strategy", "num_workers", "require_flash", "attention", "profile"}
+        | {"log_every", "threads", "accumulate", "timeout", "checkpoint_blocks"}
     )
 
     def __init__(
@@ -90,6 +94,7 @@ class TrainerPlan:
         checkpoint_blocks: bool = False,
         compile: bool = False,  # noqa: A002 - as in torch
         require_flash: bool = False,
+        attention: Kernel = "auto",
         num_workers: Workers = 0,
         timeout: Seconds = 300.0,
         limit_train: Count | None = None,
@@ -108,6 +113,12 @@ class TrainerPlan:
             raise ValueError("trainer.precision=16-mixed needs a GPU; on a CPU use 32, bf16-mixed or auto")
         if precision == "16-mixed" and strategy == "fsdp":
             raise ValueError("trainer.precision=16-mixed does not work with trainer.strategy=fsdp; use bf16-mixed")
+        if attention == "online" and (compile or strategy == "fsdp"):
+            other = "compile=true" if compile else "strategy=fsdp"
+            raise ValueError(
+                f"trainer.attention=online does not work with trainer.{other}: its backward pass is not compiled and "
+                "reads the weights of position biases whole; leave one of them out"
+            )
         if extra:
             issues = refusals(extra, profile=profile)
             if issues:
@@ -127,6 +138,7 @@ class TrainerPlan:
         self.checkpoint_blocks = checkpoint_blocks
         self.compile = compile
         self.require_flash = require_flash
+        self.attention = attention
         self.num_workers = num_workers
         self.timeout = timeout
         self.limit_train = limit_train

@@ -5,6 +5,8 @@
     bias, padding, segments, window, on CUDA    FlexAttention
     the same elsewhere, or with dropout         scaled_dot_product_attention with a mask
 
+That is `trainer.attention=auto`; another name takes one kernel for all calls (`ops.selection`).
+
 Mixers pass facts (`Seq`) and a `Visibility`, never masks. A query that sees nothing gives zero.
 """
 
@@ -19,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Seq
-from blockyard.ops import kernel, maps, mask
+from blockyard.ops import kernel, maps, mask, online, reference, selection
 from blockyard.ops.flex import block_mask, flex, refusal
 from blockyard.ops.visibility import Visibility
 
@@ -45,22 +47,27 @@ def attend(
         cross-attention
     dropout: rate on the weights; pass 0 outside training
     scale: None is 1 / sqrt(K)
+
+    Raises UserError where a kernel was chosen by name that cannot serve.
     """
     # A norm on queries and keys may have left autocast's type; that of the values is the one in force.
     q, k = q.to(v.dtype), k.to(v.dtype)
     if maps.listening():
         maps.note(q, k, v, seq, k_seq, visibility, scale)
+    named = selection.selected()
+    if named in ("eager", "online"):
+        return _written_out(named, q, k, v, seq, k_seq, visibility, dropout, scale)
     width = v.shape[-1]
     if width != k.shape[-1]:
         # Fused kernels take one width. Zero channels add nothing to a score; those of the values are cut off again.
         scale = 1 / math.sqrt(k.shape[-1]) if scale is None else scale
         q, k, v = (F.pad(x, (0, max(width, k.shape[-1]) - x.shape[-1])) for x in (q, k, v))
-    if mask.strict_by_shift(seq, k_seq, visibility):
+    refused = _against_flex(q, dropout)
+    if named != "flex" and mask.strict_by_shift(seq, k_seq, visibility):
         return _shifted(q, k, v, k_seq is seq, dropout, scale)[..., :width]
     reasons = mask.reasons(seq, k_seq, visibility)
-    if not reasons:
+    if not reasons and (named != "flex" or len(seq) == 1):
         return _sdpa(q, k, v, None, visibility.causal and k_seq is seq, dropout, scale, reasons)[..., :width]
-    refused = refusal(q.device.type, q.dtype, q.shape[-1], dropout)
     if refused is None:
         kernel.note("flex", reasons)
         blocks = _block_mask(seq, k_seq, visibility, len(q))
@@ -70,6 +77,35 @@ def attend(
         allowed = allowed.to(q.dtype)
     out = _sdpa(q, k, v, allowed, False, dropout, scale, [*reasons, refused])[..., :width]
     return out if blind is None else out.masked_fill(blind, 0.0)
+
+
+def _written_out(
+    named: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seq: Seq,
+    k_seq: Seq,
+    visibility: Visibility,
+    dropout: float,
+    scale: float | None,
+) -> Tensor:
+    """The kernels that need neither a whole mask nor equal widths: (B, H, N, values' width)."""
+    kernel.note(named, [f"trainer.attention={named}"])
+    if named == "online":
+        selection.refuse(named, kernel.layer(), online.refusal(dropout, torch.compiler.is_compiling()))
+        return online.online(q, k, v, seq, k_seq, visibility, scale)
+    return reference.eager(q, k, v, seq, k_seq, visibility, scale, dropout)
+
+
+def _against_flex(q: Tensor, dropout: float) -> str | None:
+    """Why FlexAttention is not taken for these queries. Raises UserError where it was chosen by name."""
+    if selection.selected() == "sdpa":
+        return "trainer.attention=sdpa"
+    refused = refusal(q.device.type, q.dtype, q.shape[-1], dropout)
+    if selection.selected() == "flex":
+        selection.refuse("flex", kernel.layer(), refused)
+    return refused
 
 
 def prepare(
@@ -90,9 +126,15 @@ def prepare(
     k_seq: the facts of the keys, where they are kept in the memo of `seq` under their own "name"
     """
     k_seq = seq if k_seq is None else k_seq
+    named = selection.selected()
+    if named in ("eager", "online"):
+        return
+    if named == "flex" and refusal(like.device.type, like.dtype, head_dim, dropout) is None:
+        _block_mask(seq, k_seq, visibility, len(like))
+        return
     if not mask.reasons(seq, k_seq, visibility) or mask.strict_by_shift(seq, k_seq, visibility):
         return
-    if refusal(like.device.type, like.dtype, head_dim, dropout) is None:
+    if named == "auto" and refusal(like.device.type, like.dtype, head_dim, dropout) is None:
         _block_mask(seq, k_seq, visibility, len(like))
     else:
         _dense_mask(seq, k_seq, visibility, heads)

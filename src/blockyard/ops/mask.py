@@ -47,7 +47,7 @@ def reasons(seq: Seq, k_seq: Seq, visibility: Visibility) -> list[str]:
         raise ValueError("segments are given for only one of queries and keys; give both or neither")
     if k_seq.segment is not None:
         reasons.append(PACKED)
-    if visibility.causal and not _ordered_by_row(seq, k_seq):
+    if visibility.causal and not ordered_by_row(seq, k_seq):
         reasons.append(TIED if k_seq is seq else OTHER_KEYS)
     window = visibility.window
     if window is not None and not (len(seq) == 1 and k_seq.memo.get("window", window + 1) <= window):
@@ -62,13 +62,13 @@ def strict_by_shift(seq: Seq, k_seq: Seq, visibility: Visibility) -> bool:
 
     The first query then sees nothing.
     """
-    if not (visibility.strict and visibility.causal and _ordered_by_row(seq, k_seq)):
+    if not (visibility.strict and visibility.causal and ordered_by_row(seq, k_seq)):
         return False
     return not reasons(seq, k_seq, Visibility(causal=True, window=visibility.window))
 
 
-def _ordered_by_row(seq: Seq, k_seq: Seq) -> bool:
-    """Whether row numbers alone tell what is later: the same sequence, or one query after all keys."""
+def ordered_by_row(seq: Seq, k_seq: Seq) -> bool:
+    """Returns whether row numbers alone tell what is later: the same sequence, or one query after all keys."""
     if k_seq is seq:
         return not seq.ties  # tokens of one index see each other, wherever they stand
     return len(seq) == 1 and k_seq.memo.get("ends_with") is seq

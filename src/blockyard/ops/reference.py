@@ -11,6 +11,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from blockyard.contracts import Seq
 from blockyard.ops.mask import bias_table, table
@@ -31,6 +32,7 @@ def scores(
     """
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)  # (B, H, M, K)
     raw = q @ k.transpose(-1, -2)  # (B, H, N, M)
+    raw = raw.to(torch.promote_types(raw.dtype, torch.float32))
     raw = raw * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
     bias, sees = bias_table(seq, k_seq, q.shape[1]), table(seq, k_seq, visibility)
     if bias is not None:
@@ -66,9 +68,15 @@ def eager(
     k_seq: Seq,
     visibility: Visibility,
     scale: float | None = None,
+    dropout: float = 0.0,
 ) -> Tensor:
-    """softmax(Q K^T scale + bias) V, each step a line: (B, H, N, K)."""
-    return weights(q, k, seq, k_seq, visibility, scale) @ v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
+    """softmax(Q K^T scale + bias) V, each step a line: (B, H, N, values' width).
+
+    dropout: rate on the weights. In half precision the softmax is in float32.
+    """
+    seen = weights(q, k, seq, k_seq, visibility, scale).to(v.dtype)  # (B, H, N, M)
+    seen = F.dropout(seen, dropout) if dropout else seen
+    return seen @ v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
 
 
 def chunked(

@@ -12,6 +12,7 @@ from blockyard.engine import cost_card
 from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.errors import UserError
 from blockyard.ops.autocast import autocast
+from blockyard.ops.selection import selected
 
 
 class KernelRecord(RunCallback):
@@ -28,9 +29,18 @@ class KernelRecord(RunCallback):
         self.kernels: list[dict[str, Any]] | None = None
 
     def on_run_start(self, state: RunState) -> None:
-        """Record the kernels. Raises UserError where `require_flash` is set and a layer takes a slow one."""
+        """Record the kernels.
+
+        Raises UserError where `require_flash` is set and a layer takes a slow one, and where a kernel was chosen by
+        name and no layer attends.
+        """
         state.learner.train()
         self.kernels = self.look(state.learner.model, state.learner.device)
+        if selected() != "auto" and all(entry["kernel"] == "none" for entry in self.kernels):
+            raise UserError(
+                f"trainer.attention={selected()} has no effect: no token mixer of this model attends; use "
+                "trainer.attention=auto"
+            )
         slow = cost_card.slow_layers(self.kernels)
         if self.require_flash and slow:
             raise UserError(

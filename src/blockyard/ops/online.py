@@ -1,0 +1,205 @@
+"""Attention by chunks of keys with a running maximum and sum: memory grows with N, not with N^2.
+
+Source: Milakov and Gimelshein 2018, Online normalizer calculation for softmax (arXiv 1805.02867), algorithm 3; Rabe
+and Staats 2021, Self-attention Does Not Need O(n^2) Memory (arXiv 2112.05682); the backward pass as in Dao et al. 2022,
+FlashAttention (arXiv 2205.14135), appendix B.4
+Reference: torch's scaled_dot_product_attention; `ops.reference.chunked` for the arithmetic alone
+Equation: over chunks j of keys, with scores S_j: m = max(m, max S_j), l = l e^(m_old - m) + sum e^(S_j - m),
+    O = O e^(m_old - m) + e^(S_j - m) V_j; then O / l, and L = m + log l is kept for the backward pass
+Cost: O(N M K) time, O(N (K + chunk)) memory in each head; the backward pass computes the scores again
+
+Masks and position biases are made for a chunk at a time, by the functions that make whole ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from blockyard.contracts import Seq
+from blockyard.ops.full_precision import full_precision
+from blockyard.ops.mask import bias_table, ordered_by_row, scheme, table
+from blockyard.ops.visibility import Visibility
+
+CHUNK = 128  # keys
+NEVER = float("-inf")
+
+
+def refusal(dropout: float, compiling: bool) -> str | None:
+    """Returns why this kernel cannot take a call, or None where it can."""
+    if dropout:
+        return "the online softmax has no dropout on the weights"
+    return "the online softmax is not compiled; use trainer.compile=false" if compiling else None
+
+
+def online(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seq: Seq,
+    k_seq: Seq,
+    visibility: Visibility,
+    scale: float | None = None,
+    chunk: int = CHUNK,
+) -> Tensor:
+    """Returns what `ops.attend` does, (B, H, N, values' width), `chunk` keys at a time.
+
+    Sums are in float32 at least. A query that sees nothing gives zero. There is no second derivative.
+    """
+    call = Call(seq, k_seq, visibility, 1 / math.sqrt(q.shape[-1]) if scale is None else scale, chunk)
+    position = scheme(seq, k_seq, "bias") or scheme(seq, k_seq, "relate")
+    weights = [] if position is None else [each for each in position.parameters() if each.requires_grad]
+    out: Tensor = _Online.apply(call, q, k, v, *weights)
+    return out
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of a call that are no tensors with gradients of their own."""
+
+    seq: Seq
+    k_seq: Seq
+    visibility: Visibility
+    scale: float
+    chunk: int
+
+    def parts(self) -> Iterator[tuple[slice, slice]]:
+        """Yields the queries and the keys of each chunk; of a plain causal sequence only the queries that see them."""
+        triangle = self.visibility.causal and self.k_seq is self.seq and ordered_by_row(self.seq, self.k_seq)
+        for start in range(0, len(self.k_seq), self.chunk):
+            yield slice(start if triangle else 0, len(self.seq)), slice(start, start + self.chunk)
+
+    def facts(self, queries: slice, keys: slice) -> tuple[Seq, Seq]:
+        """The facts of the queries and keys of a chunk."""
+        pairs = self.k_seq.pairs
+        part = None if pairs is None else tuple(pair[:, queries, keys] for pair in pairs)
+        return _part(self.seq, queries, None), _part(self.k_seq, keys, part)
+
+    def scores(self, q: Tensor, k: Tensor, queries: slice, keys: slice) -> Tensor:
+        """Scores of a chunk with the bias, -inf where a query does not see a key: (B, H, n, chunk)."""
+        seq, k_seq = self.facts(queries, keys)
+        raw = _exact(q[:, :, queries] @ _grouped(k[:, :, keys], q).transpose(-1, -2)) * self.scale
+        bias = bias_table(seq, k_seq, q.shape[1])
+        if bias is not None:
+            raw = raw + bias
+        sees = table(seq, k_seq, self.visibility)
+        return raw if sees is None else raw.masked_fill(~sees, NEVER)
+
+
+class _Online(torch.autograd.Function):
+    """The forward pass, and its gradient from the output and the logarithm of the sums."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, q: Tensor, k: Tensor, v: Tensor, *weights: Tensor) -> Tensor:
+        with full_precision(q):
+            out, log_sum = forward(call, q, k, v)
+        out = out.to(v.dtype)
+        ctx.call = call
+        ctx.save_for_backward(q, k, v, out, log_sum, *weights)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, out, log_sum, *weights = ctx.saved_tensors
+        with full_precision(q):
+            return None, *backward(ctx.call, q, k, v, out, log_sum, grad, weights)
+
+
+def forward(call: Call, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """The output (B, H, N, values' width) and the logarithm of the sum of each query (B, H, N, 1), -inf if it is blind.
+
+    Both are in float32 at least.
+    """
+    size = (*q.shape[:3], 1)
+    exact = torch.promote_types(v.dtype, torch.float32)
+    top = torch.full(size, NEVER, dtype=exact, device=q.device)
+    total = torch.zeros(size, dtype=exact, device=q.device)
+    out = torch.zeros((*q.shape[:3], v.shape[-1]), dtype=exact, device=q.device)
+    for queries, keys in call.parts():
+        scores = call.scores(q, k, queries, keys)  # (B, H, n, chunk)
+        before = top[:, :, queries]
+        new = torch.maximum(before, scores.amax(-1, keepdim=True))  # (B, H, n, 1)
+        shift = new.masked_fill(new == NEVER, 0.0)
+        rescale = torch.exp(before - shift)
+        scores = scores.sub_(shift).exp_()
+        total[:, :, queries] = total[:, :, queries] * rescale + scores.sum(-1, keepdim=True)
+        added = scores.to(v.dtype) @ _grouped(v[:, :, keys], q)
+        out[:, :, queries] = out[:, :, queries] * rescale + added
+        top[:, :, queries] = new
+    return out / total.masked_fill(total == 0, 1.0), top + total.log()
+
+
+def backward(
+    call: Call, q: Tensor, k: Tensor, v: Tensor, out: Tensor, log_sum: Tensor, grad: Tensor, weights: list[Tensor]
+) -> tuple[Tensor | None, ...]:
+    """Gradients of q, k, v and of the weights of the position bias. log_sum: over all keys that a query sees."""
+    exact, groups = log_sum.dtype, q.shape[1] // k.shape[1]
+    to_q, to_k, to_v = (torch.zeros_like(each, dtype=exact) for each in (q, k, v))
+    to_weights: list[Tensor | None] = [None] * len(weights)
+    inner = (_exact(grad) * _exact(out)).sum(-1, keepdim=True)  # (B, H, N, 1)
+    shift = log_sum.masked_fill(log_sum == NEVER, 0.0)
+    for queries, keys in call.parts():
+        share = call.scores(q, k, queries, keys).sub_(shift[:, :, queries]).exp_()  # (B, H, n, chunk)
+        part = grad[:, :, queries]
+        to_v[:, :, keys] += _summed(share.to(v.dtype).transpose(-1, -2) @ part, groups)
+        slope = _exact(part @ _grouped(v[:, :, keys], q).transpose(-1, -2)).sub_(inner[:, :, queries]).mul_(share)
+        if weights:
+            _add_bias_gradients(call, queries, keys, slope, weights, to_weights)
+        slope = slope.mul_(call.scale).to(q.dtype)
+        to_q[:, :, queries] += slope @ _grouped(k[:, :, keys], q)
+        to_k[:, :, keys] += _summed(slope.transpose(-1, -2) @ q[:, :, queries], groups)
+    return to_q.to(q.dtype), to_k.to(k.dtype), to_v.to(v.dtype), *to_weights
+
+
+def _add_bias_gradients(
+    call: Call, queries: slice, keys: slice, slope: Tensor, weights: list[Tensor], gradients: list[Tensor | None]
+) -> None:
+    """Add the gradients of a chunk's bias, whose own gradient is that of the scores, `slope` (B, H, n, chunk)."""
+    with torch.enable_grad():
+        bias = bias_table(*call.facts(queries, keys), slope.shape[1])
+    if bias is None or not bias.requires_grad:
+        return
+    of_bias = slope.sum_to_size(bias.shape).to(bias.dtype)
+    for number, gradient in enumerate(torch.autograd.grad(bias, weights, of_bias, allow_unused=True)):
+        if gradient is not None:
+            before = gradients[number]
+            gradients[number] = gradient if before is None else before + gradient
+
+
+def _part(seq: Seq, rows: slice, pairs: tuple[Tensor, ...] | None) -> Seq:
+    """The facts of some rows of a sequence."""
+    start, end, _ = rows.indices(len(seq))
+    return replace(
+        seq,
+        index=seq.index[rows],
+        coords=seq.coords[:, rows],
+        valid=None if seq.valid is None else seq.valid[:, rows],
+        segment=None if seq.segment is None else seq.segment[:, rows],
+        num_prefix=min(max(seq.num_prefix - start, 0), end - start),
+        grid=None,
+        features=None,
+        pairs=pairs,
+        memo={},
+    )
+
+
+def _exact(x: Tensor) -> Tensor:
+    """In float32 at least."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _grouped(x: Tensor, q: Tensor) -> Tensor:
+    """Keys or values (B, H', m, K) repeated for the heads that read them: (B, H, m, K)."""
+    return x if x.shape[1] == q.shape[1] else x.repeat_interleave(q.shape[1] // x.shape[1], dim=1)
+
+
+def _summed(x: Tensor, groups: int) -> Tensor:
+    """The sum over the heads that read the same keys: (B, H, m, K) -> (B, H', m, K)."""
+    return x if groups == 1 else x.unflatten(1, (-1, groups)).sum(2)
