@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Memory
+from blockyard.generate.weight_layout import order_for_decoding
 from blockyard.model._cache import select_sequences
 
 log = logging.getLogger("blockyard")
@@ -134,6 +135,8 @@ class Stepper:
         self._sources = list(range(len(sequences)))  # the prompt that each sequence continues
         self._special = torch.tensor(special_token_ids(model, end), dtype=torch.int64, device=self._device)
         self._cache = self._new_cache() if cache else None
+        if self._cache is not None:
+            order_for_decoding(model, len(sequences))
         if not cache:
             self.stats.method = f"{NO_CACHE} (cache=false)"
         self._cached = 0  # tokens of each sequence that the cache holds

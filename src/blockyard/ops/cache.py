@@ -190,7 +190,14 @@ def _select(seq: Seq, order: Tensor) -> Seq:
 
 
 def _follow(past: Seq, new: Seq, batch_size: int) -> Seq:
-    """The facts of `past` followed by `new`. `ends_with` tells the masks that no key is later than `new`."""
+    """The facts of `past` followed by `new`; layers that keep the same past share them.
+
+    `ends_with` tells the masks that no key is later than `new`.
+    """
+    shared = new.memo.get("following")
+    if shared is not None and shared[0] is past and shared[1] == batch_size:
+        joined: Seq = shared[2]
+        return joined
     batch = max(past.coords.shape[0], new.coords.shape[0])
     coords = [s.coords.expand(batch, -1, -1) for s in (past, new)]
     joined = Seq(
@@ -202,6 +209,7 @@ def _follow(past: Seq, new: Seq, batch_size: int) -> Seq:
         position=new.position,
     )
     joined.memo["ends_with"] = new
+    new.memo["following"] = (past, batch_size, joined)
     return joined
 
 
