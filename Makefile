@@ -39,8 +39,10 @@ format: $(VENV)/dev.done  ## mend what can be mended
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/dev.done  ## our training step against a bare loop
+bench: $(VENV)/dev.done  ## our training step and decoding against other libraries and a bare loop
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/peers.py
+	$(BIN)/python benchmarks/decode.py
 
 docs: $(VENV)/dev.done  ## the documentation's site: site/index.html
 	$(BIN)/python tools/components.py

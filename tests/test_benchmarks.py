@@ -83,3 +83,26 @@ def test_threads_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.set_num_threads(before)
     assert 1e6 < flops < 1e8
     assert all(0 < each < 60 for each in seconds)
+
+
+@pytest.mark.full
+def test_decoding_is_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import decode
+
+    monkeypatch.setattr(decode, "SHAPE", {"dim": 16, "depth": 1, "heads": 2, "context": 48, "vocabulary": 257})
+    assert decode.main(["--rounds", "1", "--new", "4", "--batches", "1", "2"]) == 0
+    assert capsys.readouterr().out.count("| 4 |") == 2
+
+
+@pytest.mark.full
+def test_peers_are_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import peers
+
+    monkeypatch.setattr(peers, "GPT", peers.GPT | {"dim": 32, "depth": 1, "heads": 2, "context": 16, "batch": 2})
+    monkeypatch.setattr(peers, "VIT", peers.VIT | {"dim": 24, "depth": 1, "batch": 2})
+    assert peers.main(["--rounds", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 + 2 * 4 + 5 * 2
+    assert all(line.count("|") == 9 for line in lines)

@@ -1,0 +1,125 @@
+"""Decoding: ours against `generate` of transformers' GPT-2 of the same shape, and against a loop without a cache.
+
+    python benchmarks/decode.py [--rounds 5] [--new 32 256] [--batches 1 16] [--threads 1]
+
+All sides run in one process and alternate: greedy, a prompt of 32 token ids, freshly initialised weights. The time is
+that of the tokens after the first, so that neither side pays for reading the prompt. `--new` takes up to 2,048. Prints
+a Markdown table. Needs transformers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+PROMPT = 32
+SHAPE = {"dim": 384, "depth": 6, "heads": 6, "context": 2_112, "vocabulary": 257}
+Times = list[float]  # seconds at which each token came
+
+
+def our_model() -> Any:
+    from blockyard.config import build
+    from blockyard.config.compose import compose
+
+    shape = [f"model.{name}={SHAPE[name]}" for name in ("dim", "depth", "heads")]
+    words = ["experiment=gpt_code", "tokenizer=byte", "position=learned", "norm=layer", "channel_mixer=mlp"]
+    composed = compose([*words, *shape, f"data.context={SHAPE['context']}", "trainer=cpu", "logger=none"])
+    assert not composed.issues, composed.issues
+    return build.Components(composed.config).model(0).eval()
+
+
+def their_model() -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=SHAPE["vocabulary"],
+        n_positions=SHAPE["context"],
+        n_embd=SHAPE["dim"],
+        n_layer=SHAPE["depth"],
+        n_head=SHAPE["heads"],
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    return GPT2LMHeadModel(config).eval()
+
+
+def ours(model: Any, prompts: list[list[int]], new: int, *, cache: bool = True) -> Times:
+    from blockyard.generate.decode import decode_batch
+    from blockyard.generate.stepper import Stats
+
+    greedy: Callable[[Any], int] = lambda scores: int(scores.argmax())  # noqa: E731
+    steps = decode_batch(model, prompts, [greedy] * len(prompts), max_tokens=new, cache=cache, stats=Stats())
+    return [time.perf_counter() for _ in steps]
+
+
+def theirs(model: Any, prompts: list[list[int]], new: int) -> Times:
+    import torch
+    from transformers import LogitsProcessor
+
+    times: Times = []
+
+    class Clock(LogitsProcessor):
+        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            times.append(time.perf_counter())
+            return scores
+
+    token_ids = torch.tensor(prompts)
+    settings = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "pad_token_id": 0}
+    with torch.inference_mode():
+        model.generate(token_ids, attention_mask=torch.ones_like(token_ids), logits_processor=[Clock()], **settings)
+    return [*times[1:], time.perf_counter()]
+
+
+def speed(times: Times, sequences: int) -> float:
+    """Tokens per second after the first."""
+    return sequences * (len(times) - 1) / (times[-1] - times[0])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--new", type=int, nargs="+", default=[32, 256])
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 16])
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args(arguments)
+    import torch
+
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(options.threads)
+    mine, other = our_model(), their_model()
+    sizes = " and ".join(f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} M" for model in (mine, other))
+    lines = [
+        f"{sizes} parameters, fp32, {options.threads} thread{'s' * (options.threads != 1)}; tokens per second",
+        "",
+        "| batch | new tokens | blockyard | transformers | ratio (each round) | without a cache | ratio |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for batch in options.batches:
+        prompts = [[(7 * row + n) % 256 for n in range(PROMPT)] for row in range(batch)]
+        for new in options.new:
+            rounds = [
+                (speed(ours(mine, prompts, new), batch), speed(theirs(other, prompts, new), batch))
+                for _ in range(options.rounds + 1)
+            ][1:]  # the first one warms up
+            a, b = (statistics.median(side) for side in zip(*rounds, strict=True))
+            ratios = sorted(x / y for x, y in rounds)
+            each = " ".join(f"{ratio:.2f}" for ratio in ratios)
+            line = f"| {batch} | {new} | {a:.1f} | {b:.1f} | {statistics.median(ratios):.2f} ({each}) |"
+            if batch == 1:
+                # A loop without a cache grows with the square of the length, so it runs once.
+                uncached = speed(ours(mine, prompts, new, cache=False), batch)
+                line += f" {uncached:.1f} | {a / uncached:.1f} |"
+            else:
+                line += " | |"
+            lines.append(line)
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
