@@ -14,6 +14,7 @@ from blockyard.data._order import take
 from blockyard.errors import UserError
 from blockyard.inspect.labels import token_text
 from blockyard.inspect.options import Options
+from blockyard.inspect.sound import Sound, is_sound, sound_of
 from blockyard.ops.maps import block_number
 from blockyard.runs.load import Loaded
 
@@ -28,6 +29,7 @@ class Sample:
         is not an image
     source_image: the same for an encoder's input
     asked: (height, width) bool, the pixels of the source that are asked for; None where no part of it is
+    sound: of inputs that are samples of sound; source_sound: the same for an encoder's input
     edges: pairs of nodes of a graph that are joined, None where the input is no graph
     """
 
@@ -38,6 +40,8 @@ class Sample:
     image: Tensor | None = None
     source_image: Tensor | None = None
     asked: Tensor | None = None
+    sound: Sound | None = None
+    source_sound: Sound | None = None
     edges: list[tuple[int, int]] | None = None
 
     @property
@@ -107,7 +111,9 @@ def sample_of(loaded: Loaded, batch: Batch, index: int) -> Sample:
     if isinstance(loaded.tokenizer, ImageTokenizer):
         assert isinstance(batch.target, Tensor)
         sample.image = _image(loaded.tokenizer.decode(batch.target)[0])
-    elif batch.inputs.ndim == 2 and not batch.inputs.is_floating_point():
+    elif is_sound(batch.inputs):
+        sample.sound = sound_of(loaded, batch)
+    elif batch.inputs.ndim == 2:
         sample.text = _texts(loaded, batch.inputs[0], batch.lengths)
     if batch.inputs.ndim == 4 and batch.inputs.shape[1] in (1, 3):
         sample.image = _image(batch.inputs[0], loaded.model.ctx.tokens.padding)
@@ -117,7 +123,9 @@ def sample_of(loaded: Loaded, batch: Batch, index: int) -> Sample:
     if batch.source is not None:
         if batch.source.ndim == 4 and batch.source.shape[1] in (1, 3):
             sample.source_image = _image(batch.source[0], loaded.model.ctx.source_tokens.padding)
-        elif batch.source.ndim == 2 and not batch.source.is_floating_point():
+        elif is_sound(batch.source):
+            sample.source_sound = sound_of(loaded, batch)
+        elif batch.source.ndim == 2:
             of_source = replace(loaded, tokenizer=loaded.components.source_tokenizer)
             sample.source_text = _texts(of_source, batch.source[0], batch.source_lengths)
     return sample

@@ -15,6 +15,7 @@ from blockyard.inspect.figures._attention_panels import head_pages, page_colorba
 from blockyard.inspect.figures._canvas import DIVERGING, INK, canvas, label_ticks, panel_side, save
 from blockyard.inspect.figures.graph_figure import attends_graph, draw_on_graph
 from blockyard.inspect.figures.query_figure import attends_image, draw_on_image, draw_strips
+from blockyard.inspect.figures.sound_figure import attends_sound, draw_on_sound
 from blockyard.inspect.figures.words_figure import attends_source, draw_words
 from blockyard.inspect.samples import Sample
 from blockyard.ops.maps import smaller
@@ -37,9 +38,12 @@ def draw_attention(
     on_graph = [layer for layer in layers if attends_graph(layer, sample)]
     if on_graph:
         yield from draw_on_graph(on_graph, sample, query, folder)
+    on_sound = [layer for layer in layers if attends_sound(layer, sample)]
+    if on_sound:
+        yield from draw_on_sound(on_sound, sample, query, folder)
     groups: dict[Any, list[LayerAttention]] = {}  # the layers of one strip figure have the same keys and queries
     for layer in layers:
-        if not attends_image(layer, sample) and not attends_graph(layer, sample):
+        if not any(attends(layer, sample) for attends in (attends_image, attends_graph, attends_sound)):
             groups.setdefault((*layer.keys, None, *layer.queries), []).append(layer)
     pages = count()
     for group in groups.values():

@@ -80,7 +80,7 @@ def draw_weights(panel: Any, pixels: Any, weights: Any, end: float) -> Any:
     panel.imshow(0.25 + 0.6 * pixels, cmap="gray", vmin=0, vmax=1)  # neither black nor white, so that both take colour
     image = panel.imshow(
         weights.numpy(),
-        cmap=_transparent_to_orange(),
+        cmap=transparent_to_orange(),
         vmin=0,
         vmax=end,
         extent=(-0.5, width - 0.5, height - 0.5, -0.5),
@@ -91,7 +91,8 @@ def draw_weights(panel: Any, pixels: Any, weights: Any, end: float) -> Any:
     return image
 
 
-def _transparent_to_orange() -> Any:
+def transparent_to_orange() -> Any:
+    """Returns a colour map that covers what is below it more, the larger a weight is."""
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("overlay", [(1.0, 0.45, 0.0, 0.0), (1.0, 0.45, 0.0, 0.9)])

@@ -11,7 +11,7 @@ from blockyard.inspect.attention_weights import LayerAttention, attention_layers
 from blockyard.inspect.figures.attention_figure import draw_attention
 from blockyard.inspect.options import Options
 from blockyard.inspect.result import InspectionResult, to_json
-from blockyard.inspect.samples import load_samples, samples_name
+from blockyard.inspect.samples import Sample, load_samples, samples_name
 from blockyard.ops.maps import smaller
 from blockyard.runs.load import Loaded
 
@@ -28,12 +28,28 @@ def attention_view(loaded: Loaded, options: Options, folder: Path) -> Inspection
         query_weights(layer, options.query)  # refuses a query that does not exist before anything is written
     heads = [(layer, index) for layer in layers for index in range(len(layer.heads))]
     return InspectionResult(
-        numbers={"samples": [sample.index for sample in samples], "layers": [_numbers(layer) for layer in layers]},
+        numbers={
+            "samples": [sample.index for sample in samples],
+            "layers": [_numbers(layer) for layer in layers],
+            **_sound(samples[0]),
+        },
         columns=("layer", "head", "entropy, nats", "of maximum", "largest weight", *_asked_columns(layers)),
         rows=[_row(layer, index) + _asked(layers, layer, index) for layer, index in heads],
         figures=draw_attention(layers, samples[0], options.query, folder),
         summary=f"entropy: mean over the queries of {samples_name(samples)}; maps: {samples[0].name}",
     )
+
+
+def _sound(sample: Sample) -> dict[str, Any]:
+    """The times of the tokens of a sound, in seconds, and of the labels that CTC hears; empty for other inputs."""
+    sound = sample.sound or sample.source_sound
+    if sound is None:
+        return {}
+    labels = [
+        {"label": label.text, "start": float(sound.edges[label.first]), "end": float(sound.edges[label.last + 1])}
+        for label in sound.alignment or ()
+    ]
+    return {"sound": {"rate": sound.rate, "edges": to_json(sound.edges), "alignment": labels}}
 
 
 def _numbers(layer: LayerAttention) -> dict[str, Any]:

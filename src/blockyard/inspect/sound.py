@@ -1,0 +1,96 @@
+"""A sound that a model reads: which time each token stands for, and where CTC hears each label.
+
+Source: Graves et al. 2006, Connectionist Temporal Classification, section 3.2, best path decoding, for the alignment
+Equation: token n of stages (window, stride, added) begins at n S - P and covers W samples; it stands for the S samples
+    around its middle, S the product of all strides
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import Batch, Context
+from blockyard.inspect.labels import token_text
+from blockyard.objective.ctc import CTC
+from blockyard.runs.load import Loaded
+from blockyard.tokenizer._audio import Stage
+
+
+@dataclass(frozen=True)
+class Label:
+    """A label that CTC writes for the tokens `first` to `last`, both included."""
+
+    text: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Sound:
+    """samples: (T,) from -1 to 1, without padding; rate: samples a second; edges: (N + 1,) seconds between tokens.
+
+    alignment: the labels of a run of objective=ctc, in order; None of other runs
+    """
+
+    samples: Tensor
+    rate: int
+    edges: Tensor
+    alignment: list[Label] | None = None
+
+    def __len__(self) -> int:
+        """The number of tokens."""
+        return len(self.edges) - 1
+
+
+def is_sound(inputs: Tensor) -> bool:
+    """Whether inputs are samples of sound (B, T): floats, or whole numbers of 16 bits; token ids have 64."""
+    return inputs.ndim == 2 and (inputs.is_floating_point() or inputs.dtype == torch.int16)
+
+
+def sound_of(loaded: Loaded, batch: Batch) -> Sound | None:
+    """Returns the first sound of a batch, the source where there is one; None where it is of unknown rate.
+
+    Where the sound is all that the model reads, with the labels that it hears.
+    """
+    ctx: Context = loaded.model.ctx
+    data, tokens, inputs, lengths = ctx.data, ctx.tokens, batch.inputs, batch.lengths
+    if batch.source is not None:
+        assert data.source is not None
+        data, tokens, inputs, lengths = data.source, ctx.source_tokens, batch.source, batch.source_lengths
+    if data.rate is None:
+        return None
+    samples = inputs[0] if lengths is None else inputs[0, : int(lengths[0])]
+    count = int(tokens.tokens_of(torch.tensor(len(samples))))
+    heard = alignment(loaded, batch, count) if batch.source is None else None
+    samples = samples.float() if samples.is_floating_point() else samples / 32768
+    return Sound(samples, data.rate, token_edges(tokens.shrink, count) / data.rate, heard)
+
+
+def token_edges(shrink: tuple[Stage, ...], tokens: int) -> Tensor:
+    """Returns the samples (N + 1,) halfway between the middles of neighbouring tokens, fractions included."""
+    first, last, step = 0, 0, 1  # of the first token, counted in items of the stage that is looked at
+    for window, stride, added in reversed(shrink):
+        first = first * stride - added // 2
+        last = last * stride - added // 2 + window - 1
+        step *= stride
+    middle = (first + last + 1) / 2
+    return middle - step / 2 + step * torch.arange(tokens + 1, dtype=torch.float64)
+
+
+@torch.no_grad()
+def alignment(loaded: Loaded, batch: Batch, tokens: int) -> list[Label] | None:
+    """Returns where a model hears each label of a batch of one; None for other objectives than CTC."""
+    if not isinstance(loaded.objective, CTC):
+        return None
+    best = loaded.model(**batch.arguments())[0, :tokens].argmax(-1).tolist()
+    labels, start = [], 0
+    for token_id, run in groupby(best):
+        stop = start + len(list(run))
+        if token_id != loaded.objective.blank:
+            labels.append(Label(token_text(loaded, token_id), start, stop - 1))
+        start = stop
+    return labels
