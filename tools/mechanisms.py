@@ -54,6 +54,8 @@ OVERRIDES: dict[str, tuple[str, ...]] = {
     "data=digit_series": ("tokenizer=series_patch",),
     "tokenizer=series_channel": ("position=none",),
     "tokenizer=trend_season": ("position=none",),
+    "tokenizer=columns": ("data=breast_cancer", "position=none"),
+    "data=breast_cancer": ("tokenizer=columns", "position=none"),
     "tokenizer=log_mel": ("data=key_tones", "position=rope"),
     "tokenizer=waveform": ("data=key_tones", "position=rope"),
     "data=key_tones": ("tokenizer=log_mel", "position=rope"),

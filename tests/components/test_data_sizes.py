@@ -30,6 +30,7 @@ TOKENIZERS = {
     "series": "series_patch",
     "graph": "nodes",
     "audio": "waveform",
+    "vector": "columns",
 }
 
 

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from blockyard.data._decode import decode_stream
 from blockyard.data._pair_file import NAMES, SPLIT
-from blockyard.data._table_file import check_rows, column_names, lines_where, read_table
+from blockyard.data._table_file import column_names, read_table
+from blockyard.data._table_rows import check_rows, lines_where
 from blockyard.errors import UserError
 
 METADATA = "metadata.jsonl"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -24,11 +24,11 @@ SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff",
 
 @dataclass(frozen=True, eq=False)
 class ImageFiles:
-    """Image files with their classes int64 (n,), decoded on access by `workers` threads."""
+    """Image files, or what names them, with their classes int64 (n,), decoded on access by `workers` threads."""
 
-    files: list[Path]
+    files: list[Any]
     target: Tensor
-    decode: Callable[[Path], Tensor]
+    decode: Callable[[Any], Tensor]
     workers: int
 
     def select(self, indices: Tensor) -> ImageFiles:

@@ -19,6 +19,7 @@ class LabelledTexts:
     stream: (T,) int32 token ids of all documents; start, lengths: (n,) int64, the tokens of each text in it
     target: (n,) int64 classes; slice: (n,) int64 index into `DataSpec.slices`, or None without slices
     slack: (n,) int64, how far a window may be moved to the right within its document; None where texts are whole
+    separator: the token id between the two texts of a pair, which no tokenizer decodes; None for single texts
     """
 
     stream: Tensor
@@ -27,6 +28,7 @@ class LabelledTexts:
     target: Tensor
     slice: Tensor | None = None
     slack: Tensor | None = None
+    separator: int | None = None
 
     def select(self, indices: Tensor) -> LabelledTexts:
         """Returns the texts `indices` (m,); the stream stays as it is."""
@@ -37,6 +39,7 @@ class LabelledTexts:
             self.target[indices],
             None if self.slice is None else self.slice[indices],
             None if self.slack is None else self.slack[indices],
+            self.separator,
         )
 
 
@@ -88,7 +91,14 @@ def decoded(texts: LabelledTexts, tokenizer: TextTokenizer) -> list[str]:
     """Returns each text as a model sees it: cut to the context, with the tokenizer's unknown token."""
     bounds = zip(texts.start.tolist(), (texts.start + texts.lengths).tolist(), strict=True)
     stream = texts.stream.tolist()
-    return [tokenizer.decode(stream[start:stop]) for start, stop in bounds]
+    return [_decode(stream[start:stop], tokenizer, texts.separator) for start, stop in bounds]
+
+
+def _decode(ids: list[int], tokenizer: TextTokenizer, separator: int | None) -> str:
+    if separator is None:
+        return tokenizer.decode(ids)
+    middle = ids.index(separator)
+    return f"{tokenizer.decode(ids[:middle])} {tokenizer.decode(ids[middle + 1 :])}"
 
 
 def encoded(texts: Sequence[str], tokenizer: TextTokenizer) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -24,7 +23,6 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import (
-    Batch,
     BatchSize,
     DataSpec,
     Length,
@@ -37,44 +35,13 @@ from blockyard.contracts import (
     Tokenizer,
 )
 from blockyard.data._captioned_files import METADATA, read_captions, read_images
-from blockyard.data._decode import levels_to_floats, read_picture
+from blockyard.data._captions import caption_parts
+from blockyard.data._decode import read_picture
 from blockyard.data._loaded import LoadedData
-from blockyard.data._pairs import Pair, RaggedSequences
 from blockyard.data._split import Fraction, check_fractions, sha256
 from blockyard.data._table_splits import split_rows
-from blockyard.data._written_baselines import WrittenBaselines
-from blockyard.errors import UserError
 
 log = logging.getLogger("blockyard")
-
-
-class CaptionedSplit(WrittenBaselines):
-    """A split of images in memory with a caption each. images: uint8 (n, C, size, size)."""
-
-    def __init__(
-        self,
-        images: Tensor,
-        targets: RaggedSequences,
-        pairs: Sequence[Pair],
-        train: RaggedSequences | None,
-        *,
-        blank: bool,
-    ) -> None:
-        self.images, self.targets, self.pairs, self.blank = images, targets, pairs, blank
-        self._train = train
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns inputs (B, N + 1): start, caption, end; lengths; and source float32 (B, C, size, size)."""
-        inputs, lengths = self.targets.padded(order)
-        source = levels_to_floats(self.images[order])
-        return Batch(inputs, lengths=lengths, source=torch.zeros_like(source) if self.blank else source)
-
-    def fitted(self) -> RaggedSequences:
-        """All captions of training, with their ends."""
-        return self._train or self.targets
 
 
 @dataclass(kw_only=True, eq=False)
@@ -139,42 +106,11 @@ class Captions(LoadedData):
         if self.samples is not None:
             parts[0] = parts[0][: self.samples]
         parts = [part[self.kept(number, len(part))] for number, part in enumerate(parts)]
-        texts = [[captioned.texts[i] for i in part.tolist()] for part in parts]
-        if not tokenizer.state():
-            tokenizer.fit(texts[0])
-        tokens = tokenizer.spec(self.spec)
-        if tokens.start is None or tokens.end is None:
-            raise ValueError(f"{type(tokenizer).__name__} has no start and end token; see TokenSpec.start")
-        splits: list[CaptionedSplit] = []
-        for name, part, own in zip(Splits._fields, parts, texts, strict=True):
-            pairs = [(captioned.names[i], text) for i, text in zip(part.tolist(), own, strict=True)]
-            kept, targets = self._encode(name, own, tokenizer, (tokens.start, tokens.end))
-            train = splits[0].targets if splits else None
-            chosen = [pairs[i] for i in kept]
-            splits.append(CaptionedSplit(images[part[torch.tensor(kept)]], targets, chosen, train, blank=self.blank))
-        return Splits(*splits)
+        return caption_parts(parts, images, captioned.names, captioned.texts, self.spec, tokenizer, blank=self.blank)
 
     def read_source(self, path: str) -> Tensor:
         """Returns an image file as float32 (1, C, size, size) from -1 (black) to 1."""
         return read_picture(Path(os.path.expanduser(path)), channels=self.channels, size=self.size)
-
-    def _encode(
-        self, name: str, texts: list[str], tokenizer: TextTokenizer, ends: tuple[int, int]
-    ) -> tuple[list[int], RaggedSequences]:
-        """The captions that are short enough, by index, and their token ids with start and end token."""
-        encoded = [[ends[0], *tokenizer.encode(text), ends[1]] for text in texts]
-        kept = [number for number, each in enumerate(encoded) if len(each) <= self.context + 1]
-        unknown = sum(tokenizer.decode(encoded[i][1:-1]) != texts[i] for i in kept)
-        if not kept:
-            raise UserError(f"data.context={self.context}: no {name} caption has so few tokens; raise it")
-        if len(kept) < len(texts):
-            dropped = len(texts) - len(kept)
-            log.warning("%d of %d %s captions are left out: longer than data.context", dropped, len(texts), name)
-        if unknown:
-            log.warning(
-                "%d of %d %s captions have words that training lacks, which cannot be written", unknown, len(kept), name
-            )
-        return kept, RaggedSequences.of([encoded[i] for i in kept])
 
     @property
     def _folder(self) -> Path:

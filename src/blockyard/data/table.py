@@ -1,181 +1,265 @@
-"""A table of your own: one text and one label per row.
+"""A table of your own: texts, pairs of texts, images or numbers, each row with a class, numbers or a caption.
 
 Source: the layout of the GLUE tasks, Wang et al. 2018 (arXiv 1804.07461)
-Reference: pandas.read_csv; scikit-learn's train_test_split with stratify
+Reference: pyarrow.csv.read_csv, pyarrow.parquet.read_table; scikit-learn's train_test_split and GroupShuffleSplit
 
     text                     label   split
-    Re: lunch on Friday?     ham     train        a CSV or TSV file with a header, or JSON Lines; also .gz
-    YOU HAVE WON             spam    test
+    Re: lunch on Friday?     ham     train        CSV, TSV or JSON Lines, also .gz; Parquet or Arrow; one file,
+    YOU HAVE WON             spam    test         a folder of them, or a glob
 
-Classes are the labels as they are written, sorted. Rows without a split are drawn by `split_seed`, of each class the
-same share. A text of more than `context` tokens is cut.
+    read                     options                        a model reads
+    a text                   text                           a text
+    two texts                text, pair                     text, start token, pair
+    an image                 image                          an image
+    an image and a text      image, text                    the image as a source: with no label, the text is written
+    numbers                  columns                        a vector, tokenizer=columns
+
+Classes are the labels as they are written, sorted. A column of the default name that a file lacks is not read. Rows
+without a split are drawn by `split_seed`, of each class the same share; rows with the same inputs, or of one group,
+stay together.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Literal
 
-import torch
+import numpy as np
 from torch import Tensor
 
-from blockyard.contracts import BatchSize, DataSpec, Length, Seed, Splits, Text, TextTokenizer, Tokenizer
-from blockyard.data._labelled_texts import LabelledSplit, LabelledTexts, encoded
+from blockyard.contracts import (
+    BatchSize,
+    CountOrZero,
+    DataSpec,
+    Length,
+    Rate,
+    Seed,
+    Side,
+    Splits,
+    Text,
+    Tokenizer,
+    Workers,
+)
+from blockyard.data._decode import read_picture
 from blockyard.data._loaded import LoadedData
 from blockyard.data._pair_file import NAMES
-from blockyard.data._split import Fraction, check_fractions, sha256
-from blockyard.data._table_file import check_rows, column_names, lines_where, read_table
-from blockyard.data._table_splits import split_rows, warn_of_duplicates
+from blockyard.data._split import Fraction, check_fractions
+from blockyard.data._table_columns import Kinds, Rows, read_rows
+from blockyard.data._table_file import column_names, files_of
+from blockyard.data._table_load import load_rows
 from blockyard.errors import UserError
 
-if TYPE_CHECKING:
-    import pandas
-
-SPLIT = "split"
+TEXT, LABEL, SPLIT = "text", "label", "split"
 MOST_SLICES = 100
+MOST_CLASSES = 1000
+
+Reads = Literal["text", "pair", "image", "caption", "question", "numbers"]
 
 
 @dataclass(kw_only=True, eq=False)
 class Table(LoadedData):
-    """Texts with a class each, read from a file and encoded once.
+    """Rows of tables, read and encoded once.
 
     Options:
-        path: a .csv, .tsv or .jsonl file, plain or gzipped, with a header
-        text: the column of the texts
-        label: the column of the classes
+        path: a .csv, .tsv, .jsonl, .parquet or .arrow file, a folder of them, or a glob such as data/part-*.csv
+        text: the column of the texts; null reads none
+        label: the column of the classes; null reads none
+        pair: the column of a second text, as in entailment; null reads none
+        image: the column of the images: paths, or the bytes of image files; null reads none
+        columns: the columns of numbers that a model reads
+        target: the columns of real values that are predicted, instead of a class
         split: the column that says train, val or test; without a column of the name split, all rows are drawn
+        group: a column, such as the patient or the author, whose rows never cross splits
         slices: a column by whose values the evaluation is reported too, such as the label; null means none
         validation_fraction: share of all rows that is the validation split, if the file names none
         test_fraction: share of all rows that is the test split, if the file names none
         split_seed: seed of the drawn splits; independent of the run's seed, so that all seeds share them
-        context: tokens of a text that a model reads
-        batch_size: texts in a training step, over all processes
-        eval_batch_size: texts in a validation or test step, over all processes
+        context: tokens of a text that a model reads, those of both texts of a pair together; further ones are cut
+        root: folder that the paths of images are relative to; null is that of the table
+        size: side of an image in pixels after resizing
+        channels: 3 for color images, 1 for grayscale
+        shift: random translation of training images in pixels, padded with zeros
+        crop: random square crop of training images of relative side 1 - crop or more, resized to the full image
+        flip: mirror half of the training images left to right
+        memory_limit: megabytes of pixels up to which all images are decoded into memory
+        workers: threads that decode images
+        batch_size: rows in a training step, over all processes
+        eval_batch_size: rows in a validation or test step, over all processes
     """
 
+    incidental = frozenset({"eval_batch_size", "memory_limit", "workers"})
+
     path: Text = "data/table.csv"
-    text: Text = "text"
-    label: Text = "label"
+    text: Text | None = TEXT
+    label: Text | None = LABEL
+    pair: Text | None = None
+    image: Text | None = None
+    columns: tuple[Text, ...] = ()
+    target: tuple[Text, ...] = ()
     split: Text = SPLIT
+    group: Text | None = None
     slices: Text | None = None
     validation_fraction: Fraction = 0.1
     test_fraction: Fraction = 0.1
     split_seed: Seed = 0
     context: Length = 128
+    root: Text | None = None
+    size: Side = 32
+    channels: Literal[1, 3] = 3
+    shift: CountOrZero = 0
+    crop: Rate = 0.0
+    flip: bool = False
+    memory_limit: CountOrZero = 2048
+    workers: Workers = 2
     batch_size: BatchSize = 32
     eval_batch_size: BatchSize = 256
 
     def __post_init__(self) -> None:
         check_fractions(self.validation_fraction, self.test_fraction)
+        if self.columns and (self.image or self.pair):
+            raise ValueError("data.columns is for numbers alone; use data.image=null and data.pair=null with it")
+        if self.image and self.pair:
+            raise ValueError(f"data.pair={self.pair} is a second text; with data.image, use data.pair=null")
+        if self.target and self.label not in (None, LABEL):
+            raise ValueError(f"data.target and data.label={self.label} both say what is predicted; one must be null")
 
     @property
     def spec(self) -> DataSpec:
-        """Sequences of different lengths with a class each; without the file, the number of classes is not known."""
+        """What a row is; without the file, the number of classes is not known."""
+        reads, image = self.reads, DataSpec("image", (self.channels, self.size, self.size), levels=256)
+        if reads in ("text", "pair"):
+            made = DataSpec("text", (self.context,), variable=True, joined=reads == "pair")
+        elif reads in ("caption", "question"):
+            made = DataSpec("text", (self.context,), variable=True, source=replace(image, levels=None))
+        else:
+            made = image if reads == "image" else DataSpec("vector", (len(self.columns),))
+        if reads == "caption":
+            return made
         there = self.missing() is None
-        return DataSpec(
-            "text",
-            (self.context,),
-            variable=True,
-            target="class",
-            classes=len(self.class_names) if there else None,
-            class_names=self.class_names if there else (),
-            slices=self.slice_names if there else (),
-        )
+        made = replace(made, slices=self.slice_names if there else ())
+        if self.target:
+            return replace(made, target="values", values=(len(self.target),))
+        names = self.class_names if there else ()
+        return replace(made, target="class", classes=len(names) or None, class_names=names)
 
     def missing(self) -> str | None:
         """Returns that there is no such file and what to do about it, or None."""
-        if self._path.is_file():
+        if self.files:
             return None
-        return f"no file {self._path.absolute()}; set data.path=FILE.csv, a row per text with its label"
+        return f"no file {Path(self.path).expanduser().absolute()}; set data.path=FILE.csv, a table, a row per sample"
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that `path` names."""
+        return files_of(self.path)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The columns of the first file; none without a file."""
+        return column_names(self.files[0]) if self.files else []
+
+    @property
+    def reads(self) -> Reads:
+        """What a model reads of a row."""
+        if self.columns:
+            return "numbers"
+        if self.image is None:
+            return "text" if self.pair is None else "pair"
+        if not self._uses(self.text, TEXT):
+            return "image"
+        return "question" if self.target or self._uses(self.label, LABEL) else "caption"
+
+    def _uses(self, column: str | None, default: str) -> bool:
+        """Whether a column is read: one of the default name is where the file has it."""
+        return column is not None and (column != default or default in self.names)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The columns of texts that a model reads, or writes. Raises UserError where it would read nothing."""
+        if self.reads in ("image", "numbers"):
+            return ()
+        if self.text is None:
+            raise UserError("data.text=null: a row has nothing to read; name data.text, data.image or data.columns")
+        return (self.text,) if self.pair is None else (self.text, self.pair)
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """The labels, sorted. Raises UserError as `rows` does."""
-        return tuple(sorted(set(self.rows[self.label])))
+        """The labels, sorted; none where a caption or numbers are predicted. Raises UserError as `rows` does."""
+        if self.target or self.reads == "caption":
+            return ()
+        return self._values_of(self.label or LABEL)
 
     @cached_property
     def slice_names(self) -> tuple[str, ...]:
         """The values of the column `slices`, sorted; none without one. Raises UserError for too many."""
-        names = () if self.slices is None else tuple(sorted(set(self.rows[self.slices])))
+        names = () if self.slices is None else self._values_of(self.slices)
         if len(names) > MOST_SLICES:
             raise UserError(f"data.slices={self.slices}: the column has {len(names)} values, more than {MOST_SLICES}")
         return names
 
-    @cached_property
-    def rows(self) -> pandas.DataFrame:
-        """The table, checked. Raises UserError naming every row that cannot be used, with its line."""
-        has_split = self.split != SPLIT or self.split in column_names(self._path)
-        columns = {"data.text": self.text, "data.label": self.label}
-        columns |= {"data.split": self.split} if has_split else {}
-        columns |= {"data.slices": self.slices} if self.slices is not None else {}
-        table = read_table(self._path, columns)
-        blank = {name: table[name].isna() | (table[name].str.strip() == "") for name in columns.values()}
-        problems = {f"no {name}": lines_where(mask) for name, mask in blank.items()}
-        if has_split:
-            unknown = ~table[self.split].isin(NAMES.keys()) & ~blank[self.split]
-            problems[f"{self.split} is none of {', '.join(NAMES)}"] = lines_where(unknown)
-        check_rows(self._path, problems)
-        names = sorted(set(table[self.label]))
-        if len(names) < 2:
-            raise UserError(f"{self._path}: every row has the {self.label} {names[0]!r}; a class needs another one")
-        return table
-
-    def load(self, tokenizer: Tokenizer) -> Splits:
-        """Encodes the splits; fits the tokenizer on the training texts unless its state was loaded.
-
-        Raises UserError for a class without a training text. Warns of texts that occur in several splits.
-        """
-        if not isinstance(tokenizer, TextTokenizer):
-            raise ValueError(f"text data needs a text tokenizer, not {type(tokenizer).__name__}")
-        target = self._numbers(self.label, self.class_names)
-        assigned = [NAMES[name] for name in self.rows[self.split]] if self.split in self.rows else None
-        fractions = (self.validation_fraction, self.test_fraction)
-        indices = split_rows(self._path, target, assigned, fractions, self.split_seed)
-        self._check_classes(target, indices[0])
-        indices = [part[self.kept(number, len(part), target[part])] for number, part in enumerate(indices)]
-        texts = self.rows[self.text].tolist()
-        parts = [[texts[i] for i in index.tolist()] for index in indices]
-        warn_of_duplicates(self._path, parts)
-        labels = self.rows[self.label].tolist()
-        self._fingerprint = sha256(
-            text
-            for index in indices
-            for text in (str(len(index)), *(f"{labels[i]} {texts[i]}" for i in index.tolist()))
-        )
-        if not tokenizer.state():
-            tokenizer.fit(parts[0])
-        slices = None if self.slices is None else self._numbers(self.slices, self.slice_names)
-        train, *rest = (
-            self._encoded(part, target[index], None if slices is None else slices[index], tokenizer)
-            for part, index in zip(parts, indices, strict=True)
-        )
-        classes = len(self.class_names)
-        return Splits(*(LabelledSplit(part, tokenizer, train, classes, variable=True) for part in (train, *rest)))
-
-    def _encoded(
-        self, texts: list[str], target: Tensor, slices: Tensor | None, tokenizer: TextTokenizer
-    ) -> LabelledTexts:
-        stream, tokens = encoded(texts, tokenizer)
-        start = tokens.cumsum(0) - tokens
-        return LabelledTexts(stream, start, tokens.clamp_max(self.context), target, slices)
-
-    def _numbers(self, column: str, names: tuple[str, ...]) -> Tensor:
-        """The values of a column as their index in `names`, (rows,) int64."""
-        number = {name: index for index, name in enumerate(names)}
-        return torch.tensor([number[value] for value in self.rows[column]])
-
-    def _check_classes(self, target: Tensor, train: Tensor) -> None:
-        lines = torch.tensor(self.rows.index.to_list())
-        trained = set(target[train].tolist())
-        absent = {
-            f"no training row has the {self.label} {name!r}": lines[target == number].tolist()
-            for number, name in enumerate(self.class_names)
-            if number not in trained
-        }
-        check_rows(self._path, absent)
+    def _values_of(self, column: str) -> tuple[str, ...]:
+        return tuple(sorted(self.rows.table[column].unique().to_pylist()))
 
     @property
-    def _path(self) -> Path:
-        return Path(self.path).expanduser()
+    def asked(self) -> dict[str, str]:
+        """The columns that are read, by the option that names them."""
+        asked = dict(zip(("data.text", "data.pair"), self.texts, strict=False))
+        asked |= {} if self.image is None else {"data.image": self.image}
+        asked |= {
+            f"data.{key}[{n}]": name for key in ("columns", "target") for n, name in enumerate(getattr(self, key))
+        }
+        if not self.target and self.reads != "caption":
+            asked["data.label"] = self.label or LABEL
+        if self.split != SPLIT or SPLIT in self.names:
+            asked["data.split"] = self.split
+        return asked | {f"data.{key}": name for key in ("group", "slices") if (name := getattr(self, key)) is not None}
+
+    def read(self, columns: dict[str, str], kinds: Kinds) -> Rows:
+        """Reads the columns of all files, as `read_rows` does."""
+        return read_rows(self.files, columns, kinds)
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The tables, checked. Raises UserError naming every row that cannot be used, with its line."""
+        asked = self.asked
+        kinds = dict.fromkeys((*self.columns, *self.target), "number") | {str(self.image): "stored"}
+        rows = self.read(asked, kinds)
+        needed = [name for key, name in asked.items() if not key.startswith(("data.columns", "data.target"))]
+        problems = {f"no {name}": rows.blank(name) for name in needed}
+        if self.target:
+            gone = np.isnan(rows.numbers(self.target))
+            problems[f"no {' nor '.join(self.target)}, which is the target"] = gone.all(1)
+        if self.columns:
+            problems["no value in any of data.columns"] = np.isnan(rows.numbers(self.columns)).all(1)
+        if "data.split" in asked:
+            known = np.isin(np.array(rows.texts(self.split), dtype=object).astype(str), list(NAMES))
+            problems[f"{self.split} is none of {', '.join(NAMES)}"] = ~known & ~rows.blank(self.split)
+        rows.refuse(problems)
+        if "data.label" in asked:
+            self._check_labels(rows)
+        return rows
+
+    def _check_labels(self, rows: Rows) -> None:
+        labels = rows.table[self.label or LABEL].unique().to_pylist()
+        if len(labels) < 2:
+            raise UserError(f"{self.path}: every row has the {self.label} {labels[0]!r}; a class needs another one")
+        if len(labels) > MOST_CLASSES:
+            raise UserError(
+                f"data.label={self.label}: {self.path} has {len(labels):,} different ones, more than {MOST_CLASSES:,} "
+                f"classes; for real values use data.target=[{self.label}]"
+            )
+
+    def load(self, tokenizer: Tokenizer) -> Splits:
+        """Reads and encodes the splits; fits a tokenizer of texts on those of training unless its state was loaded.
+
+        Raises UserError for a class without a training row, and for a group that the file puts in several splits. Warns
+        of rows that several splits share.
+        """
+        splits, self._fingerprint = load_rows(self, tokenizer)
+        return splits
+
+    def read_source(self, path: str) -> Tensor:
+        """Returns an image file as float32 (1, C, size, size) from -1 (black) to 1, for captions."""
+        return read_picture(Path(path).expanduser(), channels=self.channels, size=self.size)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from blockyard.contracts import Batch, TextTokenizer
 from blockyard.data._decode import SUFFIXES, decode_image
-from blockyard.data._table_file import check_rows, kind_of, read_table
+from blockyard.data._table_file import kind_of, read_table
+from blockyard.data._table_rows import check_rows
 from blockyard.errors import UserError, fold, shortened
 from blockyard.runs.load import Loaded, load
 

@@ -1,0 +1,41 @@
+"""Reading Parquet and Arrow files, whose cells have types.
+
+Reference: pyarrow.parquet.read_table, pyarrow.ipc.open_file
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from blockyard.data._table_rows import FileRows, check_columns
+from blockyard.errors import UserError
+
+TYPED = (".parquet", ".arrow", ".feather")
+
+
+def names_of(path: Path, kind: str) -> list[str]:
+    """Returns the names of the columns."""
+    import pyarrow.dataset
+
+    return list(pyarrow.dataset.dataset(str(path), format="parquet" if kind == ".parquet" else "ipc").schema.names)
+
+
+def read_typed(path: Path, kind: str, columns: Mapping[str, str]) -> FileRows:
+    """The columns of a Parquet or Arrow file, with their types; an uncompressed Arrow file is mapped into memory."""
+    import pyarrow as pa
+
+    try:
+        check_columns(path, names_of(path, kind), columns)
+        names = list(dict.fromkeys(columns.values()))
+        if kind == ".parquet":
+            import pyarrow.parquet
+
+            table = pyarrow.parquet.read_table(path, columns=names)
+        else:
+            table = pa.ipc.open_file(pa.memory_map(str(path))).read_all().select(names)
+    except pa.ArrowInvalid as error:
+        raise UserError(f"{path} cannot be read as {kind[1:]}: {' '.join(str(error).split())}") from error
+    return FileRows(table, np.arange(1, 1 + len(table)), "row")
