@@ -48,7 +48,7 @@ def loaded(name: str, files: Path, **options: int) -> Splits:
         key: value for key, value in run_catalogue.SMALL["data"].items() if key in defaults and "context" not in key
     }
     data = target(**{**defaults, **small, **{key: yaml.safe_load(value) for key, _, value in given}, **options})
-    tokenizer, own = node("tokenizer", TOKENIZERS[data.spec.modality])
+    tokenizer, own = node("tokenizer", "ids" if name == "tokens" else TOKENIZERS[data.spec.modality])
     splits: Splits = data.load(tokenizer(**own))
     return splits
 

@@ -60,6 +60,9 @@ class Tokens(LoadedData):
         validation_fraction: share of the ids that is the validation split, where no file is
         test_fraction: share of the ids that is the test split, where no file is
         context: tokens of a sequence that a model reads
+        train_size: training sequences to keep, from the beginning of one source; null keeps all
+        validation_size: validation sequences to keep, likewise
+        test_size: test sequences to keep, likewise
         batch_size: sequences in a training step, over all processes
         eval_batch_size: sequences in a validation or test step, over all processes
     """
@@ -120,7 +123,18 @@ class Tokens(LoadedData):
                 f"data.vocabulary={self.vocabulary}: the tokenizer has {vocabulary}; use data.vocabulary=null"
             )
         self._fingerprint = sha256(source.digest() for source in sources)
-        return Splits(*(self._split(name, sources, vocabulary) for name in ("train", "validation", "test")))
+        splits = [self._split(name, sources, vocabulary) for name in Splits._fields]
+        return Splits(*(self._first(number, split) for number, split in enumerate(splits)))
+
+    def _first(self, number: int, split: TokenWindows) -> TokenWindows:
+        """As many sequences of a split as the options keep, from its beginning."""
+        size = self.size_of(number, len(split))
+        if size == len(split):
+            return split
+        if len(self._paths) > 1:
+            name = f"data.{Splits._fields[number]}_size={size}"
+            raise UserError(f"{name} is for one source, and data.path names {len(self._paths)}; use null")
+        return split.at_length(size, 1)
 
     def _split(self, name: str, sources: list[TokenSource], vocabulary: int) -> TokenWindows:
         streams = [self._stream(name, source, vocabulary) for source in sources]
