@@ -46,7 +46,10 @@ def run(arguments: Sequence[str]) -> int:
     outputs = args.pop("outputs", "outputs")
     paths = args.overrides
     if not paths:
-        raise UserError("board needs a sweep or runs, for example `blockyard board quickstart`")
+        raise UserError(
+            "board needs a sweep or runs, for example `blockyard board quickstart`; "
+            "`blockyard runs --html` writes a page of all sweeps and runs"
+        )
     comparison = {"baseline": args.baseline, "metric": args.metric, "by": args.by}
     options: dict[str, Any] = {"outputs": outputs} | {key: value for key, value in comparison.items() if value}
     if args.wandb:

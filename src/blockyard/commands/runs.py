@@ -1,4 +1,5 @@
-"""blockyard runs [CONDITION ...] [--sort KEY | --best METRIC] [--columns KEY,...] [--limit N] [--csv | --json]
+"""blockyard runs [CONDITION ...] [--sort KEY | --best METRIC] [--columns KEY,...] [--limit N]
+              [--csv | --json | --html [FILE]]
 blockyard runs tag|untag RUN TAG...
 blockyard runs note RUN TEXT
 blockyard runs archive|unarchive|delete RUN... [--yes]
@@ -15,6 +16,8 @@ alone asks for runs with it in their name. KEY is a metric (test/accuracy), a fa
   --limit N        rows in the table, default 20; 0 shows all. CSV and JSON hold all unless it is given
   --archived       archived runs too, which are left out otherwise
   --csv, --json    to standard output; JSON with every metric, choice and the config
+  --html [FILE]    write the home page of the folder, by default outputs/index.html: every sweep with its claim and
+                   verdict, the runs with a search, and any of them side by side; one file that needs no network
   --yes            delete without asking
   outputs=FOLDER   where the runs are
 
@@ -24,6 +27,7 @@ used it are trained again when the sweep is run.
 Examples:
   blockyard runs position=rope 'test/accuracy>0.9' --best test/accuracy
   blockyard runs state=failed --columns reason,seconds
+  blockyard runs --html
   blockyard runs tag vit_digits-6cd717198b/s0 baseline
 """
 
@@ -61,12 +65,13 @@ class RunsArgs(Args):
     archived: bool = False
     csv: bool = False
     json: bool = False
+    html: str | None = None
     yes: bool = False
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print the runs, or carry out an action on some of them."""
-    args = _parser().read(arguments, RunsArgs)
+    args = _parser().read(_with_html(arguments), RunsArgs)
     outputs = args.pop("outputs", "outputs") or "outputs"
     if args.overrides and args.overrides[0] in ACTIONS:
         from blockyard.commands._run_actions import act
@@ -74,8 +79,10 @@ def run(arguments: Sequence[str]) -> int:
         return act(args.overrides[0], args.overrides[1:], outputs, yes=args.yes)
     if args.yes:
         raise UserError("--yes is for `blockyard runs delete RUN...`")
-    if (args.sort and args.best) or (args.csv and args.json):
-        raise UserError("one of --sort and --best, and one of --csv and --json, can be given")
+    if (args.sort and args.best) or (args.csv + args.json + (args.html is not None) > 1):
+        raise UserError("one of --sort and --best, and one of --csv, --json and --html, can be given")
+    if args.html is not None:
+        return _write_home(args, str(outputs))
     every = records(outputs)
     selected = [
         each for each in select(every, [parse(text) for text in args.overrides]) if args.archived or not each.archived
@@ -98,10 +105,44 @@ def _parser() -> Parser:
     parser = Parser("runs")
     for flag in ("--sort", "--best", "--columns"):
         parser.add_argument(flag)
+    parser.add_argument("--html")
     parser.add_argument("--limit", type=flag_type(integer()))
     for flag in ("--archived", "--csv", "--json", "--yes"):
         parser.add_argument(flag, action="store_true")
     return parser
+
+
+def _with_html(arguments: Sequence[str]) -> list[str]:
+    """The arguments with the file of --html joined to it, which may be left out."""
+    joined: list[str] = []
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if argument == "--html":
+            is_file = bool(rest) and rest[0].lower().endswith((".html", ".htm"))
+            argument = f"--html={rest.pop(0) if is_file else ''}"
+        joined.append(argument)
+    return joined
+
+
+def _write_home(args: RunsArgs, outputs: str) -> int:
+    """Write the home page of all runs that meet the conditions; archived ones are behind a switch of the page."""
+    if args.sort or args.best or args.columns or args.limit is not None:
+        raise UserError("--html: the page sorts and has all columns; leave --sort, --best, --columns and --limit out")
+    from blockyard.config.local_path import local_path
+    from blockyard.report.home.page import write_home
+
+    root = local_path(outputs, "outputs")
+    if not root.is_dir():
+        raise UserError(f"no folder {root}; give outputs=FOLDER")
+    selected = select(records(outputs), [parse(text) for text in args.overrides])
+    path = local_path(args.html, "--html") if args.html else root / "index.html"
+    try:
+        write_home(path, root, selected)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
+    sys.stderr.write(f"{printable(str(path))}\n")
+    return 0
 
 
 def _columns(every: Sequence[RunRecord], selected: Sequence[RunRecord], args: RunsArgs) -> list[str]:

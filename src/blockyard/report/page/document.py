@@ -12,6 +12,7 @@ import hashlib
 import html
 import json
 import os
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -25,7 +26,7 @@ STYLES = ("style", "tables", "samples", "charts")
 SCRIPTS = (
     "dom", "format", "state", "address", "palette", "scale", "chart", "legend", "verdict", "table", "detail", "series",
     "curves", "scatter", "pairs", "effects", "tuning", "cells", "attention", "predictions", "classes", "values",
-    "samples", "provenance", "live", "main",
+    "samples", "provenance", "live", "theme", "main",
 )  # fmt: skip
 
 
@@ -44,7 +45,7 @@ def render(comparison: dict[str, Any], *, live: str | None = None, etag: str = "
     """
     style, script = _style(), _script()
     title = str(comparison.get("title") or comparison.get("claim") or "comparison")
-    return Template(_read("page.html")).substitute(
+    return Template(read_part("page.html")).substitute(
         title=html.escape(title),
         policy=html.escape(policy(live=live is not None)),
         style=style,
@@ -74,11 +75,16 @@ def link(path: str | None, folder: Path | None) -> str | None:
 
 
 def policy(*, live: bool = False) -> str:
-    """Return the page's content security policy: its own style and script, inline images, nothing else."""
+    """Return the content security policy of a comparison's page."""
+    return content_policy(_style(), _script(), live=live)
+
+
+def content_policy(style: str, script: str, *, live: bool = False) -> str:
+    """Return a content security policy: this style and this script, inline images, nothing else."""
     rules = {
         "default-src": "'none'",
-        "script-src": _hash(_script()),
-        "style-src": _hash(_style()),
+        "script-src": _hash(script),
+        "style-src": _hash(style),
         "img-src": "data:",
         "connect-src": "'self'" if live else "'none'",
         "base-uri": "'none'",
@@ -114,17 +120,28 @@ def _text(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
-def _read(name: str) -> str:
+def read_part(name: str) -> str:
+    """Return the text of a part of a page, a file of this folder."""
     return files("blockyard.report.page").joinpath(name).read_text(encoding="utf-8")
 
 
+def joined_style(names: Sequence[str]) -> str:
+    """Return the style sheets `names`, one after the other."""
+    return "\n".join(read_part(f"{name}.css") for name in names)
+
+
+def joined_script(names: Sequence[str]) -> str:
+    """Return the scripts `names` in one function, so that no name of theirs is global."""
+    body = "\n".join(read_part(f"{name}.js") for name in names)
+    return f'(() => {{\n"use strict";\n{body}}})();\n'
+
+
 def _style() -> str:
-    return "\n".join(_read(f"{name}.css") for name in STYLES)
+    return joined_style(STYLES)
 
 
 def _script() -> str:
-    body = "\n".join(_read(f"{name}.js") for name in SCRIPTS)
-    return f'(() => {{\n"use strict";\n{body}}})();\n'
+    return joined_script(SCRIPTS)
 
 
 def _hash(text: str) -> str:

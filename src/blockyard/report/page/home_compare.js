@@ -1,0 +1,38 @@
+// Any number of runs, or of groups of seeds, side by side: config, choices, metrics and facts.
+
+/** The picked rows, by their present grouping or as they were picked. */
+function pickedRows() {
+  return [...state.picked].map((name) => ({ name, runs: data.runs.filter((run) => run.run === name || groupOf(run) === name) })).filter((row) => row.runs.length);
+}
+
+/** A text for the value of a row: the mean and deviation of numbers that differ, else all values. */
+function comparedText(row, key, metric) {
+  const values = row.runs.map((run) => valueOf(run, key)).filter((value) => value !== undefined && value !== null && !(Array.isArray(value) && !value.length) && value !== "");
+  if (!values.length) return NONE;
+  if (metric && values.every(known)) {
+    const spread = deviation(values);
+    return `${short(mean(values), 5)}${spread === undefined ? "" : ` ± ${short(spread, 2)}`}`;
+  }
+  return [...new Set(values.map(word))].join(", ");
+}
+
+/** The table: a column for each picked row; rows in which all are alike are left out, unless they are asked for. */
+function compareTable(rows) {
+  const parts = [
+    ["Metrics", metricNames(), true],
+    ["Choices", [...new Set(rows.flatMap((row) => row.runs.flatMap((run) => Object.keys(run.choices))))], false],
+    ["Options", data.keys.filter((key) => !key.endsWith("_target_") && !key.endsWith("_partial_")), false],
+    ["Facts", ["state", "reason", "started", "seconds", "steps", "parameters", "tags", "note"], false],
+  ];
+  const body = parts.flatMap(([part, keys, metric]) => {
+    const lines = keys.map((key) => [key, rows.map((row) => comparedText(row, key, metric || ["seconds", "parameters", "steps"].includes(key)))])
+      .filter(([, texts]) => texts.some((text) => text !== NONE) && (!state.differences || new Set(texts).size > 1 || rows.length === 1));
+    return lines.length ? [h("tr", { class: "part" }, h("th", { colspan: rows.length + 1, scope: "rowgroup" }, part)),
+      ...lines.map(([key, texts]) => h("tr", { "data-compared": key }, h("th", { scope: "row" }, h("code", {}, key)), texts.map((text) => h("td", {}, text))))] : [];
+  });
+  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Runs side by side" },
+    h("table", { class: "plain beside" }, h("caption", {}, "Runs side by side"),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, ""), rows.map((row) => h("th", { scope: "col" }, h("code", {}, row.name),
+        h("button", { type: "button", class: "quiet", "aria-label": `leave out ${row.name}`, "data-key": `drop:${row.name}`, onclick: () => { state.picked.delete(row.name); redraw(); } }, "×"))))),
+      h("tbody", {}, body)));
+}

@@ -1,0 +1,202 @@
+"""The home page in a real browser: search, groups of seeds, runs side by side, the address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockyard.report.home.page import render_home
+from tests.report.browser import LEFT_OUT, Witness, address, chromium, launched
+from tests.report.page_data import HOSTILE
+
+pytestmark = [pytest.mark.skipif(chromium() is None, reason=LEFT_OUT), pytest.mark.xdist_group("browser")]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with launched() as made:
+        yield made
+
+
+def content(root: Path, *, configs: int = 4, seeds: int = 3) -> dict[str, Any]:
+    """Configs that differ in the learning rate and, every other one, in the position scheme."""
+    runs = [
+        {
+            "run": f"vit-{config:04x}/s{seed}",
+            "state": "failed" if (config, seed) == (1, 2) else "done",
+            "reason": "the loss is NaN" if (config, seed) == (1, 2) else None,
+            "started": f"2026-03-0{1 + config % 9}T10:00:00Z",
+            "seconds": 40.0 + seed,
+            "steps": 100,
+            "parameters": 1000,
+            "metrics": {} if (config, seed) == (1, 2) else {"test/accuracy": 0.8 + 0.01 * config + 0.001 * seed},
+            "choices": {"position": "rope" if config % 2 else "none", "block": "pre_norm"},
+            "tags": ["good"] if config == 0 else [],
+            "note": "",
+            "archived": config == 3,
+            "folder": str(root / f"vit-{config:04x}" / f"s{seed}"),
+            "files": ["config.yaml", "checkpoints"],
+            "options": [str(0.001 * (config + 1)), "[1, 2]" if config else None],
+        }
+        for config in range(configs)
+        for seed in range(seeds)
+    ]
+    sweep = {
+        "name": "norms",
+        "claim": "Rope is better",
+        "verdict": "supported",
+        "answer": "rope is better by 0.1",
+        "metric": "test/accuracy",
+        "stale": None,
+        "time": "2026-03-02T10:00:00Z",
+        "runs": ["vit-0000/s0", "vit-0001/s2"],
+        "page": "sweeps/norms/report.html",
+    }
+    return {
+        "title": "outputs",
+        "sweeps": [sweep],
+        "keys": ["optimizer.lr", "data.sizes"],
+        "directions": {"test/accuracy": "max"},
+        "metrics": ["test/accuracy"],
+        "families": ["position"],
+        "runs": runs,
+    }
+
+
+def opened(browser: Any, folder: Path, made: dict[str, Any], end: str = "", width: int = 1400) -> tuple[Any, Witness]:
+    path = folder / "index.html"
+    path.write_text(render_home(made, folder, folder), encoding="utf-8")
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    witness = Witness(page, address(path))
+    page.goto(address(path) + end)
+    return page, witness
+
+
+def rows(page: Any) -> list[str]:
+    return list(page.locator(".runs tbody tr").evaluate_all("each => each.map((one) => one.dataset.row)"))
+
+
+def test_seeds_stand_together_and_the_search_selects(browser: Any, tmp_path: Path) -> None:
+    page, witness = opened(browser, tmp_path, content(tmp_path))
+    assert rows(page) == ["vit-0002", "vit-0001", "vit-0000"]  # the latest first, without the archived one
+    first = page.locator("tr[data-row='vit-0002']")
+    assert "0.821" in first.locator("td[data-column='test/accuracy']").inner_text()
+    assert "± 0.001" in first.locator("td[data-column='test/accuracy']").inner_text()
+    assert "the loss is NaN" in page.locator("tr[data-row='vit-0001']").inner_text()
+    for query, expected in {
+        "position=rope": ["vit-0001"],
+        "optimizer.lr<0.0025": ["vit-0001", "vit-0000"],
+        "test/accuracy>=0.82 position=n*": ["vit-0002"],
+        "state=failed": ["vit-0001"],
+        "position!=rope": ["vit-0002", "vit-0000"],
+        "tags=good": ["vit-0000"],
+        "sweep=norms": ["vit-0001", "vit-0000"],
+        "VIT-0002": ["vit-0002"],
+        "data.sizes=null": ["vit-0000"],
+        "no=such": [],
+        "test/accuracy>x": [],
+    }.items():
+        page.locator("#query").fill(query)
+        assert rows(page) == expected, query
+    page.locator("#query").fill("")
+    page.locator("[data-key=grouped]").uncheck()
+    assert len(rows(page)) == 9
+    page.locator("[data-key=archived]").check()
+    assert len(rows(page)) == 12
+    page.locator("[data-key='sort:test/accuracy']").click()
+    assert rows(page)[0] == "vit-0003/s2"
+    assert rows(page)[-1] == "vit-0001/s2"  # without a value last
+    found = page.locator("tr[data-row='vit-0000/s1'] th a")
+    links = found.evaluate_all("each => each.map((one) => one.getAttribute('href'))")
+    assert links == ["./vit-0000/s1/config.yaml", "./vit-0000/s1/checkpoints"]
+    assert witness.silent(), (witness.console, witness.requests)
+    page.close()
+
+
+def test_sweeps_have_claim_verdict_and_a_way_to_their_runs(browser: Any, tmp_path: Path) -> None:
+    page, witness = opened(browser, tmp_path, content(tmp_path))
+    line = page.locator(".sweeps tbody tr").inner_text()
+    for text in ("norms", "Rope is better", "supported", "rope is better by 0.1", "1 of 2"):
+        assert text in line
+    assert page.locator(".sweeps a").get_attribute("href") == "./sweeps/norms/report.html"
+    page.locator("[data-key='cells:norms']").click()
+    assert rows(page) == ["vit-0001", "vit-0000"]
+    assert page.locator("#query").input_value() == "sweep=norms"
+    assert witness.silent(), (witness.console, witness.requests)
+    page.close()
+
+
+def test_any_number_stand_side_by_side_with_differences_only(browser: Any, tmp_path: Path) -> None:
+    page, witness = opened(browser, tmp_path, content(tmp_path))
+    assert not page.locator("#compare").is_visible()
+    for name in ("vit-0000", "vit-0001", "vit-0002"):
+        page.locator(f"[data-key='pick:{name}']").check()
+
+    def table() -> dict[str, list[str]]:
+        lines = page.locator(".beside tr[data-compared]").all()
+        return {line.get_attribute("data-compared"): line.locator("td").all_text_contents() for line in lines}
+
+    found = table()
+    assert found["position"] == ["none", "rope", "none"]
+    assert found["optimizer.lr"] == ["0.001", "0.002", "0.003"]
+    assert found["test/accuracy"] == ["0.801 ± 0.001", "0.8105 ± 7.1e-4", "0.821 ± 0.001"]
+    assert found["data.sizes"] == ["–", "[1, 2]", "[1, 2]"]
+    assert not {"block", "parameters", "steps"} & set(found)
+    page.locator("[data-key=rows]").uncheck()
+    assert table()["block"] == ["pre_norm"] * 3
+    page.locator("[data-key='drop:vit-0001']").click()
+    assert table()["position"] == ["none", "none"]
+    assert not page.locator("[data-key='pick:vit-0001']").is_checked()
+    assert witness.silent(), (witness.console, witness.requests)
+    page.close()
+
+
+def test_the_address_holds_the_view(browser: Any, tmp_path: Path) -> None:
+    made = content(tmp_path)
+    page, _ = opened(browser, tmp_path, made)
+    page.locator("#query").fill("position=none optimizer.lr<0.01")
+    page.locator("[data-key='sort:test/accuracy']").click()
+    page.locator("[data-key='pick:vit-0002']").check()
+    end = page.evaluate("location.hash")
+    again, _ = opened(browser, tmp_path, made, end)
+    assert again.locator("#query").input_value() == "position=none optimizer.lr<0.01"
+    assert rows(again) == rows(page) == ["vit-0002", "vit-0000"]
+    assert again.locator("[data-key='pick:vit-0002']").is_checked()
+    assert again.locator(".beside").is_visible()
+    page.close()
+    again.close()
+
+
+def test_hostile_texts_stay_text_on_a_phone(browser: Any, tmp_path: Path) -> None:
+    made = content(tmp_path)
+    for number, row in enumerate(made["runs"]):
+        text = HOSTILE[number % len(HOSTILE)]
+        row |= {"note": text, "reason": text, "tags": [text], "choices": {text: text, "position": text}}
+        row |= {"folder": text, "files": [text], "options": [text, text], "state": text}
+    made["sweeps"][0] |= {"claim": HOSTILE[0], "answer": HOSTILE[1], "verdict": HOSTILE[2]}
+    made["sweeps"][0]["page"] = "javascript:alert(1)"
+    made |= {"title": HOSTILE[1], "families": list(HOSTILE), "keys": list(HOSTILE[:2])}
+    page, witness = opened(browser, tmp_path, made, width=390)
+    page.locator("[data-key=grouped]").uncheck()
+    for box in page.locator(".runs input").all()[:3]:
+        box.check()
+    assert page.evaluate("window.hit") is None
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    schemes = page.locator("main a").evaluate_all("each => [...new Set(each.map((one) => one.protocol))]")
+    assert schemes == ["file:"]
+    assert witness.silent(), (witness.console, witness.requests)
+    page.close()
+
+
+def test_500_runs_are_drawn_and_searched(browser: Any, tmp_path: Path) -> None:
+    page, witness = opened(browser, tmp_path, content(tmp_path, configs=250, seeds=2), "#seeds=apart&archived=shown")
+    assert len(rows(page)) == 200
+    page.locator("[data-key=more]").click()
+    assert len(rows(page)) == 500
+    page.locator("#query").fill("optimizer.lr<0.0015")
+    assert len(rows(page)) == 2
+    assert witness.silent(), (witness.console, witness.requests)
+    page.close()
