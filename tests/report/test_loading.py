@@ -289,11 +289,12 @@ def test_options_of_another_choice_are_not_part_of_a_name(tmp_path: Path) -> Non
     }
 
 
-def test_incidental_options_make_no_arm_and_no_name(tmp_path: Path) -> None:
+def test_incidental_options_make_no_arm(tmp_path: Path) -> None:
     run(tmp_path, "block=pre_norm", "name=one", "trainer.num_workers=2", seed=0)
     run(tmp_path, "block=pre_norm", "name=one", "trainer.num_workers=0", seed=1)
     run(tmp_path, "block=post_norm", "name=two", "trainer.num_workers=1", seed=1)
-    assert {arm["name"]: arm["n"] for arm in compare(tmp_path).arms} == {"block=pre_norm": 2, "block=post_norm": 1}
+    arms = {arm["name"]: arm["n"] for arm in compare(tmp_path).arms}
+    assert arms == {"one block=pre_norm": 2, "two block=post_norm": 1}  # the names that the runs were given come first
 
 
 def test_runs_are_named_by_path_name_and_id(tmp_path: Path) -> None:
@@ -303,7 +304,7 @@ def test_runs_are_named_by_path_name_and_id(tmp_path: Path) -> None:
     digits = one[0].parent.name.rpartition("-")[2]
     for words in ([*one, *two], [one[0].parent, two[0].parent], ["good", "bad"], [digits, "bad"], ["good/s0", "bad"]):
         result = compare([str(word) for word in words], outputs=outputs)
-        assert {arm["name"] for arm in result.arms} == {"block=pre_norm", "block=post_norm"}, words
+        assert {arm["name"] for arm in result.arms} == {"good block=pre_norm", "bad block=post_norm"}, words
     assert sum(arm["n"] for arm in compare(["good/s0", "bad"], outputs=outputs).arms) == 3
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from blockyard.report import page
-from blockyard.report.page.document import SCRIPTS, policy, render, write
+from blockyard.report.home import page as home_page
+from blockyard.report.page.document import SCRIPTS, STYLES, policy, render, write
 from blockyard.report.page.thin import thin
 from tests.report.page_data import HOSTILE, comparison
 
@@ -121,7 +122,7 @@ def test_the_escaping_is_what_keeps_names_text(monkeypatch):
         assert [t for t, _ in read(render(made)).elements] == [t for t, _ in read(render(comparison(arms=5))).elements]
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", sorted({*SCRIPTS, *home_page.SCRIPTS}))
 def test_scripts_make_elements_only_by_name(name):
     """No script turns a string into HTML or code."""
     text = (FOLDER / f"{name}.js").read_text(encoding="utf-8")
@@ -130,8 +131,9 @@ def test_scripts_make_elements_only_by_name(name):
     assert "</" not in text
 
 
-def test_every_script_is_in_the_page():
-    assert {path.stem for path in FOLDER.glob("*.js")} == set(SCRIPTS)
+def test_every_script_is_in_a_page():
+    assert {path.stem for path in FOLDER.glob("*.js")} == {*SCRIPTS, *home_page.SCRIPTS}
+    assert {path.stem for path in FOLDER.glob("*.css")} == {*STYLES, *home_page.STYLES}
 
 
 def test_it_is_small(full):

@@ -2,7 +2,8 @@
 
 Compare arms with a baseline, paired by seed. PATH is a sweep (its name, file or folder), a run, a folder of runs, a
 name or an id; several may be given. Runs that no sweep made are grouped into arms by what their configs differ in;
-the trials of a search in a folder count as one arm, the best.
+the trials of a search in a folder count as one arm, the best. Runs of different tasks, that is of other data or another
+objective, are compared task by task, the one with the most runs first; a file of the second task is FILE-2.
 
   --baseline ARM     what the other arms are compared with
   --metric M         test/accuracy, val/loss, step_seconds, ...; default: the sweep's or the objective's
@@ -24,13 +25,16 @@ Examples:
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blockyard.commands._args import Args, Parser, flag_type
 from blockyard.config.option_text import number
 from blockyard.errors import UserError
+
+if TYPE_CHECKING:
+    from blockyard.report.comparison import Comparison
 
 FORMATS = {
     "--markdown": (".md", ".markdown", ".txt"),
@@ -72,26 +76,57 @@ def run(arguments: Sequence[str]) -> int:
     files = args.files()
     outputs = args.pop("outputs", "outputs") or "outputs"
     from blockyard.report.comparison import compare
+    from blockyard.report.load.selection import load_selection
+    from blockyard.report.render.terminal import show
 
-    comparison = compare(
-        args.overrides,
-        baseline=args.baseline,
-        metric=args.metric,
-        by=args.by,
-        direction=args.direction,
-        margin=args.interesting,
-        cost_axis=args.cost,
-        outputs=outputs,
-        changes="--html" in files,  # only the page shows them
-    )
-    data = comparison.as_dict()
-    for flag, file in files.items():
-        _write(flag, file, data)
-    if not files:
-        from blockyard.report.render.terminal import show
+    def of_task(task: int) -> Comparison:
+        return compare(
+            args.overrides,
+            baseline=args.baseline,
+            metric=args.metric,
+            by=args.by,
+            direction=args.direction,
+            margin=args.interesting,
+            cost_axis=args.cost,
+            outputs=outputs,
+            changes="--html" in files,  # only the page shows them
+            task=task,
+        )
 
-        show(data)
+    def count() -> int:
+        return len(load_selection(args.overrides, outputs=outputs, by=args.by).tasks)
+
+    for place, data in enumerate(_each_task(of_task, count), start=1):
+        for flag, file in files.items():
+            _write(flag, file, data, place)
+        if not files:
+            sys.stdout.write("\n" if place > 1 else "")
+            show(data)
     return 0
+
+
+def _each_task(of_task: Callable[[int], Comparison], count: Callable[[], int]) -> Iterator[dict[str, Any]]:
+    """Yield the comparison of each task of the selected runs.
+
+    A task in which a flag means nothing, such as a metric that it lacks, is left out with a message, unless all do.
+    """
+    problems: list[UserError] = []
+    try:
+        first = of_task(0)
+        tasks = len(first.tasks)
+        yield first.as_dict()
+    except UserError as error:
+        problems.append(error)
+        tasks = count()
+    for task in range(1, tasks):
+        try:
+            yield of_task(task).as_dict()
+        except UserError as error:
+            problems.append(error)
+    if len(problems) >= max(tasks, 1):
+        raise problems[0]
+    for problem in problems:
+        sys.stderr.write(f"a task is left out: {problem}\n")
 
 
 def _parser() -> Parser:
@@ -121,7 +156,8 @@ def _with_files(arguments: Sequence[str]) -> list[str]:
     return joined
 
 
-def _write(flag: str, file: str, data: dict[str, Any]) -> None:
+def _write(flag: str, file: str, data: dict[str, Any], place: int) -> None:
+    """Write one format. place: of the task, from 1; files of the second and later ones are FILE-2, FILE-3, ..."""
     if flag == "--html" and not file:
         raise UserError("--html: a file is missing; --html report.html, or --html - for standard output")
     if file in ("", "-"):
@@ -132,14 +168,15 @@ def _write(flag: str, file: str, data: dict[str, Any]) -> None:
     from blockyard.report.page import write
 
     path = local_path(file, flag)
+    path = path if place == 1 else path.with_name(f"{path.stem}-{place}{path.suffix}")
     try:
         if flag == "--html":
             write(data, path)
         else:
             write_text(path, _writer(flag)(data))
     except OSError as error:
-        raise UserError(f"{file} cannot be written: {error.strerror or error}") from error
-    sys.stderr.write(f"{file}\n")
+        raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
+    sys.stderr.write(f"{path if place > 1 else file}\n")
 
 
 def _writer(flag: str) -> Callable[[dict[str, Any]], str]:

@@ -45,6 +45,7 @@ class Comparison:
     directions: dict[str, str]
     baseline: str | None
     answer: str
+    tasks: list[str] = field(default_factory=list)  # of the selected runs; this comparison is about one
     stale: str | None = None  # of a file that is older than a later start of its sweep: since when
     margin: float | None = None  # the smallest difference that matters, where one was set
     expect: dict[str, str] | None = None
@@ -88,6 +89,7 @@ def compare(
     cost_axis: str = "flops",
     outputs: str | os.PathLike[str] = "outputs",
     changes: bool = True,
+    task: int = 0,
 ) -> Comparison:
     """Compare the arms of a sweep, or any runs, with a baseline, paired by seed.
 
@@ -100,13 +102,16 @@ def compare(
     changes: whether to compute what each arm changes in config and model, and the tables of single test samples,
         whose pictures and texts are read from the data again; takes a few seconds
 
+    task: which of the tasks (data and objective) of runs that no sweep put together; they are in `tasks`, the one
+        with the most runs first. Runs of different tasks are never compared
+
     Raises UserError for what does not exist, and where two arms built the same model.
     """
     if cost_axis not in AXES:
         raise UserError(f"cost_axis={cost_axis}: expected one of {', '.join(AXES)}")
     if direction not in (None, "min", "max"):
         raise UserError(f"direction={direction}: expected max or min")
-    data = load_selection(selection, outputs=outputs, by=by)
+    data = load_selection(selection, outputs=outputs, by=by, task=task)
     metric = choose_metric(metric, data)
     recorded = directions(data.records)
     own = data.direction if metric == data.metric else None
@@ -148,6 +153,7 @@ def compare(
         directions={name: recorded[name] for name in {*names, *recorded} if name in recorded},
         baseline=baseline,
         answer=answer(rows, baseline, metric, expect),
+        tasks=data.tasks,
         margin=margin,
         expect=expect,
         warnings=warnings,

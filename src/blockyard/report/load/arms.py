@@ -50,6 +50,7 @@ class ComparisonInput:
 
     records: every cell, of all settings; arms: in order
     folder: the sweep's own; kind: how the arms were made: arms, grid, zip, one_at_a_time, leave_one_out, inferred
+    tasks: names of the tasks that the selected runs are of, where no sweep put them together
     metric, direction: the sweep's own; notes: decisions of the planner that the user should know
     """
 
@@ -66,6 +67,7 @@ class ComparisonInput:
     tuning: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    tasks: list[str] = field(default_factory=list)
 
     def arm(self, name: str) -> ArmRuns | None:
         """Return the arm of that name, if there is one."""

@@ -13,16 +13,29 @@ from blockyard.report.load.arm_names import RunConfig, arm_names, factors, forma
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
 from blockyard.report.load.group_by import Runs, group_by
 from blockyard.report.load.run_record import RunRecord, read_run
+from blockyard.report.load.tasks import by_task
 from blockyard.runs.folder import CONFIG, RunFolder
 from blockyard.runs.identity import identity
 
 
-def from_runs(paths: Sequence[Path], *, by: str | None = None, title: str = "runs") -> ComparisonInput:
+def from_runs(paths: Sequence[Path], *, by: str | None = None, title: str = "runs", task: int = 0) -> ComparisonInput:
     """Return the runs in these folders as arms; with `by`, one arm for each value of that key.
 
+    task: which of the tasks (`by_task`), for runs of several
     Raises UserError where there is nothing to compare, or two arms built the same model.
     """
     records, warnings = _read_all(paths)
+    tasks = by_task(records, by)
+    if tasks:
+        if task >= len(tasks):
+            raise UserError(f"task={task}: there are {len(tasks)}, from 0: {', '.join(map(str, tasks))}")
+        records = tasks[task].records
+    if len(tasks) > 1:
+        title = f"{title}: {tasks[task].name}"
+        others = "; ".join(str(each) for index, each in enumerate(tasks) if index != task)
+        warnings.append(
+            f"the runs are of {len(tasks)} tasks, which no verdict mixes: this is {tasks[task]}; others are {others}"
+        )
     configs, runs = _by_identity(records, warnings)
     refuse_same(configs, runs)
     arms = group_by(by, configs, runs, warnings) if by else _one_each(configs, runs)
@@ -30,7 +43,8 @@ def from_runs(paths: Sequence[Path], *, by: str | None = None, title: str = "run
     for arm in arms:
         arm.planned = len(seeds)
     every = [run for arm in arms for run in arm.runs]
-    return ComparisonInput(title=title, arms=arms, records=every, kind="inferred", warnings=warnings)
+    names = [each.name for each in tasks]
+    return ComparisonInput(title=title, arms=arms, records=every, kind="inferred", warnings=warnings, tasks=names)
 
 
 def _one_each(configs: dict[str, RunConfig], runs: Runs) -> list[ArmRuns]:

@@ -23,11 +23,12 @@ def load_selection(
     *,
     outputs: str | os.PathLike[str] = "outputs",
     by: str | None = None,
+    task: int = 0,
 ) -> ComparisonInput:
     """Return the arms of a sweep as planned, or any runs as arms inferred from their configs.
 
     selection: a plan, or paths, names and ids: a sweep's folder, name or file; run folders; a folder of many runs
-    by: a config key whose values are the arms
+    by: a config key whose values are the arms; task: which of several, for runs that no sweep put together
     Raises UserError for what does not exist or cannot be compared.
     """
     if isinstance(selection, SweepPlan):
@@ -37,12 +38,12 @@ def load_selection(
         resolved = resolve(args, outputs)
         plans = [SweepPlan.load(folder) for folder in resolved.sweeps]
     one_sweep = len(plans) == 1 and not resolved.runs and not by
-    result = from_plan(plans[0]) if one_sweep else _merge(plans, resolved, by)
+    result = from_plan(plans[0]) if one_sweep else _merge(plans, resolved, by, task)
     result.warnings += [text for path in resolved.files for plan in plans if (text := plan_drift(path, plan))]
     return result
 
 
-def _merge(plans: list[SweepPlan], resolved: Resolved, by: str | None) -> ComparisonInput:
+def _merge(plans: list[SweepPlan], resolved: Resolved, by: str | None, task: int) -> ComparisonInput:
     """Return the runs of several sweeps, of no sweep, or of one sweep regrouped by a key."""
     paths: dict[Path, None] = dict.fromkeys(resolved.runs)
     sweeps = [from_plan(plan) for plan in plans]
@@ -55,7 +56,7 @@ def _merge(plans: list[SweepPlan], resolved: Resolved, by: str | None) -> Compar
         raise UserError("nothing to compare yet: no cell of the sweep has been started")
     selected, notes = (list(paths), []) if by else keep_best_trials(list(paths), resolved.listed)
     names = [plan.name for plan in plans] or [path.name for path in resolved.runs[:1]]
-    result = from_runs(selected, by=by, title=" and ".join(names) if plans else "runs")
+    result = from_runs(selected, by=by, title=" and ".join(names) if plans else "runs", task=task)
     result.warnings += notes
     if not_started:
         result.warnings.append(f"{not_started} cells of {', '.join(names)} have not been started")
