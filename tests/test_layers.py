@@ -24,7 +24,7 @@ FLOORS = (
     "ops",
     FAMILIES,
     "config",
-    "runs",
+    "runs weights",
     "generate evaluate verify",
     "engine",
     "inspect",

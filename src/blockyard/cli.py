@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from blockyard.commands import COMMANDS, HIDDEN
+from blockyard.commands import COMMANDS, HIDDEN, MODULES
 from blockyard.errors import UserError, did_you_mean, refuse
 
 READ_ONLY = ("list", "explain", "check", "compare", "completion", "_complete")
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # another process needs the cores; none at all costs a fifth where none does. torch reads this once, on import.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    module = importlib.import_module(f"blockyard.commands.{HIDDEN.get(command, command)}")
+    module = importlib.import_module(f"blockyard.commands.{MODULES.get(command, command)}")
     if {"-h", "--help"} & set(arguments):
         if module.__doc__ is None:
             return refuse(["the help texts are docstrings, which PYTHONOPTIMIZE=2 and -OO remove; start without them"])

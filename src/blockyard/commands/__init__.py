@@ -9,6 +9,8 @@ COMMANDS = {
     "generate": "generate text with a run: blockyard generate run=last prompt='def ' max_tokens=200",
     "forecast": "forecast a time series:   blockyard forecast run=last file=new.csv",
     "inspect": "look inside a run:        blockyard inspect run=last attention",
+    "import": "weights from a library:   blockyard import checkpoints/gpt2 out=imported/gpt2",
+    "export": "weights to a library:     blockyard export run=last to=exported/gpt format=hf",
     "sweep": "run a question file:      blockyard sweep quickstart",
     "runs": "list, tag, delete runs:   blockyard runs position=rope --best test/accuracy",
     "compare": "compare runs:             blockyard compare outputs --by block",
@@ -20,3 +22,5 @@ COMMANDS = {
     "completion": 'complete in your shell:   eval "$(blockyard completion bash)"',
 }
 HIDDEN = {"_cell": "cell", "_complete": "completion"}
+# The module of a command of another name; `import` is a keyword of Python.
+MODULES = {**HIDDEN, "import": "import_weights"}

@@ -76,8 +76,23 @@ def _arguments(command: str, before: list[str], typed: str) -> list[str]:
         from blockyard.inspect.options import KEYS, KINDS
 
         return [*KINDS, *(f"{key}=" for key in ("run", *KEYS, "which", "out"))]
+    if command in ("import", "export"):
+        return _conversion(command, typed)
     keys = ("run", "split", "which", "prompt", "max_tokens", "temperature", "top_k", "draft", "draft_tokens")
     return [f"{key}=" for key in keys]
+
+
+def _conversion(command: str, typed: str) -> list[str]:
+    """The keys of import and export, and the values of those that have a few."""
+    from blockyard.commands.export import FORMATS, KEYS
+
+    if typed.startswith("format=") and command == "export":
+        return [f"format={name}" for name in FORMATS]
+    if typed.startswith("as="):
+        return [f"as={name}" for name in catalog.choices("preset")]
+    if command == "export":
+        return [f"{key}=" for key in KEYS]
+    return [*(f"{key}=" for key in ("out", "as", "timm")), *_overrides(typed, catalog.groups())]
 
 
 def _runs(key: str) -> list[str]:

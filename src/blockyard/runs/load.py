@@ -16,6 +16,7 @@ from blockyard.runs.checkpoint_content import check_weights
 from blockyard.runs.folder import CONFIG, RUN, SOURCE_TOKENIZER, TOKENIZER, RunFolder
 from blockyard.runs.identity import identity
 from blockyard.runs.store import find
+from blockyard.runs.weights_file import WEIGHTS, read_weights
 
 if TYPE_CHECKING:
     from torch import nn
@@ -193,6 +194,10 @@ def trusted_config(
 
 def _content(folder: RunFolder, which: str) -> tuple[Path, dict[str, Any]]:
     path = folder.checkpoints / WHICH[which]
+    alone = folder.path / WEIGHTS
+    if which != "previous" and is_regular(alone) and not folder.checkpoints.exists():
+        # An imported or exported folder has weights of one moment, and no state of a training.
+        return alone, {"state_dict": {f"{_PREFIX}{name}": value for name, value in read_weights(alone).items()}}
     try:
         return path, read(path, identity=folder.identity, seed=folder.seed)
     except FileNotFoundError:

@@ -1,0 +1,44 @@
+"""Weights by name in a safetensors file: read whole or refused, written atomically. It holds no code.
+
+A folder of a run may hold `model.safetensors` in the place of checkpoints: what `blockyard import` and
+`blockyard export format=safetensors` write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blockyard.atomic_files import is_regular, replacing
+from blockyard.errors import UserError, first_line
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WEIGHTS = "model.safetensors"
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file, by name. Raises UserError for a file that is missing, damaged or of another format."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not is_regular(path):
+        raise UserError(f"{path} is not a file of weights: there is no regular file")
+    try:
+        return dict(load_file(path))
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        raise UserError(f"{path} is damaged or no safetensors file ({first_line(error)})") from error
+
+
+def write_weights(path: Path, weights: Mapping[str, Tensor], facts: Mapping[str, str] | None = None) -> None:
+    """Write tensors by name; those that share memory are written once each. Raises OSError.
+
+    facts: texts in the header of the file
+    """
+    from safetensors.torch import save_file
+
+    plain = {name: value.detach().cpu().clone().contiguous() for name, value in weights.items()}
+    with replacing(path) as temporary:
+        save_file(plain, temporary, metadata={"format": "pt", **(facts or {})})

@@ -1,0 +1,136 @@
+"""What a converter is: one file a preset in `preset/`, which reads and writes the config of one library's class."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from blockyard.contracts import Context, DataSpec
+from blockyard.weights.convert.rules import Rule
+from blockyard.weights.convert.settings import Settings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Library = Literal["transformers", "timm"]
+# The families that decide what a model computes.
+MODEL = ("position", "token_mixer", "channel_mixer", "norm", "block", "model", "head")
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """What a library's config says in our terms.
+
+    overrides: of the preset, for everything that decides what the model computes
+    rules: from their weights to ours, and back
+    data: the data that the model was made for
+    vocabulary, outputs: token ids that it reads, and numbers that it predicts
+    text: overrides that compose a run of text from the project's own data, where the model reads text alone
+    ignored: whether a weight of theirs, by name, holds nothing that ours needs
+    """
+
+    overrides: list[str]
+    rules: list[Rule]
+    data: DataSpec
+    vocabulary: int | None = None
+    outputs: int | None = None
+    text: list[str] = field(default_factory=list)
+    ignored: Callable[[str], bool] = frozenset[str]().__contains__
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model of ours, as a converter reads it to write a library's config.
+
+    config: complete; weights: the model's own state
+    """
+
+    config: Mapping[str, Any]
+    ctx: Context
+    weights: Mapping[str, Tensor]
+
+    def option(self, key: str) -> Any:
+        """The value of `family.option`. None where the choice has no such option."""
+        node: Any = self.config
+        for part in key.split("."):
+            node = node.get(part) if isinstance(node, Mapping) else None
+        return node
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a weight; () where the model has none of that name."""
+        return tuple(self.weights[name].shape) if name in self.weights else ()
+
+    @cached_property
+    def hidden(self) -> int:
+        """The hidden width of the first block's channel mixer; 4 dim where it has none of its own."""
+        return (self.shape("blocks.0.channel_mixer.proj_out.weight") or (0, 4 * self.ctx.dim))[1]
+
+    @property
+    def kv_heads(self) -> int:
+        """The number of key and value heads."""
+        return int(self.option("token_mixer.num_kv_heads") or self.ctx.heads)
+
+    @property
+    def head_dim(self) -> int:
+        """The width of queries and keys in a head."""
+        return int(self.option("token_mixer.key_dim") or self.ctx.dim // self.ctx.heads)
+
+
+@dataclass(frozen=True)
+class Converter:
+    """Between a preset and a class of a library.
+
+    preset: its name, and that of the converter's module
+    architecture: the class of transformers, or of timm; others: further ones that `read` takes
+    model_type: of transformers' config.json
+    read: from their config to ours
+    write: from a model of ours to their config; raises UserError for a size that they have not. None where `partly`
+    partly: why the library's model holds only a part of ours: imported weights are for `init.from` then, and nothing
+        is exported
+    families: those that must be what the preset says
+    free: options that may differ from what `read` says, because both ways mean the same to `write`
+    """
+
+    preset: str
+    library: Library
+    architecture: str
+    read: Callable[[Settings], Foreign]
+    write: Callable[[Trained], dict[str, Any]] | None = None
+    model_type: str = ""
+    others: tuple[str, ...] = ()
+    partly: str = ""
+    families: tuple[str, ...] = MODEL
+    free: frozenset[str] = frozenset()
+
+    @property
+    def name(self) -> str:
+        """The library and its class."""
+        return f"{self.library} {self.architecture}"
+
+
+@cache
+def converters() -> dict[str, Converter]:
+    """The converter of each preset that has one: the files of `preset/`."""
+    folder = Path(__file__).parent / "preset"
+    names = sorted(path.stem for path in folder.glob("[a-z]*.py"))
+    return {name: importlib.import_module(f"{__package__}.preset.{name}").CONVERTER for name in names}
+
+
+def expansion(hidden: int, dim: int) -> str:
+    """The override of the channel mixer's hidden width. Exact: the width is the rounded product."""
+    return f"channel_mixer.expansion={_ratio(hidden, dim)!r}"
+
+
+def _ratio(hidden: int, dim: int) -> float:
+    ratio = hidden / dim
+    return ratio if round(ratio * dim) == hidden else math.nextafter(ratio, math.inf)
+
+
+def boolean(value: bool) -> str:
+    """As an override writes it."""
+    return "true" if value else "false"

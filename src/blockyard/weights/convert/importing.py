@@ -1,0 +1,167 @@
+"""`blockyard import`: a library's checkpoint as a folder of ours.
+
+model.safetensors   the weights under our names
+import.json         where they come from, and what the library's config says in our terms
+config.yaml, run.json, tokenizer.json   of a run that `load`, `eval`, `predict` and `generate` read; only where
+                    there is data of the library's sizes: the user's, or any text for a model of text
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blockyard.atomic_files import TEMPORARY, sync_folder, write_json, write_yaml
+from blockyard.config.build import Components
+from blockyard.config.compose import Composed
+from blockyard.config.local_path import local_path
+from blockyard.errors import UserError
+from blockyard.runs.folder import CONFIG, RUN, TOKENIZER
+from blockyard.runs.identity import identity
+from blockyard.runs.provenance import provenance
+from blockyard.runs.redact import redact
+from blockyard.runs.weights_file import WEIGHTS, write_weights
+from blockyard.weights.convert.building import architecture, build, composed, context_of
+from blockyard.weights.convert.rules import convert
+from blockyard.weights.convert.source import Source, read_source
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FACTS = "import.json"
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What an import wrote.
+
+    loads: whether the folder is a run that `blockyard.load` reads
+    missing: weights of ours that the library's model has none for; unread: of theirs that ours has no use for
+    """
+
+    folder: Path
+    source: Source
+    loads: bool
+    missing: list[str]
+    unread: list[str]
+
+
+def converted(source: Source, components: Components, ctx: Any) -> tuple[dict[str, Tensor], list[str], list[str]]:
+    """The weights under our names, those of ours that are missing, and theirs that are not read. Raises UserError."""
+    wanted = build(components, ctx).state_dict()
+    names = {name for rule in source.foreign.rules for name in rule.theirs}
+    unread = [name for name in source.weights if name not in names and source.foreign.ignored(name)]
+    weights = convert(source.foreign.rules, source.weights, wanted, ignored=unread)
+    missing = [name for name in wanted if name not in weights]
+    if missing and not source.converter.partly:
+        raise UserError(f"{source.path}: nothing of it is {', '.join(missing)}")
+    return weights, missing, unread
+
+
+def import_weights(
+    source: str | Path,
+    out: str | Path,
+    *,
+    preset: str | None = None,
+    timm: str | None = None,
+    overrides: Sequence[str] = (),
+) -> Imported:
+    """Read a checkpoint of a library and write it as a folder of ours, whole or not at all.
+
+    overrides: of the run that the folder is, such as `data=image_folder data.root=photos`
+
+    Raises UserError for a checkpoint that cannot be read or expressed, overrides that do not suit it, and a folder
+    that is not empty.
+    """
+    read = read_source(source, preset, timm)
+    folder = local_path(str(out), "out").absolute()
+    if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UserError(f"out={out}: it exists; choose another folder")
+    made = _run(read, overrides)
+    if made is None:
+        config = architecture(read.converter.preset, read.foreign)
+        components = Components(config)
+        ctx = context_of(components, read.foreign)
+    else:
+        components = Components(made.config)
+        _check_fit(read, components)
+        ctx = components.context()
+    weights, missing, unread = converted(read, components, ctx)
+    facts = _facts(read, missing, unread)
+    temporary = folder.parent / f"{TEMPORARY}{folder.name[:80]}-{uuid.uuid4().hex[:8]}"
+    try:
+        temporary.mkdir(parents=True)
+        write_weights(temporary / WEIGHTS, weights)
+        write_json(temporary / FACTS, facts)
+        if made is not None:
+            _write_run(temporary, made, components, facts)
+        if folder.is_dir():
+            folder.rmdir()
+        os.rename(temporary, folder)
+        sync_folder(folder.parent)
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return Imported(folder, read, made is not None, missing, unread)
+
+
+def _run(source: Source, overrides: Sequence[str]) -> Composed | None:
+    """The config of the run that the folder is; None where no data is known that suits the model."""
+    if source.converter.partly:
+        if overrides:
+            raise UserError(f"{overrides[0]} has no effect: the import is no run, because {source.converter.partly}")
+        return None
+    chosen = {text.partition("=")[0] for text in overrides}
+    defaults: list[str] = []
+    if source.foreign.text and "data" not in chosen:
+        defaults += source.foreign.text
+    if source.tokenizer is not None and "tokenizer" not in chosen and source.foreign.vocabulary is not None:
+        defaults += ["tokenizer=pretrained", f"tokenizer.path={source.tokenizer.absolute()}"]
+        defaults += [f"tokenizer.vocab_size={source.foreign.vocabulary}"]
+    has_data = "data" in chosen or source.foreign.text
+    has_tokens = source.foreign.vocabulary is None or source.tokenizer is not None or "tokenizer" in chosen
+    if not overrides and not (has_data and has_tokens and defaults):
+        return None
+    return composed(source.converter.preset, source.foreign, [*defaults, *overrides])
+
+
+def _check_fit(source: Source, components: Components) -> None:
+    """Raises UserError where the data or the tokenizer has other sizes than the library's model."""
+    ctx, wanted = components.context(), source.foreign
+    sizes = {"token ids": (ctx.tokens.vocabulary, wanted.vocabulary), "outputs": (ctx.outputs, wanted.outputs)}
+    if wanted.data.modality == "image":
+        sizes["channels, height and width"] = (tuple(ctx.data.shape), tuple(wanted.data.shape))
+    for what, (ours, theirs) in sizes.items():
+        if theirs is not None and ours != theirs:
+            raise UserError(
+                f"the model has {theirs} {what}, the data and tokenizer of the run give {ours}; change data= or "
+                "tokenizer=, or leave them out to import weights for init.from"
+            )
+
+
+def _facts(source: Source, missing: list[str], unread: list[str]) -> dict[str, Any]:
+    return {
+        "preset": source.converter.preset,
+        "overrides": source.foreign.overrides,
+        "library": source.converter.library,
+        "architecture": source.converter.architecture,
+        "from": str(source.path),
+        "sha256": source.sha256,
+        "missing": missing,
+        "unread": unread,
+    }
+
+
+def _write_run(folder: Path, made: Composed, components: Components, facts: dict[str, Any]) -> None:
+    write_yaml(folder / CONFIG, redact(made.config))
+    state = components.tokenizer.state()
+    if state:
+        write_json(folder / TOKENIZER, state, checked=True)
+    run = {"identity": identity(made.config), "choices": made.choices, "resumes": [], "import": facts}
+    write_json(folder / RUN, provenance() | run, checked=True)

@@ -1,0 +1,150 @@
+"""Which library's class a model of ours is: the library's config must read back as the run's own settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from blockyard.errors import UserError, quoted
+from blockyard.weights.convert.building import architecture
+from blockyard.weights.convert.converter import Converter, Foreign, Trained, converters
+from blockyard.weights.convert.settings import Settings
+
+# Options of training, of initial weights and of longer sequences, and sizes that the weights themselves have.
+_FREE = frozenset(
+    [
+        "dropout",
+        "drop_path",
+        "init_std",
+        "std",
+        "beyond",
+        "start",
+        "expansion",
+        "momentum",
+        "mask_bands",
+        "mask_frames",
+        "condition",
+        "missing",
+        "_partial_",
+        "combine_width",
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Match:
+    """A converter, the library's config of a model, and what it says in our terms."""
+
+    converter: Converter
+    config: dict[str, Any]
+    foreign: Foreign
+
+
+def match(run: Trained, library: str, preset: str | None = None, *, near: str | None = None) -> Match:
+    """The library's class for a model of ours. Raises UserError with the settings that no class has.
+
+    preset: the only converter to try; None tries each of the library
+    near: the preset that the run was made of, whose differences a refusal lists
+    """
+    known = {name: each for name, each in converters().items() if each.library == library}
+    if preset is not None and preset not in known:
+        there = [name for name, each in known.items() if not each.partly]
+        raise UserError(f"as={preset}: no class of {library} is written for it (there are {', '.join(there)})")
+    nearest: tuple[Converter, list[str]] | None = None
+    fewest: int | None = None
+    for name in [preset] if preset else known:
+        converter = known[str(name)]
+        result = _try(converter, run)
+        if isinstance(result, Match):
+            return result
+        if name in (preset, near):
+            nearest, fewest = (converter, result), 0
+        elif not converter.partly and (fewest is None or len(result) < fewest):
+            nearest, fewest = (converter, result), len(result)
+    assert nearest is not None
+    converter, reasons = nearest
+    raise UserError(
+        f"no class of {library} has these blocks; the nearest is {converter.architecture} (preset={converter.preset}), "
+        f"and it differs: {'; '.join(reasons)}"
+    )
+
+
+def _try(converter: Converter, run: Trained) -> Match | list[str]:
+    """The match, or why there is none."""
+    if converter.write is None:
+        return [converter.partly]
+    wrong = list(_choices(converter, run))
+    if wrong:
+        return wrong
+    try:
+        config = converter.write(run)
+        settings = Settings(config, converter.name)
+        foreign = converter.read(settings)
+        settings.finish(converter.preset)
+        reasons = list(_differences(converter, run, architecture(converter.preset, foreign)))
+    except UserError as error:
+        return [str(error)]
+    return reasons or Match(converter, config, foreign)
+
+
+def _choices(converter: Converter, run: Trained) -> Iterator[str]:
+    """Families whose choice is not the preset's, before any size is read. Heads and channel mixers may vary."""
+    expected = architecture(converter.preset, Foreign([], [], run.ctx.data))
+    for family in converter.families:
+        if family in ("head", "channel_mixer"):
+            continue
+        ours, theirs = _target(run.config, family), _target(expected, family)
+        if ours != theirs:
+            yield f"{family}={_name(ours)}, expected {_name(theirs)}"
+
+
+def _differences(converter: Converter, run: Trained, expected: Mapping[str, Any]) -> Iterator[str]:
+    for key in ("tokenizer", "source_tokenizer"):
+        if key not in converter.families and run.option(f"{key}.scale") not in (None, "one"):
+            yield f"{key}.scale={run.option(f'{key}.scale')}, expected one"
+    for family in converter.families:
+        ours, theirs = _target(run.config, family), _target(expected, family)
+        if ours != theirs:
+            yield f"{family}={_name(ours)}, expected {_name(theirs)}"
+            continue
+        own, other = (_filled(config.get(family) or {}, run, family) for config in (run.config, expected))
+        for key in sorted({*own, *other} - _FREE):
+            if f"{family}.{key}" not in converter.free and not _equal(own.get(key), other.get(key), run):
+                yield f"{family}.{key}={quoted(own.get(key))}, expected {quoted(other.get(key))}"
+
+
+def _target(config: Mapping[str, Any], family: str) -> str:
+    node = config.get(family)
+    return str(node.get("_target_")) if isinstance(node, Mapping) else "none"
+
+
+def _name(target: str) -> str:
+    return target.split(".")[-2] if "." in target else target
+
+
+def _filled(node: Mapping[str, Any], run: Trained, family: str) -> dict[str, Any]:
+    """Options in which a value that stands for the usual one is that."""
+    dim, heads = run.ctx.dim, run.ctx.heads
+    usual: dict[str, Any] = {
+        "num_kv_heads": heads,
+        "key_dim": dim // heads,
+        "value_dim": dim // heads,
+        "output_dim": dim,
+        "encoder_depth": run.ctx.depth,
+        "groups": dim,
+    }
+    if family == "position" and run.ctx.tokens.axes == 1:
+        usual["base"] = 10000.0
+    return {key: usual.get(key) if value is None else value for key, value in node.items()}
+
+
+def _equal(ours: Any, theirs: Any, run: Trained) -> bool:
+    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+        own, other = (_filled(each, run, "") for each in (ours, theirs))
+        return all(_equal(own.get(key), other.get(key), run) for key in {*own, *other} - _FREE)
+    numbers = isinstance(ours, int | float) and isinstance(theirs, int | float)
+    if numbers and not isinstance(ours, bool) and not isinstance(theirs, bool):
+        return math.isclose(ours, theirs, rel_tol=1e-9)
+    return bool(ours == theirs)

@@ -1,0 +1,1 @@
+"""One converter a file, named as its preset."""

@@ -1,0 +1,192 @@
+"""BERT, over one segment: the vector of its token type is part of our table of token ids.
+
+Its output layer shares the table without token types, so that an imported head is not tied; predictions are then equal,
+not only up to a constant.
+
+Reference: transformers BertForMaskedLM, BertForSequenceClassification
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import DataSpec
+from blockyard.weights.convert.converter import Converter, Foreign, Trained, expansion
+from blockyard.weights.convert.rules import Rule, modules, per_block, same, stacked
+from blockyard.weights.convert.settings import Settings
+
+ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
+CLASSIFIER = "BertForSequenceClassification"
+LAYER = {
+    "token_mixer.proj_out": "attention.output.dense",
+    "token_norm": "attention.output.LayerNorm",
+    "channel_mixer.proj_in": "intermediate.dense",
+    "channel_mixer.proj_out": "output.dense",
+    "channel_norm": "output.LayerNorm",
+}
+
+
+def layers(names: dict[str, str], prefix: str, depth: int, dim: int, inner: str = "attention.self") -> list[Rule]:
+    """Rules of blocks whose attention keeps queries, keys and values apart, or has none."""
+    rules = modules({f"blocks.{{n}}.{ours}": f"{prefix}.{{n}}.{theirs}" for ours, theirs in names.items()})
+    if inner:
+        for kind in ("weight", "bias"):
+            parts = [f"{prefix}.{{n}}.{inner}.{each}.{kind}" for each in ("query", "key", "value")]
+            rules.append(stacked(f"blocks.{{n}}.token_mixer.proj_in.{kind}", parts, [dim] * 3))
+    return per_block(rules, depth)
+
+
+def table(module: str, to: Sequence[str], is_tied: bool) -> Rule:
+    """Our table of token ids: theirs plus the vector of the first token type. Back, that vector is zero.
+
+    to: further weights of ours that are their table as it is (a head)
+    """
+    words, types = (f"{module}.{each}_embeddings.weight" for each in ("word", "token_type"))
+    more = () if is_tied or not to else ("cls.predictions.decoder.weight",)
+
+    def to_ours(parts: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [parts[0] + parts[1][0], *(parts[2:] if more else parts[:1] * len(to))]
+
+    def to_theirs(own: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [own[0], torch.zeros(2, own[0].shape[1]), *(own[1:] if more else ())]
+
+    return Rule(("embedder.symbols.weight", *to), (words, types, *more), to_ours, to_theirs)
+
+
+def sizes(settings: Settings) -> tuple[list[str], int, int]:
+    """Overrides that BERT and FNet share, the width and the number of blocks."""
+    dim, depth = settings.integer("hidden_size", 768), settings.integer("num_hidden_layers", 12)
+    activation = settings.one_of("hidden_act", ACTIVATIONS, "gelu")
+    overrides = [
+        f"model.dim={dim}",
+        f"model.depth={depth}",
+        expansion(settings.integer("intermediate_size", 3072), dim),
+        f"channel_mixer.activation={activation}",
+        f"norm.eps={settings.number('layer_norm_eps', 1e-12)!r}",
+    ]
+    return overrides, dim, depth
+
+
+def read(settings: Settings) -> Foreign:
+    """BERT's config as overrides."""
+    overrides, dim, depth = sizes(settings)
+    overrides.append(f"model.heads={settings.integer('num_attention_heads', 12)}")
+    settings.must("position_embedding_type", "absolute")
+    settings.take("type_vocab_size", 2)
+    vocabulary, positions = settings.integer("vocab_size", 30522), settings.integer("max_position_embeddings", 512)
+    names = {"blocks.0.first_norm": "bert.embeddings.LayerNorm"}
+    rules = layers(LAYER, "bert.encoder.layer", depth, dim) + modules(names)
+    if CLASSIFIER in (settings.values.get("architectures") or ()):
+        return _classifier(settings, overrides, rules, vocabulary, positions)
+    is_tied = settings.take("tie_word_embeddings", True)
+    hidden = settings.values.get("hidden_act", "gelu")
+    overrides += ["head.tied=false", f"head.hidden={ACTIVATIONS.get(hidden, 'gelu')}"]
+    rules += masked_head(is_tied, "bert")
+    return Foreign(
+        overrides,
+        rules,
+        DataSpec("text", (positions,)),
+        vocabulary,
+        vocabulary,
+        text=["data=code", f"data.context={positions}"],
+        ignored=lambda name: is_spare(name) or (is_tied and name == "cls.predictions.decoder.weight"),
+    )
+
+
+def masked_head(is_tied: bool, module: str) -> list[Rule]:
+    """Rules of the table of token ids, the positions and the head of masked language models."""
+    transform = "cls.predictions.transform"
+    head = modules({"head.hidden.proj": f"{transform}.dense", "head.hidden.norm": f"{transform}.LayerNorm"})
+    return [
+        table(f"{module}.embeddings", ("head.proj.weight",), is_tied),
+        replace(same("head.proj.bias", "cls.predictions.bias"), copies=("cls.predictions.decoder.bias",)),
+        same("position.table", f"{module}.embeddings.position_embeddings.weight"),
+        *head,
+    ]
+
+
+def is_spare(name: str) -> bool:
+    """Whether a weight is of another task (the pooler, the next sentence), or there twice."""
+    spare = ("bert.pooler.", "cls.seq_relationship.")
+    return name.startswith(spare) or name.endswith(("position_ids", "token_type_ids"))
+
+
+def _classifier(
+    settings: Settings, overrides: list[str], rules: list[Rule], vocabulary: int, positions: int
+) -> Foreign:
+    """Of a class from the first token, [CLS], which is our class token: its vector and that of the first position."""
+    labels = settings.take("num_labels", None) or len(settings.take("id2label", None) or (0, 1))
+    first = settings.take("cls_token_id", 101)
+    settings.take("tie_word_embeddings", True)  # of the masked language model
+    own = ("embedder.symbols.weight", "position.table", "prefix.class_token")
+    names = [f"bert.embeddings.{each}_embeddings.weight" for each in ("word", "position", "token_type")]
+
+    def to_ours(parts: Sequence[Tensor]) -> Sequence[Tensor]:
+        words, places = parts[0] + parts[2][0], parts[1]
+        return [words, places[1:], words[first][None] + places[:1]]
+
+    def to_theirs(parts: Sequence[Tensor]) -> Sequence[Tensor]:
+        places = torch.cat([parts[2] - parts[0][first], parts[1]])
+        return [parts[0], places, torch.zeros(2, parts[0].shape[1])]
+
+    head = {"head.hidden": "bert.pooler.dense", "head.proj": "classifier"}
+    overrides += ["head=class_token", "head.hidden=tanh", "objective=classify", "model.prefix.class_token=true"]
+    return Foreign(
+        overrides,
+        [*rules, Rule(own, tuple(names), to_ours, to_theirs), *modules(head)],
+        DataSpec("text", (positions - 1,), variable=True, target="class", classes=labels),
+        vocabulary,
+        labels,
+        ignored=lambda name: name.endswith(("position_ids", "token_type_ids")),
+    )
+
+
+def write(run: Trained) -> dict[str, Any]:
+    """BERT's config of a model of ours."""
+    config = shared(run) | {"num_attention_heads": run.ctx.heads}
+    if run.shape("prefix.class_token"):
+        return config | {
+            "architectures": [CLASSIFIER],
+            "vocab_size": run.ctx.tokens.vocabulary,
+            "max_position_embeddings": run.ctx.tokens.max_len + 1,
+            "num_labels": run.ctx.outputs,
+            "id2label": {str(n): f"LABEL_{n}" for n in range(run.ctx.outputs)},
+            "label2id": {f"LABEL_{n}": n for n in range(run.ctx.outputs)},
+            "cls_token_id": 0,  # any id: what its vector lacks is in the first position
+        }
+    return config
+
+
+def shared(run: Trained) -> dict[str, Any]:
+    """The keys of BERT and FNet."""
+    names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+    return {
+        "vocab_size": run.ctx.outputs,
+        "hidden_size": run.ctx.dim,
+        "num_hidden_layers": run.ctx.depth,
+        "intermediate_size": run.hidden,
+        "hidden_act": names.get(run.option("channel_mixer.activation"), "gelu"),
+        "max_position_embeddings": run.ctx.tokens.max_len,
+        "layer_norm_eps": run.option("norm.eps") or 1e-12,
+        "type_vocab_size": 2,
+        "tie_word_embeddings": bool(run.option("head.tied")),
+        "pad_token_id": None,
+        "mask_token_id": run.ctx.tokens.mask,
+    }
+
+
+CONVERTER = Converter(
+    "bert",
+    "transformers",
+    "BertForMaskedLM",
+    read,
+    write,
+    model_type="bert",
+    others=(CLASSIFIER, "BertForPreTraining"),
+    free=frozenset({"head.tied"}),
+)

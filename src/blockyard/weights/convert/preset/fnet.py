@@ -1,0 +1,75 @@
+"""FNet, over one segment. Theirs projects the embedded tokens once more, which the paper's and ours do not.
+
+Reference: transformers FNetForMaskedLM
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import DataSpec
+from blockyard.errors import UserError
+from blockyard.weights.convert.converter import Converter, Foreign, Trained
+from blockyard.weights.convert.preset.bert import LAYER, is_spare, layers, masked_head, shared, sizes
+from blockyard.weights.convert.rules import Rule, modules, spare
+from blockyard.weights.convert.settings import Settings
+
+_PROJECTION = ("fnet.embeddings.projection.weight", "fnet.embeddings.projection.bias")
+
+
+def read(settings: Settings) -> Foreign:
+    """FNet's config as overrides."""
+    settings.values = {"hidden_act": "gelu_new", **settings.values}
+    overrides, dim, depth = sizes(settings)
+    for key in ("use_tpu_fourier_optimizations",):
+        settings.must(key, False)
+    for key in ("tpu_short_seq_length", "type_vocab_size"):
+        settings.take(key, None)
+    is_tied = settings.take("tie_word_embeddings", True)
+    vocabulary, positions = settings.integer("vocab_size", 32000), settings.integer("max_position_embeddings", 512)
+    overrides += ["head.tied=false", "head.hidden=gelu_tanh"]
+    names = LAYER | {"token_norm": "fourier.output.LayerNorm"}
+    del names["token_mixer.proj_out"]
+    rules = layers(names, "fnet.encoder.layer", depth, dim, inner="") + masked_head(is_tied, "fnet")
+    rules += [*modules({"blocks.0.first_norm": "fnet.embeddings.LayerNorm"}), _projection(dim)]
+    pooler = "fnet.pooler.dense"  # of another task
+    rules += [spare(f"{pooler}.weight", dim, dim), spare(f"{pooler}.bias", dim)]
+    return Foreign(
+        overrides,
+        rules,
+        DataSpec("text", (positions,)),
+        vocabulary,
+        vocabulary,
+        text=["data=code", f"data.context={positions}"],
+        ignored=lambda name: (
+            is_spare(name.replace("fnet.", "bert.", 1)) or (is_tied and name == "cls.predictions.decoder.weight")
+        ),
+    )
+
+
+def _projection(dim: int) -> Rule:
+    """The projection that ours has not: it must be the identity."""
+
+    def check(parts: Sequence[Tensor]) -> Sequence[Tensor]:
+        if not torch.equal(parts[0], torch.eye(dim).to(parts[0])) or parts[1].any():
+            raise UserError(
+                "fnet.embeddings.projection is not the identity: preset=fnet is the paper's model, which has no "
+                "projection behind the embedding"
+            )
+        return []
+
+    return Rule((), _PROJECTION, check, lambda _: [torch.eye(dim), torch.zeros(dim)])
+
+
+def write(run: Trained) -> dict[str, Any]:
+    """FNet's config of a model of ours."""
+    return shared(run)
+
+
+CONVERTER = Converter(
+    "fnet", "transformers", "FNetForMaskedLM", read, write, model_type="fnet", free=frozenset({"head.tied"})
+)

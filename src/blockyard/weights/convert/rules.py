@@ -1,0 +1,175 @@
+"""Which weights of a library's model are which of ours, each stated once and used in both directions.
+
+A rule names our weights and theirs, with `{n}` for the block's number and `{kind}` for weight and bias, and holds the
+two maps between them. Names of ours that are absent on both sides (a bias that neither has) are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from blockyard.errors import UserError, fold
+
+Map = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+KINDS = ("weight", "bias")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Our weights `ours` are `to_ours` of theirs, and `theirs` are `to_theirs` of ours.
+
+    Either may be empty: what only theirs has is checked by `to_ours`, and made from nothing by `to_theirs`.
+
+    copies: further names of theirs for the first of `theirs`, which are written and need not be there to be read
+    """
+
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+    to_ours: Map
+    to_theirs: Map
+    copies: tuple[str, ...] = ()
+
+    def named(self, **values: object) -> Rule:
+        """The rule with the fields of its names filled in."""
+
+        def fill(names: tuple[str, ...]) -> tuple[str, ...]:
+            filled = names
+            for field, value in values.items():
+                filled = tuple(name.replace(f"{{{field}}}", str(value)) for name in filled)
+            return filled
+
+        return replace(self, ours=fill(self.ours), theirs=fill(self.theirs), copies=fill(self.copies))
+
+
+def same(ours: str, theirs: str) -> Rule:
+    """Equal weights."""
+    return Rule((ours,), (theirs,), _as_is, _as_is)
+
+
+def reshaped(ours: str, theirs: str, shape: Sequence[int], own: Sequence[int]) -> Rule:
+    """Equal numbers, theirs of `shape` and ours of shape `own`."""
+    return mapped(ours, theirs, lambda x: x.reshape(*own), lambda x: x.reshape(*shape))
+
+
+def transposed(ours: str, theirs: str) -> Rule:
+    """Matrices that they store transposed."""
+    return mapped(ours, theirs, _transpose, _transpose)
+
+
+def mapped(ours: str, theirs: str, to_ours: Callable[[Tensor], Tensor], to_theirs: Callable[[Tensor], Tensor]) -> Rule:
+    """One weight of each side, with a map in each direction."""
+    return Rule((ours,), (theirs,), lambda x: [to_ours(x[0])], lambda x: [to_theirs(x[0])])
+
+
+def scaled(ours: str, theirs: str, factor: float) -> Rule:
+    """Ours are theirs times `factor`."""
+    return mapped(ours, theirs, lambda x: x * factor, lambda x: x / factor)
+
+
+def tied(ours: Sequence[str], theirs: str) -> Rule:
+    """One weight of theirs that several of ours share."""
+    return Rule(tuple(ours), (theirs,), lambda x: [x[0]] * len(ours), lambda x: [x[0]])
+
+
+def stacked(
+    ours: str, theirs: Sequence[str], sizes: Sequence[int], maps: Sequence[tuple[Callable[[Tensor], Tensor], ...]] = ()
+) -> Rule:
+    """Matrices (or biases) of theirs that we store below each other as one.
+
+    sizes: outputs of each; maps: for each of theirs, what is done before stacking and after taking apart
+    """
+
+    def join(parts: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [torch.cat([maps[i][0](part) if maps else part for i, part in enumerate(parts)])]
+
+    def part(whole: Sequence[Tensor]) -> Sequence[Tensor]:
+        parts = whole[0].split(list(sizes))
+        return [maps[i][1](each) if maps else each for i, each in enumerate(parts)]
+
+    return Rule((ours,), tuple(theirs), join, part)
+
+
+def spare(theirs: str, *shape: int, dtype: torch.dtype = torch.float32) -> Rule:
+    """A weight of theirs that no prediction depends on: not read where it is there, and written as zeros."""
+    return Rule((), (theirs,), lambda _: [], lambda _: [torch.zeros(shape, dtype=dtype)])
+
+
+def modules(names: Mapping[str, str], kinds: Iterable[str] = KINDS) -> list[Rule]:
+    """Equal modules, ours -> theirs, of the given kinds of weights."""
+    return [same(f"{ours}.{kind}", f"{theirs}.{kind}") for ours, theirs in names.items() for kind in kinds]
+
+
+def per_block(rules: Iterable[Rule], depth: int) -> list[Rule]:
+    """The rules for each block, whose number replaces `{n}`."""
+    return [rule.named(n=n) for rule in rules for n in range(depth)]
+
+
+def convert(
+    rules: Sequence[Rule], weights: Mapping[str, Tensor], wanted: Mapping[str, Tensor], *, ignored: Iterable[str] = ()
+) -> dict[str, Tensor]:
+    """Their weights under our names, in float32 where they are of lower precision.
+
+    weights: theirs; wanted: ours, for names and shapes; ignored: names of theirs that hold nothing that ours needs
+
+    Raises UserError for a weight that is missing, has no counterpart, or is of another shape.
+    """
+    left, missing, made = set(weights) - set(ignored), [], dict[str, Tensor]()
+    for rule in rules:
+        absent = [name for name in rule.theirs if name not in weights]
+        ours = [name for name in rule.ours if name in wanted]
+        if absent and not ours and (rule.ours or len(absent) == len(rule.theirs)):
+            continue
+        if absent:
+            missing += absent
+            continue
+        if rule.ours and not ours:
+            continue  # reported below: ours has nothing for it
+        values = rule.to_ours([_full(weights[name]) for name in rule.theirs])
+        made |= dict(zip(rule.ours, values, strict=True))
+        left -= {*rule.theirs, *rule.copies}
+    if missing:
+        raise UserError(f"the weights have no {fold(sorted(missing))}")
+    if left:
+        raise UserError(f"the weights hold {fold(sorted(left))}, which the preset has no counterpart for")
+    _check_shapes(made, wanted)
+    return {name: made[name].contiguous() for name in wanted if name in made}
+
+
+def convert_back(rules: Sequence[Rule], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Our weights under their names. Raises UserError for one that no rule names."""
+    left, made = set(weights), dict[str, Tensor]()
+    for rule in rules:
+        if rule.ours and not set(rule.ours) & set(weights):
+            continue
+        values = rule.to_theirs([weights[name] for name in rule.ours])
+        made |= dict(zip(rule.theirs, values, strict=True)) | dict.fromkeys(rule.copies, values[0])
+        left -= set(rule.ours)
+    if left:
+        raise UserError(f"the library's model has no place for {fold(sorted(left))}")
+    return {name: value.detach().clone(memory_format=torch.contiguous_format) for name, value in made.items()}
+
+
+def _check_shapes(made: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    other = [
+        f"{name} {tuple(made[name].shape)}, expected {tuple(value.shape)}"
+        for name, value in wanted.items()
+        if name in made and made[name].shape != value.shape
+    ]
+    if other:
+        raise UserError(f"weights of another shape: {fold(other)}")
+
+
+def _as_is(weights: Sequence[Tensor]) -> Sequence[Tensor]:
+    return weights
+
+
+def _transpose(x: Tensor) -> Tensor:
+    return x.T if x.ndim == 2 else x
+
+
+def _full(x: Tensor) -> Tensor:
+    return x.float() if x.is_floating_point() and x.dtype in (torch.float16, torch.bfloat16) else x

@@ -1,0 +1,164 @@
+"""A library's config, read key by key: what no key of ours expresses is refused by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from blockyard.errors import UserError, quoted
+
+_ABSENT = object()
+# Keys that do not change what a model computes in evaluation: bookkeeping, token ids, generation, initialisation.
+HARMLESS = frozenset(
+    [
+        "_attn_implementation",
+        "_label_trainable_num_channels",
+        "_name_or_path",
+        "_num_labels",
+        "architectures",
+        "attn_implementation",
+        "bad_words_ids",
+        "begin_suppress_tokens",
+        "bos_token_id",
+        "chunk_size_feed_forward",
+        "cls_token_id",
+        "ctc_loss_reduction",
+        "ctc_zero_infinity",
+        "decoder_start_token_id",
+        "directionality",
+        "diversity_penalty",
+        "do_sample",
+        "dtype",
+        "early_stopping",
+        "eos_token_id",
+        "finetuning_task",
+        "forced_bos_token_id",
+        "forced_decoder_ids",
+        "forced_eos_token_id",
+        "gradient_checkpointing",
+        "id2label",
+        "init_std",
+        "initializer_factor",
+        "is_encoder_decoder",
+        "initializer_range",
+        "keys_to_ignore_at_inference",
+        "label2id",
+        "length_penalty",
+        "mask_token_id",
+        "max_length",
+        "min_length",
+        "model_type",
+        "n_ctx",
+        "no_repeat_ngram_size",
+        "num_beams",
+        "num_return_sequences",
+        "output_attentions",
+        "output_hidden_states",
+        "pad_token_id",
+        "pooler_fc_size",
+        "pooler_num_attention_heads",
+        "pooler_num_fc_layers",
+        "pooler_size_per_head",
+        "pooler_type",
+        "predict_special_tokens",
+        "prefix",
+        "pretraining_tp",
+        "problem_type",
+        "repetition_penalty",
+        "return_dict",
+        "return_dict_in_generate",
+        "sep_token_id",
+        "suppress_tokens",
+        "summary_activation",
+        "summary_first_dropout",
+        "summary_proj_to_labels",
+        "summary_type",
+        "summary_use_proj",
+        "task_specific_params",
+        "temperature",
+        "tokenizer_class",
+        "top_k",
+        "top_p",
+        "torch_dtype",
+        "torchscript",
+        "transformers_version",
+        "typical_p",
+        "unk_token_id",
+        "use_bfloat16",
+        "use_cache",
+        "xla_device",
+    ]
+)
+# Dropout is of training, where our own options of the same name are.
+_TRAINING = ("dropout", "_pdrop", "dropout_prob", "dropout_rate", "layerdrop")
+# What every converter needs to be so where it is there.
+PLAIN: dict[str, tuple[Any, ...]] = {
+    "is_decoder": (False,),
+    "add_cross_attention": (False,),
+    "pruned_heads": (None, {}),
+    "cross_attention_hidden_size": (None,),
+    "tie_encoder_decoder": (False,),
+}
+
+
+class Settings:
+    """The keys of a config, each taken once; `finish` refuses those that are left.
+
+    values: plain data; name: what messages call it, such as the path of the file
+    """
+
+    def __init__(self, values: Mapping[str, Any], name: str) -> None:
+        self.values, self.name = dict(values), name
+        self.problems: list[str] = []
+        self.taken: set[str] = set()
+
+    def take(self, key: str, default: Any = _ABSENT) -> Any:
+        """The value of a key. Raises UserError where it is absent and has no default."""
+        self.taken.add(key)
+        if key in self.values:
+            return self.values[key]
+        if default is _ABSENT:
+            raise UserError(f"{self.name} has no {key}")
+        return default
+
+    def integer(self, key: str, default: Any = _ABSENT) -> int:
+        """A positive whole number. Raises UserError for anything else."""
+        value = self.take(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise UserError(f"{self.name}: {key}={quoted(value)} is not a whole number above 0")
+        return value
+
+    def number(self, key: str, default: Any = _ABSENT) -> float:
+        """A number. Raises UserError for anything else."""
+        value = self.take(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise UserError(f"{self.name}: {key}={quoted(value)} is not a number")
+        return float(value)
+
+    def must(self, key: str, *allowed: Any, why: str = "") -> None:
+        """Notes a problem where the key is there and is none of the allowed values."""
+        value = self.take(key, allowed[0])
+        if value not in allowed:
+            expected = " or ".join(map(repr, allowed))
+            self.problems.append(f"{key}={quoted(value)}{f' ({why})' if why else ''}: expected {expected}")
+
+    def one_of(self, key: str, names: Mapping[str, str], default: str) -> str:
+        """Our name of a value of theirs; a value without one is noted as a problem."""
+        value = self.take(key, default)
+        if value not in names:
+            self.problems.append(f"{key}={quoted(value)}: expected {' or '.join(names)}")
+            return names[default]
+        return names[value]
+
+    def finish(self, preset: str) -> None:
+        """Raises UserError for every value that the preset cannot express, and for every key that is unknown."""
+        for key, allowed in PLAIN.items():
+            if key not in self.taken:
+                self.must(key, *allowed)
+        unknown = [
+            f"{key}={quoted(value)}: unknown"
+            for key, value in self.values.items()
+            if key not in self.taken and key not in HARMLESS and not key.endswith(_TRAINING)
+        ]
+        if self.problems or unknown:
+            raise UserError(f"{self.name}: preset={preset} cannot express " + "; ".join([*self.problems, *unknown]))

@@ -1,0 +1,204 @@
+"""A checkpoint of a library on disk: its config, its weights in safetensors, its tokenizer. Pickles are not read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blockyard.atomic_files import read_json
+from blockyard.config.local_path import local_path
+from blockyard.errors import UserError, did_you_mean
+from blockyard.runs.weights_file import WEIGHTS, read_weights
+from blockyard.weights.convert.converter import Converter, Foreign, converters
+from blockyard.weights.convert.settings import Settings
+from blockyard.weights.convert.timm_models import describe
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CONFIG, INDEX, TOKENIZER = "config.json", "model.safetensors.index.json", "tokenizer.json"
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+# Names of older files.
+_OLD = {
+    ".gamma": ".weight",
+    ".beta": ".bias",
+    ".weight_g": ".parametrizations.weight.original0",
+    ".weight_v": ".parametrizations.weight.original1",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """What an import reads.
+
+    foreign: the library's config in our terms; weights: by their names, as the converter's rules have them
+    tokenizer: the file of Hugging Face's `tokenizers`, where there is one
+    sha256: of the files of weights; config: theirs
+    """
+
+    path: Path
+    converter: Converter
+    foreign: Foreign
+    weights: dict[str, Tensor]
+    config: dict[str, Any]
+    tokenizer: Path | None
+    sha256: str
+
+
+def read_source(path: str | Path, preset: str | None = None, timm: str | None = None) -> Source:
+    """Read a folder of a library's checkpoint, or a file of weights of a model of timm.
+
+    preset: the converter to use; None takes the one that the config names
+    timm: the name of a model of timm, for weights without a config
+
+    Raises UserError for anything that is missing, damaged, unknown, or not expressible.
+    """
+    path = local_path(str(path), "import")
+    if preset is not None and preset not in converters():
+        hint = did_you_mean(preset, converters())
+        raise UserError(f"as={preset}: no converter{hint} (there are {', '.join(converters())})")
+    folder = path if path.is_dir() else path.parent
+    files = _files(path)
+    config = _config(folder / CONFIG) if path.is_dir() or timm is None else {}
+    if timm is not None or "architecture" in config:
+        converter, settings = _of_timm(timm or str(config["architecture"]), config, preset)
+    else:
+        converter, settings = _of_transformers(config, folder, preset)
+    foreign = converter.read(settings)
+    settings.finish(converter.preset)
+    weights = {}
+    for file in files:
+        weights |= read_weights(file)
+    tokenizer = folder / TOKENIZER
+    return Source(
+        path=path,
+        converter=converter,
+        foreign=foreign,
+        weights=aligned(weights, [name for rule in foreign.rules for name in rule.theirs]),
+        config=config,
+        tokenizer=tokenizer if tokenizer.is_file() else None,
+        sha256=_hash(files),
+    )
+
+
+def _files(path: Path) -> list[Path]:
+    """The files of weights. Raises UserError where there are none that can be read safely."""
+    if path.is_file():
+        if path.suffix != ".safetensors":
+            raise UserError(f"{path} is no .safetensors file; other formats may hold code and are not read")
+        return [path]
+    if not path.is_dir():
+        raise UserError(f"no file or folder {path}")
+    if (path / WEIGHTS).is_file():
+        return [path / WEIGHTS]
+    if (path / INDEX).is_file():
+        names = sorted(set(dict(_config(path / INDEX).get("weight_map") or {}).values()))
+        odd = [name for name in names if not isinstance(name, str) or Path(name).name != name]
+        if odd or not names:
+            raise UserError(f"{path / INDEX} names no files of this folder")
+        return [path / name for name in names]
+    single = sorted(path.glob("*.safetensors"))
+    if len(single) == 1:
+        return single
+    if single:
+        raise UserError(f"{path} has several .safetensors files and no {INDEX}; give one of them")
+    pickles = [file.name for pattern in _PICKLES for file in sorted(path.glob(pattern))]
+    why = f"; {', '.join(pickles)} may hold code and is not read: save it as safetensors" if pickles else ""
+    raise UserError(f"{path} has no {WEIGHTS}{why}")
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        config = read_json(path)
+    except FileNotFoundError:
+        raise UserError(
+            f"there is no {path}; weights alone need the name of their model: timm=NAME (`timm.list_models()`)"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise UserError(f"{path} is no config: expected a mapping")
+    return config
+
+
+def _of_transformers(config: Mapping[str, Any], folder: Path, preset: str | None) -> tuple[Converter, Settings]:
+    kind = config.get("model_type")
+    known = {each.model_type: each for each in converters().values() if each.library == "transformers"}
+    if preset is None and kind not in known:
+        raise UserError(
+            f"{folder / CONFIG}: model_type={kind!r} has no converter (there are {', '.join(sorted(known))}); "
+            "as=PRESET reads it as one of another name"
+        )
+    converter = known[str(kind)] if preset is None else converters()[preset]
+    if converter.library != "transformers":
+        raise UserError(f"as={preset} reads {converter.name}; {folder / CONFIG} is of transformers")
+    architectures = [str(name) for name in config.get("architectures") or ()]
+    heads = {converter.architecture, *converter.others}
+    bare = re.compile(r"[A-Za-z0-9]+(?<!Heads)(?<!Head)Model")  # a model without a head, such as GPT2Model
+    other = [name for name in architectures if name not in heads and not bare.fullmatch(name)]
+    if preset is None and other:
+        raise UserError(
+            f"{folder / CONFIG}: architectures={architectures}; preset={converter.preset} reads "
+            f"{' or '.join(sorted(heads))}. as={converter.preset} takes what both have in common"
+        )
+    values = dict(config)
+    first = _class_token(folder / TOKENIZER)
+    if first is not None:
+        values.setdefault("cls_token_id", first)
+    return converter, Settings(values, str(folder / CONFIG))
+
+
+def _class_token(path: Path) -> int | None:
+    """The id of [CLS] in a file of `tokenizers`, if it has one."""
+    try:
+        content = read_json(path)
+        added = content.get("added_tokens") or []
+        return next((int(each["id"]) for each in added if each.get("content") in ("[CLS]", "<s>")), None)
+    except (OSError, ValueError, TypeError, AttributeError, KeyError):
+        return None  # `tokenizer=pretrained` refuses a damaged file with the reason
+
+
+def _of_timm(name: str, config: Mapping[str, Any], preset: str | None) -> tuple[Converter, Settings]:
+    arguments = dict(config.get("model_args") or {})
+    if "num_classes" in config:
+        arguments.setdefault("num_classes", config["num_classes"])
+    kind, sizes = describe(name, arguments)
+    if preset is not None and preset != kind:
+        raise UserError(f"as={preset}: {name} of timm is like preset={kind}")
+    return converters()[kind], Settings(sizes, f"{name} of timm")
+
+
+def aligned(weights: Mapping[str, Tensor], expected: Iterable[str]) -> dict[str, Tensor]:
+    """The weights under names that differ from older ones, or from those of the model inside, by their beginning."""
+    names = set(expected)
+    renamed = {}
+    for name, value in weights.items():
+        old = next((end for end in _OLD if name.endswith(end)), "")
+        new = name.removesuffix(old) + _OLD[old] if old else name
+        renamed[new if new in names or not old or name not in names else name] = value
+    first = {name.partition(".")[0] for name in names}
+    ways = [
+        renamed,
+        {name.partition(".")[2] or name: value for name, value in renamed.items()},
+        *({f"{prefix}.{name}": value for name, value in renamed.items()} for prefix in sorted(first)),
+    ]
+    return max(ways, key=lambda way: len(names & way.keys()))
+
+
+def _hash(files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def plain(config: Mapping[str, Any]) -> str:
+    """A config as a library writes it."""
+    return json.dumps(config, indent=2, sort_keys=True) + "\n"

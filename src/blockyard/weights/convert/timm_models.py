@@ -1,0 +1,159 @@
+"""Models of timm: their sizes, read off the library's own model on the meta device, and names that fit a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from blockyard.errors import UserError, near
+
+# Names whose sizes an export tries, of each preset: timm fixes width, depth and patch by them.
+_NAMES = {
+    "mixer": ("mixer_s32_224", "mixer_s16_224", "mixer_b32_224", "mixer_b16_224", "mixer_l32_224", "mixer_l16_224"),
+    "gmlp": ("gmlp_ti16_224", "gmlp_s16_224", "gmlp_b16_224"),
+}
+# Modules of a block or a model that have weights and no counterpart with us.
+_EXTRAS = ("norm_pre", "fc_norm", "attn_pool")
+
+
+def create(name: str, arguments: Mapping[str, Any]) -> Any:
+    """A model of timm without memory for its weights. Raises UserError for a name or arguments that it refuses."""
+    import timm
+    import torch
+
+    if not timm.is_model(name):
+        hint = near(name, timm.list_models())
+        raise UserError(f"timm has no model {name!r}" + (f"; did you mean {', '.join(hint)}?" if hint else ""))
+    try:
+        with torch.device("meta"):
+            return timm.create_model(name, pretrained=False, **arguments)
+    except (TypeError, ValueError, AssertionError, RuntimeError) as error:
+        raise UserError(f"timm cannot build {name} with {dict(arguments)}: {error}") from error
+
+
+def describe(name: str, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The preset of a timm model and its sizes. Raises UserError for a model that no preset is like."""
+    model = create(name, arguments)
+    kind = type(model).__name__
+    if kind == "VisionTransformer":
+        return "vit", _vision_transformer(model)
+    if kind == "MlpMixer":
+        inner = type(model.blocks[0]).__name__
+        readers = {"MixerBlock": ("mixer", _mixer), "SpatialGatingBlock": ("gmlp", _gated)}
+        if inner in readers:
+            preset, read = readers[inner]
+            return preset, read(model)
+        kind = inner
+    if kind == "MetaFormer":
+        return "poolformer", _metaformer(model)
+    raise UserError(f"{name} is a {kind} of timm, which no preset is like")
+
+
+def _weighted(module: Any) -> bool:
+    return module is not None and any(True for _ in module.parameters())
+
+
+def _common(model: Any, stem: Any) -> dict[str, Any]:
+    if type(stem).__name__ != "PatchEmbed" or _weighted(stem.norm):
+        raise UserError(f"the stem of the model is {type(stem).__name__}, expected plain patches")
+    (height, width), (rows, columns) = stem.img_size, stem.patch_size
+    if height != width or rows != columns:
+        raise UserError(f"images of {height} x {width} in patches of {rows} x {columns}: expected squares")
+    extra = [name for name in _EXTRAS if _weighted(getattr(model, name, None))]
+    if extra:
+        raise UserError(f"the model has {', '.join(extra)}, which no preset has")
+    return {
+        "img_size": height,
+        "patch_size": rows,
+        "in_chans": stem.proj.in_channels,
+        "embed_dim": model.embed_dim,
+        "num_classes": model.num_classes,
+        "depth": len(model.blocks),
+        "global_pool": model.global_pool,
+    }
+
+
+def _vision_transformer(model: Any) -> dict[str, Any]:
+    block = model.blocks[0]
+    if type(block).__name__ != "Block" or type(block.attn).__name__ != "Attention" or type(block.mlp).__name__ != "Mlp":
+        raise UserError(
+            f"its blocks are {type(block).__name__} of {type(block.attn).__name__}, expected the plain ones"
+        )
+    for name, module in {"init_values (LayerScale)": block.ls1, "qk_norm": block.attn.q_norm}.items():
+        if _weighted(module):
+            raise UserError(f"the model has {name}, which preset=vit has not")
+    for name, module in {"scale_attn_norm": block.attn.norm, "scale_mlp_norm": block.mlp.norm}.items():
+        if _weighted(module):
+            raise UserError(f"the model has {name}, which preset=vit has not")
+    return _common(model, model.patch_embed) | {
+        "num_heads": block.attn.num_heads,
+        "hidden": block.mlp.fc1.out_features,
+        "eps": block.norm1.eps,
+        "act": type(block.mlp.act).__name__,
+        "qkv_bias": block.attn.qkv.bias is not None,
+        "class_token": model.has_class_token,
+        "reg_tokens": model.num_reg_tokens,
+        "no_embed_class": model.no_embed_class,
+        "pos_embed": model.pos_embed is not None,
+    }
+
+
+def _mixer(model: Any) -> dict[str, Any]:
+    block = model.blocks[0]
+    return _common(model, model.stem) | {
+        "token_hidden": block.mlp_tokens.fc1.out_features,
+        "hidden": block.mlp_channels.fc1.out_features,
+        "eps": block.norm1.eps,
+        "act": type(block.mlp_tokens.act).__name__,
+    }
+
+
+def _gated(model: Any) -> dict[str, Any]:
+    block = model.blocks[0]
+    return _common(model, model.stem) | {
+        "hidden": block.mlp_channels.fc1.out_features,
+        "eps": block.norm.eps,
+        "act": type(block.mlp_channels.act).__name__,
+    }
+
+
+def _metaformer(model: Any) -> dict[str, Any]:
+    stage = model.stages[0]
+    block = stage.blocks[0]
+    if type(block.token_mixer).__name__ != "Pooling":
+        raise UserError(f"its token mixer is {type(block.token_mixer).__name__}, expected Pooling")
+    return {
+        "stages": len(model.stages),
+        "embed_dim": block.mlp.fc1.in_channels,
+        "depth": len(stage.blocks),
+        "hidden": block.mlp.fc1.out_channels,
+        "num_classes": model.num_classes,
+        "in_chans": model.stem.conv.in_channels,
+        "img_size": 224,
+    }
+
+
+def arguments_of(preset: str, sizes: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A name of timm and arguments that build a model of these sizes. Raises UserError where there is none."""
+    shared = {key: sizes[key] for key in ("img_size", "in_chans", "num_classes")}
+    if preset == "vit":
+        own = {key: sizes[key] for key in ("patch_size", "embed_dim", "depth", "num_heads", "class_token")}
+        own |= {key: sizes[key] for key in ("reg_tokens", "no_embed_class", "global_pool")}
+        own["mlp_ratio"] = sizes["hidden"] / sizes["embed_dim"]
+        if sizes["global_pool"] == "avg":
+            own["fc_norm"] = False  # ours normalises before the mean
+        return "vit_tiny_patch16_224", shared | own
+    if preset == "mixer":
+        dim = sizes["embed_dim"]
+        shared["mlp_ratio"] = [sizes["token_hidden"] / dim, sizes["hidden"] / dim]
+    there = []
+    for name in _NAMES[preset]:
+        _, have = describe(name, shared)
+        fixed = ("embed_dim", "depth", "patch_size", *(("hidden",) if preset == "gmlp" else ()))
+        if all(have[key] == sizes[key] for key in fixed):
+            return name, shared
+        there.append(f"{name} (dim={have['embed_dim']}, depth={have['depth']}, patches of {have['patch_size']})")
+    raise UserError(
+        f"timm's names fix the sizes of this model, and none has model.dim={sizes['embed_dim']}, "
+        f"model.depth={sizes['depth']}, tokenizer.size={sizes['patch_size']}: there are {', '.join(there)}"
+    )

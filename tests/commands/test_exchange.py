@@ -1,0 +1,108 @@
+"""`blockyard import` and `blockyard export` as they are typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from blockyard.cli import main
+from blockyard.commands.completion import complete
+from tests.fork import blockyard
+from tests.untrained import untrained
+
+TINY = ("preset=gpt2", "data=code", "data.context=16", "tokenizer=byte", "model.dim=16", "model.depth=1")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return untrained(tmp_path_factory.mktemp("run") / "run", *TINY)
+
+
+def test_there_and_back(run: Path, tmp_path: Path) -> None:
+    """What is exported can be imported, and then generates and is exported as safetensors."""
+    done = blockyard(tmp_path, "export", f"run={run}", "to=hf", "format=hf")
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert "GPT2LMHeadModel.from_pretrained" in done.stdout
+    assert "without a tokenizer: Byte" in done.stdout
+    done = blockyard(tmp_path, "import", "hf", "out=back", *TINY[1:4])
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert "preset=gpt2 from transformers GPT2LMHeadModel" in done.stdout
+    assert sorted(path.name for path in (tmp_path / "back").iterdir()) == [
+        *("config.yaml", "import.json", "model.safetensors", "run.json")
+    ]
+    texts = [
+        blockyard(tmp_path, "generate", f"run={where}", "prompt=def", "max_tokens=8", "temperature=0")
+        for where in (run, "back")
+    ]
+    assert texts[0].stdout == texts[1].stdout
+    assert texts[0].returncode == 0
+    done = blockyard(tmp_path, "export", "run=back", "to=plain", "format=safetensors")
+    assert done.returncode == 0
+    assert json.loads((tmp_path / "plain" / "run.json").read_text())["export"]["step"] == 0
+    assert blockyard(tmp_path, "export", "run=plain", "to=again", "format=hf").returncode == 0
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (
+        tmp_path / "hf" / "model.safetensors"
+    ).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("import", "needs one folder or file, not 0"),
+        ("import a b out=c", "not 2: a, b"),
+        ("import a", "needs out=FOLDER"),
+        ("import a out=", "out="),
+        ("import nothing out=c", "no file or folder"),
+        ("export to=x format=hf", "export needs run=RUN"),
+        ("export run={run} format=hf", "needs to=FOLDER"),
+        ("export run={run} to=x", "needs format="),
+        ("export run={run} to=x format=pickle", "format="),
+        ("export run={run} to=x format=hf chosen=last", "unknown option of export"),
+        ("export run={run} to=x format=onnx as=gpt2", "as=gpt2 has an effect with"),
+        ("export run={run} to=x format=hf as=vit", "as=vit: no class of transformers"),
+        ("export run={run} to=x format=hf as=llama", "position=learned, expected rope"),
+        ("export run={run} to=x format=timm", "no class of timm has these blocks"),
+        ("export run={run} to={run} format=hf", "it exists"),
+        ("export run={run} to=x format=hf which=previous", "no previous.ckpt"),
+    ],
+)
+def test_refusals(
+    line: str, reason: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([part.format(run=run) for part in line.split()]) == 2
+    assert reason in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (("token_mixer.qk_norm=true",), "token_mixer.qk_norm=True, expected False"),
+        (("block=parallel",), "block=parallel, expected pre_norm"),
+        (("norm=rms",), "norm=rms, expected layer"),
+        (("position=rope",), "position=rope, expected learned"),
+        (("token_mixer.num_kv_heads=1",), "token_mixer.num_kv_heads=1, expected 4"),
+        (("token_mixer=linear_attention",), "token_mixer=linear_attention, expected attention"),
+        (("model.prefix.registers=1",), "model.prefix"),
+        (("channel_mixer=glu",), "channel_mixer=glu, expected mlp"),
+        (("head.bias=true",), "head.bias=True, expected False"),
+        (("tokenizer.scale=sqrt_dim",), "tokenizer.scale"),
+    ],
+)
+def test_settings_that_no_class_has(
+    overrides: tuple[str, ...], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Every setting that differs from GPT-2 is named."""
+    folder = untrained(tmp_path / "run", *TINY, *overrides)
+    assert main(["export", f"run={folder}", f"to={tmp_path / 'x'}", "format=hf", "as=gpt2"]) == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_completion() -> None:
+    assert complete("blockyard export format=p") == ["format=pt2"]
+    assert "to=" in complete("blockyard export ")
+    assert {"out=", "timm=", "data="} <= set(complete("blockyard import folder "))
+    assert "as=gpt2" in complete("blockyard import folder as=g")

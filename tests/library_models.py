@@ -1,0 +1,208 @@
+"""Small models of transformers and timm with random weights, and how they and ours are called with the same inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers as hf
+from torch import Tensor, nn
+
+from blockyard.tokenizer.log_mel import hann, log_mel, mel_filters
+
+NO_END: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
+BERT: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 48, "num_hidden_layers": 2}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model of transformers.
+
+    config: of its class `name`; overrides: of the run that an import becomes
+    inputs: what both models get; call: theirs on them
+    """
+
+    name: str
+    config: Callable[[], Any]
+    overrides: tuple[str, ...]
+    inputs: Callable[[], dict[str, Tensor]]
+    call: Callable[[nn.Module, dict[str, Tensor]], Tensor] = lambda model, given: model(given["inputs"]).logits
+
+
+def token_ids(high: int, *shape: int, seed: int = 0) -> Tensor:
+    """Random token ids below `high`."""
+    return torch.randint(high, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def text(high: int = 256) -> dict[str, Tensor]:
+    """Two sequences of six token ids."""
+    return {"inputs": token_ids(high, 2, 6)}
+
+
+def levels() -> dict[str, Tensor]:
+    """Gray levels of two images behind a start token, the last id of the vocabulary."""
+    inputs = token_ids(17, 2, 64)
+    inputs[:, 0] = 17
+    return {"inputs": inputs}
+
+
+def noise(*shape: int) -> Tensor:
+    """Normal numbers."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+def from_source(model: nn.Module, given: dict[str, Tensor]) -> Tensor:
+    """T5's predictions."""
+    mask = torch.arange(given["source"].shape[1]) < given["source_lengths"][:, None]
+    return model(input_ids=given["source"], attention_mask=mask.long(), decoder_input_ids=given["inputs"]).logits
+
+
+def classified(model: nn.Module, given: dict[str, Tensor]) -> Tensor:
+    """BERT's classes; its [CLS] is token id 3, whose vector is that of our class token."""
+    ids = torch.cat([torch.full((2, 1), model.config.cls_token_id), given["inputs"]], 1)
+    return model(ids).logits
+
+
+def heard(model: nn.Module, given: dict[str, Tensor]) -> Tensor:
+    """Whisper's predictions, from the spectrogram that `test_features_are_those_of_whisper` compares."""
+    features = log_mel(given["source"], hann(WINDOW), HOP, mel_filters(WINDOW, 40, 8000))
+    return model(input_features=features, decoder_input_ids=given["inputs"]).logits
+
+
+WINDOW, HOP = 200, 80  # samples, at 8 kHz
+CODE = ("data=code", "data.context=6", "tokenizer=byte")
+DATES = ("data=translation", "data.context=6", "data.source_context=7", "tokenizer=byte")
+SERIES = ("data=co2", "data.history=40", "data.horizon=12")
+
+CASES: dict[str, Case] = {
+    "gpt2": Case(
+        "GPT2LMHeadModel",
+        lambda: hf.GPT2Config(
+            vocab_size=256, n_positions=6, n_embd=16, n_layer=2, n_head=4, n_inner=40, bos_token_id=1, eos_token_id=2
+        ),
+        CODE,
+        text,
+    ),
+    "llama": Case(
+        "LlamaForCausalLM",
+        lambda: hf.LlamaConfig(
+            vocab_size=256,
+            hidden_size=16,
+            intermediate_size=40,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=6,
+            attention_bias=True,
+            rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0},
+            **NO_END,
+        ),
+        CODE,
+        text,
+    ),
+    "palm": Case(
+        "CohereForCausalLM",
+        lambda: hf.CohereConfig(
+            vocab_size=256,
+            hidden_size=16,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=1,
+            **NO_END,
+        ),
+        CODE,
+        text,
+    ),
+    "bert": Case(
+        "BertForMaskedLM",
+        lambda: hf.BertConfig(vocab_size=257, num_attention_heads=4, max_position_embeddings=6, **BERT),
+        CODE,
+        text,
+    ),
+    "bert_classifies": Case(
+        "BertForSequenceClassification",
+        lambda: hf.BertConfig(
+            vocab_size=256, num_attention_heads=4, max_position_embeddings=7, num_labels=10, cls_token_id=3, **BERT
+        ),
+        ("data=code_topics", "data.context=6", "tokenizer=byte"),
+        text,
+        classified,
+    ),
+    "fnet": Case(
+        "FNetForMaskedLM", lambda: hf.FNetConfig(vocab_size=257, max_position_embeddings=6, **BERT), CODE, text
+    ),
+    "imagegpt": Case(
+        "ImageGPTForCausalImageModeling",
+        lambda: hf.ImageGPTConfig(vocab_size=18, n_positions=64, n_embd=16, n_layer=2, n_head=4),
+        ("data=digits",),
+        levels,
+    ),
+    "t5": Case(
+        "T5ForConditionalGeneration",
+        lambda: hf.T5Config(
+            vocab_size=258, d_model=16, d_kv=6, d_ff=40, num_layers=3, num_decoder_layers=2, num_heads=4
+        ),
+        DATES,
+        lambda: {**text(), "source": token_ids(256, 2, 7, seed=1), "source_lengths": torch.tensor([7, 3])},
+        from_source,
+    ),
+    "patchtst": Case(
+        "PatchTSTForPrediction",
+        lambda: hf.PatchTSTConfig(
+            context_length=40,
+            prediction_length=12,
+            patch_length=8,
+            patch_stride=4,
+            d_model=16,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            ffn_dim=48,
+            pre_norm=False,
+            pooling_type=None,
+        ),
+        SERIES,
+        lambda: {"inputs": noise(2, 40, 1).cumsum(1) + 5},
+        lambda model, given: model(past_values=given["inputs"]).prediction_outputs.squeeze(2),
+    ),
+    "whisper": Case(
+        "WhisperForConditionalGeneration",
+        lambda: hf.WhisperConfig(
+            vocab_size=258,
+            num_mel_bins=40,
+            d_model=16,
+            encoder_layers=2,
+            decoder_layers=3,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            encoder_ffn_dim=48,
+            decoder_ffn_dim=48,
+            max_source_positions=138,
+            max_target_positions=9,
+            **{"decoder_start_token_id": 1, "begin_suppress_tokens": None, **NO_END},
+        ),
+        ("data=dial_tones", "tokenizer=byte"),
+        lambda: {**text(), "source": noise(2, WINDOW + 275 * HOP) * 0.1},  # 276 windows, two for each position
+        heard,
+    ),
+    "wav2vec2": Case(
+        "Wav2Vec2ForCTC",
+        lambda: hf.Wav2Vec2Config(
+            vocab_size=257,
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=64,
+            conv_dim=(8, 8, 8),
+            conv_kernel=(10, 3, 2),
+            conv_stride=(5, 2, 2),
+            num_feat_extract_layers=3,
+            num_conv_pos_embeddings=8,
+            num_conv_pos_embedding_groups=4,
+        ),
+        ("data=dial_tones", "tokenizer=byte", "source_tokenizer.standardize=false"),
+        lambda: {"inputs": noise(2, 600) * 0.1},
+    ),
+}

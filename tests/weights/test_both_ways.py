@@ -1,0 +1,68 @@
+"""Every preset that a class of transformers is like: the same predictions as imported, and as exported again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from torch.testing import assert_close
+from transformers.models.whisper.modeling_whisper import sinusoids
+
+from blockyard.runs.load import load
+from blockyard.weights.convert.converter import converters
+from blockyard.weights.convert.exporting import export_weights
+from blockyard.weights.convert.importing import import_weights
+from tests.helpers import stir
+from tests.library_models import CASES
+
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+def saved(case: str, folder: Path) -> torch.nn.Module:
+    """The library's model, written by the library."""
+    given = CASES[case]
+    torch.manual_seed(0)
+    model = getattr(transformers, given.name)(given.config())
+    state = stir(model).eval().state_dict()
+    state |= {name: make(state[name]) for name, make in FIXED.items() if name in state}
+    model.load_state_dict(state)
+    model.save_pretrained(folder)
+    return model
+
+
+# What ours has not, or computes.
+FIXED = {
+    "model.encoder.embed_positions.weight": lambda x: sinusoids(*x.shape),
+    "fnet.embeddings.projection.weight": lambda x: torch.eye(len(x)),
+    "fnet.embeddings.projection.bias": torch.zeros_like,
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("case", CASES)
+def test_both_ways(case: str, tmp_path: Path) -> None:
+    theirs = saved(case, tmp_path / "theirs")
+    given, inputs = CASES[case], CASES[case].inputs()
+    expected = given.call(theirs, inputs)
+    made = import_weights(tmp_path / "theirs", tmp_path / "ours", overrides=given.overrides)
+    assert made.loads
+    assert made.missing == []
+    loaded = load(made.folder)
+    assert_close(loaded.model(**inputs), expected, **CLOSE)
+    # Other weights than those that were imported, as after training.
+    stir(loaded.model)
+    ours = loaded.model(**inputs)
+    export_weights(loaded, tmp_path / "back", kind="hf")
+    again, report = type(theirs).from_pretrained(tmp_path / "back", output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    assert_close(given.call(again.eval(), inputs), ours, **CLOSE)
+    with pytest.raises(AssertionError):  # the comparison depends on the weights
+        assert_close(given.call(again, inputs), expected, **CLOSE)
+
+
+def test_every_converter_of_transformers_is_compared() -> None:
+    whole = {name for name, each in converters().items() if each.library == "transformers" and not each.partly}
+    assert whole == {name.partition("_")[0] for name in CASES}

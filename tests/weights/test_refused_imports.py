@@ -1,0 +1,165 @@
+"""What an import refuses: settings without a counterpart, by name, and files that are missing, damaged or unsafe."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from blockyard.errors import UserError
+from blockyard.weights.convert.importing import import_weights
+from tests.library_models import CASES, CODE
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders of a few models as transformers writes them."""
+    folders = {}
+    for name in ("gpt2", "llama", "t5", "patchtst"):
+        folders[name] = tmp_path_factory.mktemp(name)
+        getattr(transformers, CASES[name].name)(CASES[name].config()).save_pretrained(folders[name])
+    return folders
+
+
+def copied(source: Path, to: Path, **settings: Any) -> Path:
+    """The same folder with other settings in its config."""
+    to.mkdir()
+    config = json.loads((source / "config.json").read_text()) | settings
+    (to / "config.json").write_text(json.dumps(config))
+    (to / "model.safetensors").write_bytes((source / "model.safetensors").read_bytes())
+    return to
+
+
+LINEAR = {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "reason"),
+    [
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx='?True"),
+        ("gpt2", {"activation_function": "mish"}, "activation_function='mish'"),
+        ("gpt2", {"add_cross_attention": True}, "add_cross_attention='?True"),
+        ("gpt2", {"a_new_feature": 3}, "a_new_feature='?3'?: unknown"),
+        ("gpt2", {"n_layer": 0}, "n_layer='?0'? is not a whole number"),
+        ("gpt2", {"n_layer": 3}, r"the weights have no transformer\.h\.2"),
+        ("gpt2", {"n_layer": 1}, r"the weights hold transformer\.h\.1"),
+        ("gpt2", {"n_positions": 7}, "position.table .*expected"),
+        ("gpt2", {"n_head": 5}, "does not divide"),
+        ("gpt2", {"model_type": "gpt_neo"}, "model_type='gpt_neo' has no converter"),
+        ("gpt2", {"architectures": ["GPT2DoubleHeadsModel"]}, "GPT2DoubleHeadsModel"),
+        ("llama", {"sliding_window": 128}, "sliding_window='?128"),
+        ("llama", {"rope_parameters": LINEAR | {"rope_type": "llama3"}}, "rope_type='llama3'"),
+        ("llama", {"rope_parameters": LINEAR | {"beta_fast": 32}}, "beta_fast"),
+        ("llama", {"rope_parameters": LINEAR | {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+        ("llama", {"hidden_act": "relu6"}, "hidden_act"),
+        ("llama", {"intermediate_size": 41}, "intermediate_size=41: expected a multiple of 8"),
+        ("t5", {"feed_forward_proj": "gated-silu"}, "feed_forward_proj"),
+        ("patchtst", {"pre_norm": True}, "pre_norm"),
+        ("patchtst", {"channel_attention": True}, "channel_attention"),
+        ("patchtst", {"loss": "nll"}, "loss='nll'"),
+    ],
+)
+def test_settings(model: str, settings: dict[str, Any], reason: str, models: dict[str, Path], tmp_path: Path) -> None:
+    folder = copied(models[model], tmp_path / "theirs", **settings)
+    with pytest.raises(UserError, match=reason):
+        import_weights(folder, tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()
+    assert not list(tmp_path.glob(".tmp-*"))
+
+
+def pickled(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    torch.save(weights, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def truncated(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def extra(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    save_file(load_file(path) | {"transformer.h.0.adapter.weight": torch.zeros(3)}, path)
+
+
+def outside(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "one.safetensors")
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../one.safetensors"}}')
+
+
+def no_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+def bad_config(folder: Path) -> None:
+    (folder / "config.json").write_text("[1, 2")
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (pickled, r"pytorch_model\.bin may hold code"),
+        (truncated, "damaged"),
+        (extra, r"transformer\.h\.0\.adapter\.weight"),
+        (outside, "names no files of this folder"),
+        (no_config, "timm=NAME"),
+        (bad_config, "cannot be read"),
+    ],
+)
+def test_files(damage: Callable[[Path], None], reason: str, models: dict[str, Path], tmp_path: Path) -> None:
+    folder = copied(models["gpt2"], tmp_path / "theirs")
+    damage(folder)
+    with pytest.raises(UserError, match=reason):
+        import_weights(folder, tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()
+
+
+def test_shards(models: dict[str, Path], tmp_path: Path) -> None:
+    """Weights in several files are those of one."""
+    folder = copied(models["gpt2"], tmp_path / "theirs")
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(weights)
+    parts = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
+    for file, own in parts.items():
+        save_file({name: weights[name] for name in own}, folder / file)
+    index = {"weight_map": {name: file for file, own in parts.items() for name in own}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    import_weights(folder, tmp_path / "ours")
+    import_weights(models["gpt2"], tmp_path / "whole")
+    ours, whole = (load_file(tmp_path / name / "model.safetensors") for name in ("ours", "whole"))
+    assert all(torch.equal(ours[name], whole[name]) for name in {**ours, **whole})
+
+
+def test_names_of_the_model_inside(models: dict[str, Path], tmp_path: Path) -> None:
+    """Files of GPT2Model, as the hub has them, name their weights without `transformer.` and hold causal masks."""
+    folder = copied(models["gpt2"], tmp_path / "theirs")
+    path = folder / "model.safetensors"
+    weights = {name.removeprefix("transformer."): value for name, value in load_file(path).items()}
+    save_file(weights | {"h.0.attn.bias": torch.zeros(1, 1, 6, 6)}, path)
+    made = import_weights(folder, tmp_path / "ours", overrides=CODE)
+    assert made.loads
+    assert made.unread == ["transformer.h.0.attn.bias"]
+
+
+def test_other_mistakes(models: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").write_text("kept")
+    with pytest.raises(UserError, match="it exists"):
+        import_weights(models["gpt2"], tmp_path / "full")
+    assert (tmp_path / "full" / "mine").read_text() == "kept"
+    with pytest.raises(UserError, match=r"no converter.*did you mean"):
+        import_weights(models["gpt2"], tmp_path / "ours", preset="gpt")
+    with pytest.raises(UserError, match="no file or folder"):
+        import_weights(tmp_path / "nothing", tmp_path / "ours")
+    with pytest.raises(UserError, match=r"256 token ids.* give 102[46]"):
+        import_weights(models["gpt2"], tmp_path / "ours", overrides=["data=code", "data.context=6"])
+    with pytest.raises(UserError, match=r"data\.contxt"):
+        import_weights(models["gpt2"], tmp_path / "ours", overrides=[*CODE, "data.contxt=6"])
