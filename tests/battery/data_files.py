@@ -31,6 +31,7 @@ def write_data(root: Path) -> Path:
     (root / "pairs.tsv").write_text("\n".join(["en\tde\tsplit", *pairs]) + "\n")
     mails = [f"{('buy now', 'see you')[n % 2]} {n}\t{('spam', 'ham')[n % 2]}" for n in range(120)]
     (root / "mails.tsv").write_text("\n".join(["text\tlabel", *mails]) + "\n")
+    np.savez(root / "arrays.npz", x=draws.integers(0, 256, (90, 8, 8), dtype=np.uint8), y=np.arange(90) % 3)
     steps = [f"{n},{draws.normal():.4f},{n % 7}" for n in range(300)]
     (root / "series.csv").write_text("\n".join(["hour,level,load", *steps]) + "\n")
     waves = [f"{','.join(f'{draws.normal():.4f}' for _ in range(16 + n % 3))}:{n % 3}" for n in range(90)]
@@ -53,6 +54,8 @@ def data_overrides(data: str, root: Path) -> tuple[str, ...]:
         "text_file": f"data.path={root / 'input.txt'}",
         "tokens": f"data.path={root / 'ids.bin'}",
         "table": f"data.path={root / 'mails.tsv'}",
+        "arrays": f"data.path={root / 'arrays.npz'}",
+        "hf": f"data.path={root / 'mails.tsv'}",
         "series_file": f"data.path={root / 'series.csv'}",
         "series_table": f"data.path={root / 'waves.ts'}",
         "speech": f"data.path={root / 'sounds' / 'speech.tsv'}",

@@ -82,7 +82,7 @@ def read_rows(files: Sequence[Path], columns: Mapping[str, str], kinds: Kinds) -
     columns: as in `read_file`; kinds: of each column; text where none is given
     """
     parts = [read_file(path, columns) for path in files]
-    tables = [_converted(path, part, columns, kinds) for path, part in zip(files, parts, strict=True)]
+    tables = [converted(path, part, columns, kinds) for path, part in zip(files, parts, strict=True)]
     return joined(files, parts, tables)
 
 
@@ -99,7 +99,8 @@ def joined(files: Sequence[Path], parts: Sequence[FileRows], tables: Sequence[py
     )
 
 
-def _converted(path: Path, rows: FileRows, columns: Mapping[str, str], kinds: Kinds) -> pyarrow.Table:
+def converted(path: Path, rows: FileRows, columns: Mapping[str, str], kinds: Kinds) -> pyarrow.Table:
+    """Returns the columns of one file, each of its kind. Raises UserError naming every cell that is not of it."""
     import pyarrow as pa
 
     made = {}
