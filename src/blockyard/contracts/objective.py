@@ -33,6 +33,7 @@ class Objective(ABC):
     # What the model reads: the data's own sequence ("row"), beside a source if the model takes one; or the source as
     # its only sequence ("source"). The data's own sequence is then the target.
     reads: ClassVar[Literal["row", "source"]] = "row"
+    mixes: bool = False  # training batches go through `mix`
 
     @abstractmethod
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
@@ -62,6 +63,13 @@ class Objective(ABC):
         key: in training a number that depends on (seed, epoch, step) alone, the same in every process
             and for every micro-batch of a step; None draws the same for a sample every time, so that
             evaluation gives the same values whenever and however it is run
+        """
+        return batch
+
+    def mix(self, batch: Batch, partner: Batch, key: int) -> Batch:
+        """Returns a prepared training batch, or a part of one, mixed with other samples of the same batch.
+
+        partner: as many samples, prepared, one for each; key: as in `prepare`, the same for all parts of a batch
         """
         return batch
 

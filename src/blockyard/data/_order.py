@@ -12,6 +12,7 @@ same samples in the same order, whatever their models are. The rules:
   samples of an epoch stay the same; how they meet in batches changes.
 * training with a keyed order: for more samples than a table should hold, the permutation is computed index by index
   (`_permutation`); the rest is as above.
+* training in equal shares of classes: instead of a permutation, an epoch has as many places for each class.
 * evaluation: samples in storage order, each exactly once; the last batch may be short.
 * ranks: of each global batch, rank r of w takes samples r, r + w, r + 2w, ... The shards are disjoint
   and together make up the global batch, so the training order does not depend on the number of
@@ -73,6 +74,27 @@ def grouped_order(seed: int, epoch: int, lengths: Tensor, batch_size: int, group
     return batches[torch.randperm(steps, generator=generator)].flatten()
 
 
+@lru_cache(maxsize=4)
+def balanced_order(seed: int, epoch: int, classes: Tensor) -> Tensor:
+    """Returns the samples (n,) int64 of an epoch in which every class has the same number of places, give or take one.
+
+    The samples of a rare class come several times, each as often as the others of it, give or take once; of a frequent
+    class every epoch takes others. classes: (n,), the same tensor in every call, because the cache compares identities
+    """
+    generator = torch.Generator().manual_seed(mix("balanced", seed, epoch))
+    names = classes.unique()
+    names = names[torch.randperm(len(names), generator=generator)]  # who gets the places that are left over
+    chosen = []
+    for number, name in enumerate(names.tolist()):
+        members = (classes == name).nonzero()[:, 0]
+        places = len(classes) // len(names) + (number < len(classes) % len(names))
+        rounds = -(-places // len(members))
+        drawn = [members[torch.randperm(len(members), generator=generator)] for _ in range(rounds)]
+        chosen.append(torch.cat(drawn)[:places])
+    order = torch.cat(chosen)
+    return order[torch.randperm(len(order), generator=generator)]
+
+
 def epoch_key(seed: int, epoch: int) -> int:
     """Returns the key for `Split.batch` in this epoch, the same at every step and on every rank.
 
@@ -107,11 +129,13 @@ def step_indices(
     lengths: Tensor | None = None,
     group: int = 0,
     keyed: bool = False,
+    classes: Tensor | None = None,
 ) -> Tensor:
     """Returns the sample indices (batch_size / world,) int64 of training step `step` (from 0) of `epoch`.
 
     lengths, group: as in `grouped_order`; with lengths of None, batches are those of the permutation
     keyed: whether the permutation is that of `keyed_order`
+    classes: as in `balanced_order`, which then is the order of the epoch
     Raises ValueError if the global `batch_size` is not divisible by the number of processes.
     """
     _check_world(batch_size, rank, world)
@@ -120,12 +144,14 @@ def step_indices(
         raise ValueError(
             f"step={step} is not in an epoch of {steps} steps ({num_samples} samples in batches of {batch_size})"
         )
-    if keyed and num_samples >= batch_size:
+    if keyed and classes is None and num_samples >= batch_size:
         first, last = step * batch_size // BLOCK, ((step + 1) * batch_size - 1) // BLOCK
         blocks = torch.cat([keyed_order(seed, epoch, num_samples, block) for block in range(first, last + 1)])
         start = step * batch_size - first * BLOCK
         return blocks[start + rank : start + batch_size : world]
-    if lengths is None:
+    if classes is not None:
+        order = balanced_order(seed, epoch, classes)
+    elif lengths is None:
         order = epoch_order(seed, epoch, num_samples)
     else:
         order = grouped_order(seed, epoch, lengths, batch_size, group)

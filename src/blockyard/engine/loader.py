@@ -38,6 +38,7 @@ class Layout:
     limit: steps an epoch is cut to, or None; overfit: repeat the first so many batches
     group, lengths: how many batches are sorted by length together, and the lengths (samples,) int64; 0 and None for
         batches in random order
+    classes: (samples,) int64, for epochs in which every class comes equally often; None for every sample once
     keyed: the order is computed index by index, because the samples are too many for a table of it
     """
 
@@ -52,6 +53,7 @@ class Layout:
     group: int = 0
     keyed: bool = False
     lengths: Tensor | None = field(default=None, repr=False, compare=False)
+    classes: Tensor | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.batch_size % self.shards:
@@ -124,7 +126,23 @@ class BatchDataset(Dataset[Batch]):
         layout = self.layout
         epoch, step, _ = layout.locate(number)
         epoch = 0 if layout.overfit else epoch
-        order = step_indices(
+        key = layout.draw_key(number // layout.micro_batches)
+        batch = self._ready(self._order(epoch, step, shard, shards), epoch, key)
+        if not self.objective.mixes:
+            return batch
+        if shards == 1:
+            return self.objective.mix(batch, batch.map(lambda tensor: tensor.flip(0)), key)
+        # The partner of each sample is the one opposite it in the whole batch, which may be in another process.
+        opposite = self._order(epoch, step, 0, 1).flip(0)[shard::shards]
+        return self.objective.mix(batch, self._ready(opposite, epoch, key), key)
+
+    def _ready(self, order: Tensor, epoch: int, key: int) -> Batch:
+        return self.objective.ready(take(self.split, order, epoch_key(self.layout.seed, epoch)), key)
+
+    def _order(self, epoch: int, step: int, shard: int, shards: int) -> Tensor:
+        """The samples of shard `shard` of `shards` of a global batch."""
+        layout = self.layout
+        return step_indices(
             layout.seed,
             epoch,
             step,
@@ -135,9 +153,8 @@ class BatchDataset(Dataset[Batch]):
             lengths=layout.lengths,
             group=layout.group,
             keyed=layout.keyed,
+            classes=layout.classes,
         )
-        batch = take(self.split, order, epoch_key(layout.seed, epoch))
-        return self.objective.ready(batch, layout.draw_key(number // layout.micro_batches))
 
 
 class RangeSampler(Sampler[int]):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from blockyard.config import build
 from blockyard.contracts import DataSpec, HasLengths, KeyedOrder, Split, Splits
+from blockyard.data._classes import classes_of
 from blockyard.engine.loader import BatchDataset, Layout
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
@@ -61,6 +62,7 @@ def load_data(run: Run) -> Data:
         group=options.group,
         keyed=isinstance(splits.train, KeyedOrder) and splits.train.keyed,
         lengths=_lengths(splits.train) if options.group else None,
+        classes=classes_of(splits.train) if options.sampling == "balanced" else None,
     )
     dataset = BatchDataset(splits.train, layout, components.objective, weighted=_targets_vary(components.data.spec))
     device = torch.device("cpu") if device_type == "cpu" else torch.device("cuda", local_rank_of())

@@ -49,6 +49,8 @@ class TrainerPlan:
         log_every: steps between two rows of training metrics
         gradient_clip: largest norm of all gradients together, null for no limit
         group: batches that are sorted by length together, so that less of a batch is padding; 0 leaves them random
+        sampling: random takes every training sample once an epoch; balanced takes as many of each class, those of rare
+            ones several times
         accumulate: micro-batches that a process computes its share of a batch in, to save memory; the step is the same
         checkpoint_blocks: compute the inside of each block again in the backward pass, to save memory
         compile: compile every block with torch.compile
@@ -90,6 +92,7 @@ class TrainerPlan:
         log_every: Count = 50,
         gradient_clip: Positive | None = 1.0,
         group: CountOrZero = 0,
+        sampling: Literal["random", "balanced"] = "random",
         accumulate: BatchSize = 1,
         checkpoint_blocks: bool = False,
         compile: bool = False,  # noqa: A002 - as in torch
@@ -134,6 +137,7 @@ class TrainerPlan:
         self.log_every = log_every
         self.gradient_clip = gradient_clip
         self.group = group
+        self.sampling = sampling
         self.accumulate = accumulate
         self.checkpoint_blocks = checkpoint_blocks
         self.compile = compile
@@ -200,6 +204,13 @@ class TrainerPlan:
             issues.append(
                 f"trainer.group={self.group} sorts samples by length, and all samples of this data are of one length; "
                 "use trainer.group=0"
+            )
+        if self.sampling == "balanced" and data.spec.target != "class":
+            issues.append("trainer.sampling=balanced needs a class for each sample, and this data has none; use random")
+        if self.sampling == "balanced" and self.group:
+            issues.append(
+                f"trainer.sampling=balanced and trainer.group={self.group} both say which samples meet; use "
+                "trainer.group=0 or trainer.sampling=random"
             )
         if self.extrapolate and not (data.spec.resizable and model.causal):
             issues.append(

@@ -15,15 +15,31 @@ from torch.nn import functional as F
 from blockyard.contracts import Batch
 
 
-def cross_entropy(prediction: Tensor, target: Tensor, *, label_smoothing: float = 0.0, z_loss: float = 0.0) -> Tensor:
+def cross_entropy(
+    prediction: Tensor,
+    target: Tensor,
+    *,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    weights: Tensor | None = None,
+) -> Tensor:
     """Returns the mean over the targets that are not `Batch.ignore`, in nats; NaN where there is none.
 
     prediction: (..., V) logits; target: (...) int64
     label_smoothing: share of the target spread evenly over the V classes
     z_loss: factor of the squared logarithm of the softmax's normaliser, which keeps logits from drifting
+    weights: (V,), factors of the loss of targets of each class. The sum is divided by the number of targets and not of
+        weights, so that the parts of a batch add up to the whole
     """
     logits, target = prediction.flatten(0, -2), target.flatten()
-    loss = F.cross_entropy(logits, target, ignore_index=Batch.ignore, label_smoothing=label_smoothing)
+    if weights is None:
+        loss = F.cross_entropy(logits, target, ignore_index=Batch.ignore, label_smoothing=label_smoothing)
+    else:
+        each = F.cross_entropy(
+            logits, target, ignore_index=Batch.ignore, label_smoothing=label_smoothing, reduction="none"
+        )
+        factor = weights.to(each)[target.clamp_min(0)]  # ignored targets have a loss of zero
+        loss = (each * factor).sum() / (target != Batch.ignore).sum()
     if not z_loss:
         return loss
     counted = target != Batch.ignore

@@ -9,16 +9,27 @@ Data with simple models of its own, such as texts, have their metrics computed b
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import torch
+from annotated_types import Ge, Le
 from torch import Tensor
 
-from blockyard.contracts import DataSpec, NonNegative, Objective, Rate, Split, TokenSpec
+from blockyard.contracts import Batch, DataSpec, NonNegative, Objective, Positive, Rate, Split, Splits, TokenSpec
+from blockyard.data._classes import classes_of, known_classes
+from blockyard.errors import shortened
 from blockyard.objective._cross_entropy import cross_entropy
+from blockyard.objective._mixing import Mixed, Mixing
 from blockyard.objective._split_baselines import of_split
 
 if TYPE_CHECKING:
     import torchmetrics
+
+
+Share = Annotated[float, Ge(0), Le(1)]
+MIXED = ("image", "series", "vector")  # modalities whose inputs are values of one size
+IMBALANCE = 3  # times the samples of the rarest class, from which on a split is called imbalanced
 
 
 class Classify(Objective):
@@ -27,23 +38,85 @@ class Classify(Objective):
     Options:
         label_smoothing: share of the target spread evenly over all classes, in the training loss
         z_loss: factor of the squared logarithm of the softmax's normaliser, added to the training loss; 1e-4 in PaLM
+        class_weights: factors of the training loss of each class, in the order of the classes; balanced makes every
+            class count the same in the training split; null weights nothing
+        mixup: alpha of mixup, 0 is off: inputs are mixed with those of another sample of the batch, targets alike
+        cutmix: alpha of CutMix for images, 0 is off: a rectangle of another image of the batch is pasted
+        mix_probability: share of the batches that are mixed
+        mix_switch: with mixup and cutmix both on, the share of mixed batches that are cut
     """
 
     takes = "sequence"
     target = "class"
 
-    def __init__(self, *, label_smoothing: Rate = 0.0, z_loss: NonNegative = 0.0) -> None:
-        self.label_smoothing, self.z_loss = label_smoothing, z_loss
+    def __init__(
+        self,
+        *,
+        label_smoothing: Rate = 0.0,
+        z_loss: NonNegative = 0.0,
+        class_weights: Literal["balanced"] | tuple[Positive, ...] | None = None,
+        mixup: NonNegative = 0.0,
+        cutmix: NonNegative = 0.0,
+        mix_probability: Share = 1.0,
+        mix_switch: Share = 0.5,
+    ) -> None:
+        self.label_smoothing, self.z_loss, self.class_weights = label_smoothing, z_loss, class_weights
+        self.mixing = Mixing(mixup, cutmix, mix_probability, mix_switch)
+        self.mixes = bool(mixup or cutmix)
+        self._weights: Tensor | None = None  # (V,)
+        self._names: tuple[str, ...] = ()
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
-        """One logit per class. Raises ValueError where the data has no classes."""
+        """One logit per class. Raises ValueError where the data has no classes, and for options that it cannot have."""
         if data.classes is None:
             raise ValueError(f"objective=classify needs data with classes; this {data.modality} data has none")
+        if self.mixes and (data.modality not in MIXED or data.variable or tokens.vocabulary is not None):
+            raise ValueError(
+                "objective.mixup and objective.cutmix mix the values of images, series and vectors of one size, and "
+                f"this model reads {data.things}; use 0"
+            )
+        if self.mixing.cutmix and data.modality != "image":
+            raise ValueError(f"objective.cutmix pastes parts of images, and this model reads {data.things}; use 0")
+        if isinstance(self.class_weights, tuple):
+            if len(self.class_weights) != data.classes:
+                count = len(self.class_weights)
+                raise ValueError(f"objective.class_weights has {count} numbers, and the data {data.classes} classes")
+            self._weights = torch.tensor(self.class_weights, device="cpu")
+        self._names = data.class_names or tuple(map(str, range(data.classes)))
         return data.classes
 
-    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Mean cross entropy over the batch, in nats. prediction: (B, V); target: (B,)."""
-        return cross_entropy(prediction, target, label_smoothing=self.label_smoothing, z_loss=self.z_loss)
+    def learn(self, train: Split) -> None:
+        """Count the classes, for weights that balance them."""
+        if self.class_weights == "balanced":
+            counts = classes_of(train).bincount(minlength=len(self._names)).double()
+            self._weights = (counts.sum() / (counts.count_nonzero() * counts.clamp_min(1))).float()
+
+    def remarks(self, splits: Splits) -> Iterator[str]:
+        """Yields that some classes are much rarer than others, where no weights even them."""
+        known = known_classes(splits.train)
+        if known is None or self.class_weights is not None:
+            return
+        counts = known.bincount(minlength=len(self._names))
+        most, least = int(counts.argmax()), int(counts.argmin())
+        if counts[most] >= IMBALANCE * counts[least]:
+            yield (
+                f"the training split is imbalanced: {int(counts[most])} of {len(known)} samples are of class "
+                f"{shortened(self._names[most])}, {int(counts[least])} of {shortened(self._names[least])}; "
+                "objective.class_weights=balanced or trainer.sampling=balanced evens them"
+            )
+
+    def mix(self, batch: Batch, partner: Batch, key: int) -> Batch:
+        """Returns the batch mixed with its partners, its target a `Mixed`."""
+        return self.mixing(batch, partner, key)
+
+    def loss(self, prediction: Tensor, target: Any) -> Tensor:
+        """Mean cross entropy over the batch, in nats. prediction: (B, V); target: (B,), or `Mixed`."""
+        if isinstance(target, Mixed):
+            share = target.share[0]  # one for the whole batch
+            return share * self.loss(prediction, target.target) + (1 - share) * self.loss(prediction, target.partner)
+        return cross_entropy(
+            prediction, target, label_smoothing=self.label_smoothing, z_loss=self.z_loss, weights=self._weights
+        )
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
         """Loss without label smoothing, and accuracy.
