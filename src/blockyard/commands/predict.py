@@ -1,11 +1,13 @@
 """blockyard predict run=RUN INPUT... [out=FILE.csv] [column=NAME] [which=best|last|previous|best@ema] [outputs=FOLDER]
        [allow=[PACKAGE]]
 
-Predict the class of texts or images with a run that classifies them.
+Predict the class of texts, images, or rows of tables and arrays with a run that classifies them.
 
 For a run on texts, an INPUT is a text, a file with a text in each line, or a table (.csv, .tsv, .jsonl, also .gz)
 whose column of texts is column=, by default that of the run's data. For a run on images, it is an image file or a
-folder of them; they are resized and normalized as in training. `-` reads texts from standard input, one in a line.
+folder of them; they are resized and normalized as in training. For a run on columns of numbers, or on pairs of texts,
+it is a table with these columns; for a run on data=arrays, an .npz or .npy file. `-` reads texts from standard input,
+one in a line.
 
 Prints the most probable class of each input with its probability. With out, writes a CSV file with the probability
 of every class; without a terminal to read it, the same goes to standard output.

@@ -14,10 +14,13 @@ from blockyard.errors import UserError
 
 
 class VectorSplit:
-    """One split. values: (n, F) float32, standardized, NaN where one is missing; target: (n,) int64 classes."""
+    """One split. values: (n, F) float32, standardized, NaN where one is missing; target: (n,) int64 classes.
 
-    def __init__(self, values: Tensor, target: Tensor) -> None:
-        self.values, self.target = values, target
+    scale: mean and standard deviation (F,) of the training split, double
+    """
+
+    def __init__(self, values: Tensor, target: Tensor, scale: tuple[Tensor, Tensor]) -> None:
+        self.values, self.target, self.scale = values, target, scale
 
     def __len__(self) -> int:
         return len(self.values)
@@ -30,8 +33,15 @@ class VectorSplit:
 class LabelledVectors(VectorSplit):
     """A split with baselines. train: the training split; class_counts: (V,) int64, of the training split."""
 
-    def __init__(self, values: Tensor, target: Tensor, train: tuple[Tensor, Tensor], classes: int) -> None:
-        super().__init__(values, target)
+    def __init__(
+        self,
+        values: Tensor,
+        target: Tensor,
+        scale: tuple[Tensor, Tensor],
+        train: tuple[Tensor, Tensor],
+        classes: int,
+    ) -> None:
+        super().__init__(values, target, scale)
         self.train = train
         self.class_counts = train[1].bincount(minlength=classes)
 
@@ -81,5 +91,5 @@ def vector_splits(
     values = [((part - mean) / std).float() for part in parts]
     pairs = list(zip(values, targets, strict=True))
     if classes is None:
-        return [VectorSplit(*pair) for pair in pairs]
-    return [LabelledVectors(*pair, pairs[0], classes) for pair in pairs]
+        return [VectorSplit(*pair, (mean, std)) for pair in pairs]
+    return [LabelledVectors(*pair, (mean, std), pairs[0], classes) for pair in pairs]

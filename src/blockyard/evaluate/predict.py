@@ -14,6 +14,7 @@ from blockyard.data._decode import SUFFIXES, decode_image
 from blockyard.data._table_file import kind_of, read_table
 from blockyard.data._table_rows import check_rows
 from blockyard.errors import UserError, fold, shortened
+from blockyard.evaluate.predict_rows import array_rows, is_array, number_rows, pair_rows
 from blockyard.runs.load import Loaded, load
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def predict(
     """Predict the class of each input.
 
     inputs: for a run on texts, texts themselves, files with a text in each line, or tables (.csv, .tsv, .jsonl, also
-        .gz); for a run on images, image files, or folders of them
+        .gz); for a run on images, image files, or folders of them; for one on columns of numbers or on pairs of texts,
+        tables with the columns of the run's data; for any run on rows of arrays, .npz and .npy files
     column: of a table, that of the texts; default: the one that the run's data names, else `text`
     which: "best", "last" or "previous"
 
@@ -78,7 +80,11 @@ def predict(
             f"predict reads one text or image an input; {loaded.folder.name} reads {loaded.data.spec.things} together "
             f"with {loaded.data.spec.source.things}"
         )
-    if loaded.data.spec.modality == "image":
+    if any(map(is_array, inputs)):
+        names, batches = array_rows(loaded, inputs, _test_split(loaded))
+    elif loaded.data.spec.modality == "vector":
+        names, batches = number_rows(loaded, inputs, _test_split(loaded))
+    elif loaded.data.spec.modality == "image":
         if column is not None:
             raise UserError(f"column={column}: {loaded.folder.name} reads images, not tables of texts")
         names, batches = _images(loaded, inputs)
@@ -86,7 +92,8 @@ def predict(
         names, batches = _texts(loaded, inputs, column)
     else:
         raise UserError(
-            f"predict reads texts and images; {loaded.folder.name} was trained on {loaded.data.spec.things}"
+            f"predict reads texts, images, tables of numbers and arrays (.npz, .npy); {loaded.folder.name} was trained "
+            f"on {loaded.data.spec.things}"
         )
     return Predictions(names, _probabilities(loaded, batches), _class_names(loaded)), loaded
 
@@ -119,6 +126,9 @@ def _probabilities(loaded: Loaded, batches: Iterator[Batch]) -> Tensor:
 
 
 def _texts(loaded: Loaded, words: Sequence[str], column: str | None) -> tuple[list[str], Iterator[Batch]]:
+    if loaded.data.spec.joined:
+        pairs, joined_ids = pair_rows(loaded, words)
+        return pairs, _padded(joined_ids, variable=True)
     texts = [text for word in words for text in _texts_of(loaded, word, column)]
     most = loaded.model.ctx.tokens.max_len
     token_ids = [loaded.tokenizer.encode(text) for text in texts]
@@ -208,13 +218,18 @@ def _files_of(path: Path) -> list[Path]:
     return [path]
 
 
-def _split(loaded: Loaded) -> Any:
-    """The run's test split, which knows how images are normalized."""
+def _test_split(loaded: Loaded) -> Any:
+    """The run's test split, which knows how values are standardized."""
     missing = loaded.data.missing()
     if missing:
-        raise UserError(f"images are normalized as the training split was: {missing}")
+        raise UserError(f"{loaded.data.spec.things} are standardized as the training split was: {missing}")
     loaded.data.prepare()
-    split = loaded.components.load().test
+    return loaded.components.load().test
+
+
+def _split(loaded: Loaded) -> Any:
+    """The run's test split, which knows how images are normalized."""
+    split = _test_split(loaded)
     if not isinstance(split, Preprocessed):
         raise UserError(f"{loaded.folder.name}: {type(split).__name__} does not say how images become inputs")
     return split

@@ -1,0 +1,73 @@
+"""Data of one's own, from a file to the predictions for new rows: images by their paths, arrays, numbers and pairs."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blockyard.cli import main
+from tests.engine_runs import run
+from tests.tables import write_pictures, write_rows
+from tests.tiny import ON_CPU, ONE_LAYER, steps
+
+SHORT = (*ON_CPU, *ONE_LAYER, "optimizer.lr=0.02", "data.batch_size=16", *steps(40, 40))
+NUMBERS = ("tokenizer=columns", "position=none")
+
+
+def predicted(capsys: pytest.CaptureFixture[str], folder: Path, *inputs: str) -> list[dict[str, str]]:
+    capsys.readouterr()
+    assert main(["predict", f"run={folder}", *inputs]) == 0
+    return list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+
+
+def test_images_by_their_paths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = write_pictures(tmp_path, 60)
+    words = ("data=table", f"data.path={table}", "data.image=file", "data.size=8", "tokenizer=patch")
+    made = run(tmp_path, *SHORT, *words, base=())
+    rows = predicted(capsys, made.path, str(tmp_path / "0.png"), str(tmp_path / "1.png"))
+    assert [row["prediction"] for row in rows] == ["dark", "bright"]
+    assert list(rows[0])[2:] == ["p(bright)", "p(dark)"]
+
+
+def test_rows_of_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draws = np.random.default_rng(0)
+    names = np.array(["low", "high"])[np.arange(80) % 2]
+    values = draws.normal(size=(80, 4)) + 3 * (names == "high")[:, None]
+    np.savez(tmp_path / "x.npz", x=values, y=names)
+    made = run(tmp_path, *SHORT, "data=arrays", f"data.path={tmp_path / 'x.npz'}", *NUMBERS, base=())
+    np.save(tmp_path / "new.npy", np.array([[-1.0] * 4, [4.0] * 4]))
+    rows = predicted(capsys, made.path, str(tmp_path / "new.npy"))
+    assert [(row["input"], row["prediction"]) for row in rows] == [
+        (f"{tmp_path / 'new.npy'}, row 0", "low"),
+        (f"{tmp_path / 'new.npy'}, row 1", "high"),
+    ]
+    np.save(tmp_path / "wide.npy", np.zeros((2, 5)))
+    assert main(["predict", f"run={made.path}", str(tmp_path / "wide.npy")]) == 2
+    assert "rows of shape (5,)" in capsys.readouterr().err
+
+
+def test_columns_of_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draws = np.random.default_rng(0)
+    rows = [{"a": float(draws.normal() + 4 * (n % 2)), "b": n % 7, "label": ("no", "yes")[n % 2]} for n in range(80)]
+    words = ("data=table", f"data.path={write_rows(tmp_path / 'x.csv', rows)}", "data.columns=[a,b]", *NUMBERS)
+    made = run(tmp_path, *SHORT, *words, base=())
+    new = write_rows(tmp_path / "new.csv", [{"b": 3, "a": -0.5}, {"b": "", "a": 4.5}])
+    assert [row["prediction"] for row in predicted(capsys, made.path, str(new))] == ["no", "yes"]
+    assert main(["predict", f"run={made.path}", str(write_rows(tmp_path / "y.csv", [{"a": "x", "b": 1}]))]) == 2
+    assert "line 2: a is not a number, such as 'x'" in capsys.readouterr().err
+
+
+def test_pairs_of_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"text": f"{n} men", "pair": ("sit", "run")[n % 2] + f" {n}", "label": n % 2} for n in range(80)]
+    table = write_rows(tmp_path / "x.tsv", rows)
+    words = ("data=table", f"data.path={table}", "data.pair=pair", "tokenizer=byte", "data.context=24")
+    made = run(tmp_path, *SHORT, *words, base=())
+    new = write_rows(tmp_path / "new.tsv", [{"text": "5 men", "pair": "run 9"}, {"text": "5 men", "pair": "sit 9"}])
+    found = predicted(capsys, made.path, str(new))
+    assert [(row["input"], row["prediction"]) for row in found] == [("5 men | run 9", "1"), ("5 men | sit 9", "0")]
+    assert main(["predict", f"run={made.path}", "5 men"]) == 2
+    assert "reads two texts an input; give a table with the columns text and pair" in capsys.readouterr().err
