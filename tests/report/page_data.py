@@ -69,6 +69,7 @@ def comparison(
         "attention": [],
         "predictions": [],
         "samples": None,
+        "written": None,
         "cost_axis": "flops",
         "provenance": {
             "time": "2026-03-02T10:31:00Z",

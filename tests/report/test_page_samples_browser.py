@@ -88,3 +88,36 @@ def test_hostile_texts_of_samples_stay_text(browser: Any, tmp_path: Path) -> Non
     assert page.evaluate("window.hit") is None
     assert witness.silent(), witness.console
     page.close()
+
+
+def test_steps_of_a_series_are_drawn(browser: Any, tmp_path: Path) -> None:
+    made = comparison(arms=2, samples="values")
+    row = made["samples"]["worst"]["post_norm"][2]
+    row |= {"sample": 5, "target": [1.0, 2.0, 3.0, 4.0], "answers": {"post_norm": [[1.0, 2.0, 2.0, None]]}}
+    page, witness = opened(browser, tmp_path, made)
+    card = page.locator("#samples .cards").first.locator(".card").nth(2)
+    assert card.locator("svg.sketch").count() == 2  # what was read, and what was predicted
+    assert card.locator("figcaption path.line").count() == 2
+    assert witness.silent(), witness.console
+    page.close()
+
+
+def test_graphs_are_drawn_and_written_texts_listed(browser: Any, tmp_path: Path) -> None:
+    made = comparison(arms=2, samples="classes")
+    nodes = [[0.0, 0.0, 1], [1.0, 0.0, 2], [0.5, 1.0, 1]]
+    made["samples"]["views"]["3"] = {"graph": {"nodes": nodes, "edges": [[0, 1], [1, 2]]}, "text": HOSTILE[0]}
+    rows = [
+        {"source": HOSTILE[1], "reference": "two", "written": {"post_norm": ["two", True], "pre_norm": ["to", False]}}
+    ]
+    made["written"] = {"arms": {"post_norm": 0, "pre_norm": 1}, "rows": rows, "of": 40, "left_out": ["x: damaged"]}
+    page, witness = opened(browser, tmp_path, made)
+    card = page.locator("#samples .card").first
+    assert card.locator("svg circle").count() == 3
+    assert card.locator("svg line").count() == 2
+    assert card.locator("blockquote").text_content() == HOSTILE[0]
+    cells = page.locator("#written tbody tr").first.locator("th, td").all_text_contents()
+    assert cells == [HOSTILE[1], "two", "✓ two", "✗ to"]
+    assert "1 of 40 test samples" in page.locator("#written").inner_text()
+    assert "x: damaged" in page.locator("#written").inner_text()
+    assert witness.silent(), witness.console
+    page.close()

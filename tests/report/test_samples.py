@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
+from blockyard.config import build
 from blockyard.report.comparison import compare
 from blockyard.report.load.run_record import read_run
 from blockyard.report.samples.build import samples
@@ -20,12 +21,12 @@ from blockyard.report.samples.class_scores import calibration, class_scores, con
 from blockyard.report.samples.class_tables import class_table
 from blockyard.report.samples.selected import disputed, worst
 from blockyard.report.samples.value_tables import value_table
-from blockyard.report.samples.views import MAX_TEXT, views
+from blockyard.report.samples.views import MAX_TEXT, _Test, _view, views
 from blockyard.runs.predictions_file import TEST, SamplePredictions, write_predictions
 from tests.engine_runs import run as trained
 from tests.engine_runs import text_run
 from tests.report.report_runs import NORMS, sweep
-from tests.tiny import SHORTEST, steps
+from tests.tiny import ON_CPU, SHORTEST, configured, steps
 
 
 def classifier(seed: int, *, count: int = 200, classes: int = 6, missing: int = 0, **meta: Any) -> SamplePredictions:
@@ -184,3 +185,29 @@ def test_the_texts_are_what_the_model_reads(tmp_path: Path) -> None:
     assert note is None
     assert 20 < len(found["0"]["text"]) <= MAX_TEXT
     assert found["0"] != found["1"]
+
+
+def _built(components: Any) -> tuple[dict[str, dict[str, Any]], Any]:
+    """Views of the first two test samples of data that needs no run, and the test split."""
+    splits = components.load()
+    held = _Test(splits.test, components)
+    return {str(sample): _view(held, sample) or {} for sample in (0, 1)}, splits.test
+
+
+def test_a_question_is_shown_with_its_image() -> None:
+    config, _ = configured("experiment=canvas_questions", *ON_CPU, "data.train_size=8", "data.test_size=4")
+    found, test = _built(build.Components(config))
+    assert found["0"]["image"].startswith("data:image/png;base64,")
+    asked = test.batch(torch.tensor([0]), None)
+    assert found["0"]["text"].endswith("?")
+    assert len(found["0"]["text"].split()) == int(asked.lengths[0])
+
+
+def test_a_graph_has_its_nodes_and_edges() -> None:
+    config, _ = configured("experiment=atlas", *ON_CPU)
+    found, test = _built(build.Components(config))
+    batch = test.batch(torch.tensor([1]), None)
+    graph = found["1"]["graph"]
+    assert len(graph["nodes"]) == int(batch.lengths[0])
+    degrees = [sum(node in edge for edge in graph["edges"]) for node in range(len(graph["nodes"]))]
+    assert sorted(degrees) == sorted((batch.pairs[0, :, :, 0] == 1).sum(1)[: len(degrees)].tolist())

@@ -29,6 +29,7 @@ from blockyard.report.stats import effects
 from blockyard.report.stats.expectations import Outcome, evaluate
 from blockyard.report.stats.paired import Values
 from blockyard.report.stats.verdict import ArmResult, compare_arms
+from blockyard.report.written_texts import written_texts
 
 
 @dataclass
@@ -59,6 +60,7 @@ class Comparison:
     attention: list[dict[str, Any]] = field(default_factory=list)
     predictions: list[dict[str, Any]] = field(default_factory=list)
     samples: dict[str, Any] | None = None
+    written: dict[str, Any] | None = None
     cost_axis: str = "flops"
     provenance: dict[str, Any] = field(default_factory=dict)
 
@@ -166,6 +168,7 @@ def compare(
         attention=attention_maps.maps(data.records),
         predictions=prediction_pictures.pictures(data.records),
         samples=samples([run for arm in data.arms for run in arm.runs]) if changes else None,
+        written=written_texts([run for arm in data.arms for run in arm.runs]) if changes else None,
         cost_axis=cost_axis,
         provenance=provenance(data),
     )

@@ -26,7 +26,7 @@ STYLES = ("style", "tables", "samples", "charts")
 SCRIPTS = (
     "dom", "format", "state", "address", "palette", "scale", "chart", "legend", "verdict", "table", "detail", "series",
     "curves", "scatter", "pairs", "effects", "tuning", "cells", "attention", "predictions", "classes", "values",
-    "samples", "provenance", "live", "theme", "main",
+    "samples", "written", "provenance", "live", "theme", "main",
 )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ const SECTIONS = [
   { id: "attention", name: "Attention", heading: "Attention maps", draw: drawAttention, chart: true, here: () => data.attention.length },
   { id: "predictions", name: "Predictions", heading: "Predictions", draw: drawPredictions, chart: true, here: () => data.predictions.length },
   { id: "samples", name: "Samples", heading: "Test samples", draw: drawSamples, chart: true, here: () => data.samples },
+  { id: "written", name: "Texts", heading: "Written texts", draw: drawWritten, chart: true, here: () => data.written },
   { id: "provenance", name: "Provenance", heading: "Provenance", draw: drawProvenance },
 ];
 
@@ -66,7 +67,7 @@ function build() {
   watch.disconnect();
   const nodes = new Map(present.map(({ id, heading, bare }) => [id, h("section", { id, "data-section": true, class: bare ? "sheet lead" : "sheet",
     "aria-label": heading || "Answer" }, heading ? h("h2", {}, heading) : null, h("div", { class: "body waiting" }))]));
-  const charts = present.filter(({ chart, id }) => chart && !["attention", "predictions", "samples"].includes(id)).map(({ id }) => nodes.get(id));
+  const charts = present.filter(({ chart, id }) => chart && !["attention", "predictions", "samples", "written"].includes(id)).map(({ id }) => nodes.get(id));
   const group = h("div", { class: "charts" }, charts.length ? legend() : null, charts);
   const before = present.filter(({ id }) => id === "answer" || id === "table").map(({ id }) => nodes.get(id));
   const rest = [...nodes.values()].filter((node) => !before.includes(node) && !charts.includes(node));

@@ -37,12 +37,22 @@ function cards(rows, measure) {
   if (!rows.length) return h("p", { class: "note" }, "None.");
   return h("div", { class: "cards" }, rows.map((row) => h("figure", { class: "card", "data-sample": row.sample },
     sampleView(data.samples.views[row.sample], row.sample),
-    h("figcaption", {}, h("span", {}, h("small", {}, "true "), h("strong", {}, targetText(row))), answerLines(row), h("small", {}, `#${row.sample} · ${measure(row)}`)))));
+    h("figcaption", {}, ...(drawsLines(row) ? [forecast(row)] : [h("span", {}, h("small", {}, "true "), h("strong", {}, targetText(row))), answerLines(row)]), h("small", {}, `#${row.sample} · ${measure(row)}`)))));
+}
+
+/** Whether the values of a sample are the steps of a series, to be drawn as one. */
+const drawsLines = (row) => data.samples.kind === "values" && row.target.length > 3 && (data.samples.views[row.sample] || {}).lines;
+
+/** True values, in the colour of the text, and those that the first run of each arm predicts. */
+function forecast({ sample, target, answers }) {
+  const lines = [target, ...Object.values(answers).map(([first]) => first)];
+  const strokes = ["var(--ink)", ...Object.keys(answers).map((arm) => look(arm).stroke)];
+  return [h("small", {}, "true values, and predicted ones in the colour of the arm"), sketch(lines, sample, strokes)];
 }
 
 const className = (index) => (index < 0 ? "no target" : data.samples.classes[index] ?? String(index));
 
-const targetText = ({ target }) => (data.samples.kind === "classes" ? className(target) : target.map((value) => short(value)).join(", "));
+const targetText = ({ target }) => (data.samples.kind === "classes" ? className(target) : target.slice(0, 8).map((value) => short(value)).join(", "));
 
 /** What each arm answers: "pre_norm: 3 (2 runs, 0.91)". The arm's name is left out where there is one. */
 function answerLines({ answers, target }) {
@@ -51,28 +61,40 @@ function answerLines({ answers, target }) {
     const text = data.samples.kind === "classes"
       ? votes.map(([index, runs, p]) => h("span", { class: index === target ? "right" : "wrong" },
         `${index === target ? "✓" : "✗"} ${className(index)} `, h("small", {}, `${votes.length > 1 || several ? `${plural(runs, "run")}, ` : ""}p ${fixed(p, 2)}`)))
-      : h("span", {}, votes.map((values) => values.map((value) => short(value)).join(", ")).join(" · "));
+      : h("span", {}, votes.map((values) => values.slice(0, 8).map((value) => short(value)).join(", ")).join(" · "));
     return h("span", { class: "answers" }, several ? [swatch(arm), h("small", {}, label(arm, 18))] : "→ ", text);
   });
 }
 
-/** The picture, text or lines of a sample. Only images inside the page are shown. */
+/** The picture, graph, lines and text of a sample. Only images inside the page are shown. */
 function sampleView(view, sample) {
   if (!view) return h("p", { class: "unseen" }, `sample ${sample}`);
-  if (typeof view.image === "string" && /^data:image\/png;base64,[A-Za-z0-9+/=]+$/.test(view.image)) {
-    return h("img", { src: view.image, alt: `test sample ${sample}` });
-  }
-  if (typeof view.text === "string") return h("blockquote", { tabindex: 0 }, view.text);
-  return Array.isArray(view.lines) ? sketch(view.lines, sample) : null;
+  const image = typeof view.image === "string" && /^data:image\/png;base64,[A-Za-z0-9+/=]+$/.test(view.image) ? view.image : null;
+  return [
+    image ? h("img", { src: image, alt: `test sample ${sample}` }) : null,
+    view.graph ? graph(view.graph, sample) : null,
+    Array.isArray(view.lines) ? sketch(view.lines, sample) : null,
+    typeof view.text === "string" ? h("blockquote", { tabindex: 0 }, view.text) : null,
+  ];
+}
+
+/** A drawing of a graph; nodes with the same code have the same colour. */
+function graph({ nodes, edges }, sample) {
+  const across = scale(extent(nodes.map(([x]) => x), 0.05), [6, 154]);
+  const up = scale(extent(nodes.map(([, y]) => y), 0.05), [114, 6]);
+  const at = (k) => [across(nodes[k][0]), up(nodes[k][1])];
+  return s("svg", { class: "sketch", width: 160, height: 120, viewBox: "0 0 160 120", role: "img", "aria-label": `test sample ${sample}: a graph of ${nodes.length} nodes` },
+    edges.map(([i, j]) => s("line", { class: "rule", x1: at(i)[0], y1: at(i)[1], x2: at(j)[0], y2: at(j)[1] })),
+    nodes.map(([, , code], k) => s("circle", { cx: at(k)[0], cy: at(k)[1], r: 4, style: { fill: `var(--arm-${code % COLOURS})` } })));
 }
 
 /** A small drawing of one or more series. */
-function sketch(lines, sample) {
+function sketch(lines, sample, strokes) {
   const domain = extent(lines.flat(), 0.05);
   if (!domain) return null;
   const across = scale([0, Math.max(...lines.map((line) => line.length)) - 1], [2, 158]);
   const up = scale(domain, [78, 2]);
   return s("svg", { class: "sketch", width: 160, height: 80, viewBox: "0 0 160 80", role: "img", "aria-label": `test sample ${sample}` },
     lines.map((line, k) => s("path", { class: "line", d: path(line.map((value, x) => [across(x), value]).filter(([, value]) => known(value)).map(([x, value]) => [x, up(value)])),
-      style: { stroke: `var(--arm-${k % COLOURS})` } })));
+      style: { stroke: strokes ? strokes[k] : `var(--arm-${k % COLOURS})` } })));
 }

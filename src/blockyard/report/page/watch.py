@@ -101,7 +101,7 @@ class WatchedComparison:
 def empty(title: str) -> dict[str, Any]:
     """Return a comparison without arms, for a page that waits for the first run."""
     lists = ("metrics", "warnings", "seeds", "arms", "cells", "curves", "tuning", "attention", "predictions")
-    none = ("claim", "source", "question", "baseline", "expect", "effects", "cost_axis", "samples")
+    none = ("claim", "source", "question", "baseline", "expect", "effects", "cost_axis", "samples", "written")
     fixed = {"title": title, "answer": "", "metric": "", "direction": "max", "directions": {}, "provenance": {}}
     return fixed | {name: [] for name in lists} | dict.fromkeys(none)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
 
 from blockyard.report.load.run_record import RunRecord
 from blockyard.report.samples.class_scores import class_count
@@ -21,7 +24,7 @@ MAX_ARMS = 24  # whose predictions are read
 MAX_WORST = 12  # samples of an arm
 MAX_DISPUTED = 24
 MAX_VIEWS = 160
-MAX_VALUES = 8  # of a sample with several values, in tables
+MAX_VALUES = 48  # of a sample with several values
 
 Runs: TypeAlias = "list[tuple[RunRecord, SamplePredictions]]"
 
@@ -123,11 +126,11 @@ def _row(runs: list[SamplePredictions], by_arm: dict[str, list[SamplePredictions
         "loss": float(sum(float(run["loss"][row]) for run in runs) / len(runs)),
     }
     if first.kind == "values":
+        shown = None if first["target"].shape[1] == 1 else 1  # a line is drawn of the first run
         return common | {
-            "target": [float(value) for value in first["target"][row][:MAX_VALUES]],
+            "target": _rounded(first, first["target"][row]),
             "answers": {
-                arm: [[float(value) for value in run["prediction"][row][:MAX_VALUES]] for run in own]
-                for arm, own in by_arm.items()
+                arm: [_rounded(run, run["prediction"][row]) for run in own[:shown]] for arm, own in by_arm.items()
             },
         }
     answers = {}
@@ -138,3 +141,10 @@ def _row(runs: list[SamplePredictions], by_arm: dict[str, list[SamplePredictions
         # The predicted classes: how many runs of the arm, and their mean probability.
         answers[arm] = sorted(([name, len(p), sum(p) / len(p)] for name, p in votes.items()), key=lambda v: -v[1])
     return common | {"target": int(first["target"][row]), "answers": answers}
+
+
+def _rounded(predictions: SamplePredictions, values: np.ndarray) -> list[float | None]:
+    """The first values, without the noise below a millionth of the largest target."""
+    largest = float(np.nanmax(np.abs(predictions["target"]), initial=0.0))
+    digits = 6 - math.ceil(math.log10(largest)) if largest > 0 else 6
+    return [round(float(each), digits) + 0.0 if np.isfinite(each) else None for each in values[:MAX_VALUES]]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from blockyard.config.build import Components
-    from blockyard.contracts import Batch, Split
+    from blockyard.contracts import Batch, DataSpec, Split, Tokenizer
 
 MAX_SIDE = 96  # pixels of a picture
 MAX_TEXT = 400  # characters
@@ -37,7 +37,7 @@ class _Test:
 def views(run: Path, fingerprint: str | None, samples: Sequence[int]) -> tuple[dict[str, dict[str, Any]], str | None]:
     """Return a view of each test sample by its index, and the reason where there are none.
 
-    A view is {"image": a PNG as a data URL}, {"text": ...} or {"lines": [[...], ...]}.
+    A view has one or more of image (a PNG as a data URL), text, lines (of numbers) and graph (nodes and edges).
     fingerprint: of the data that was predicted; samples of other data are not shown
     """
     if not samples:
@@ -71,19 +71,33 @@ def _load(run: str, fingerprint: str | None) -> _Test:
 
 
 def _view(test: _Test, sample: int) -> dict[str, Any] | None:
+    """The view of what the model reads: of a source, such as the image of a question, and of the own sequence."""
     import torch
 
     batch: Batch = test.split.batch(torch.tensor([sample]), None)
-    length = None if batch.lengths is None else int(batch.lengths[0])
-    return _view_of(test.components, batch.inputs[0], length)
+    spec, built = test.components.data.spec, test.components
+    own = _view_of(_Part(spec, built.tokenizer, built), batch.inputs[0], batch.lengths, batch.pairs)
+    if batch.source is None or spec.source is None:
+        return own
+    source = _view_of(_Part(spec.source, built.source_tokenizer, built), batch.source[0], batch.source_lengths, None)
+    return {**(source or {}), **(own or {})} or None
 
 
-def _view_of(components: Components, inputs: Tensor, length: int | None) -> dict[str, Any] | None:
-    """inputs: those of one sample; length: its valid items, None for all."""
-    from blockyard.contracts import TextTokenizer
+@dataclass(frozen=True)
+class _Part:
+    """One sequence of a sample: what it is, and how it became tokens."""
 
-    inputs = inputs[:length] if length is not None else inputs
-    modality = components.data.spec.modality
+    spec: DataSpec
+    tokenizer: Tokenizer
+    components: Components
+
+
+def _view_of(part: _Part, inputs: Tensor, lengths: Tensor | None, pairs: Tensor | None) -> dict[str, Any] | None:
+    """inputs: those of one sample; lengths, pairs: as in a batch of one"""
+    inputs = inputs if lengths is None else inputs[: int(lengths[0])]
+    modality = part.spec.modality
+    if pairs is not None:
+        return {"graph": _graph(inputs, pairs[0, : len(inputs), : len(inputs), 0])}
     if modality == "views":
         inputs = inputs[0]
     if inputs.ndim == 3 and inputs.shape[0] in (1, 3):
@@ -91,18 +105,32 @@ def _view_of(components: Components, inputs: Tensor, length: int | None) -> dict
     if inputs.ndim == 1 and modality == "audio":
         return {"lines": [_thinned(inputs.float())]}
     if inputs.ndim == 1 and not inputs.is_floating_point():
-        return {"text": _text(components, inputs.tolist(), isinstance(components.tokenizer, TextTokenizer))}
+        return {"text": _text(part, inputs.tolist())}
     if inputs.ndim == 2 and inputs.is_floating_point():
         return {"lines": [_thinned(column) for column in inputs.T[:MAX_LINES]]}
     return None
 
 
-def _text(components: Components, token_ids: list[int], decodes: bool) -> str:
-    if decodes:
-        text: str = components.tokenizer.decode(token_ids)
+def _graph(nodes: Tensor, distance: Tensor) -> dict[str, Any]:
+    """Nodes with their place and the code of their first column, and edges. nodes: (N, C); distance: (N, N)"""
+    import networkx
+
+    edges = [[i, j] for i, j in (distance == 1).triu().nonzero().tolist()]
+    drawn = networkx.empty_graph(len(nodes))
+    drawn.add_edges_from(edges)
+    layout = networkx.spring_layout(drawn, seed=0)
+    places = [[float(f"{side:.3f}") for side in layout[node]] for node in range(len(nodes))]
+    return {"nodes": [[*place, int(row[0])] for place, row in zip(places, nodes, strict=True)], "edges": edges}
+
+
+def _text(part: _Part, token_ids: list[int]) -> str:
+    from blockyard.contracts import TextTokenizer
+
+    if isinstance(part.tokenizer, TextTokenizer):
+        text = part.tokenizer.decode(token_ids)
     else:
-        name = components.data.token_name
-        text = " ".join(name(each) or components.tokenizer.token_name(each) or f"#{each}" for each in token_ids)
+        name = part.components.data.token_name
+        text = " ".join(name(each) or part.tokenizer.token_name(each) or f"#{each}" for each in token_ids)
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
 
 

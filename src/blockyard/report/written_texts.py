@@ -1,0 +1,77 @@
+"""What runs wrote for the sources of the test split, for the page: captions, translations, transcripts.
+
+`eval write=true` writes the file, a line of JSON for each source after a line of scores.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from blockyard.atomic_files import read_bytes
+from blockyard.report.load.run_record import RunRecord
+
+FILE = "written-test.jsonl"
+MAX_BYTES = 50_000_000
+MAX_ARMS = 12
+MAX_ROWS = 24  # those that most arms get wrong first
+MAX_TEXT = 300  # characters
+
+
+def written_texts(records: Iterable[RunRecord]) -> dict[str, Any] | None:
+    """Return the texts of each arm's first run that has any, side by side; None without any.
+
+    Only arms that wrote for the same sources stand side by side; the others are named in `left_out`.
+    """
+    by_arm: dict[str, tuple[RunRecord, list[dict[str, Any]]]] = {}
+    left_out: list[str] = []
+    for record in records:
+        if not record.done or record.arm in by_arm or len(by_arm) >= MAX_ARMS:
+            continue
+        try:
+            by_arm[record.arm] = record, _rows(record)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            left_out.append(f"{record.run}: {error}")
+    if not by_arm:
+        return {"arms": {}, "rows": [], "of": 0, "left_out": left_out} if left_out else None
+    first = next(iter(by_arm.values()))[1]
+    same = {arm: rows for arm, (_, rows) in by_arm.items() if _sources(rows) == _sources(first)}
+    left_out += [f"{record.run}: other sources" for arm, (record, _) in by_arm.items() if arm not in same]
+    wrong = [sum(not rows[index]["exact"] for rows in same.values()) for index in range(len(first))]
+    order = sorted(range(len(first)), key=lambda index: -wrong[index])[:MAX_ROWS]
+    return {
+        "arms": {arm: by_arm[arm][0].seed for arm in same},
+        "rows": [
+            {
+                "source": first[index]["source"][:MAX_TEXT],
+                "reference": first[index]["reference"][:MAX_TEXT],
+                "written": {
+                    arm: [rows[index]["written"][:MAX_TEXT], rows[index]["exact"]] for arm, rows in same.items()
+                },
+            }
+            for index in order
+        ],
+        "of": len(first),
+        "left_out": left_out,
+    }
+
+
+def _rows(record: RunRecord) -> list[dict[str, Any]]:
+    """The lines of the file without that of the scores. Raises ValueError for a damaged one."""
+    lines = read_bytes(record.path / FILE, MAX_BYTES).decode("utf-8").splitlines()[1:]
+    rows = []
+    for number, line in enumerate(lines, start=2):
+        row = json.loads(line)
+        if not isinstance(row, dict) or not all(
+            isinstance(row.get(key), str) for key in ("source", "reference", "written")
+        ):
+            raise ValueError(f"{FILE} is damaged in line {number}")
+        rows.append(row | {"exact": row["written"] == row["reference"]})
+    return rows
+
+
+def _sources(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(row["source"], row["reference"]) for row in rows]

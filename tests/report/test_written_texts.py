@@ -1,0 +1,49 @@
+"""Texts that runs wrote, side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from blockyard.report.load.run_record import RunRecord
+from blockyard.report.written_texts import FILE, MAX_ROWS, MAX_TEXT, written_texts
+
+
+def record(folder: Path, arm: str, texts: list[tuple[str, str, str]] | None, seed: int = 0) -> RunRecord:
+    path = folder / arm / f"s{seed}"
+    path.mkdir(parents=True)
+    if texts is not None:
+        rows = [{"source": a, "reference": b, "written": c, "exact": b == c} for a, b, c in texts]
+        (path / FILE).write_text("".join(json.dumps(row) + "\n" for row in ({"scores": {}}, *rows)))
+    return RunRecord(arm, seed, path, "done")
+
+
+def test_texts_of_the_same_sources_stand_side_by_side(tmp_path: Path) -> None:
+    sources = [("1", "one"), ("2", "two"), ("3", "three")]
+    records = [
+        record(tmp_path, "a", None),
+        record(tmp_path, "a", [(s, r, r) for s, r in sources], seed=1),
+        record(tmp_path, "b", [(s, r, "two") for s, r in sources]),
+        record(tmp_path, "c", [("9", "nine", "nine")]),
+        record(tmp_path, "d", None),
+    ]
+    found = written_texts(records)
+    assert found is not None
+    assert found["arms"] == {"a": 1, "b": 0}
+    assert [row["source"] for row in found["rows"]] == ["1", "3", "2"]  # what b got wrong comes first
+    assert found["rows"][0]["written"] == {"a": ["one", True], "b": ["two", False]}
+    assert found["left_out"] == ["c/s0: other sources"]
+    assert written_texts(records[:1]) is None
+
+
+def test_a_damaged_file_is_named_and_long_ones_are_cut(tmp_path: Path) -> None:
+    damaged = record(tmp_path, "a", [("1", "one", "one")])
+    (damaged.path / FILE).write_text('{"scores": {}}\n{"source": 1}\n')
+    found = written_texts([damaged])
+    assert found is not None
+    assert "damaged in line 2" in found["left_out"][0]
+    found = written_texts([record(tmp_path, "b", [("x" * 1000, "y", "z")] * 100)])
+    assert found is not None
+    assert len(found["rows"]) == MAX_ROWS
+    assert len(found["rows"][0]["source"]) == MAX_TEXT
+    assert found["of"] == 100
