@@ -13,15 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.errors import UserError
-from blockyard.report import prediction_pictures
+from blockyard.report import prediction_pictures, written_texts
 from blockyard.report.comparison import compare
 from blockyard.report.load.resolve import resolve
 from blockyard.report.page.document import encode, linked, render
 from blockyard.report.page.thin import thin
+from blockyard.runs.predictions_file import TEST
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 
 DATA_PATH = "comparison.json"  # the path that the page polls
-FILES = ("config.yaml", "status.json", "metrics.csv", "summary.json", "run.json", *prediction_pictures.FILES.values())
+FILES = (
+    *("config.yaml", "status.json", "metrics.csv", "summary.json", "run.json", TEST, written_texts.FILE),
+    *prediction_pictures.FILES.values(),
+)
 _MIN_INTERVAL = 2.0  # seconds between two comparisons,
 _DURATION_FACTOR = 4.0  # or this many times the duration of the last one,
 _MAX_INTERVAL = 30.0  # up to this
