@@ -118,6 +118,33 @@ def test_values_are_in_the_units_of_the_data() -> None:
     assert np.isnan(kept["target"][3, 1])
 
 
+def test_a_loss_that_branches_on_values_is_computed_sample_by_sample() -> None:
+    class Branching(Regress):
+        def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
+            return super().loss(prediction, target) if bool((target > 0).all()) else prediction.sum() * 0 - 1
+
+    target = torch.tensor([[1.0, 2.0], [-1.0, 2.0], [3.0, 0.5]])
+    losses = []
+    for objective in (Regress(), Branching()):
+        recorder = SampleRecorder(objective, object(), VALUES, total=3)  # type: ignore[arg-type]
+        recorder(torch.zeros(3, 2), Batch(torch.zeros(3, 1), target, sample=torch.arange(3)))
+        kept = recorder.result()
+        assert kept is not None
+        losses.append(kept["loss"].tolist())
+    assert losses == [[2.5, 2.5, 4.625], [2.5, -1.0, 4.625]]
+
+
+def test_of_equal_logits_the_first_counts_as_it_does_in_the_metrics() -> None:
+    logits = torch.tensor([[0.0] * 7, [1, 2, 2, 2, 2, 2, 2], [0, 1, 2, 3, 4, 5, 6], [9, 9, 0, 1, 0, 0, 0.5]])
+    recorder = SampleRecorder(Classify(), SimpleNamespace(), CLASSES, total=4)  # type: ignore[arg-type]
+    recorder(logits, Batch(torch.zeros(4, 1), torch.zeros(4, dtype=torch.long), sample=torch.arange(4)))
+    kept = recorder.result()
+    assert kept is not None
+    assert kept["top"][:, 0].tolist() == logits.argmax(-1).tolist()
+    assert kept["top"][2:].tolist() == [[6, 5, 4, 3, 2], [0, 1, 3, 6, kept["top"][3, 4]]]
+    assert all(len(set(row)) == TOP for row in kept["top"].tolist())
+
+
 def test_dummies_are_left_out_and_samples_without_a_target_have_no_loss() -> None:
     recorder = SampleRecorder(Classify(), SimpleNamespace(), CLASSES, total=4)  # type: ignore[arg-type]
     target = torch.tensor([1, Batch.ignore, 2, Batch.ignore])

@@ -98,6 +98,9 @@ def test_seeds_stand_together_and_the_search_selects(browser: Any, tmp_path: Pat
         "data.sizes=null": ["vit-0000"],
         "no=such": [],
         "test/accuracy>x": [],
+        "steps>=100 parameters<=1000": ["vit-0002", "vit-0001", "vit-0000"],
+        "steps>100": [],
+        "parameters<1000": [],
     }.items():
         page.locator("#query").fill(query)
         assert rows(page) == expected, query

@@ -76,27 +76,52 @@ class SampleRecorder:
     def _classes(self, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
         # In float64 on the CPU, where order and ties are the same for every kind of device.
         logits, target = logits.double().cpu(), target.cpu()
-        probability, top = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
+        top = _most_probable(logits, min(TOP, logits.shape[1]))
         loss = F.cross_entropy(logits, target, ignore_index=Batch.ignore, reduction="none")
         return {
             "target": target.int(),
             "loss": loss.masked_fill(~Batch.counted(target), math.nan).float(),
-            "top": top[:, :TOP].int().contiguous(),
-            "probability": probability[:, :TOP].float().contiguous(),
+            "top": top.int(),
+            "probability": logits.softmax(-1).gather(1, top).float(),
         }
 
     def _values(self, prediction: Tensor, target: Tensor) -> dict[str, Tensor]:
         prediction, target = prediction.float(), target.float()
-        losses = [self.objective.loss(prediction[i : i + 1], target[i : i + 1]) for i in range(len(target))]
+        losses = _losses(self.objective, prediction, target)
         shape = target.shape[1:]
         target, prediction = target.cpu(), prediction.cpu().unflatten(1, shape)
         if isinstance(self.split, Standardized):
             target, prediction = (each * self.split.std + self.split.mean for each in (target, prediction))
         return {
             "target": target.flatten(1).float(),
-            "loss": torch.stack(losses).float(),
+            "loss": losses.float(),
             "prediction": prediction.flatten(1).float(),
         }
+
+
+def _most_probable(logits: Tensor, count: int) -> Tensor:
+    """The `count` largest of each row of logits (B, V), (B, count), the largest first; the first one is `argmax`'s.
+
+    Metrics take `argmax`, the first of equal logits, and `topk` any of them.
+    """
+    first = logits.argmax(-1, keepdim=True)  # (B, 1)
+    top = logits.topk(count).indices
+    repeated = torch.cat([torch.zeros_like(first), (top == first).long()], 1)  # (B, count + 1)
+    order = repeated.argsort(dim=1, stable=True)[:, :count]
+    return torch.cat([first, top], 1).gather(1, order)
+
+
+def _losses(objective: Objective, prediction: Tensor, target: Tensor) -> Tensor:
+    """The objective's loss of each sample alone, (B,)."""
+
+    def loss(one: Tensor, its: Tensor) -> Tensor:
+        return objective.loss(one[None], its[None])
+
+    try:
+        values: Tensor = torch.vmap(loss)(prediction, target)
+        return values
+    except RuntimeError:  # a loss that asks for values, such as `if target.isnan().any()`, has no batched form
+        return torch.stack([loss(one, its) for one, its in zip(prediction, target, strict=True)])
 
 
 def _refusal(objective: Objective) -> str | None:
