@@ -18,31 +18,25 @@ baseline `frequency` predicts how often each unit occurs in training.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 from annotated_types import Ge, Le
 from torch import Tensor
-from torch.nn import functional as F
 
-from blockyard.contracts import Batch, Count, DataSpec, NonNegative, Objective, Rate, Split, TokenSpec
-from blockyard.contracts.objective import source_as_input
-from blockyard.data._hash import uniform
+from blockyard.contracts import Batch, Count, DataSpec, NonNegative, Rate, Split, TokenSpec
 from blockyard.data._split import Fraction
 from blockyard.objective._cross_entropy import cross_entropy
+from blockyard.objective._hidden_sound import HiddenSound
 from blockyard.tokenizer._kmeans import kmeans, nearest
-from blockyard.tokenizer.log_mel import hann, log_mel, mel_filters
 
 if TYPE_CHECKING:
     import torchmetrics
 
 Units = Annotated[int, Ge(2), Le(4096)]
-MELS, WINDOW = 23, 0.025  # bands of a frame; seconds of a window, or those from one token to the next if more
-RECORDINGS, FRAMES = 512, 20_000  # of the training split that centres are learned from, at most
-PART = 64  # recordings at a time
 
 
-class MaskedUnits(Objective):
+class MaskedUnits(HiddenSound):
     """Predicts the kind of sound in hidden spans from what is around them; requires a bidirectional model.
 
     Options:
@@ -53,11 +47,7 @@ class MaskedUnits(Objective):
         z_loss: factor of the squared logarithm of the softmax's normaliser, added to the training loss; 1e-4 in PaLM
     """
 
-    needs_causal = False
-    takes = "token"
-    needs_source: ClassVar[bool] = True
-    source_modality: ClassVar[str | None] = "audio"
-    reads: ClassVar[Literal["row", "source"]] = "source"
+    name = "masked_units"
 
     def __init__(
         self,
@@ -68,30 +58,19 @@ class MaskedUnits(Objective):
         label_smoothing: Rate = 0.0,
         z_loss: NonNegative = 0.0,
     ) -> None:
-        self.units, self.rate, self.span = units, rate, span
-        self.label_smoothing, self.z_loss = label_smoothing, z_loss
-        self._source: TokenSpec | None = None
-        self._rate = 0
+        super().__init__(rate, span)
+        self.units, self.label_smoothing, self.z_loss = units, label_smoothing, z_loss
         self._centres: Tensor | None = None
         self._shares: Tensor | None = None
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
         """One logit per unit. Raises ValueError for data without sounds as a source."""
-        if data.source is None or data.source.rate is None:
-            raise ValueError("objective=masked_units reads sounds, and the data has none as a source")
-        self._rate = data.source.rate
+        self.check_source(data)
         return self.units
-
-    def source_tokens(self, tokens: TokenSpec) -> TokenSpec:
-        """The same tokens of the source, some of which are hidden."""
-        self._source = replace(tokens, hides=True)
-        return self._source
 
     def learn(self, train: Split) -> None:
         """Cluster frames of the training split. The same for every run over the same data."""
-        chosen = torch.linspace(0, len(train) - 1, min(RECORDINGS, len(train))).round().long()
-        points = torch.cat([self._frames_of(train, order) for order in chosen.split(PART)])
-        points = points[torch.linspace(0, len(points) - 1, min(FRAMES, len(points))).round().long()]
+        points = self.training_frames(train)
         self._centres = kmeans(points, self.units, torch.Generator().manual_seed(0))
         counts = nearest(points, self._centres).bincount(minlength=self.units)
         self._shares = (counts + 1) / (counts + 1).sum()
@@ -101,45 +80,8 @@ class MaskedUnits(Objective):
         assert self._centres is not None, "learn() comes before prepare()"
         frames, tokens = self.frames(batch.inputs, batch.lengths)  # (B, N, mels)
         units = nearest(frames.flatten(0, 1), self._centres.to(frames.device)).view(frames.shape[:2])
-        sample = torch.arange(len(frames), device=frames.device) if batch.sample is None else batch.sample
-        scores = uniform(0 if key is None else key, sample, frames.shape[1]).T  # (B, N)
-        hidden = self.spans(scores, tokens)
+        hidden = self.hidden(batch, key, frames.shape[1], tokens)
         return replace(batch, hidden=hidden, target=units.masked_fill(~hidden, Batch.ignore))
-
-    def spans(self, scores: Tensor, tokens: Tensor) -> Tensor:
-        """Returns which tokens are hidden, (B, N): spans that begin at the lowest scores (B, N) of each recording.
-
-        tokens: (B,), those that are real; a recording that has any has one span at least
-        """
-        index = torch.arange(scores.shape[1], device=scores.device)
-        real = index < tokens[:, None]
-        count = (tokens * self.rate / self.span).round().clamp_min(1)
-        begins = (scores.masked_fill(~real, 2.0).argsort(1).argsort(1) < count[:, None]) & real  # (B, N)
-        latest = torch.where(begins, index, -self.span).cummax(1).values  # the last span that began
-        return (index - latest < self.span) & real
-
-    def frames(self, samples: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Returns log-mel frames (B, N, mels), one where each token begins, and the number of tokens of each (B,)."""
-        assert self._source is not None, "source_tokens() comes before frames()"
-        samples = samples.float() if samples.is_floating_point() else samples / 32768
-        if lengths is None:
-            lengths = torch.full((len(samples),), samples.shape[1], device=samples.device)
-        stride = 1
-        for _, step, _ in self._source.shrink:
-            stride *= step
-        window = max(stride, round(WINDOW * self._rate))
-        most = max(int(self._source.tokens_of(torch.tensor(samples.shape[1]))), 1)
-        tokens = self._source.tokens_of(lengths)
-        samples = F.pad(samples, (0, max((most - 1) * stride + window - samples.shape[1], 0)))
-        filters = mel_filters(window, MELS, self._rate)
-        parts = (each.to(samples.device) for each in (hann(window), filters))
-        shape, bands = parts
-        return log_mel(samples, shape, stride, bands, tokens)[..., :most].transpose(1, 2), tokens
-
-    def _frames_of(self, split: Split, order: Tensor) -> Tensor:
-        batch = source_as_input(split.batch(order, None))
-        frames, tokens = self.frames(batch.inputs, batch.lengths)
-        return frames[torch.arange(frames.shape[1]) < tokens[:, None]]  # (frames, mels)
 
     def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Mean cross entropy over the hidden tokens, in nats. prediction: (B, N, K); target: (B, N)."""
@@ -159,8 +101,7 @@ class MaskedUnits(Objective):
         """Of predicting each unit as often as it occurs in training."""
         assert self._shares is not None, "learn() comes before baselines()"
         metrics = self.metrics()
-        for order in torch.arange(len(split)).split(PART):
-            batch = self.ready(replace(split.batch(order, None), sample=order))
+        for batch in self.prepared(split):
             assert isinstance(batch.target, Tensor)
             for metric in metrics.values():
                 metric.update(self._shares.log().expand(*batch.target.shape, -1), batch.target)

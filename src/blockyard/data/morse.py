@@ -1,0 +1,139 @@
+"""Groups of letters keyed in Morse code at a speed and a pitch of their own; the text is the letters.
+
+Source: ITU-R recommendation M.1677-1, International Morse Code, for the code and its timing
+Reference: none; the rule is in `key`
+
+    K      -.-             a dash sounds for three units and a dot for one; one unit of silence lies within a letter,
+           ###.#.###       three between letters
+
+Harder than `dial_tones`: every letter is the same tone, and only how long it sounds tells one from another, at 15 to 25
+words a minute (units of 80 to 48 ms) with hands that are 10 % uneven, 400 to 900 Hz and noise 0 to 20 dB below. Made
+from a seed, so it needs no file and no network. No group occurs in two splits.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import BatchSize, Samples, Seed
+from blockyard.data._order import mix
+from blockyard.data._recordings import Recording, RecordingData
+from blockyard.data._split import sha256
+
+CODE = dict(
+    zip(
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+        (
+            *(".-", "-...", "-.-.", "-..", ".", "..-.", "--.", "....", "..", ".---", "-.-", ".-..", "--"),
+            *("-.", "---", ".--.", "--.-", ".-.", "...", "-", "..-", "...-", ".--", "-..-", "-.--", "--.."),
+        ),
+        strict=True,
+    )
+)
+RATE = 8000
+SHORTEST, LONGEST = 1, 4  # letters of a group
+SPEED = (15.0, 25.0)  # words a minute
+UNIT = 1.2  # seconds of a unit at one word a minute: PARIS and the space behind it are 50 units
+UNEVEN = 0.1  # share of its length that a sound or a silence is longer or shorter, at most
+PITCH = (400.0, 900.0)  # Hz
+NOISE = (0.0, 20.0)  # decibels below the tone
+RAMP = 0.005  # seconds in which a tone starts and ends, so that it does not click
+LEVEL = 0.3  # of full scale
+HELD_OUT = 0.1  # share of all groups that may go to validation, and the same to test
+
+
+@dataclass(kw_only=True, eq=False)
+class Morse(RecordingData):
+    """Groups of one to four letters, keyed by hand.
+
+    Options:
+        samples: training recordings
+        eval_samples: recordings of the validation split, and of the test split
+        data_seed: seed of the recordings; independent of the run's seed, so that all seeds share them
+        batch_size: recordings in a training step, over all processes
+        eval_batch_size: recordings in a validation or test step, over all processes
+    """
+
+    samples: Samples = 4_000
+    eval_samples: Samples = 200
+    data_seed: Seed = 0
+    batch_size: BatchSize = 16
+    eval_batch_size: BatchSize = 64
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Four of the longest letters, at the lowest speed, with the longest silences."""
+        letter = max(map(units, CODE))
+        longest = UNIT / SPEED[0] * (1 + UNEVEN) * (LONGEST * letter + 3 * (LONGEST + 1))
+        return math.ceil(RATE * longest), LONGEST + 1
+
+    @property
+    def samples_a_second(self) -> int:
+        """That of a telephone."""
+        return RATE
+
+    def bytes_in_memory(self) -> int:
+        """Returns the size of all recordings of average length."""
+        return (self.samples + 2 * self.eval_samples) * self.sizes[0]  # two bytes a sample, half the longest
+
+    def recordings(self) -> list[list[Recording]]:
+        """Draws groups until each split has enough; the group itself says which split it belongs to."""
+        counts = (self.samples, self.eval_samples, self.eval_samples)
+        splits: list[list[Recording]] = [[], [], []]
+        candidate = 0
+        while any(len(split) < count for split, count in zip(splits, counts, strict=True)):
+            generator = torch.Generator().manual_seed(mix("morse", self.data_seed, candidate))
+            group = draw(generator)
+            share = mix("split", group) / 2**63
+            part = 1 if share < HELD_OUT else 2 if share < 2 * HELD_OUT else 0
+            if len(splits[part]) < counts[part]:
+                splits[part].append(Recording(f"group {candidate}", key(group, generator), group))
+            candidate += 1
+        # Not of the samples: the last bit of a sine depends on the machine.
+        self._fingerprint = sha256(f"{each.text} {len(each.samples)}" for split in splits for each in split)
+        return splits
+
+
+def units(letter: str) -> int:
+    """Returns how long a letter sounds, its own silences included."""
+    code = CODE[letter]
+    return code.count(".") + 3 * code.count("-") + len(code) - 1
+
+
+def draw(generator: torch.Generator) -> str:
+    """Returns a group of letters."""
+    count = int(torch.randint(SHORTEST, LONGEST + 1, (), generator=generator))
+    letters = tuple(CODE)
+    return "".join(letters[i] for i in torch.randint(len(letters), (count,), generator=generator).tolist())
+
+
+def key(group: str, generator: torch.Generator, noise: tuple[float, float] = NOISE) -> Tensor:
+    """Returns the sound of a group, (T,) int16. noise: the least and the most decibels that it is below the tone."""
+
+    def between(span: tuple[float, float]) -> float:
+        return span[0] + (span[1] - span[0]) * float(torch.rand((), generator=generator))
+
+    unit, pitch, decibels = UNIT / between(SPEED), between(PITCH), between(noise)
+    parts = []
+    for sounds, length in elements(group):
+        count = round(RATE * unit * length * between((1 - UNEVEN, 1 + UNEVEN)))
+        edge = torch.arange(count).minimum(torch.arange(count).flip(0)) / (RAMP * RATE)
+        parts.append(edge.clamp(max=1.0) if sounds else torch.zeros(count))
+    envelope = torch.cat(parts)
+    tone = LEVEL * torch.sin(2 * math.pi * pitch * torch.arange(len(envelope)) / RATE)
+    hiss = LEVEL * 10 ** (-decibels / 20) * torch.randn(len(envelope), generator=generator)
+    return ((envelope * tone + hiss).clamp(-1, 1) * 32767).round().to(torch.int16)
+
+
+def elements(group: str) -> list[tuple[bool, int]]:
+    """Returns sounds (True) and silences in order, with their units; three units of silence at either end."""
+    parts = [(False, 3)]
+    for letter in group:
+        for sign in CODE[letter]:
+            parts += [(True, 3 if sign == "-" else 1), (False, 1)]
+        parts[-1] = (False, 3)
+    return parts

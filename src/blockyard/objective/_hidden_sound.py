@@ -1,0 +1,106 @@
+"""What objectives share that hide spans of a sound and predict something of it: the spans, and frames to learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from blockyard.contracts import Batch, DataSpec, Objective, Split, TokenSpec
+from blockyard.contracts.objective import source_as_input
+from blockyard.data._hash import uniform
+from blockyard.tokenizer.log_mel import hann, log_mel, mel_filters
+
+MELS, WINDOW = 23, 0.025  # bands of a frame; seconds of a window, or those from one token to the next if more
+RECORDINGS, FRAMES = 512, 20_000  # of the training split that is learned from, at most
+PART = 64  # recordings at a time
+
+
+class HiddenSound(Objective):
+    """Reads the source alone, of which spans are hidden; requires a bidirectional model.
+
+    rate: share of the tokens of a recording that is hidden, less where spans overlap
+    span: tokens that are hidden together
+    """
+
+    needs_causal = False
+    takes = "token"
+    needs_source: ClassVar[bool] = True
+    source_modality: ClassVar[str | None] = "audio"
+    reads: ClassVar[Literal["row", "source"]] = "source"
+    name: ClassVar[str]
+
+    def __init__(self, rate: float, span: int) -> None:
+        self.rate, self.span = rate, span
+        self._source: TokenSpec | None = None
+        self._rate = 0
+
+    def check_source(self, data: DataSpec) -> None:
+        """Keep the sampling rate. Raises ValueError for data without sounds as a source."""
+        if data.source is None or data.source.rate is None:
+            raise ValueError(f"objective={self.name} reads sounds, and the data has none as a source")
+        self._rate = data.source.rate
+
+    def source_tokens(self, tokens: TokenSpec) -> TokenSpec:
+        """The same tokens of the source, some of which are hidden."""
+        self._source = replace(tokens, hides=True)
+        return self._source
+
+    def training_frames(self, train: Split) -> Tensor:
+        """Returns frames (n, mels) of the training split. The same for every run over the same data."""
+        chosen = torch.linspace(0, len(train) - 1, min(RECORDINGS, len(train))).round().long()
+        points = torch.cat([self._frames_of(train, order) for order in chosen.split(PART)])
+        return points[torch.linspace(0, len(points) - 1, min(FRAMES, len(points))).round().long()]
+
+    def hidden(self, batch: Batch, key: int | None, count: int, tokens: Tensor) -> Tensor:
+        """Returns which of `count` tokens are hidden (B, N), a hash of (key, sample). tokens: (B,), the real ones."""
+        scores = uniform(0 if key is None else key, samples_of(batch), count).T  # (B, N)
+        return self.spans(scores, tokens)
+
+    def spans(self, scores: Tensor, tokens: Tensor) -> Tensor:
+        """Returns which tokens are hidden, (B, N): spans that begin at the lowest scores (B, N) of each recording.
+
+        tokens: (B,), those that are real; a recording that has any has one span at least
+        """
+        index = torch.arange(scores.shape[1], device=scores.device)
+        real = index < tokens[:, None]
+        count = (tokens * self.rate / self.span).round().clamp_min(1)
+        begins = (scores.masked_fill(~real, 2.0).argsort(1).argsort(1) < count[:, None]) & real  # (B, N)
+        latest = torch.where(begins, index, -self.span).cummax(1).values  # the last span that began
+        return (index - latest < self.span) & real
+
+    def frames(self, samples: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Returns log-mel frames (B, N, mels), one where each token begins, and the number of tokens of each (B,)."""
+        assert self._source is not None, "source_tokens() comes before frames()"
+        samples = samples.float() if samples.is_floating_point() else samples / 32768
+        if lengths is None:
+            lengths = torch.full((len(samples),), samples.shape[1], device=samples.device)
+        stride = 1
+        for _, step, _ in self._source.shrink:
+            stride *= step
+        window = max(stride, round(WINDOW * self._rate))
+        most = max(int(self._source.tokens_of(torch.tensor(samples.shape[1]))), 1)
+        tokens = self._source.tokens_of(lengths)
+        samples = F.pad(samples, (0, max((most - 1) * stride + window - samples.shape[1], 0)))
+        filters = mel_filters(window, MELS, self._rate)
+        shape, bands = (each.to(samples.device) for each in (hann(window), filters))
+        return log_mel(samples, shape, stride, bands, tokens)[..., :most].transpose(1, 2), tokens
+
+    def prepared(self, split: Split) -> Iterator[Batch]:
+        """Yields a split's batches as evaluation sees them."""
+        for order in torch.arange(len(split)).split(PART):
+            yield self.ready(replace(split.batch(order, None), sample=order))
+
+    def _frames_of(self, split: Split, order: Tensor) -> Tensor:
+        batch = source_as_input(split.batch(order, None))
+        frames, tokens = self.frames(batch.inputs, batch.lengths)
+        return frames[torch.arange(frames.shape[1]) < tokens[:, None]]  # (frames, mels)
+
+
+def samples_of(batch: Batch) -> Tensor:
+    """Returns the index of each sample in its split (B,)."""
+    return torch.arange(len(batch), device=batch.inputs.device) if batch.sample is None else batch.sample

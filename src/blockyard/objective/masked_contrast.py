@@ -1,0 +1,157 @@
+"""Masked contrast: which of many sounds of the same recording is hidden here? Learns without texts.
+
+Source: Baevski et al. 2020, wav2vec 2.0 (arXiv 2006.11477), section 3.2, equation 3. Its targets are learned and
+    quantized, and a second loss keeps the codebook in use (equation 4); table 4 compares continuous ones. Here they
+    are log-mel frames, which are not learned and so cannot collapse
+Reference: transformers Wav2Vec2ForPreTraining.compute_contrastive_logits; _sample_negative_indices for distractors
+Equation: mean over hidden n of -log (exp(sim(c_n, q_n) / T) / sum_{q in Q_n} exp(sim(c_n, q) / T)), sim the cosine,
+    c_n the prediction, q_n the frame at token n, Q_n it and K frames of other hidden tokens of the recording
+
+    source   ~ ~ ~ ~ ~ ~ ~ ~ ~ ~     N tokens, of any source_tokenizer of sound
+    model    ~ ~ . . . . ~ ~ . .     reads the mask token in spans of `span` tokens
+    at       2: is it the frame of 2, or one of 3, 4, 5, 8, 9?
+
+Which spans and which distractors is a hash of the step's key and the sample's index; in evaluation they are fixed for
+each sample. A distractor that equals the true frame, as in digital silence, does not count. The baseline `uniform`
+prefers none, `nearest` predicts the frame of the nearest token that is not hidden.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from blockyard.contracts import Batch, Count, DataSpec, Positive, Split, TokenSpec
+from blockyard.data._hash import uniform
+from blockyard.data._order import mix
+from blockyard.data._split import Fraction
+from blockyard.objective._hidden_sound import MELS, HiddenSound, samples_of
+
+if TYPE_CHECKING:
+    import torchmetrics
+
+
+class Contrast(NamedTuple):
+    """What a batch is to be told apart.
+
+    truth: (B, N) int64, 0 at hidden tokens, the index of the true one among the candidates; else `Batch.ignore`
+    negatives: (B, N, K) int64, the tokens whose frames are the distractors
+    frames: (B, N, F), standardized
+    """
+
+    truth: Tensor
+    negatives: Tensor
+    frames: Tensor
+
+
+class MaskedContrast(HiddenSound):
+    """Tells the sound of hidden tokens from others of the same recording; requires a bidirectional model.
+
+    A recording with a single hidden token has nothing to tell it from, and does not count.
+
+    Options:
+        negatives: distractors for each hidden token, K; with repetitions
+        temperature: that similarities are divided by, T
+        rate: share of the tokens of a recording that is hidden, less where spans overlap
+        span: tokens that are hidden together
+    """
+
+    name = "masked_contrast"
+
+    def __init__(
+        self, *, negatives: Count = 100, temperature: Positive = 0.1, rate: Fraction = 0.5, span: Count = 10
+    ) -> None:
+        super().__init__(rate, span)
+        self.negatives, self.temperature = negatives, temperature
+        self._scale: tuple[Tensor, Tensor] | None = None
+
+    def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
+        """One number per band of a frame. Raises ValueError for data without sounds as a source."""
+        self.check_source(data)
+        return MELS
+
+    def learn(self, train: Split) -> None:
+        """Take the mean and the standard deviation of each band over frames of the training split."""
+        frames = self.training_frames(train)
+        self._scale = frames.mean(0), frames.std(0).clamp_min(1e-3)
+
+    def prepare(self, batch: Batch, key: int | None = None) -> Batch:
+        """Recordings (B, T) -> hidden tokens (B, N), and the frames that are to be told apart."""
+        assert self._scale is not None, "learn() comes before prepare()"
+        frames, tokens = self.frames(batch.inputs, batch.lengths)  # (B, N, F)
+        mean, size = (part.to(frames.device) for part in self._scale)
+        hidden = self.hidden(batch, key, frames.shape[1], tokens)
+        count = hidden.shape[1] * self.negatives
+        draws = uniform(mix("negatives", 0 if key is None else key), samples_of(batch), count)
+        negatives = distractors(hidden, draws.T.reshape(*hidden.shape, self.negatives))
+        counts = hidden & (hidden.sum(1, keepdim=True) > 1)
+        truth = torch.zeros_like(negatives[..., 0]).masked_fill(~counts, Batch.ignore)
+        return replace(batch, hidden=hidden, target=Contrast(truth, negatives, (frames - mean) / size))
+
+    def logits(self, prediction: Tensor, target: Any) -> Tensor:
+        """Returns the similarities (B, N, 1 + K) of predictions (B, N, F) to the true frame and to the distractors."""
+        frames = target.frames
+        cosine = F.normalize(prediction.float(), dim=-1) @ F.normalize(frames.float(), dim=-1).mT  # (B, N, N)
+        equal = (frames[:, :, None] == frames[:, None]).all(-1)  # (B, N, N)
+        others = cosine.masked_fill(equal, -torch.inf).gather(2, target.negatives)  # (B, N, K)
+        return torch.cat([cosine.diagonal(dim1=1, dim2=2)[..., None], others], 2) / self.temperature
+
+    def loss(self, prediction: Tensor, target: Any) -> Tensor:
+        """Mean cross entropy over the hidden tokens, in nats. prediction: (B, N, F); target: `Contrast`."""
+        logits = self.logits(prediction, target)
+        return F.cross_entropy(logits.flatten(0, 1), target.truth.flatten(), ignore_index=Batch.ignore)
+
+    def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
+        """Loss, and the share of hidden tokens whose true frame is the most similar one."""
+        from blockyard.objective._contrast_metrics import ContrastAccuracy, ContrastLoss
+
+        return {"loss": ContrastLoss(self.logits), "accuracy": ContrastAccuracy(self.logits)}
+
+    def best(self) -> tuple[str, str]:
+        """The lowest loss."""
+        return "loss", "min"
+
+    def baselines(self, split: Split) -> dict[str, dict[str, float]]:
+        """Of preferring no candidate, and of the frame of the nearest token that is not hidden."""
+        metrics = self.metrics()
+        total = torch.zeros(3, dtype=torch.float64)  # hidden tokens, and the loss and the accuracy of preferring none
+        for batch in self.prepared(split):
+            target: Any = batch.target
+            for metric in metrics.values():
+                metric.update(self._nearest(batch), target)
+            counts = target.truth != Batch.ignore
+            candidates = self.logits(target.frames, target).isfinite().sum(2)[counts].double()
+            total += torch.stack([counts.sum(), candidates.log().sum(), candidates.reciprocal().sum()])
+        uniform = {"loss": float(total[1] / total[0]), "accuracy": float(total[2] / total[0])}
+        return {"uniform": uniform, "nearest": {name: float(metric.compute()) for name, metric in metrics.items()}}
+
+    def _nearest(self, batch: Batch) -> Tensor:
+        """Returns the frame (B, N, F) of the nearest token that is not hidden, zeros where all are."""
+        target: Any = batch.target
+        assert self._source is not None
+        assert batch.hidden is not None
+        index = torch.arange(batch.hidden.shape[1])
+        lengths = torch.full((len(batch),), batch.inputs.shape[1]) if batch.lengths is None else batch.lengths
+        known = ~batch.hidden & (index < self._source.tokens_of(lengths)[:, None])  # (B, N)
+        distance = (index[:, None] - index).abs().expand(len(batch), -1, -1)  # (B, N, N)
+        nearest = distance.masked_fill(~known[:, None], len(index)).argmin(2)  # (B, N)
+        frames: Tensor = target.frames
+        frames = frames.gather(1, nearest[..., None].expand_as(frames))
+        return frames * known.any(1)[:, None, None]
+
+
+def distractors(hidden: Tensor, draws: Tensor) -> Tensor:
+    """Returns other hidden tokens of the same recording (B, N, K) for each hidden one, all of them equally likely.
+
+    hidden: (B, N) bool; draws: (B, N, K) in [0, 1). What is returned for other tokens means nothing
+    """
+    others = hidden.sum(1)[:, None, None] - 1  # (B, 1, 1)
+    rank = hidden.cumsum(1)[..., None] - 1  # (B, N, 1), among the hidden tokens
+    chosen = (draws * others).long()
+    chosen = (chosen + (chosen >= rank)).clamp(0, hidden.shape[1] - 1)
+    order = (~hidden).int().argsort(dim=1, stable=True)  # hidden tokens first
+    return order.gather(1, chosen.flatten(1)).view_as(chosen)
