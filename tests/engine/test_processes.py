@@ -90,6 +90,24 @@ def test_two_processes_count_slices_and_classes_as_one(tmp_path: Path) -> None:
     assert two.summary()["baselines"] == one.summary()["baselines"]
 
 
+LEVELS = (
+    *("data=digits", "data.batch_size=16", "tokenizer=levels", "tokenizer.levels=4", "tokenizer.condition=class"),
+    *("model=decoder", "head=token", "objective=next_token"),
+    *("trainer.max_steps=4", "trainer.eval_every=2", "trainer.log_every=2"),
+)
+
+
+@pytest.mark.full
+def test_two_processes_follow_one_on_image_tokens(tmp_path: Path) -> None:
+    one = run(tmp_path / "one", *NO_DROPOUT, *LEVELS)
+    two = trained(tmp_path / "two", "ddp", *LEVELS)
+    ours, theirs = rows(two), rows(one)
+    assert "val/bits_per_dim" in theirs[-1]
+    for left, right in zip(ours, theirs, strict=True):
+        assert left == pytest.approx(right, rel=1e-4)
+    assert two.summary()["metrics"] == pytest.approx(one.summary()["metrics"], rel=1e-4)
+
+
 @pytest.mark.full
 def test_two_processes_share_the_statistics_of_a_batch_norm(tmp_path: Path) -> None:
     """Of one batch in two halves; without that each half would be normalised by itself."""

@@ -41,6 +41,22 @@ def test_a_run_killed_at_any_step_ends_with_the_same_bits(
     assert_same_bits(made, undisturbed)
 
 
+SOUND = (
+    *("data=dial_tones", "data.samples=16", "data.eval_samples=4", "data.batch_size=4", "tokenizer=char"),
+    *("source_tokenizer=log_mel", "source_tokenizer.mask_bands=8", "position=rope", "model=encoder", "head=token"),
+    *("trainer.group=2", "trainer.max_steps=6", "trainer.eval_every=3", "callbacks.checkpoint.every=2"),
+)
+
+
+@pytest.mark.parametrize("objective", ["ctc", "masked_contrast"])
+def test_a_killed_run_on_sounds_ends_with_the_same_bits(tmp_path: Path, objective: str) -> None:
+    """With batches by length, masks that are drawn and spans that are hidden."""
+    words = (*SOUND, f"objective={objective}")
+    whole = run(tmp_path / "whole", *words)
+    assert killed_at(5, tmp_path / "killed", *words) == -signal.SIGKILL
+    assert_same_bits(run(tmp_path / "killed", *words), whole)
+
+
 def test_rows_that_were_logged_after_the_last_checkpoint_are_logged_again(
     tmp_path: Path, undisturbed: RunFolder
 ) -> None:

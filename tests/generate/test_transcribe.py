@@ -37,6 +37,33 @@ def test_error_rates_of_written_texts_are_those_of_the_metrics(tones: RunFolder)
     assert len(written.texts) == 4
 
 
+def test_a_decoder_writes_texts_of_sounds_and_they_are_scored(tmp_path: Path) -> None:
+    """As Whisper does, token after token; files are written down as the samples of the split are."""
+    whisper = ("model=encoder_decoder", "model.shared=false", "objective=translate", "source_position=sinusoidal")
+    made = run(tmp_path, *whisper, base=TONES)
+    written, loaded = evaluate_written(made.path)
+    split = loaded.components.load().test
+    references = [text for _, text in split.pairs]
+    assert [true for _, true, _ in written.texts] == references
+    own = [text for *_, text in written.texts]
+    mistakes = sum(edits(text, true) for text, true in zip(own, references, strict=True))
+    assert written.scores["cer"] == pytest.approx(mistakes / sum(map(len, references)), abs=1e-6)
+    samples = split.sounds.stream[: int(split.sounds.lengths[0])]
+    file = str(write(tmp_path / "0.wav", samples.numpy()))
+    assert "".join(generate(loaded, source=file, temperature=0)) == own[0]
+    assert main(["eval", f"run={made.path}", "write=true", "beam=2"]) == 0
+
+
+def edits(text: str, true: str) -> int:
+    """The edit distance of two texts, by rows."""
+    row = list(range(len(true) + 1))
+    for i, letter in enumerate(text, 1):
+        row, above = [i], row
+        for j, other in enumerate(true, 1):
+            row.append(min(row[-1] + 1, above[j] + 1, above[j - 1] + (letter != other)))
+    return row[-1]
+
+
 @pytest.mark.parametrize("beam", [None, 3])
 def test_files_are_written_down_as_samples_of_a_split_are(tones: RunFolder, tmp_path: Path, beam: int | None) -> None:
     written, loaded = evaluate_written(tones.path, beam=beam)
