@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from blockyard.tokenizer.bpe import _train
 from tests.captioned_files import write_captions
 from tests.image_files import write_images
 from tests.molecule_files import write_molecules
@@ -36,6 +37,7 @@ def write_data(root: Path) -> Path:
     (root / "series.csv").write_text("\n".join(["hour,level,load", *steps]) + "\n")
     waves = [f"{','.join(f'{draws.normal():.4f}' for _ in range(16 + n % 3))}:{n % 3}" for n in range(90)]
     (root / "waves.ts").write_text("\n".join(["@classLabel true 0 1 2", "@data", *waves]) + "\n")
+    _train(["def f(x):\n    return x\n"], 260).save(str(root / "tokenizer.json"))
     write_molecules(root / "molecules.graphs.jsonl")
     corpus(root / "sounds")
     write_captions(root / "captions")

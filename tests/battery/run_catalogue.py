@@ -111,6 +111,8 @@ def _options(choices: dict[str, str], files: Path) -> tuple[str, ...]:
         words += [f"{family}.{option}={sizes[option]}" for option in known]
     if names["tokenizer"] in SMALL_NETWORK:
         words.append("tokenizer.name=test_resnet")
+    if names["tokenizer"] == "pretrained":
+        words.append(f"tokenizer.path={files / 'tokenizer.json'}")
     if names["data"] == "translation" and names.get("experiment") == "translate_pairs":
         words.append(f"data.path={files / 'pairs.tsv'}")
     head = str(names["head"])

@@ -38,9 +38,10 @@ CHOICES = [
 
 def variants(target: type, defaults: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The default options, then each boolean flipped and each literal value, one at a time."""
-    yield {}
-    if issubclass(target, Tokenizer):  # one of them may load pretrained weights
+    if issubclass(target, Tokenizer):  # one of them may load pretrained weights, and one reads its vocabulary in a file
+        yield {"vocab_size": 300} if defaults.get("vocab_size", 0) is None else {}
         return
+    yield {}
     for name, option in schema.options(target).items():
         hint = option.annotation
         if hint is bool:

@@ -105,9 +105,11 @@ def names() -> dict[str, list[str]]:
             kind = (spec.modality, len(spec.shape), spec.variable, spec.packed, spec.target)
             kind += () if spec.source is None else (spec.source.modality,)
             kinds.setdefault(kind, name)
-    # A tokenizer that passes ids through reads data that needs a folder.
+    # A tokenizer that passes ids through reads data that needs a folder, and `pretrained` needs a file.
     tokenizers = [
-        name for name in found["tokenizer"] if not locate(catalog.choices("tokenizer")[name].target).reads_ids
+        name
+        for name in found["tokenizer"]
+        if name != "pretrained" and not locate(catalog.choices("tokenizer")[name].target).reads_ids
     ]
     return {**found, "data": list(kinds.values()), "tokenizer": tokenizers}
 

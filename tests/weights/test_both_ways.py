@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,26 @@ def test_both_ways(case: str, tmp_path: Path) -> None:
 def test_every_converter_of_transformers_is_compared() -> None:
     whole = {name for name, each in converters().items() if each.library == "transformers" and not each.partly}
     assert whole == {name.partition("_")[0] for name in CASES}
+
+
+def test_a_folder_with_a_tokenizer_is_a_run_at_once(tmp_path: Path) -> None:
+    """Its tokenizer.json goes into the run, which needs the folder no more, and comes back with an export."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    model = saved("gpt2", tmp_path / "theirs")
+    tokenizer = Tokenizer(models.BPE({"d": 0, "e": 1, "f": 2, "de": 3, "[MASK]": 4}, [("d", "e")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(["[MASK]"])
+    tokenizer.save(str(tmp_path / "theirs" / "tokenizer.json"))
+    made = import_weights(tmp_path / "theirs", tmp_path / "ours")
+    assert made.loads
+    shutil.rmtree(tmp_path / "theirs")
+    loaded = load(made.folder)
+    assert loaded.tokenizer.encode("def") == [3, 2]
+    assert loaded.config["tokenizer"]["mask_id"] == 4
+    assert loaded.config["tokenizer"]["vocab_size"] == 256
+    inputs = torch.tensor([loaded.tokenizer.encode("def fed")])
+    assert_close(loaded.model(inputs), model(inputs).logits, **CLOSE)
+    export_weights(loaded, tmp_path / "back", kind="hf")
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
+    assert again("def fed")["input_ids"] == loaded.tokenizer.encode("def fed")

@@ -22,6 +22,7 @@ from blockyard.config.placed_nodes import placed_nodes
 from blockyard.config.retarget import retarget
 from blockyard.config.schema import REQUIRED, Root, options
 from blockyard.config.targets import allow_of
+from blockyard.config.tokenizer_files import record_files
 from blockyard.contracts import Issue
 from blockyard.errors import near
 
@@ -75,6 +76,7 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
     _delete(config, ordered.deleted, issues)
     retarget(config, ordered.values, keep_typed=True)
     complete(config, folders)
+    record_files(config, issues)
     if config.get("name") is None:
         config["name"] = _default_name(choices)
     matched = size_matching.solve(config, {key for key, _ in ordered.values}, issues)

@@ -64,8 +64,11 @@ class MaskedToken(Objective):
         self._tokens: TokenSpec | None = None
 
     def tokens(self, tokens: TokenSpec) -> TokenSpec:
-        """The same tokens with one more id in the vocabulary, the mask token."""
+        """The same tokens with one more id in the vocabulary, the mask token, unless they have one."""
         if tokens.vocabulary is None:
+            return tokens
+        if tokens.mask is not None:
+            self._tokens = tokens
             return tokens
         self._tokens = replace(tokens, vocabulary=tokens.vocabulary + 1, mask=tokens.vocabulary)
         return self._tokens
@@ -91,8 +94,10 @@ class MaskedToken(Objective):
         random = uniform(0 if key is None else key, sample, 3 * columns).T.reshape(size, columns, 3)  # (B, N, 3)
         selected = self._select(random[..., 0], lengths)
         kind = random[..., 1]
-        # The mask is the last id of the vocabulary, so random tokens exclude it.
-        other = (random[..., 2] * mask).long()  # (B, N)
+        assert self._tokens.vocabulary is not None
+        # Random tokens exclude the mask: the ids from it on move up by one.
+        other = (random[..., 2] * (self._tokens.vocabulary - 1)).long()  # (B, N)
+        other = other + (other >= mask).long()
         replaced = torch.where(kind < self.hidden + self.random, other, token_ids)
         replaced = torch.where(kind < self.hidden, mask, replaced)
         return replace(

@@ -26,9 +26,10 @@ from blockyard.runs.identity import identity
 from blockyard.runs.provenance import provenance
 from blockyard.runs.redact import redact
 from blockyard.runs.weights_file import WEIGHTS, write_weights
+from blockyard.tokenizer.pretrained import Pretrained
 from blockyard.weights.convert.building import architecture, build, composed, context_of
 from blockyard.weights.convert.rules import convert
-from blockyard.weights.convert.source import Source, read_source
+from blockyard.weights.convert.source import Source, read_source, special_id
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,6 +90,8 @@ def import_weights(
         ctx = context_of(components, read.foreign)
     else:
         components = Components(made.config)
+        if read.tokenizer is not None and isinstance(components.tokenizer, Pretrained):
+            components.tokenizer.fit(())  # its file, which the folder keeps
         _check_fit(read, components)
         ctx = components.context()
     weights, missing, unread = converted(read, components, ctx)
@@ -123,12 +126,23 @@ def _run(source: Source, overrides: Sequence[str]) -> Composed | None:
         defaults += source.foreign.text
     if source.tokenizer is not None and "tokenizer" not in chosen and source.foreign.vocabulary is not None:
         defaults += ["tokenizer=pretrained", f"tokenizer.path={source.tokenizer.absolute()}"]
-        defaults += [f"tokenizer.vocab_size={source.foreign.vocabulary}"]
+        defaults += [f"tokenizer.vocab_size={source.foreign.vocabulary}", *_special(source)]
     has_data = "data" in chosen or source.foreign.text
     has_tokens = source.foreign.vocabulary is None or source.tokenizer is not None or "tokenizer" in chosen
     if not overrides and not (has_data and has_tokens and defaults):
         return None
     return composed(source.converter.preset, source.foreign, [*defaults, *overrides])
+
+
+def _special(source: Source) -> list[str]:
+    """The token ids that hide others, and that stand around what a decoder writes."""
+    ids = source.config
+    overrides = []
+    start, end = ids.get("decoder_start_token_id"), ids.get("eos_token_id")
+    if source.foreign.data.source is not None and isinstance(start, int) and isinstance(end, int):
+        overrides += [f"tokenizer.start_id={start}", f"tokenizer.end_id={end}"]
+    mask = None if source.tokenizer is None else special_id(source.tokenizer, "[MASK]", "<mask>")
+    return overrides if mask is None else [*overrides, f"tokenizer.mask_id={mask}"]
 
 
 def _check_fit(source: Source, components: Components) -> None:

@@ -147,18 +147,18 @@ def _of_transformers(config: Mapping[str, Any], folder: Path, preset: str | None
             f"{' or '.join(sorted(heads))}. as={converter.preset} takes what both have in common"
         )
     values = dict(config)
-    first = _class_token(folder / TOKENIZER)
+    first = special_id(folder / TOKENIZER, "[CLS]", "<s>")
     if first is not None:
         values.setdefault("cls_token_id", first)
     return converter, Settings(values, str(folder / CONFIG))
 
 
-def _class_token(path: Path) -> int | None:
-    """The id of [CLS] in a file of `tokenizers`, if it has one."""
+def special_id(path: Path, *names: str) -> int | None:
+    """The id of the special token of one of these names in a file of `tokenizers`, if it has one."""
     try:
         content = read_json(path)
         added = content.get("added_tokens") or []
-        return next((int(each["id"]) for each in added if each.get("content") in ("[CLS]", "<s>")), None)
+        return next((int(each["id"]) for each in added if each.get("content") in names), None)
     except (OSError, ValueError, TypeError, AttributeError, KeyError):
         return None  # `tokenizer=pretrained` refuses a damaged file with the reason
 

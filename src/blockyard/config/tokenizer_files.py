@@ -1,0 +1,39 @@
+"""What a config records of a tokenizer's file as it is composed: the hash of its content, and its vocabulary.
+
+A frozen config then has both, and a run is loaded where the file is not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from blockyard.contracts import Issue
+from blockyard.errors import UserError
+from blockyard.tokenizer.pretrained import read_tokenizer
+
+TARGET = "blockyard.tokenizer.pretrained.Pretrained"
+KEYS = ("tokenizer", "source_tokenizer")
+
+
+def record_files(config: dict[str, Any], issues: list[Issue]) -> None:
+    """Fill in what a file says; a file that is missing, damaged or too large for its model is an issue."""
+    for key in KEYS:
+        node = config.get(key)
+        if not isinstance(node, dict) or node.get("_target_") != TARGET or node.get("sha256") is not None:
+            continue
+        try:
+            content, tokenizer = read_tokenizer(str(node.get("path")))
+        except UserError as error:
+            _, _, reason = str(error).partition(f"{node.get('path')}")
+            issues.append(Issue(f"{key}.path", f"{node.get('path')}{reason}"))
+            continue
+        found = tokenizer.get_vocab_size()
+        wanted = node.get("vocab_size")
+        if isinstance(wanted, int) and wanted < found:
+            text = f"{wanted} is less than the {found} token ids of {node['path']}"
+            issues.append(Issue(f"{key}.vocab_size", text, [f"{key}.vocab_size={found}"]))
+            continue
+        node["sha256"] = hashlib.sha256(content).hexdigest()
+        if wanted is None:
+            node["vocab_size"] = found

@@ -1,0 +1,128 @@
+"""A tokenizer from a file of Hugging Face's `tokenizers`: that of a pre-trained model, or one of your own.
+
+Source: the format `tokenizer.json` of Hugging Face's tokenizers
+Reference: tokenizers.Tokenizer.from_file
+
+The hash of the file's content and its vocabulary are written into the config as it is composed, and the hash is part of
+a run's identity; where the file lies is not. The whole tokenizer is saved with the run, which then needs the file no
+more. Special tokens that a post-processor would add around a text ([CLS], </s>) are not added.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blockyard.atomic_files import read_bytes
+from blockyard.contracts import CountOrZero, DataSpec, Text, TextTokenizer, TokenSpec, Vocabulary
+from blockyard.errors import UserError, first_line
+from blockyard.tokenizer._lookup import LookupTokenizer, text_tokens
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Trained
+
+_LARGEST = 200_000_000  # bytes of a file
+
+
+@dataclass(kw_only=True, eq=False)
+class Pretrained(LookupTokenizer, TextTokenizer):
+    """Token ids as a file says.
+
+    Options:
+        path: a tokenizer.json
+        sha256: of the file's content; null reads it from the file, any other refuses a file with another
+        vocab_size: token ids of the model; null means those of the file, more are never predicted by a text
+        mask_id: the token id that hides others from a model that fills them in; null adds one
+        start_id: the token id in front of what a decoder writes from a source; null adds one
+        end_id: the token id behind it; null adds one
+    """
+
+    incidental = frozenset({"path"})
+
+    path: Text = "tokenizer.json"
+    sha256: Text | None = None
+    vocab_size: Vocabulary | None = None
+    mask_id: CountOrZero | None = None
+    start_id: CountOrZero | None = None
+    end_id: CountOrZero | None = None
+
+    def __post_init__(self) -> None:
+        self._trained: Trained | None = None
+        if (self.start_id is None) != (self.end_id is None):
+            raise ValueError("tokenizer.start_id and tokenizer.end_id go together; set both or neither")
+        for name in ("mask_id", "start_id", "end_id"):
+            value = getattr(self, name)
+            if value is not None and self.vocab_size is not None and value >= self.vocab_size:
+                raise ValueError(f"tokenizer.{name}={value} is not below tokenizer.vocab_size={self.vocab_size}")
+
+    def spec(self, data: DataSpec) -> TokenSpec:
+        """Returns the tokens of a text. Raises ValueError where the vocabulary was never read from the file."""
+        if self.vocab_size is None:
+            raise ValueError(f"tokenizer.vocab_size is unknown: {self.path} was not read")
+        tokens = text_tokens(data, self.vocab_size, self.scale)
+        if tokens.start is not None and self.start_id is not None:
+            tokens = replace(tokens, vocabulary=self.vocab_size, start=self.start_id, end=self.end_id)
+        return tokens if self.mask_id is None else replace(tokens, mask=self.mask_id)
+
+    def fit(self, texts: Iterable[str]) -> None:
+        """Reads the file. Raises UserError where it is missing, damaged or another than the config's."""
+        content, trained = read_tokenizer(self.path)
+        found = hashlib.sha256(content).hexdigest()
+        if self.sha256 is not None and found != self.sha256:
+            raise UserError(
+                f"tokenizer.path={self.path}: its content has changed (SHA-256 {found[:12]}, expected "
+                f"{self.sha256[:12]}); restore the file, or set tokenizer.sha256=null"
+            )
+        self._trained = trained
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the token ids of a text, without special tokens around it."""
+        return list(self._read().encode(text, add_special_tokens=False).ids)
+
+    def decode(self, token_ids: list[int]) -> str:
+        """Returns the text of token ids, special tokens left out."""
+        return str(self._read().decode(token_ids))
+
+    def state(self) -> dict[str, Any]:
+        """Returns the tokenizer in the library's own format."""
+        return {"tokenizer": json.loads(self._trained.to_str())} if self._trained else {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restores a `state`. Raises ValueError if it is damaged."""
+        from tokenizers import Tokenizer
+
+        try:
+            self._trained = Tokenizer.from_str(json.dumps(state["tokenizer"])) if state else None
+        except Exception as error:  # the library raises nothing narrower
+            raise ValueError(f"not the saved state of a pretrained tokenizer: {error}") from error
+
+    def _read(self) -> Trained:
+        if self._trained is None:
+            raise ValueError("this tokenizer's file is not read yet")
+        return self._trained
+
+
+def read_tokenizer(path: str) -> tuple[bytes, Trained]:
+    """The content of a file and its tokenizer. Raises UserError where it is missing or damaged."""
+    from tokenizers import Tokenizer
+
+    where = Path(os.path.expanduser(path))
+    try:
+        content = read_bytes(where, limit=_LARGEST)
+    except FileNotFoundError:
+        raise UserError(
+            f"tokenizer.path={path}: there is no file {where.absolute()}; use the tokenizer.json of a model"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"tokenizer.path={path} cannot be read: {first_line(error)}") from error
+    try:
+        return content, Tokenizer.from_buffer(content)
+    except BaseException as error:  # the library raises nothing narrower, a panic of Rust among it
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        raise UserError(f"tokenizer.path={path} is damaged or no tokenizer.json: {first_line(error)}") from error
