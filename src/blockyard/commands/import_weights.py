@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from blockyard.commands._args import read
 from blockyard.config.option_text import non_empty
 from blockyard.errors import UserError, fold
+from blockyard.runs.weights_file import WEIGHTS
 
 KEYS = ("out", "as", "timm")
 
@@ -52,6 +53,8 @@ def run(arguments: Sequence[str]) -> int:
     else:
         lines.append("no run: no data of its sizes is known; data=... makes it one")
     sizes = " ".join(source.foreign.overrides)
-    lines.append(f"to train it: blockyard train preset={source.converter.preset} init.from={made.folder} {sizes}")
+    lines.append(
+        f"to train it: blockyard train preset={source.converter.preset} init.from={made.folder / WEIGHTS} {sizes}"
+    )
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     return 0

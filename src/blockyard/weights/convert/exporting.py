@@ -89,7 +89,7 @@ def _safetensors(loaded: Loaded, folder: Path) -> list[str]:
     of = {"run": loaded.folder.name, "checkpoint": loaded.checkpoint.name, "step": loaded.step}
     write_json(folder / RUN, {**provenance(), **kept, "resumes": [], "export": of}, checked=True)
     _states(loaded, folder)
-    return [f"blockyard.load('{folder}')", f"blockyard train ... init.from={folder}"]
+    return [f"blockyard.load('{folder}')", f"blockyard train ... init.from={folder / WEIGHTS}"]
 
 
 def _states(loaded: Loaded, folder: Path) -> None:
