@@ -102,11 +102,11 @@ CASES: dict[str, Case] = {
         CODE,
         text,
     ),
-    "palm": Case(
+    "palm": Case(  # heads of 6 channels: with 4, pairs of neighbours and halves are the same swap
         "CohereForCausalLM",
         lambda: hf.CohereConfig(
             vocab_size=256,
-            hidden_size=16,
+            hidden_size=24,
             intermediate_size=64,
             num_hidden_layers=2,
             num_attention_heads=4,
