@@ -111,7 +111,8 @@ def _decoded(path: Path, table: pyarrow.Table, lines: np.ndarray) -> pyarrow.Tab
 
 def header_of(path: Path, separator: str) -> list[str]:
     """Returns the names in the first row. Raises UserError for an empty file."""
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="") as file:
+    form: dict[str, Any] = {"encoding": "utf-8-sig", "newline": "", "errors": "replace"}  # rows are checked one by one
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", **form) as file:
         try:
             return next(csv.reader(file, **_form(separator)))
         except StopIteration:
