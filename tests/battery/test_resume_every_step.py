@@ -47,6 +47,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "pairs_accumulate": PAIRS,
     "recurrent_default": ("token_mixer=lstm", "model=decoder", "callbacks=default", "schedule=constant"),
     "average": AVERAGE,
+    "mixed_balanced": ("objective.mixup=0.4", "objective.cutmix=1.0", "trainer.sampling=balanced", "data.shift=1"),
 }
 POINTS = [(variant, step) for variant in VARIANTS for step in range(1, TOTAL + 1)]
 

@@ -148,3 +148,18 @@ def test_balanced_sampling_needs_classes() -> None:
     ):
         with pytest.raises((AssertionError, UserError), match=message):
             configured(*words, "logger=none")
+
+
+def test_the_area_under_the_curve_is_computed_over_what_processes_put_together() -> None:
+    """Between processes torchmetrics joins the batches of a metric to one tensor."""
+    from blockyard.objective._metrics import AUROC
+
+    metric = AUROC()
+    for part in (slice(0, 20), slice(20, 40)):
+        metric.update(
+            torch.linspace(-1, 1, 40)[part, None] * torch.tensor([0.0, 1.0]), (torch.arange(40) > 17)[part].long()
+        )
+    alone = float(metric.compute())
+    metric._computed = None
+    metric.preds, metric.target = torch.cat(metric.preds), torch.cat(metric.target)  # type: ignore[arg-type]
+    assert float(metric.compute()) == alone == 1.0

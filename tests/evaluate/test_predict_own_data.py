@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from pathlib import Path
 
 import numpy as np
@@ -71,3 +72,19 @@ def test_pairs_of_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert [(row["input"], row["prediction"]) for row in found] == [("5 men | run 9", "1"), ("5 men | sit 9", "0")]
     assert main(["predict", f"run={made.path}", "5 men"]) == 2
     assert "reads two texts an input; give a table with the columns text and pair" in capsys.readouterr().err
+
+
+@pytest.mark.full
+def test_e_mails_of_a_table_reach_a_linear_model_of_their_words(
+    shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From scratch; tf-idf with logistic regression is fitted on the same split, in the same run."""
+    table = shared_data / "spamassassin" / "spamassassin.tsv.gz"
+    words = ("experiment=spam_table", f"data.path={table}", *ON_CPU, f"outputs={tmp_path}")
+    assert main(["train", *words]) == 0
+    (summary,) = [json.loads(path.read_text()) for path in tmp_path.glob("spam_table-*/s0/summary.json")]
+    assert summary["metrics"]["test/accuracy"] >= 0.97
+    assert summary["metrics"]["test/accuracy"] >= summary["baselines"]["tf_idf"]["accuracy"] - 0.01
+    (folder,) = tmp_path.glob("spam_table-*/s0")
+    rows = predicted(capsys, folder, "Free money || You have won $$$ click here now")
+    assert rows[0]["prediction"] == "1"

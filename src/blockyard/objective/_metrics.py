@@ -111,7 +111,9 @@ class AUROC(BinaryAUROC):
 
     def compute(self) -> Tensor:  # type: ignore[override]
         """The area under the curve, in [0, 1]."""
-        target = torch.cat([each.flatten() for each in self.target]) if self.target else torch.empty(0)
+        # A list of batches, or one tensor where several processes have put theirs together.
+        parts = [self.target] if isinstance(self.target, Tensor) else list(self.target)
+        target = torch.cat([each.flatten() for each in parts]) if parts else torch.empty(0)
         if not 0 < int(target.sum()) < len(target):
             return torch.tensor(torch.nan)
         return super().compute()
