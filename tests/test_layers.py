@@ -25,7 +25,7 @@ FLOORS = (
     FAMILIES,
     "config",
     "runs weights",
-    "generate evaluate verify",
+    "generate evaluate verify token_shards",
     "engine",
     "inspect",
     "sweep",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 COMMANDS = {
     "train": "train a model:            blockyard train experiment=vit_digits block=post_norm seed=1",
+    "tokenize": "texts to token shards:    blockyard tokenize corpus/ out=data/tokens tokenizer=bpe",
     "eval": "evaluate a run:           blockyard eval run=last",
     "predict": "classify new inputs:      blockyard predict run=last mails.csv",
     "generate": "generate text with a run: blockyard generate run=last prompt='def ' max_tokens=200",

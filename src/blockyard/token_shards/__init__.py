@@ -1,0 +1,1 @@
+"""Writes shards of token ids from text files: `blockyard tokenize`."""

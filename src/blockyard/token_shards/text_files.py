@@ -1,0 +1,151 @@
+"""Text files of any size: their length in characters, places in them, and the texts between two places."""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from blockyard.errors import UserError
+
+_READ = 2**24  # bytes
+_WINDOW = 2**16  # bytes in which a place to cut is looked for
+# After a line's end or before a space, between words: there the tokens of a text are those of its two parts.
+_CUT = re.compile(r"(?<=\S)(?:\n(?=\S)|(?= \S))")
+TABLES = frozenset({".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow"})
+PACKED = frozenset({".gz", ".zst", ".xz", ".bz2", ".zip"})
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """A file. start: bytes of its byte order mark, which is no text; characters: after it."""
+
+    path: str
+    size: int
+    start: int
+    characters: int
+    sha256: str
+
+    def record(self) -> dict[str, Any]:
+        """Returns plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The text of a file from one byte to another."""
+
+    path: str
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.stop - self.start
+
+    def read(self) -> str:
+        """Returns the text. Raises UserError for a file that has become shorter."""
+        with open(self.path, "rb") as file:
+            file.seek(self.start)
+            content = file.read(self.size)
+        if len(content) != self.size:
+            raise UserError(f"{self.path} changed: it ends before byte {self.stop:,}")
+        return content.decode("utf-8")
+
+
+def find_files(paths: list[Path], pattern: str) -> list[Path]:
+    """Returns the files, and those in folders that match the pattern, sorted. Raises UserError for what is none."""
+    files = []
+    for path in paths:
+        if path.is_dir():
+            files += sorted(file for file in path.rglob(pattern) if file.is_file())
+            if not any(file.is_relative_to(path) for file in files):
+                raise UserError(f"no file {pattern} under {path}; set pattern=*.EXTENSION")
+        elif path.is_file():
+            files.append(path)
+        else:
+            raise UserError(f"nothing at {path}")
+    for file in files:
+        if file.suffix in TABLES | PACKED:
+            kind = "a table" if file.suffix in TABLES else "compressed"
+            raise UserError(f"{file} is {kind}; tokenize reads plain text: write its texts to .txt files first")
+    if len(set(files)) < len(files):
+        raise UserError(f"{next(file for file in files if files.count(file) > 1)} is named twice")
+    return files
+
+
+def scan(path: Path) -> TextSource:
+    """Reads a file once. Raises UserError naming the first byte that is not UTF-8, or an empty file."""
+    digest, characters, size = hashlib.sha256(), 0, 0
+    for text, content in _decoded(path, 0):
+        digest.update(content)
+        size += len(content)
+        characters += len(text)
+    if not size:
+        raise UserError(f"{path} is empty (0 bytes); remove it")
+    with path.open("rb") as file:
+        start = len(codecs.BOM_UTF8) if file.read(3) == codecs.BOM_UTF8 else 0
+    return TextSource(str(path), size, start, characters - bool(start), digest.hexdigest())
+
+
+def byte_of(source: TextSource, character: int) -> int:
+    """Returns the byte at which character number `character` of a file begins."""
+    if character >= source.characters:
+        return source.size
+    place = source.start
+    for text, _ in _decoded(Path(source.path), source.start):
+        if character <= len(text):
+            return place + len(text[:character].encode())
+        place += len(text.encode())
+        character -= len(text)
+    return place
+
+
+def cut(piece: Piece, size: int) -> Iterator[Piece]:
+    """Yields pieces of about `size` bytes, which end between two words so that their tokens are those of the whole."""
+    start = piece.start
+    while piece.stop - start > size:
+        place = _next_cut(piece, start + size)
+        if place >= piece.stop:
+            break
+        yield Piece(piece.path, start, place)
+        start = place
+    yield Piece(piece.path, start, piece.stop)
+
+
+def _next_cut(piece: Piece, place: int) -> int:
+    """The first byte from `place` on at which a text may be cut; the end of the piece where there is none."""
+    with open(piece.path, "rb") as file:
+        file.seek(place)
+        content = b""
+        while place + len(content) < piece.stop:
+            content += file.read(min(_WINDOW, piece.stop - place - len(content)))
+            skipped = next(n for n, byte in enumerate(content) if byte & 0xC0 != 0x80)  # the rest of a character
+            text = content[skipped:].decode("utf-8", errors="ignore")
+            if match := _CUT.search(text):
+                return place + skipped + len(text[: match.end()].encode())
+    return piece.stop
+
+
+def _decoded(path: Path, start: int) -> Iterator[tuple[str, bytes]]:
+    """The text of a file in parts, each with the bytes that were read for it."""
+    decoder, place = codecs.getincrementaldecoder("utf-8")(), start
+    with path.open("rb") as file:
+        file.seek(start)
+        while True:
+            content = file.read(_READ)
+            pending = len(decoder.getstate()[0])
+            try:
+                text = decoder.decode(content, final=not content)
+            except UnicodeDecodeError as error:
+                where = place - pending + error.start
+                raise UserError(f"{path} is not UTF-8 text (byte {where:,}); convert or remove it") from error
+            place += len(content)
+            if not content:
+                return
+            yield text, content

@@ -1,0 +1,146 @@
+"""From text files to a folder of shards: scanned, planned, encoded in parallel, with a manifest at the end.
+
+manifest.json      counts and hashes of shards and texts, the tokenizer; written last
+tokenizer.json     what the tokenizer learned
+train-00000.bin    token ids, little-endian uint16, or uint32 for more than 65,536 of them
+unfinished.json    the plan, as long as shards are missing; a second start compares it and continues
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from blockyard.atomic_files import read_json, remove_temporary, write_json
+from blockyard.contracts import TextTokenizer
+from blockyard.data._token_folder import FORMAT, MANIFEST, PLAN, TOKENIZER, TokenSource, read_manifest
+from blockyard.data._token_texts import check_tokenizer, describe, state_hash
+from blockyard.errors import UserError
+from blockyard.token_shards.plan import SPLITS, Cutting, ShardPlan, plan_record, plan_shards
+from blockyard.token_shards.shard_writer import finished, record_path, start_worker, write_shard
+from blockyard.token_shards.text_files import scan
+
+Progress = Callable[[int, int, int, int], None]  # shards that are written, of how many; bytes of text, of how many
+_UINT16 = 2**16
+
+
+def tokenize(
+    files: Sequence[Path],
+    folder: Path,
+    tokenizer: TextTokenizer,
+    cutting: Cutting,
+    *,
+    vocabulary: Callable[[], int],
+    workers: int,
+    like: Path | None = None,
+    progress: Progress = lambda *_: None,
+) -> dict[str, Any]:
+    """Writes the shards that are missing in `folder`, then the manifest; returns the manifest.
+
+    vocabulary: the number of token ids, asked for when the tokenizer is fitted
+    like: a folder of shards whose tokenizer is taken as it is; else it learns from the training texts
+    Raises UserError for files that are no text, and a folder that holds something else.
+    """
+    with _pool(workers, None) as pool:
+        sources = list(pool.map(scan, files))
+    shards = plan_shards(sources, cutting)
+    if like is not None:
+        check_tokenizer(tokenizer, [TokenSource(like, {}, _manifest_of(like))])
+    elif not tokenizer.state():
+        tokenizer.fit(piece.read() for shard in shards if shard.split == "train" for piece in shard.pieces)
+    named = describe(tokenizer) | {"sha256": state_hash(tokenizer)}
+    plan = plan_record(sources, cutting, named, shards)
+    if (done := _started(folder, plan)) is not None:
+        return done
+    write_json(folder / TOKENIZER, tokenizer.state())
+    dtype = "uint16" if vocabulary() <= _UINT16 else "uint32"
+    records = _write_all(folder, shards, tokenizer, dtype, workers, progress)
+    manifest = {
+        "format": FORMAT,
+        "version": 1,
+        "dtype": dtype,
+        "vocabulary": vocabulary(),
+        "plan": plan,
+        "tokenizer": named,
+        "splits": {split: _split_record([r for s, r in records if s.split == split]) for split in SPLITS},
+    }
+    write_json(folder / MANIFEST, manifest)
+    for shard in shards:
+        record_path(folder, shard).unlink(missing_ok=True)
+    (folder / PLAN).unlink()
+    return manifest
+
+
+def clear(folder: Path) -> None:
+    """Remove what an earlier tokenize wrote. Raises UserError for a folder that holds anything else."""
+    if not (folder / MANIFEST).is_file() and not (folder / PLAN).is_file():
+        raise UserError(f"force=true removes shards of `blockyard tokenize`, and {folder} has no {MANIFEST} of it")
+    shutil.rmtree(folder)
+
+
+def _manifest_of(folder: Path) -> dict[str, Any]:
+    manifest = read_manifest(folder)
+    if not manifest:
+        raise UserError(f"like={folder} is not a folder of `blockyard tokenize`: it has no {MANIFEST}")
+    return manifest
+
+
+def _started(folder: Path, plan: dict[str, Any]) -> dict[str, Any] | None:
+    """The manifest of a folder that this plan has written; None where shards are missing, with the plan saved."""
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_temporary(folder)
+    manifest = {} if (folder / PLAN).is_file() else read_manifest(folder)
+    if manifest or (folder / PLAN).is_file():
+        try:
+            other = manifest.get("plan") if manifest else read_json(folder / PLAN)
+        except (OSError, ValueError):
+            other = None
+        if other != plan:
+            different = [key for key in plan if not isinstance(other, dict) or other.get(key) != plan[key]]
+            raise UserError(
+                f"{folder} holds shards of other {' and '.join(different)}; use another out=FOLDER, or force=true, "
+                "which removes them"
+            )
+        return manifest or None
+    if any(folder.glob("*")):
+        raise UserError(f"{folder} is not empty and holds no shards of `blockyard tokenize`; use another out=FOLDER")
+    write_json(folder / PLAN, plan)
+    return None
+
+
+def _write_all(
+    folder: Path, shards: Sequence[ShardPlan], tokenizer: TextTokenizer, dtype: str, workers: int, progress: Progress
+) -> list[tuple[ShardPlan, dict[str, Any]]]:
+    """The records of all shards, in order; those that are missing are written in parallel."""
+    records = {shard.file: record for shard in shards if (record := finished(folder, shard, dtype))}
+    total, written = sum(shard.size for shard in shards), sum(s.size for s in shards if s.file in records)
+    progress(len(records), len(shards), written, total)
+    with _pool(workers, tokenizer) as pool:
+        missing = [shard for shard in shards if shard.file not in records]
+        futures: dict[Future[dict[str, Any]], ShardPlan] = {
+            pool.submit(write_shard, folder, shard, dtype): shard for shard in missing
+        }
+        try:
+            for future in as_completed(futures):
+                records[futures[future].file] = future.result()
+                written += futures[future].size
+                progress(len(records), len(shards), written, total)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [(shard, records[shard.file]) for shard in shards]
+
+
+def _split_record(records: list[dict[str, Any]]) -> dict[str, Any]:
+    sums = {name: sum(record[name] for record in records) for name in ("tokens", "bytes")}
+    return {**sums, "shards": records}
+
+
+def _pool(workers: int, tokenizer: TextTokenizer | None) -> ProcessPoolExecutor:
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=start_worker, initargs=(tokenizer,))
