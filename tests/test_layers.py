@@ -27,7 +27,7 @@ FLOORS = (
     "runs weights",
     "generate evaluate verify token_shards",
     "engine",
-    "inspect",
+    "inspect bench",
     "sweep",
     "report",
     "commands cli __main__ __init__",

@@ -17,6 +17,7 @@ COMMANDS = {
     "compare": "compare runs:             blockyard compare outputs --by block",
     "board": "watch runs in a browser:  blockyard board quickstart",
     "check": "validate a config:        blockyard check block=parallel token_mixer=fourier",
+    "bench": "measure what it costs:    blockyard bench cost token_mixer=attention,conv tokens=[64,128,256]",
     "verify": "check a component:        blockyard verify token_mixer=attention position=rope",
     "explain": "describe a choice:        blockyard explain token_mixer=attention",
     "list": "list choices:             blockyard list position",

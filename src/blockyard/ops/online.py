@@ -130,9 +130,9 @@ def forward(call: Call, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor
         rescale = torch.exp(before - shift)
         scores = scores.sub_(shift).exp_()
         total[:, :, queries] = total[:, :, queries] * rescale + scores.sum(-1, keepdim=True)
-        added = scores.to(v.dtype) @ _grouped(v[:, :, keys], q)
-        out[:, :, queries] = out[:, :, queries] * rescale + added
+        out[:, :, queries] = out[:, :, queries] * rescale + scores.to(v.dtype) @ _grouped(v[:, :, keys], q)
         top[:, :, queries] = new
+        del scores  # before those of the next chunk are computed
     return out / total.masked_fill(total == 0, 1.0), top + total.log()
 
 
@@ -155,6 +155,7 @@ def backward(
         slope = slope.mul_(call.scale).to(q.dtype)
         to_q[:, :, queries] += slope @ _grouped(k[:, :, keys], q)
         to_k[:, :, keys] += _summed(slope.transpose(-1, -2) @ q[:, :, queries], groups)
+        del share, slope  # before those of the next chunk are computed
     return to_q.to(q.dtype), to_k.to(k.dtype), to_v.to(v.dtype), *to_weights
 
 

@@ -1,0 +1,182 @@
+"""Measures FLOPs, time and memory of token mixers and attention kernels over the number of tokens."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from blockyard.bench.subject import Of, Subject, subject
+from blockyard.config import build
+from blockyard.config.check import check
+from blockyard.config.compose import compose
+from blockyard.errors import UserError
+from blockyard.ops import kernel
+from blockyard.ops.flops import counter
+from blockyard.ops.selection import Kernel, attention_kernel
+
+# A decoder of characters, where the command line does not say otherwise.
+BASE = {
+    "data": "code",
+    "tokenizer": "byte",
+    "model": "decoder",
+    "head": "token",
+    "objective": "next_token",
+    "position": "none",
+    "model.dim": "64",
+    "model.heads": "4",
+    "model.depth": "2",
+    "logger": "none",
+}
+SECONDS = 0.3  # of repetitions
+LEAST, MOST = 3, 50  # repetitions
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One measurement.
+
+    kernel: of attention, "" for a mixer that does not attend
+    bytes: the largest amount of memory that torch had allocated at once beyond what was there before, weights; in
+        decoding with a cache, that of the cache with it
+    """
+
+    token_mixer: str
+    kernel: str
+    tokens: int
+    flops: int
+    milliseconds: float
+    bytes: int
+
+    @property
+    def name(self) -> str:
+        """The mixer, with its kernel if it has one."""
+        return f"{self.token_mixer} ({self.kernel})" if self.kernel else self.token_mixer
+
+
+def costs(
+    mixers: Sequence[str],
+    tokens: Sequence[int],
+    *,
+    of: Of = "mixer",
+    kernels: Sequence[Kernel] = ("auto",),
+    overrides: Sequence[str] = (),
+    config_dirs: Sequence[str] = (),
+    batch: int = 1,
+    device: str = "cpu",
+) -> Iterator[Cost]:
+    """Yield the cost of each mixer, kernel and number of tokens.
+
+    overrides: of the config, for all mixers; by default a decoder of characters with two blocks of 64 channels
+    config_dirs: folders with choices of the user's own
+
+    Raises UserError for a config that cannot work, and for a kernel that cannot serve.
+    """
+    for mixer, config in [(mixer, _config(mixer, max(tokens), overrides, config_dirs)) for mixer in mixers]:
+        for name in kernels:
+            for length in tokens:
+                with attention_kernel(name):
+                    measured = _measure(_components(config, length), mixer, name, length, of, batch, device)
+                if measured.kernel or name == kernels[0]:
+                    yield measured
+                else:
+                    break  # a mixer without attention is measured once
+
+
+def _config(mixer: str, longest: int, overrides: Sequence[str], config_dirs: Sequence[str]) -> dict[str, Any]:
+    """The complete config of a mixer. Raises UserError with every problem of it."""
+    chosen = {override.partition("=")[0] for override in overrides}
+    base = [f"{key}={value}" for key, value in BASE.items() if key not in chosen]
+    composed = compose([*base, *overrides, f"token_mixer={mixer}", f"data.context={longest}"], config_dirs)
+    issues = check(composed, training=False)
+    if issues:
+        raise UserError(f"token_mixer={mixer}: " + "; ".join(map(str, issues)))
+    return composed.config
+
+
+def _components(config: dict[str, Any], length: int) -> build.Components:
+    config = deepcopy(config)
+    config["data"]["context"] = length
+    return build.Components(config)
+
+
+def _measure(
+    components: build.Components, mixer: str, name: Kernel, length: int, of: Of, batch: int, device: str
+) -> Cost:
+    try:
+        measured = subject(components, of, batch, device)
+        attends = _attends(measured)
+    except UserError:
+        raise
+    except (ValueError, RuntimeError) as error:
+        raise UserError(f"token_mixer={mixer} at {length} tokens: {error}") from error
+    with counter() as flops:
+        measured.run()
+    return Cost(
+        token_mixer=mixer,
+        kernel=name if attends else "",
+        tokens=length,
+        flops=flops.get_total_flops() // batch,
+        milliseconds=milliseconds(measured, device),
+        bytes=measured.kept + peak(measured, device),
+    )
+
+
+def _attends(measured: Subject) -> bool:
+    """Whether a softmax attention runs; this is also the first run, which warms up."""
+    return any(entry["kernel"] != "none" for entry in kernel.record(_Runs(measured)))
+
+
+class _Runs(torch.nn.Module):
+    """A subject as a module that runs it."""
+
+    def __init__(self, measured: Subject) -> None:
+        super().__init__()
+        self.inner, self._run = measured.model, measured.run
+
+    def forward(self) -> None:
+        self._run()
+
+
+def milliseconds(measured: Subject, device: str) -> float:
+    """The median time of a run."""
+    times: list[float] = []
+    while len(times) < LEAST or (sum(times) < SECONDS and len(times) < MOST):
+        _wait(device)
+        start = time.perf_counter()
+        measured.run()
+        _wait(device)
+        times.append(time.perf_counter() - start)
+    return 1e3 * statistics.median(times)
+
+
+def peak(measured: Subject, device: str) -> int:
+    """The most bytes that torch has allocated during a run beyond those before it.
+
+    On a CPU by the events of torch's allocator, so that the figure is exact and does not depend on what the process
+    has kept from earlier.
+    """
+    if device != "cpu":
+        _wait(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        measured.run()
+        return int(torch.cuda.max_memory_allocated(device) - before)
+    with torch.autograd.profiler.profile(use_kineto=True, profile_memory=True) as profile:
+        measured.run()
+    events = [each for each in profile.kineto_results.events() if each.name() == "[memory]"]
+    held = most = 0
+    for event in sorted(events, key=lambda each: each.start_ns()):
+        held += event.nbytes()
+        most = max(most, held)
+    return most
+
+
+def _wait(device: str) -> None:
+    if device != "cpu":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,96 @@
+"""Tables, a CSV file and a figure of measured costs."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blockyard.atomic_files import write_text
+from blockyard.bench.growth import crossing, exponent
+from blockyard.inspect.figures._canvas import canvas, save
+from blockyard.terminal import table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from blockyard.bench.cost import Cost
+
+QUANTITIES = {"flops": "FLOPs", "milliseconds": "ms", "bytes": "peak memory, MiB"}
+# Okabe and Ito's colours, which colour-blind readers can tell apart.
+COLOURS = ("#000000", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+
+
+def series(costs: Sequence[Cost], quantity: str) -> dict[str, dict[int, float]]:
+    """Returns a quantity by name of the choice and number of tokens."""
+    result: dict[str, dict[int, float]] = {}
+    for cost in costs:
+        result.setdefault(cost.name, {})[cost.tokens] = float(getattr(cost, quantity))
+    return result
+
+
+def tables(costs: Sequence[Cost]) -> list[Table]:
+    """Returns a table of each quantity, with the exponent of the number of tokens in the last column."""
+    lengths = sorted({cost.tokens for cost in costs})
+    result = []
+    for quantity, title in QUANTITIES.items():
+        rows = table(title, "tokens", *map(str, lengths), "exponent")
+        for name, values in series(costs, quantity).items():
+            power = exponent(values)
+            cells = [_format(quantity, values[n]) if n in values else "-" for n in lengths]
+            rows.add_row(name, *cells, "-" if power is None else f"{power:.2f}")
+        result.append(rows)
+    return result
+
+
+def crossings(costs: Sequence[Cost]) -> list[str]:
+    """Returns a sentence for each choice that becomes cheaper than the first one, in time and in memory."""
+    sentences = []
+    for quantity, word in (("milliseconds", "faster"), ("bytes", "smaller")):
+        (first, values), *others = series(costs, quantity).items()
+        for name, other in others:
+            start = crossing(values, other)
+            if start is None:
+                sentences.append(f"{name} is not {word} than {first} at {max(values):,} tokens")
+            elif start == 0:
+                sentences.append(f"{name} is {word} than {first} at all of these lengths")
+            else:
+                sentences.append(f"{name} is {word} than {first} from about {start:,.0f} tokens on")
+    return sentences
+
+
+def write_csv(costs: Sequence[Cost], folder: Path) -> Path:
+    """Write cost.csv: a line for each measurement."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(asdict(costs[0])), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(cost) for cost in costs)
+    write_text(folder / "cost.csv", text.getvalue())
+    return folder / "cost.csv"
+
+
+def draw(costs: Sequence[Cost], title: str, folder: Path) -> Path:
+    """Draw cost.png: each quantity over the number of tokens, both on logarithmic axes."""
+    with canvas(1, len(QUANTITIES), (3.6, 3.0), title) as (figure, axes):
+        for panel, (quantity, label) in zip(axes[0], QUANTITIES.items(), strict=True):
+            panel.set_xscale("log", base=2)
+            panel.set_yscale("log")
+            for number, (name, values) in enumerate(series(costs, quantity).items()):
+                points = sorted((n, value) for n, value in values.items() if value > 0)
+                if quantity == "bytes":
+                    points = [(n, value / 2**20) for n, value in points]
+                colour = COLOURS[number % len(COLOURS)]
+                panel.plot(*zip(*points, strict=True), color=colour, marker="o", markersize=3, linewidth=1, label=name)
+            panel.set_xlabel("tokens")
+            panel.set_title(label)
+        axes[0][0].legend(fontsize=7, frameon=False)
+        return save(figure, folder, "cost")
+
+
+def _format(quantity: str, value: float) -> str:
+    if quantity == "flops":
+        return f"{value:.2e}"
+    return f"{value:.2f}" if quantity == "milliseconds" else f"{value / 2**20:.2f}"
