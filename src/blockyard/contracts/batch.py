@@ -98,6 +98,8 @@ class Seq:
 
     index: (N,) int64, increasing; causality compares it and nothing else. Tokens of one index see each other
     ties: several tokens have one index; otherwise it is strictly increasing
+    shown: (B, N) bool, the tokens that earlier tokens of their sequence see too, in a causal model; None where there
+        are none
     coords: (B|1, N, A) float, the coordinates of each token; zeros for prefix tokens
     valid: (B, N) bool, False at padding, which is on the right; None where all tokens are real
     segment: (B, N) int64; tokens of different segments must not see each other. None is one segment
@@ -126,6 +128,7 @@ class Seq:
     pairs: tuple[Tensor, ...] | None = None
     scale: tuple[Tensor, Tensor] | None = None
     ties: bool = False
+    shown: Tensor | None = None
     memo: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Memory
+from blockyard.generate.decode import separate
 from blockyard.generate.sampling import to_finite
 from blockyard.generate.stepper import Stats, Stepper, tokens_left
+from blockyard.model._cache import select_sequences
 
 
 def beam_search_batch(
@@ -37,6 +39,15 @@ def beam_search_batch(
     every live one as it is, so that a width of 1 is greedy decoding, and a width that prunes nothing returns the most
     likely sequence. All prompts step together, as in `decode_batch`.
     """
+    groups = separate(model, prompts)
+    if len(groups) > 1:
+        more = {"width": width, "max_tokens": max_tokens, "cache": cache, "stats": stats, "end": end}
+        for group in groups:
+            part = None if memory is None else select_sequences(memory, torch.tensor(group))
+            own = [prompts[index] for index in group]
+            for step in beam_search_batch(model, own, memory=part, length_penalty=length_penalty, **more):
+                yield [(group[index], token_id) for index, token_id in step]
+        return
     shortest = min(map(len, prompts))
     starts = [list(prompt[:shortest]) for prompt in prompts]
     stepper = Stepper(model, starts, cache=cache, memory=memory, stats=stats, end=end)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Memory
 from blockyard.generate.stepper import Stats, Stepper, tokens_left
+from blockyard.model._cache import select_sequences
 
 
 def decode(
@@ -23,6 +25,17 @@ def decode(
     stats = Stats() if stats is None else stats
     for step in decode_batch(model, [token_ids], [choose], max_tokens=max_tokens, cache=cache, stats=stats):
         yield from (token_id for _, token_id in step)
+
+
+def separate(model: nn.Module, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The numbers of the prompts that can step together: all, or those of one length in a model that sees the source.
+
+    There a source has to be read in one pass.
+    """
+    if getattr(model, "sees", "past") == "past":
+        return [list(range(len(prompts)))]
+    lengths = sorted({len(prompt) for prompt in prompts})
+    return [[index for index, prompt in enumerate(prompts) if len(prompt) == length] for length in lengths]
 
 
 def decode_batch(
@@ -42,6 +55,15 @@ def decode_batch(
     result equals that of the prompt alone, with any mixer. A sequence stops before the token `end`; where the data
     has an end token, a sequence without one stops at the model's maximum length.
     """
+    groups = separate(model, prompts)
+    if len(groups) > 1:
+        more = {"max_tokens": max_tokens, "cache": cache, "stats": stats, "end": end}
+        for group in groups:
+            part = None if memory is None else select_sequences(memory, torch.tensor(group))
+            chosen = [choose[index] for index in group]
+            for step in decode_batch(model, [prompts[index] for index in group], chosen, memory=part, **more):
+                yield [(group[index], token_id) for index, token_id in step]
+        return
     shortest = min(map(len, prompts))
     starts = [list(prompt[:shortest]) for prompt in prompts]
     stepper = Stepper(model, starts, cache=cache, memory=memory, stats=stats, end=end)

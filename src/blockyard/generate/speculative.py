@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Protocol
 
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from blockyard.contracts import Memory
 from blockyard.generate.retracting import RetractingStepper
 from blockyard.generate.sampling import Sampler
-from blockyard.generate.stepper import Stats, tokens_left
+from blockyard.generate.stepper import Stats, special_token_ids, tokens_left
 
 Proposal = tuple[list[int], list[Tensor]]  # token ids, and the distribution (V,) that each was drawn from
 
@@ -99,12 +100,14 @@ def speculate(
     """
     stepper = RetractingStepper(model, list(prompt), draft_tokens, cache=cache, memory=memory, stats=stats, end=end)
     budget = remaining = tokens_left(model, prompt, max_tokens, end)
-    vocabulary = model.ctx.outputs  # type: ignore[union-attr]
+    vocabulary, special = model.ctx.outputs, set(special_token_ids(model, end))  # type: ignore[union-attr]
     while remaining:
         stepper.mark()
         started = time.perf_counter()
         most = max(0, min(draft_tokens, remaining - 1, stepper.room))
         proposed, weights = draft.propose(most, sampler, vocabulary)
+        # What the text so far has before the text that is written, such as a start token, is never generated.
+        proposed = list(takewhile(lambda token_id: token_id not in special, proposed))
         stats.draft_seconds += time.perf_counter() - started
         token_ids = verify(stepper, proposed, weights, sampler, stats)
         draft.accept(len(token_ids) - 1, token_ids[-1])

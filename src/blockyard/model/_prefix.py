@@ -67,6 +67,7 @@ class PrefixTokens(nn.Module):
             segment=None if seq.segment is None else F.pad(seq.segment, (self.num, 0), value=-1),
             num_prefix=self.num + seq.num_prefix,
             ties=seq.ties,
+            shown=None if seq.shown is None else F.pad(seq.shown, (self.num, 0), value=False),
             grid=seq.grid,
             position=seq.position,
             scale=seq.scale,

@@ -7,9 +7,11 @@ inputs --> embedder --(position.embed)--> [prefix | tokens] --> block --> ... --
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 from torch import Tensor
 
-from blockyard.contracts import Context, Parts, Rate
+from blockyard.contracts import Context, Embedder, Parts, Rate, Seq
 from blockyard.model._cache import Cache, empty_cache
 from blockyard.model._compatibility import check_parts
 from blockyard.model._example_batch import record_kernels
@@ -18,12 +20,18 @@ from blockyard.model._record import Record, note
 from blockyard.model._tower import Tower
 from blockyard.ops import kernel
 
+Sees = Literal["past", "source"]
+
 
 class Transformer(Tower):
-    """Blocks over tokens: forward(inputs, lengths, segment, cache) -> (B, V) or (B, N, V)."""
+    """Blocks over tokens: forward(inputs, lengths, segment, cache) -> (B, V) or (B, N, V).
 
-    def __init__(self, ctx: Context, parts: Parts, *, prefix: Prefix, dropout: Rate) -> None:
+    sees: "source" lets the tokens in front of the start token see each other, in a sequence with a source
+    """
+
+    def __init__(self, ctx: Context, parts: Parts, *, prefix: Prefix, dropout: Rate, sees: Sees = "past") -> None:
         super().__init__(ctx, parts, prefix=prefix, dropout=dropout)
+        self.sees = sees
         self.head = parts.head(ctx)
         self.head.tie(self.embedder)
         check_parts(ctx, prefix, self.position, self.mixers, self.head)
@@ -45,6 +53,21 @@ class Transformer(Tower):
         prediction = self.head(x, seq)
         note(record, "prediction", prediction)
         return prediction
+
+    def placed(self, embedder: Embedder, inputs: Tensor, *rest: Any) -> tuple[Tensor, Seq]:
+        """As `Tower.placed`; in a model that sees the source, with the facts of which tokens are its own.
+
+        Raises ValueError for a source that comes in several calls, whose first tokens could not see the last ones.
+        """
+        x, seq = super().placed(embedder, inputs, *rest)
+        if self.sees == "source":
+            assert self.ctx.tokens.start is not None
+            starts = inputs.eq(self.ctx.tokens.start)  # (B, N)
+            if int(seq.index[0]) == 0:
+                seq.shown = starts.cumsum(-1) == 0
+            elif bool(starts.any()):
+                raise ValueError("model.sees=source reads a whole source in the first call; it came in several")
+        return x, seq
 
     def steps(
         self,

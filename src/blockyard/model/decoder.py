@@ -1,18 +1,59 @@
 """Decoder: causal blocks, so that a sequence can be continued token by token.
 
-Source: Radford et al. 2019, Language Models are Unsupervised Multitask Learners
+Source: Radford et al. 2019, Language Models are Unsupervised Multitask Learners; for sees=source the prefix language
+    model of Liu et al. 2018 (arXiv 1801.10198) and Raffel et al. 2020 (arXiv 1910.10683), figure 4
 Reference: transformers GPT2LMHeadModel
 Cost: that of its blocks, depth times
+
+    data.joined=true:  source 1 ... M  START  token 1 ... N      a token sees itself and earlier tokens
+                                                                 sees=source: the source sees all of itself
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from torch import nn
+
+from blockyard.contracts import Context, Depth, Heads, Parts, Positive, Rate, Width
+from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.model._stack import Stack
+from blockyard.model._transformer import Sees, Transformer
 
 
 class Decoder(Stack):
-    """A token sees itself and earlier tokens; with a cache from `init_cache`, `forward` takes the new tokens only."""
+    """A token sees itself and earlier tokens; with a cache from `init_cache`, `forward` takes the new tokens only.
+
+    Options:
+        sees: what a token of a source in front sees: what is in front of it (past), or all of the source (source)
+    """
 
     causal: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        dim: Width = 64,
+        depth: Depth = 4,
+        heads: Heads = 4,
+        prefix: Prefix = NO_PREFIX,
+        init_std: Positive | None = None,
+        dropout: Rate = 0.0,
+        sees: Sees = "past",
+    ) -> None:
+        super().__init__(dim=dim, depth=depth, heads=heads, prefix=prefix, init_std=init_std, dropout=dropout)
+        self.sees = sees
+
+    @classmethod
+    def ties(cls, options: dict[str, Any]) -> bool:
+        """With sees=source."""
+        return options.get("sees") == "source"
+
+    def build(self, ctx: Context, parts: Parts) -> nn.Module:
+        """As `Stack.build`. Raises ValueError for sees=source where no source stands in front."""
+        if self.sees == "source" and not ctx.data.joined:
+            raise ValueError(
+                "model.sees=source is about a source in front of the sequence, and this data has none; use "
+                "model.sees=past, or pairs of texts with data.joined=true"
+            )
+        return Transformer(ctx, parts, prefix=self.prefix, dropout=self.dropout, sees=self.sees)

@@ -173,6 +173,7 @@ def _without_last(seq: Seq, count: int) -> Seq:
         grid=None,
         features=None,
         pairs=None,
+        shown=None,  # later tokens see all of these anyway
         memo={},
     )
 

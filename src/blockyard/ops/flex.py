@@ -38,7 +38,8 @@ def block_mask(seq: Seq, k_seq: Seq, visibility: Visibility, batch: int) -> Any:
         return None
     q_index, k_index, num_prefix = seq.index, k_seq.index, seq.num_prefix
     valid, q_segment, k_segment = k_seq.valid, seq.segment, k_seq.segment
-    per_sample = valid is not None or k_segment is not None
+    shown = k_seq.shown
+    per_sample = valid is not None or k_segment is not None or shown is not None
 
     def sees(b: Tensor, _h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return visible(
@@ -51,6 +52,7 @@ def block_mask(seq: Seq, k_seq: Seq, visibility: Visibility, batch: int) -> Any:
             None if q_segment is None else q_segment[b, q],
             None if k_segment is None else k_segment[b, k],
             q < num_prefix,
+            None if shown is None else shown[b, k],
         )
 
     batch_size = batch if per_sample else None

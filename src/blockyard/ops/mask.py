@@ -1,6 +1,6 @@
 """Which queries see which keys, and the bias of the position scheme: the only mask code of the project.
 
-    sees(q, k) = index[k] <= index[q]                      where attention is causal
+    sees(q, k) = index[k] <= index[q] or shown[k]          where attention is causal
              and valid[k]                                  where sequences are padded
              and (k is prefix or segment[q] == segment[k]) where sequences are packed
              and (|index[q] - index[k]| < window or q is prefix or k is prefix)   where there is a window
@@ -70,7 +70,7 @@ def strict_by_shift(seq: Seq, k_seq: Seq, visibility: Visibility) -> bool:
 def ordered_by_row(seq: Seq, k_seq: Seq) -> bool:
     """Returns whether row numbers alone tell what is later: the same sequence, or one query after all keys."""
     if k_seq is seq:
-        return not seq.ties  # tokens of one index see each other, wherever they stand
+        return not seq.ties and seq.shown is None  # tokens of a source see each other, wherever they stand
     return len(seq) == 1 and k_seq.memo.get("ends_with") is seq
 
 
@@ -84,13 +84,17 @@ def visible(
     q_segment: Tensor | None,
     k_segment: Tensor | None,
     q_prefix: Tensor | None = None,
+    k_shown: Tensor | None = None,
 ) -> Tensor:
     """Whether a query sees a key, elementwise.
 
     num_prefix: prefix tokens among the keys; k_row: the key's row number, from 0
     q_prefix: whether a query is a prefix token; None where none is
+    k_shown: whether a key is seen by earlier queries too (`Seq.shown`); None where none is
     """
     sees = (k_index <= q_index) if visibility.causal else _everywhere(q_index, k_index)
+    if visibility.causal and k_shown is not None:
+        sees = sees | k_shown
     if k_valid is not None:
         sees = sees & k_valid
     if k_segment is not None:
@@ -125,6 +129,7 @@ def table(seq: Seq, k_seq: Seq, visibility: Visibility) -> Tensor | None:
         None if seq.segment is None else seq.segment[:, None, :, None],
         None if k_seq.segment is None else k_seq.segment[:, None, None, :],
         (q_row < seq.num_prefix)[None, None, :, None],
+        None if k_seq.shown is None else k_seq.shown[:, None, None, :],
     )  # (B|1, 1, N, M)
 
 

@@ -187,6 +187,7 @@ def _part(seq: Seq, rows: slice, pairs: tuple[Tensor, ...] | None) -> Seq:
         grid=None,
         features=None,
         pairs=pairs,
+        shown=None if seq.shown is None else seq.shown[:, rows],
         memo={},
     )
 

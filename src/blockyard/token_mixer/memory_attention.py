@@ -94,6 +94,8 @@ def with_slots(seq: Seq, slots: int) -> Seq:
         valid=None if seq.valid is None else F.pad(seq.valid, (slots, 0), value=True),
         segment=None if seq.segment is None else F.pad(seq.segment, (slots, 0), value=-1),
         num_prefix=slots + seq.num_prefix,
+        ties=seq.ties,
+        shown=None if seq.shown is None else F.pad(seq.shown, (slots, 0), value=False),
         pairs=None if seq.pairs is None else tuple(F.pad(pair, (slots, 0)) for pair in seq.pairs),
         position=seq.position,
         memo={"name": name, **{key: seq.memo[key] for key in ("ends_with",) if key in seq.memo}},
