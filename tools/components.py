@@ -23,7 +23,7 @@ WRITTEN = "<!-- Written by `python tools/components.py` from conf/ and the docst
 PARTS = {
     "The model": ("tokenizer", "position", "token_mixer", "channel_mixer", "norm", "block", "model", "head", "preset"),
     "The task": ("data", "objective", "experiment"),
-    "The training": ("optimizer", "schedule", "trainer", "callbacks", "logger", "debug", "executor"),
+    "The training": ("optimizer", "schedule", "init", "trainer", "callbacks", "logger", "debug", "executor"),
 }
 
 

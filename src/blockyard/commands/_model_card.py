@@ -70,7 +70,11 @@ def print_card(config: dict[str, Any], choices: dict[str, str | None]) -> None:
     rows.add_row("sum", "", _format(total), _format(sum(flops.values()) if flops else None), style="bold")
     screen.print(rows)
     screen.print()
-    facts = _facts(components, ctx, model) | ({"FLOPs": f"not counted ({failure})"} if failure else {})
+    facts = (
+        _facts(components, ctx, model)
+        | _initial(components, model)
+        | ({"FLOPs": f"not counted ({failure})"} if failure else {})
+    )
     for name, text in facts.items():
         screen.print(Text(f"{name:<12}{text}"))
 
@@ -143,6 +147,19 @@ def _facts(components: Components, ctx: Context, model: nn.Module) -> dict[str, 
         layers = [text if alike else f"{n} layer{'s' * (n > 1)}: {text}" for text, n in kernels.items()]
         facts["attention"] = "; ".join(layers)
     return facts
+
+
+def _initial(components: Components, model: nn.Module) -> dict[str, str]:
+    """What is trained where that is not all, and what is taken of other weights."""
+    every = list(model.parameters())
+    trained = sum(p.numel() for p in every if p.requires_grad)
+    total = sum(p.numel() for p in every)
+    facts = {"trained": f"{trained:,} of {total:,} parameters"} if trained < total else {}
+    if components.init is None:
+        return facts
+    components.init.prepare_tokenizers(components)
+    transfer = components.init.transfer(components, components.meta_model(adapted=False))
+    return facts | ({"init": f"from {components.init.name}: {transfer}"} if transfer is not None else {})
 
 
 def _kernels(ctx: Context, model: Any, named: str) -> dict[str, int]:

@@ -16,7 +16,7 @@ from torch import nn
 
 from blockyard.config.schema import RESERVED, options
 from blockyard.config.targets import allow_of, allowed, locate
-from blockyard.config.tree import is_node
+from blockyard.config.tree import is_node, parameter_name
 from blockyard.contracts import (
     Architecture,
     Block,
@@ -57,10 +57,13 @@ CONTRACTS: dict[str, type] = {
 SOURCE_CONTRACTS: dict[str, type] = {"source_tokenizer": Tokenizer, "source_position": Position}
 # The same for what is used alongside the model. By name: the engine is imported only where a config needs it.
 RUNTIME_CONTRACTS = {
+    "init": "blockyard.weights.init.Init",
     "trainer": "blockyard.engine.trainer.TrainerPlan",
     "logger": "blockyard.engine.loggers.base.RunLogger",
     "callbacks": "blockyard.engine.callbacks.base.RunCallback",
 }
+# Keys that a config has only where they say something.
+OPTIONAL = (*SOURCE_CONTRACTS, "init")
 LATE = ("position", "token_mixer", "channel_mixer", "norm", "block", "head")  # built from a Context
 LATE_KEYS = (*LATE, "source_position")
 
@@ -69,7 +72,7 @@ def settings(node: dict[str, Any], allow: list[str]) -> dict[str, Any]:
     """A node's options as its constructor takes them; nodes inside it are instantiated."""
     signature = options(locate(node["_target_"]))
     return {
-        name: _instantiate_all(value, allow) if _holds_nodes(value) else signature[name].convert(value)
+        parameter_name(name): _instantiate_all(value, allow) if _holds_nodes(value) else signature[name].convert(value)
         for name, value in node.items()
         if name not in RESERVED
     }
@@ -114,6 +117,11 @@ class Components:
         return self.node("optimizer")
 
     @cached_property
+    def init(self) -> Any:
+        """What the run starts from and what of it is trained, a `weights.init.Init`; None where nothing is said."""
+        return self.node("init")
+
+    @cached_property
     def schedule(self) -> Schedule:
         """Gives the factor on the learning rate at each step."""
         return self.node("schedule")
@@ -121,9 +129,9 @@ class Components:
     def node(self, family: str) -> Any:
         """The object of a family, or its objects by name where a family holds several (callbacks).
 
-        None for a part of the source that is that of the sequence.
+        None for a part of the source that is that of the sequence, and for initial weights that are drawn.
         """
-        if family in SOURCE_CONTRACTS and family not in self.config:
+        if family in OPTIONAL and family not in self.config:
             return None
         node, allow = self.config[family], allow_of(self.config)
         if is_node(node):
@@ -162,12 +170,24 @@ class Components:
         """The model on the CPU; each weight depends on (seed, its path in the model) alone."""
         model = self.architecture.build(self.context(), self.parts)
         initialise(model, seed)
+        self.adapt(model, seed)
         return model
 
-    def meta_model(self) -> nn.Module:
-        """The model on the meta device, for counting."""
+    def meta_model(self, *, adapted: bool = True) -> nn.Module:
+        """The model on the meta device, for counting.
+
+        adapted: with what `init` freezes and adds
+        """
         with without_compiler(), torch.device("meta"):
-            return self.architecture.build(self.context(), self.parts)
+            model = self.architecture.build(self.context(), self.parts)
+            if adapted:
+                self.adapt(model, 0)
+        return model
+
+    def adapt(self, model: nn.Module, seed: int) -> None:
+        """Freeze parts of a model and add to it what `init` says, after its initial values were drawn."""
+        if self.init is not None:
+            self.init.adapt(model, seed)
 
 
 def context(

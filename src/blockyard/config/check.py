@@ -26,11 +26,14 @@ from blockyard.contracts import Issue
 from blockyard.errors import first_line, fold, near, quoted, shortened
 
 
-def check(composed: Composed, *, on_this_machine: bool = True, training: bool = True) -> list[Issue]:
+def check(
+    composed: Composed, *, on_this_machine: bool = True, training: bool = True, starts: bool = True
+) -> list[Issue]:
     """Every problem of a composed config, those of composing it included.
 
     on_this_machine: False where the run is for another one, so that a missing GPU is not an issue
     training: False where a trained model is only loaded, so that it need not fit with its gradients
+    starts: False where the run has begun, and needs the weights no more that it started from
     """
     config = composed.config if on_this_machine else _on_any_device(composed.config)
     issues = list(composed.issues)
@@ -55,7 +58,7 @@ def check(composed: Composed, *, on_this_machine: bool = True, training: bool = 
     # The constructor of a component that a rule refused would only repeat the reason.
     refused = {family for rule, _ in combinations for family in rule.pair}
     issues += build_components(config, facts, refused, unsound)
-    issues += [] if issues else build_model(config, on_this_machine=on_this_machine, training=training)
+    issues += [] if issues else build_model(config, on_this_machine=on_this_machine, training=training, starts=starts)
     return list({str(issue): issue for issue in issues}.values())
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from blockyard.config import nested_choices, presets, size_matching, user_folders
+from blockyard.config import nested_choices, presets, size_matching, starting_weights, user_folders
 from blockyard.config.hydra_config import Choices, Config, HydraConfig
 from blockyard.config.known_keys import KnownKeys
 from blockyard.config.override_grammar import allowed_packages
@@ -79,6 +79,7 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
     record_files(config, issues)
     if config.get("name") is None:
         config["name"] = _default_name(choices)
+    starting_weights.resolve(config, choices, issues)
     matched = size_matching.solve(config, {key for key, _ in ordered.values}, issues)
     return Composed(config, choices, folders, issues, matched)
 

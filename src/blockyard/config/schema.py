@@ -14,6 +14,7 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from blockyard.config.bounds import describe_bounds, exceeded, exceeded_here
 from blockyard.config.slots import Slot, nested_node, slot
+from blockyard.config.tree import option_name
 from blockyard.contracts import FolderPath, Seed, Text
 
 REQUIRED = object()
@@ -111,7 +112,8 @@ def options(target: type) -> dict[str, Option]:
     for name, parameter in list(inspect.signature(init).parameters.items())[1:]:
         if parameter.kind in kinds and name != "ctx":
             default = REQUIRED if parameter.default is inspect.Parameter.empty else parameter.default
-            result[name] = Option(name, hints.get(name, Any), default, helps.get(name, ""))
+            key = option_name(name)
+            result[key] = Option(key, hints.get(name, Any), default, helps.get(key, ""))
     return result
 
 

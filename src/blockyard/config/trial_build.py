@@ -67,16 +67,27 @@ def build_components(config: dict[str, Any], facts: Facts, refused: set[str], un
     yield from _build_modules(ctx, built["model"], facts, refused)
 
 
-def build_model(config: dict[str, Any], *, on_this_machine: bool = True, training: bool = True) -> Iterator[Issue]:
+def build_model(
+    config: dict[str, Any], *, on_this_machine: bool = True, training: bool = True, starts: bool = True
+) -> Iterator[Issue]:
     """Whether the whole model of an otherwise sound config can be built, with an initial value for every weight.
 
     on_this_machine: also whether it fits into the memory of this machine; training: with all that training needs
+    starts: whether the run begins, and so needs the weights that it starts from
     """
     try:
         with without_compiler():
             components = Components(config, META)
-            model = components.meta_model()
+            if components.init is not None and starts:
+                components.init.prepare_tokenizers(components)
+            model = components.meta_model(adapted=False)
             initialise(model, 0)
+            if components.init is not None:
+                issues = list(components.init.issues(components, model, starts=starts))
+                if issues:
+                    yield from issues
+                    return
+            components.adapt(model, 0)
         issue = memory_issue(components, model, training=training) if on_this_machine else None
     except Exception as error:
         issue = Issue("model", _message(error))

@@ -51,6 +51,14 @@ class Position(nn.Module):
         """Whether `width` is not 0 under these options."""
         return False
 
+    def resized(self, name: str, value: Tensor, grid: tuple[int, ...] | None) -> Tensor | None:
+        """Returns a parameter of this scheme over another grid of tokens as it would be over this one's.
+
+        name: of the parameter; grid: of the tokens that `value` was learned on, None where it is not known
+        None where the grids are equal or the scheme cannot do it. A value on the meta device gives the shape.
+        """
+        return None
+
     def embed(self, x: Tensor, coords: Tensor) -> Tensor:
         """x (B, N, D - width), coords (B|1, N, A) -> (B, N, D)."""
         return x

@@ -20,6 +20,7 @@ from blockyard.contracts import Batch, HasAuxiliary, Objective, OptimizerBuilder
 from blockyard.engine.block_checkpoints import checkpoint_blocks
 from blockyard.engine.callbacks.nan_guard import NanGuard
 from blockyard.engine.loss_mean import LossMean
+from blockyard.weights.parts import NEVER, Thaw
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Settings:
     total: steps in the whole run; clip: largest gradient norm, or None
     half: whether gradients are scaled for fp16; sharded: whether weights are spread over processes
     compile: whether each block is compiled; checkpoint: whether it is computed again in the backward pass
+    thaw: when frozen parts are trained
     """
 
     total: int
@@ -37,6 +39,7 @@ class Settings:
     sharded: bool = False
     compile: bool = False
     checkpoint: bool = False
+    thaw: Thaw = NEVER
 
 
 @dataclass
@@ -151,12 +154,17 @@ class Learner(pl.LightningModule):
         self.start_step(self.step.number + 1, optimizer)
 
     def start_step(self, number: int, optimizer: Any) -> None:
-        """Number the next step and set its learning rate, unless a callback has installed a scheduler."""
-        self.step.number = number
+        """Number the next step, set what it trains, and its learning rate unless a callback installed a scheduler."""
+        self.number_step(number)
         if number < self.settings.total and not self.trainer.lr_scheduler_configs:
             factor = self.schedule.factor(number, self.settings.total)
             for group in optimizer.param_groups:
                 group["lr"] = group["initial_lr"] * factor
+
+    def number_step(self, number: int) -> None:
+        """Number the next step and set what it trains."""
+        self.step.number = number
+        self.settings.thaw.set(number)
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         """Measure the gradient norm, and end the run before the step if it is not finite."""

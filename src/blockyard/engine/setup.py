@@ -17,6 +17,7 @@ from blockyard.engine.callbacks.kernels import KernelRecord
 from blockyard.engine.callbacks.loop import Intervals, LoopCallback
 from blockyard.engine.causality_probe import check_causality
 from blockyard.engine.evaluator import Evaluator
+from blockyard.engine.initial_weights import prepare_tokenizers, take_weights
 from blockyard.engine.job import Job
 from blockyard.engine.loader import Layout, TrainingLoader, training_loader
 from blockyard.engine.module import Learner, Settings
@@ -29,6 +30,7 @@ from blockyard.engine.system.open_files import check_open_files
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
+from blockyard.weights.parts import NEVER
 
 log = logging.getLogger("blockyard")
 
@@ -51,8 +53,10 @@ def prepare(
     components = build.Components(folder.config)
     run = Run(folder, components, components.node("trainer"))
     run_callbacks, lightning_callbacks = split_callbacks(components.node("callbacks"))
+    prepare_tokenizers(run, resume=resume)
     data = load_data(run)
     model = build_model(run, data)
+    take_weights(run, model, rank=data.rank, resume=resume)
     if not resume:
         check_causality(components, model.model, data.splits.train)
     for remark in components.objective.remarks(data.splits):
@@ -135,6 +139,7 @@ def _run_state(run: Run, data: Data, model: Model) -> RunState:
         sharded=options.sharded,
         compile=options.compile,
         checkpoint=options.checkpoint_blocks,
+        thaw=components.init.thaw(model.model, total) if components.init is not None else NEVER,
     )
     return RunState(
         learner=Learner(model.model, components.objective, components.optimizer, components.schedule, settings),

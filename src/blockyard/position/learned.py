@@ -10,10 +10,12 @@ Cost: O(N D) time, one parameter per position and channel
 from __future__ import annotations
 
 from itertools import product
+from math import isqrt, prod
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from blockyard.contracts import Context, NonNegative, Width
 from blockyard.position._absolute import Absolute, Combine, encoding_width
@@ -51,6 +53,7 @@ class Learned(Absolute):
         check_axes(type(self), ctx)
         super().__init__(ctx, combine=combine, channels=encoding_width("learned", ctx, combine, width))
         self.grid, self.std = ctx.tokens.grid, std
+        self.from_start = ctx.causal or ctx.tokens.variable  # a position is counted from the first token
         self.beyond = beyond
         self.table = nn.Parameter(torch.empty(ctx.tokens.max_len, self.channels))  # (N, channels), row-major
 
@@ -62,6 +65,26 @@ class Learned(Absolute):
     def init_weights(self, init: Init) -> None:
         """Normal vectors."""
         init.normal("table", std=self.std)
+
+    def resized(self, name: str, value: Tensor, grid: tuple[int, ...] | None) -> Tensor | None:
+        """A table (M, channels) over `grid` as one over this grid, (N, channels).
+
+        Tables of full grids are interpolated linearly along each axis with their outer edges kept: entry i of n reads
+        at (i + 1/2) m / n - 1/2 of m, as an input larger than the table does. Where positions are counted from the
+        first token, as in causal sequences and those of any length, the first entries are taken, and more than there
+        are only with beyond=interpolate. A grid that is not known is that of this table, or else a square.
+        """
+        grid = grid or _likely_grid(len(value), self.grid)
+        fits = grid is not None and len(grid) == len(self.grid) and prod(grid) == len(value)
+        if name != "table" or grid is None or not fits or value.shape[1] != self.channels or grid == self.grid:
+            return None
+        if self.from_start and len(grid) == 1 and self.grid[0] < grid[0]:
+            return value[: self.grid[0]]
+        if self.from_start and not self.scales_length:
+            return None
+        table = value.T.reshape(1, self.channels, *grid)
+        mode = "linear" if len(grid) == 1 else "bilinear"
+        return F.interpolate(table, self.grid, mode=mode, align_corners=False).flatten(2)[0].T  # (N, channels)
 
     def encoding(self, coords: Tensor, like: Tensor) -> Tensor:
         """The table at coords (B|1, N, A), multilinear between its entries: (B|1, N, channels)."""
@@ -81,3 +104,13 @@ class Learned(Absolute):
                 weight = weight * (fraction[axis] if step else 1 - fraction[axis])
             out = out + weight[..., None] * self.table[index]  # (B|1, N, channels)
         return out
+
+
+def _likely_grid(entries: int, own: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The grid of a table of which only the number of entries is known: `own` where it has as many, else a square."""
+    if prod(own) == entries:
+        return own
+    side = isqrt(entries)
+    if len(own) == 2 and side * side != entries:
+        return None
+    return (entries,) if len(own) == 1 else (side,) * len(own)

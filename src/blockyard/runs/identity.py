@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 from blockyard.config.targets import TRUSTED_PACKAGES
+from blockyard.config.tree import option_name
 from blockyard.runs.redact import redact, redact_text
 
 # Naming, output location and logging of a run.
@@ -113,5 +114,5 @@ def _declared(target: str, packages: tuple[str, ...]) -> tuple[dict[str, Any], f
         parameters = inspect.signature(component).parameters.values()
     except (ImportError, AttributeError, TypeError, ValueError):
         return {}, frozenset()  # `check` reports a missing target
-    defaults = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
+    defaults = {option_name(p.name): p.default for p in parameters if p.default is not inspect.Parameter.empty}
     return defaults, frozenset(getattr(component, "incidental", frozenset()))

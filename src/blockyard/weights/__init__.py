@@ -1,1 +1,1 @@
-"""Weights from elsewhere and to elsewhere: libraries' checkpoints as weights of ours, and back."""
+"""Weights from elsewhere and to elsewhere: what a run starts from and trains, and libraries' checkpoints as ours."""

@@ -102,7 +102,7 @@ class LoopCallback(pl.Callback):
         state.step = state.start_step = trainer.global_step
         self._batches = state.step * self.intervals.micro_batches
         if state.step and self.lightning_callbacks:
-            module.step.number = state.step  # a callback's schedule set the rate, which the checkpoint restored
+            module.number_step(state.step)  # a callback's schedule set the rate, which the checkpoint restored
         else:
             module.start_step(state.step, trainer.optimizers[0])
         self._strategy = trainer.strategy if trainer.world_size > 1 else None

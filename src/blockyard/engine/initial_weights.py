@@ -1,0 +1,57 @@
+"""The weights that a run starts from: taken before the first step, and recorded. A resumed run has its checkpoint."""
+
+from __future__ import annotations
+
+import sys
+
+from blockyard.atomic_files import read_json
+from blockyard.engine import cost_card
+from blockyard.engine.setup_data import Run
+from blockyard.engine.setup_model import Model
+from blockyard.errors import printable
+from blockyard.runs.folder import SOURCE_TOKENIZER, TOKENIZER
+
+
+def prepare_tokenizers(run: Run, *, resume: bool) -> None:
+    """Let tokenizers know the token ids that the weights were trained with, before data is read.
+
+    Raises UserError where the source is not there any more, or has changed.
+    """
+    init = run.components.init
+    if init is None:
+        return
+    if not (resume and _has_checkpoint(run)):
+        init.prepare_tokenizers(run.components)
+        return
+    components, folder = run.components, run.folder.path  # the source may be gone
+    for tokenizer, name in ((components.tokenizer, TOKENIZER), (components.source_tokenizer, SOURCE_TOKENIZER)):
+        if (folder / name).is_file():
+            tokenizer.load_state(read_json(folder / name))  # type: ignore[attr-defined]
+
+
+def take_weights(run: Run, model: Model, *, rank: int, resume: bool) -> None:
+    """Put the weights of the source into the model of a new run, print what was taken, and record it in run.json.
+
+    Raises UserError where they do not fit, or are not those that the config names.
+    """
+    init, folder = run.components.init, run.folder
+    if init is None:
+        return
+    begun = bool(folder.facts()["start"]["checkpoint"]) if rank else resume and _has_checkpoint(run)
+    if begun:
+        return
+    transfer = init.load(run.components, model.model)
+    if rank:
+        return
+    parameters = cost_card.parameters(model.model)
+    facts = {"parameters": parameters}
+    if transfer is not None:
+        facts |= {"from": init.name, "which": init.which, "sha256": init.sha256, **transfer.plain()}
+        sys.stderr.write(printable(f"init: from {init.name}: {transfer}\n"))
+    if parameters["trainable"] < parameters["total"]:
+        sys.stderr.write(f"init: {parameters['trainable']:,} of {parameters['total']:,} parameters are trained\n")
+    folder.add_facts({"init": facts})
+
+
+def _has_checkpoint(run: Run) -> bool:
+    return any(run.folder.checkpoints.glob("*.ckpt"))

@@ -1,0 +1,222 @@
+"""Initial weights: drawn from the seed, or taken from a run or a file, with what of them is trained.
+
+Source: Devlin et al. 2019, BERT (arXiv 1810.04805), section 3.2, fine-tuning; Hu et al. 2022 (arXiv 2106.09685), LoRA;
+    Howard and Ruder 2018 (arXiv 1801.06146), gradual unfreezing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal
+
+from torch import nn
+
+from blockyard.config.build import Components
+from blockyard.config.targets import allow_of
+from blockyard.contracts import Count, Issue, Text
+from blockyard.errors import UserError
+from blockyard.schedule._warmup import Length, check_length, to_steps
+from blockyard.weights.lora import Lora, add_lora, added_parameters, linear_layers
+from blockyard.weights.parts import HEAD, NEVER, Thaw, is_in, thaw, unknown_part
+from blockyard.weights.source_run import Facts, facts, facts_of_run, fit_tokenizers, tokenizer_problems
+from blockyard.weights.sources import Source, find_source, outline, read_weights
+from blockyard.weights.transfer import UNKNOWN, Transfer, compare, load
+
+NO_LORA = Lora()
+
+
+class Init:
+    """Initial weights. Nothing is set: they depend on the seed and on the path in the model.
+
+    Options:
+        from: a finished run, a safetensors file, or a folder of them, whose weights the run starts from
+        which: the checkpoint of a run: best by validation, or last
+        parts: parts of the model that are taken, by the dotted paths of its modules; null takes all, the head only from
+            a run that predicts the same
+        strict: refuse where a tensor of these parts is missing, has another shape or is not used; false leaves it
+        freeze: parts that are not trained
+        unfreeze_at: step from which they are trained, an int, or a share of the run, a float below 1
+        unfreeze_every: steps from one layer to the next, from the output to the input; null trains all at unfreeze_at
+        lora: trains a low-rank addition to linear layers, and the head, instead of the weights that were taken
+        sha256: of the content of `from`; filled in, and refused where the weights are others
+    """
+
+    incidental: ClassVar[frozenset[str]] = frozenset({"from", "which", "strict"})  # `sha256` says what was taken
+
+    def __init__(
+        self,
+        *,
+        from_: Text | None = None,
+        which: Literal["best", "last"] = "best",
+        parts: tuple[Text, ...] | None = None,
+        strict: bool = True,
+        freeze: tuple[Text, ...] = (),
+        unfreeze_at: Length | None = None,
+        unfreeze_every: Count | None = None,
+        lora: Lora = NO_LORA,
+        sha256: Text | None = None,
+    ) -> None:
+        if from_ is None:
+            given = {"which": which != "best", "parts": parts is not None, "strict": not strict, "sha256": sha256}
+            idle = [f"init.{name}" for name, is_given in (given | {"lora.rank": lora.rank}).items() if is_given]
+            if idle:
+                raise ValueError(f"{', '.join(idle)}: nothing is taken without init.from; name a run or a file there")
+        if lora.rank and (freeze or unfreeze_at is not None):
+            raise ValueError("init.lora.rank freezes all but its additions and the head; leave init.freeze out")
+        if not lora.rank and lora != NO_LORA:
+            raise ValueError("init.lora.alpha and init.lora.layers have no effect with init.lora.rank=0; set a rank")
+        if unfreeze_at is not None and not freeze:
+            raise ValueError(f"init.unfreeze_at={unfreeze_at}: nothing is frozen; name parts in init.freeze")
+        if unfreeze_every is not None and unfreeze_at is None:
+            raise ValueError("init.unfreeze_every counts from init.unfreeze_at, which is not set")
+        if unfreeze_at is not None:
+            check_length("init.unfreeze_at", unfreeze_at)
+        self.name, self.which, self.parts, self.strict = from_, which, parts, strict
+        self.freeze, self.unfreeze_at, self.unfreeze_every = freeze, unfreeze_at, unfreeze_every
+        self.lora, self.sha256 = lora, sha256
+
+    @classmethod
+    def resolved(cls, node: dict[str, Any], outputs: str) -> dict[str, Any]:
+        """The node with the path of its source and the hash of the weights there, as a run's config keeps it.
+
+        Raises UserError where the source cannot be read, or is not the one that `sha256` names.
+        """
+        if node.get("from") is None:
+            return node
+        source = find_source(str(node["from"]), which=str(node.get("which", "best")), outputs=outputs)
+        actual = outline(source).sha256
+        _check_hash(source, node.get("sha256"), actual)
+        return node | {"from": str(source.path), "sha256": actual}
+
+    def issues(self, components: Components, model: nn.Module, *, starts: bool) -> Iterator[Issue]:
+        """Everything about the source, the parts and the layers that does not fit a model.
+
+        model: on the meta device, before `adapt`; starts: whether the run begins, so that it needs its source
+        """
+        for key, parts in (("parts", self.parts or ()), ("freeze", self.freeze)):
+            if problem := unknown_part(model, parts):
+                yield Issue(f"init.{key}", problem)
+                return
+        if self.lora.rank and not linear_layers(model, self.lora.layers):
+            yield Issue("init.lora.layers", f"no linear layer of the model is in {', '.join(self.lora.layers)}")
+        elif not self._trained(model):
+            yield Issue("init.freeze", "leaves nothing to train; leave out a part, such as head")
+        trainer = components.node("trainer")
+        if self.lora.rank and trainer.sharded:
+            yield Issue("init.lora.rank", "additions are not sharded; use trainer.strategy=ddp or one device")
+        if self.unfreeze_at is not None and trainer.world > 1:
+            yield Issue("init.unfreeze_at", "several processes agree at the start on what is trained; use one device")
+        if starts and self.name is not None:
+            try:
+                source = self._source(components)
+                yield from (Issue("init.from", text) for text in self._source_problems(components, model, source))
+            except UserError as error:
+                yield Issue("init.from", bare_reason(error))
+
+    def prepare_tokenizers(self, components: Components) -> None:
+        """Let tokenizers know the token ids of a source, before data is read. Raises UserError."""
+        if self.name is not None and self._takes_tokens:
+            fit_tokenizers(components, self._source(components))
+
+    def adapt(self, model: nn.Module, seed: int) -> None:
+        """Add what LoRA trains, and freeze what is never trained. Leaves all values of the model as they are."""
+        if self.lora.rank:
+            add_lora(model, self.lora, seed)
+        if self.unfreeze_at is None:
+            trained = {id(parameter) for parameter in self._trained(model)}
+            for parameter in model.parameters():
+                parameter.requires_grad_(id(parameter) in trained)
+
+    def thaw(self, model: nn.Module, total: int) -> Thaw:
+        """When frozen parts are trained, in a run of `total` steps. Raises UserError where that is never."""
+        if self.unfreeze_at is None:
+            return NEVER
+        first = to_steps(self.unfreeze_at, total)
+        schedule = thaw(model, self.freeze, first, self.unfreeze_every)
+        last = max(step for step, _ in schedule.starts)
+        if last >= total:
+            raise UserError(
+                f"init.unfreeze_at={self.unfreeze_at}: the last frozen layer would be trained from step {last} on, and "
+                f"the run has {total}; lower init.unfreeze_at or init.unfreeze_every"
+            )
+        return schedule
+
+    def transfer(self, components: Components, model: nn.Module) -> Transfer | None:
+        """What the model takes of its source; None where the weights are drawn. Raises UserError."""
+        return None if self.name is None else self._transfer(components, model, self._source(components))
+
+    def load(self, components: Components, model: nn.Module) -> Transfer | None:
+        """Put the weights of the source into a model, and return what was taken. Raises UserError."""
+        if self.name is None:
+            return None
+        source = self._source(components)
+        weights = read_weights(source)
+        _check_hash(source, self.sha256, weights.sha256)
+        transfer = self._transfer(components, model, source)
+        problems = list(transfer.problems(self.parts, strict=self.strict))
+        if problems:
+            raise UserError(f"init.from={source}: {'; '.join(problems)}")
+        theirs = self._facts(components, source)
+        load(
+            model,
+            weights.tensors,
+            transfer,
+            theirs=theirs.layout if theirs else UNKNOWN,
+            ours=facts(components).layout,
+        )
+        return transfer
+
+    @property
+    def _takes_tokens(self) -> bool:
+        """Whether vectors of token ids may be taken."""
+        return self.parts is None or any({"embedder", "encoder", "source"} & {*part.split(".")} for part in self.parts)
+
+    def _source(self, components: Components) -> Source:
+        return find_source(str(self.name), which=self.which, outputs=str(components.config.get("outputs") or "outputs"))
+
+    def _source_problems(self, components: Components, model: nn.Module, source: Source) -> Iterator[str]:
+        _check_hash(source, self.sha256, outline(source).sha256)
+        tokenizers = list(tokenizer_problems(components, source)) if self._takes_tokens else []
+        yield from tokenizers or self._transfer(components, model, source).problems(self.parts, strict=self.strict)
+
+    def _transfer(self, components: Components, model: nn.Module, source: Source) -> Transfer:
+        ours, theirs = facts(components), self._facts(components, source)
+        return compare(
+            model,
+            outline(source).shapes,
+            self.parts,
+            head=theirs is not None and theirs.task == ours.task,
+            theirs=theirs.layout if theirs else UNKNOWN,
+            ours=ours.layout,
+        )
+
+    def _facts(self, components: Components, source: Source) -> Facts | None:
+        """What a run says of its weights; None of a file, which says nothing."""
+        return None if source.run is None else facts_of_run(source.run, allow_of(components.config))
+
+    def _trained(self, model: nn.Module) -> list[nn.Parameter]:
+        """The parameters that are trained at some step."""
+        if self.unfreeze_at is not None:
+            return list(model.parameters())
+        if not self.lora.rank:
+            return [parameter for name, parameter in model.named_parameters() if not is_in(name, self.freeze)]
+        added = {id(parameter) for parameter in added_parameters(model)}
+        named = model.named_parameters()
+        return [p for name, p in named if id(p) in added or not self._is_adapted(name)]
+
+    def _is_adapted(self, name: str) -> bool:
+        """Whether a parameter was taken, and LoRA trains its additions in its place."""
+        return not is_in(name, [HEAD]) and (self.parts is None or is_in(name, self.parts))
+
+
+def bare_reason(error: UserError) -> str:
+    """The message of an error about a source, without the key that an issue names anyway."""
+    return str(error).removeprefix("init.from: ").removeprefix("init.from=")
+
+
+def _check_hash(source: Source, expected: str | None, actual: str) -> None:
+    if expected not in (None, actual):
+        raise UserError(
+            f"init.from={source}: its weights are not those that the config names (sha256 {actual[:12]}..., expected "
+            f"{str(expected)[:12]}...); restore them, or start anew without init.sha256"
+        )

@@ -1,0 +1,75 @@
+"""Parts of a model by name, and which of them a run trains: frozen ones, and the steps at which they are trained again.
+
+Source: Howard and Ruder 2018, Universal Language Model Fine-tuning (arXiv 1801.06146), section 3.3, gradual unfreezing
+
+A part is a module of the model by its dotted path: embedder, position, blocks, blocks.0, final_norm, head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from blockyard.errors import did_you_mean
+from blockyard.model._layer_numbers import layer_numbers
+
+HEAD = "head"
+
+
+def is_in(name: str, parts: Iterable[str]) -> bool:
+    """Whether a parameter belongs to one of the parts."""
+    return any(name == part or name.startswith(f"{part}.") for part in parts)
+
+
+def unknown_part(model: nn.Module, parts: Sequence[str]) -> str | None:
+    """Why a part is unknown: its name and those that the model has; None where all have parameters."""
+    names = [name for name, _ in model.named_parameters()]
+    for part in parts:
+        if not any(is_in(name, [part]) for name in names):
+            tops = list(dict.fromkeys(name.partition(".")[0] for name in names))
+            return f"this model has no part {part!r} with weights{did_you_mean(part, tops)}; it has {', '.join(tops)}"
+    return None
+
+
+def parameters_in(model: nn.Module, parts: Sequence[str]) -> dict[str, nn.Parameter]:
+    """The parameters of the parts, by name. One that another part shares, such as a tied table, has its first name."""
+    return {name: parameter for name, parameter in model.named_parameters() if is_in(name, parts)}
+
+
+@dataclass(frozen=True)
+class Thaw:
+    """Trains frozen parameters again from a step on.
+
+    starts: parameters, and the first step that trains them
+    """
+
+    starts: tuple[tuple[int, tuple[nn.Parameter, ...]], ...] = ()
+
+    def set(self, step: int) -> None:
+        """Freeze or train the parameters as step number `step` (from 0) needs it."""
+        for start, parameters in self.starts:
+            for parameter in parameters:
+                parameter.requires_grad_(step >= start)
+
+
+NEVER = Thaw()
+
+
+def thaw(model: nn.Module, parts: Sequence[str], first: int, every: int | None) -> Thaw:
+    """The schedule that trains frozen parts again: all at step `first`, or layer by layer.
+
+    every: steps from one layer to the next, from the output to the input; None trains them all at once
+    """
+    frozen = parameters_in(model, parts)
+    if every is None:
+        return Thaw(((first, tuple(frozen.values())),))
+    numbers = layer_numbers(model)
+    layers = sorted({numbers[name] for name in frozen}, reverse=True)
+    return Thaw(
+        tuple(
+            (first + every * wait, tuple(p for name, p in frozen.items() if numbers[name] == layer))
+            for wait, layer in enumerate(layers)
+        )
+    )

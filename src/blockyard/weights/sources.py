@@ -1,0 +1,144 @@
+"""Where weights come from: a finished run, a safetensors file, or a folder of such files.
+
+`read_weights` turns what `init.from` says into tensors by name, in the names of our models. Nothing here runs code of a
+file: a run's checkpoint loads with `weights_only`, and pickles of other programs are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blockyard.config.catalog import stamp
+from blockyard.config.local_path import local_path
+from blockyard.errors import UserError
+from blockyard.runs.checkpoint import read
+from blockyard.runs.folder import CONFIG, SOURCE_TOKENIZER, TOKENIZER, RunFolder
+from blockyard.runs.load import WHICH
+from blockyard.runs.store import find
+from blockyard.weights.content_hash import content_hash
+from blockyard.weights.lora import merged
+from blockyard.weights.safetensors_files import files_of_folder, read_files
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+KEY = "init.from"
+LIBRARIES = ("timm:", "hf:")
+PICKLES = (".pt", ".pth", ".bin", ".pkl", ".ckpt", ".tar")
+TOKENIZERS = {"tokenizer": TOKENIZER, "source_tokenizer": SOURCE_TOKENIZER}  # the files of their states in a run
+_MODEL = "model."  # the prefix of the model's weights in a checkpoint
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where weights lie. files: that hold them; run: the folder of a run, or None"""
+
+    path: Path
+    files: tuple[Path, ...]
+    run: RunFolder | None = None
+
+    def __str__(self) -> str:
+        return f"{self.path} ({self.files[0].name})" if self.run else str(self.path)
+
+    def tokenizer_states(self) -> dict[str, Path]:
+        """The files of what the tokenizers of a run learned from its data, by config key."""
+        paths = {key: self.run.path / name for key, name in TOKENIZERS.items()} if self.run else {}
+        return {key: path for key, path in paths.items() if path.is_file()}
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Tensors by name, on the CPU, and the hash of their content: names, types, shapes and values."""
+
+    tensors: Mapping[str, Tensor]
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What is known of weights without keeping them: the shape of each, and the hash of all."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    sha256: str
+
+
+def find_source(name: str, *, which: str = "best", outputs: str = "outputs") -> Source:
+    """The source that `init.from` names: a path, or a run as `run=` of other commands names it.
+
+    which: the checkpoint of a run, by `WHICH`
+    Raises UserError where there is none, a file is no safetensors file, or a run is not finished.
+    """
+    library = next((each for each in LIBRARIES if name.startswith(each)), None)
+    if library:
+        raise UserError(f"{KEY}={name}: weights of {library[:-1]} cannot be read yet; use a run or a safetensors file")
+    path = local_path(name, KEY).absolute()
+    if path.is_dir() and not (path / CONFIG).is_file() and (files := files_of_folder(path)):
+        return Source(path, tuple(files))
+    if path.is_file() or path.suffix in (".safetensors", *PICKLES):
+        return Source(path, (_safetensors(name, path),))
+    if path.is_dir() and not any(path.iterdir()):
+        raise UserError(f"{KEY}={name}: the folder is empty; expected safetensors files, or a run")
+    try:
+        run = find(name, outputs)
+    except UserError as error:
+        text = str(error)
+        raise UserError(f"{KEY}={text[4:]}" if text.startswith("run=") else f"{KEY}={name}: {text}") from None
+    if not run.finished:
+        raise UserError(
+            f"{KEY}={name}: {run.name} is not finished ({run.status}), so its weights may still change; finish it "
+            f"with `blockyard train resume={run.path}`"
+        )
+    return Source(run.path, (run.checkpoints / WHICH[which],), run)
+
+
+def read_weights(source: Source) -> Weights:
+    """Read the tensors of a source. Raises UserError for files that are missing or damaged."""
+    if source.run is None:
+        tensors = read_files(source.files)
+        return Weights(tensors, content_hash(tensors))
+    (path,) = source.files
+    try:
+        content = read(path, identity=source.run.identity, seed=source.run.seed)
+    except FileNotFoundError:
+        raise UserError(f"{KEY}: {source.run.name} has no {path.name}; init.which names another checkpoint") from None
+    saved: dict[str, Any] = content["state_dict"]
+    tensors = merged({name.removeprefix(_MODEL): saved[name] for name in saved if name.startswith(_MODEL)})
+    # Token ids mean what the tokenizer learned, so that is a part of the content.
+    states = [path.read_bytes() for path in source.tokenizer_states().values()]
+    return Weights(tensors, content_hash(tensors, states))
+
+
+def outline(source: Source) -> Outline:
+    """The names, shapes and hash of a source; its files are read again only after they have changed."""
+    try:
+        stamps = tuple(stamp(path) for path in (*source.files, *source.tokenizer_states().values()))
+    except FileNotFoundError:
+        stamps = ()  # the reader says which file is missing
+    return _outline(source.path, source.files, stamps)
+
+
+@lru_cache(maxsize=64)
+def _outline(path: Path, files: tuple[Path, ...], _stamps: tuple[tuple[int, ...], ...]) -> Outline:
+    run = RunFolder.open(path) if path.is_dir() and (path / CONFIG).is_file() else None
+    weights = read_weights(Source(path, files, run))
+    return Outline({name: tuple(tensor.shape) for name, tensor in weights.tensors.items()}, weights.sha256)
+
+
+def _safetensors(name: str, path: Path) -> Path:
+    """The path of a safetensors file. Raises UserError for any other."""
+    if path.suffix in PICKLES:
+        inside = path.parent.name == "checkpoints" and (path.parent.parent / CONFIG).is_file()
+        what = f"{KEY}={name}: {path.name} is "
+        if inside:
+            raise UserError(f"{what}a checkpoint of a run; use {KEY}={path.parent.parent} init.which={path.stem}")
+        raise UserError(
+            f"{what}not a safetensors file; a pickle can run code as it is read. Convert it once, in Python: "
+            f"safetensors.torch.save_file(torch.load('{path.name}', weights_only=True), '{path.stem}.safetensors')"
+        )
+    if not path.is_file():
+        raise UserError(f"{KEY}={name}: there is no such file")
+    return path

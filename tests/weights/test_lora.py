@@ -1,0 +1,78 @@
+"""LoRA against its formula, and weights with the additions merged."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+from blockyard.weights.lora import Lora, LowRank, add_lora, added_parameters, linear_layers, merged_state_dict
+from tests.helpers import stir, tiny, token_ids
+
+LORA = Lora(rank=3, alpha=6.0)
+
+
+@pytest.mark.parametrize("block", ["pre_norm", "parallel"])
+def test_additions_are_zero_at_first_and_count_wherever_a_weight_is_read(block: str) -> None:
+    plain = tiny(block=block)
+    model = copy.deepcopy(plain)
+    add_lora(model, LORA, 0)
+    inputs = token_ids(2, 6)
+    assert torch.equal(model(inputs), plain(inputs))
+    with torch.no_grad():
+        for parameter in added_parameters(model):
+            parameter.normal_(generator=torch.Generator().manual_seed(0))
+    additions = {path: module for path, module in model.named_modules() if isinstance(module, LowRank)}
+    assert additions
+    for path, addition in additions.items():  # W + (alpha / rank) B A, put into the plain model by hand
+        layer = plain.get_submodule(path.removesuffix(".parametrizations.weight.0"))
+        with torch.no_grad():
+            layer.weight += (LORA.alpha / LORA.rank) * torch.einsum("or,ri->oi", addition.b, addition.a)
+    torch.testing.assert_close(model(inputs), plain(inputs))
+    assert not torch.equal(model(inputs), tiny(block=block)(inputs))
+
+
+def test_merged_weights_load_into_a_model_without_additions() -> None:
+    model, plain = tiny(), tiny()
+    add_lora(model, LORA, 0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1)
+    state = merged_state_dict(model)
+    assert state.keys() == plain.state_dict().keys()
+    plain.load_state_dict(state)
+    torch.testing.assert_close(plain(token_ids(2, 6)), model(token_ids(2, 6)))
+    assert merged_state_dict(plain).keys() == state.keys()
+
+
+def test_layers_are_chosen_by_parts_of_their_paths() -> None:
+    model = tiny()
+    everywhere = linear_layers(model, ("blocks", "head"))
+    assert any(path.startswith("head.") for path in everywhere)
+    mixers = linear_layers(model, ("token_mixer",))
+    assert mixers
+    assert all("token_mixer" in path.split(".") for path in mixers)
+    assert {path.split(".")[1] for path in linear_layers(model, ("blocks.1",))} == {"1"}
+    assert not linear_layers(model, ("block",))  # a part of a name is no part of a path
+
+
+def test_first_values_depend_on_the_seed_and_the_path() -> None:
+    def first(seed: int) -> list[torch.Tensor]:
+        model = tiny()
+        add_lora(model, LORA, seed)
+        return [each.detach().clone() for each in added_parameters(model)]
+
+    assert all(map(torch.equal, first(0), first(0)))
+    matrices = [each for each in first(0) if each.abs().sum() > 0]
+    assert not torch.equal(matrices[0], next(each for each in first(1) if each.abs().sum() > 0))
+    assert len({float(each.flatten()[0]) for each in matrices}) == len(matrices)
+
+
+def test_any_linear_layer_gets_one_tied_tables_do_not() -> None:
+    model = stir(nn.Sequential(nn.Linear(4, 3), nn.Embedding(5, 4)))
+    add_lora(model, Lora(rank=1, layers=("0",)), 0)
+    assert parametrize.is_parametrized(model[0], "weight")
+    assert not linear_layers(model, ("1",))
