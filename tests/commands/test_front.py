@@ -71,7 +71,7 @@ def test_every_choice_has_a_line(family):
         ("blockyard train pos", ["position="]),
         ("blockyard train position=ro", ["position=rope"]),
         ("blockyard explain block=pre", ["block=pre_norm"]),
-        ("blockyard check block=pre_norm optimizer.l", ["optimizer.lr="]),
+        ("blockyard check block=pre_norm optimizer.lr", ["optimizer.lr="]),
         ("blockyard eval wh", ["which="]),
         ("blockyard list nor", ["norm"]),
         ("blockyard list norm --compatible mod", ["model", "model="]),
