@@ -4,7 +4,8 @@ Train a model: compose and check the config, create a run folder, fit, test, and
 under outputs/ and is addressed by the config. A finished run is not trained again unless force=true; an interrupted
 one continues where it stopped, with the same command or with resume=RUN.
 
-  resume=RUN        continue a run: a path, an id, a unique part of its name, or `last`
+  resume=RUN        continue a run: a path, an id, a unique part of its name, or `last`; with trainer.max_steps=N or
+                    trainer.max_epochs=N (and schedule=...) a finished run is trained longer, as a new run
   -m, --multirun    several values per key; each combination is a run of its own
   --cfg job         print the composed config and exit
   match.params=N    solve model.dim (match.by: depth, expansion) for N parameters; match.flops=N for FLOPs
@@ -94,10 +95,13 @@ def resume(name: str, args: Args) -> int:
     """Continue a run exactly where it stopped."""
     from blockyard.runs.folder import AlreadyDone
     from blockyard.runs.resume import reopen
+    from blockyard.weights.continuation import is_longer
 
     if not name:
         raise UserError("resume= is empty; expected a path, an id, part of a name, or last")
     args.folders()  # refuses a folder that cannot be trusted
+    if is_longer(name, args.overrides):
+        return train_longer(name, args)
     try:
         folder = reopen(name, args.overrides, config_dirs=args.config_dirs)
     except AlreadyDone as done:
@@ -106,3 +110,22 @@ def resume(name: str, args: Args) -> int:
     from blockyard.engine.run import fit
 
     return fit(folder, resume=True)
+
+
+def train_longer(name: str, args: Args) -> int:
+    """Start a run that goes on where a finished one ended, or continue it where it was interrupted."""
+    from blockyard.runs.folder import AlreadyDone
+    from blockyard.runs.start import create_run
+    from blockyard.weights.continuation import longer
+
+    config, choices, message = longer(name, args.overrides, args.config_dirs)
+    command = ["blockyard", "train", f"resume={name}", *args.overrides]
+    try:
+        folder = create_run(config, command=command, choices=choices)
+    except AlreadyDone as done:
+        sys.stdout.write(printable(f"{done}\n"))
+        return 0
+    folder.message = folder.message or message
+    from blockyard.engine.run import fit
+
+    return fit(folder, resume=folder.resumes)

@@ -10,6 +10,20 @@ from blockyard.engine.setup_data import Run
 from blockyard.engine.setup_model import Model
 from blockyard.errors import printable
 from blockyard.runs.folder import SOURCE_TOKENIZER, TOKENIZER
+from blockyard.runs.rank import rank_of
+from blockyard.weights.continuation import plant
+
+
+def go_on(run: Run) -> bool:
+    """Give a new run that goes on from a finished one the state in which that ended; whether this was done.
+
+    Raises UserError where that state is not there any more.
+    """
+    init = run.components.init
+    if init is None or init.parent is None or rank_of(run.options.devices) or _has_checkpoint(run):
+        return False
+    plant(run.folder, init.parent, init.parent_sha256)
+    return True
 
 
 def prepare_tokenizers(run: Run, *, resume: bool) -> None:

@@ -17,7 +17,7 @@ from blockyard.engine.callbacks.kernels import KernelRecord
 from blockyard.engine.callbacks.loop import Intervals, LoopCallback
 from blockyard.engine.causality_probe import check_causality
 from blockyard.engine.evaluator import Evaluator
-from blockyard.engine.initial_weights import prepare_tokenizers, take_weights
+from blockyard.engine.initial_weights import go_on, prepare_tokenizers, take_weights
 from blockyard.engine.job import Job
 from blockyard.engine.loader import Layout, TrainingLoader, training_loader
 from blockyard.engine.module import Learner, Settings
@@ -53,6 +53,7 @@ def prepare(
     components = build.Components(folder.config)
     run = Run(folder, components, components.node("trainer"))
     run_callbacks, lightning_callbacks = split_callbacks(components.node("callbacks"))
+    resume = go_on(run) or resume
     prepare_tokenizers(run, resume=resume)
     data = load_data(run)
     model = build_model(run, data)

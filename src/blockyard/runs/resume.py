@@ -40,7 +40,7 @@ def reopen(
     Raises AlreadyDone for a finished run, UserError for one in use, for an override that differs
     from the frozen config, and for a config that this version cannot build.
     """
-    values = _parse(overrides)
+    values = parse_overrides(overrides)
     folder = find(run, str(values.pop("outputs", "outputs")))
     if values.pop("force", False):
         raise UserError("resume= continues a run and force=true starts it again; give one of them")
@@ -96,7 +96,7 @@ def apply(
             refused.append(f"{key} is {_text(choices[key])} and cannot become {_text(value)}")
             continue
         if key in choices and isinstance(value, str):
-            node, was = _choice(key, value, choices, frozen, config_dirs), f"{key} is {choices[key]}"
+            node, was = choice_node(key, value, choices, frozen, config_dirs), f"{key} is {choices[key]}"
         else:
             node, current = value, tree.get(config, key)
             if current is tree.ABSENT:
@@ -137,7 +137,8 @@ def _machine(host: dict[str, Any]) -> dict[str, Any]:
     return {name: host.get(name) for name in ("cpu", "usable_cores", "threads")}
 
 
-def _parse(overrides: Sequence[str]) -> dict[str, Any]:
+def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """The values of overrides by key. Raises UserError for one that takes no single value."""
     values = {}
     for text in overrides:
         try:
@@ -150,7 +151,7 @@ def _parse(overrides: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def _choice(
+def choice_node(
     family: str, choice: str, choices: dict[str, Any], frozen: dict[str, Any], config_dirs: Sequence[str]
 ) -> Any:
     """The config node of another choice of a family, composed with the run's other choices."""

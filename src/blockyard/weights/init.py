@@ -39,9 +39,12 @@ class Init:
         unfreeze_every: steps from one layer to the next, from the output to the input; null trains all at unfreeze_at
         lora: trains a low-rank addition to linear layers, and the head, instead of the weights that were taken
         sha256: of the content of `from`; filled in, and refused where the weights are others
+        parent: the run whose training goes on here; `blockyard train resume=RUN trainer.max_steps=N` fills it in
+        parent_sha256: of the state in which the parent ended
     """
 
-    incidental: ClassVar[frozenset[str]] = frozenset({"from", "which", "strict"})  # `sha256` says what was taken
+    # `sha256` and `parent_sha256` say what was taken, wherever it lies.
+    incidental: ClassVar[frozenset[str]] = frozenset({"from", "which", "strict", "parent"})
 
     def __init__(
         self,
@@ -55,7 +58,14 @@ class Init:
         unfreeze_every: Count | None = None,
         lora: Lora = NO_LORA,
         sha256: Text | None = None,
+        parent: Text | None = None,
+        parent_sha256: Text | None = None,
     ) -> None:
+        if (parent is None) != (parent_sha256 is None):
+            raise ValueError(
+                "init.parent and init.parent_sha256 go together; `blockyard train resume=RUN trainer.max_steps=N` sets "
+                "them"
+            )
         if from_ is None:
             given = {"which": which != "best", "parts": parts is not None, "strict": not strict, "sha256": sha256}
             idle = [f"init.{name}" for name, is_given in (given | {"lora.rank": lora.rank}).items() if is_given]
@@ -74,6 +84,7 @@ class Init:
         self.name, self.which, self.parts, self.strict = from_, which, parts, strict
         self.freeze, self.unfreeze_at, self.unfreeze_every = freeze, unfreeze_at, unfreeze_every
         self.lora, self.sha256 = lora, sha256
+        self.parent, self.parent_sha256 = parent, parent_sha256
 
     @classmethod
     def resolved(cls, node: dict[str, Any], outputs: str) -> dict[str, Any]:

@@ -1,0 +1,154 @@
+"""Training longer: a new run that goes on where a finished one ended, with its optimizer state, data order and metrics.
+
+Source: Hu et al. 2024, MiniCPM (arXiv 2404.06395), section 4: one stable phase from which several runs decay
+
+`blockyard train resume=RUN trainer.max_steps=N` on a finished run makes the config of the new one (`longer`); before
+its first step the engine gives it the last state of its parent (`plant`), so that it goes on as a resumed run does.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from blockyard.atomic_files import replacing
+from blockyard.config import build, catalog, lightning, tree
+from blockyard.config.targets import allow_of, locate
+from blockyard.errors import UserError, quoted
+from blockyard.runs.checkpoint import BEST, LAST, BadCheckpoint, read
+from blockyard.runs.folder import RunFolder
+from blockyard.runs.load import check_allowed, trusted_config
+from blockyard.runs.metrics import FILE as METRICS
+from blockyard.runs.resume import apply, choice_node, parse_overrides
+from blockyard.runs.store import find
+from blockyard.weights.content_hash import content_hash
+
+BUDGET = ("trainer.max_steps", "trainer.max_epochs")
+FACTS = ("data", "threads", "precision")  # of the parent, which its last bits depend on
+
+
+def is_longer(name: str, overrides: Sequence[str]) -> bool:
+    """Whether `resume=name` with these overrides names a finished run and another budget for it."""
+    values = parse_overrides(overrides)
+    if not any(key in values for key in BUDGET):
+        return False
+    run = find(name, str(values.get("outputs", "outputs")))
+    return run.finished and any(values[key] != tree.get(run.config, key) for key in BUDGET if key in values)
+
+
+def longer(
+    name: str, overrides: Sequence[str], config_dirs: Sequence[str] = ()
+) -> tuple[dict[str, Any], dict[str, str | None], str]:
+    """The config of a run that goes on from a finished one, its choices, and a line about it for the terminal.
+
+    Raises UserError for an override of anything but the budget, the schedule and what a resume may change, for a budget
+    that the parent has used up, and for a parent that ended before its budget.
+    """
+    values = parse_overrides(overrides)
+    run = find(name, str(values.pop("outputs", "outputs")))
+    allow = values.pop("allow", []) or []
+    check_allowed(run, allow)
+    own = {key: values.pop(key) for key in list(values) if key in BUDGET or key.partition(".")[0] == "schedule"}
+    config, refused = apply(run, values, config_dirs)
+    if refused:
+        raise UserError(
+            f"{run.name} goes on with another budget (trainer.max_steps, trainer.max_epochs) and schedule only: "
+            f"{'; '.join(refused)}; leave them out, or start a new run with init.from={run.path}"
+        )
+    config, choices = copy.deepcopy(config), dict(run.facts().get("choices") or {})
+    for key in sorted(own, key=lambda key: key != "schedule"):  # the choice before its options
+        if key == "schedule":
+            config[key] = choice_node(key, str(own[key]), choices, config, config_dirs)
+            choices[key] = str(own[key])
+        else:
+            family, _, option = key.partition(".")
+            if option not in config[family]:
+                raise UserError(f"{key} is not a setting of {run.name}; see `blockyard explain {family}`")
+            config[family][option] = own[key]
+    _check_parent(run)
+    content = _content(run)
+    config["init"] = (config.get("init") or dict(catalog.content(catalog.choices("init")["default"].path))) | {
+        "parent": str(run.path),
+        "parent_sha256": state_hash(content),
+    }
+    config = trusted_config(RunFolder(run.path, config), allow, training=True)
+    done, total = int(content["global_step"]), _total(config, run)
+    if total <= done:
+        raise UserError(
+            f"{run.name} has done {done} steps, and this budget ends after {total} (max_steps="
+            f"{config['trainer'].get('max_steps')}, max_epochs={config['trainer'].get('max_epochs')}, whichever is "
+            "shorter); ask for more"
+        )
+    return config, choices, f"going on from {run.path} at step {done} of {total}"
+
+
+def plant(folder: RunFolder, parent: str, sha256: str | None) -> None:
+    """Give a new run the checkpoints and metrics of its parent, under its own name; `last.ckpt` comes last.
+
+    Raises UserError where the parent is gone, or its last state is not the one that the config names.
+    """
+    from blockyard.runs.checkpoint_io import AtomicCheckpointIO
+
+    run = RunFolder.open(parent)
+    content = _content(run)
+    if state_hash(content) != sha256:
+        raise UserError(f"init.parent={run.path}: its last state is not the one that this run goes on from; restore it")
+    io = AtomicCheckpointIO(identity=folder.identity, seed=folder.seed)
+    try:
+        best = read(run.checkpoints / BEST, identity=run.identity, seed=run.seed)
+        io.save_checkpoint(best, folder.checkpoints / BEST)
+    except (FileNotFoundError, BadCheckpoint) as error:
+        raise UserError(f"init.parent={run.path}: its best weights cannot be read ({error})") from error
+    _copy(run.path / METRICS, folder.path / METRICS)
+    facts = {key: value for key in FACTS if (value := run.facts().get(key)) is not None}
+    parent_facts = {"run": run.name, "path": str(run.path), "step": content["global_step"], "sha256": sha256}
+    folder.add_facts(facts | {"parent": parent_facts})
+    io.save_checkpoint(content, folder.checkpoints / LAST)
+
+
+def state_hash(content: dict[str, Any]) -> str:
+    """The hash of a checkpoint's weights, optimizer state and step: of what it computes, not of when it was written."""
+    import torch
+
+    tensors = {f"weights.{name}": value for name, value in content["state_dict"].items()}
+    for number, state in enumerate(content["optimizer_states"]):
+        for index, entry in state["state"].items():
+            tensors |= {f"{number}.{index}.{key}": torch.as_tensor(value) for key, value in entry.items()}
+    return content_hash(tensors, [str(content["global_step"]).encode()])
+
+
+def _content(run: RunFolder) -> dict[str, Any]:
+    try:
+        return read(run.checkpoints / LAST, identity=run.identity, seed=run.seed)
+    except FileNotFoundError:
+        raise UserError(f"{run.name} has no {LAST} to go on from") from None
+
+
+def _check_parent(run: RunFolder) -> None:
+    """Raise UserError where a longer budget would not take the run further."""
+    if reason := run.summary().get("stopped"):
+        raise UserError(f"{run.name} ended before its budget ({reason}), which a longer one does not change")
+    for name, node in (run.config.get("callbacks") or {}).items():
+        if node and lightning.is_lightning("callbacks", locate(str(node["_target_"]))):
+            raise UserError(
+                f"callbacks.{name} has ended with {run.name}, as Lightning's callbacks do, and cannot go on; start a "
+                f"new run with init.from={run.path}"
+            )
+
+
+def _total(config: dict[str, Any], run: RunFolder) -> int:
+    """The steps of a config, by the steps of an epoch of its parent."""
+    summary = run.summary()
+    steps_per_epoch = round(summary["steps"] / summary["epochs"]) if summary.get("epochs") else 1
+    plan = build.instantiate(config["trainer"], allow_of(config))
+    try:
+        return int(plan.total_steps(steps_per_epoch))
+    except (ValueError, TypeError) as error:
+        raise UserError(f"trainer: {quoted(error)}") from error
+
+
+def _copy(source: Path, target: Path) -> None:
+    with replacing(target) as temporary:
+        temporary.write_bytes(source.read_bytes())
