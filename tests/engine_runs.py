@@ -14,6 +14,7 @@ from blockyard.engine.run import train
 from blockyard.runs.checkpoint import read
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.metrics import read_metrics
+from blockyard.runs.predictions_file import TEST
 from blockyard.runs.start import create_run
 from tests.fork import forked
 from tests.tiny import TEXT, TINY, Configured, configured
@@ -73,13 +74,17 @@ def state(made: RunFolder, name: str = "last.ckpt") -> dict[str, Any]:
 
 
 def assert_same_bits(left: RunFolder, right: RunFolder) -> None:
-    """Equal weights, optimizer state and metrics, to the last bit; only the clock may differ."""
+    """Equal weights, optimizer state, metrics and predictions, to the last bit; only the clock may differ."""
     for name in ("last.ckpt", "best.ckpt"):
         ours, theirs = state(left, name), state(right, name)
         assert ours.keys() == theirs.keys()
         for key in ours:
             torch.testing.assert_close(ours[key], theirs[key], rtol=0, atol=0, msg=f"{name} {key}")
     assert rows(left) == rows(right)
+    kept = [each.path / TEST for each in (left, right)]
+    assert kept[0].exists() == kept[1].exists()
+    if kept[0].exists():
+        assert kept[0].read_bytes() == kept[1].read_bytes()
 
 
 def rows(made: RunFolder) -> list[dict[str, float]]:
