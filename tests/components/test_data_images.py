@@ -204,6 +204,7 @@ def test_image_folder_agrees_with_torchvision(tmp_path: Path) -> None:
 
     write_images(tmp_path, {"train": 10, "test": 5})
     data = ImageFolder(root=str(tmp_path), size=12)
+    assert data.spec.class_names == tuple(datasets.ImageFolder(str(tmp_path / "train")).classes)
     assert data.missing() is None
     assert data.spec.classes == 2
     rest, test = data.read()

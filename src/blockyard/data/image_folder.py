@@ -12,14 +12,14 @@ batch by batch; channel statistics, and tokens that are learned, then come from 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import torch
 
-from blockyard.contracts import CountOrZero, Side, Splits, Text, Tokenizer, Workers
+from blockyard.contracts import CountOrZero, DataSpec, Side, Splits, Text, Tokenizer, Workers
 from blockyard.data._decode import SUFFIXES, ImageFiles, LazyImageSplit, decode_image
 from blockyard.data._images import ImageData, LabelledImages
 from blockyard.data._order import mix
@@ -66,6 +66,11 @@ class ImageFolder(ImageData):
     def classes(self) -> int | None:
         """Number of folders under root/train; None if there are none."""
         return len(self.names) or None
+
+    @property
+    def spec(self) -> DataSpec:
+        """Images of one size with a class each, called as its folder."""
+        return replace(super().spec, class_names=tuple(self.names))
 
     def missing(self) -> str | None:
         """Returns why no classes were found and what to do about it, or None."""
