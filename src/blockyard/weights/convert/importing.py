@@ -79,10 +79,10 @@ def import_weights(
     Raises UserError for a checkpoint that cannot be read or expressed, overrides that do not suit it, and a folder
     that is not empty.
     """
-    read = read_source(source, preset, timm)
     folder = local_path(str(out), "out").absolute()
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError(f"out={out}: it exists; choose another folder")
+    read = read_source(source, preset, timm)
     made = _run(read, overrides)
     if made is None:
         config = architecture(read.converter.preset, read.foreign)
