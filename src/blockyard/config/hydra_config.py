@@ -53,6 +53,10 @@ class HydraConfig:
 
     def compose(self, values: Sequence[str], issues: list[Issue]) -> tuple[Config, Choices]:
         """The resolved config with values (`++key=value`) set in it; empty where that fails, with an issue."""
+        if not values and not self.folders and not self.replaced:
+            pickled, choices, found = _of_choices(tuple(self.groups))
+            issues += found
+            return pickle.loads(pickled), dict(choices)
         config, choices = _resolved(self.groups, self.folders, values, issues)
         if config and self.replaced:  # the preset's options do not apply to what replaces its choice
             own = [group for group in self.groups if not group.startswith(f"{presets.FAMILY}=")]
@@ -90,6 +94,16 @@ def _resolved(
     except (HydraException, OmegaConfBaseException, ValueError, TypeError, AttributeError) as error:
         issues.append(Issue("config", _one_line(error)))
     return {}, {}
+
+
+@lru_cache(maxsize=256)
+def _of_choices(groups: tuple[str, ...]) -> tuple[bytes, Choices, list[Issue]]:
+    """The resolved config of the package's own choices, pickled, with their issues: that of every arm of a sweep in
+    which only values differ.
+    """
+    issues: list[Issue] = []
+    config, choices = _resolved(groups, (), [], issues)
+    return pickle.dumps(config), choices, issues
 
 
 def _plain(config: DictConfig, issues: list[Issue]) -> Config:

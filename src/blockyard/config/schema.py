@@ -7,7 +7,7 @@ import json
 import re
 import types
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -61,7 +61,7 @@ class Option:
         """The type as text: "int >= 1", "one of relu, gelu"."""
         return describe(self.annotation)
 
-    @property
+    @cached_property
     def slot(self) -> Slot | None:
         """What a node must be here; None where the option takes a plain value."""
         return slot(self.annotation)

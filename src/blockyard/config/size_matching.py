@@ -93,7 +93,9 @@ def solve(config: dict[str, Any], overridden: Collection[str], issues: list[Issu
     learned from the data counts as large as it may become.
     """
     match = config.pop(KEY, None) or {}
-    if issues or not match or not are_sound(config):
+    if all(match.get(each) is None for each in BUDGETS) and match.get("by") in (None, "dim"):
+        return {}
+    if issues or not are_sound(config):
         return {}  # `check` reports the issues
     budgets = {what: match[what] for what in BUDGETS if match.get(what) is not None}
     by = match.get("by") or "dim"
