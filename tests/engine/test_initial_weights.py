@@ -14,6 +14,7 @@ from blockyard.engine.run import train
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import load
+from blockyard.weights.convert.exporting import export_weights
 from blockyard.weights.lora import merged_state_dict
 from blockyard.weights.sources import find_source, read_weights
 from tests.engine_runs import assert_same_bits, config, folder, killed_at, run, state
@@ -131,6 +132,19 @@ def test_lora_trains_additions_and_the_head_and_merges(tmp_path: Path, source: R
     assert made.facts()["init"]["parameters"]["trainable"] == sum(
         p.numel() for p in loaded.model.parameters() if p.requires_grad
     )
+
+
+def test_an_export_has_the_additions_in_its_weights_and_is_a_source(tmp_path: Path, source: RunFolder) -> None:
+    made = run(tmp_path, *SHORT, f"init.from={source.path}", *LORA[:3])
+    expected = read_weights(find_source(str(made.path))).tensors
+    export_weights(load(made.path), tmp_path / "exported", kind="safetensors")
+    loaded = load(tmp_path / "exported")
+    assert "init" not in loaded.config
+    assert loaded.model.state_dict().keys() == expected.keys()
+    for name, tensor in loaded.model.state_dict().items():
+        torch.testing.assert_close(tensor, expected[name], rtol=0, atol=1e-6)
+    further = run(tmp_path, *steps(2, 2), f"init.from={tmp_path / 'exported'}")
+    assert set(further.facts()["init"]["taken"]) == expected.keys()  # the head too: it predicts the same
 
 
 def test_weights_that_changed_after_the_config_was_made_are_refused(tmp_path: Path, source: RunFolder) -> None:

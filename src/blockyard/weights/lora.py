@@ -106,3 +106,12 @@ def merged(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def merged_state_dict(model: nn.Module) -> dict[str, Tensor]:
     """Returns the state dict of a model as if it had no additions: what an export writes."""
     return merged({name: tensor.detach() for name, tensor in model.state_dict().items()})
+
+
+def merge(model: nn.Module) -> bool:
+    """Put every addition into its weight for good, in place; whether there were any."""
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    layers = [layer for layer in layers if parametrize.is_parametrized(layer, "weight")]
+    for layer in layers:
+        parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)
+    return bool(layers)

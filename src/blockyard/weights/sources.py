@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blockyard.atomic_files import is_regular
 from blockyard.config.catalog import stamp
 from blockyard.config.local_path import local_path
 from blockyard.errors import UserError
@@ -19,6 +20,7 @@ from blockyard.runs.checkpoint import read
 from blockyard.runs.folder import CONFIG, SOURCE_TOKENIZER, TOKENIZER, RunFolder
 from blockyard.runs.load import WHICH
 from blockyard.runs.store import find
+from blockyard.runs.weights_file import WEIGHTS
 from blockyard.weights.content_hash import content_hash
 from blockyard.weights.lora import merged
 from blockyard.weights.safetensors_files import files_of_folder, read_files
@@ -87,6 +89,8 @@ def find_source(name: str, *, which: str = "best", outputs: str = "outputs") -> 
     except UserError as error:
         text = str(error)
         raise UserError(f"{KEY}={text[4:]}" if text.startswith("run=") else f"{KEY}={name}: {text}") from None
+    if is_regular(run.path / WEIGHTS) and not run.checkpoints.exists():  # imported or exported
+        return Source(run.path, (run.path / WEIGHTS,), run)
     if not run.finished:
         raise UserError(
             f"{KEY}={name}: {run.name} is not finished ({run.status}), so its weights may still change; finish it "
@@ -97,9 +101,11 @@ def find_source(name: str, *, which: str = "best", outputs: str = "outputs") -> 
 
 def read_weights(source: Source) -> Weights:
     """Read the tensors of a source. Raises UserError for files that are missing or damaged."""
-    if source.run is None:
+    # Token ids mean what the tokenizer learned, so that is a part of the content.
+    states = [path.read_bytes() for path in source.tokenizer_states().values()]
+    if source.run is None or source.files[0].name == WEIGHTS:
         tensors = read_files(source.files)
-        return Weights(tensors, content_hash(tensors))
+        return Weights(tensors, content_hash(tensors, states))
     (path,) = source.files
     try:
         content = read(path, identity=source.run.identity, seed=source.run.seed)
@@ -107,8 +113,6 @@ def read_weights(source: Source) -> Weights:
         raise UserError(f"{KEY}: {source.run.name} has no {path.name}; init.which names another checkpoint") from None
     saved: dict[str, Any] = content["state_dict"]
     tensors = merged({name.removeprefix(_MODEL): saved[name] for name in saved if name.startswith(_MODEL)})
-    # Token ids mean what the tokenizer learned, so that is a part of the content.
-    states = [path.read_bytes() for path in source.tokenizer_states().values()]
     return Weights(tensors, content_hash(tensors, states))
 
 

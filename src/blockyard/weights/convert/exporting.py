@@ -13,7 +13,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from blockyard.atomic_files import TEMPORARY, sync_folder, write_json, write_tex
 from blockyard.config.local_path import local_path
 from blockyard.errors import UserError
 from blockyard.runs.folder import CONFIG, RUN, SOURCE_TOKENIZER, TOKENIZER
+from blockyard.runs.identity import identity
 from blockyard.runs.load import Loaded
 from blockyard.runs.provenance import provenance
 from blockyard.runs.redact import redact
@@ -33,6 +34,7 @@ from blockyard.weights.convert.rules import convert_back
 from blockyard.weights.convert.source import CONFIG as THEIR_CONFIG
 from blockyard.weights.convert.source import plain
 from blockyard.weights.convert.timm_models import arguments_of, describe
+from blockyard.weights.lora import merge
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ def export_weights(loaded: Loaded, to: str | Path, *, kind: str, preset: str | N
         "pt2": write_pt2,
         "onnx": write_onnx,
     }
+    if merge(loaded.model):  # what LoRA added is put into the weights; the model is then one without additions
+        loaded = replace(loaded, config={key: node for key, node in loaded.config.items() if key != "init"})
     folder = local_path(str(to), "to").absolute()
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError(f"to={to}: it exists; choose another folder")
@@ -86,6 +90,8 @@ def _safetensors(loaded: Loaded, folder: Path) -> list[str]:
     write_yaml(folder / CONFIG, redact(loaded.config))
     facts = loaded.folder.facts()
     kept = {key: facts[key] for key in ("identity", "choices", "data") if key in facts}
+    if loaded.config is not loaded.folder.config:
+        kept["identity"] = identity(loaded.config)
     of = {"run": loaded.folder.name, "checkpoint": loaded.checkpoint.name, "step": loaded.step}
     write_json(folder / RUN, {**provenance(), **kept, "resumes": [], "export": of}, checked=True)
     _states(loaded, folder)
