@@ -18,28 +18,9 @@ from blockyard.runs.folder import RunFolder
 from blockyard.runs.predictions_file import TEST, read_predictions
 from blockyard.runs.rank import local_rank_of, rank_in
 from tests import engine_runs
+from tests.engine.process_runs import NO_DROPOUT, start, trained
 from tests.engine_runs import rows, run
 from tests.tiny import TEXT, TINY
-
-NO_DROPOUT = ("token_mixer.dropout=0.0",)
-
-
-def start(outputs: Path, kind: str, *overrides: str) -> subprocess.Popen[str]:
-    given = {word.partition("=")[0] for word in overrides} | {"trainer"}
-    words = [word for word in (*TINY, *NO_DROPOUT) if word.partition("=")[0] not in given]
-    words = [word for word in words if word != "data.shift=1" or "data" not in given]
-    command = [sys.executable, "-m", "blockyard", "train", f"trainer={kind}", "trainer.accelerator=cpu", *words]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [*command, f"outputs={outputs}", *overrides], env=environment, text=True, stderr=subprocess.PIPE
-    )
-
-
-def trained(outputs: Path, kind: str, *overrides: str, code: int = 0) -> RunFolder:
-    process = start(outputs, kind, *overrides)
-    _, errors = process.communicate(timeout=900)
-    assert process.returncode == code, errors
-    return RunFolder.open(next(outputs.glob("*/s0")))
 
 
 def wait_for_step(outputs: Path, step: int) -> None:

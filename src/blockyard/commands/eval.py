@@ -1,6 +1,6 @@
 """blockyard eval run=RUN [split=test|validation|train] [which=best|last|previous|best@ema] [outputs=FOLDER]
        [allow=[PACKAGE]] [extrapolate=[2,4,8] [position.OPTION=VALUE ...]] [write=true [beam=4]]
-       [resolution=[0.5,1,2]] [predictions=true]
+       [resolution=[0.5,1,2]] [predictions=true] [metrics=[NAME]]
 
 Compute the metrics of a run's model on one split, from its checkpoint.
 
@@ -20,10 +20,13 @@ With predictions, also write the prediction for each sample to predictions-SPLIT
 does for the test split at its end: for runs of older versions, and for other splits. Weights other than those of the
 run's summary get a file of their own, predictions-SPLIT-last.npz. The page of `compare` shows those of the test split.
 
+With metrics, further metrics of torchmetrics by name, as `objective.metrics` takes them.
+
 Examples:
   blockyard eval run=last split=validation
   blockyard eval run=last write=true beam=4
   blockyard eval run=last split=validation predictions=true
+  blockyard eval run=last metrics=[F1Score,CalibrationError]
   blockyard eval run=last extrapolate=[2,4] position.scaling=yarn
 """
 
@@ -38,7 +41,10 @@ from blockyard.commands._args import Args, checkpoint, read, require_run
 from blockyard.config.option_text import boolean, config_value, integer, number, one_of, read_option
 from blockyard.errors import UserError
 
-KEYS = ("run", "split", "which", "outputs", "allow", "extrapolate", "write", "beam", "resolution", "predictions")
+KEYS = (
+    *("run", "split", "which", "outputs", "allow", "extrapolate", "write", "beam", "resolution", "predictions"),
+    "metrics",
+)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -56,6 +62,7 @@ def run(arguments: Sequence[str]) -> int:
     sizes = args.pop("resolution", None, _sizes)
     write, beam = args.pop("write", False, boolean), args.pop("beam", None, integer(1))
     samples = args.pop("predictions", False, boolean)
+    metrics = args.pop("metrics", None, config_value)
     args.check_empty("eval", KEYS)
     if beam is not None and not write:
         raise UserError(f"beam={beam} has an effect with write=true only; add it, or leave beam out")
@@ -64,6 +71,7 @@ def run(arguments: Sequence[str]) -> int:
         "extrapolate=": factors is not None,
         "resolution=": sizes is not None,
         "predictions=true": samples,
+        "metrics=": metrics is not None,
     }
     chosen = [kind for kind, given in kinds.items() if given]
     if len(chosen) > 1:
@@ -79,7 +87,7 @@ def run(arguments: Sequence[str]) -> int:
         return _samples(name, settings)
     from blockyard.evaluate.api import evaluate
 
-    for metric, value in evaluate(name, **settings).items():
+    for metric, value in evaluate(name, metrics=metrics, **settings).items():
         sys.stdout.write(f"{metric:<24}{value:.6g}\n")
     return 0
 

@@ -196,6 +196,7 @@ def context(
     """The Context of a model over `data`, or over its source where that is all that the objective lets it read."""
     tokens = objective.tokens(tokenizer.spec(data))
     outputs = objective.outputs(data, tokens)
+    objective.check_outputs(outputs)
     if objective.reads == "source":
         if data.source is None:
             raise ValueError("the objective reads the source of the data, which has none")

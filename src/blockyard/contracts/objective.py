@@ -46,6 +46,9 @@ class Objective(ABC):
         """
         return tokens
 
+    def check_outputs(self, outputs: int) -> None:  # noqa: B027 - most objectives work with any
+        """Raise ValueError where the options do not fit the width of the head, which `outputs` gave."""
+
     def source_tokens(self, tokens: TokenSpec) -> TokenSpec:
         """Returns the tokens of a source that is all the model reads, as this objective changes them.
 

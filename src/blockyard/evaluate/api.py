@@ -42,21 +42,23 @@ def evaluate(
     which: str = "best",
     outputs: str | os.PathLike[str] = "outputs",
     allow: tuple[str, ...] | list[str] = (),
+    metrics: Any = None,
 ) -> dict[str, float]:
     """The metrics of a run's objective on a split, named as in its metrics.csv: `test/accuracy`.
 
     run: a path, a name, an id or the beginning of one, or `last`; which: "best", "last" or "previous"
+    metrics: further metrics by name, in place of the run's own (`objective.metrics`)
     Raises UserError where the run, its checkpoint or its data are missing.
     """
     from blockyard.evaluate.loop import evaluate as measure
 
     _check_split(split)
-    loaded = load(run, which=which, outputs=outputs, allow=allow)
+    loaded = load(run, which=which, outputs=outputs, allow=allow, metrics=metrics)
 
-    def metrics(model: nn.Module, samples: Split, settings: dict[str, Any]) -> dict[str, float]:
+    def measured(model: nn.Module, samples: Split, settings: dict[str, Any]) -> dict[str, float]:
         return measure(model, samples, loaded.objective, slices=loaded.data.spec.slices, **settings)
 
-    return {f"{_PART[split]}/{name}": value for name, value in _as_recorded(loaded, split, metrics).items()}
+    return {f"{_PART[split]}/{name}": value for name, value in _as_recorded(loaded, split, measured).items()}
 
 
 def evaluate_samples(

@@ -40,4 +40,5 @@ def _values(metrics: dict[str, torchmetrics.Metric], nats: float) -> dict[str, f
     metrics["loss"].total, metrics["loss"].count = torch.tensor(nats).double(), torch.tensor(1)
     for metric in metrics.values():
         metric._update_count = 1  # torchmetrics warns of a metric without one
-    return {name: float(metric.compute()) for name, metric in metrics.items()}
+    values = {name: float(metric.compute()) for name, metric in metrics.items()}
+    return {name: value for name, value in values.items() if not math.isnan(value)}  # those that need predictions

@@ -12,28 +12,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
-from blockyard.contracts import DataSpec, NonNegative, Objective, Rate, Split, TokenSpec
-from blockyard.objective._cross_entropy import cross_entropy
+from blockyard.contracts import DataSpec, Split, TokenSpec
+from blockyard.objective._classes import ClassObjective
 
 if TYPE_CHECKING:
     import torchmetrics
 
 
-class Answer(Objective):
-    """Loss and metrics over the positions with a target; all others are ignored.
-
-    Options:
-        label_smoothing: share of the target spread evenly over the vocabulary, in the training loss
-        z_loss: factor of the squared logarithm of the softmax's normaliser, added to the training loss; 1e-4 in PaLM
-    """
+class Answer(ClassObjective):
+    """Loss and metrics over the positions with a target; all others are ignored."""
 
     takes = "token"
     target = "symbols"
-
-    def __init__(self, *, label_smoothing: Rate = 0.0, z_loss: NonNegative = 0.0) -> None:
-        self.label_smoothing, self.z_loss = label_smoothing, z_loss
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
         """One logit per token id. Raises ValueError where the tokens have no vocabulary."""
@@ -41,15 +31,11 @@ class Answer(Objective):
             raise ValueError("objective=answer needs token ids; this tokenizer has no vocabulary")
         return tokens.vocabulary
 
-    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Mean cross entropy over the targets, in nats. prediction: (B, N, V); target: (B, N)."""
-        return cross_entropy(prediction, target, label_smoothing=self.label_smoothing, z_loss=self.z_loss)
-
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
         """Loss and accuracy over the targets, and `exact`, the share of sequences with every target correct."""
         from blockyard.objective._metrics import Accuracy, ExactMatch, MeanCrossEntropy
 
-        return {"loss": MeanCrossEntropy(), "accuracy": Accuracy(), "exact": ExactMatch()}
+        return self.further({"loss": MeanCrossEntropy(), "accuracy": Accuracy(), "exact": ExactMatch()})
 
     def best(self) -> tuple[str, str]:
         """The highest accuracy."""

@@ -16,9 +16,10 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from blockyard.contracts import Batch, DataSpec, NonNegative, Objective, Positive, Rate, Split, Splits, TokenSpec
+from blockyard.contracts import Batch, DataSpec, NonNegative, Positive, Rate, Split, Splits, TokenSpec
 from blockyard.data._classes import classes_of, known_classes
 from blockyard.errors import shortened
+from blockyard.objective._classes import ClassObjective, MetricNames
 from blockyard.objective._cross_entropy import cross_entropy
 from blockyard.objective._mixing import Mixed, Mixing
 from blockyard.objective._split_baselines import of_split
@@ -32,12 +33,10 @@ MIXED = ("image", "series", "vector")  # modalities whose inputs are values of o
 IMBALANCE = 3  # times the samples of the rarest class, from which on a split is called imbalanced
 
 
-class Classify(Objective):
+class Classify(ClassObjective):
     """Cross entropy of the class.
 
     Options:
-        label_smoothing: share of the target spread evenly over all classes, in the training loss
-        z_loss: factor of the squared logarithm of the softmax's normaliser, added to the training loss; 1e-4 in PaLM
         class_weights: factors of the training loss of each class, in the order of the classes; balanced makes every
             class count the same in the training split; null weights nothing
         mixup: alpha of mixup, 0 is off: inputs are mixed with those of another sample of the batch, targets alike
@@ -59,8 +58,10 @@ class Classify(Objective):
         cutmix: NonNegative = 0.0,
         mix_probability: Share = 1.0,
         mix_switch: Share = 0.5,
+        metrics: MetricNames | None = None,
     ) -> None:
-        self.label_smoothing, self.z_loss, self.class_weights = label_smoothing, z_loss, class_weights
+        super().__init__(label_smoothing=label_smoothing, z_loss=z_loss, metrics=metrics)
+        self.class_weights = class_weights
         self.mixing = Mixing(mixup, cutmix, mix_probability, mix_switch)
         self.mixes = bool(mixup or cutmix)
         self._weights: Tensor | None = None  # (V,)
@@ -131,7 +132,7 @@ class Classify(Objective):
             metrics["macro_f1"] = MacroF1(len(counts))
             if len(counts) == 2:
                 metrics["auroc"] = AUROC()
-        return metrics
+        return self.further(metrics)
 
     def baselines(self, split: Split) -> dict[str, dict[str, float]]:
         """The metrics of the split's own models, by their names."""

@@ -21,24 +21,22 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, DataSpec, NonNegative, Objective, Rate, Split, TokenSpec
+from blockyard.contracts import Batch, DataSpec, NonNegative, Rate, Split, TokenSpec
 from blockyard.data._hash import uniform
 from blockyard.data._split import Fraction
-from blockyard.objective._cross_entropy import cross_entropy
+from blockyard.objective._classes import ClassObjective, MetricNames
 
 if TYPE_CHECKING:
     import torchmetrics
 
 
-class MaskedToken(Objective):
+class MaskedToken(ClassObjective):
     """Predicts selected tokens from both sides; requires a bidirectional model.
 
     Options:
         rate: share of the tokens of a sequence to select
         hidden: share of the selected tokens replaced by the mask token
         random: share of the selected tokens replaced by a random token; the rest stay
-        label_smoothing: share of the target spread evenly over the vocabulary, in the training loss
-        z_loss: factor of the squared logarithm of the softmax's normaliser, added to the training loss; 1e-4 in PaLM
     """
 
     needs_causal = False
@@ -53,6 +51,7 @@ class MaskedToken(Objective):
         random: NonNegative = 0.1,
         label_smoothing: Rate = 0.0,
         z_loss: NonNegative = 0.0,
+        metrics: MetricNames | None = None,
     ) -> None:
         if hidden + random > 1 + 1e-9:
             raise ValueError(
@@ -60,7 +59,7 @@ class MaskedToken(Objective):
                 "their sum must not exceed 1"
             )
         self.rate, self.hidden, self.random = rate, hidden, random
-        self.label_smoothing, self.z_loss = label_smoothing, z_loss
+        super().__init__(label_smoothing=label_smoothing, z_loss=z_loss, metrics=metrics)
         self._tokens: TokenSpec | None = None
 
     def tokens(self, tokens: TokenSpec) -> TokenSpec:
@@ -119,16 +118,12 @@ class MaskedToken(Objective):
         rank = scores.masked_fill(padding, 2.0).argsort(1).argsort(1)
         return (rank < count[:, None]) & ~padding
 
-    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Mean cross entropy over the selected tokens, in nats. prediction: (B, N, V); target: (B, N)."""
-        return cross_entropy(prediction, target, label_smoothing=self.label_smoothing, z_loss=self.z_loss)
-
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
         """Loss, accuracy and perplexity over the selected tokens."""
         from blockyard.objective._metrics import Accuracy, MeanCrossEntropy, Perplexity
 
         loss = MeanCrossEntropy()
-        return {"loss": loss, "accuracy": Accuracy(), "perplexity": Perplexity(loss)}
+        return self.further({"loss": loss, "accuracy": Accuracy(), "perplexity": Perplexity(loss)})
 
     def best(self) -> tuple[str, str]:
         """The lowest loss."""

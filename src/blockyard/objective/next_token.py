@@ -18,31 +18,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import Tensor
-
-from blockyard.contracts import Batch, DataSpec, NonNegative, Objective, Rate, Split, TokenSpec
-from blockyard.objective._cross_entropy import cross_entropy
+from blockyard.contracts import Batch, DataSpec, Split, TokenSpec
+from blockyard.objective._classes import ClassObjective
 from blockyard.objective._token_baselines import baselines
 
 if TYPE_CHECKING:
     import torchmetrics
 
 
-class NextToken(Objective):
-    """Predicts each token from those before it, of texts and images; requires a causal model.
-
-    Options:
-        label_smoothing: share of the target spread evenly over the vocabulary, in the training loss
-        z_loss: factor of the squared logarithm of the softmax's normaliser, added to the training loss; 1e-4 in PaLM
-    """
+class NextToken(ClassObjective):
+    """Predicts each token from those before it, of texts and images; requires a causal model."""
 
     needs_causal = True
     takes = "token"
     modality: ClassVar[str | tuple[str, ...] | None] = ("text", "image")
     predicts_next = True
-
-    def __init__(self, *, label_smoothing: Rate = 0.0, z_loss: NonNegative = 0.0) -> None:
-        self.label_smoothing, self.z_loss = label_smoothing, z_loss
 
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
         """One logit per token id that is predicted. Raises ValueError where the tokens have no vocabulary."""
@@ -67,10 +57,6 @@ class NextToken(Objective):
             lengths = (lengths - 1).clamp_min(1)
         return replace(batch, inputs=batch.inputs[:, :-1], target=target, lengths=lengths, segment=segment)
 
-    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Mean cross entropy over the targets, in nats. prediction: (B, N, V); target: (B, N)."""
-        return cross_entropy(prediction, target, label_smoothing=self.label_smoothing, z_loss=self.z_loss)
-
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
         """Loss, accuracy, perplexity, and bits per byte where the split has `bytes_per_token`.
 
@@ -90,7 +76,7 @@ class NextToken(Objective):
             metrics["reconstruction_mse"] = Given(facts.reconstruction_mse)
         if bytes_per_token:
             metrics["bits_per_byte"] = BitsPerByte(loss, bytes_per_token)
-        return metrics
+        return self.further(metrics)
 
     def baselines(self, split: Split) -> dict[str, dict[str, float]]:
         """Of images, the metrics of predictions that need no training; nothing of texts."""

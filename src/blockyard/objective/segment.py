@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Batch, DataSpec, NonNegative, Objective, Rate, Split, TokenSpec
+from blockyard.contracts import Batch, DataSpec, NonNegative, Rate, Split, TokenSpec
 from blockyard.data._split import Fraction
-from blockyard.objective._cross_entropy import cross_entropy
+from blockyard.objective._classes import ClassObjective, MetricNames
 
 if TYPE_CHECKING:
     import torchmetrics
@@ -28,20 +28,26 @@ if TYPE_CHECKING:
 BACKGROUND = 0
 
 
-class Segment(Objective):
+class Segment(ClassObjective):
     """Predicts one class per patch from classes per pixel.
 
     Options:
         cover: share of a patch that must be covered for it not to be background
-        label_smoothing: share of the target spread evenly over the classes, in the training loss
-        z_loss: factor of the squared logarithm of the softmax's normaliser, added to the training loss; 1e-4 in PaLM
     """
 
     takes = "token"
     target = "pixels"
 
-    def __init__(self, *, cover: Fraction = 0.2, label_smoothing: Rate = 0.0, z_loss: NonNegative = 0.0) -> None:
-        self.cover, self.label_smoothing, self.z_loss = cover, label_smoothing, z_loss
+    def __init__(
+        self,
+        *,
+        cover: Fraction = 0.2,
+        label_smoothing: Rate = 0.0,
+        z_loss: NonNegative = 0.0,
+        metrics: MetricNames | None = None,
+    ) -> None:
+        super().__init__(label_smoothing=label_smoothing, z_loss=z_loss, metrics=metrics)
+        self.cover = cover
         self._tokens: TokenSpec | None = None
         self._classes: int | None = None
 
@@ -86,16 +92,12 @@ class Segment(Objective):
         crop = pixels[:, : rows * height, : cols * width]
         return crop.reshape(-1, rows, height, cols, width).transpose(2, 3).flatten(3).flatten(1, 2)
 
-    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Mean cross entropy over the patches, in nats. prediction: (B, N, V); target: (B, N)."""
-        return cross_entropy(prediction, target, label_smoothing=self.label_smoothing, z_loss=self.z_loss)
-
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
         """Loss, accuracy over patches, and mean intersection over union over classes."""
         from blockyard.objective._metrics import Accuracy, MeanCrossEntropy, MeanIoU
 
         assert self._classes is not None, "outputs() comes before metrics()"
-        return {"loss": MeanCrossEntropy(), "accuracy": Accuracy(), "mean_iou": MeanIoU(self._classes)}
+        return self.further({"loss": MeanCrossEntropy(), "accuracy": Accuracy(), "mean_iou": MeanIoU(self._classes)})
 
     def best(self) -> tuple[str, str]:
         """The highest mean IoU: predicting background everywhere has a high accuracy."""

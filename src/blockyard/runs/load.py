@@ -61,6 +61,7 @@ def load(
     device: str = "cpu",
     allow: tuple[str, ...] | list[str] = (),
     position: Mapping[str, Any] | None = None,
+    metrics: Any = None,
 ) -> Loaded:
     """Rebuild the model of a run with its weights; no data is read.
 
@@ -69,6 +70,7 @@ def load(
     allow: further packages that the run's components may come from; the run's own config does not count, because
         the folder may come from a stranger
     position: options of the position scheme that replace the run's own
+    metrics: further metrics by name, in place of the run's own (`objective.metrics`)
 
     Raises UserError if the run does not exist, or its checkpoint is missing, damaged or of another run.
     """
@@ -76,7 +78,7 @@ def load(
     if which not in WHICH:
         raise UserError(f"which={which!r}: expected one of {', '.join(WHICH)}, or of those with @ema for an average")
     folder = run if isinstance(run, RunFolder) else find(run, outputs)
-    components = components_of(folder, allow, position)
+    components = components_of(folder, allow, position, metrics)
     _report_edits(folder, allow)
     path, content = _content(folder, which)
     if average:
@@ -120,12 +122,15 @@ def average_in(content: Mapping[str, Any], name: str, path: Path) -> dict[str, A
 
 
 def components_of(
-    folder: RunFolder, allow: tuple[str, ...] | list[str] = (), position: Mapping[str, Any] | None = None
+    folder: RunFolder,
+    allow: tuple[str, ...] | list[str] = (),
+    position: Mapping[str, Any] | None = None,
+    metrics: Any = None,
 ) -> Components:
     """The components of a run, with its fitted tokenizer. Raises UserError for a package that is not allowed."""
     from blockyard.config import build
 
-    config = trusted_config(folder, allow, position)
+    config = trusted_config(folder, allow, position, metrics)
     try:
         components = build.Components(config)
     except (ValueError, TypeError, KeyError, OSError) as error:
@@ -169,6 +174,7 @@ def trusted_config(
     folder: RunFolder,
     allow: tuple[str, ...] | list[str] = (),
     position: Mapping[str, Any] | None = None,
+    metrics: Any = None,
     *,
     training: bool = False,
 ) -> dict[str, Any]:
@@ -185,6 +191,8 @@ def trusted_config(
     config = folder.config | {"allow": list(allow)}
     if position:
         config["position"] = {**config["position"], **position}
+    if metrics is not None:
+        config["objective"] = {**config["objective"], "metrics": metrics}
     choices = dict(folder.facts().get("choices") or {})
     issues = check(Composed(config, choices), training=training, starts=False)
     if issues:

@@ -1,0 +1,59 @@
+"""What objectives on classes or tokens share: their loss, and metrics by name beside their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from blockyard.contracts import NonNegative, Objective, Rate
+from blockyard.objective._cross_entropy import cross_entropy
+
+if TYPE_CHECKING:
+    import torchmetrics
+
+MetricNames = list[str] | dict[str, dict[str, Any]]
+
+
+class ClassObjective(Objective):
+    """Cross entropy of a class for each target.
+
+    Options:
+        label_smoothing: share of the target spread evenly over all classes or token ids, in the training loss
+        z_loss: factor of the squared logarithm of the softmax's normaliser, added to the training loss; 1e-4 in PaLM
+        metrics: further metrics of torchmetrics, such as [F1Score, AUROC, CalibrationError], or by names of your own
+            with options, {top5: {metric: Accuracy, top_k: 5, average: micro}}
+    """
+
+    def __init__(
+        self,
+        *,
+        label_smoothing: Rate = 0.0,
+        z_loss: NonNegative = 0.0,
+        metrics: MetricNames | None = None,
+    ) -> None:
+        self.label_smoothing, self.z_loss = label_smoothing, z_loss
+        self._named: dict[str, Any] = {}
+        if metrics:
+            from blockyard.objective._named_metrics import named_metrics
+
+            self._named = named_metrics(metrics)
+
+    def check_outputs(self, outputs: int) -> None:
+        """Raises ValueError for metrics that do not work with so many classes."""
+        if self._named:
+            from blockyard.objective._named_metrics import check_classes
+
+            check_classes(self._named, outputs)
+
+    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Mean cross entropy over the targets, in nats. prediction: (B, V) or (B, N, V); target: (B,) or (B, N)."""
+        return cross_entropy(prediction, target, label_smoothing=self.label_smoothing, z_loss=self.z_loss)
+
+    def further(self, own: dict[str, torchmetrics.Metric]) -> dict[str, torchmetrics.Metric]:
+        """The objective's own metrics, and new ones of `metrics` after them."""
+        if not self._named:
+            return own
+        from blockyard.objective._named_metrics import NamedMetric
+
+        return own | {name: NamedMetric(*made) for name, made in self._named.items() if name not in own}

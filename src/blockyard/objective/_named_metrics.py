@@ -1,0 +1,132 @@
+"""Metrics of torchmetrics by name, beside those of an objective on classes or tokens.
+
+    objective.metrics=[F1Score,CalibrationError]
+    objective.metrics={top5: {metric: Accuracy, top_k: 5, average: micro}}
+
+A name is that of a class of torchmetrics.classification without its `Multiclass`; options are held to its signature.
+Importing torchmetrics takes seconds, so this module is imported where a name is given.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torchmetrics.classification
+from torch import Tensor
+from torchmetrics import Metric
+
+from blockyard.contracts import Batch
+from blockyard.errors import did_you_mean, fold
+
+Made = tuple[type[Metric], dict[str, Any]]  # a class of torchmetrics, and its options
+
+PREFIX = "Multiclass"
+KEY = "objective.metrics"
+TAKEN = ("loss", "accuracy", "exact", "perplexity")  # columns that objectives have themselves
+_SET_HERE = ("self", "num_classes", "ignore_index", "validate_args", "kwargs", "input_format")
+_CLASSES, _SAMPLES = 12, 24  # of the trial
+
+
+class NamedMetric(Metric):
+    """A metric of torchmetrics over the targets that count; it learns the number of classes from the first logits."""
+
+    is_differentiable = False
+    full_state_update = False
+
+    def __init__(self, kind: type[Metric], options: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.kind, self.options = kind, dict(options)
+        # torchmetrics guards this name against plain assignment.
+        object.__setattr__(self, "higher_is_better", kind.higher_is_better)
+        self.inner: Metric | None = None
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        """prediction: (..., V) logits; target: (...) int64."""
+        if self.inner is None:
+            made = self.kind(num_classes=prediction.shape[-1], validate_args=False, **self.options)
+            self.inner = made.to(prediction.device)
+            self.inner.sync_on_compute = self.sync_on_compute
+        logits, target = prediction.flatten(0, -2), target.flatten()
+        counted = target != Batch.ignore
+        # Double, so that confident predictions do not tie.
+        self.inner.update(logits[counted].double().softmax(-1), target[counted])
+
+    def compute(self) -> Tensor:
+        """The value over all updates; NaN where there was none."""
+        return torch.tensor(torch.nan) if self.inner is None else self.inner.compute()
+
+
+def named_metrics(wanted: Sequence[str] | Mapping[str, Mapping[str, Any]]) -> dict[str, Made]:
+    """The class and the options of each metric, by its column. Raises ValueError for what does not exist."""
+    if isinstance(wanted, Mapping):
+        entries = {str(column): dict(options) for column, options in wanted.items()}
+    else:
+        entries = {_snake(_known(name)): {"metric": name} for name in wanted}
+    return {column: _checked(column, options) for column, options in entries.items()}
+
+
+def check_classes(named: Mapping[str, Made], classes: int) -> None:
+    """Raises ValueError for options that do not fit the number of classes, such as a top_k above it."""
+    for column, (kind, options) in named.items():
+        try:
+            kind(num_classes=classes, **options)
+        except ValueError as error:
+            raise ValueError(f"{KEY}: {column} does not work with {classes} classes: {_line(error)}") from error
+
+
+def _checked(column: str, options: dict[str, Any]) -> Made:
+    if "metric" not in options:
+        raise ValueError(f"{KEY}.{column} names no metric; write {{{column}: {{metric: F1Score}}}}")
+    name = _known(str(options.pop("metric")))
+    if column in TAKEN or not re.fullmatch(r"[a-zA-Z]\w*", column):
+        why = "which objectives have themselves" if column in TAKEN else "which is no name of letters and digits"
+        raise ValueError(
+            f"{KEY}: {name} would be called {column!r}, {why}; name it: {{macro_{_snake(name)}: {{metric: {name}}}}}"
+        )
+    kind: type[Metric] = getattr(torchmetrics.classification, f"{PREFIX}{name}")
+    declared = [each for each in inspect.signature(kind.__init__).parameters if each not in _SET_HERE]
+    for key in options:
+        if key not in declared:
+            has = f"it has {fold(declared)}" if declared else "it has none"
+            raise ValueError(f"{KEY}.{column}.{key}: {name} has no such option{did_you_mean(key, declared)}; {has}")
+    _try(column, name, kind, options)
+    return kind, options
+
+
+def _try(column: str, name: str, kind: type[Metric], options: Mapping[str, Any]) -> None:
+    """Compute the metric once. Raises ValueError where its options are refused, or its value is no number."""
+    top = options.get("top_k")
+    classes = max(_CLASSES, top + 1) if isinstance(top, int) else _CLASSES
+    scores = torch.arange(float(_SAMPLES * classes)).reshape(_SAMPLES, classes).sin().softmax(-1)
+    try:
+        metric = kind(num_classes=classes, **options)
+        metric.update(scores, torch.arange(_SAMPLES) % classes)
+        value = metric.compute()
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ValueError(f"{KEY}.{column}: {name} refuses its options: {_line(error)}") from error
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        raise ValueError(f"{KEY}.{column}: {name} gives more than one number; choose another metric, or average: macro")
+
+
+def _known(name: str) -> str:
+    """The name as torchmetrics spells it, from any spelling of it. Raises ValueError for an unknown one."""
+    names = [each.removeprefix(PREFIX) for each in dir(torchmetrics.classification) if each.startswith(PREFIX)]
+    plain = name.removeprefix(PREFIX).replace("_", "").lower()
+    match = next((each for each in names if each.lower() == plain), None)
+    if match is None:
+        hint = did_you_mean(name, names)
+        raise ValueError(f"{KEY}: torchmetrics has no metric {name!r} of classes{hint}; it has {', '.join(names)}")
+    return match
+
+
+def _snake(name: str) -> str:
+    """F1Score -> f1_score, AUROC -> auroc."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,31 @@
+"""Runs of several processes, as a user starts them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from blockyard.runs.folder import RunFolder
+from tests.tiny import TINY
+
+NO_DROPOUT = ("token_mixer.dropout=0.0",)
+
+
+def start(outputs: Path, kind: str, *overrides: str) -> subprocess.Popen[str]:
+    given = {word.partition("=")[0] for word in overrides} | {"trainer"}
+    words = [word for word in (*TINY, *NO_DROPOUT) if word.partition("=")[0] not in given]
+    words = [word for word in words if word != "data.shift=1" or "data" not in given]
+    command = [sys.executable, "-m", "blockyard", "train", f"trainer={kind}", "trainer.accelerator=cpu", *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [*command, f"outputs={outputs}", *overrides], env=environment, text=True, stderr=subprocess.PIPE
+    )
+
+
+def trained(outputs: Path, kind: str, *overrides: str, code: int = 0) -> RunFolder:
+    process = start(outputs, kind, *overrides)
+    _, errors = process.communicate(timeout=900)
+    assert process.returncode == code, errors
+    return RunFolder.open(next(outputs.glob("*/s0")))
