@@ -37,7 +37,7 @@ engine/loader.py BatchDataset.__getitem__ | in a worker process: batch n of the 
   objective/masked_token.py MaskedToken.prepare | what is predicted; a classifier leaves the batch as it is
 engine/module.py Learner.training_step | in the training process, called by Lightning
   model/_transformer.py Transformer.forward via model | inputs to predictions, below
-  objective/classify.py Classify.loss | predictions and targets to one number
+  objective/_classes.py ClassObjective.loss | predictions and targets to one number
 engine/module.py Learner.on_before_optimizer_step | after the backward pass, which is PyTorch's
   engine/callbacks/nan_guard.py NanGuard.check | refuses a loss or a gradient that is not finite
 engine/module.py Learner.optimizer_step | the optimizer's step, then the learning rate of the next

@@ -108,7 +108,7 @@ BUGS = (
     _bug("locks-shared", "runs/lock.py", "_try_lock(handle, fcntl.LOCK_EX) and _same_file", "_same_file", FOLDER),
     _bug(
         "loggers-stop-runs",
-        "engine/loggers/run_log.py",
+        "engine/loggers/feed.py",
         "if not plain and threading",
         "if threading",
         "tests/engine/test_loggers.py",

@@ -15,7 +15,7 @@ import torch
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.engine.lightning.flags import OWNED, refusals
-from blockyard.engine.loggers import RunLog, run_logger
+from blockyard.engine.loggers import RunLog, run_loggers
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.runs.checkpoint import read
 from blockyard.runs.folder import RunFolder
@@ -295,7 +295,7 @@ def test_the_logger_of_a_config_is_wrapped_where_it_is_lightnings(tmp_path: Path
     plain = compose([*TINY, f"outputs={tmp_path}", "logger._target_=pytorch_lightning.loggers.CSVLogger"]).config
     assert "save_dir" not in plain["logger"]
     made = RunFolder.open(run(tmp_path).path)
-    assert run_logger(made.config).label == "NoLogger"
+    assert run_loggers(made.config)[0].label == "NoLogger"
     node = {"_target_": "pytorch_lightning.loggers.CSVLogger", "save_dir": str(tmp_path)}
-    assert run_logger(made.config | {"logger": node}).label == "CSVLogger"
+    assert run_loggers(made.config | {"logger": node})[0].label == "CSVLogger"
     assert json.loads(json.dumps(made.config))["logger"]["_target_"].endswith("NoLogger")

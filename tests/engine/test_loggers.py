@@ -15,15 +15,21 @@ from typing import Any
 
 import pytest
 
+from blockyard.config.check import check
+from blockyard.config.compose import compose
 from blockyard.engine.loggers import RunLog, RunLogger
 from blockyard.engine.loggers.base import flatten
 from blockyard.engine.loggers.none import NoLogger
+from blockyard.engine.loggers.presented import presented
 from blockyard.engine.loggers.tensorboard import TensorBoard
 from blockyard.engine.loggers.trackio import Trackio
 from blockyard.engine.loggers.wandb import Wandb
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
+from blockyard.runs.identity import identity
+from blockyard.runs.start import create_run
 from tests.engine.logged_runs import BOUND, STEPS, log_run, run_folder
+from tests.tiny import configured
 
 SECRET = "hunter2hunter2"
 
@@ -89,7 +95,7 @@ def test_a_logger_that_hangs_is_left_behind(tmp_path: Path, caplog: pytest.LogCa
 def test_a_logger_that_is_too_slow_loses_rows_not_the_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("blockyard.engine.loggers.run_log._WAITING", 3)
+    monkeypatch.setattr("blockyard.engine.loggers.feed._WAITING", 3)
     log_run(run_folder(tmp_path), Recorder("start", hangs=1.0))
     assert caplog.text.count("loses metrics") == 1
 
@@ -397,7 +403,7 @@ def test_an_error_before_the_first_step_leaves_the_logger_out(tmp_path: Path, ca
 def test_a_logger_that_hangs_while_it_is_abandoned_is_left_too(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("blockyard.engine.loggers.run_log._ABANDON_SECONDS", 0.2)
+    monkeypatch.setattr("blockyard.engine.loggers.feed._ABANDON_SECONDS", 0.2)
     logger = Recorder("start", hangs=2 * BOUND)
     logger.abandon = lambda: time.sleep(2 * BOUND)  # type: ignore[method-assign]
     assert log_run(run_folder(tmp_path), logger, finish_seconds=0.2) < BOUND
@@ -425,3 +431,63 @@ def test_a_thread_of_a_logger_s_package_that_fails_is_one_line(
     folder.release()
     assert "Traceback" not in capsys.readouterr().err
     assert sum("the run continues" in message for message in caplog.messages) <= 2
+
+
+def test_several_loggers_are_fed_beside_each_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    whole, broken = Recorder(), Recorder("log", how=RuntimeError("no"))
+    log = RunLog(run_folder(tmp_path), whole, broken, None, finish_seconds=BOUND)
+    log.start()
+    for step in STEPS:
+        log.log(step, {"train/loss": 1 / step})
+    log.finish("done", {})
+    assert [step for step, _ in whole.rows] == list(STEPS)
+    assert whole.said[-1] == "finish done"
+    assert broken.said[-1] == "abandon"
+    assert caplog.text.count("logger Recorder failed to log") == 1
+
+
+def test_several_loggers_and_callbacks_are_chosen_as_lists(tmp_path: Path) -> None:
+    """The options of each are under its name, and callbacks are one collection."""
+    from blockyard.engine.loggers import run_loggers
+    from blockyard.sweep.plan.cell_settings import with_run_name, with_sweep_labels
+
+    config, choices = configured(
+        *("logger=[tensorboard,wandb]", "logger.wandb.project=mine", "callbacks=[early_stopping,ema]"),
+        *("callbacks.ema.decay=0.5", "callbacks.early_stopping.patience=2", f"outputs={tmp_path}"),
+    )
+    assert (choices["logger"], choices["callbacks"]) == ("tensorboard,wandb", "early_stopping,ema")
+    assert [type(each).__name__ for each in run_loggers(config)] == ["TensorBoard", "Wandb"]
+    assert config["logger"]["wandb"]["project"] == "mine"
+    assert {"checkpoint", "early_stopping", "ema"} <= config["callbacks"].keys()
+    assert (config["callbacks"]["ema"]["decay"], config["callbacks"]["early_stopping"]["patience"]) == (0.5, 2)
+    plain, _ = configured(
+        *("callbacks=[early_stopping,ema]", "callbacks.ema.decay=0.5", "callbacks.early_stopping.patience=2")
+    )
+    assert identity(config) == identity(plain)
+    labelled = with_run_name(with_sweep_labels(config, "question", "arm"), "arm s0")
+    assert [each["group"] for each in labelled["logger"].values()] == ["question", "question"]
+    assert [each["name"] for each in labelled["logger"].values()] == ["arm s0", "arm s0"]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("logger=[tensorboard,wandbb]", "unknown logger 'wandbb'; did you mean wandb?"),
+        ("logger=[wandb,wandb]", "logger: names a choice twice"),
+        ("logger=[]", "logger: names no choice (try logger=none)"),
+        ("block=[pre_norm,post_norm]", "unknown block ['pre_norm', 'post_norm']"),
+    ],
+)
+def test_a_list_that_cannot_be_used_is_refused(override: str, message: str) -> None:
+    assert any(message in str(issue) for issue in check(compose([override])))
+
+
+def test_loggers_get_the_names_of_choices_and_no_wiring(tmp_path: Path) -> None:
+    plain, choices = configured("position=rope", "logger=wandb", "optimizer.lr=0.003", f"outputs={tmp_path}")
+    with create_run(plain, command=["test"], choices=choices) as folder:
+        found = presented(folder)
+    assert found["choices"]["position"] == "rope"
+    assert found["optimizer"]["lr"] == 0.003
+    flat = flatten(found)
+    assert not [key for key in flat if key.endswith(("_target_", "_partial_"))]
+    assert not {"outputs", "force", "allow", "logger", "tags"} & found.keys()

@@ -22,6 +22,8 @@ OUTSIDE_RUN = ("executor",)
 # source is read by the family's own choice (`SAME`), and the config has no such key.
 OF_SOURCE = {"source_tokenizer": "tokenizer", "source_position": "position"}
 SAME = "same"
+# Families of which several choices may be used together: loggers side by side, callbacks merged into one collection.
+SEVERAL = ("logger", "callbacks")
 
 
 @dataclass(frozen=True)

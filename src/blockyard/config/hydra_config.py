@@ -154,14 +154,41 @@ def _composed_by_hydra(overrides: tuple[str, ...]) -> tuple[bytes, Choices]:
     """The config of choices alone, unresolved and pickled, and the choice of each family. Takes about 0.1 s."""
     from omegaconf import OmegaConf
 
-    composed = _compose(overrides)
+    single, several = _apart(overrides)
+    composed = _compose(single)
+    for family, names in several.items():
+        _use_together(composed, family, [_compose((*single, f"{family}={name}"))[family] for name in names], names)
     if any(override.startswith(user_folders.KEY) for override in overrides):
         _refuse_reaching(composed)
     chosen = {str(key).rpartition("@")[2]: name for key, name in composed.hydra.runtime.choices.items()}
     families = (*catalog.families(), *(key for key in catalog.OF_SOURCE if chosen.get(key)))
     choices = {family: chosen[family] for family in families if family in chosen}
+    choices |= {family: ",".join(names) for family, names in several.items()}
     config = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
     return pickle.dumps(config), choices
+
+
+def _apart(overrides: Sequence[str]) -> tuple[tuple[str, ...], dict[str, list[str]]]:
+    """The overrides without those that name several choices of a family, `logger=[tensorboard,wandb]`, and these."""
+    several = {}
+    for override in overrides:
+        family, _, names = override.partition("=")
+        if family in catalog.SEVERAL:
+            several[family] = names.strip("[]").split(",") if names.startswith("[") else []
+    named = {family: names for family, names in several.items() if names}
+    return tuple(each for each in overrides if each.partition("=")[0] not in named), named
+
+
+def _use_together(composed: DictConfig, family: str, nodes: Sequence[DictConfig], names: Sequence[str]) -> None:
+    """Put several choices of a family into a config: loggers under their names, callbacks as one collection."""
+    from omegaconf import OmegaConf, open_dict
+
+    plain = [cast(Config, OmegaConf.to_container(node, resolve=False)) for node in nodes]
+    merged: Config = {}
+    for name, node in zip(names, plain, strict=True):
+        merged |= node if family == "callbacks" else {name: node}
+    with open_dict(composed):
+        composed[family] = merged
 
 
 def _compose(overrides: Sequence[str]) -> DictConfig:

@@ -129,6 +129,9 @@ def _sort_choice(
     if key != family:
         issues.extend(Issue(family, f"write it without + or ~: {family}={value}") for value in values)
         return
+    if values and isinstance(values[0], list) and family in catalog.SEVERAL:
+        _sort_several(family, values[0], choices, result, issues)
+        return
     optional = family in ("experiment", "preset")
     unknown = [v for v in values if not (v is None and optional) and not (isinstance(v, str) and v in choices)]
     issues.extend(unknown_choice(family, value, choices) for value in unknown)
@@ -138,6 +141,22 @@ def _sort_choice(
         result.groups = [group for group in result.groups if not group.startswith(f"{family}=")]
     else:
         result.groups.append(f"{family}={values[0]}")
+
+
+def _sort_several(
+    family: str, names: list[Any], choices: Sequence[str], result: SortedOverrides, issues: list[Issue]
+) -> None:
+    """`logger=[tensorboard,wandb]`: several choices of one family, which are used together."""
+    names = [getattr(name, "text", name) for name in names]
+    unknown = [name for name in names if not (isinstance(name, str) and name in choices)]
+    issues.extend(unknown_choice(family, name, choices) for name in unknown)
+    if not unknown and len(set(names)) != len(names):
+        issues.append(Issue(family, f"names a choice twice: {', '.join(names)}"))
+    elif not unknown and not names:
+        issues.append(Issue(family, "names no choice", [f"{family}=none" if "none" in choices else f"{family}=quiet"]))
+    elif not unknown:
+        value = names[0] if len(names) == 1 else f"[{','.join(names)}]"
+        result.groups.append(f"{family}={value}")
 
 
 def _slash_hint(name: str, value: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 ABSENT = object()
@@ -33,6 +33,16 @@ def get(config: Mapping[str, Any], key: str, absent: Any = ABSENT) -> Any:
 def is_node(value: Any) -> bool:
     """Whether a value describes an object: a mapping with a `_target_`."""
     return isinstance(value, dict) and "_target_" in value
+
+
+def with_each_logger(config: dict[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    """The config with `change` applied to its logger, or to each of several."""
+    node = config.get("logger")
+    if not isinstance(node, dict):
+        return config
+    if is_node(node):
+        return config | {"logger": change(node)}
+    return config | {"logger": {name: change(each) if is_node(each) else each for name, each in node.items()}}
 
 
 def nodes(tree: Any, prefix: str = "") -> list[tuple[str, dict[str, Any]]]:

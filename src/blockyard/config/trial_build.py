@@ -41,7 +41,7 @@ def build_components(config: dict[str, Any], facts: Facts, refused: set[str], un
         tops.append(key)
         if late or any(f"{each}.".startswith(f"{key}.") for each in unsound):
             continue
-        if key == "logger" and lightning.connects(locate(str(node["_target_"]))):
+        if key.partition(".")[0] == "logger" and lightning.connects(locate(str(node["_target_"]))):
             continue
         try:
             built[key] = instantiate(node, allow, META)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from blockyard.atomic_files import read_json, write_text
 from blockyard.engine.ending import Ending, ending_of
-from blockyard.engine.loggers import RunLog, run_logger
+from blockyard.engine.loggers import RunLog, run_loggers
 from blockyard.engine.peers import ConnectionLost, PeerLost
 from blockyard.engine.system.interrupts import Interrupted, Interrupts
 from blockyard.engine.system.silence import silence_libraries
@@ -180,7 +180,7 @@ def _train_and_test(attempt: _Attempt) -> Ending:
     folder = attempt.folder
     silence_libraries()
     with clean_environment(), _own_threads():
-        run_log = RunLog(folder, run_logger(folder.config))
+        run_log = RunLog(folder, *run_loggers(folder.config))
         job = attempt.job = prepare(
             folder, run_log.log, attempt.interrupts, resume=attempt.resume, callbacks=attempt.callbacks
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from blockyard.atomic_files import read_json, write_json
 from blockyard.config.local_path import local_path
-from blockyard.engine.loggers import run_logger
+from blockyard.engine.loggers import RunLogger, run_loggers
 from blockyard.engine.loggers._wandb_run import bounded
 from blockyard.errors import UserError
 from blockyard.inspect.options import Options
@@ -117,10 +117,19 @@ def _print_result(loaded: Loaded, kind: str, result: InspectionResult, folder: P
 
 
 def _log_figures(loaded: Loaded, kind: str, figures: dict[str, Path]) -> None:
-    """Send the figures to the run's logger; its failure is a warning, and the inspection stays complete."""
+    """Send the figures to the run's loggers; their failure is a warning, and the inspection stays complete."""
+    try:
+        loggers = run_loggers(loaded.folder.config)
+    except ValueError as error:
+        log.warning("figures not sent to the logger: %s", error)
+        return
+    for logger in loggers:
+        _log_to(logger, loaded, kind, figures)
+
+
+def _log_to(logger: RunLogger, loaded: Loaded, kind: str, figures: dict[str, Path]) -> None:
     messages: list[str | None] = []
     try:
-        logger = run_logger(loaded.folder.config)
         logger.ready()
     except ValueError as error:
         log.warning("figures not sent to the logger: %s", error)

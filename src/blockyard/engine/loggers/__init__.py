@@ -16,7 +16,7 @@ warning, and it is left out from then on. A new logger is one file here with a `
 from __future__ import annotations
 
 from blockyard.engine.loggers.base import RunLogger
-from blockyard.engine.loggers.configured import run_logger
+from blockyard.engine.loggers.configured import run_loggers
 from blockyard.engine.loggers.run_log import RunLog
 
-__all__ = ["RunLog", "RunLogger", "run_logger"]
+__all__ = ["RunLog", "RunLogger", "run_loggers"]

@@ -1,24 +1,36 @@
-"""The logger that a config names."""
+"""The loggers that a config names."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from blockyard.config.targets import allow_of
+from blockyard.config.tree import is_node
 from blockyard.engine.loggers.base import RunLogger
 from blockyard.errors import UserError
 
 
-def run_logger(config: dict[str, Any]) -> RunLogger:
-    """Build the logger of a config; a Lightning `Logger` is wrapped. Raises UserError where it cannot be built."""
-    from blockyard.config.build import Components  # imports torch
+def run_loggers(config: dict[str, Any]) -> list[RunLogger]:
+    """Build the loggers of a config, one or several by name; a Lightning `Logger` is wrapped.
+
+    Raises UserError where one cannot be built.
+    """
+    node = config.get("logger")
+    if is_node(node):
+        return [_built(config, "logger", node)]
+    return [_built(config, f"logger.{name}", each) for name, each in (node or {}).items() if each is not None]
+
+
+def _built(config: dict[str, Any], key: str, node: Any) -> RunLogger:
+    from blockyard.config.build import instantiate  # imports torch
 
     try:
-        logger = Components(config).node("logger")
+        logger = instantiate(node, allow_of(config))
     except UserError:
         raise
     except Exception as error:  # a library's constructor may fail in any way, also because a package is missing
-        target = (config.get("logger") or {}).get("_target_")
-        raise UserError(f"logger {target} cannot be built ({type(error).__name__}: {error}), or logger=none") from error
+        target = (node or {}).get("_target_")
+        raise UserError(f"{key} {target} cannot be built ({type(error).__name__}: {error}), or logger=none") from error
     if isinstance(logger, RunLogger):
         return logger
     from blockyard.engine.loggers.lightning import LightningLogger

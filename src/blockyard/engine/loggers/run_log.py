@@ -1,173 +1,56 @@
-"""Decouples a run from its logger: the run continues whatever the logger does."""
+"""Decouples a run from its loggers: the run continues whatever they do."""
 
 from __future__ import annotations
 
 import logging
-import queue
-import threading
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from blockyard.engine.loggers.base import RunLogger
-from blockyard.errors import UserError
+from blockyard.engine.loggers.feed import Feed
+from blockyard.engine.loggers.presented import presented
 from blockyard.runs.folder import RunFolder
-from blockyard.runs.reason import reason_of
-from blockyard.runs.redact import redact
 
 log = logging.getLogger("blockyard")
 
-_WAITING = 10_000  # rows queued for a logger that is slow to start
-_START_SECONDS = 2.0  # that a logger waits for the first row
 _FINISH_SECONDS = 12.0
-_ABANDON_SECONDS = 3.0
-_GRACE_SECONDS = 1.0  # for a logger that was abandoned
-_Row = tuple[int, dict[str, float]]
 
 
 class RunLog:
-    """Writes metrics.csv in this thread, and feeds a logger in another. For the main process.
+    """Writes metrics.csv in this thread, and feeds each logger in another. For the main process.
 
-    finish_seconds: the longest that the end of a run waits for the logger
+    finish_seconds: the longest that the end of a run waits for all loggers together
     """
 
-    def __init__(self, folder: RunFolder, logger: RunLogger | None, *, finish_seconds: float = _FINISH_SECONDS) -> None:
+    def __init__(self, folder: RunFolder, *loggers: RunLogger | None, finish_seconds: float = _FINISH_SECONDS) -> None:
         self.folder = folder
-        self.logger = logger
         self.finish_seconds = finish_seconds
-        self._rows: queue.Queue[_Row] = queue.Queue(maxsize=_WAITING)
-        self._end: tuple[str, dict[str, Any]] | None = None
-        self._awake = threading.Event()  # there is a row, or the end
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._dropped = 0
+        self._feeds = [Feed(folder, logger) for logger in loggers if logger is not None]
         self._finished = False
-        if logger is not None:
-            logger.ready()
+        for feed in self._feeds:
+            feed.logger.ready()
 
     def start(self) -> None:
-        """Save the logger's ids, then start its thread."""
-        if self.logger is None:
-            return
-        logger, folder = self.logger, self.folder
-        if not self._guard("prepare", lambda: logger.prepare(folder)):
-            return
-        config = redact(self.folder.config)
-        if logger.package is not None:
-            _watch_threads(logger.package, self._name)
-        self._thread = threading.Thread(target=self._serve, args=(config,), name="run-logger", daemon=True)
-        self._thread.start()
+        """Save the loggers' ids, then start their threads."""
+        for feed in self._feeds:
+            feed.start(presented(self.folder))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Record the metrics of a step in metrics.csv and with the logger."""
+        """Record the metrics of a step in metrics.csv and with the loggers."""
         plain = {name: float(value) for name, value in values.items() if value is not None}
         self.folder.metrics.append(step, plain)
-        if self._thread is None or not self._thread.is_alive():
-            return
-        try:
-            self._rows.put_nowait((step, plain))
-            self._awake.set()
-        except queue.Full:
-            if not self._dropped:
-                log.warning("%s is too slow and loses metrics; metrics.csv has all of them", self._name)
-            self._dropped += 1
+        for feed in self._feeds:
+            feed.log(step, plain)
 
     def finish(self, state: str, summary: Mapping[str, Any] | None = None) -> None:
         """Close the record; returns within `finish_seconds`. A second call does nothing."""
         if self._finished:
             return
         self._finished = True
-        if self._thread is not None and self.logger is not None:
-            self._end = (state, dict(summary or {}))
-            self._ended.set()
-            self._awake.set()
-            self._thread.join(self.finish_seconds)
-            if self._thread.is_alive():
-                log.warning("%s did not finish within %.0f s and is abandoned", self._name, self.finish_seconds)
-                # In a thread too: what a logger does there may hang as well.
-                abandon = threading.Thread(target=self._guard, args=("abandon", self.logger.abandon), daemon=True)
-                abandon.start()
-                abandon.join(_ABANDON_SECONDS)
-                # Whatever it waited for has ended: it logs its last messages now rather than while Python shuts down.
-                self._thread.join(_GRACE_SECONDS)
+        until = time.monotonic() + self.finish_seconds
+        for feed in self._feeds:
+            feed.end(state, summary or {})
+        for feed in self._feeds:
+            feed.join(max(until - time.monotonic(), 0.0), self.finish_seconds)
         self.folder.metrics.close()
-
-    @property
-    def _name(self) -> str:
-        return f"logger {self.logger.label}" if self.logger else "no logger"
-
-    def _serve(self, config: dict[str, Any]) -> None:
-        assert self.logger is not None
-        logger = self.logger
-        # Importing a logger's package takes seconds of a core, which the first step needs more.
-        self._awake.wait(_START_SECONDS)
-        alive = self._guard("start", lambda: logger.start(self.folder, config))
-        while alive:
-            row = self._next()
-            if row is None:
-                break
-            alive = self._guard("log", lambda row=row: logger.log(*row))
-        if alive and self._end is not None:
-            state, summary = self._end
-            alive = self._guard("finish", lambda: logger.finish(state, summary))
-        if not alive:
-            self._guard("abandon", logger.abandon)
-
-    def _next(self) -> _Row | None:
-        while True:
-            try:
-                return self._rows.get(timeout=0.1)
-            except queue.Empty:
-                if self._ended.is_set():
-                    return None
-
-    def _guard(self, what: str, call: Any) -> bool:
-        started = time.monotonic()
-        try:
-            call()
-        except BaseException as error:  # whatever a logger raises, the run continues
-            plain = isinstance(error, Exception | SystemExit) and not isinstance(error, UserError)
-            if not plain and threading.current_thread() is threading.main_thread():
-                raise  # for the user, or a signal of theirs
-            package = self.logger.package if self.logger else None
-            if what != "abandon" and _take_turn(package or "") != "":
-                reason, seconds = reason_of(error), time.monotonic() - started
-                log.warning("%s failed to %s (%s, after %.1f s); the run continues", self._name, what, reason, seconds)
-            return False
-        return True
-
-
-# package -> the logger of which no failure has been told yet; empty once one has. A writer that fails in a thread of
-# its own often fails in the logger's thread at the same moment.
-_WATCHED: dict[str, str] = {}
-_TURN = threading.Lock()
-
-
-def _take_turn(package: str) -> str | None:
-    """The watched logger of a package if its failure is the first, empty if it is not, None if it is not watched."""
-    with _TURN:
-        name = _WATCHED.get(package)
-        if name is not None:
-            _WATCHED[package] = ""
-        return name
-
-
-def _watch_threads(package: str, name: str) -> None:
-    """Say in one line that a thread of a logger's package failed, where Python would print a traceback."""
-    if not _WATCHED:
-        python = threading.excepthook
-        threading.excepthook = lambda arguments: _thread_failed(arguments) or python(arguments)
-    _WATCHED[package] = name
-
-
-def _thread_failed(arguments: threading.ExceptHookArgs) -> bool:
-    """Whether the thread ran code of a watched package; its first failure is one warning."""
-    frame = arguments.exc_traceback
-    while frame is not None:
-        package = str(frame.tb_frame.f_globals.get("__name__")).partition(".")[0]
-        if package in _WATCHED:
-            if arguments.exc_value is not None and (name := _take_turn(package)):
-                log.warning("a thread of %s failed (%s); the run continues", name, reason_of(arguments.exc_value))
-            return True
-        frame = frame.tb_next
-    return False

@@ -10,8 +10,8 @@ from typing import Any
 
 from blockyard.contracts import Text
 from blockyard.engine.loggers.base import RunLogger, flatten
+from blockyard.engine.loggers.presented import presented
 from blockyard.runs.folder import RunFolder
-from blockyard.runs.redact import redact
 
 
 class Trackio(RunLogger):
@@ -76,7 +76,7 @@ class Trackio(RunLogger):
 
     def pictures(self, folder: RunFolder, kind: str, pictures: Mapping[str, Path]) -> str | None:
         """Log images in the run's own record, at its last step, or in a new record where it has none."""
-        run = self._open(folder, redact(folder.config), resume="allow")
+        run = self._open(folder, presented(folder), resume="allow")
         import trackio
 
         run.log({name: trackio.Image(path) for name, path in pictures.items()}, step=folder.status.step or 0)

@@ -1,8 +1,8 @@
 """Weights & Biases: offline unless the user is logged in or sets a mode.
 
-The record carries the whole nested config, group, job type, name and tags; its id is in run.json before the first
-step and the same on resume. Its files are in the run folder, under `wandb/`; `wandb sync RUN/wandb/offline-run-*`
-uploads a run that was recorded offline.
+The record carries the config with the names of what was chosen (`choices.position`), group, job type, name and tags;
+its id is in run.json before the first step and the same on resume. Its files are in the run folder, under `wandb/`;
+`wandb sync RUN/wandb/offline-run-*` uploads a run that was recorded offline.
 
 W&B gets neither the command line nor the console nor the state of the code, because they may hold secrets; run.json
 has them redacted.
@@ -23,6 +23,9 @@ from blockyard.engine.loggers._wandb_run import RunSettings, close_run, conclude
 from blockyard.engine.loggers.base import RunLogger
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
+
+# Of the summary: what is in the metrics, in the curves, or says how they are read.
+_NOISE = ("metrics", "directions", "monitor", "kernels", "final", "refused", "classes")
 
 
 class Wandb(RunLogger):
@@ -93,11 +96,11 @@ class Wandb(RunLogger):
         mode = self.mode
         if mode == "disabled":
             return
-        self._run = open_run(self._settings(folder, config), config, mode)
-        define(self._run, directions(config))
+        self._run = open_run(self._settings(folder), config, mode)
+        define(self._run, directions(folder.config))
 
-    def _settings(self, folder: RunFolder, config: Mapping[str, Any]) -> RunSettings:
-        tags = dict.fromkeys([*(config.get("tags") or ()), *self.tags])
+    def _settings(self, folder: RunFolder) -> RunSettings:
+        tags = dict.fromkeys([*(folder.config.get("tags") or ()), *self.tags])
         arm = folder.path.parent.name
         return RunSettings(
             folder=folder.path,
@@ -106,7 +109,7 @@ class Wandb(RunLogger):
             entity=self.entity,
             group=self.group or arm,
             job_type=self.job_type,
-            name=self.name or f"{config.get('name') or arm}/{folder.path.name}",
+            name=self.name or f"{folder.config.get('name') or arm}/{folder.path.name}",
             tags=list(tags),
             system_metrics=self.system_metrics,
         )
@@ -120,7 +123,7 @@ class Wandb(RunLogger):
         """Write the summary, its metrics under their own names, and close the record as finished or failed."""
         if self._run is None:
             return
-        values = {key: value for key, value in summary.items() if key != "metrics"}
+        values = {key: value for key, value in summary.items() if key not in _NOISE and value is not None}
         conclude(self._run, {**values, **(summary.get("metrics") or {}), "state": state})
         run, self._run = self._run, None
         close_run(run, failed=state != "done")
@@ -136,7 +139,7 @@ class Wandb(RunLogger):
         if mode == "disabled":
             return None
         run_id = (folder.facts().get("wandb") or {}).get("id") or secrets.token_hex(4)
-        own = self._settings(folder, folder.config)
+        own = self._settings(folder)
         settings = replace(own, id=f"{run_id}-{kind}", job_type="inspect", name=f"{own.name}/{kind}")
         run = open_run(settings, {"run": folder.name, "wandb_run": run_id, "kind": kind}, mode)
         run.log({name: wandb.Image(str(path)) for name, path in pictures.items()})

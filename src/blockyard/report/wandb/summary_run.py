@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.atomic_files import read_json, write_json
+from blockyard.config.tree import is_node
 from blockyard.engine.loggers._wandb import resolve, tear_down
 from blockyard.engine.loggers._wandb_run import RunSettings, bounded, close_run, conclude, define, open_run
 from blockyard.runs.lock import exclusive
@@ -73,9 +74,11 @@ def mirror(comparison: Mapping[str, Any], plan: SweepPlan, *, seconds: float = _
 def _logger(plan: SweepPlan) -> dict[str, Any] | None:
     """Return the config of the arms' W&B logger; None where they use another logger."""
     for variant in plan.variants.values():
-        node = variant.config.get("logger")
-        if isinstance(node, dict) and str(node.get("_target_", "")).endswith("loggers.wandb.Wandb"):
-            return node
+        named = variant.config.get("logger")
+        several = list(named.values()) if isinstance(named, dict) and not is_node(named) else [named]
+        for node in several:
+            if is_node(node) and str(node["_target_"]).endswith("loggers.wandb.Wandb"):
+                return dict(node)
     return None
 
 

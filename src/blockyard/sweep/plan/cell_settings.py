@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from blockyard.config.tree import with_each_logger
 from blockyard.sweep.spec.override_text import key_of
 
 
@@ -34,24 +35,27 @@ def with_sweep_labels(config: dict[str, Any], sweep: str, arm: str) -> dict[str,
 
     These keys are not part of a run's identity. Values that the user has set stay.
     """
-    logger = config.get("logger")
-    if not isinstance(logger, dict) or "group" not in logger:
-        return config
-    labelled = dict(logger)
-    labelled["group"] = logger["group"] or sweep
-    if logger.get("job_type", arm) in (None, "train"):
-        labelled["job_type"] = arm
-    if "tags" in logger:
-        labelled["tags"] = list(dict.fromkeys([*(logger["tags"] or ()), sweep, arm]))
-    return config | {"logger": labelled}
+
+    def label(logger: dict[str, Any]) -> dict[str, Any]:
+        if "group" not in logger:
+            return logger
+        labelled = logger | {"group": logger["group"] or sweep}
+        if logger.get("job_type", arm) in (None, "train"):
+            labelled["job_type"] = arm
+        if "tags" in logger:
+            labelled["tags"] = list(dict.fromkeys([*(logger["tags"] or ()), sweep, arm]))
+        return labelled
+
+    return with_each_logger(config, label)
 
 
 def with_run_name(config: dict[str, Any], name: str) -> dict[str, Any]:
     """The config whose logger has this run name, where the logger takes one and the user has set none."""
-    logger = config.get("logger")
-    if not isinstance(logger, dict) or "name" not in logger or logger["name"]:
-        return config
-    return config | {"logger": logger | {"name": name}}
+
+    def call(logger: dict[str, Any]) -> dict[str, Any]:
+        return logger | {"name": name} if "name" in logger and not logger["name"] else logger
+
+    return with_each_logger(config, call)
 
 
 def _uses_gpu(trainer: dict[str, Any]) -> bool:

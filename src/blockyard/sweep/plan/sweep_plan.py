@@ -23,6 +23,7 @@ from typing import Any
 from blockyard.atomic_files import read_json, write_text
 from blockyard.errors import UserError
 from blockyard.sweep.plan import compact_json
+from blockyard.sweep.plan.cell_settings import with_run_name
 
 FILE = "plan.json"
 FOLDER = "sweeps"
@@ -113,11 +114,8 @@ class SweepPlan:
     def config(self, cell: Cell) -> dict[str, Any]:
         """A copy of the complete config of a cell; a logger names the run after arm and seed."""
         config = copy.deepcopy(self.variants[cell.variant].config) | {"seed": cell.seed, "outputs": self.outputs}
-        logger = config.get("logger")
-        if isinstance(logger, dict) and "name" in logger and logger["name"] is None:
-            variant = self.variants[cell.variant]
-            logger["name"] = cell_name(variant.arm, variant.setting, cell.seed)
-        return config
+        variant = self.variants[cell.variant]
+        return with_run_name(config, cell_name(variant.arm, variant.setting, cell.seed))
 
     def path(self, cell: Cell) -> Path:
         """The cell's run folder."""
