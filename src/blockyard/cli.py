@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from blockyard.commands import COMMANDS, HIDDEN, MODULES
+from blockyard.config.project_file import with_project
 from blockyard.errors import UserError, did_you_mean, refuse
 
 READ_ONLY = ("list", "explain", "check", "compare", "completion", "_complete")
@@ -23,7 +24,8 @@ commands:
 A config has a choice for each family and a value for each option; overrides change either:
   blockyard train position=rope model.dim=128 optimizer.lr=1e-3
 `train` also takes Hydra's -m (several values per key), --cfg job and --config-dir DIR.
-`blockyard COMMAND --help` shows the arguments of a command.
+`blockyard COMMAND --help` shows the arguments of a command. A blockyard.yaml here or above names config folders,
+allowed packages, outputs and logger for all of them.
 
 exit codes: 0 success, 1 the run failed, 2 invalid input (nothing was started), 130 Ctrl-C, 143 SIGTERM,
 128 + its number after another signal
@@ -57,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
     try:
-        code = int(module.run(arguments))
+        code = int(module.run(with_project(command, arguments)))
         sys.stdout.flush()  # here, where an error still has a message and an exit code
         return code
     except UserError as error:

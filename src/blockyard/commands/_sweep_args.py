@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from blockyard.commands._args import Args, Parser, flag_type
 from blockyard.config.option_text import config_value, integer, read_option
+from blockyard.config.override_grammar import parse_allow
 from blockyard.errors import UserError, did_you_mean, fold
 
 if TYPE_CHECKING:
@@ -90,4 +91,20 @@ def parse(arguments: Sequence[str]) -> SweepArgs:
         key: read_option(f"executor.{key}", text, config_value) for key, text in args.pop_prefix("executor.").items()
     }
     args.file = find_sweep(names[0])
+    _take_from_file(args)
     return args
+
+
+def _take_from_file(args: SweepArgs) -> None:
+    """Add the config folders of the file. Raises UserError for packages that it needs and that are not allowed."""
+    from blockyard.sweep.spec.question import command_keys
+
+    folders, packages = command_keys(args.file)
+    args.config_dirs += [folder for folder in folders if folder not in args.config_dirs]
+    allowed = [name for text in args.overrides if text.startswith("allow=") for name in parse_allow(text[6:])]
+    missing = [package for package in packages if package not in allowed]
+    if missing:
+        raise UserError(
+            f"{args.file} uses components of {', '.join(missing)}; if you trust it, add allow=[{','.join(missing)}] "
+            "here or to blockyard.yaml"
+        )

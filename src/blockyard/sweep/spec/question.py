@@ -15,6 +15,7 @@ reads the keys that define arms, `budget.py` seeds, tune and search, `fields.py`
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from blockyard.sweep.spec import budget, fields, strict_yaml
 from blockyard.sweep.spec.arms import KINDS, default_baseline, expand_arms
 from blockyard.sweep.spec.override_text import key_of
 
+COMMAND_KEYS = ("config_dirs", "allow")  # read by the command line, see `command_keys`
 KEYS = (
     "claim",
     "source",
@@ -102,12 +104,31 @@ def read(path: Path, seeds: int | None = None) -> Question:
     return parse(content, name=path.stem, path=str(path), header=header)
 
 
+def command_keys(path: Path) -> tuple[list[str], list[str]]:
+    """The config folders of a sweep file, relative to it, and the packages that its arms come from.
+
+    Raises BadQuestion where either is no list of names.
+    """
+    try:
+        content = strict_yaml.read(path)
+    except strict_yaml.Unreadable:
+        return [], []  # `read` says what is wrong
+    values = []
+    for key in COMMAND_KEYS:
+        value = content.get(key) or []
+        if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
+            raise BadQuestion([f"{path}: {key}: {value!r} is not a list of names; write {key}: [name]"])
+        values.append(value)
+    folders, packages = values
+    return [os.path.normpath(path.parent / Path(folder).expanduser()) for folder in folders], packages
+
+
 def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "") -> Question:
     """The question of a file's content. Raises BadQuestion with every problem."""
     problems = [
         f"{key}: unknown key{fields.did_you_mean(key, KEYS)} (keys: {', '.join(KEYS)})"
         for key in content
-        if key not in KEYS
+        if key not in (*KEYS, *COMMAND_KEYS)
     ]
     if not re.fullmatch(r"[A-Za-z0-9_][\w.-]{0,79}", name):
         problems.append(f"invalid file name {name!r}: it names the sweep's folder; use letters, digits and _ . -")

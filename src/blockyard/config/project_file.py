@@ -1,0 +1,164 @@
+"""The project file: `blockyard.yaml` in the working directory or above it, so that nothing is typed at each command.
+
+    config_dirs: [myconf]      # as --config-dir; paths are relative to this file
+    allow: [mypackage]         # as allow=[mypackage]; the file's folder is added to the Python path
+    outputs: outputs           # as outputs=outputs
+    logger: [tensorboard]      # as logger=[tensorboard]
+
+What the command line says comes first. BLOCKYARD_PROJECT=none reads no file. Which file was read is said on standard
+error. A file that another user owns, or that everybody may write to, is refused: it could name code to run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from blockyard.errors import UserError, did_you_mean, printable
+
+NAME = "blockyard.yaml"
+VARIABLE = "BLOCKYARD_PROJECT"
+LARGEST = 100_000  # bytes
+KEYS = ("config_dirs", "allow", "outputs", "logger")
+# What each command takes of the file; commands that are not here take nothing.
+_RUN = ("allow", "outputs")
+TAKES = {
+    **dict.fromkeys(("train", "check", "sweep"), KEYS),
+    **dict.fromkeys(("verify", "explain"), ("config_dirs", "allow")),
+    "list": ("config_dirs",),
+    **dict.fromkeys(("eval", "predict", "generate", "forecast", "inspect"), _RUN),
+    **dict.fromkeys(("runs", "compare", "board"), ("outputs",)),
+}
+
+
+@dataclass(frozen=True)
+class Project:
+    """The content of a project file. Paths are absolute; None or nothing where a key is absent."""
+
+    path: Path
+    config_dirs: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    outputs: str | None = None
+    logger: str | None = None
+
+    def arguments(self, command: str, given: Sequence[str]) -> list[str]:
+        """What the file adds to a command line: nothing that is given already, or that the command does not take."""
+        keys = {text.partition("=")[0] for text in given}
+        takes = [key for key in TAKES.get(command, ()) if key not in keys]
+        added = [text for key in takes for text in self._as_arguments(key)]
+        if "resume" in keys:  # a run goes on as it was
+            added = [text for text in added if not text.startswith(("logger=", "outputs="))]
+        return added
+
+    def _as_arguments(self, key: str) -> list[str]:
+        if key == "config_dirs":
+            return [text for folder in self.config_dirs for text in ("--config-dir", folder)]
+        value = {"outputs": self.outputs, "logger": self.logger, "allow": f"[{','.join(self.allow)}]"}[key]
+        return [f"{key}={value}"] if value not in (None, "[]") else []
+
+
+def with_project(command: str, arguments: Sequence[str]) -> list[str]:
+    """The arguments of a command with those of the project file. Raises UserError for an unsound file."""
+    path = find() if command in TAKES else None
+    if path is None:
+        return list(arguments)
+    project = read(path)
+    added = project.arguments(command, arguments)
+    if added:
+        shown = " ".join(text if re.fullmatch(r"[\w./=,\[\]-]+", text) else repr(text) for text in added)
+        sys.stderr.write(printable(f"{_relative(path)}: {shown}\n"))
+    if project.allow and any(text.startswith("allow=") for text in added):
+        _importable(path.parent)
+    return [*arguments, *added]
+
+
+def find(start: Path | None = None) -> Path | None:
+    """The nearest project file, in `start` (the working directory) or above it; None where there is none."""
+    if os.environ.get(VARIABLE) == "none":
+        return None
+    try:
+        folder = Path.cwd() if start is None else start
+    except FileNotFoundError:
+        return None
+    return next((path for each in (folder, *folder.parents) if os.path.lexists(path := each / NAME)), None)
+
+
+def read(path: Path) -> Project:
+    """The content of a file. Raises UserError that names the file, the key and what would work."""
+    content = _content(path)
+    for key in content:
+        if key not in KEYS:
+            raise UserError(f"{path}: unknown key {key!r}{did_you_mean(str(key), KEYS)} (keys: {', '.join(KEYS)})")
+    folders = _names(path, content, "config_dirs")
+    packages = _names(path, content, "allow")
+    for package in packages:
+        if not re.fullmatch(r"[A-Za-z_]\w*", package):
+            raise UserError(f"{path}: allow: {package!r} is no name of a package; write [mypackage]")
+    outputs, logger = content.get("outputs"), content.get("logger")
+    if outputs is not None and not (isinstance(outputs, str) and outputs):
+        raise UserError(f"{path}: outputs: {outputs!r} is no folder")
+    names = [logger] if isinstance(logger, str) else _names(path, content, "logger")
+    return Project(
+        path,
+        tuple(str(_beside(path, folder)) for folder in folders),
+        tuple(packages),
+        None if outputs is None else str(_beside(path, outputs)),
+        None if logger is None else (names[0] if len(names) == 1 else f"[{','.join(names)}]"),
+    )
+
+
+def _content(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise UserError(f"{path}: is not a regular file")
+        if status.st_uid not in (os.getuid(), 0) or status.st_mode & stat.S_IWOTH:
+            whose = "everybody may write to it" if status.st_mode & stat.S_IWOTH else "it belongs to another user"
+            raise UserError(f"{path}: {whose}, and it could name code to run; {VARIABLE}=none works without it")
+        if status.st_size > LARGEST:
+            raise UserError(f"{path}: has {status.st_size:,} bytes, at most {LARGEST:,} are read")
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        raise UserError(f"{path}: cannot be read: {' '.join(str(error).split())[:300]}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: holds a {type(content).__name__}, not `key: value` lines")
+    return content
+
+
+def _names(path: Path, content: dict[str, Any], key: str) -> list[str]:
+    value = content.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
+        raise UserError(f"{path}: {key}: {value!r} is not a list of names; write {key}: [name]")
+    return value
+
+
+def _beside(path: Path, name: str) -> Path:
+    return Path(os.path.normpath(path.parent / Path(name).expanduser()))
+
+
+def _relative(path: Path) -> str:
+    try:
+        return os.path.relpath(path)
+    except (OSError, ValueError):
+        return str(path)
+
+
+def _importable(folder: Path) -> None:
+    """Let this process, and those it starts, import the project's own packages; installed ones come first."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    before = os.environ.get("PYTHONPATH", "")
+    if str(folder) not in before.split(os.pathsep):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (before, str(folder))))

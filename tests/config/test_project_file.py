@@ -1,0 +1,119 @@
+"""The project file: found upwards, read safely, added to what is typed and never in place of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from blockyard.cli import main
+from blockyard.config.project_file import find, read, with_project
+from blockyard.errors import UserError
+from blockyard.runs.folder import RunFolder
+from tests.tiny import DEBUG
+
+WHOLE = "config_dirs: [conf]\nallow: [mine]\noutputs: runs\nlogger: none\n"
+NORM = '''"""A norm of one\'s own."""
+
+from blockyard.norm.layer import Layer
+
+
+class Mine(Layer):
+    """The usual one."""
+'''
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a component of its own; the working directory is inside it."""
+    (tmp_path / "blockyard.yaml").write_text(WHOLE)
+    (tmp_path / "conf/norm").mkdir(parents=True)
+    (tmp_path / "conf/norm/mine.yaml").write_text("_target_: mine.norm.Mine\n_partial_: true\n")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/norm.py").write_text(NORM)
+    (tmp_path / "deep/er").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "deep/er")
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setattr("sys.path", [*__import__("sys").path])
+    return tmp_path
+
+
+def test_a_component_of_ones_own_is_trained_without_a_flag(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "norm=mine", *DEBUG]) == 0
+    made = RunFolder.open(next((project / "runs").glob("*/s0")))
+    assert made.config["norm"]["_target_"] == "mine.norm.Mine"
+    assert made.config["allow"] == ["mine"]
+    errors = capsys.readouterr().err
+    assert f"../../blockyard.yaml: --config-dir {project}/conf" in errors
+    assert main(["eval", "run=last"]) == 0
+    assert "test/accuracy" in capsys.readouterr().out
+
+
+def test_what_is_typed_comes_first(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    conf = str(project / "conf")
+    assert with_project("check", ["a=1"]) == [
+        *("a=1", "--config-dir", conf, "allow=[mine]", f"outputs={project}/runs", "logger=none")
+    ]
+    assert with_project("check", ["logger=wandb", "allow=[other]", "outputs=x"]) == [
+        *("logger=wandb", "allow=[other]", "outputs=x", "--config-dir", conf)
+    ]
+    assert with_project("train", ["resume=last"]) == ["resume=last", "--config-dir", conf, "allow=[mine]"]
+    assert with_project("runs", []) == [f"outputs={project}/runs"]
+    assert with_project("completion", ["bash"]) == ["bash"]
+
+
+def test_it_can_be_switched_off(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find() == project / "blockyard.yaml"
+    monkeypatch.setenv("BLOCKYARD_PROJECT", "none")
+    assert find() is None
+    assert with_project("train", ["a=1"]) == ["a=1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("config_dir: [a]", "unknown key 'config_dir'; did you mean config_dirs?"),
+        ("allow: mine", "allow: 'mine' is not a list of names; write allow: [name]"),
+        ("allow: [mine.norm]", "allow: 'mine.norm' is no name of a package"),
+        ("outputs: 3", "outputs: 3 is no folder"),
+        ("logger: {a: b}", "logger: {'a': 'b'} is not a list of names"),
+        ("[1]", "holds a list, not `key: value` lines"),
+        ("a: [", "cannot be read: while parsing"),
+        ("a: !!python/object/apply:os.system [ls]", "cannot be read: could not determine a constructor"),
+    ],
+)
+def test_a_mistake_is_named_with_its_file(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "blockyard.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError) as refused:
+        read(path)
+    assert str(refused.value).startswith(f"{path}: ")
+    assert message in str(refused.value)
+
+
+def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "blockyard.yaml"
+    path.write_text("allow: [mine]")
+    path.chmod(0o666)
+    with pytest.raises(UserError, match=r"everybody may write to it.*BLOCKYARD_PROJECT=none"):
+        read(path)
+
+
+def test_a_sweep_file_says_what_it_needs_and_grants_nothing(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "sweeps").mkdir()
+    (project / "sweeps/norms.yaml").write_text(
+        "claim: Mine is as good\nconfig_dirs: [../conf]\nallow: [mine]\nbase: [debug=fast, logger=none]\n"
+        "seeds: 1\nbaseline: layer\narms: {layer: [], mine: [norm=mine]}\n"
+    )
+    assert main(["sweep", "../../sweeps/norms.yaml", "--dry-run"]) == 0
+    monkeypatch.setenv("BLOCKYARD_PROJECT", "none")
+    monkeypatch.syspath_prepend(str(project))
+    capsys.readouterr()
+    assert main(["sweep", "../../sweeps/norms.yaml", "--dry-run"]) == 2
+    assert (
+        "uses components of mine; if you trust it, add allow=[mine] here or to blockyard.yaml"
+        in capsys.readouterr().err
+    )
+    assert main(["sweep", "../../sweeps/norms.yaml", "--dry-run", "allow=[mine]"]) == 0
