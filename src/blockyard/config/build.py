@@ -35,6 +35,7 @@ from blockyard.contracts import (
     TokenMixer,
     TokenSpec,
 )
+from blockyard.errors import UserError
 from blockyard.ops.meta import without_compiler
 from blockyard.weight_init import initialise
 
@@ -140,6 +141,9 @@ class Components:
 
     def load(self) -> Splits:
         """The splits of the data, encoded; the objective learns from the training split what its targets need."""
+        missing = self.data.missing()
+        if missing:  # a trained model is rebuilt without its data, and may be asked for them later
+            raise UserError(missing)
         if self.source_tokenizer is self.tokenizer:
             splits = self.data.load(self.tokenizer)
         else:

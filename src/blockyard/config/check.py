@@ -57,7 +57,7 @@ def check(
     issues += [issue for _, issue in combinations]
     # The constructor of a component that a rule refused would only repeat the reason.
     refused = {family for rule, _ in combinations for family in rule.pair}
-    issues += build_components(config, facts, refused, unsound)
+    issues += build_components(config, facts, refused, unsound, reads_data=training)
     issues += [] if issues else build_model(config, on_this_machine=on_this_machine, training=training, starts=starts)
     return list({str(issue): issue for issue in issues}.values())
 

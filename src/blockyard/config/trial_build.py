@@ -26,10 +26,13 @@ from blockyard.weight_init import initialise
 META = torch.device("meta")
 
 
-def build_components(config: dict[str, Any], facts: Facts, refused: set[str], unsound: set[str]) -> Iterator[Issue]:
+def build_components(
+    config: dict[str, Any], facts: Facts, refused: set[str], unsound: set[str], *, reads_data: bool = True
+) -> Iterator[Issue]:
     """Problems that plans report in their options, and modules in their Context.
 
     refused: families that a rule has refused; unsound: keys of nodes with issues. Neither are built.
+    reads_data: False where a trained model is only loaded, which needs no data
     """
     allow = allow_of(config)
     built: dict[str, Any] = {}
@@ -48,7 +51,7 @@ def build_components(config: dict[str, Any], facts: Facts, refused: set[str], un
         except Exception as error:  # a user's own class may fail in any way
             yield Issue(key, _message(error))
     if "data" in built:
-        missing = built["data"].missing()
+        missing = built["data"].missing() if reads_data else None
         if missing:  # data that is not there has no shape either
             yield Issue("data", missing)
             return

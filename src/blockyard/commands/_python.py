@@ -1,0 +1,153 @@
+"""What `import blockyard` offers: the commands as functions, for scripts and notebooks.
+
+Overrides are those of the command line, texts or mappings: `train("experiment=vit_digits", {"optimizer.lr": 1e-3})`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from blockyard.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas
+
+    from blockyard.report.comparison import Comparison
+    from blockyard.runs.folder import RunFolder
+    from blockyard.runs.record import RunRecord
+
+Overrides = str | Mapping[str, Any]
+
+
+class RunFailed(RuntimeError):  # noqa: N818 - it says what happened
+    """A run, or a cell of a sweep, ended as failed; the message says where and why."""
+
+
+def train(
+    *overrides: Overrides,
+    config_dirs: Sequence[str | os.PathLike[str]] = (),
+    outputs: str | os.PathLike[str] = "outputs",
+) -> RunFolder:
+    """Train the config that overrides describe, or find the finished run of the same config, and return its folder.
+
+    A run that was interrupted goes on where it stopped. Raises UserError with every problem of the config, or RunFailed
+    where the run ends before its last step.
+    """
+    from blockyard.config.check import check
+    from blockyard.config.compose import compose
+    from blockyard.engine.run import train as train_in
+    from blockyard.runs.folder import AlreadyDone
+    from blockyard.runs.start import create_run
+
+    words = [*as_texts(overrides), f"outputs={os.fspath(outputs)}"]
+    composed = compose(words, [os.fspath(folder) for folder in config_dirs])
+    problems = [str(issue) for issue in check(composed)]
+    if problems:
+        raise UserError("\n  - ".join(problems))
+    try:
+        folder = create_run(composed.config, command=["blockyard.train", *words], choices=composed.choices)
+    except AlreadyDone as done:
+        return done.folder
+    with folder:
+        code = train_in(folder, resume=folder.resumes)
+    if code:
+        raise RunFailed(f"{folder.path} is {folder.status.state}: {folder.status.reason}")
+    return folder
+
+
+def sweep(
+    file: str | os.PathLike[str],
+    *overrides: Overrides,
+    outputs: str | os.PathLike[str] = "outputs",
+    workers: int | None = None,
+    seeds: int | None = None,
+) -> Comparison:
+    """Run what is missing of a sweep file, on this machine, and return the comparison of its arms.
+
+    file: a path, or the name of a shipped sweep; workers: cells at a time; seeds: in place of the file's own
+    Raises UserError for a bad file, RunFailed where a cell failed.
+    """
+    from blockyard.commands import sweep as command
+    from blockyard.report.comparison import compare
+    from blockyard.sweep.plan.sweep_plan import FOLDER
+    from blockyard.sweep.spec.locate import find_sweep
+
+    path = find_sweep(os.fspath(file))
+    flags = [
+        text for flag, value in (("--workers", workers), ("--seeds", seeds)) if value for text in (flag, str(value))
+    ]
+    words = [str(path), *as_texts(overrides), f"outputs={os.fspath(outputs)}", "--no-compare", *flags]
+    code = command.run(words)
+    if code == 2:  # the problems are on standard error
+        raise UserError(f"{path} cannot be planned")
+    folder = os.path.join(os.fspath(outputs), FOLDER, path.stem)
+    if code:
+        raise RunFailed(f"a cell of {folder} failed; `blockyard sweep {path} --dry-run` says which")
+    return compare(folder)
+
+
+@dataclass(frozen=True)
+class Runs(Sequence["RunRecord"]):
+    """Records of runs, newest first: a sequence with a table."""
+
+    records: tuple[RunRecord, ...]
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.records[index]
+
+    def __iter__(self) -> Iterator[RunRecord]:
+        return iter(self.records)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """A table with a row for each run: its facts, what was chosen in each family, and its metrics.
+
+        Raises UserError without the package pandas.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise UserError("to_frame() needs the package pandas: pip install pandas") from None
+        facts = ("run", "name", "state", "started", "seconds", "steps", "parameters", "tags", "note")
+        rows = [
+            {**{fact: record.value(fact) for fact in facts}, **record.choices, **record.metrics}
+            for record in self.records
+        ]
+        return pandas.DataFrame(rows)
+
+
+def runs(*conditions: str, outputs: str | os.PathLike[str] = "outputs") -> Runs:
+    """The runs under `outputs` that meet every condition: `runs("position=rope", "test/accuracy>0.9")`.
+
+    Raises UserError for a key that no run has.
+    """
+    from blockyard.runs.index import records
+    from blockyard.runs.query import parse, select
+
+    return Runs(tuple(select(records(outputs), [parse(condition) for condition in conditions])))
+
+
+def as_texts(overrides: Sequence[Overrides]) -> list[str]:
+    """Overrides as the command line has them: values of mappings are written as JSON, texts as they are."""
+    texts = []
+    for override in overrides:
+        if isinstance(override, str):
+            texts.append(override)
+        else:
+            texts += [f"{key}={value if isinstance(value, str) else _value(value)}" for key, value in override.items()]
+    return texts
+
+
+def _value(value: Any) -> str:
+    """A value in the grammar of overrides, whose mappings have no quotes around keys."""
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}: {_value(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_value, value))}]"
+    return json.dumps(value)

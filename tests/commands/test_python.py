@@ -1,0 +1,98 @@
+"""The commands as functions, and the notebook that uses them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import blockyard
+from blockyard.commands._python import as_texts
+from blockyard.data.digits import Digits
+from blockyard.errors import UserError
+from blockyard.evaluate.api import evaluate
+from blockyard.runs.folder import RunFolder
+from tests.paths import ROOT
+from tests.tiny import DEBUG
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    outputs = tmp_path_factory.mktemp("python")
+    return blockyard.train(*DEBUG, {"model.depth": 1, "name": "mine"}, outputs=outputs)
+
+
+def test_a_run_is_trained_once(made: RunFolder) -> None:
+    outputs = made.path.parents[1]
+    before = made.summary()
+    again = blockyard.train(*DEBUG, {"model.depth": 1, "name": "mine"}, outputs=outputs)
+    assert again.path == made.path
+    assert again.summary() == before
+    with pytest.raises(UserError, match=r"unknown block 'pre_norn'; did you mean pre_norm"):
+        blockyard.train("block=pre_norn", outputs=outputs)
+
+
+def test_a_run_that_fails_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blockyard.engine.run._train_and_test", lambda attempt: 1 / 0)
+    with pytest.raises(blockyard.RunFailed, match=r"is failed: .*division by zero"):
+        blockyard.train(*DEBUG, outputs=tmp_path)
+
+
+def test_runs_are_a_table(made: RunFolder) -> None:
+    outputs = made.path.parents[1]
+    found = blockyard.runs("block=pre_norm", outputs=outputs)
+    assert len(found) == 1
+    assert found[0].metrics == made.summary()["metrics"]
+    pytest.importorskip("pandas")
+    table = found.to_frame()
+    assert list(table["block"]) == ["pre_norm"]
+    assert list(table["test/accuracy"]) == [made.summary()["metrics"]["test/accuracy"]]
+    assert len(blockyard.runs("block=post_norm", outputs=outputs)) == 0
+    with pytest.raises(UserError, match=r"no run has it"):
+        blockyard.runs("blocks=post_norm", outputs=outputs)
+
+
+def test_a_model_is_loaded_without_its_data(made: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = blockyard.load(made).model.state_dict()
+    monkeypatch.setattr(Digits, "missing", lambda self: "no files in data/; set data.root=FOLDER")
+    loaded = blockyard.load(made)
+    assert all(value.equal(expected[name]) for name, value in loaded.model.state_dict().items())
+    with pytest.raises(UserError, match=r"no files in data/; set data.root=FOLDER"):
+        evaluate(made.path)
+
+
+def test_mappings_are_overrides() -> None:
+    values = {
+        "a.b": 1e-3,
+        "c": "rope",
+        "d": [1, 2],
+        "e": None,
+        "f": {"top5": {"metric": "Accuracy", "top_k": 5}},
+        "g": True,
+    }
+    assert as_texts(["x=1", values]) == [
+        *("x=1", "a.b=0.001", "c=rope", "d=[1,2]", "e=null"),
+        *('f={top5: {metric: "Accuracy",top_k: 5}}', "g=true"),
+    ]
+
+
+def test_packages_that_are_functions_stay_packages() -> None:
+    import blockyard.runs.store
+    import blockyard.sweep.plan.sweep_plan
+
+    assert callable(blockyard.runs)
+    assert callable(blockyard.sweep)
+    assert blockyard.runs.store.find
+
+
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    cells = json.loads((ROOT / "docs/python.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "outputs").is_dir()
