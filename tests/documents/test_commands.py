@@ -20,7 +20,7 @@ from tools import outputs, pages
 PAGES = pages.by_name()
 TYPED = {name: path for name, path in PAGES.items() if any(block.typed for block in pages.blocks(path))}
 # Pages with many runs, of kinds that have tests of their own.
-LONG = ("docs/generation.md", "docs/runs.md", "docs/sweeps.md", "docs/tutorial.md")
+LONG = ("docs/generation.md", "docs/recipes.md", "docs/runs.md", "docs/sweeps.md", "docs/tutorial.md")
 
 
 def typed(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
