@@ -80,7 +80,7 @@ def test_the_checkpoint_of_a_run_is_the_best_or_the_last(finished: RunFolder) ->
         ("twice", "is in two of its files"),
         ("shards", "names gone.safetensors, which is missing"),
         ("outside", "not a file of its folder"),
-        ("timm:vit_tiny_patch16_224", "cannot be read yet"),
+        ("timm:vit_tiny_patch16_224", "are imported first"),
         ("s3://bucket/weights.safetensors", "is an address"),
         ("no_such_run", "no runs"),
     ],

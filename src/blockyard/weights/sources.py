@@ -76,7 +76,10 @@ def find_source(name: str, *, which: str = "best", outputs: str = "outputs") -> 
     """
     library = next((each for each in LIBRARIES if name.startswith(each)), None)
     if library:
-        raise UserError(f"{KEY}={name}: weights of {library[:-1]} cannot be read yet; use a run or a safetensors file")
+        raise UserError(
+            f"{KEY}={name}: weights of a library are imported first; `blockyard import --help` says how, and {KEY} "
+            "takes the folder that it writes"
+        )
     path = local_path(name, KEY).absolute()
     if path.is_dir() and not (path / CONFIG).is_file() and (files := files_of_folder(path)):
         return Source(path, tuple(files))
