@@ -76,13 +76,8 @@ def train(folder: RunFolder, *, resume: bool = False, callbacks: Mapping[str, Ru
     callbacks: in the main process, besides those of the config, by name; they are not part of the run
     Raises UserError (exit code 2) for bad input that is found before the first step.
     """
-    with attention_kernel(folder.config["trainer"].get("attention", "auto")):
-        if rank_in(folder.config):
-            return train_worker_rank(folder, resume)
-        return _train_main_rank(folder, resume, callbacks)
-
-
-def _train_main_rank(folder: RunFolder, resume: bool, callbacks: Mapping[str, RunCallback] | None) -> int:
+    if rank_in(folder.config):
+        return train_worker_rank(folder, resume)
     with Interrupts() as interrupts:
         return _run_main_rank(_Attempt(folder, interrupts, resume, dict(callbacks or {})))
 
@@ -179,7 +174,8 @@ def _train_and_test(attempt: _Attempt) -> Ending:
 
     folder = attempt.folder
     silence_libraries()
-    with clean_environment(), _own_threads():
+    kernel = folder.config["trainer"].get("attention", "auto")
+    with clean_environment(), _own_threads(), attention_kernel(kernel):
         run_log = RunLog(folder, *run_loggers(folder.config))
         job = attempt.job = prepare(
             folder, run_log.log, attempt.interrupts, resume=attempt.resume, callbacks=attempt.callbacks

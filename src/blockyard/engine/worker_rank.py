@@ -9,6 +9,7 @@ from blockyard.engine.peers import symptom
 from blockyard.engine.system.interrupts import Interrupted, Interrupts
 from blockyard.engine.system.silence import silence_libraries
 from blockyard.objective._torchmetrics import import_torchmetrics
+from blockyard.ops.selection import attention_kernel
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.rank import rank_in, started_by_run
 from blockyard.runs.rank_notes import Note, write_note
@@ -30,8 +31,9 @@ def train_worker_rank(folder: RunFolder, resume: bool) -> int:
     job = None
     with Interrupts() as interrupts:
         try:
-            job = prepare(folder, ignore_metrics, interrupts, resume=resume)
-            job.fit()
+            with attention_kernel(folder.config["trainer"].get("attention", "auto")):
+                job = prepare(folder, ignore_metrics, interrupts, resume=resume)
+                job.fit()
         except Interrupted as stop:
             if job is None or not job.trained:  # alone: the others are to know why
                 write_note(folder.path, Note(rank, str(stop), stop.signum))
