@@ -79,6 +79,15 @@ def drawn(page: Any) -> None:
     raise AssertionError("some sections are not drawn after ten seconds")
 
 
+def resting_box(page: Any, selector: str) -> dict[str, float]:
+    """Where an element is once the page no longer scrolls."""
+    before, box = None, page.locator(selector).bounding_box()
+    while box != before:
+        page.wait_for_timeout(50)
+        before, box = box, page.locator(selector).bounding_box()
+    return box
+
+
 def address(path: Path) -> str:
     """A file's address."""
     return path.absolute().as_uri()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from blockyard.report.page import write
-from tests.report.browser import LEFT_OUT, Witness, address, chromium, drawn, launched, scroll
+from tests.report.browser import LEFT_OUT, Witness, address, chromium, drawn, launched, resting_box, scroll
 from tests.report.page_data import comparison
 
 pytestmark = [pytest.mark.skipif(chromium() is None, reason=LEFT_OUT), pytest.mark.xdist_group("browser")]
@@ -46,7 +46,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Opened]:
 
 
 def _hover(page: Any, share: float) -> str:
-    box = page.locator("#curves svg.chart rect[fill=transparent]").bounding_box()
+    box = resting_box(page, "#curves svg.chart rect[fill=transparent]")
     page.mouse.move(box["x"] + share * box["width"], box["y"] + 40)
     return str(page.locator("#tip").inner_text())
 
@@ -259,7 +259,7 @@ def test_dragging_zooms_and_smoothing_is_an_unbiased_exponential_mean(opened: Op
     made = comparison(arms=1, seeds=1, points=50)
     page = opened(made, hash="#curves")
     page.locator("[data-key='curves:metric']").select_option("train/loss")
-    box = page.locator("#curves svg.chart rect[fill=transparent]").bounding_box()
+    box = resting_box(page, "#curves svg.chart rect[fill=transparent]")
     y = box["y"] + box["height"] / 2
     page.mouse.move(box["x"] + 0.5 * box["width"], y)
     page.mouse.down()
