@@ -193,7 +193,7 @@ COMPONENTS: dict[str, Callable[[Job, Fault], None]] = {
     "prepare": _prepare,
 }
 WITH_NUMBERS = ("forward", "backward", "loss", "schedule", "optimizer")
-RUN_HOOKS = ("on_run_start", "metrics", "on_log", "on_evaluate", "on_run_end", "state_dict")
+RUN_HOOKS = ("on_run_start", "on_step", "metrics", "on_log", "on_evaluate", "on_run_end", "state_dict")
 LOGGER_HOOKS = ("start", "log", "finish")
 _NOT_TRAINING = ("test", "predict", "sanity", "exception", "load", "validation_batch")  # evaluation is our own
 LIGHTNING_HOOKS = sorted(
@@ -219,6 +219,8 @@ def plant(place: str, job: Job, fault: Fault | None) -> None:
         callback = _Callback(hook, fault)
         job.loop.callbacks.append(callback)
         job.loop.named = {**job.loop.named, "fault": callback}
+        if hook == "on_step":
+            job.loop._at_steps.append(callback)
     else:
         COMPONENTS[kind](job, fault)
 

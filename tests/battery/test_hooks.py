@@ -188,7 +188,8 @@ def test_every_hook_of_the_interfaces_is_tried() -> None:
     from blockyard.engine.callbacks.base import RunCallback
 
     hooks = {name for name, value in vars(RunCallback).items() if callable(value)}
-    assert hooks - {"load_state_dict"} == set(RUN_HOOKS)
+    # `in_place` runs inside an evaluation, whose faults are those of "evaluation", and for averages only.
+    assert hooks - {"load_state_dict", "in_place"} == set(RUN_HOOKS)
     assert {place for place, _ in ERRORS} == set(PLACES)
     assert {kind for _, kind in ERRORS} == set(RAISED)
     assert len([hook for hook in LIGHTNING_HOOKS if "train" in hook]) >= 6
