@@ -27,6 +27,7 @@ DATA = {
     "symbols": DataSpec("symbols", (6,), vocabulary=11),
     "series": DataSpec("series", (32, 1), target="values", values=(8, 1)),
     "audio": DataSpec("audio", (4000,), rate=8000),
+    "vector": DataSpec("vector", (5,), target="class", classes=2),
     "graph": DataSpec("graph", (6, 3), variable=True, target="values", values=(1,), pairs=6),
 }
 GRAY = DataSpec("image", (1, 8, 8), levels=17)  # of which token ids are made
@@ -70,6 +71,8 @@ def build_one(family: str, name: str, options: dict[str, Any], axes: int) -> nn.
         target, defaults = node("tokenizer", name)
         tokenizer = target(**{**defaults, **options})
         data = GRAY if isinstance(tokenizer, ImageTokenizer) else DATA[tokenizer.modality]
+        if getattr(tokenizer, "reads_ids", False):
+            data = replace(data, vocabulary=11)
         return tokenizer.embedder(replace(context(), tokens=tokenizer.spec(data), data=data))
     if family == "block":
         channel = "none" if node("block", name)[0].single else "mlp"
