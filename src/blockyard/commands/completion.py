@@ -69,6 +69,10 @@ def _arguments(command: str, before: list[str], typed: str) -> list[str]:
         return _overrides(typed, catalog.groups(), options=False)
     if command in ("sweep", "compare", "board"):
         return _sweep(command, before, typed)
+    if command == "new":
+        from blockyard.commands._templates import TEMPLATES
+
+        return [] if before else list(TEMPLATES)
     if command == "bench":
         own = ("tokens", "of", "kernels", "batch", "device", "out")
         return ["cost", *(f"{key}=" for key in own), *_overrides(typed, catalog.groups())]

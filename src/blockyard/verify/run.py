@@ -15,7 +15,7 @@ from blockyard.config.compose import compose
 from blockyard.contracts import Traits
 from blockyard.errors import UserError, first_line
 from blockyard.verify.checks import Broken
-from blockyard.verify.properties import LENGTH, PROPERTIES, Property
+from blockyard.verify.properties import DECODER, ENCODER, LENGTH, PROPERTIES, Property
 
 Verdict = Literal["holds", "broken", "not declared", "not possible"]
 
@@ -80,3 +80,15 @@ def stirred(model: nn.Module) -> nn.Module:
         for parameter in model.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
     return model
+
+
+def small_model(overrides: Sequence[str], config_dirs: Sequence[str] = (), *, causal: bool = False) -> nn.Module:
+    """Return a model of two blocks of width 16 over six bytes, in float64, for a test of a component of one's own.
+
+    overrides: as of `verify`; causal: a decoder rather than an encoder
+    Raises UserError with every reason why it cannot be built.
+    """
+    composed = compose([*(DECODER if causal else ENCODER), *overrides], config_dirs)
+    if issues := check(composed):
+        raise UserError("no small model can hold this:\n  - " + "\n  - ".join(map(str, issues)))
+    return stirred(Components(composed.config).model(0)).double().eval()

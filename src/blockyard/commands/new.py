@@ -1,0 +1,113 @@
+"""blockyard new FAMILY NAME [package=PACKAGE] [conf=DIR]
+
+Write a component of your own to start from: NAME in FAMILY, one of token_mixer, channel_mixer, norm and block. It
+works as it is; replace what it computes, and the formula in its test.
+
+  package=PACKAGE  the Python package of your components; default that of blockyard.yaml, or mypackage
+  conf=DIR         the folder of your choices; default that of blockyard.yaml, or myconf
+
+Writes, in the folder of blockyard.yaml or here, where none of them exists yet:
+
+  PACKAGE/NAME.py          the component
+  DIR/FAMILY/NAME.yaml     the choice that names it
+  tests/test_NAME.py       its test against a formula
+  blockyard.yaml           the project file, which names both folders for all commands
+
+Examples:
+  blockyard new token_mixer running_mean
+  blockyard verify token_mixer=running_mean
+  python -m pytest tests/test_running_mean.py
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from blockyard.atomic_files import write_text
+from blockyard.commands._templates import TEMPLATES, TEST_HEAD, YAML
+from blockyard.config import catalog, project_file
+from blockyard.errors import UserError, did_you_mean
+
+PACKAGE, CONF = "mypackage", "myconf"
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Write the files and say what to do next."""
+    family, name, options = _parsed(arguments)
+    path = project_file.find()
+    project = None if path is None else project_file.read(path)
+    folder = Path.cwd() if path is None else path.parent
+    package = options.get("package") or (project.allow[0] if project and project.allow else PACKAGE)
+    conf = Path(options.get("conf") or (project.config_dirs[0] if project and project.config_dirs else CONF))
+    if not _is_name(package):
+        raise UserError(f"package={package} is not the name of a Python package; write package={PACKAGE}")
+    files = texts(family, name, package, str(conf))
+    paths = {folder / file: text for file, text in files.items()}
+    if taken := [path for path in paths if path.exists()]:
+        raise UserError(f"{taken[0]} exists already and is not overwritten; choose another name")
+    if not (folder / package / "__init__.py").exists():
+        paths[folder / package / "__init__.py"] = ""
+    if path is None:
+        paths[folder / project_file.NAME] = f"config_dirs: [{conf}]\nallow: [{package}]\n"
+    for each, text in paths.items():
+        each.parent.mkdir(parents=True, exist_ok=True)
+        write_text(each, text)
+        sys.stdout.write(f"wrote {_relative(each)}\n")
+    if project and (package not in project.allow or str((folder / conf).absolute()) not in project.config_dirs):
+        sys.stdout.write(f"add to {_relative(project.path)}: config_dirs: [{conf}] and allow: [{package}]\n")
+    sys.stdout.write(f"next: blockyard verify {family}={name}; python -m pytest tests/test_{name}.py\n")
+    return 0
+
+
+def texts(family: str, name: str, package: str, conf: str) -> dict[str, str]:
+    """The files by their paths below the project's folder."""
+    template = TEMPLATES[family]
+    words = {"FAMILY": family, "NAME": name, "CLASS": class_name(name), "PACKAGE": package, "CONF": conf}
+
+    def filled(text: str) -> str:
+        return re.sub("|".join(words), lambda match: words[match.group()], text)
+
+    return {
+        f"{package}/{name}.py": filled(template.component),
+        f"{conf}/{family}/{name}.yaml": filled(YAML),
+        f"tests/test_{name}.py": filled(TEST_HEAD + template.test),
+    }
+
+
+def class_name(name: str) -> str:
+    """RunningMean for running_mean."""
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def _parsed(arguments: Sequence[str]) -> tuple[str, str, dict[str, str]]:
+    """Family, name and options. Raises UserError for what cannot be written."""
+    words = [each for each in arguments if "=" not in each]
+    options = dict(each.split("=", 1) for each in arguments if "=" in each)
+    for key in options:
+        if key not in ("package", "conf"):
+            raise UserError(f"new has no option {key}{did_you_mean(key, ('package', 'conf'))} (options: package, conf)")
+    if len(words) != 2 or words[0].startswith("-"):
+        raise UserError("new takes a family and a name: blockyard new token_mixer running_mean")
+    family, name = words
+    if family not in TEMPLATES:
+        known = family in catalog.families()
+        text = f"no template for {family}" if known else f"unknown family {family}{did_you_mean(family, TEMPLATES)}"
+        more = f"; for {family} start from a choice of `blockyard list {family}` and CONTRIBUTING.md" if known else ""
+        raise UserError(f"{text} (families with a template: {', '.join(TEMPLATES)}){more}")
+    if not _is_name(name):
+        raise UserError(f"{name} is not a name for a module of Python: write small letters, digits and _")
+    if name in catalog.choices(family):
+        raise UserError(f"{family}={name} is a choice of blockyard already; take another name")
+    return family, name, options
+
+
+def _is_name(text: str) -> bool:
+    return bool(re.fullmatch(r"[a-z][a-z0-9_]*", text)) and not keyword.iskeyword(text)
+
+
+def _relative(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

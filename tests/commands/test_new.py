@@ -1,0 +1,116 @@
+"""`blockyard new`: what it writes works as it is, and nothing is overwritten."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from blockyard.cli import main
+from blockyard.commands._templates import TEMPLATES
+from blockyard.verify.run import verify
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder from which packages can be imported, and of which nothing stays imported."""
+    before = set(sys.modules)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if name.partition(".")[0] in ("mypackage", "ours"):
+            del sys.modules[name]
+
+
+def run_its_test(path: Path) -> None:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.test_the_formula()
+
+
+@pytest.mark.parametrize("family", TEMPLATES)
+def test_a_new_component_passes_its_own_test(family: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", family, "mine"]) == 0
+    said = capsys.readouterr().out
+    written = {"mypackage/mine.py", "mypackage/__init__.py", f"myconf/{family}/mine.yaml", "tests/test_mine.py"}
+    assert {str(path.relative_to(here)) for path in here.rglob("*.*")} == written | {"blockyard.yaml"}
+    assert all(f"wrote {path}\n" in said for path in written)
+    run_its_test(here / "tests" / "test_mine.py")
+    # The formula is compared: another one is noticed.
+    component = here / "mypackage" / "mine.py"
+    text = component.read_text()
+    last = [line for line in text.splitlines() if "return " in line][-1]
+    component.write_text(text.replace(last, last.replace("return ", "return 2 * ")))
+    for name in [name for name in sys.modules if name.startswith("mypackage")]:
+        del sys.modules[name]
+    sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
+    try:
+        importlib.invalidate_caches()
+        for cached in here.rglob("*.pyc"):
+            cached.unlink()
+        with pytest.raises(AssertionError):
+            run_its_test(here / "tests" / "test_mine.py")
+    finally:
+        sys.dont_write_bytecode = before
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", TEMPLATES)
+def test_a_new_component_keeps_what_it_declares(family: str, here: Path) -> None:
+    name = f"my_{family}"  # torch's compiler remembers modules by their names
+    assert main(["new", family, name]) == 0
+    verdicts = {each.name: each.verdict for each in verify([f"{family}={name}", "allow=[mypackage]"], ["myconf"])}
+    assert "broken" not in verdicts.values(), verdicts
+    assert verdicts["gradients"] == "holds"
+
+
+def test_the_project_file_names_the_folders(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "blockyard.yaml").write_text("config_dirs: [choices]\nallow: [ours]\n")
+    (here / "deeper").mkdir()
+    assert main(["new", "norm", "mine"]) == 0
+    assert (here / "ours" / "mine.py").exists()
+    assert (here / "choices" / "norm" / "mine.yaml").read_text().count("ours.mine.Mine") == 1
+    assert "add to" not in capsys.readouterr().out
+    assert main(["new", "norm", "other", "package=elsewhere"]) == 0
+    assert "allow: [elsewhere]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "takes a family and a name"),
+        (["norm"], "takes a family and a name"),
+        (["nrom", "mine"], "did you mean norm?"),
+        (["head", "mine"], "no template for head"),
+        (["norm", "My-Norm"], "not a name"),
+        (["norm", "class"], "not a name"),
+        (["norm", "rms"], "choice of blockyard already"),
+        (["norm", "mine", "pakage=x"], "did you mean package?"),
+        (["norm", "mine", "package=../x"], "not the name of a Python package"),
+    ],
+)
+def test_bad_input(words: list[str], says: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", *words]) == 2
+    assert says in capsys.readouterr().err
+    assert not list(here.iterdir())
+
+
+def test_nothing_is_overwritten(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", "norm", "mine"]) == 0
+    (here / "mypackage" / "mine.py").write_text("# work\n")
+    assert main(["new", "norm", "mine"]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert (here / "mypackage" / "mine.py").read_text() == "# work\n"
+
+
+def test_families_are_completed() -> None:
+    from blockyard.commands.completion import complete
+
+    assert complete("blockyard new chan") == ["channel_mixer"]
+    assert complete("blockyard new norm m") == []
