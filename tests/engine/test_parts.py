@@ -51,6 +51,8 @@ class Numbers:
 class Unprepared:
     """An objective that takes batches as they are."""
 
+    mixes = False
+
     def ready(self, batch: Batch, key: int | None = None) -> Batch:
         return batch
 
