@@ -75,9 +75,18 @@ def test_time_comes_from_finished_runs_on_this_host(here: Path) -> None:
     finish(plan, first)
     result = estimate(plan, [plan.cells[1], second], parallel=2)
     second_flops = sizes(plan).flops(second.variant)
-    assert result.seconds == pytest.approx((100.0 + second_flops / 2e7 + 1.0) / 2)
+    assert result.seconds == pytest.approx((100.0 + second_flops / 2e7) / 2)
     assert result.flops == pytest.approx(sizes(plan).flops(first.variant) + second_flops)
     assert "with 2 in parallel (from 1 finished run on this host)" in str(result)
+
+
+def test_evaluations_and_the_start_count(here: Path) -> None:
+    """A run that trained for 100 s took 400 s from its start to its end."""
+    plan = planned(here)
+    finish(plan, plan.cells[0])
+    times = {"started": "2026-01-01T10:00:00+00:00", "ended": "2026-01-01T10:06:40+00:00"}
+    write_json(plan.path(plan.cells[0]) / "status.json", {"state": "done", "exit_code": 0} | times)
+    assert estimate(plan, [plan.cells[1]]).seconds == pytest.approx(400.0)
 
 
 def test_runs_of_another_host_do_not_count(here: Path) -> None:

@@ -64,6 +64,19 @@ def test_arms_stand_by_seeds_with_state_metric_and_time_left(plan: SweepPlan, tm
     assert any("1 done, 1 running, 1 queued, 1 failed" in line and line.rstrip().endswith("left") for line in lines)
 
 
+def test_each_line_without_a_terminal_ends_in_the_time_left(plan: SweepPlan, tmp_path: Path) -> None:
+    """One of two slots is at its first cell, two are left, and a cell took eight seconds."""
+    lines: list[str] = []
+    screen = SweepScreen(plan, lines.append, live=False)
+    done, running, _, queued = standings(plan, tmp_path)
+    screen.total = 3
+    screen.report(done)
+    assert lines[-1] == "[1/3] pre_norm s0 done test/accuracy 0.875 in 8.0 s"
+    screen.show({str(number): run for number, run in enumerate((done, running, queued))}, 2)
+    screen.report(done)
+    assert lines[-1] == "[2/3] pre_norm s0 done test/accuracy 0.875 in 8.0 s, about 8.0 s left"
+
+
 def test_many_seeds_are_counted(tmp_path: Path) -> None:
     plan = sweep_runs.plan(tmp_path, seeds=tuple(range(9)))
     runs = [PlannedRun([cell], tmp_path, {}, CellState("done" if cell.seed < 4 else "missing")) for cell in plan.cells]

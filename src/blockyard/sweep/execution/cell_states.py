@@ -52,7 +52,7 @@ def read_state(path: Path) -> CellState:
     if status.state == "queued" and held(path):
         return CellState("running")
     metrics = final_metrics(path) if status.state == "done" else {}
-    return CellState(status.state, status.reason, metrics, status.step, _duration(status))
+    return CellState(status.state, status.reason, metrics, status.step, duration(status))
 
 
 def final_metrics(path: Path) -> dict[str, float]:
@@ -91,7 +91,8 @@ def read_progress(path: Path, config: dict[str, Any], metric: str) -> CellProgre
     return CellProgress(min(1.0, step / total), left, value)
 
 
-def _duration(status: Status) -> float | None:
+def duration(status: Status) -> float | None:
+    """Seconds from the start of a run's last attempt to its end; None where it has not ended."""
     try:
         ended, started = (datetime.fromisoformat(str(time)) for time in (status.ended, status.started))
         return (ended - started).total_seconds()

@@ -1,8 +1,9 @@
 """Estimates the cost of the cells that are left: FLOPs, and time from finished runs on this host.
 
-FLOPs of training are taken as three times those of the forward pass, without evaluations. Nothing is
-trained and no data is read: how many samples an epoch has comes from a finished run on the same data.
-What no finished run tells is unknown until the first cell has finished.
+FLOPs of training are taken as three times those of the forward pass. Time is that of finished runs from start to end,
+evaluations included: of the same arm with another seed, or in proportion to the FLOPs of runs of similar size. Nothing
+is trained and no data is read: how many samples an epoch has comes from a finished run on the same data. What no
+finished run tells is unknown until the first cell has finished.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from blockyard.atomic_files import read_json
 from blockyard.config.model_size import ModelSizes
 from blockyard.errors import UserError
 from blockyard.runs.folder import RUN, SUMMARY
+from blockyard.runs.status import read_status
 from blockyard.runs.store import Entry, runs
+from blockyard.sweep.execution.cell_states import duration
 from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan
 
 _RECENT = 200  # finished runs that are read, the newest
 _NEAREST = 3
-_STARTUP = 1.0  # seconds that a cell takes besides its training
 _LATER = "unknown until the first cell has finished"
 
 
@@ -86,7 +88,7 @@ def estimate(plan: SweepPlan, cells: Sequence[Cell], *, parallel: int | None = 1
         if own := finished.seconds.get(cell.run.partition("/")[0].rpartition("-")[2]):
             times.append(statistics.fmean(own))
         elif rate and size is not None:
-            times.append(size / rate + _STARTUP)
+            times.append(size / rate)
         else:
             return Estimate(len(cells), total, None, parallel, problem=sizes.problem)
     slots = None if parallel is None else max(1, min(parallel, len(cells)))
@@ -105,7 +107,7 @@ def format_duration(seconds: float) -> str:
 class _FinishedRuns:
     """The newest finished runs below `outputs` that were made on this host.
 
-    seconds: of each run, by identity; speeds: (FLOPs, seconds) of each run
+    seconds: of each run from its start to its end, by identity; speeds: (FLOPs, seconds) of each run
     train_sizes: samples of the training part by identity, with a run that has them
     """
 
@@ -124,7 +126,9 @@ class _FinishedRuns:
                 if facts["host"]["name"] != socket.gethostname() or not summary["seconds"] > 0:
                     continue
                 flops = float(summary["flops_per_sample"]["training"]) * float(summary["samples"])
-                identity, seconds = str(facts["identity"]), float(summary["seconds"])
+                # Training alone is shorter; of a run that was resumed, the last attempt may be, too.
+                identity, training = str(facts["identity"]), float(summary["seconds"])
+                seconds = max(training, duration(read_status(entry.path)) or 0.0)
             except (OSError, ValueError, KeyError, TypeError):
                 continue
             finished.count += 1

@@ -38,6 +38,7 @@ class SweepScreen:
         self._started = time.monotonic()
         self.count = 0
         self.total = 0
+        self._shown: tuple[dict[str, PlannedRun], int | None] = ({}, None)  # what `show` was last called with
 
     def __enter__(self) -> SweepScreen:
         from rich.console import Console
@@ -58,6 +59,7 @@ class SweepScreen:
 
     def show(self, runs: dict[str, PlannedRun], parallel: int | None, *, last: bool = False) -> None:
         """Refresh the table, at most once a second."""
+        self._shown = (runs, parallel)
         if self._display is None or (not last and time.monotonic() - self._refreshed < _EVERY):
             return
         self._refreshed = time.monotonic()
@@ -75,7 +77,7 @@ class SweepScreen:
         elif self._display is None:
             metric, value = self._value(run.now.metrics)
             result = f" {metric} {value:.4g}" if value is not None else ""
-            self.say(f"[{self.count}/{self.total}] {name} done{result}{duration}")
+            self.say(f"[{self.count}/{self.total}] {name} done{result}{duration}{_left(*self._shown)}")
 
     def report_stop(self, signum: int) -> None:
         """Print that a signal has stopped the sweep."""
@@ -143,22 +145,26 @@ class SweepScreen:
         return Text("" if state in ("missing", "queued") else state, style=_STYLES.get(state, ""))
 
     def _footer(self, runs: dict[str, PlannedRun], parallel: int | None) -> str:
-        unfinished = [run for run in runs.values() if run.open]
-        durations = [run.seconds for run in runs.values() if run.seconds is not None and run.now.state == "done"]
-        left = ""
-        if durations and unfinished and parallel:  # how fast a shared queue moves is unknown
-            mean = sum(durations) / len(durations)
-            starts = [run.started for run in unfinished if run.submitted and run.started]
-            spent = sum(min(mean, time.monotonic() - start) for start in starts)
-            seconds = max(0.0, mean * len(unfinished) - spent) / max(1, min(parallel, len(unfinished)))
-            left = f", about {_time(seconds)} left"
-        return f"{_count_text(runs)}, {_time(time.monotonic() - self._started)} so far{left}"
+        return f"{_count_text(runs)}, {_time(time.monotonic() - self._started)} so far{_left(runs, parallel)}"
 
     def _value(self, metrics: dict[str, float]) -> tuple[str, float | None]:
         for name in (self.metric, "test/accuracy", "test/loss"):
             if name in metrics:
                 return name, metrics[name]
         return "", None
+
+
+def _left(runs: dict[str, PlannedRun], parallel: int | None) -> str:
+    """The time that the sweep still takes, by its finished cells: ", about 3:20 left"; "" where that is unknown."""
+    unfinished = [run for run in runs.values() if run.open]
+    durations = [run.seconds for run in runs.values() if run.seconds is not None and run.now.state == "done"]
+    if not durations or not unfinished or not parallel:  # how fast a shared queue moves is unknown
+        return ""
+    mean = sum(durations) / len(durations)
+    starts = [run.started for run in unfinished if run.submitted and run.started]
+    spent = sum(min(mean, time.monotonic() - start) for start in starts)
+    seconds = max(0.0, mean * len(unfinished) - spent) / max(1, min(parallel, len(unfinished)))
+    return f", about {_time(seconds)} left"
 
 
 def _count_text(runs: dict[str, PlannedRun]) -> str:
