@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,8 +26,8 @@ class Mine(Layer):
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with a component of its own; the working directory is inside it."""
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A project with a component of its own; the working directory is inside it. Nothing of it stays imported."""
     (tmp_path / "blockyard.yaml").write_text(WHOLE)
     (tmp_path / "conf/norm").mkdir(parents=True)
     (tmp_path / "conf/norm/mine.yaml").write_text("_target_: mine.norm.Mine\n_partial_: true\n")
@@ -34,8 +36,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "deep/er").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "deep/er")
     monkeypatch.setenv("PYTHONPATH", "")
-    monkeypatch.setattr("sys.path", [*__import__("sys").path])
-    return tmp_path
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mine"]:
+        del sys.modules[name]
 
 
 def test_a_component_of_ones_own_is_trained_without_a_flag(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
