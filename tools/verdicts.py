@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,14 @@ def readme(text: str, records: list[dict[str, Any]]) -> str:
 
 
 def _rows(record: dict[str, Any]) -> list[str]:
-    return [_row(arm) for arm in record["arms"]]
+    digits = _decimals(record["arms"])
+    return [_row(arm, digits) for arm in record["arms"]]
+
+
+def _decimals(arms: list[dict[str, Any]]) -> int:
+    """Three, or as many as show half of a narrow interval with two digits."""
+    widths = [(high - low) / 2 for arm in arms if arm["interval"] for low, high in [arm["interval"]] if high > low]
+    return max([3, *(1 - math.floor(math.log10(width)) for width in widths if width < 0.002)])
 
 
 def _claim(record: dict[str, Any]) -> str:
@@ -119,12 +127,12 @@ def _code(text: str | None) -> str:
     return f"`{text}`" if text else ""
 
 
-def _row(arm: dict[str, Any]) -> str:
-    mean = "no result" if arm["mean"] is None else f"{arm['mean']:.3f}"
+def _row(arm: dict[str, Any], digits: int) -> str:
+    mean = "no result" if arm["mean"] is None else f"{arm['mean']:.{digits}f}"
     difference = ""
     if arm["interval"] is not None:
         low, high = arm["interval"]
-        difference = f"{arm['difference']:+.3f} [{low:+.3f}, {high:+.3f}]"
+        difference = f"{arm['difference']:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
     return f"| {arm['name']} | {mean} | {difference} | {arm['verdict']} |"
 
 
