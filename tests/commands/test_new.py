@@ -91,7 +91,7 @@ def test_the_project_file_names_the_folders(here: Path, capsys: pytest.CaptureFi
         (["norm", "My-Norm"], "not a name"),
         (["norm", "class"], "not a name"),
         (["norm", "rms"], "choice of blockyard already"),
-        (["norm", "mine", "pakage=x"], "did you mean package?"),
+        (["norm", "mine", "packages=x"], "did you mean package?"),
         (["norm", "mine", "package=../x"], "not the name of a Python package"),
     ],
 )
