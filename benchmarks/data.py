@@ -3,9 +3,10 @@
     python benchmarks/data.py tokens [--ids 2000000000] [--rounds 5] [--folder FOLDER]
 
 Writes a sparse file of that many ids (uint16; it takes no room) and a small one of 2 million. A start is a whole
-`blockyard train` of one step, large and small by turns. Throughput is that of batches alone, and of training steps, by
-turns in one process with batches of 2 million ids held in memory (`blockyard.data._text.Windows`); memory is that of
-the process while it reads on. All times are CPU seconds of one thread, which other processes disturb less than a clock.
+`blockyard train` of one step, large and small alternating. Throughput is that of batches alone, and of training steps,
+alternating in one process with batches of 2 million ids held in memory (`blockyard.data._text.Windows`); memory is
+that of the process while it reads on. All times are CPU seconds of one thread, which other processes disturb less than
+a clock.
 The answer is a Markdown table.
 """
 
@@ -41,9 +42,9 @@ def first_step(folder: Path) -> float:
     with tempfile.TemporaryDirectory() as outputs:
         options = ("callbacks=quiet", "trainer.max_steps=1", "trainer.limit_val=1", "trainer.limit_test=1")
         data = ("data=tokens", f"data.path={folder}", "data.vocabulary=50304", "data.dtype=uint16")
-        words = [*MODEL, *options, *data, f"outputs={outputs}", "model.dim=32", "model.depth=1"]
+        overrides = [*MODEL, *options, *data, f"outputs={outputs}", "model.dim=32", "model.depth=1"]
         before = os.times()
-        subprocess.run([sys.executable, "-m", "blockyard", "train", *words], check=True, capture_output=True)
+        subprocess.run([sys.executable, "-m", "blockyard", "train", *overrides], check=True, capture_output=True)
         after = os.times()
         return after.children_user + after.children_system - before.children_user - before.children_system
 
@@ -66,7 +67,7 @@ def by_turns(rounds: int, measured: dict[str, Callable[[], float]]) -> dict[str,
 
 
 def loader_rates(large: Path, rounds: int) -> tuple[dict[str, list[float]], list[float]]:
-    """Batches a CPU second from the disk and from memory, by turns, and the memory after each round."""
+    """Batches a CPU second from the disk and from memory, alternating, and the memory after each round."""
     import torch
 
     from blockyard.data._order import epoch_key, step_indices
@@ -100,7 +101,7 @@ def loader_rates(large: Path, rounds: int) -> tuple[dict[str, list[float]], list
 
 
 def training_rates(large: Path, rounds: int) -> dict[str, list[float]]:
-    """Steps a CPU second of a decoder of four blocks, 128 wide, that reads from the disk and from memory, by turns."""
+    """Steps a CPU second of a decoder of four blocks of width 128 that reads disk and memory alternately."""
     import torch
 
     from blockyard.config.build import Components
@@ -108,8 +109,8 @@ def training_rates(large: Path, rounds: int) -> dict[str, list[float]]:
     from blockyard.data._order import epoch_key, step_indices
     from blockyard.data._text import Windows
 
-    words = [*MODEL, "data=tokens", f"data.path={large}", "data.vocabulary=256", f"data.context={CONTEXT}"]
-    components = Components(compose([*words, "model.dim=128", "model.heads=4", "data.dtype=uint16"]).config)
+    overrides = [*MODEL, "data=tokens", f"data.path={large}", "data.vocabulary=256", f"data.context={CONTEXT}"]
+    components = Components(compose([*overrides, "model.dim=128", "model.heads=4", "data.dtype=uint16"]).config)
     disk = components.load().train
     memory = Windows(torch.zeros(SMALL, dtype=torch.int32), None, CONTEXT, 1.0)
     model = components.model(0)
@@ -148,7 +149,7 @@ def tokens(ids: int, rounds: int, folder: Path) -> None:
     starts = by_turns(rounds, {"large": lambda: first_step(large), "small": lambda: first_step(small)})
     more = [a - b for a, b in zip(starts["large"], starts["small"], strict=True)]
     rates, memory = loader_rates(large, rounds)
-    print(f"| {ids:,} token ids, {rounds} rounds by turns | |\n|---|---|")
+    print(f"| {ids:,} token ids, {rounds} alternating rounds | |\n|---|---|")
     print(f"| CPU seconds of `blockyard train` of one step | {statistics.median(starts['large']):.1f} |")
     spans = f"{statistics.median(more):.2f} ({min(more):.2f} to {max(more):.2f})"
     print(f"| CPU seconds more than of {SMALL:,} ids | {spans} |")

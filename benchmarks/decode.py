@@ -27,8 +27,8 @@ def our_model() -> Any:
     from blockyard.config.compose import compose
 
     shape = [f"model.{name}={SHAPE[name]}" for name in ("dim", "depth", "heads")]
-    words = ["experiment=gpt_code", "tokenizer=byte", "position=learned", "norm=layer", "channel_mixer=mlp"]
-    composed = compose([*words, *shape, f"data.context={SHAPE['context']}", "trainer=cpu", "logger=none"])
+    overrides = ["experiment=gpt_code", "tokenizer=byte", "position=learned", "norm=layer", "channel_mixer=mlp"]
+    composed = compose([*overrides, *shape, f"data.context={SHAPE['context']}", "trainer=cpu", "logger=none"])
     assert not composed.issues, composed.issues
     return build.Components(composed.config).model(0).eval()
 

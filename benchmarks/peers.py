@@ -1,4 +1,4 @@
-"""A training step of ours against those of other libraries: equal shapes, data, optimizer and precision, by turns.
+"""A training step of ours against those of other libraries: equal shapes, data, optimizer and precision.
 
     python benchmarks/peers.py [--rounds 20] [--threads 2] [--rows gpt-fp32 gpt-bf16 llama-fp32 vit-fp32 mixer-fp32]
 
@@ -28,7 +28,7 @@ VIT = {"dim": 192, "depth": 6, "heads": 3, "image": 32, "patch": 4, "classes": 1
 
 
 @dataclass(frozen=True)
-class Row:
+class Comparison:
     """A comparison: the sides by name, and whether they run under bf16 autocast."""
 
     sides: dict[str, Build]
@@ -139,11 +139,11 @@ def plain_gpt() -> tuple[Any, Callable[[Any, Any], Any]]:
     class Plain(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.token, self.place = nn.Embedding(GPT["vocabulary"], dim), nn.Embedding(GPT["context"], dim)
+            self.token, self.position = nn.Embedding(GPT["vocabulary"], dim), nn.Embedding(GPT["context"], dim)
             self.layers, self.norm = nn.Sequential(*(Layer() for _ in range(GPT["depth"]))), nn.LayerNorm(dim)
 
         def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
-            x = self.token(token_ids) + self.place.weight[: token_ids.shape[1]]
+            x = self.token(token_ids) + self.position.weight[: token_ids.shape[1]]
             return F.linear(self.norm(self.layers(x)), self.token.weight)
 
     return next_token(Plain())
@@ -164,8 +164,8 @@ def timm_model(name: str, **settings: Any) -> Build:
         from torch.nn import functional as F
 
         model = timm.models.vision_transformer.VisionTransformer if name == "vit" else timm.models.mlp_mixer.MlpMixer
-        made = model(img_size=VIT["image"], patch_size=VIT["patch"], num_classes=VIT["classes"], **settings)
-        return made, lambda inputs, target: F.cross_entropy(made(inputs), target)
+        built = model(img_size=VIT["image"], patch_size=VIT["patch"], num_classes=VIT["classes"], **settings)
+        return built, lambda inputs, target: F.cross_entropy(built(inputs), target)
 
     return build
 
@@ -183,7 +183,7 @@ def image_batch() -> tuple[Any, Any]:
     return torch.randn(VIT["batch"], 3, VIT["image"], VIT["image"]), torch.randint(VIT["classes"], (VIT["batch"],))
 
 
-def rows() -> dict[str, Row]:
+def comparisons() -> dict[str, Comparison]:
     gpt: dict[str, Build] = {
         "blockyard": our_language_model("gpt2"),
         "transformers GPT-2": gpt2_of_transformers,
@@ -201,13 +201,13 @@ def rows() -> dict[str, Row]:
     }
     tokens, images = GPT["batch"] * GPT["context"], VIT["batch"]
     return {
-        "gpt-fp32": Row(gpt, token_batch, tokens, "tokens"),
-        "gpt-bf16": Row(gpt, token_batch, tokens, "tokens", bf16=True),
-        "llama-fp32": Row(llama, token_batch, tokens, "tokens"),
-        "llama-bf16": Row(llama, token_batch, tokens, "tokens", bf16=True),
-        "vit-fp32": Row(vit, image_batch, images, "images"),
-        "vit-bf16": Row(vit, image_batch, images, "images", bf16=True),
-        "mixer-fp32": Row(mixer, image_batch, images, "images"),
+        "gpt-fp32": Comparison(gpt, token_batch, tokens, "tokens"),
+        "gpt-bf16": Comparison(gpt, token_batch, tokens, "tokens", bf16=True),
+        "llama-fp32": Comparison(llama, token_batch, tokens, "tokens"),
+        "llama-bf16": Comparison(llama, token_batch, tokens, "tokens", bf16=True),
+        "vit-fp32": Comparison(vit, image_batch, images, "images"),
+        "vit-bf16": Comparison(vit, image_batch, images, "images", bf16=True),
+        "mixer-fp32": Comparison(mixer, image_batch, images, "images"),
     }
 
 
@@ -281,7 +281,7 @@ def peak(*, bf16: bool) -> float:
     return 2 * 2048**3 / (time.perf_counter() - started)
 
 
-def measured(name: str, row: Row, rounds: int) -> list[str]:
+def compare(name: str, row: Comparison, rounds: int) -> list[str]:
     """The table rows of a comparison."""
     data = row.data()
     sides = {label: Side(build, data, bf16=row.bf16) for label, build in row.sides.items()}
@@ -313,7 +313,7 @@ def measured(name: str, row: Row, rounds: int) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    known = rows()
+    known = comparisons()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--threads", type=int, default=2)
@@ -335,7 +335,7 @@ def main(arguments: list[str] | None = None) -> int:
     ]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for name in options.rows:
-        lines += measured(name, known[name], options.rounds)
+        lines += compare(name, known[name], options.rounds)
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
 

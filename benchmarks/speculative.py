@@ -1,7 +1,7 @@
 """Speculative decoding against plain decoding of the same model: passes, acceptance and speed.
 
 A decoder of 8 blocks and one of a single block are trained for moments on the embedded Python source. Then both ways
-write the same texts, prompt by prompt by turns in one process, greedily; the ratio is the median over prompts of CPU
+write the same texts, alternating prompt by prompt in one process, greedily; the ratio is the median over prompts of CPU
 seconds, plain over speculative. The texts must be equal.
 
     python benchmarks/speculative.py [--steps 150] [--tokens 80]
