@@ -12,7 +12,7 @@ same samples in the same order, whatever their models are. The rules:
   samples of an epoch stay the same; how they meet in batches changes.
 * training with a keyed order: for more samples than a table should hold, the permutation is computed index by index
   (`_permutation`); the rest is as above.
-* training in equal shares of classes: instead of a permutation, an epoch has as many places for each class.
+* training in equal shares of classes: instead of a permutation, an epoch has as many samples of each class.
 * evaluation: samples in storage order, each exactly once; the last batch may be short.
 * ranks: of each global batch, rank r of w takes samples r, r + w, r + 2w, ... The shards are disjoint
   and together make up the global batch, so the training order does not depend on the number of
@@ -76,21 +76,21 @@ def grouped_order(seed: int, epoch: int, lengths: Tensor, batch_size: int, group
 
 @lru_cache(maxsize=4)
 def balanced_order(seed: int, epoch: int, classes: Tensor) -> Tensor:
-    """Returns the samples (n,) int64 of an epoch in which every class has the same number of places, give or take one.
+    """Returns the samples (n,) int64 of an epoch in which every class has the same number of samples, give or take one.
 
     The samples of a rare class come several times, each as often as the others of it, give or take once; of a frequent
     class every epoch takes others. classes: (n,), the same tensor in every call, because the cache compares identities
     """
     generator = torch.Generator().manual_seed(mix("balanced", seed, epoch))
     names = classes.unique()
-    names = names[torch.randperm(len(names), generator=generator)]  # who gets the places that are left over
+    names = names[torch.randperm(len(names), generator=generator)]  # which classes get the remainder
     chosen = []
     for number, name in enumerate(names.tolist()):
         members = (classes == name).nonzero()[:, 0]
-        places = len(classes) // len(names) + (number < len(classes) % len(names))
-        rounds = -(-places // len(members))
+        count = len(classes) // len(names) + (number < len(classes) % len(names))
+        rounds = -(-count // len(members))
         drawn = [members[torch.randperm(len(members), generator=generator)] for _ in range(rounds)]
-        chosen.append(torch.cat(drawn)[:places])
+        chosen.append(torch.cat(drawn)[:count])
     order = torch.cat(chosen)
     return order[torch.randperm(len(order), generator=generator)]
 
