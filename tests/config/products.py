@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from random import Random
@@ -132,7 +133,7 @@ def refused_cover() -> list[dict[str, str]]:
 
 def legal(row: dict[str, str]) -> bool:
     """Whether no rule refuses a row, as its YAMLs stand."""
-    return all(_judged(number, *_asked(number, row)) for number in range(len(RULES)))
+    return all(_allowed(number, row) for number in range(len(RULES)))
 
 
 # The families that say what the others are judged by: few of their combinations are legal.
@@ -144,14 +145,34 @@ REST = tuple(family for family in FAMILIES if family not in FRAME)
 def skeletons() -> tuple[tuple[dict[str, str], dict[str, list[str]]], ...]:
     """The legal combinations of the frame, each with what is legal beside it, family by family."""
     found = []
-    for row in itertools.product(*(names()[family] for family in FRAME)):
-        frame = dict(zip(FRAME, row, strict=True))
-        if not _fits(frame):
-            continue
+    for frame in _frames({}):
         beside = {f: [name for name in names()[f] if _fits({**frame, f: name}, f)] for f in REST}
         if all(beside.values()):
             found.append((frame, beside))
     return tuple(found)
+
+
+def _frames(row: dict[str, str]) -> Iterator[dict[str, str]]:
+    """The legal combinations of the frame that begin with a row."""
+    if len(row) == len(FRAME):
+        if _fits(row):
+            yield row
+        return
+    family = FRAME[len(row)]
+    for name in names()[family]:
+        longer = {**row, family: name}
+        if not _known_as_refused(longer):
+            yield from _frames(longer)
+
+
+def _known_as_refused(row: dict[str, str]) -> bool:
+    """Whether a rule that read no more than the choices of a row has refused them, in a longer row."""
+    return any(
+        known.get(tuple(row[family] for family in families)) is False
+        for number in range(len(RULES))
+        for families, known in _ALLOWED[number].items()
+        if row.keys() >= set(families)
+    )
 
 
 def _cover(wanted: list[Tuple], strength: int, frames: Any) -> list[dict[str, str]]:
@@ -226,24 +247,20 @@ def _ordered(those: Tuple) -> Tuple:
 
 def _fits(row: dict[str, str], family: str | None = None) -> bool:
     """Whether no rule about the families of a row so far refuses it; with `family`, only the rules about it."""
-    return all(
-        _judged(number, *_asked(number, row))
-        for number in range(len(RULES))
-        if _pair(number) <= set(row) and (family is None or family in _pair(number))
-    )
+    return all(_allowed(number, row) for number, pair in _rules_about(family) if pair <= row.keys())
 
 
+@cache
+def _rules_about(family: str | None) -> list[tuple[int, frozenset[str]]]:
+    """The numbers of the rules about a family, or of all of them, each with the families of its pair."""
+    pairs = [frozenset(_families(number)) for number in range(len(RULES))]
+    return [(number, pair) for number, pair in enumerate(pairs) if family is None or family in pair]
+
+
+@cache
 def _families(number: int) -> list[str]:
     """The families of a rule; those of the source are read by what the row has for its sequence."""
     return [catalog.OF_SOURCE.get(family, family) for family in RULES[number].pair]
-
-
-def _pair(number: int) -> set[str]:
-    return set(_families(number))
-
-
-def _asked(number: int, row: dict[str, str]) -> tuple[str, ...]:
-    return (*(row[family] for family in _families(number)), *(row[family] for family in FRAME))
 
 
 @cache
@@ -271,23 +288,58 @@ def _plan(family: str, name: str) -> Any:
     return None if pick is None else pick.target(**pick.options)
 
 
-@cache
-def _judged(
-    number: int, first: str, second: str, data: str, tokenizer: str, head: str, model: str, objective: str
-) -> bool:
-    rule = RULES[number]
-    pair = dict(zip(_families(number), (first, second), strict=True))
-    asked = {"data": data, "tokenizer": tokenizer, "model": model, "objective": objective, **pair, **readers(data)}
-    picks = {family: _pick(family, name) for family, name in asked.items()}
-    if readers(data) and "shared" in picks["model"].options:
-        picks["model"] = replace(picks["model"], options={**picks["model"].options, "shared": False})
-    if needs_class_token(head) and "prefix" in picks["model"].options:
-        given = {**picks["model"].options, "prefix": Prefix(class_token=True, registers=1)}
-        picks["model"] = replace(picks["model"], options=given)
+class _Reads(Mapping[str, Any]):
+    """The picks of a row, which remembers those that a rule has read."""
+
+    def __init__(self, picks: dict[str, Any]) -> None:
+        self.picks, self.families = picks, {"data"}
+
+    def __getitem__(self, family: str) -> Any:
+        pick = self.picks[family]
+        # What reads the source depends on the data, the prefix of a model on the head.
+        self.families |= {"data"} if family in catalog.OF_SOURCE else {family}
+        self.families |= {"head"} if family == "model" else set()
+        return pick
+
+    def __contains__(self, family: object) -> bool:
+        return family in self.picks
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.picks)
+
+    def __len__(self) -> int:
+        return len(self.picks)
+
+
+# For each rule: the families that it has read, and by their choices whether it allows them.
+_ALLOWED: dict[int, dict[tuple[str, ...], dict[tuple[str, ...], bool]]] = {number: {} for number in range(len(RULES))}
+
+
+def _allowed(number: int, row: dict[str, str]) -> bool:
+    """Whether a rule allows the choices of a row. It runs once for all rows that agree in what it reads."""
+    for families, known in _ALLOWED[number].items():
+        allowed = known.get(tuple(row[family] for family in families))
+        if allowed is not None:
+            return allowed
+    reads = _Reads(_picks({family: row[family] for family in (*_families(number), *FRAME)}))
     try:
-        return rule.reason(Facts(picks)) is None
+        allowed = RULES[number].reason(Facts(reads)) is None  # type: ignore[arg-type]
     except ValueError:
-        return False  # the tokenizer cannot read this data
+        allowed = False  # the tokenizer cannot read this data
+    families = tuple(sorted(reads.families))
+    _ALLOWED[number].setdefault(families, {})[tuple(row[family] for family in families)] = allowed
+    return allowed
+
+
+def _picks(row: dict[str, str]) -> dict[str, Any]:
+    """The choices of a row with their default options, and what reads the source of its data."""
+    picks = {family: _pick(family, name) for family, name in (row | readers(row["data"])).items()}
+    if readers(row["data"]) and "shared" in picks["model"].options:
+        picks["model"] = replace(picks["model"], options={**picks["model"].options, "shared": False})
+    if needs_class_token(row["head"]) and "prefix" in picks["model"].options:
+        options = {**picks["model"].options, "prefix": Prefix(class_token=True, registers=1)}
+        picks["model"] = replace(picks["model"], options=options)
+    return picks
 
 
 def rows_of(row: dict[str, str], plan: Components, padding: int | None = None) -> Batch:
