@@ -168,9 +168,8 @@ def _frames(row: dict[str, str]) -> Iterator[dict[str, str]]:
 def _known_as_refused(row: dict[str, str]) -> bool:
     """Whether a rule that read no more than the choices of a row has refused them, in a longer row."""
     return any(
-        known.get(tuple(row[family] for family in families)) is False
-        for number in range(len(RULES))
-        for families, known in _ALLOWED[number].items()
+        tuple(row[family] for family in families) in refused
+        for families, refused in _REFUSED.items()
         if row.keys() >= set(families)
     )
 
@@ -314,6 +313,9 @@ class _Reads(Mapping[str, Any]):
 # For each rule: the families that it has read, and by their choices whether it allows them.
 _ALLOWED: dict[int, dict[tuple[str, ...], dict[tuple[str, ...], bool]]] = {number: {} for number in range(len(RULES))}
 
+# What any rule has refused: the families that it has read, and their choices.
+_REFUSED: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
+
 
 def _allowed(number: int, row: dict[str, str]) -> bool:
     """Whether a rule allows the choices of a row. It runs once for all rows that agree in what it reads."""
@@ -327,7 +329,10 @@ def _allowed(number: int, row: dict[str, str]) -> bool:
     except ValueError:
         allowed = False  # the tokenizer cannot read this data
     families = tuple(sorted(reads.families))
-    _ALLOWED[number].setdefault(families, {})[tuple(row[family] for family in families)] = allowed
+    choices = tuple(row[family] for family in families)
+    _ALLOWED[number].setdefault(families, {})[choices] = allowed
+    if not allowed:
+        _REFUSED.setdefault(families, set()).add(choices)
     return allowed
 
 
