@@ -22,7 +22,7 @@ from tests.engine_runs import state
 
 pytestmark = battery("damaged_files")
 
-PARTS = 40
+PARTS = 80
 
 
 class Case(NamedTuple):

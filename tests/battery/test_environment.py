@@ -73,7 +73,7 @@ def write_questions(here: Path) -> None:
     (here / "claim.yaml").write_text(question.replace("better", "größer \u2013 Ω"), encoding="utf-8")
 
 
-@pytest.mark.parametrize("case", cases(CASES, short=3))
+@pytest.mark.parametrize("case", cases(CASES, short=2))
 def test_spoilt_surroundings(case: Case, tmp_path: Path, reference: RunFolder, text: Path) -> None:
     write_questions(tmp_path)
     verb = case.words[0]

@@ -126,7 +126,7 @@ def _assert_failed(made: RunFolder, said: Path) -> None:
     assert not (made.path / "summary.json").exists()
 
 
-@pytest.mark.parametrize("case", cases(ERRORS, short=6, names=_name))
+@pytest.mark.parametrize("case", cases(ERRORS, short=4, names=_name))
 def test_whatever_a_component_raises_is_a_failure_that_a_resume_makes_good(
     tmp_path: Path, whole: dict[str, RunFolder], case: tuple[str, str]
 ) -> None:

@@ -70,6 +70,7 @@ def test_the_planted_bug_is_caught(clean: Path, bug: Bug) -> None:
     assert done.returncode == 1, f"{bug.name} was not caught\n{done.stdout[-3000:]}\n{done.stderr[-2000:]}"
 
 
+@pytest.mark.battery
 def test_sound_code_passes_what_catches_a_bug(clean: Path, record_property: pytest.RecordProperty) -> None:
     """The copy itself breaks nothing: without a bug the tests of the first one pass."""
     record_property("cases", 0)

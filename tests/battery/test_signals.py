@@ -206,7 +206,7 @@ def _assert_ended_by(case: Case, code: int, made: RunFolder) -> None:
     assert not list(made.path.rglob(".tmp-*"))
 
 
-@pytest.mark.parametrize("case", cases(ALONE, short=5))
+@pytest.mark.parametrize("case", cases(ALONE, short=3))
 def test_a_signal_interrupts_a_run_that_then_ends_with_the_same_bits(
     tmp_path: Path, whole: Callable[[str], RunFolder], case: Case
 ) -> None:

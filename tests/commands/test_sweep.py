@@ -117,7 +117,7 @@ def test_every_problem_of_a_file_is_told(here, capsys):
 
 
 def test_a_run_ends_in_an_answer_and_fills_only_holes(here, capsys):
-    words = ["sweep", "mine", "--workers", "2", "trainer.max_steps=2"]
+    words = ["sweep", "mine", "--workers", "1", "trainer.max_steps=2"]
     assert main(words) == 0
     out = capsys.readouterr().out
     folder = here / "outputs" / "sweeps" / "mine"

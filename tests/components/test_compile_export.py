@@ -103,7 +103,10 @@ def test_a_preset_compiles_to_kernels(preset: str) -> None:
 
 @pytest.mark.parametrize(
     ("preset", "override"),
-    [("original_transformer", "token_mixer.bias=true"), ("gpt2", "token_mixer=windowed_attention")],
+    [
+        ("original_transformer", "token_mixer.bias=true"),
+        pytest.param("gpt2", "token_mixer=windowed_attention", marks=pytest.mark.full),
+    ],
 )
 @torch.no_grad()
 def test_block_masks_compile_with_the_model(preset: str, override: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -67,7 +69,15 @@ def test_the_stream_keeps_single_precision(block: str, recwarn: pytest.WarningsR
     assert not [warning for warning in recwarn if "rms" in str(warning.filename) or "Mismatch" in str(warning.message)]
 
 
-@pytest.mark.parametrize(("mixer", "position", "axes"), combinations("bidirectional"))
+def _apart(cases: list[Any]) -> list[Any]:
+    """Every mixer with two positions, and every position with one mixer; the others are for the full suite."""
+    return [
+        case if case[0] == "attention" or case[1] in ("none", "rope") else pytest.param(*case, marks=pytest.mark.full)
+        for case in cases
+    ]
+
+
+@pytest.mark.parametrize(("mixer", "position", "axes"), _apart(combinations("bidirectional")))
 def test_meta_device(mixer: str, position: str, axes: int) -> None:
     """Nothing is computed, shapes and parameters are those of the real model; lengths included."""
     picks = {"channel_mixer": "glu", "norm": "rms", "block": "pre_norm", "head": "token"}

@@ -67,6 +67,9 @@ PAIRS = {
 }
 
 
+GROUP = pytest.mark.xdist_group("product")  # which finds the legal rows once
+
+
 @pytest.mark.parametrize(("row", "lost"), [(LISTOPS, "lengths"), (PAIRS, "source_lengths")])
 def test_a_model_that_reads_padding_is_caught(row: dict[str, str], lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted, on either row: lengths that never arrive."""
@@ -77,10 +80,12 @@ def test_a_model_that_reads_padding_is_caught(row: dict[str, str], lost: str, mo
         run_or_refuse(DEFAULT_CHOICES | row)
 
 
+@GROUP
 def test_pairs_that_cannot_work_are_refused():
     assert [row for row in products.refused_cover() if run_or_refuse(row) != "refused"] == []
 
 
+@GROUP
 @pytest.mark.parametrize("shard", range(4))
 def test_legal_pairs_all_run(shard: int):
     rows = products.legal_cover(2)

@@ -55,7 +55,7 @@ def test_two_processes_follow_the_loss_of_one_at_the_same_global_batch(tmp_path:
 
 
 TOPICS = (
-    *("data=code_topics", "data.context=256", "data.batch_size=64", "tokenizer=byte", "head=mean_pool"),
+    *("data=code_topics", "data.context=256", "data.batch_size=16", "tokenizer=byte", "head=mean_pool"),
     *("trainer.max_steps=4", "trainer.eval_every=2", "trainer.log_every=2", "trainer.limit_val=2"),
 )
 

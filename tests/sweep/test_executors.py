@@ -177,13 +177,20 @@ def with_limit(monkeypatch, seconds):
     return LocalExecutor(workers=2, gpus=None, threads=1, timeout_min=seconds / 60)
 
 
-def test_a_cell_beyond_its_time_saves_and_has_failed(tmp_path, monkeypatch):
+@pytest.fixture
+def limited(pool, monkeypatch):
+    """The shared executor, whose cells may take six seconds, and two to save."""
+    monkeypatch.setattr("blockyard.sweep.executor.local._PATIENCE", 2.0)
+    monkeypatch.setattr(pool, "_timeout_min", 0.1)
+    return pool
+
+
+def test_a_cell_beyond_its_time_saves_and_has_failed(tmp_path, limited):
     """The others go on, and a retry takes it up where it was stopped."""
     slow, quick = plan(tmp_path, *SLOW), plan(tmp_path)
-    with with_limit(monkeypatch, 6.0) as executor:
-        for made in (slow, quick):
-            executor.submit(task_of(made))
-        ended = until_ended(executor, 2)
+    for made in (slow, quick):
+        limited.submit(task_of(made))
+    ended = until_ended(limited, 2)
     assert ended[quick.cells[0].run].code == 0
     stopped = ended[slow.cells[0].run]
     assert (stopped.code, stopped.reason) == (
@@ -198,21 +205,20 @@ def test_a_cell_beyond_its_time_saves_and_has_failed(tmp_path, monkeypatch):
     assert not held(path)
 
 
-def test_a_cell_that_hangs_is_killed(tmp_path, monkeypatch):
+def test_a_cell_that_hangs_is_killed(tmp_path, limited):
     """A stopped process neither saves nor ends by itself."""
     made = plan(tmp_path, *SLOW)
     path = made.path(made.cells[0])
-    with with_limit(monkeypatch, 6.0) as executor:
-        executor.submit(task_of(made))
-        wait_for(lambda: held(path) and (path / "metrics.csv").exists())
-        os.kill(int(read_lock(path)["pid"]), signal.SIGSTOP)
-        (outcome,) = until_ended(executor, 1).values()
-        assert outcome.reason.endswith("killed, because it did not react to SIGTERM")
-        assert outcome.code == 1
-        status = read_status(path)
-        assert (status.state, status.reason) == ("failed", outcome.reason)
-        executor.submit(task_of(plan(tmp_path), 1))  # the server serves on
-        assert next(iter(until_ended(executor, 1).values())).code == 0
+    limited.submit(task_of(made))
+    wait_for(lambda: held(path) and (path / "metrics.csv").exists())
+    os.kill(int(read_lock(path)["pid"]), signal.SIGSTOP)
+    (outcome,) = until_ended(limited, 1).values()
+    assert outcome.reason.endswith("killed, because it did not react to SIGTERM")
+    assert outcome.code == 1
+    status = read_status(path)
+    assert (status.state, status.reason) == ("failed", outcome.reason)
+    limited.submit(task_of(plan(tmp_path), 1))  # the server serves on
+    assert next(iter(until_ended(limited, 1).values())).code == 0
 
 
 @pytest.mark.full

@@ -254,6 +254,7 @@ def test_what_was_added_on_the_command_line_is_in_the_agents(tmp_path: Path) -> 
     assert named(line, plan)[0] in {cell.run for cell in plan.cells}
 
 
+@pytest.mark.full
 def test_the_agents_command_line_trains_the_cell_and_tells_wandb(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
