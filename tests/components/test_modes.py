@@ -205,6 +205,7 @@ def test_a_compiled_block() -> None:
     whole = tiny(causal=True, position="rope", block="parallel").float()(inputs)
     for length in (5, 4, 3, 9):
         assert_close(model(inputs[:, :length]), whole[:, :length], rtol=1e-4, atol=1e-5)
+    torch._dynamo.reset()  # the compiler stops at eight graphs of one block
     with torch.no_grad():
         pieces = [model(piece, cache=cache) for piece in inputs.split([3, 2, 1, 1, 2], dim=1)]
     assert_close(torch.cat(pieces, 1), whole, rtol=1e-4, atol=1e-5)
