@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -32,3 +35,29 @@ def write_photographs(root: Path) -> None:
             for number in range(count):
                 pixels = torch.randint(256, (32, 32, 3), dtype=torch.uint8).numpy()
                 Image.fromarray(pixels).save(folder / f"{number:03d}.png")
+
+
+def write_shard(path: Path, files: Mapping[str, bytes]) -> Path:
+    """A tar archive of these files."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as archive:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+def samples(start: int, count: int, side: int = 12) -> dict[str, bytes]:
+    """Pairs of an image and its class for a shard: bright ones of class 1, dark ones of class 0, in two sizes."""
+    from PIL import Image
+
+    files = {}
+    for number in range(start, start + count):
+        generator = torch.Generator().manual_seed(number)
+        shape = (side, side + number % 3, 3)
+        pixels = torch.randint(0, 128, shape, dtype=torch.uint8, generator=generator) + number % 2 * 100
+        stream = io.BytesIO()
+        Image.fromarray(pixels.numpy()).save(stream, "PNG")
+        files |= {f"photos/{number:04}.png": stream.getvalue(), f"photos/{number:04}.cls": b"%d\n" % (number % 2)}
+    return files

@@ -10,7 +10,7 @@ import numpy as np
 
 from blockyard.tokenizer.bpe import _train
 from tests.captioned_files import write_captions
-from tests.image_files import write_images
+from tests.image_files import samples, write_images, write_shard
 from tests.molecule_files import write_molecules
 from tests.sound_files import corpus
 
@@ -24,6 +24,8 @@ def write_data(root: Path) -> Path:
         _write_idx(root / name / "raw", draws)
     _write_cifar(root / "cifar-10-batches-py", draws)
     write_images(root / "images", {"train": 12, "test": 4})
+    for number, part in enumerate(("train", "val")):
+        write_shard(root / "shards" / f"{part}.tar", samples(24 * number, 24))
     lines = [" ".join(draws.choice(WORDS, 7)) for _ in range(120)]
     (root / "input.txt").write_text("\n".join(lines) + "\n")
     draws_of_ids = np.random.default_rng(1)
@@ -53,6 +55,7 @@ def data_overrides(data: str, root: Path) -> tuple[str, ...]:
         "cifar10_views": f"data.root={root}",
         "image_folder": f"data.root={root / 'images'}",
         "image_folder_views": f"data.root={root / 'images'}",
+        "webdataset": f"data.path={root / 'shards'}",
         "text_file": f"data.path={root / 'input.txt'}",
         "tokens": f"data.path={root / 'ids.bin'}",
         "table": f"data.path={root / 'mails.tsv'}",

@@ -207,11 +207,16 @@ def test_image_folder_agrees_with_torchvision(tmp_path: Path) -> None:
     assert data.spec.class_names == tuple(datasets.ImageFolder(str(tmp_path / "train")).classes)
     assert data.missing() is None
     assert data.spec.classes == 2
-    rest, test = data.read()
-    for ours, part in ((rest, "train"), (test, "test")):
+    train, validation, test = data.parts()
+    for ours, part in (((train, validation), "train"), ((test,), "test")):
         theirs = datasets.ImageFolder(str(tmp_path / part))
-        assert ours.target.tolist() == theirs.targets
-        torch.testing.assert_close(ours.images[0], pil_to_tensor(theirs[0][0]))
+        classes = {
+            str(file): label for each in ours for file, label in zip(each.files, each.target.tolist(), strict=True)
+        }
+        assert classes == dict(theirs.samples)
+        for each in ours:
+            number = theirs.samples.index((str(each.files[0]), int(each.target[0])))
+            torch.testing.assert_close(each.decode_all().images[0], pil_to_tensor(theirs[number][0]))
 
 
 def test_lazy_and_decoded_images_are_the_same(tmp_path: Path) -> None:

@@ -24,6 +24,14 @@ class Augment:
     crop: float = 0.0
     flip: bool = False
 
+    def change_bytes(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
+        """Changes images (B, C, H, W) before they are normalized; `order` (B,) holds their sample indices."""
+        return self.shift_and_flip(images, order, key)
+
+    def change_floats(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
+        """Changes float images (B, C, H, W) after they were normalized."""
+        return self.random_crop(images, order, key)
+
     def shift_and_flip(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
         """Shifts and flips images (B, C, H, W) of any dtype; `order` (B,) holds their sample indices."""
         if key is None or not (self.shift or self.flip):

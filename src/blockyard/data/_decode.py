@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from blockyard.contracts import Batch
 from blockyard.data._images import LabelledImages, Preprocess
+from blockyard.data._order import mix
 from blockyard.errors import UserError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 # Pillow reads other formats whatever a file's name; for one of them it starts another program.
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM", "GIF")
@@ -22,27 +26,50 @@ MAX_RESIZED = 2**24  # pixels
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 
 
+class Selection(Protocol):
+    """What names the images of a part: their files, or members of archives."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+    def select(self, indices: Tensor) -> Self:
+        """Returns those of the samples `indices` (m,)."""
+
+
 @dataclass(frozen=True, eq=False)
 class ImageFiles:
-    """Image files, or what names them, with their classes int64 (n,), decoded on access by `workers` threads."""
+    """Image files, or what names them, with their classes int64 (n,), decoded on access by `workers` threads.
 
-    files: list[Any]
+    decode: returns one image uint8 (C, size, size)
+    decode_random: the same with a seed, for training; None where all images are decoded in one way
+    """
+
+    files: Sequence[Any] | Selection
     target: Tensor
     decode: Callable[[Any], Tensor]
     workers: int
+    decode_random: Callable[[Any, int], Tensor] | None = None
 
     def select(self, indices: Tensor) -> ImageFiles:
         """Returns the samples `indices` (m,)."""
-        return ImageFiles([self.files[i] for i in indices.tolist()], self.target[indices], self.decode, self.workers)
+        files = self.files
+        chosen = [files[i] for i in indices.tolist()] if isinstance(files, list) else files.select(indices)  # type: ignore[union-attr]
+        return replace(self, files=chosen, target=self.target[indices])
 
-    def images(self, indices: Tensor) -> Tensor:
-        """Decodes the samples `indices` (m,) to uint8 (m, C, size, size)."""
+    def images(self, indices: Tensor, key: int | None = None) -> Tensor:
+        """Decodes the samples `indices` (m,) to uint8 (m, C, size, size), with a key as `decode_random` does."""
         files = [self.files[i] for i in indices.tolist()]
+        if key is None or self.decode_random is None:
+            return self._stack(self.decode, files)
+        return self._stack(self.decode_random, files, [mix("decode", key, i) for i in indices.tolist()])
+
+    def _stack(self, decode: Callable[..., Tensor], *arguments: Sequence[Any]) -> Tensor:
         if self.workers < 2:
-            return torch.stack([self.decode(file) for file in files])
+            return torch.stack(list(map(decode, *arguments)))
         # Threads are enough: decoding and resizing release the interpreter's lock.
         with ThreadPoolExecutor(self.workers) as pool:
-            return torch.stack(list(pool.map(self.decode, files)))
+            return torch.stack(list(pool.map(decode, *arguments)))
 
     def decode_all(self) -> LabelledImages:
         """Decodes every image."""
@@ -53,14 +80,14 @@ class LazyImageSplit:
     """A split whose images stay on disk; otherwise the same as `ImageSplit`."""
 
     def __init__(self, source: ImageFiles, preprocess: Preprocess) -> None:
-        self.source, self.preprocess = source, preprocess
+        self.source, self.preprocess, self.target = source, preprocess, source.target
 
     def __len__(self) -> int:
-        return len(self.source.target)
+        return len(self.target)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
         """Returns inputs float32 (B, C, size, size) and target (B,); `key` None disables augmentation."""
-        return Batch(self.preprocess(self.source.images(order), order, key), self.source.target[order])
+        return Batch(self.preprocess(self.source.images(order, key), order, key), self.target[order])
 
 
 def decode_image(file: Path, *, channels: int, size: int) -> Tensor:
@@ -88,7 +115,11 @@ def levels_to_floats(images: Tensor) -> Tensor:
 
 def decode_stream(stream: Path | BinaryIO, name: object, *, channels: int, size: int, on_white: bool = False) -> Tensor:
     """As `decode_image`, of an open file that messages call `name`. on_white: what transparent pixels show."""
-    import numpy as np
+    return to_tensor(centred(open_image(stream, name, channels=channels, on_white=on_white), size))
+
+
+def open_image(stream: Path | BinaryIO, name: object, *, channels: int, on_white: bool = False) -> Image:
+    """Reads an image in its own size, with 3 or 1 channels. Raises UserError as `decode_image` does."""
     from PIL import Image
 
     try:
@@ -99,22 +130,33 @@ def decode_stream(stream: Path | BinaryIO, name: object, *, channels: int, size:
             if on_white and opened.has_transparency_data:
                 clear = opened.convert("RGBA")
                 shown = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear)
-            image = shown.convert("RGB" if channels == 3 else "L")
+            return shown.convert("RGB" if channels == 3 else "L")
     except Exception as error:  # decoders raise nearly anything on a damaged file
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"{name} cannot be read as an image ({reason}); repair or remove it") from error
-    if image.size != (size, size):
-        scale = size / min(image.size)
-        width, height = (max(size, round(side * scale)) for side in image.size)
-        left, top = (width - size) // 2, (height - size) // 2
-        if width * height <= MAX_RESIZED:
-            image = image.resize((width, height), Image.Resampling.BILINEAR)
-            image = image.crop((left, top, left + size, top + size))
-        else:
-            # A thin image would be huge: only its crop is computed, which rounds some pixels differently.
-            across, down = image.width / width, image.height / height
-            right, bottom = min((left + size) * across, image.width), min((top + size) * down, image.height)
-            box = (left * across, top * down, right, bottom)
-            image = image.resize((size, size), Image.Resampling.BILINEAR, box)
-    pixels = torch.from_numpy(np.array(image)).reshape(size, size, channels)
-    return pixels.permute(2, 0, 1)  # (channels, size, size)
+
+
+def centred(image: Image, size: int) -> Image:
+    """Returns the image with its shorter side resized to `size` and its center cropped to `size` x `size`."""
+    from PIL import Image
+
+    if image.size == (size, size):
+        return image
+    scale = size / min(image.size)
+    width, height = (max(size, round(side * scale)) for side in image.size)
+    left, top = (width - size) // 2, (height - size) // 2
+    if width * height <= MAX_RESIZED:
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+        return image.crop((left, top, left + size, top + size))
+    # A thin image would be huge: only its crop is computed, which rounds some pixels differently.
+    across, down = image.width / width, image.height / height
+    right, bottom = min((left + size) * across, image.width), min((top + size) * down, image.height)
+    return image.resize((size, size), Image.Resampling.BILINEAR, (left * across, top * down, right, bottom))
+
+
+def to_tensor(image: Image) -> Tensor:
+    """Returns the pixels of an image with 1 or 3 channels, uint8 (C, height, width)."""
+    import numpy as np
+
+    pixels = torch.from_numpy(np.array(image)).reshape(image.height, image.width, -1)
+    return pixels.permute(2, 0, 1)  # (C, height, width)

@@ -73,18 +73,18 @@ class Moments(NamedTuple):
 
 @dataclass(frozen=True)
 class Preprocess:
-    """Turns stored bytes into model inputs: shift and flip, normalize, crop. Without moments they stay bytes."""
+    """Turns stored bytes into model inputs, augmented and normalized. Without moments they stay bytes."""
 
     moments: Moments | None
     augment: Augment
 
     def __call__(self, images: Tensor, order: Tensor, key: int | None) -> Tensor:
         """Maps images uint8 (B, C, height, width) with sample indices `order` (B,) to float32 or uint8."""
-        shifted = self.augment.shift_and_flip(images, order, key)
+        shifted = self.augment.change_bytes(images, order, key)
         if self.moments is None:
-            return self.augment.random_crop(shifted.float(), order, key).round_().to(torch.uint8)
+            return self.augment.change_floats(shifted.float(), order, key).round_().to(torch.uint8)
         inputs = shifted.float().sub_(self.moments.mean).div_(self.moments.std)
-        return self.augment.random_crop(inputs, order, key)
+        return self.augment.change_floats(inputs, order, key)
 
 
 class ImageSplit:

@@ -81,12 +81,12 @@ def read_source(path: Path, dtype: str | None) -> TokenSource:
     found: dict[str, list[Shard]] = {}
     unnamed = []
     for file in token_files(path):
-        split = _split_of(file.relative_to(path).parts[0])
+        split = split_of(file.relative_to(path).parts[0])
         shard = read_shard(file, dtype)
         found.setdefault(split or "train", []).append(shard)
         unnamed += [file] if split is None else []
     for folder in sorted(each.parent for each in path.glob("*/index.json")):
-        split = _split_of(folder.name)
+        split = split_of(folder.name)
         found.setdefault(split or "train", []).extend(_litdata(folder))
         unnamed += [folder] if split is None else []
     if unnamed and set(found) - {"train"}:
@@ -104,8 +104,8 @@ def token_files(path: Path) -> list[Path]:
     return sorted(file for file in files if file.is_file() and not (file.parent / "index.json").is_file())
 
 
-def _split_of(name: str) -> str | None:
-    """The split that a name begins with, as a word of its own: train.bin, val_000.bin."""
+def split_of(name: str) -> str | None:
+    """Returns the split that a name begins with, as a word of its own: train.bin, val_000.bin."""
     word = name.partition(".")[0].replace("-", "_").partition("_")[0].rstrip("0123456789").lower()
     return next((split for split, words in PREFIXES.items() if word in words), None)
 

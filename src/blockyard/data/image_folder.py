@@ -5,56 +5,40 @@ Reference: torchvision.datasets.ImageFolder
 
 Classes are the folder names under train, sorted. Without root/test a test split is held out from the
 training images. Images are brought to `size` x `size`: the shorter side is resized, then the center cropped.
-A data set that fits `memory_limit` is decoded once and kept in memory; `workers` threads decode a larger one
-batch by batch; channel statistics, and tokens that are learned, then come from 2,000 of its training images.
+A data set that fits `memory_limit` is decoded once and kept in memory; a larger one, and one with `resized_crop`, is
+decoded batch by batch, by `workers` threads in each of the processes of `trainer.num_workers`; channel statistics, and
+tokens that are learned, then come from 2,000 of its training images.
 """
 
 from __future__ import annotations
 
+import io
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import torch
+from torch import Tensor
 
-from blockyard.contracts import CountOrZero, DataSpec, Side, Splits, Text, Tokenizer, Workers
-from blockyard.data._decode import SUFFIXES, ImageFiles, LazyImageSplit, decode_image
-from blockyard.data._images import ImageData, LabelledImages
+from blockyard.contracts import DataSpec, Text
+from blockyard.data._decode import SUFFIXES, ImageFiles
 from blockyard.data._order import mix
-from blockyard.data._split import Fraction, sha256, stratified
+from blockyard.data._photographs import Photographs
+from blockyard.data._split import stratified
 from blockyard.errors import UserError
-
-SAMPLE = 2000  # images that give the channel statistics of a data set too large for memory
 
 
 @dataclass(kw_only=True, eq=False)
-class ImageFolder(ImageData):
+class ImageFolder(Photographs):
     """Image files in one folder per class.
 
     Options:
         root: the folder that holds train/ and optionally test/
-        size: side of an image in pixels after resizing
-        channels: 3 for color, 1 for grayscale
         test_fraction: share of the training images that is the test split, without a test/ folder
-        memory_limit: megabytes of pixels up to which all images are decoded into memory
-        workers: threads that decode
     """
 
-    incidental = frozenset({"eval_batch_size", "memory_limit", "workers"})
-
     root: Text = "data/images"
-    size: Side = 32
-    channels: Literal[1, 3] = 3
-    test_fraction: Fraction = 0.1
-    memory_limit: CountOrZero = 2048
-    workers: Workers = 2
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of a resized image."""
-        return (self.channels, self.size, self.size)
 
     @property
     def names(self) -> list[str]:
@@ -81,33 +65,24 @@ class ImageFolder(ImageData):
         train = (self._root / "train").absolute()
         return f"no folder of images in {train}; {unpack}set data.root=FOLDER with train/CLASS/*.png"
 
-    def load(self, tokenizer: Tokenizer) -> Splits:
-        """Decodes the images into memory if they fit `memory_limit`, else lists their files."""
-        rest, test = self.image_files()
-        pixels = torch.Size(self.shape).numel() * (len(rest.files) + len(test.files))
-        if pixels <= self.memory_limit * 2**20:
-            return super().load(tokenizer)
-        kept, held_out = stratified(rest.target, self.validation_fraction, self.split_seed)
-        splits = tuple(self.sized(rest.select(kept), rest.select(held_out), test))
-        # Hashing the bytes of all files would take as long as training on them.
-        names = [[f"{file.relative_to(self._root)} {file.stat().st_size}" for file in s.files] for s in splits]
-        self._fingerprint = sha256(text for part in names for text in (str(len(part)), *part))
-        train, validation, test = splits
-        sample = torch.linspace(0, len(train.files) - 1, min(SAMPLE, len(train.files))).long()
-        return self.splits(LazyImageSplit, (train, validation, test), train.images(sample), tokenizer)
-
-    def read(self) -> tuple[LabelledImages, LabelledImages]:
-        """Decodes all images."""
-        rest, test = self.image_files()
-        return rest.decode_all(), test.decode_all()
-
-    def image_files(self) -> tuple[ImageFiles, ImageFiles]:
-        """Lists the files of the training and of the test split. Raises ValueError if one is empty."""
+    def parts(self) -> tuple[ImageFiles, ImageFiles, ImageFiles]:
+        """Lists the files of each split. Raises ValueError if train/ or test/ is empty."""
         rest = self._list("train")
         if (self._root / "test").is_dir():
-            return rest, self._list("test")
-        kept, held_out = stratified(rest.target, self.test_fraction, mix("test", self.split_seed))
-        return rest.select(kept), rest.select(held_out)
+            test = self._list("test")
+        else:
+            kept, held_out = stratified(rest.target, self.test_fraction, mix("test", self.split_seed))
+            rest, test = rest.select(kept), rest.select(held_out)
+        kept, held_out = stratified(rest.target, self.validation_fraction, self.split_seed)
+        return rest.select(kept), rest.select(held_out), test
+
+    def open(self, file: Path) -> tuple[Path | io.BytesIO, str]:
+        """Returns an image file and its name."""
+        return file, str(file)
+
+    def contents(self, files: Sequence[Path]) -> Sequence[str | Tensor]:
+        """Returns names and sizes."""
+        return [f"{file.relative_to(self._root)} {file.stat().st_size}" for file in files]
 
     def _list(self, part: str) -> ImageFiles:
         folder, names = self._root / part, self.names
@@ -125,9 +100,7 @@ class ImageFolder(ImageData):
             raise UserError(f"{special} is not a regular file; remove it")
         if not files:
             raise ValueError(f"no images in {folder}; expected {folder}/CLASS/*.png")
-        decode = partial(decode_image, channels=self.shape[0], size=self.shape[1])
-        labels = torch.tensor([label for _, label in files])
-        return ImageFiles([file for file, _ in files], labels, decode, self.workers)
+        return self.image_files([file for file, _ in files], torch.tensor([label for _, label in files]))
 
     @property
     def _root(self) -> Path:

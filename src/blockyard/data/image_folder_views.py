@@ -9,7 +9,7 @@ The model does not learn where on the image a view lies. In evaluation an image 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from blockyard.contracts import Side
 from blockyard.data._views import Views
@@ -25,6 +25,11 @@ class ImageFolderViews(Views, ImageFolder):
     """
 
     image_size: Side = 32
+    # Images are not augmented before views are cropped, so these are not options here.
+    resized_crop: None = field(default=None, init=False, repr=False)
+    rand_augment: int = field(default=0, init=False, repr=False)
+    rand_magnitude: None = field(default=None, init=False, repr=False)
+    erasing: float = field(default=0.0, init=False, repr=False)
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -1,0 +1,164 @@
+"""data=webdataset: the samples of webdataset's own reader in our order, and bad shards named with the member."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from blockyard.data._tar_index import shards_of
+from blockyard.data.image_folder import ImageFolder
+from blockyard.data.webdataset import WebDataset
+from blockyard.errors import UserError
+from blockyard.tokenizer.patch import Patch
+from tests.image_files import samples, write_shard
+
+
+def loaded(path: Path, **options: object) -> WebDataset:
+    return WebDataset(path=str(path), size=12, **options)  # type: ignore[arg-type]
+
+
+def test_samples_are_those_of_the_library(tmp_path: Path) -> None:
+    import webdataset
+    from PIL import Image
+
+    write_shard(tmp_path / "train-000.tar", samples(0, 9) | {"__meta__/x.png": b"", "readme.txt": b"text"})
+    write_shard(tmp_path / "train-001.tar", samples(9, 6) | {"photos/1.v2.seg.png": b"no image", "photos/1.cls": b"1"})
+    write_shard(tmp_path / "test.tar", samples(15, 4))
+    with pytest.raises(UserError, match=r"train-000\.tar: readme has no \.cls, which holds its class"):
+        loaded(tmp_path).parts()
+    write_shard(tmp_path / "train-000.tar", samples(0, 9) | {"__meta__/x.png": b""})
+    write_shard(tmp_path / "train-001.tar", samples(9, 6))
+    data = loaded(tmp_path, validation_fraction=0.2)
+    train, validation, test = data.parts()
+    assert [len(part.target) for part in (train, validation, test)] == [12, 3, 4]
+    assert (data.spec.classes, data.spec.class_names) == (2, ("0", "1"))
+    ours = {}
+    for part in (train, validation):
+        decoded = part.decode_all()
+        ours |= {image.numpy().tobytes(): label for image, label in zip(*decoded, strict=True)}
+    shards = [str(shard) for shard in shards_of(f"{tmp_path}/train-{{000..001}}.tar")]
+    theirs = webdataset.WebDataset(shards, shardshuffle=False).to_tuple("png", "cls")
+    seen = 0
+    for png, label in theirs:
+        image = Image.open(io.BytesIO(png))
+        left = round((image.width - 12) / 2 - 0.25)
+        pixels = torch.frombuffer(bytearray(image.crop((left, 0, left + 12, 12)).tobytes()), dtype=torch.uint8)
+        key = pixels.view(12, 12, 3).permute(2, 0, 1).contiguous().numpy().tobytes()
+        assert ours[key] == int(label)
+        seen += 1
+    assert seen == len(ours) == 15
+
+
+def test_shards_and_a_folder_of_the_same_images_are_the_same(tmp_path: Path) -> None:
+    pairs = samples(0, 40)
+    write_shard(tmp_path / "a.tar", pairs)
+    for name, content in pairs.items():
+        if name.endswith(".png"):
+            folder = tmp_path / "train" / pairs[name.replace(".png", ".cls")].decode().strip()
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / Path(name).name).write_bytes(content)
+    contents = []
+    for data in (WebDataset(path=str(tmp_path / "a.tar"), size=8), ImageFolder(root=str(tmp_path), size=8)):
+        parts = [part.decode_all() for part in data.parts()]
+        pairs = [pair for part in parts for pair in zip(*part, strict=True)]
+        contents.append({image.numpy().tobytes(): int(label) for image, label in pairs})
+        assert [len(part.target) for part in parts] == [33, 3, 4]
+    assert contents[0] == contents[1]
+    assert len(contents[0]) == 40
+
+
+def _cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:4000])
+
+
+def _without_end(file: Path) -> None:
+    file.write_bytes(file.read_bytes().rstrip(b"\0") + bytes(-len(file.read_bytes().rstrip(b"\0")) % 512))
+
+
+def _bad_header(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    place = content.index(b"photos/0003.cls")
+    content[place + 100 : place + 156] = b"x" * 56
+    file.write_bytes(bytes(content))
+
+
+def _of(*changes: tuple[str, bytes | None]) -> Callable[[Path], None]:
+    def write(file: Path) -> None:
+        files = samples(0, 8)
+        for name, content in changes:
+            if content is None:
+                del files[name]
+            else:
+                files[name] = content
+        write_shard(file, files)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_cut, r"train-0\.tar is damaged or truncated after photos/0001\.\w+ \(.* end of"),
+        (_without_end, r"train-0\.tar is damaged or truncated after photos/0007\.cls \(.*end"),
+        (_bad_header, r"train-0\.tar is damaged or truncated after photos/0003\.png \(no end of the archive\)"),
+        (
+            lambda file: file.write_bytes(b""),
+            r"train-0\.tar is damaged or truncated after its beginning \(empty file\)",
+        ),
+        (lambda file: file.write_bytes(b"no tar" * 200), r"train-0\.tar is damaged .*shards must not be compressed"),
+        (lambda file: write_shard(file, {}), r"train-0\.tar has no samples; remove it"),
+        (_of(("photos/0002.cls", None)), r"train-0\.tar: photos/0002 has no \.cls, which holds its class, only \.png"),
+        (_of(("photos/0002.cls", b" ")), r"train-0\.tar: photos/0002\.cls is empty"),
+        (_of(("photos/0002.cls", b"\xff")), r"train-0\.tar: photos/0002\.cls is not UTF-8 text"),
+        (_of(("photos/0002.png", None)), r"train-0\.tar: photos/0002 has 0 images beside its class \(nothing else\)"),
+        (_of(("photos/0007.jpg", b"")), r"train-0\.tar: photos/0007 has 2 images beside its class \(\.png, \.jpg\)"),
+        (_of(("photos/0002.png", b"bad")), r"train-0\.tar: photos/0002\.png cannot be read as an image"),
+    ],
+)
+def test_a_bad_shard_is_refused_by_name(damage: Callable[[Path], object], message: str, tmp_path: Path) -> None:
+    shard = write_shard(tmp_path / "train-0.tar", samples(0, 8))
+    write_shard(tmp_path / "train-1.tar", samples(8, 30))
+    damage(shard)
+    with pytest.raises(UserError, match=message):
+        loaded(tmp_path, validation_fraction=0.3).load(Patch())
+
+
+def test_classes_of_validation_are_those_of_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_shard(tmp_path / "train.tar", samples(0, 20))
+    write_shard(tmp_path / "val.tar", samples(18, 6) | {"new.png": b"", "new.cls": b"7"})
+    with pytest.raises(UserError, match=r"val\.tar: new has the class '7', which no training sample has; classes: 0"):
+        loaded(tmp_path).parts()
+    write_shard(tmp_path / "val.tar", samples(18, 6))
+    loaded(tmp_path).parts()
+    assert "2 of 6 validation samples have names of training samples" in caplog.text
+    write_shard(tmp_path / "more.tar", samples(30, 6))
+    with pytest.raises(UserError, match=r"more\.tar does not say its split, and other shards do"):
+        loaded(tmp_path).parts()
+
+
+def test_class_numbers_are_sorted_by_value_and_names_by_letter(tmp_path: Path) -> None:
+    files = samples(0, 12)
+    classes = {name: b"%d" % (9 + int(name[7:11]) % 3) for name in files if name.endswith(".cls")}
+    write_shard(tmp_path / "a.tar", files | classes)
+    assert loaded(tmp_path / "a.tar").spec.class_names == ("9", "10", "11")
+    write_shard(tmp_path / "a.tar", files | {name: b"class" + label for name, label in classes.items()})
+    assert loaded(tmp_path / "a.tar").spec.class_names == ("class10", "class11", "class9")
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    assert "set data.path=FOLDER with train-000.tar" in str(loaded(tmp_path).missing())
+    write_shard(tmp_path / "train-0.tar", samples(0, 8))
+    with pytest.raises(UserError, match=r"train-1\.tar is no file, and 1 others are"):
+        loaded(tmp_path / "train-{0..1}.tar").missing()
+
+
+def test_a_shard_that_becomes_shorter_in_training_is_named(tmp_path: Path) -> None:
+    shard = write_shard(tmp_path / "train.tar", samples(0, 40))
+    splits = loaded(tmp_path, memory_limit=0).load(Patch())
+    shard.write_bytes(b"")
+    with pytest.raises(UserError, match=r"train\.tar is shorter than it was"):
+        splits.train.batch(torch.tensor([0]), None)
