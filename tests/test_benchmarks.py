@@ -106,3 +106,17 @@ def test_peers_are_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 + 2 * 4 + 5 * 2
     assert all(line.count("|") == 9 for line in lines)
+
+
+def test_the_loss_of_vocabularies_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import vocabulary
+
+    monkeypatch.setattr(vocabulary, "VOCABULARIES", (8, 200_000))
+    monkeypatch.setattr(vocabulary, "memory", lambda size, chunked: 1.0)
+    assert vocabulary.main(["--rounds", "1", "--tokens", "90", "--dim", "4"]) == 0
+    small, large = capsys.readouterr().out.splitlines()[2:]
+    assert small.endswith("| all logits |")
+    assert large.endswith("| by chunks |")

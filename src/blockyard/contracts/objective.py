@@ -39,6 +39,11 @@ class Objective(ABC):
     def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
         """Returns V, the width of the head. data, tokens: of the data's own sequence, whatever the model reads."""
 
+    @property
+    def takes_projection(self) -> bool:
+        """Whether `loss` takes an `ops.projection.Projection` in place of logits too; False by default."""
+        return False
+
     def tokens(self, tokens: TokenSpec) -> TokenSpec:
         """Returns the tokens of the data's own sequence: the tokenizer's, and those that this objective adds.
 

@@ -20,6 +20,7 @@ from blockyard.contracts import Batch, HasAuxiliary, Objective, OptimizerBuilder
 from blockyard.engine.block_checkpoints import checkpoint_blocks
 from blockyard.engine.callbacks.nan_guard import NanGuard
 from blockyard.engine.loss_mean import LossMean
+from blockyard.ops.projection import deferred
 from blockyard.weights.parts import NEVER, Thaw
 
 
@@ -82,6 +83,8 @@ class Learner(pl.LightningModule):
         self.auxiliaries = LossMean()
         self.auxiliary = tuple(module for module in model.modules() if isinstance(module, HasAuxiliary))
         self.guard = NanGuard(tolerant=settings.half)
+        # Gradients are computed before fp16's scale; FSDP has the whole weight of the head only inside its forward.
+        self.defers = objective.takes_projection and not (settings.half or settings.sharded)
         self._configured = False
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -126,7 +129,8 @@ class Learner(pl.LightningModule):
         Losses that modules have of their own are added to what is returned, and to no metric.
         """
         try:
-            prediction = self.model(**batch.arguments())
+            with deferred(self.defers):
+                prediction = self.model(**batch.arguments())
             loss = self.objective.loss(prediction, batch.target)
             auxiliary = auxiliary_loss(self.auxiliary)
         except StopIteration as error:  # Lightning takes it for the end of the epoch

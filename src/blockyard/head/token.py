@@ -18,7 +18,8 @@ from blockyard.channel_mixer._activation import ACTIVATIONS
 from blockyard.contracts import Context, Embedder, Head, Seq
 from blockyard.head._pooled import rescale_tokens
 from blockyard.norm.layer import Layer
-from blockyard.ops.linear import linear
+from blockyard.ops.linear import Linear, linear
+from blockyard.ops.projection import Projection, defers
 
 
 class Token(Head):
@@ -68,10 +69,16 @@ class Token(Head):
             )
         self.proj.weight = embedder.table
 
-    def forward(self, x: Tensor, seq: Seq) -> Tensor:
-        """x (B, N, D) -> (B, N, V), without prefix tokens."""
+    def forward(self, x: Tensor, seq: Seq) -> Any:
+        """x (B, N, D) -> (B, N, V), without prefix tokens.
+
+        Inside `ops.projection.deferred` a `Projection` in place of many logits.
+        """
         x = x[:, seq.num_prefix :]
-        prediction = self.proj(x if self.hidden is None else self.hidden(x))  # (B, N, V)
+        x = x if self.hidden is None else self.hidden(x)
+        if type(self.proj) is Linear and not self.rescaled and defers(x, len(self.proj.weight)):
+            return Projection(x, self.proj.weight, self.proj.bias)
+        prediction = self.proj(x)  # (B, N, V)
         return rescale_tokens(prediction, seq) if self.rescaled else prediction
 
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from blockyard.contracts import NonNegative, Objective, Rate
+from blockyard.objective._chunked_cross_entropy import chunked_cross_entropy
 from blockyard.objective._cross_entropy import cross_entropy
+from blockyard.ops.projection import Projection
 
 if TYPE_CHECKING:
     import torchmetrics
@@ -46,8 +48,18 @@ class ClassObjective(Objective):
 
             check_classes(self._named, outputs)
 
-    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Mean cross entropy over the targets, in nats. prediction: (B, V) or (B, N, V); target: (B,) or (B, N)."""
+    @property
+    def takes_projection(self) -> bool:
+        """True where the loss is the one of this class."""
+        return type(self).loss is ClassObjective.loss
+
+    def loss(self, prediction: Any, target: Tensor) -> Tensor:
+        """Mean cross entropy over the targets, in nats.
+
+        prediction: (B, V) or (B, N, V), or a `Projection` that gives them; target: (B,) or (B, N)
+        """
+        if isinstance(prediction, Projection):
+            return chunked_cross_entropy(prediction, target, label_smoothing=self.label_smoothing, z_loss=self.z_loss)
         return cross_entropy(prediction, target, label_smoothing=self.label_smoothing, z_loss=self.z_loss)
 
     def further(self, own: dict[str, torchmetrics.Metric]) -> dict[str, torchmetrics.Metric]:

@@ -9,6 +9,7 @@ Equation: -sum_v q_v log softmax(z)_v + z_loss (log Z)^2, q = (1 - s) onehot(tar
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -43,5 +44,6 @@ def cross_entropy(
     if not z_loss:
         return loss
     counted = target != Batch.ignore
-    squared = logits.float().logsumexp(-1).square()  # in bf16 the square would be off by percents
+    exact = torch.promote_types(logits.dtype, torch.float32)
+    squared = logits.to(exact).logsumexp(-1).square()  # in bf16 the square would be off by percents
     return loss + z_loss * squared.masked_fill(~counted, 0.0).sum() / counted.sum()

@@ -1,0 +1,49 @@
+"""Logits that are not computed yet: the last layer of a head and what it reads, for a loss that works by chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from torch import Tensor
+from torch.nn import functional as F
+
+LOGITS = 2**24  # of a micro-batch, from which a head leaves them to the loss: 64 MiB in float32
+
+
+class Projection(NamedTuple):
+    """The logits x W^T + b of tokens.
+
+    x: (..., D); weight: (V, D); bias: (V,) or None
+    """
+
+    x: Tensor
+    weight: Tensor
+    bias: Tensor | None = None
+
+    def logits(self) -> Tensor:
+        """Returns all of them: (..., V)."""
+        return F.linear(self.x, self.weight, self.bias)
+
+
+class _State:
+    """Whether heads may leave the logits to the loss."""
+
+    allowed = False
+
+
+@contextmanager
+def deferred(allowed: bool = True) -> Iterator[None]:
+    """Inside this context a head may return a `Projection` in place of many logits, where `allowed`."""
+    before = _State.allowed
+    _State.allowed = allowed
+    try:
+        yield
+    finally:
+        _State.allowed = before
+
+
+def defers(x: Tensor, outputs: int) -> bool:
+    """Returns whether a head leaves the logits of x (..., D) to the loss: inside `deferred`, from `LOGITS` on."""
+    return _State.allowed and x.numel() // x.shape[-1] * outputs >= LOGITS
