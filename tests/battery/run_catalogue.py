@@ -1,6 +1,6 @@
 """A tiny run for every registered component: the first legal combination of choices that holds it.
 
-The choices come from the catalogue and from `products.legal_cover`, so that a new YAML is covered without being named
+The choices come from the catalogue and from `legal_cover`, so that a new YAML is covered without being named
 here. Runs have twelve steps of eight samples in all; data sets on disk are those of `data_files`.
 """
 
@@ -15,6 +15,7 @@ from blockyard.config.check import check
 from blockyard.config.compose import compose
 from tests.battery.data_files import data_overrides
 from tests.config import products
+from tests.config.cover import legal_cover
 from tests.tiny import ON_CPU, ONE_BATCH
 
 Choice = tuple[str, str]  # a family and a name
@@ -70,7 +71,7 @@ def overrides(family: str, name: str, files: Path) -> tuple[str, ...]:
 
 def _candidates(family: str, name: str) -> Iterator[dict[str, str]]:
     """Choices that may be legal together, the likeliest first."""
-    rows = products.legal_cover(1)
+    rows = legal_cover(1)
     if family in ("experiment", "preset"):
         own = presets.choices(family, name)
         kinds = {"data": own["data"]} if "data" in own else {}

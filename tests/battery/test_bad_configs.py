@@ -22,7 +22,7 @@ import pytest
 from blockyard.config import catalog
 from tests.battery.bad_values import OBJECT, BadValue, bad_values, every_option
 from tests.battery.cases import battery, cases
-from tests.config.products import legal_cover
+from tests.config.cover import legal_cover
 from tests.fork import forked
 
 pytestmark = battery("bad_configs")

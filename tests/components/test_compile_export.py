@@ -22,6 +22,7 @@ from blockyard.model._tower import Tower
 from blockyard.ops import attend
 from tests.config import products
 from tests.config.preset_data import data_of
+from tests.config.product_batches import batch_for
 
 PRESETS = sorted(catalog.choices("preset"))
 # One of each way through a model; the full suite traces all presets. Each is exported.
@@ -43,7 +44,7 @@ def components(preset: str, *overrides: str) -> Components:
 
 def arguments(parts: Components, size: int) -> dict[str, Tensor]:
     """What a model is called with, for a batch of `size` samples; another size has other values and lengths."""
-    return parts.objective.ready(products.batch_for(parts, size)).arguments()
+    return parts.objective.ready(batch_for(parts, size)).arguments()
 
 
 def export(model: nn.Module, example: dict[str, Tensor]) -> nn.Module:

@@ -15,6 +15,7 @@ from blockyard.config.schema import options
 from blockyard.config.targets import locate
 from tests.config import products
 from tests.config.preset_data import data_of
+from tests.config.product_batches import batch_for
 
 SIZES = {"dim": 16, "depth": 2, "heads": 2}
 MODEL = [family for family in CONTRACTS if family not in ("data", "optimizer", "schedule")]
@@ -43,7 +44,7 @@ def test_a_preset_and_data_are_a_whole_command(name: str) -> None:
     model = plan.model(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(2):
-        batch = plan.objective.ready(products.batch_for(plan))
+        batch = plan.objective.ready(batch_for(plan))
         loss = plan.objective.loss(model(**batch.arguments()), batch.target)
         assert loss.isfinite()
         optimizer.zero_grad()

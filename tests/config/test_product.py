@@ -11,6 +11,9 @@ from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.contracts import Batch
 from tests.config import products
+from tests.config.cover import legal_cover, refused_cover
+from tests.config.legality import legal
+from tests.config.product_batches import rows_of
 
 
 def run_or_refuse(row: dict[str, str]) -> str:
@@ -21,7 +24,7 @@ def run_or_refuse(row: dict[str, str]) -> str:
         assert all(str(issue) and issue.text for issue in issues)
         return "refused"
     plan = Components(composed.config)
-    rows = products.rows_of(row, plan)
+    rows = rows_of(row, plan)
     model = plan.model(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(2):
@@ -45,7 +48,7 @@ def blind_to_padding(row: dict[str, str], plan: Components, model: nn.Module) ->
     model.eval()
     losses = []
     for padding in range(2):
-        batch = plan.objective.ready(products.rows_of(row, plan, padding))
+        batch = plan.objective.ready(rows_of(row, plan, padding))
         losses.append(plan.objective.loss(model(**batch.arguments()), batch.target))
     assert_close(losses[0], losses[1])
 
@@ -82,13 +85,13 @@ def test_a_model_that_reads_padding_is_caught(row: dict[str, str], lost: str, mo
 
 @GROUP
 def test_pairs_that_cannot_work_are_refused():
-    assert [row for row in products.refused_cover() if run_or_refuse(row) != "refused"] == []
+    assert [row for row in refused_cover() if run_or_refuse(row) != "refused"] == []
 
 
 @GROUP
 @pytest.mark.parametrize("shard", range(4))
 def test_legal_pairs_all_run(shard: int):
-    rows = products.legal_cover(2)
+    rows = legal_cover(2)
     seen = {(family, name) for row in rows for family, name in row.items()}
     everything = {(family, name) for family, names in products.names().items() for name in names}
     assert seen == everything, f"every choice is legal somewhere, but {sorted(everything - seen)}"
@@ -100,6 +103,6 @@ def test_legal_pairs_all_run(shard: int):
 def test_legal_triples_all_run(shard: int):
     """The full product has too many rows to run. Rules speak of two choices at a time, most with the data, the
     tokenizer and the head beside; every three choices that can stand together do so in one of these rows."""
-    rows = products.legal_cover(3)
-    assert all(map(products.legal, rows))
+    rows = legal_cover(3)
+    assert all(map(legal, rows))
     assert [row for row in rows[shard::8] if run_or_refuse(row) != "ran"] == []

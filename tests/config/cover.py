@@ -1,0 +1,119 @@
+"""Sets of rows of choices in which every pair, or triple, of choices occurs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from functools import cache
+from random import Random
+from typing import Any
+
+from tests.config.legality import FRAME, REST, fits, known_as_refused
+from tests.config.products import FAMILIES, names
+
+Tuple = tuple[tuple[str, str], ...]  # choices of some families, in their order
+
+
+def legal_cover(strength: int) -> list[dict[str, str]]:
+    """Legal rows in which every set of `strength` choices, of as many families, occurs that a legal row can hold."""
+    return _cover(_subsets(strength), strength, skeletons())
+
+
+def refused_cover() -> list[dict[str, str]]:
+    """Rows in which every pair of choices occurs that no legal row can hold."""
+    held = {pair for row in legal_cover(2) for pair in itertools.combinations(row.items(), 2)}
+    return _cover([pair for pair in _subsets(2) if pair not in held], 2, None)
+
+
+@cache
+def skeletons() -> tuple[tuple[dict[str, str], dict[str, list[str]]], ...]:
+    """The legal combinations of the frame, each with what is legal beside it, family by family."""
+    found = []
+    for frame in _frames({}):
+        beside = {f: [name for name in names()[f] if fits({**frame, f: name}, f)] for f in REST}
+        if all(beside.values()):
+            found.append((frame, beside))
+    return tuple(found)
+
+
+def _frames(row: dict[str, str]) -> Iterator[dict[str, str]]:
+    """The legal combinations of the frame that begin with a row."""
+    if len(row) == len(FRAME):
+        if fits(row):
+            yield row
+        return
+    family = FRAME[len(row)]
+    for name in names()[family]:
+        longer = {**row, family: name}
+        if not known_as_refused(longer):
+            yield from _frames(longer)
+
+
+def _cover(wanted: list[Tuple], strength: int, frames: Any) -> list[dict[str, str]]:
+    """Rows found greedily; what no row can hold is left out. Without frames any row will do."""
+    random = Random(0)
+    left, rows = dict.fromkeys(wanted), []
+    order = list(wanted)
+    random.shuffle(order)
+    for those in order:
+        if those not in left:
+            continue
+        row = _complete(dict(those), left, strength, frames, random)
+        left.pop(those)
+        if row is not None:
+            rows.append(row)
+            for held in itertools.combinations(row.items(), strength):
+                left.pop(held, None)
+    return rows
+
+
+def _complete(
+    fixed: dict[str, str], left: dict[Tuple, None], strength: int, frames: Any, random: Random
+) -> dict[str, str] | None:
+    """A row that holds `fixed`, the other choices such that they settle much of what is left."""
+    if frames is None:
+        return _grow(fixed, names(), left, strength, random, legal=False)
+    fitting = [frame for frame in frames if all(frame[0].get(f, name) == name for f, name in fixed.items())]
+    random.shuffle(fitting)
+    for frame, beside in fitting:
+        row = {**frame, **{f: name for f, name in fixed.items() if f in beside}}
+        if all(row[f] in beside[f] for f in fixed if f in beside) and fits(row):
+            grown = _grow(row, beside, left, strength, random, legal=True)
+            if grown is not None:
+                return grown
+    return None
+
+
+def _grow(
+    row: dict[str, str], lists: dict[str, list[str]], left: Any, strength: int, random: Random, *, legal: bool
+) -> dict[str, str] | None:
+    """`row` with a choice for each family that it lacks; None where no choice of one is legal."""
+    missing = [family for family in FAMILIES if family not in row]
+    if not missing:
+        return {family: row[family] for family in FAMILIES}
+    family = random.choice(missing)
+    others = list(itertools.combinations(row.items(), strength - 1))
+
+    def gain(name: str) -> int:
+        return sum(_ordered((*other, (family, name))) in left for other in others)
+
+    shuffled = random.sample(lists[family], len(lists[family]))
+    for name in sorted(shuffled, key=gain, reverse=True):
+        longer = {**row, family: name}
+        if not legal or fits(longer, family):
+            grown = _grow(longer, lists, left, strength, random, legal=legal)
+            if grown is not None:
+                return grown
+    return None
+
+
+def _subsets(strength: int) -> list[Tuple]:
+    return [
+        tuple(zip(families, chosen, strict=True))
+        for families in itertools.combinations(FAMILIES, strength)
+        for chosen in itertools.product(*(names()[family] for family in families))
+    ]
+
+
+def _ordered(those: Tuple) -> Tuple:
+    return tuple(sorted(those, key=lambda one: FAMILIES.index(one[0])))
