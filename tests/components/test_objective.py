@@ -40,9 +40,9 @@ ON_CLASSES = sorted(
 
 
 def test_every_objective_on_classes_or_tokens_smooths_labels_and_limits_the_normaliser() -> None:
-    """Those that do not: values, texts of any alignment (ctc), what restores inputs, and contrasts of sounds."""
+    """Those that do not: values, texts of any alignment (ctc), densities and what restores inputs, and contrasts."""
     others = {path.stem for path in (CONF / "objective").glob("*.yaml")} - set(ON_CLASSES)
-    assert others == {"ctc", "forecast", "masked_contrast", "next_patch", "regress", "restore"}
+    assert others == {"ctc", "forecast", "masked_contrast", "next_patch", "patch_density", "regress", "restore"}
 
 
 @pytest.mark.parametrize("name", ON_CLASSES)

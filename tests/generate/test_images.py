@@ -148,3 +148,21 @@ def test_runs_that_do_not_fit_are_refused(plain: RunFolder, conditional: RunFold
         read_by(reader, generate_images(draws, 2))
     with pytest.raises(UserError, match="does not classify images"):
         read_by(draws, generate_images(blockyard.load(conditional.path), 2))
+
+
+def test_patches_of_real_values_are_drawn_alike_with_a_cache_and_without(outputs: Path) -> None:
+    base = ("data=digits", "tokenizer=patch_values", "head=mixture", "objective=patch_density")
+    made = engine_runs.run(outputs, *base, "tokenizer.condition=class", "tokenizer.order=column", base=DRAWS)
+    own = blockyard.load(made.path)
+    cached = generate_images(own, 3, seed=4, given=1)
+    assert torch.equal(cached.images, generate_images(own, 3, seed=4, given=1, cache=False).images)
+    assert torch.equal(cached.images[1:2], generate_images(own, 2, seed=4, given=1).images[1:])
+    assert cached.true is not None
+    assert torch.equal(cached.images[..., :4], cached.true[..., :4])
+    assert len(cached.images[..., 4:].unique()) > 5
+    with pytest.raises(UserError, match=r"top_k=3: .* draws patches from a density"):
+        generate_images(own, 1, top_k=3)
+    with torch.no_grad():
+        own.model.head.proj.bias.fill_(torch.nan)
+    with pytest.raises(UserError, match="predictions are not finite"):
+        generate_images(own, 1)

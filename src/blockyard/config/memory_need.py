@@ -85,7 +85,7 @@ def _batch(components: Components, trainer: Any) -> int:
     samples = data.batch_size // (trainer.accumulate * trainer.world)
     blocks = ctx.depth * _length(components.architecture.mixing(ctx)) if components.architecture.stacks else 0
     stream = (blocks + _length(ctx)) * ctx.dim
-    predictions = ctx.outputs * (ctx.tokens.max_len if components.objective.takes == "token" else 1)
+    predictions = ctx.outputs * (ctx.tokens.max_len if components.objective.takes != "sequence" else 1)
     return samples * (stream + predictions) * HALF
 
 

@@ -41,7 +41,7 @@ from blockyard.contracts.modules import (
     auxiliary_loss,
     iter_blocks,
 )
-from blockyard.contracts.objective import Forecaster, Objective, Transcriber, any_split
+from blockyard.contracts.objective import DrawsValues, Forecaster, Objective, Transcriber, any_split
 from blockyard.contracts.option_types import (
     BatchSize,
     Because,
@@ -98,6 +98,7 @@ __all__ = [
     "DataModule",
     "DataSpec",
     "Depth",
+    "DrawsValues",
     "Embedder",
     "Expansion",
     "FolderPath",

@@ -180,7 +180,7 @@ class Block(nn.Module):
 class Head(nn.Module):
     """From vectors to predictions: forward(x, seq) -> (B, V) or (B, N, V)."""
 
-    gives: ClassVar[str]  # "token" or "sequence"
+    gives: ClassVar[str]  # one prediction per "token" or per "sequence", or a "mixture" of densities per token
     needs_class_token: ClassVar[bool] = False
     fixed_length: ClassVar[bool] = False  # it has weights for each position, so all sequences are of one length
 

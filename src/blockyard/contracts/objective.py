@@ -23,11 +23,12 @@ class Objective(ABC):
     """The task of a model: its target, its loss and its metrics."""
 
     needs_causal: ClassVar[bool | None] = None  # True, False, or None where either will do
-    takes: ClassVar[str]  # "token" or "sequence": what the head must give
+    takes: ClassVar[str]  # "token", "sequence" or "mixture": what the head must give
     target: ClassVar[str | None] = None  # what the data must provide; None where it is made here
     modality: ClassVar[str | tuple[str, ...] | None] = None  # the only one that it takes, or those, or None
     patches: ClassVar[bool] = False  # it predicts the values of patches: `TokenSpec.patch`
     predicts_next: ClassVar[bool] = False  # it predicts the id of the token that follows each one
+    reads_start: ClassVar[bool] = False  # it predicts real values that follow a start token of the tokenizer's
     needs_source: ClassVar[bool] = False  # it predicts one sequence from another
     source_modality: ClassVar[str | None] = None  # the only one of a source that it takes, or None
     # What the model reads: the data's own sequence ("row"), beside a source if the model takes one; or the source as
@@ -160,6 +161,14 @@ class Transcriber(Protocol):
 
     def transcribe(self, prediction: Tensor, tokens: Tensor, beam: int | None = None) -> list[list[int]]:
         """Returns token ids. prediction: (B, N, V); tokens: (B,), those of each source; beam: of a search, or None."""
+
+
+@runtime_checkable
+class DrawsValues(Protocol):
+    """An objective whose models write images whose tokens are real values."""
+
+    def draw(self, prediction: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
+        """Returns the next token (V,) int64, drawn from the prediction of one token."""
 
 
 def source_as_input(batch: Batch) -> Batch:

@@ -77,12 +77,14 @@ class TextTokenizer(Tokenizer):
 
 
 class ImageTokenizer(Tokenizer):
-    """A tokenizer that makes token ids of images, and images of token ids.
+    """A tokenizer that makes tokens of images that a decoder can write, and images of those tokens.
 
     Images are uint8 (B, C, height, width) of `DataSpec.levels` gray levels, as the data stores them. A sequence is a
     start token and then the N tokens of an image. What it learns, it learns from images of the training split.
 
-    unit: what one token id stands for, in names of metrics: "dim", a value of a pixel, or "code", a whole patch
+    A token is an id, or several levels: `item` is its shape, () or (V,).
+
+    unit: what one number stands for, in names of metrics: "dim", a value of a pixel, or "code", a whole patch
     codes: token ids of an image, from 0; those of start tokens follow. Known from `spec` on, as is all that follows
     levels: gray levels of the data
     """
@@ -91,6 +93,7 @@ class ImageTokenizer(Tokenizer):
     axes = 2
     reads_levels = True
     unit: ClassVar[str]
+    item: tuple[int, ...]
     codes: int
     levels: int
 
@@ -100,15 +103,15 @@ class ImageTokenizer(Tokenizer):
 
     @abstractmethod
     def encode(self, images: Tensor) -> Tensor:
-        """Returns the token ids of images (B, C, height, width) uint8: (B, N) int64."""
+        """Returns the tokens of images (B, C, height, width) uint8: (B, N, *item) int64."""
 
     @abstractmethod
     def decode(self, token_ids: Tensor) -> Tensor:
-        """Returns images (B, C, height, width) uint8 of token ids (B, N), which `encode` turns into them again."""
+        """Returns images (B, C, height, width) uint8 of tokens (B, N, *item), which `encode` turns into them again."""
 
     @abstractmethod
     def start(self, classes: Tensor) -> Tensor:
-        """Returns the first token of images of these classes (B,) int64: (B,) int64."""
+        """Returns the first token of images of these classes (B,) int64: (B, *item) int64."""
 
 
 class GraphTokenizer(Tokenizer):

@@ -1,4 +1,4 @@
-"""Splits of images as sequences of token ids: a start token and the tokens of the image."""
+"""Splits of images as sequences that a decoder writes: a start token and the tokens of the image."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ CHUNK = 1024  # images that are encoded at a time
 class ImageTokenSplit:
     """A split of images, encoded batch by batch.
 
-    units: what a token id stands for, ("dim",) or ("code",)
-    frequencies: float32 (N, V), how often each token id occurs at each index in the training split
+    units: what a number stands for, ("dim",) or ("code",)
+    frequencies: float32 (M, V), how often each id or level occurs in the training split, for each of the M numbers of
+        an image: its N ids, or all values of its N tokens one after another
     """
 
     def __init__(self, images: Split, tokenizer: ImageTokenizer, frequencies: Tensor) -> None:
@@ -28,7 +29,7 @@ class ImageTokenSplit:
         return len(self.images)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns inputs int64 (B, N + 1), the start token first; `key` None disables augmentation."""
+        """Returns inputs int64 (B, N + 1, *item), the start token first; `key` None disables augmentation."""
         batch = self.images.batch(order, key)
         assert isinstance(batch.target, Tensor)
         start = self.tokenizer.start(batch.target)[:, None]
@@ -53,7 +54,7 @@ def token_splits(splits: Sequence[Split], tokenizer: ImageTokenizer, images: Ten
     tokenizer.spec(spec)
     if not tokenizer.state():
         tokenizer.fit(images)
-    encoded = torch.cat([tokenizer.encode(chunk) for chunk in images.split(CHUNK)])  # (n, N)
+    encoded = torch.cat([tokenizer.encode(chunk) for chunk in images.split(CHUNK)]).flatten(1)  # (n, M)
     count, width = encoded.shape
     cells = torch.arange(width) * tokenizer.codes + encoded
     counts = torch.bincount(cells.flatten(), minlength=width * tokenizer.codes).view(width, -1)

@@ -7,12 +7,13 @@ import os
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from blockyard.contracts import Splits
+from blockyard.contracts import DrawsValues, Splits
 from blockyard.data._image_tokens import ImageTokenSplit
 from blockyard.errors import UserError
 from blockyard.generate.decode import decode_batch
+from blockyard.generate.patches import write_patches
 from blockyard.generate.request import check_device, check_options
 from blockyard.generate.sampling import Sampler
 from blockyard.generate.stepper import Stats
@@ -62,7 +63,8 @@ def generate_images(
         classes in turn
     given: rows of tokens that are taken from test images, of this class where there is one; columns with
         tokenizer.order=column
-    temperature, top_k, top_p, seed, cache, device: as in `generate_all`; all tokens may be drawn by default
+    temperature, top_k, top_p, seed, cache, device: as in `generate_all`; all tokens may be drawn by default. Patches
+        of real values have a temperature alone: see `PatchDensity.draw`
 
     Raises UserError where the run does not draw images, and for a class or rows that it does not have.
     """
@@ -71,40 +73,68 @@ def generate_images(
     check_device(device)
     loaded = run if isinstance(run, Loaded) else load(run, which=which, outputs=outputs, device=device, allow=allow)
     tokenizer = _image_tokenizer(loaded)
+    if isinstance(loaded.objective, DrawsValues):
+        _refuse_cutting(loaded, top_k, top_p)
     classes = _classes(loaded, tokenizer, count, label)
     true = None
-    known, tokens = torch.empty(count, 0, dtype=torch.int64), len(tokenizer.cells)
+    known, tokens = torch.empty(count, 0, *tokenizer.item, dtype=torch.int64), len(tokenizer.cells)
     if given:
         width = _check_given(loaded, tokenizer, given)
         true, theirs = _test_images(loaded, count, label)
         classes = None if classes is None else theirs
         known = tokenizer.encode(true)[:, : given * width]  # (n, given tokens)
     start = tokenizer.start(torch.zeros(count, dtype=torch.int64) if classes is None else classes)
-    prompts = torch.cat([start[:, None], known], 1).tolist()
-    samplers = [Sampler(temperature, top_k, (seed or 0) + index, top_p) for index in range(count)]
-    drawn, stats = known.tolist(), Stats(prompt_tokens=sum(map(len, prompts)))
-    steps = decode_batch(loaded.model, prompts, samplers, max_tokens=tokens - known.shape[1], cache=cache, stats=stats)
-    for step in steps:
-        for index, token_id in step:
-            drawn[index].append(token_id)
-    images = tokenizer.decode(torch.tensor(drawn))
+    prompts = torch.cat([start[:, None], known], 1)  # (n, 1 + given tokens, *item)
+    stats = Stats(prompt_tokens=count * prompts.shape[1])
+    missing, seeds = tokens - known.shape[1], range(seed or 0, (seed or 0) + count)
+    if isinstance(loaded.objective, DrawsValues):
+        drawn = write_patches(
+            loaded.model, loaded.objective, prompts, missing, temperature, seeds, cache=cache, stats=stats
+        )
+    else:
+        samplers = [Sampler(temperature, top_k, each, top_p) for each in seeds]
+        drawn = _write_ids(loaded.model, prompts, samplers, missing, cache=cache, stats=stats)
+    images = tokenizer.decode(drawn)
     return GeneratedImages(
         images, tokenizer.levels, classes, true, _mask(tokenizer, known.shape[1], images), stats, loaded
     )
 
 
+def _write_ids(
+    model: nn.Module, prompts: Tensor, samplers: list[Sampler], missing: int, *, cache: bool, stats: Stats
+) -> Tensor:
+    """Returns the token ids (n, N) of images that begin with prompts (n, 1 + given tokens)."""
+    drawn = prompts[:, 1:].tolist()
+    for step in decode_batch(model, prompts.tolist(), samplers, max_tokens=missing, cache=cache, stats=stats):
+        for index, token_id in step:
+            drawn[index].append(token_id)
+    return torch.tensor(drawn)
+
+
+def _refuse_cutting(loaded: Loaded, top_k: int | None, top_p: float | None) -> None:
+    """Raises UserError for options about token ids, of a run whose tokens are real values."""
+    for name, value in (("top_k", top_k), ("top_p", top_p)):
+        if value is not None:
+            raise UserError(
+                f"{name}={value}: {loaded.folder.name} draws patches from a density, which has no most likely tokens; "
+                "use temperature="
+            )
+
+
 def _image_tokenizer(loaded: Loaded) -> ImageTokens:
     """The tokenizer of a run that draws images. Raises UserError for other runs, and without what it learned."""
-    if not isinstance(loaded.tokenizer, ImageTokens) or not loaded.objective.predicts_next:
+    objective = loaded.objective
+    if not isinstance(loaded.tokenizer, ImageTokens) or not (objective.predicts_next or objective.reads_start):
         raise UserError(
             f"{loaded.folder.name} does not draw images: images= needs a run of objective=next_token with tokens of "
-            "images, such as tokenizer=levels"
+            "images, such as tokenizer=levels, or of objective=patch_density"
         )
+    tokenizer = loaded.tokenizer
     try:
-        loaded.tokenizer.decode(torch.zeros(1, len(loaded.tokenizer.cells), dtype=torch.int64))
+        tokenizer.decode(torch.zeros(1, len(tokenizer.cells), *tokenizer.item, dtype=torch.int64))
     except ValueError as error:
         raise UserError(f"{loaded.folder.path} has lost its {TOKENIZER}: {error}") from error
-    return loaded.tokenizer
+    return tokenizer
 
 
 def _classes(loaded: Loaded, tokenizer: ImageTokens, count: int, label: int | None) -> Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -39,6 +40,8 @@ def full(ctx: Context) -> Context:
 def _zeros(tokens: TokenSpec, data: DataSpec, batch: int) -> Tensor:
     if tokens.vocabulary is not None:
         return torch.zeros((batch, tokens.max_len), dtype=torch.long)
+    if tokens.ahead and tokens.patch is not None:
+        return torch.zeros((batch, tokens.max_len, math.prod(tokens.patch)), dtype=torch.long)
     return torch.zeros((batch, *data.shape), dtype=torch.float32 if tokens.codes is None else torch.long)
 
 

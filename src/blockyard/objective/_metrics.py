@@ -10,6 +10,7 @@ Importing torchmetrics takes seconds, so objectives import this file inside `met
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -48,6 +49,24 @@ class MeanCrossEntropy(_Mean):
         logits, target = prediction.flatten(0, -2).float(), target.flatten()
         self.total += F.cross_entropy(logits, target, ignore_index=Batch.ignore, reduction="sum").double()
         self.count += (target != Batch.ignore).sum()
+
+
+class MeanNats(_Mean):
+    """Minus the log likelihood in nats over the number of target values that are not NaN.
+
+    nats: from (prediction, target) to those of each token, zero where its target is NaN
+    """
+
+    higher_is_better = False
+
+    def __init__(self, nats: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.nats = nats
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        """prediction: as the objective takes it; target: float, with NaN."""
+        self.total += self.nats(prediction, target).double().sum()
+        self.count += Batch.counted(target).sum()
 
 
 class Accuracy(_Mean):
@@ -125,7 +144,7 @@ class _Derived(Metric):
     is_differentiable = False
     full_state_update = False
 
-    def __init__(self, source: MeanCrossEntropy) -> None:
+    def __init__(self, source: MeanCrossEntropy | MeanNats) -> None:
         super().__init__()
         self.source = source
 

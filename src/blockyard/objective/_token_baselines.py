@@ -1,4 +1,4 @@
-"""The cross entropy of token ids of images under predictions that need no training."""
+"""The cross entropy of tokens of images under predictions that need no training."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ def baselines(split: Split, objective: Objective) -> dict[str, dict[str, float]]
     for order in torch.arange(len(split)).split(BATCH):
         target = objective.ready(take(split, order, None)).target
         assert isinstance(target, Tensor)
+        target = target.flatten(1).floor().long()  # of levels with noise, the levels
         total += float(surprise.T.gather(0, target).sum())
         count += target.numel()
     nats = {"uniform": math.log(frequencies.shape[1]), "independent": total / count}

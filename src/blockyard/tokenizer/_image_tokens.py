@@ -1,4 +1,4 @@
-"""Shared parts of tokenizers that make token ids of images: the order of the tokens, start tokens, the table.
+"""Shared parts of tokenizers of images that are written: the order of the tokens, start tokens, the table.
 
 A sequence begins with a start token, and each token lies at the coordinates of the one that it predicts:
 
@@ -31,6 +31,7 @@ class ImageTokens(ImageTokenizer):
     left; random is one permutation, the same for all images, runs and machines.
     """
 
+    item: tuple[int, ...] = ()
     _cells: Tensor | None = None  # (N,), the cell of the grid of each token, counted row by row
 
     def __init__(self, order: Order, condition: Literal["class"] | None) -> None:
@@ -73,11 +74,11 @@ class ImageTokens(ImageTokenizer):
 
     @abstractmethod
     def encode_cells(self, images: Tensor) -> Tensor:
-        """Images (B, C, height, width) uint8 -> token ids (B, N) int64, cell by cell of the grid."""
+        """Images (B, C, height, width) uint8 -> token ids (B, N, *item) int64, cell by cell of the grid."""
 
     @abstractmethod
     def decode_cells(self, token_ids: Tensor) -> Tensor:
-        """Token ids (B, N), cell by cell -> images (B, C, height, width) uint8."""
+        """Token ids (B, N, *item), cell by cell -> images (B, C, height, width) uint8."""
 
     @property
     def cells(self) -> Tensor:
@@ -86,16 +87,17 @@ class ImageTokens(ImageTokenizer):
         return self._cells
 
     def encode(self, images: Tensor) -> Tensor:
-        """Returns the token ids (B, N) of images in their order."""
+        """Returns the token ids (B, N, *item) of images in their order."""
         return self.encode_cells(images)[:, self.cells.to(images.device)]
 
     def decode(self, token_ids: Tensor) -> Tensor:
-        """Returns the images of token ids (B, N)."""
+        """Returns the images of token ids (B, N, *item)."""
         return self.decode_cells(token_ids[:, self.cells.argsort().to(token_ids.device)])
 
     def start(self, classes: Tensor) -> Tensor:
-        """Returns the start tokens (B,) of images of these classes: one of each class, or one for all."""
-        return self.codes + (classes if self.condition == "class" else torch.zeros_like(classes))
+        """Returns the start tokens (B, *item) of images of these classes: one of each class, or one for all."""
+        ids = self.codes + (classes if self.condition == "class" else torch.zeros_like(classes))
+        return ids.view(-1, *[1] * len(self.item)).expand(-1, *self.item)
 
     def token_name(self, token_id: int) -> str:
         """Returns the number of a code, or what a start token says."""
@@ -103,44 +105,62 @@ class ImageTokens(ImageTokenizer):
             return str(token_id)
         return f"class {token_id - self.codes}" if self.condition == "class" else "START"
 
-    def embedder(self, ctx: Context) -> ImageTokenEmbedder:
+    def embedder(self, ctx: Context) -> StartedEmbedder:
         """Builds the embedding table."""
         return ImageTokenEmbedder(ctx, self.cells)
 
 
-class ImageTokenEmbedder(Embedder):
-    """Looks token ids up in a (V, D) table. Each has the coordinates of the token that follows it."""
+class StartedEmbedder(Embedder):
+    """Tokens of an image behind a start token. Each has the coordinates of the token that follows it.
+
+    item: the shape of a token in the inputs, () for an id; subclasses compute the vectors
+    """
 
     index: Tensor
     coords: Tensor
 
-    def __init__(self, ctx: Context, cells: Tensor) -> None:
+    def __init__(self, ctx: Context, cells: Tensor, item: tuple[int, ...] = ()) -> None:
         super().__init__()
-        assert ctx.tokens.vocabulary is not None
-        self.symbols = nn.Embedding(ctx.tokens.vocabulary, ctx.dim)
-        self.grid, self.raster = ctx.tokens.grid, ctx.tokens.raster
+        self.grid, self.raster, self.item = ctx.tokens.grid, ctx.tokens.raster, item
         index, coords = grid_coordinates(self.grid)
         if not self.raster:
             coords = coords[:, cells.to(coords.device)]
         self.register_buffer("index", index, persistent=False)
         self.register_buffer("coords", coords, persistent=False)
 
-    @property
-    def table(self) -> nn.Parameter:  # type: ignore[override]
-        """The (V, D) embeddings, those of start tokens last."""
-        return cast(nn.Parameter, self.symbols.weight)
+    def vectors(self, inputs: Tensor) -> Tensor:
+        """Inputs (B, N, *item) int64 -> (B, N, D)."""
+        raise NotImplementedError
 
     def forward(
         self, inputs: Tensor, lengths: Tensor | None = None, segment: Tensor | None = None, start: int = 0
     ) -> tuple[Tensor, Seq]:
-        """Token ids (B, N) -> x (B, N, D), Seq. Fewer than a whole image, from index `start` on, fill no grid.
+        """Inputs (B, N, *item) -> x (B, N, D), Seq. Fewer than a whole image, from index `start` on, fill no grid.
 
         Raises ValueError for more tokens than an image has, and for arguments that only text has.
         """
         if lengths is not None or segment is not None:
             raise ValueError("an image is one sequence of tokens; omit lengths and segment")
         end, whole = start + inputs.shape[1], math.prod(self.grid)
-        if inputs.ndim != 2 or end > whole:
+        if inputs.shape[2:] != self.item or end > whole:
             raise ValueError(f"inputs of shape {tuple(inputs.shape)}: an image has at most {whole} tokens")
         grid = self.grid if self.raster and inputs.shape[1] == whole else None
-        return self.symbols(inputs), Seq(self.index[start:end], self.coords[:, start:end], grid=grid)
+        return self.vectors(inputs), Seq(self.index[start:end], self.coords[:, start:end], grid=grid)
+
+
+class ImageTokenEmbedder(StartedEmbedder):
+    """Looks token ids up in a (V, D) table."""
+
+    def __init__(self, ctx: Context, cells: Tensor) -> None:
+        super().__init__(ctx, cells)
+        assert ctx.tokens.vocabulary is not None
+        self.symbols = nn.Embedding(ctx.tokens.vocabulary, ctx.dim)
+
+    @property
+    def table(self) -> nn.Parameter:  # type: ignore[override]
+        """The (V, D) embeddings, those of start tokens last."""
+        return cast(nn.Parameter, self.symbols.weight)
+
+    def vectors(self, inputs: Tensor) -> Tensor:
+        """Token ids (B, N) -> (B, N, D)."""
+        return self.symbols(inputs)

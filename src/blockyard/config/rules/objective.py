@@ -55,16 +55,25 @@ def ids_of_objective(f: Facts) -> str | None:
 
 def tokens_ahead(f: Facts) -> str | None:
     """Sequences that begin with a start token are for objectives that predict what follows."""
-    if not f.tokens.ahead or f["objective"].target.predicts_next:
+    objective = f["objective"].target
+    if objective.reads_start and not f.tokens.ahead:
+        return f"{f['objective']} predicts what follows a start token; {f['tokenizer']} makes none"
+    if not f.tokens.ahead or objective.predicts_next or objective.reads_start:
         return None
     return f"{f['tokenizer']} makes sequences in which each token predicts the next one; {f['objective']} does not"
 
 
 def head_of_objective(f: Facts) -> str | None:
-    """The head predicts once a token, or once a sequence, as the objective takes it."""
+    """The head predicts once a token, or once a sequence, or a density, as the objective takes it."""
     gives, takes = f["head"].target.gives, f["objective"].target.takes
     if gives == takes:
         return None
+    if "mixture" in (gives, takes):
+        wanted, there = (
+            "a mixture of densities per token" if kind == "mixture" else f"one prediction per {kind}"
+            for kind in (takes, gives)
+        )
+        return f"{f['objective']} needs {wanted}; {f['head']} gives {there}"
     return f"{f['objective']} needs one prediction per {takes}; {f['head']} gives one per {gives}"
 
 

@@ -1,0 +1,120 @@
+"""Patch density: the likelihood of patches of gray levels, each under a mixture of densities given those before it.
+
+Source: Tschannen et al. 2024, GIVT: Generative Infinite-Vocabulary Transformers (arXiv 2312.02116), section 3.2; of
+    uniform dequantisation Ho et al. 2019, Flow++ (arXiv 1902.00275), section 3.1; of probabilities of levels
+    Salimans et al. 2017, PixelCNN++ (arXiv 1701.05517), section 2.1
+Reference: torch.distributions.MixtureSameFamily
+Equation: -1/V log p(x_n + u | x_1 .. x_{n-1}), mean over all patches, with x of L levels 0 .. L - 1 and
+    u uniform in [0, 1): an upper bound on the bits that the levels need under the same model; with dequantise=none
+    -1/V log P(x_n | x_1 .. x_{n-1}), the mass from x to x + 1, which is exact
+
+    sequence   S a b c      patches as the tokenizer orders them, behind a start token
+    inputs     S a b        levels
+    target     a b c        levels plus u, or plus 1/2
+
+u is a hash of the step's key and the sample's index; in evaluation it is fixed for each sample. Baselines that need no
+training are computed beside every run: `uniform` gives all levels one probability, `independent` those of each value
+of each patch alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import Batch, DataSpec, Objective, Split, TokenSpec
+from blockyard.data._hash import uniform
+from blockyard.objective._mixture import OPEN, Kind, draw, log_density, log_mass, mixture_of
+from blockyard.objective._patches import patch_size
+from blockyard.objective._token_baselines import baselines
+
+if TYPE_CHECKING:
+    import torchmetrics
+
+
+class PatchDensity(Objective):
+    """Predicts a density over each patch from those before it; requires a causal model and head=mixture.
+
+    Options:
+        density: the form of each component: normal, or logistic, which has heavier tails
+        dequantise: uniform adds noise that makes levels continuous, as a density needs; none takes the probability
+            of each level instead, from the distribution function
+    """
+
+    needs_causal = True
+    takes = "mixture"
+    modality = "image"
+    patches = True
+    reads_start = True
+
+    def __init__(self, *, density: Kind = "logistic", dequantise: Literal["uniform", "none"] = "uniform") -> None:
+        self.density: Kind = density
+        self.dequantise = dequantise
+        self._levels = self._values = 0
+
+    def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
+        """V, the values of a patch. Raises ValueError for tokens without values of their own, and without levels."""
+        values = patch_size("patch_density", data, tokens)
+        if data.levels is None or not tokens.ahead:
+            raise ValueError("objective=patch_density reads gray levels behind a start token: tokenizer=patch_values")
+        self._levels, self._values = data.levels, values
+        return values
+
+    def prepare(self, batch: Batch, key: int | None = None) -> Batch:
+        """Levels (B, N + 1, V) with the start token -> inputs (B, N, V) and target (B, N, V) float32, from 0 to L."""
+        levels = batch.inputs[:, 1:]
+        shift = torch.full((), 0.5, device=levels.device)
+        if self.dequantise == "uniform":
+            sample = torch.arange(len(levels), device=levels.device) if batch.sample is None else batch.sample
+            # Single precision rounds the largest of them to 1, which would be the next level.
+            draws = uniform(0 if key is None else key, sample, levels[0].numel()).T.float().clamp_max(1 - 2**-12)
+            shift = draws.reshape(levels.shape)
+        return replace(batch, inputs=batch.inputs[:, :-1], target=levels + shift)
+
+    def nats(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Returns minus the log likelihood of each patch (B, N), zero where it is NaN.
+
+        prediction: (B, N, K (1 + 2 V)); target: (B, N, V)
+        """
+        counted = Batch.counted(target).all(-1)  # (B, N)
+        target = target.nan_to_num().float()
+        mixture, size = mixture_of(prediction, self._values), 2 / self._levels  # of a level, in the head's units
+        if self.dequantise == "uniform":
+            log = log_density(mixture, target * size - 1, self.density) + self._values * math.log(size)
+        else:
+            level = target.floor()
+            low = torch.where(level <= 0, -OPEN, level * size - 1)
+            high = torch.where(level >= self._levels - 1, OPEN, (level + 1) * size - 1)
+            log = log_mass(mixture, low, high, self.density)
+        return -log.masked_fill(~counted, 0.0)
+
+    def loss(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """Mean nats for each value that counts. prediction: (B, N, K (1 + 2 V)); target: (B, N, V) with NaN."""
+        return self.nats(prediction, target).sum() / Batch.counted(target).sum()
+
+    def draw(self, prediction: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
+        """Returns the levels (V,) int64 of a patch drawn from its prediction (K (1 + 2 V),).
+
+        temperature: divides the log weights and multiplies the scales; 0 is the mean of the heaviest component
+        """
+        x = draw(mixture_of(prediction, self._values), self.density, temperature, generator)  # (V,), from -1 to 1
+        return ((x + 1) * self._levels / 2).floor().clamp(0, self._levels - 1).long()
+
+    def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
+        """Loss in nats, and bits, for each value of a pixel."""
+        from blockyard.objective._metrics import Bits, MeanNats
+
+        loss = MeanNats(self.nats)
+        return {"loss": loss, "bits_per_dim": Bits(loss)}
+
+    def baselines(self, split: Split) -> dict[str, dict[str, float]]:
+        """The metrics of predictions that need no training, by their names."""
+        return baselines(split, self)
+
+    def best(self) -> tuple[str, str]:
+        """The lowest loss."""
+        return "loss", "min"
