@@ -6,12 +6,12 @@ recorded there, so that on the same machine the values are equal.
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from blockyard.errors import UserError
+from blockyard.evaluate.as_recorded import PARTS, SPLITS, as_recorded
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import load
 
@@ -25,14 +25,7 @@ if TYPE_CHECKING:
     from blockyard.runs.load import Loaded
     from blockyard.runs.predictions_file import SamplePredictions
 
-Result = TypeVar("Result")
-
-log = logging.getLogger("blockyard")
-
 LARGEST_FACTOR = 16  # of a side: 256 times as many pixels
-SPLITS = ("test", "validation", "train")
-_PART = {"test": "test", "validation": "val", "train": "train"}
-_LIMIT = {"test": "limit_test", "validation": "limit_val"}
 
 
 def evaluate(
@@ -58,7 +51,7 @@ def evaluate(
     def measured(model: nn.Module, samples: Split, settings: dict[str, Any]) -> dict[str, float]:
         return measure(model, samples, loaded.objective, slices=loaded.data.spec.slices, **settings)
 
-    return {f"{_PART[split]}/{name}": value for name, value in _as_recorded(loaded, split, measured).items()}
+    return {f"{PARTS[split]}/{name}": value for name, value in as_recorded(loaded, split, measured).items()}
 
 
 def evaluate_samples(
@@ -87,7 +80,7 @@ def evaluate_samples(
         recorder = SampleRecorder(loaded.objective, samples, loaded.data.spec, total=total)
         values = measure(model, samples, loaded.objective, slices=loaded.data.spec.slices, observe=recorder, **settings)
         predictions = recorder.result(
-            part=_PART[split],
+            part=PARTS[split],
             weights=loaded.weights,
             step=loaded.step,
             fingerprint=loaded.data.fingerprint(),
@@ -96,8 +89,8 @@ def evaluate_samples(
             raise UserError(f"{loaded.folder.name}: {recorder.reason}")
         return values, predictions
 
-    values, predictions = _as_recorded(loaded, split, metrics)
-    return {f"{_PART[split]}/{name}": value for name, value in values.items()}, predictions, loaded
+    values, predictions = as_recorded(loaded, split, metrics)
+    return {f"{PARTS[split]}/{name}": value for name, value in values.items()}, predictions, loaded
 
 
 def evaluate_longer(
@@ -131,9 +124,9 @@ def evaluate_longer(
         )
 
     def curve(model: nn.Module, samples: Split, settings: dict[str, Any]) -> Curve:
-        return extrapolate(model, samples, loaded.objective, factors, part=_PART[split], **settings)
+        return extrapolate(model, samples, loaded.objective, factors, part=PARTS[split], **settings)
 
-    return _as_recorded(loaded, split, curve), loaded
+    return as_recorded(loaded, split, curve), loaded
 
 
 def evaluate_resolutions(
@@ -165,9 +158,9 @@ def evaluate_resolutions(
     shape = (spec.shape[1], spec.shape[2])
 
     def resized(model: nn.Module, samples: Split, settings: dict[str, Any]) -> Resolutions:
-        return at_resolutions(model, samples, loaded.objective, factors, part=_PART[split], shape=shape, **settings)
+        return at_resolutions(model, samples, loaded.objective, factors, part=PARTS[split], shape=shape, **settings)
 
-    return _as_recorded(loaded, split, resized), loaded
+    return as_recorded(loaded, split, resized), loaded
 
 
 def evaluate_written(
@@ -206,74 +199,11 @@ def evaluate_written(
                 f"{type(loaded.data).__name__} gives no texts (`TextPairs`) to compare what is written with"
             )
         objective = loaded.objective if isinstance(loaded.objective, Transcriber) else None
-        return write_split(model, samples, tokenizer, part=_PART[split], beam=beam, objective=objective, **settings)
+        return write_split(model, samples, tokenizer, part=PARTS[split], beam=beam, objective=objective, **settings)
 
-    return _as_recorded(loaded, split, write), loaded
+    return as_recorded(loaded, split, write), loaded
 
 
 def _check_split(split: str) -> None:
     if split not in SPLITS:
         raise UserError(f"split={split!r}: expected one of {', '.join(SPLITS)}")
-
-
-def _as_recorded(loaded: Loaded, split: str, function: Callable[[nn.Module, Split, dict[str, Any]], Result]) -> Result:
-    """Call `function` with the model, a split and the settings that the run recorded."""
-    missing = loaded.data.missing()
-    if missing:
-        raise UserError(missing)
-    # An unfinished run has no summary, but its precision and threads are in run.json.
-    facts = loaded.folder.facts()
-    summary = {key: facts[key] for key in ("precision", "data") if key in facts} | loaded.folder.summary()
-    if "threads" not in summary and isinstance(facts.get("threads"), dict):
-        summary["threads"] = facts["threads"].get("threads")
-    options = loaded.components.node("trainer")
-    threads = _use_threads(summary.get("threads"))
-    try:
-        loaded.data.prepare()
-        splits = loaded.components.load()
-        _same_data(loaded.data.fingerprint(), summary)
-        device = _device(summary, options.accelerator)
-        settings = {
-            "batch_size": loaded.data.eval_batch_size,
-            "device": device,
-            "precision": _precision(summary, options.precision),
-            "limit": getattr(options, _LIMIT[split]) if split in _LIMIT else None,
-        }
-        return function(loaded.model.to(device), getattr(splits, split), settings)
-    finally:
-        _use_threads(threads)
-
-
-def _precision(summary: dict[str, Any], configured: str | int) -> str:
-    recorded = summary.get("precision")
-    if isinstance(recorded, dict) and recorded.get("precision"):
-        return str(recorded["precision"])
-    return "32" if configured == "auto" else str(configured)
-
-
-def _device(summary: dict[str, Any], accelerator: str) -> str:
-    import torch
-
-    recorded = summary.get("device")
-    wants_gpu = recorded != "cpu" if recorded else accelerator != "cpu"
-    if wants_gpu and torch.cuda.is_available():
-        return "cuda"
-    if recorded and recorded != "cpu":
-        log.warning("the run was on %s, this is the CPU: values may differ in the last digits", recorded)
-    return "cpu"
-
-
-def _use_threads(threads: int | None) -> int:
-    """Set the run's number of threads, on which the order of additions depends; return the number before."""
-    import torch
-
-    before = torch.get_num_threads()
-    if threads and threads != before:
-        torch.set_num_threads(int(threads))
-    return before
-
-
-def _same_data(fingerprint: str, summary: dict[str, Any]) -> None:
-    recorded = (summary.get("data") or {}).get("fingerprint")
-    if recorded and recorded != fingerprint:
-        log.warning("the data differs from what the run was trained on (%s, now %s)", recorded[:12], fingerprint[:12])
