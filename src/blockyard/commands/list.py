@@ -1,6 +1,7 @@
 """blockyard list [FAMILY ...] [--compatible [key=value ...]] [--config-dir DIR]
 
-List the choices of every family, or of the named ones, with one line and the source of each.
+List the choices of every family, or of the named ones, with one line and the source of each; beside choices of
+installed packages and of folders of your own, also where each comes from.
 
   --compatible      only the choices that `blockyard check` accepts with the given overrides, each in place of
                     the family's own choice
@@ -47,9 +48,11 @@ def run(arguments: Sequence[str]) -> int:
         if args.compatible:
             accepted = compatible(family, list(choices), args)
             choices = {name: choices[name] for name in accepted}
-        rows = table(family, "choice", "what it is", "source")
-        for choice in choices.values():
-            rows.add_row(choice.name, choice.summary, choice.source)
+        origins = [catalog.origin(choice) for choice in choices.values()]
+        own = len({*origins}) > 1  # with choices of other packages or folders
+        rows = table(family, "choice", "what it is", *(["from"] if own else []), "source")
+        for choice, origin in zip(choices.values(), origins, strict=True):
+            rows.add_row(choice.name, choice.summary, *([origin] if own else []), choice.source)
         screen.print(rows)
         screen.print()
     return 0

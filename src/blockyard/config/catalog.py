@@ -15,6 +15,8 @@ from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from blockyard.config.installed import installed
+
 PACKAGE = Path(__file__).resolve().parents[1]
 # Groups of conf/ that are not part of a run: what executes the cells of a sweep does not change their results.
 OUTSIDE_RUN = ("executor",)
@@ -113,6 +115,14 @@ def choices(family: str, folders: tuple[Path, ...] = ()) -> dict[str, Choice]:
         for path in sorted((root / OF_SOURCE.get(family, family)).glob("*.yaml")):
             result.setdefault(path.stem, Choice(family, path.stem, path))
     return result
+
+
+def origin(choice: Choice) -> str:
+    """Where a choice comes from: blockyard, an installed package by its name, or a folder."""
+    root = choice.path.parent.parent
+    if root == conf_dir():
+        return "blockyard"
+    return next((each.name for each in installed() if each.folder == root), str(root))
 
 
 def docstring(target: str) -> str:

@@ -9,7 +9,7 @@ from torch import nn
 
 from blockyard.config.build import CONTRACTS, LATE_KEYS, RUNTIME_CONTRACTS, SOURCE_CONTRACTS
 from blockyard.config.schema import RESERVED, Option, options
-from blockyard.config.targets import allow_of, allowed, locate
+from blockyard.config.targets import allow_of, allowed, locate, own_packages
 from blockyard.config.tree import is_node
 
 # Modules of other libraries may read files or connect as they are made.
@@ -43,7 +43,10 @@ class Placed(NamedTuple):
 
     def may_be(self, allow: list[str]) -> bool:
         """Whether its package may have what is built here: a module is ours, torch's, or of an allowed package."""
-        return not issubclass(self.required, nn.Module) or self.target.split(".")[0] in (*LAYERS, *allow)
+        return not issubclass(self.required, nn.Module) or self.target.split(".")[0] in (
+            *LAYERS,
+            *own_packages(allow),
+        )
 
 
 def placed_nodes(config: dict[str, Any], allow: list[str]) -> Iterator[Placed]:

@@ -89,6 +89,12 @@ def find(start: Path | None = None) -> Path | None:
     return next((path for each in (folder, *folder.parents) if os.path.lexists(path := each / NAME)), None)
 
 
+def default_outputs() -> str:
+    """The folder of runs where a command line names none: that of the project file, or `outputs`."""
+    path = find()
+    return (read(path).outputs if path is not None else None) or "outputs"
+
+
 def read(path: Path) -> Project:
     """The content of a file. Raises UserError that names the file, the key and what would work."""
     content = _content(path)

@@ -1,4 +1,4 @@
-"""What a `_target_` may name: classes of trusted packages, and of those that the command line allows."""
+"""What a `_target_` may name: classes of trusted packages, of installed components, and of those that are allowed."""
 
 from __future__ import annotations
 
@@ -6,16 +6,23 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from blockyard.config.installed import installed_packages
 
 TRUSTED_PACKAGES = ("blockyard", "torch", "pytorch_lightning", "torchmetrics", "timm", "transformers")
 
 
 def allowed(target: str, allow: list[str]) -> bool:
-    """Whether `_target_` may name this: a dotted name inside a trusted or allowed package."""
+    """Whether `_target_` may name this: a dotted name inside a trusted, installed or allowed package."""
     dotted = re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", target)
-    return bool(dotted) and target.split(".")[0] in (*TRUSTED_PACKAGES, *allow)
+    return bool(dotted) and target.split(".")[0] in (*TRUSTED_PACKAGES, *own_packages(allow))
+
+
+def own_packages(allow: Iterable[str]) -> tuple[str, ...]:
+    """The packages besides the trusted ones that a config may name: those it allows, and installed components."""
+    return (*allow, *installed_packages())
 
 
 def allow_of(config: Mapping[str, Any]) -> list[str]:

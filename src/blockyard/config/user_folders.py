@@ -1,4 +1,5 @@
-"""The user's own config folders (`--config-dir`, `hydra.searchpath`), which may come from a stranger.
+"""The user's own config folders (`--config-dir`, `hydra.searchpath`), which may come from a stranger, and those that
+installed packages bring.
 
 Hydra never opens a file of such a folder by itself: it reads through `UserFolder`, which passes on what
 `user_yaml.read` finds sound, wherever links lead. A folder with an unsound file among the choices of a family is
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote_to_bytes
 
 from blockyard.config import catalog, user_yaml
+from blockyard.config.installed import VARIABLE, Installed, installed
 from blockyard.config.local_path import url_problem
 from blockyard.config.override_grammar import parse_override
 
@@ -49,12 +51,31 @@ def named(config_dirs: Iterable[str], overrides: Sequence[str]) -> tuple[list[st
 def folders(config_dirs: Iterable[str], overrides: Sequence[str]) -> tuple[tuple[Path, ...], list[tuple[str, str]]]:
     """The folders that may be composed from, and the problems of the others: (where, what)."""
     names, problems = named(config_dirs, overrides)
-    sound = []
+    sound: list[Path] = []
     for name in names:
         folder, of_folder = _sound(name)
         problems += of_folder
         sound += [folder] if folder is not None and not of_folder else []
+    for each in installed():
+        of_folder = [(each.name, each.problem)] if each.folder is None else _problems(each.folder)
+        of_folder += _taken(each, sound)
+        problems += [(where, f"{what}; {VARIABLE}=none leaves installed packages out") for where, what in of_folder]
+        sound += [each.folder] if each.folder is not None and not of_folder else []
     return tuple(sound), problems
+
+
+def _taken(package: Installed, others: Sequence[Path]) -> list[tuple[str, str]]:
+    """The choices of an installed package whose names are in use: neither may hide the other."""
+    if package.folder is None:
+        return []
+    return [
+        (package.name, f"brings {family}={path.stem}, which {catalog.origin(taken[path.stem])} has already")
+        for family in catalog.groups()
+        if (paths := sorted((package.folder / family).glob("*.yaml")))
+        if (taken := catalog.choices(family, tuple(others)))
+        for path in paths
+        if path.stem in taken and taken[path.stem].path != path
+    ]
 
 
 def _sound(name: str) -> tuple[Path | None, list[tuple[str, str]]]:

@@ -18,7 +18,7 @@ import unicodedata
 from functools import lru_cache
 from typing import Any
 
-from blockyard.config.targets import TRUSTED_PACKAGES
+from blockyard.config.targets import TRUSTED_PACKAGES, own_packages
 from blockyard.config.tree import option_name
 from blockyard.runs.redact import redact, redact_text
 
@@ -41,7 +41,7 @@ def semantic(config: dict[str, Any]) -> dict[str, Any]:
     """The part of `config` that changes what is computed, in canonical form."""
     # An identity must not reveal a secret, nor depend on the environment.
     config = redact(config, environment=False)
-    packages = (*TRUSTED_PACKAGES, *(config.get("allow") or ()))
+    packages = (*TRUSTED_PACKAGES, *own_packages(config.get("allow") or ()))
     kept = {key: _node(value, packages) for key, value in config.items() if key not in INCIDENTAL}
     return {key: value for key, value in kept.items() if value not in (None, {}, [])}
 
