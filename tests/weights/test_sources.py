@@ -80,7 +80,6 @@ def test_the_checkpoint_of_a_run_is_the_best_or_the_last(finished: RunFolder) ->
         ("twice", "is in two of its files"),
         ("shards", "names gone.safetensors, which is missing"),
         ("outside", "not a file of its folder"),
-        ("timm:vit_tiny_patch16_224", "are imported first"),
         ("s3://bucket/weights.safetensors", "is an address"),
         ("no_such_run", "no runs"),
     ],
@@ -98,6 +97,20 @@ def test_what_cannot_be_read_is_refused_with_the_reason(tmp_path: Path, name: st
     local = name if ":" in name or name == "no_such_run" else str(tmp_path / name)
     with pytest.raises(UserError, match=reason):
         read_weights(find_source(local, outputs=str(tmp_path / "outputs")))
+
+
+def test_a_run_is_found_under_other_outputs_first_and_then_under_the_default(
+    finished: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outputs = finished.path.parents[1]
+    monkeypatch.chdir(outputs.parent)
+    monkeypatch.setenv("BLOCKYARD_PROJECT", "none")
+    if outputs.name != "outputs":
+        (outputs.parent / "outputs").symlink_to(outputs)
+    elsewhere = str(tmp_path / "elsewhere")
+    assert find_source("tiny", outputs=elsewhere).run.identity == finished.identity  # type: ignore[union-attr]
+    with pytest.raises(UserError, match=rf"no_such_run.*nor is there one under {elsewhere}"):
+        find_source("no_such_run", outputs=elsewhere)
 
 
 def test_a_run_that_is_not_finished_is_refused_with_the_way_to_finish_it(tmp_path: Path) -> None:

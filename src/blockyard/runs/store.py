@@ -17,6 +17,10 @@ from blockyard.runs.status import Status
 _LISTED = 10  # runs that a message names
 
 
+class NoSuchRun(UserError):  # noqa: N818 - it is a message, as every UserError is
+    """Nothing below the outputs is called like this."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """A run in a listing; its files are read on access."""
@@ -89,7 +93,7 @@ def find(run: str | os.PathLike[str], outputs: str | os.PathLike[str] = "outputs
     entries = runs(outputs)
     if not entries:
         where = Path(os.path.expanduser(outputs)).absolute()
-        raise UserError(f"run={text}: no runs under {where}; give a path, or outputs=FOLDER")
+        raise NoSuchRun(f"run={text}: no runs under {where}; give a path, or outputs=FOLDER")
     if text == "last":
         return entries[0].folder
     head, _, seed = text.rpartition("/")
@@ -100,7 +104,7 @@ def find(run: str | os.PathLike[str], outputs: str | os.PathLike[str] = "outputs
         matching = [entry for entry in candidates if _readable(entry) and any(map(matches, entry.names()))]
         if matching:
             return _only(matching, text)
-    raise UserError(f"run={text}: no such run; {_suggest(head, entries)}")
+    raise NoSuchRun(f"run={text}: no such run; {_suggest(head, entries)}")
 
 
 def _matchers(text: str, head: str) -> Iterable[Callable[[str], bool]]:

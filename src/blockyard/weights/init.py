@@ -29,7 +29,8 @@ class Init:
     """Initial weights. Nothing is set: they depend on the seed and on the path in the model.
 
     Options:
-        from: a finished run, a safetensors file, or a folder of them, whose weights the run starts from
+        from: a finished run, a safetensors file, a folder of them, or hf:NAME or timm:NAME in the local cache, whose
+            weights the run starts from
         which: the checkpoint of a run: best by validation, or last
         parts: parts of the model that are taken, by the dotted paths of its modules; null takes all, the head only from
             a run that predicts the same
@@ -97,7 +98,7 @@ class Init:
         source = find_source(str(node["from"]), which=str(node.get("which", "best")), outputs=outputs)
         actual = outline(source).sha256
         _check_hash(source, node.get("sha256"), actual)
-        return node | {"from": str(source.path), "sha256": actual}
+        return node | {"from": source.library or str(source.path), "sha256": actual}
 
     def issues(self, components: Components, model: nn.Module, *, starts: bool) -> Iterator[Issue]:
         """Everything about the source, the parts and the layers that does not fit a model.

@@ -58,7 +58,7 @@ def tokenizer_problems(components: Components, source: Source) -> Iterator[str]:
     """Why token vectors of the source would stand for other tokens than they did there."""
     if source.run is None:
         tokenizer = components.tokenizer
-        if isinstance(tokenizer, TextTokenizer) and tokenizer.state() == {}:
+        if isinstance(tokenizer, TextTokenizer) and tokenizer.learns and tokenizer.state() == {}:
             yield (
                 f"the tokenizer learns its token ids from this run's data, and {source.path.name} does not say which "
                 "it had; start from a run, use a tokenizer that learns nothing, or leave the embedder out of init.parts"

@@ -1,4 +1,4 @@
-"""Where weights come from: a finished run, a safetensors file, or a folder of such files.
+"""Where weights come from: a finished run, a safetensors file, a folder of such files, or a model of a library.
 
 `read_weights` turns what `init.from` says into tensors by name, in the names of our models. Nothing here runs code of a
 file: a run's checkpoint loads with `weights_only`, and pickles of other programs are refused.
@@ -6,6 +6,7 @@ file: a run's checkpoint loads with `weights_only`, and pickles of other program
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,21 +16,21 @@ from typing import TYPE_CHECKING, Any
 from blockyard.atomic_files import is_regular
 from blockyard.config.catalog import stamp
 from blockyard.config.local_path import local_path
+from blockyard.config.project_file import default_outputs
 from blockyard.errors import UserError
 from blockyard.runs.checkpoint import read
 from blockyard.runs.folder import CONFIG, SOURCE_TOKENIZER, TOKENIZER, RunFolder
 from blockyard.runs.load import WHICH
-from blockyard.runs.store import find
+from blockyard.runs.store import NoSuchRun, find
 from blockyard.runs.weights_file import WEIGHTS
 from blockyard.weights.content_hash import content_hash
+from blockyard.weights.library_source import KEY, converted_weights, files_to_watch, library_folder, library_of
 from blockyard.weights.lora import merged
 from blockyard.weights.safetensors_files import files_of_folder, read_files
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-KEY = "init.from"
-LIBRARIES = ("timm:", "hf:")
 PICKLES = (".pt", ".pth", ".bin", ".pkl", ".ckpt", ".tar")
 TOKENIZERS = {"tokenizer": TOKENIZER, "source_tokenizer": SOURCE_TOKENIZER}  # the files of their states in a run
 _MODEL = "model."  # the prefix of the model's weights in a checkpoint
@@ -37,14 +38,19 @@ _MODEL = "model."  # the prefix of the model's weights in a checkpoint
 
 @dataclass(frozen=True)
 class Source:
-    """Where weights lie. files: that hold them; run: the folder of a run, or None"""
+    """Where weights lie.
+
+    files: that hold them; run: the folder of a run, or None
+    library: `hf:NAME` or `timm:NAME`, whose weights have names of their own; None for weights under our names
+    """
 
     path: Path
     files: tuple[Path, ...]
     run: RunFolder | None = None
+    library: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.path} ({self.files[0].name})" if self.run else str(self.path)
+        return self.library or (f"{self.path} ({self.files[0].name})" if self.run else str(self.path))
 
     def tokenizer_states(self) -> dict[str, Path]:
         """The files of what the tokenizers of a run learned from its data, by config key."""
@@ -69,17 +75,15 @@ class Outline:
 
 
 def find_source(name: str, *, which: str = "best", outputs: str = "outputs") -> Source:
-    """The source that `init.from` names: a path, or a run as `run=` of other commands names it.
+    """The source that `init.from` names: a path, a model of a library, or a run as `run=` of other commands names it.
 
     which: the checkpoint of a run, by `WHICH`
+    outputs: where runs are looked up first; then among those of the default outputs
     Raises UserError where there is none, a file is no safetensors file, or a run is not finished.
     """
-    library = next((each for each in LIBRARIES if name.startswith(each)), None)
-    if library:
-        raise UserError(
-            f"{KEY}={name}: weights of a library are imported first; `blockyard import --help` says how, and {KEY} "
-            "takes the folder that it writes"
-        )
+    if library_of(name):
+        folder = library_folder(name)
+        return Source(folder, tuple(files_to_watch(folder)), library=name)
     path = local_path(name, KEY).absolute()
     if path.is_dir() and not (path / CONFIG).is_file() and (files := files_of_folder(path)):
         return Source(path, tuple(files))
@@ -88,7 +92,7 @@ def find_source(name: str, *, which: str = "best", outputs: str = "outputs") -> 
     if path.is_dir() and not any(path.iterdir()):
         raise UserError(f"{KEY}={name}: the folder is empty; expected safetensors files, or a run")
     try:
-        run = find(name, outputs)
+        run = _find_run(name, outputs)
     except UserError as error:
         text = str(error)
         raise UserError(f"{KEY}={text[4:]}" if text.startswith("run=") else f"{KEY}={name}: {text}") from None
@@ -106,6 +110,9 @@ def read_weights(source: Source) -> Weights:
     """Read the tensors of a source. Raises UserError for files that are missing or damaged."""
     # Token ids mean what the tokenizer learned, so that is a part of the content.
     states = [path.read_bytes() for path in source.tokenizer_states().values()]
+    if source.library is not None:
+        tensors = converted_weights(source.path)
+        return Weights(tensors, content_hash(tensors))
     if source.run is None or source.files[0].name == WEIGHTS:
         tensors = read_files(source.files)
         return Weights(tensors, content_hash(tensors, states))
@@ -125,14 +132,28 @@ def outline(source: Source) -> Outline:
         stamps = tuple(stamp(path) for path in (*source.files, *source.tokenizer_states().values()))
     except FileNotFoundError:
         stamps = ()  # the reader says which file is missing
-    return _outline(source.path, source.files, stamps)
+    return _outline(source.path, source.files, source.library, stamps)
 
 
 @lru_cache(maxsize=64)
-def _outline(path: Path, files: tuple[Path, ...], _stamps: tuple[tuple[int, ...], ...]) -> Outline:
-    run = RunFolder.open(path) if path.is_dir() and (path / CONFIG).is_file() else None
-    weights = read_weights(Source(path, files, run))
+def _outline(path: Path, files: tuple[Path, ...], library: str | None, _stamps: tuple[tuple[int, ...], ...]) -> Outline:
+    run = RunFolder.open(path) if library is None and path.is_dir() and (path / CONFIG).is_file() else None
+    weights = read_weights(Source(path, files, run, library))
     return Outline({name: tuple(tensor.shape) for name, tensor in weights.tensors.items()}, weights.sha256)
+
+
+def _find_run(name: str, outputs: str) -> RunFolder:
+    """A run below `outputs`, or else below the default outputs, where a sweep with outputs of its own finds it."""
+    try:
+        return find(name, outputs)
+    except NoSuchRun:
+        default = default_outputs()
+        if os.path.abspath(default) == os.path.abspath(outputs):
+            raise
+        try:
+            return find(name, default)
+        except NoSuchRun as error:
+            raise UserError(f"{error} (nor is there one under {os.path.abspath(outputs)})") from None
 
 
 def _safetensors(name: str, path: Path) -> Path:

@@ -1,0 +1,125 @@
+"""`init.from=hf:NAME` and `timm:NAME`: read from the local cache, converted as an import does, never downloaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+import transformers
+from huggingface_hub import constants
+from safetensors.torch import save_file
+from torch.testing import assert_close
+
+from blockyard.config.build import Components
+from blockyard.config.check import check
+from blockyard.config.compose import compose
+from blockyard.errors import UserError
+from blockyard.weights.convert.importing import import_weights
+from blockyard.weights.convert.source import read_source
+from blockyard.weights.sources import find_source, outline, read_weights
+from tests.helpers import stir
+from tests.library_models import CASES
+
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of Hugging Face."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+def in_cache(cache: Path, repository: str) -> Path:
+    """The folder of a repository in the cache, as a download leaves it, without its files."""
+    root = cache / f"models--{repository.replace('/', '--')}"
+    (root / "refs").mkdir(parents=True)
+    (root / "refs" / "main").write_text("abc")
+    folder = root / "snapshots" / "abc"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def gpt2(folder: Path) -> torch.nn.Module:
+    """A small GPT-2, written by transformers."""
+    torch.manual_seed(0)
+    model = stir(transformers.GPT2LMHeadModel(CASES["gpt2"].config())).eval()
+    model.save_pretrained(folder)
+    return model
+
+
+def started(*overrides: str) -> torch.nn.Module:
+    """The model of a run with its initial weights."""
+    composed = compose(["logger=none", *overrides])
+    assert not check(composed)
+    components = Components(composed.config)
+    model = components.model(0).eval()
+    components.node("init").load(components, model)
+    return model
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_model_of_transformers_predicts_what_it_predicted(by_name: bool, cache: Path, tmp_path: Path) -> None:
+    folder = in_cache(cache, "someone/tiny") if by_name else tmp_path / "saved"
+    theirs = gpt2(folder)
+    name = "hf:someone/tiny" if by_name else f"hf:{folder}"
+    sizes = read_source(folder).foreign.overrides
+    given = ["preset=gpt2", *sizes, *CASES["gpt2"].overrides, f"init.from={name}"]
+    inputs = CASES["gpt2"].inputs()
+    ours = started(*given)  # its head is the table of tokens
+    assert_close(ours(**inputs), CASES["gpt2"].call(theirs, inputs), **CLOSE)
+    composed = compose(["logger=none", *given])
+    assert composed.config["init"]["from"] == name
+    # The same weights, imported first, are the same source.
+    made = import_weights(folder, tmp_path / "ours")
+    assert composed.config["init"]["sha256"] == outline(find_source(str(made.folder / "model.safetensors"))).sha256
+
+
+@torch.no_grad()
+def test_a_pretrained_model_of_timm(cache: Path) -> None:
+    """A model of timm's own name, whose repository timm knows, with other weights in the cache."""
+    name = "vit_tiny_patch16_224"
+    small = {"img_size": 8, "patch_size": 2, "in_chans": 1, "num_classes": 10, "embed_dim": 16, "depth": 1}
+    small["num_heads"] = 4
+    theirs = stir(timm.create_model(name, **small)).eval()
+    folder = in_cache(cache, timm.get_pretrained_cfg(name).hf_hub_id)
+    save_file(theirs.state_dict(), folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"architecture": name, "model_args": small}))
+    sizes = read_source(folder).foreign.overrides
+    parts = "init.parts=[embedder,position,prefix,blocks,final_norm,head]"
+    ours = started("preset=vit", *sizes, "data=digits", f"init.from=timm:{name}", parts)
+    pictures = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert_close(ours(pictures), theirs(pictures), **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("hf:someone/absent", r"someone/absent is not in the local cache .*downloads? nothing.*hf download"),
+        ("hf:someone/absent@v2", r"--revision v2"),
+        ("timm:vit_tiny_patch16_224", r"hf download timm/vit_tiny_patch16_224"),
+        ("timm:vit_tini_patch16_224", r"no model 'vit_tini_patch16_224'.*vit_tiny_patch16_224"),
+        ("hf:", "a name is missing"),
+        ("hf:a/b/c", "no name of a repository, and no folder"),
+        ("hf:someone/empty", r"no \.safetensors file"),
+        ("hf:someone/odd", "model_type='mamba' has no converter"),
+    ],
+)
+def test_refused_in_one_message(name: str, reason: str, cache: Path) -> None:
+    in_cache(cache, "someone/empty")
+    odd = in_cache(cache, "someone/odd")
+    save_file({"a": torch.ones(1)}, odd / "model.safetensors")
+    (odd / "config.json").write_text(json.dumps({"model_type": "mamba"}))
+    with pytest.raises(UserError, match=reason):
+        read_weights(find_source(name))
+
+
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    model = gpt2(tmp_path)
+    first = outline(find_source(f"hf:{tmp_path}")).sha256
+    stir(model).save_pretrained(tmp_path)
+    assert outline(find_source(f"hf:{tmp_path}")).sha256 != first
