@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from blockyard.sweep.plan.planner import make_plan
+from blockyard.sweep.spec.file_paths import beside
 from blockyard.sweep.spec.question import BadQuestion
 from tests.engine_runs import run
 from tests.tiny import SHORTEST
@@ -39,3 +40,37 @@ def test_an_arm_whose_run_is_not_there_is_refused_with_the_reason(tmp_path: Path
     (refused,) = plan.refused
     assert refused.arm == "tuned"
     assert "init.from: nowhere" in refused.reasons[0]
+
+
+def test_a_run_is_found_by_its_name_under_the_sweeps_outputs_and_under_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BLOCKYARD_PROJECT", "none")
+    source = run(tmp_path / "outputs", base=SHORTEST)
+    (tmp_path / "else where").mkdir()
+    file = sweep(tmp_path, source.name.partition("/")[0])
+    at_default = make_plan(file, outputs="else where", seeds=1)
+    assert at_default.refused == ()
+    (tmp_path / "outputs").rename(tmp_path / "else where" / "runs")
+    below = make_plan(file, outputs="else where/runs", seeds=1)
+    assert below.refused == ()
+    hashes = {plan.variants["tuned"].config["init"]["sha256"] for plan in (at_default, below)}
+    assert len(hashes) == 1
+
+
+def test_a_path_that_is_not_in_the_working_folder_is_meant_beside_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, elsewhere = tmp_path / "my sweeps", tmp_path / "elsewhere"
+    (folder / "data").mkdir(parents=True)
+    elsewhere.mkdir()
+    (folder / "data" / "a.csv").touch()
+    monkeypatch.chdir(elsewhere)
+    given = ("data.path=data/a.csv", "data.path=data/b.csv", "data.text=data/a.csv", "data.path=[data/a.csv]")
+    there = f"data.path='{folder}/data/a.csv'"
+    assert beside(given, folder / "x.yaml") == (there, *given[1:])
+    assert beside(given, Path("../my sweeps/x.yaml"))[0] == there
+    (elsewhere / "data").mkdir()
+    (elsewhere / "data" / "a.csv").touch()  # as `blockyard train` reads it
+    assert beside(given, folder / "x.yaml") == given

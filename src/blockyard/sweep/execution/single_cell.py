@@ -113,7 +113,7 @@ def _seed(plan: SweepPlan, values: dict[str, str]) -> int:
 def _config(plan: SweepPlan, arm: str, setting: dict[str, Any], seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """The cell's complete config and choices. Raises UserError where it was refused or is not in the plan."""
     if plan.question.get("search"):
-        template = arm_template(plan, arm, CellComposer(plan.facts.get("config_dirs") or ()))
+        template = arm_template(plan, arm, CellComposer(plan.facts.get("config_dirs") or (), outputs=plan.outputs))
         config, choices, problems = template.config(setting, seed) if template else ({}, {}, _reasons(plan, arm, {}))
     else:
         own = (variant for variant in plan.variants.values() if variant.arm == arm)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from blockyard.config.check import reasons
 from blockyard.config.compose import Composed, compose
+from blockyard.sweep.spec.override_text import key_of, to_override
 
 
 class CellComposer:
@@ -13,15 +14,19 @@ class CellComposer:
 
     config_dirs: folders of the user's own choices
     elsewhere: whether the cells run on other machines, so that GPUs missing on this one do not matter
+    outputs: the folder of all runs, in which `init.from` finds one by its name; None for the default
     """
 
-    def __init__(self, config_dirs: Sequence[str] = (), *, elsewhere: bool = False) -> None:
+    def __init__(self, config_dirs: Sequence[str] = (), *, elsewhere: bool = False, outputs: str | None = None) -> None:
         self._config_dirs = tuple(config_dirs)
+        self._outputs = outputs
         self._on_this_machine = not elsewhere
 
     def compose(self, overrides: Sequence[str]) -> Composed:
         """The config of these overrides, with its issues."""
-        return compose(overrides, self._config_dirs)
+        starts = any(key_of(text) == "init.from" for text in overrides)
+        own = [to_override("outputs", self._outputs)] if starts and self._outputs is not None else []
+        return compose([*overrides, *own], self._config_dirs)
 
     def problems(self, composed: Composed) -> list[str]:
         """Every reason why a config cannot run, as `blockyard check` reports it."""

@@ -41,12 +41,12 @@ def make_plan(
     elsewhere: whether cells run on other machines, so that GPUs missing on this one do not matter
     Raises BadQuestion with every problem of the file, its base or its baseline, or where two arms are the same run.
     """
-    composer = CellComposer(config_dirs, elsewhere=elsewhere)
+    folder = str(local_path(outputs, "outputs").absolute())
+    composer = CellComposer(config_dirs, elsewhere=elsewhere, outputs=folder)
     try:
         question = read(Path(path), seeds)
     except BadQuestion as bad:
         raise BadQuestion([*bad.problems, *_misspelt(composer, [*bad.base, *overrides], bad.arms)]) from bad
-    folder = str(local_path(outputs, "outputs").absolute())
     try:
         folder.encode()  # as every file of the sweep that names it
     except UnicodeEncodeError:

@@ -40,7 +40,7 @@ def run_search(
     options = plan.question.get("search")
     if not options:
         return plan
-    composer = CellComposer(plan.facts.get("config_dirs") or (), elsewhere=elsewhere)
+    composer = CellComposer(plan.facts.get("config_dirs") or (), elsewhere=elsewhere, outputs=plan.outputs)
     loop = TrialLoop(plan, executor, composer, capacity=parallel_trials(executor, options), say=say)
     with loop.owner_lock():
         if retry:

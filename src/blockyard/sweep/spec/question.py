@@ -18,13 +18,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from blockyard.errors import UserError
 from blockyard.sweep.plan.sweep_plan import Arm
-from blockyard.sweep.spec import budget, fields, strict_yaml
+from blockyard.sweep.spec import budget, fields, file_paths, strict_yaml
 from blockyard.sweep.spec.arms import KINDS, default_baseline, expand_arms
 from blockyard.sweep.spec.override_text import key_of
 
@@ -101,7 +101,9 @@ def read(path: Path, seeds: int | None = None) -> Question:
     except strict_yaml.Unreadable as error:
         raise BadQuestion([f"{path}: {error}"]) from error
     content |= {} if seeds is None else {"seeds": seeds}
-    return parse(content, name=path.stem, path=str(path), header=header)
+    question = parse(content, name=path.stem, path=str(path), header=header)
+    arms = tuple(replace(arm, overrides=file_paths.beside(arm.overrides, path)) for arm in question.arms)
+    return replace(question, base=file_paths.beside(question.base, path), arms=arms)
 
 
 def command_keys(path: Path) -> tuple[list[str], list[str]]:
