@@ -61,8 +61,9 @@ def test_modules_and_files_that_the_pages_name_exist() -> None:
     missing = []
     for name, path in PAGES.items():
         text = path.read_text(encoding="utf-8")
-        # `blockyard.load` and others are functions of the package itself; blockyard.yaml is a file of the user's.
-        names = set(MODULE.findall(text)) - {f"blockyard.{name}" for name in (*FUNCTIONS, "yaml")}
+        # `blockyard.load` and others are functions of the package itself; blockyard.yaml is a file of the user's, and
+        # blockyard.components a group of entry points.
+        names = set(MODULE.findall(text)) - {f"blockyard.{name}" for name in (*FUNCTIONS, "yaml", "components")}
         missing += [f"{name}: {dotted}" for dotted in sorted(names) if not exists(dotted)]
         files = {file for file in FILE.findall(text) if not re.search(r"<|running_mean|^blockyard.yaml", file)}
         missing += [f"{name}: {file}" for file in sorted(files) if not _there(file, text)]

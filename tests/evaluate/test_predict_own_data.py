@@ -62,6 +62,39 @@ def test_columns_of_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "line 2: a is not a number, such as 'x'" in capsys.readouterr().err
 
 
+def test_values_in_the_units_of_the_data_also_after_the_data_moved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    draws = np.random.default_rng(0)
+    values = draws.normal(size=(80, 2))
+    rows = [{"a": float(a), "b": float(b), "price": 500 + 100 * a, "age": -3 + 0.1 * b} for a, b in values]
+    table = write_rows(tmp_path / "x.csv", rows)
+    words = ("data=table", f"data.path={table}", "data.columns=[a,b]", "data.target=[price,age]", "objective=regress")
+    made = run(tmp_path, *SHORT, *words, *NUMBERS, base=())
+    new = write_rows(tmp_path / "new.csv", [{"a": -1.0, "b": 0.0}, {"a": 1.0, "b": 2.0}])
+    found = predicted(capsys, made.path, str(new))
+    assert list(found[0]) == ["input", "price", "age"]
+    # A line is learned roughly: half of the way from the mean, in units of the data.
+    assert float(found[0]["price"]) < 450 < 550 < float(found[1]["price"])
+    assert float(found[0]["age"]) < -2.9 < float(found[1]["age"])
+    assert main(["eval", f"run={made.path}"]) == 0
+    before = capsys.readouterr().out
+
+    (tmp_path / "moved").mkdir()
+    moved = table.rename(tmp_path / "moved" / "y.csv")
+    assert main(["eval", f"run={made.path}"]) == 2
+    assert predicted(capsys, made.path, f"data.path={moved}", str(new)) == found
+    assert main(["eval", f"run={made.path}", f"data.path={moved}"]) == 0
+    assert capsys.readouterr().out == before
+    assert "differs" not in caplog.text
+    write_rows(moved, rows[::-1])
+    assert main(["eval", f"run={made.path}", f"data.path={moved}"]) == 0
+    assert "the data differs from what the run was trained on" in caplog.text
+    capsys.readouterr()
+    assert main(["eval", f"run={made.path}", f"data.splits={moved}"]) == 2
+    assert "data.splits: the data of" in capsys.readouterr().err
+
+
 def test_pairs_of_texts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"text": f"{n} men", "pair": ("sit", "run")[n % 2] + f" {n}", "label": n % 2} for n in range(80)]
     table = write_rows(tmp_path / "x.tsv", rows)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from blockyard.config import catalog, user_folders
-from blockyard.config.option_text import Reader, read_option
+from blockyard.config.option_text import Reader, non_empty, read_option
 from blockyard.config.override_grammar import parse_allow
 from blockyard.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from blockyard.runs.folder import RunFolder
 
 CHECKPOINTS = ("best", "last", "previous")  # of a run, as `which=` names them; those of `runs.load.WHICH`
 WHICH = "best, last or previous; best@ema for the average that callbacks=ema kept"
@@ -44,6 +47,11 @@ class Args:
         own = [text for text in self.overrides if text.startswith(prefix)]
         self.overrides = [text for text in self.overrides if text not in own]
         return {key.removeprefix(prefix): value for key, _, value in (text.partition("=") for text in own)}
+
+    def pop_moved(self) -> dict[str, str]:
+        """The values of `data.root=`, `data.path=` and `data.splits=` by option, removed: where data lie now."""
+        values = {key: self.pop(f"data.{key}", None, non_empty) for key in ("root", "path", "splits")}
+        return {key: value for key, value in values.items() if value is not None}
 
     def pop_names(self) -> list[str]:
         """Every argument without a `=`, removed from the overrides."""
@@ -137,3 +145,13 @@ def require_run(name: str | None, command: str) -> str:
     if not name:
         raise UserError(f"{command} needs {RUN}")
     return name
+
+
+def run_of(name: str | None, command: str, outputs: str, moved: Mapping[str, str]) -> str | RunFolder:
+    """The run that `run=` names, opened where its data have `moved`. Raises UserError."""
+    name = require_run(name, command)
+    if not moved:
+        return name
+    from blockyard.runs.store import find
+
+    return find(name, outputs).with_data(moved)

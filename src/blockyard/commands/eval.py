@@ -1,6 +1,6 @@
 """blockyard eval run=RUN [split=test|validation|train] [which=best|last|previous|best@ema] [outputs=FOLDER]
        [allow=[PACKAGE]] [extrapolate=[2,4,8] [position.OPTION=VALUE ...]] [write=true [beam=4]]
-       [resolution=[0.5,1,2]] [predictions=true] [metrics=[NAME]]
+       [resolution=[0.5,1,2]] [predictions=true] [metrics=[NAME]] [data.root=FOLDER] [data.path=FILE]
 
 Compute the metrics of a run's model on one split, from its checkpoint.
 
@@ -22,6 +22,9 @@ run's summary get a file of their own, predictions-SPLIT-last.npz. The page of `
 
 With metrics, further metrics of torchmetrics by name, as `objective.metrics` takes them.
 
+With data.root, data.path or data.splits, the data are read from another place than in training; a warning says so where
+their content is not that of the run.
+
 Examples:
   blockyard eval run=last split=validation
   blockyard eval run=last write=true beam=4
@@ -34,16 +37,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blockyard.atomic_files import write_json
-from blockyard.commands._args import Args, checkpoint, read, require_run
+from blockyard.commands._args import Args, checkpoint, read, run_of
 from blockyard.config.option_text import boolean, config_value, integer, number, one_of, read_option
 from blockyard.errors import UserError
 
+if TYPE_CHECKING:
+    from blockyard.runs.folder import RunFolder
+
 KEYS = (
     *("run", "split", "which", "outputs", "allow", "extrapolate", "write", "beam", "resolution", "predictions"),
-    "metrics",
+    *("metrics", "data.root", "data.path", "data.splits"),
 )
 
 
@@ -62,7 +68,7 @@ def run(arguments: Sequence[str]) -> int:
     sizes = args.pop("resolution", None, _sizes)
     write, beam = args.pop("write", False, boolean), args.pop("beam", None, integer(1))
     samples = args.pop("predictions", False, boolean)
-    metrics = args.pop("metrics", None, config_value)
+    metrics, moved = args.pop("metrics", None, config_value), args.pop_moved()
     args.check_empty("eval", KEYS)
     if beam is not None and not write:
         raise UserError(f"beam={beam} has an effect with write=true only; add it, or leave beam out")
@@ -76,7 +82,7 @@ def run(arguments: Sequence[str]) -> int:
     chosen = [kind for kind, given in kinds.items() if given]
     if len(chosen) > 1:
         raise UserError(f"{' and '.join(chosen)} exclude each other; leave all but one out")
-    name = require_run(name, "eval")
+    name = run_of(name, "eval", settings["outputs"], moved)
     if factors is not None:
         return _extrapolate(name, factors, position, settings)
     if write:
@@ -92,7 +98,7 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _samples(name: str, settings: dict[str, Any]) -> int:
+def _samples(name: str | RunFolder, settings: dict[str, Any]) -> int:
     from blockyard.evaluate.api import evaluate_samples
     from blockyard.runs.predictions_file import file_name, write_predictions
 
@@ -110,7 +116,7 @@ def _samples(name: str, settings: dict[str, Any]) -> int:
     return 0
 
 
-def _extrapolate(name: str, factors: list[int], position: dict[str, Any], settings: dict[str, Any]) -> int:
+def _extrapolate(name: str | RunFolder, factors: list[int], position: dict[str, Any], settings: dict[str, Any]) -> int:
     from blockyard.evaluate.api import evaluate_longer
     from blockyard.evaluate.extrapolation_files import table, write
 
@@ -126,7 +132,7 @@ def _extrapolate(name: str, factors: list[int], position: dict[str, Any], settin
     return 0
 
 
-def _write(name: str, beam: int | None, settings: dict[str, Any]) -> int:
+def _write(name: str | RunFolder, beam: int | None, settings: dict[str, Any]) -> int:
     from blockyard.evaluate.api import evaluate_written
     from blockyard.evaluate.written_files import write
 
@@ -143,7 +149,7 @@ def _write(name: str, beam: int | None, settings: dict[str, Any]) -> int:
     return 0
 
 
-def _resolution(name: str, factors: list[float], settings: dict[str, Any]) -> int:
+def _resolution(name: str | RunFolder, factors: list[float], settings: dict[str, Any]) -> int:
     from blockyard.evaluate.api import evaluate_resolutions
     from blockyard.evaluate.resolution import table
     from blockyard.inspect.figures.resolution_figure import draw_resolutions

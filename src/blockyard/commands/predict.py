@@ -1,7 +1,8 @@
 """blockyard predict run=RUN INPUT... [out=FILE.csv] [column=NAME] [which=best|last|previous|best@ema] [outputs=FOLDER]
-       [allow=[PACKAGE]]
+       [allow=[PACKAGE]] [data.root=FOLDER] [data.path=FILE]
 
-Predict the class of texts, images, or rows of tables and arrays with a run that classifies them.
+Predict the class of texts, images, or rows of tables and arrays with a run that classifies them, or their values with a
+run of objective=regress.
 
 For a run on texts, an INPUT is a text, a file with a text in each line, or a table (.csv, .tsv, .jsonl, also .gz)
 whose column of texts is column=, by default that of the run's data. For a run on images, it is an image file or a
@@ -9,8 +10,12 @@ folder of them; they are resized and normalized as in training. For a run on col
 it is a table with these columns; for a run on data=arrays, an .npz or .npy file. `-` reads texts from standard input,
 one in a line.
 
-Prints the most probable class of each input with its probability. With out, writes a CSV file with the probability
-of every class; without a terminal to read it, the same goes to standard output.
+Images and numbers are normalized as the training data were, which are read for it: data.root or data.path says where
+they lie if they have moved.
+
+Prints the most probable class of each input with its probability, or the values in the units of the data. With out,
+writes a CSV file with the probability of every class, or every value; without a terminal to read it, the same goes to
+standard output.
 
 Examples:
   blockyard predict run=spam_table 'win a prize now' 'see you at the meeting'
@@ -29,7 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blockyard.atomic_files import write_text
-from blockyard.commands._args import checkpoint, read, require_run
+from blockyard.commands._args import checkpoint, read, run_of
 from blockyard.config.local_path import local_path
 from blockyard.config.option_text import non_empty
 from blockyard.errors import UserError, did_you_mean, near
@@ -53,12 +58,13 @@ def run(arguments: Sequence[str]) -> int:
         "outputs": args.pop("outputs", "outputs"),
         "allow": args.pop_allow(),
     }
+    moved = args.pop_moved()
     inputs = args.overrides  # texts may hold an equals sign
     for text in inputs:
         key = text.partition("=")[0]
         if re.fullmatch(r"[a-z]+=\S*", text) and near(key, KEYS):
             raise UserError(f"{text}: unknown option of predict{did_you_mean(key, KEYS)} (options: {', '.join(KEYS)})")
-    name = require_run(name, "predict")
+    name = run_of(name, "predict", settings["outputs"], moved)
     if "-" in inputs:
         place = inputs.index("-")
         inputs[place : place + 1] = [line for line in sys.stdin.read().splitlines() if line.strip()]
@@ -80,22 +86,35 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def as_csv(predictions: Predictions) -> str:
-    """One line an input: the input, its class, and the probability of every class."""
+    """One line an input: the input, its class and the probability of every class, or its values."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
+    if predictions.probabilities is None:
+        assert predictions.values is not None
+        writer.writerow(["input", *predictions.names])
+        rows = zip(predictions.inputs, predictions.values.tolist(), strict=True)
+        writer.writerows([source, *(f"{value:.6g}" for value in values)] for source, values in rows)
+        return text.getvalue()
     writer.writerow(["input", "prediction", *(f"p({name})" for name in predictions.names)])
-    rows = zip(predictions.inputs, predictions.answers, predictions.probabilities.tolist(), strict=True)
-    writer.writerows([source, answer, *(f"{value:.6g}" for value in values)] for source, answer, values in rows)
+    of_classes = zip(predictions.inputs, predictions.answers, predictions.probabilities.tolist(), strict=True)
+    writer.writerows([source, answer, *(f"{value:.6g}" for value in values)] for source, answer, values in of_classes)
     return text.getvalue()
 
 
 def _print(predictions: Predictions) -> None:
+    shown = [source if len(source) <= _WIDTH else f"{source[: _WIDTH - 3]}..." for source in predictions.inputs]
+    if predictions.probabilities is None:
+        assert predictions.values is not None
+        rows = table(None, "input", *predictions.names)
+        for source, values in zip(shown, predictions.values.tolist(), strict=True):
+            rows.add_row(source, *(f"{value:.6g}" for value in values))
+        console().print(rows)
+        return
     rows = table(None, "input", "prediction", "probability", "then")
-    for source, values in zip(predictions.inputs, predictions.probabilities, strict=True):
+    for source, values in zip(shown, predictions.probabilities, strict=True):
         order = values.argsort(descending=True).tolist()
         then = ", ".join(f"{predictions.names[i]} {values[i]:.3f}" for i in order[1 : 1 + _NEXT])
-        shown = source if len(source) <= _WIDTH else f"{source[: _WIDTH - 3]}..."
-        rows.add_row(shown, predictions.names[order[0]], f"{values[order[0]]:.3f}", then)
+        rows.add_row(source, predictions.names[order[0]], f"{values[order[0]]:.3f}", then)
     console().print(rows)
 
 

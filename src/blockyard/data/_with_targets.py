@@ -34,6 +34,11 @@ class WithTargets:
         """How stored bytes become inputs, where they are images."""
         return getattr(self.split, "preprocess", None)
 
+    @property
+    def scale(self) -> Any:
+        """The mean and standard deviation of each column of the inputs, where they are standardized."""
+        return getattr(self.split, "scale", None)
+
     def batch(self, order: Tensor, key: int | None) -> Batch:
         """Returns the inputs `order` (B,) with their targets (B, T)."""
         return replace(self.split.batch(order, key), target=self.target[order])

@@ -1,20 +1,22 @@
-"""Predictions of a finished run for new inputs: the class of a text or of an image, with probabilities."""
+"""Predictions of a finished run for new inputs: classes of texts, images and rows with probabilities, or values."""
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from blockyard.contracts import Batch, TextTokenizer
+from blockyard.contracts import Batch, Standardized, TextTokenizer
 from blockyard.data._decode import SUFFIXES, decode_image
 from blockyard.data._table_file import kind_of, read_table
 from blockyard.data._table_rows import check_rows
 from blockyard.errors import UserError, fold, shortened
 from blockyard.evaluate.predict_rows import array_rows, is_array, number_rows, pair_rows
+from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import Loaded, load
 
 if TYPE_CHECKING:
@@ -28,15 +30,21 @@ _BYTES = 256  # gray levels of an image file as it is read
 
 @dataclass(frozen=True)
 class Predictions:
-    """inputs: n texts, or paths of images; probabilities: (n, V); names: V, in the order of the columns"""
+    """inputs: n texts, or paths of images; names: V, in the order of the columns
+    probabilities: (n, V) of classes; None for a run that predicts values
+    values: (n, V) in the units of the data; None for a run that predicts classes
+    """
 
     inputs: list[str]
-    probabilities: Tensor
     names: list[str]
+    probabilities: Tensor | None = None
+    values: Tensor | None = None
 
     @property
     def answers(self) -> list[str]:
-        """The most probable class of each input."""
+        """The most probable class of each input; nothing for a run that predicts values."""
+        if self.probabilities is None:
+            return []
         return [self.names[index] for index in self.probabilities.argmax(1).tolist()]
 
 
@@ -50,7 +58,7 @@ class Preprocessed(Protocol):
 
 
 def predict(
-    run: str | os.PathLike[str],
+    run: str | os.PathLike[str] | RunFolder,
     inputs: Sequence[str],
     *,
     column: str | None = None,
@@ -58,7 +66,7 @@ def predict(
     outputs: str | os.PathLike[str] = "outputs",
     allow: tuple[str, ...] | list[str] = (),
 ) -> tuple[Predictions, Loaded]:
-    """Predict the class of each input.
+    """Predict the class of each input, or its values with objective=regress, in the units of the data.
 
     inputs: for a run on texts, texts themselves, files with a text in each line, or tables (.csv, .tsv, .jsonl, also
         .gz); for a run on images, image files, or folders of them; for one on columns of numbers or on pairs of texts,
@@ -70,10 +78,11 @@ def predict(
     which says how images are normalized, is missing.
     """
     loaded = load(run, which=which, outputs=outputs, allow=allow)
-    if loaded.data.spec.target != "class" or loaded.objective.target != "class":
+    target, continues = loaded.objective.target, loaded.data.spec.modality == "series"
+    if target != "class" and (target != "values" or continues or loaded.objective.takes != "sequence"):
         raise UserError(
-            f"{loaded.folder.name} predicts no class of a whole sample (objective={_choice(loaded, 'objective')}); "
-            "`generate` writes texts and images, `forecast` continues series"
+            f"{loaded.folder.name} predicts no class or value of a whole sample (objective="
+            f"{_choice(loaded, 'objective')}); `generate` writes texts and images, `forecast` continues series"
         )
     if loaded.data.spec.source is not None:
         raise UserError(
@@ -95,7 +104,10 @@ def predict(
             f"predict reads texts, images, tables of numbers and arrays (.npz, .npy); {loaded.folder.name} was trained "
             f"on {loaded.data.spec.things}"
         )
-    return Predictions(names, _probabilities(loaded, batches), _class_names(loaded)), loaded
+    outputs_of = _outputs(loaded, batches)
+    if target == "values":
+        return Predictions(names, _value_names(loaded), values=_in_units(loaded, outputs_of)), loaded
+    return Predictions(names, _class_names(loaded), probabilities=outputs_of.softmax(-1)), loaded
 
 
 def _choice(loaded: Loaded, family: str) -> str:
@@ -108,7 +120,26 @@ def _class_names(loaded: Loaded) -> list[str]:
     return list(loaded.data.spec.class_names) or [str(index) for index in range(loaded.data.spec.classes or 0)]
 
 
-def _probabilities(loaded: Loaded, batches: Iterator[Batch]) -> Tensor:
+def _value_names(loaded: Loaded) -> list[str]:
+    """The columns of the targets of a table, or the numbers of the values."""
+    named = getattr(loaded.data, "target", None)
+    count = math.prod(loaded.data.spec.values or (0,))
+    own = list(named) if isinstance(named, list | tuple) else []
+    return [str(name) for name in own] if len(own) == count else [f"value {index}" for index in range(count)]
+
+
+def _in_units(loaded: Loaded, standardized: Tensor) -> Tensor:
+    """Values (n, V) as the data has them. Raises UserError for data that does not say how they are standardized."""
+    split = _test_split(loaded)
+    if not isinstance(split, Standardized):
+        raise UserError(f"{loaded.folder.name}: {type(split).__name__} does not say in which units its values are")
+    shape = loaded.data.spec.values or ()
+    mean, std = (each.double().expand(shape).flatten() for each in (split.mean, split.std))  # (V,)
+    return standardized * std + mean
+
+
+def _outputs(loaded: Loaded, batches: Iterator[Batch]) -> Tensor:
+    """What the model predicts, (n, V)."""
     import torch
 
     parts = []
@@ -118,7 +149,7 @@ def _probabilities(loaded: Loaded, batches: Iterator[Batch]) -> Tensor:
                 prediction = loaded.model(**batch.arguments())  # (B, V)
             except ValueError as error:  # a model for sequences of one length
                 raise UserError(f"{loaded.folder.name} does not read this: {error}") from error
-            parts.append(prediction.double().softmax(-1))
+            parts.append(prediction.double().flatten(1))
     return torch.cat(parts)
 
 

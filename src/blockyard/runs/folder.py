@@ -17,6 +17,7 @@ kill (`resumes` is True), refuses after a failure and names the options, and rai
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import math
 import os
@@ -37,6 +38,7 @@ from blockyard.runs.status import State, Status, now, read_status, write_status
 
 log = logging.getLogger("blockyard")
 
+PATHS = ("path", "root", "splits")  # options of data that say where its files lie
 CONFIG, RUN, SUMMARY, TOKENIZER, SOURCE_TOKENIZER, CHECKPOINTS = (
     "config.yaml",
     "run.json",
@@ -75,6 +77,7 @@ class RunFolder:
         self.resumes = False  # whether there is a state to resume from
         self.message: str | None = None  # shown to the user at the start
         self.foreign = False  # whether only the folder's own config vouches for the packages it allows
+        self.moved: dict[str, Any] = {}  # where the data of a config lie now, see `with_data`
         self._lock = lock
         self._metrics: MetricsWriter | None = None
 
@@ -90,6 +93,20 @@ class RunFolder:
             raise UserError(f"{path} cannot be read: {error}; force=true starts again") from error
         run.foreign = True
         return run
+
+    def with_data(self, paths: Mapping[str, Any]) -> RunFolder:
+        """The run, for reading, with its data in other places: `{"root": "/data"}`. Its config on disk stays.
+
+        Raises UserError for an option that is no path of its data.
+        """
+        own = [key for key in PATHS if key in (self.config.get("data") or {})]
+        for key in paths:
+            if key not in own:
+                there = f"it has {', '.join(f'data.{name}' for name in own)}" if own else "its data come with blockyard"
+                raise UserError(f"data.{key}: the data of {self.name} have no such path; {there}")
+        other = copy.copy(self)
+        other.moved = {**self.moved, **paths}
+        return other
 
     # -- content ---------------------------------------------------------------------------------
 

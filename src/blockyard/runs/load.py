@@ -62,6 +62,7 @@ def load(
     allow: tuple[str, ...] | list[str] = (),
     position: Mapping[str, Any] | None = None,
     metrics: Any = None,
+    data: Mapping[str, Any] | None = None,
 ) -> Loaded:
     """Rebuild the model of a run with its weights; no data is read.
 
@@ -71,6 +72,7 @@ def load(
         the folder may come from a stranger
     position: options of the position scheme that replace the run's own
     metrics: further metrics by name, in place of the run's own (`objective.metrics`)
+    data: where the files of its data lie now, such as {"root": "/data"}; `eval` compares their content
 
     Raises UserError if the run does not exist, or its checkpoint is missing, damaged or of another run.
     """
@@ -78,6 +80,7 @@ def load(
     if which not in WHICH:
         raise UserError(f"which={which!r}: expected one of {', '.join(WHICH)}, or of those with @ema for an average")
     folder = run if isinstance(run, RunFolder) else find(run, outputs)
+    folder = folder.with_data(data) if data else folder
     components = components_of(folder, allow, position, metrics)
     _report_edits(folder, allow)
     path, content = _content(folder, which)
@@ -189,6 +192,8 @@ def trusted_config(
 
     check_allowed(folder, allow)
     config = folder.config | {"allow": list(allow)}
+    if folder.moved:
+        config["data"] = {**config["data"], **folder.moved}
     if position:
         config["position"] = {**config["position"], **position}
     if metrics is not None:
