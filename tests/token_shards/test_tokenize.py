@@ -271,7 +271,8 @@ def test_a_damaged_folder_is_refused(texts: Path, tmp_path: Path, capsys: pytest
         (("{texts}/a.txt", "out={out}", "split_by=document", "tokenizer=byte"), "needs 3 files or more"),
         (("{bad}/empty.txt", "out={out}", "tokenizer=byte"), "empty.txt is empty (0 bytes)"),
         (("{bad}/latin.txt", "out={out}", "tokenizer=byte"), "latin.txt is not UTF-8 text (byte 3)"),
-        (("{bad}/rows.jsonl", "out={out}", "tokenizer=byte"), "rows.jsonl is a table"),
+        (("{bad}/rows.jsonl", "out={out}", "tokenizer=byte"), "rows.jsonl is a table; name the column"),
+        (("{bad}/rows.jsonl", "out={out}", "tokenizer=byte", "column=body"), "body"),
     ],
 )
 def test_bad_input_is_refused(

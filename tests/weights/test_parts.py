@@ -23,6 +23,7 @@ from blockyard.errors import UserError
 from blockyard.weights.convert.converter import Trained, converters
 from blockyard.weights.convert.importing import Imported, import_weights
 from blockyard.weights.convert.matching import match
+from blockyard.weights.convert.rules import convert_back
 
 LAYERS = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "hidden_size": 16}
 VISION = LAYERS | {"image_size": 24, "patch_size": 8}
@@ -68,6 +69,13 @@ def compared(name: str, theirs: Path, made: Imported) -> None:
     assert not any("blocks" in weight for weight in made.missing)
     facts = json.loads((made.folder / "import.json").read_text())
     assert facts["missing"] == made.missing
+    # The names lead back to theirs, each of which was read.
+    rules = made.source.foreign.rules
+    back = convert_back(rules, ours)
+    assert set(back) == {name for rule in rules for name in rule.theirs}
+    for weight, value in back.items():
+        whole = made.source.weights[weight]
+        assert torch.equal(value, whole[: len(value)]), weight  # ViLT's third type is that of a second image
     with pytest.raises(UserError, match="has no effect"):
         import_weights(theirs.parent, made.folder.with_name("other"), preset=name, overrides=["data=digits"])
 

@@ -1,13 +1,14 @@
 """blockyard tokenize PATH... out=FOLDER [tokenizer=NAME] [tokenizer.OPTION=VALUE ...] [like=FOLDER] [pattern=*.txt]
        [validation_fraction=0.1] [test_fraction=0.05] [split_by=range|document] [split_seed=0] [shard_mb=64]
-       [workers=N] [force=true] [allow=[PACKAGE]] [--config-dir DIR]
+       [workers=N] [column=NAME] [force=true] [allow=[PACKAGE]] [--config-dir DIR]
 
 Encode text files into shards of token ids, which `data=tokens data.path=FOLDER` reads from the disk at any size.
 
-A PATH is a UTF-8 file, or a folder whose files match pattern=. The splits are those of data=text_file: by range of the
-running text, or whole files with split_by=document. The tokenizer (by default bpe) learns from the training texts;
-like=FOLDER takes the one of other shards, so that both can be sources of one run. A manifest records counts and hashes
-of texts and shards, and the tokenizer.
+A PATH is a UTF-8 file, or a folder whose files match pattern=, or a table (.csv, .tsv, .jsonl, also .gz, .parquet,
+.arrow) whose texts are in column=, each of which then ends with a line break. The splits are those of data=text_file:
+by range of the running text, or whole files with split_by=document. The tokenizer (by default bpe) learns from the
+training texts; like=FOLDER takes the one of other shards, so that both can be sources of one run. A manifest records
+counts and hashes of texts and shards, and the tokenizer.
 
 Each of the workers= processes (by default one for each CPU core) encodes shard_mb= megabytes of text at a time. A file
 appears when it is whole. Run the same command again after an interruption: finished shards are kept. force=true writes
@@ -15,6 +16,7 @@ all of them again.
 
 Examples:
   blockyard tokenize corpus/ out=data/tokens tokenizer=bpe tokenizer.vocab_size=8192
+  blockyard tokenize reviews.jsonl.gz column=text out=data/reviews
   blockyard tokenize more/ out=data/more like=data/tokens
 """
 
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from blockyard.contracts import TextTokenizer
 
 KEYS = ("out", "tokenizer", "like", "pattern", "validation_fraction", "test_fraction", "split_by", "split_seed")
-KEYS += ("shard_mb", "workers", "force", "allow")
+KEYS += ("shard_mb", "workers", "column", "force", "allow")
 _EVERY = 5.0  # seconds between two lines where standard error is no terminal
 
 
@@ -53,6 +55,7 @@ def run(arguments: Sequence[str]) -> int:
         "split_seed": args.pop("split_seed", 0, integer(0)),
         "shard_mb": args.pop("shard_mb", 64, integer(1, 16_384)),
     }
+    column = args.pop("column", None, non_empty)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     workers, force = args.pop("workers", cores, integer(1, 1024)), args.pop("force", False, boolean)
     own = ("tokenizer=", "tokenizer.", "allow=")
@@ -64,6 +67,7 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError("tokenize needs " + ("out=FOLDER" if paths else "a PATH: a text file, or a folder of them"))
     from blockyard.runs.lock import RunLock
     from blockyard.token_shards.plan import Cutting
+    from blockyard.token_shards.table_texts import remove_texts, without_tables
     from blockyard.token_shards.text_files import find_files
     from blockyard.token_shards.tokenize import clear, tokenize
 
@@ -77,13 +81,15 @@ def run(arguments: Sequence[str]) -> int:
     try:
         if force and folder.exists():
             clear(folder)
+        texts = without_tables(files, folder, column)
         manifest = tokenize(
-            *(files, folder, tokenizer, cutting),
+            *(texts, folder, tokenizer, cutting),
             vocabulary=vocabulary,
             workers=workers,
             like=source,
             progress=_Progress(),
         )
+        remove_texts(folder)
     finally:
         lock.release()
     for split, part in manifest["splits"].items():

@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from blockyard.data._table_file import kind_of
 from blockyard.errors import UserError
 
 _READ = 2**24  # bytes
 _WINDOW = 2**16  # bytes in which a place to cut is looked for
 # After a line's end or before a space, between words: there the tokens of a text are those of its two parts.
 _CUT = re.compile(r"(?<=\S)(?:\n(?=\S)|(?= \S))")
-TABLES = frozenset({".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow"})
 PACKED = frozenset({".gz", ".zst", ".xz", ".bz2", ".zip"})
 
 
@@ -71,9 +71,10 @@ def find_files(paths: list[Path], pattern: str) -> list[Path]:
         else:
             raise UserError(f"nothing at {path}")
     for file in files:
-        if file.suffix in TABLES | PACKED:
-            kind = "a table" if file.suffix in TABLES else "compressed"
-            raise UserError(f"{file} is {kind}; tokenize reads plain text: write its texts to .txt files first")
+        if file.suffix == ".json":
+            raise UserError(f"{file} is JSON; tokenize reads tables as JSON Lines (.jsonl), an object in each line")
+        if file.suffix in PACKED and not kind_of(file):
+            raise UserError(f"{file} is compressed; tokenize reads plain text and tables: unpack it first")
     if len(set(files)) < len(files):
         raise UserError(f"{next(file for file in files if files.count(file) > 1)} is named twice")
     return files

@@ -1,0 +1,58 @@
+"""The texts of a table's column as plain text files, which `blockyard tokenize` then reads as any others.
+
+A text follows the other, each ended by a line break. The files lie in FOLDER.texts while shards are written, are the
+same at every start, and are removed at the end.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from blockyard.atomic_files import replacing
+from blockyard.data._table_columns import read_rows
+from blockyard.data._table_file import kind_of
+from blockyard.errors import UserError
+
+_ROWS = 10_000  # texts that are written at a time
+
+
+def texts_folder(folder: Path) -> Path:
+    """Returns where the texts of tables lie while the shards of `folder` are written."""
+    return folder.with_name(f"{folder.name}.texts")
+
+
+def without_tables(files: Sequence[Path], folder: Path, column: str | None) -> list[Path]:
+    """Returns the files with a text file in place of each table, in the same order.
+
+    column: of the texts. Raises UserError for tables without it, a column without tables, and rows without text.
+    """
+    tables = [file for file in files if kind_of(file)]
+    if column is None:
+        if tables:
+            raise UserError(f"{tables[0]} is a table; name the column of its texts: column=text")
+        return list(files)
+    if not tables:
+        raise UserError(f"column={column} has no effect: no table is among the files")
+    target = texts_folder(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    return [
+        _extracted(file, target / f"{number:05}-{file.name}.txt", column) if kind_of(file) else file
+        for number, file in enumerate(files)
+    ]
+
+
+def remove_texts(folder: Path) -> None:
+    """Remove the texts of tables, once the shards of `folder` are written."""
+    shutil.rmtree(texts_folder(folder), ignore_errors=True)
+
+
+def _extracted(table: Path, path: Path, column: str) -> Path:
+    rows = read_rows([table], {"column": column}, {column: "text"})
+    rows.refuse({f"no {column}": rows.blank(column)})
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        for start in range(0, len(rows), _ROWS):
+            texts = rows.texts(column, range(start, min(start + _ROWS, len(rows))))
+            file.writelines(f"{text}\n" for text in texts)
+    return path
