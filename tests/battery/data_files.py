@@ -56,6 +56,8 @@ def data_overrides(data: str, root: Path) -> tuple[str, ...]:
         "image_folder": f"data.root={root / 'images'}",
         "image_folder_views": f"data.root={root / 'images'}",
         "webdataset": f"data.path={root / 'shards'}",
+        "dataset": "data.train._target_=tests.own_data.Squares",
+        "lightning": "data.module._target_=tests.own_data.Module",
         "text_file": f"data.path={root / 'input.txt'}",
         "tokens": f"data.path={root / 'ids.bin'}",
         "table": f"data.path={root / 'mails.tsv'}",
@@ -68,7 +70,8 @@ def data_overrides(data: str, root: Path) -> tuple[str, ...]:
         "molecules": f"data.path={root / 'molecules.graphs.jsonl'}",
     }
     small = ("data.time=hour", "data.history=24", "data.horizon=8", "data.split=[0.7,0.1,0.2]")
-    more = {"series_file": small, "tokens": ("data.vocabulary=50",)}
+    own = ("allow=[tests]",)
+    more = {"dataset": own, "lightning": own, "series_file": small, "tokens": ("data.vocabulary=50",)}
     return (where[data], *more.get(data, ())) if data in where else ()
 
 

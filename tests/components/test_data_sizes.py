@@ -12,6 +12,7 @@ import yaml
 from torch import Tensor
 
 from blockyard.config import catalog
+from blockyard.config.targets import locate
 from blockyard.contracts import Split, Splits
 from blockyard.data.digits import Digits
 from blockyard.errors import UserError
@@ -43,11 +44,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def loaded(name: str, files: Path, **options: int) -> Splits:
     """The splits of a choice of `data`, at the sizes of the battery; texts are whole, as cut ones may be left out."""
     target, defaults = node("data", name)
-    given = (word.removeprefix("data.").partition("=") for word in data_overrides(name, files))
+    given = (word.removeprefix("data.").partition("=") for word in data_overrides(name, files) if "allow" not in word)
     small = {
         key: value for key, value in run_catalogue.SMALL["data"].items() if key in defaults and "context" not in key
     }
-    data = target(**{**defaults, **small, **{key: yaml.safe_load(value) for key, _, value in given}, **options})
+    values = {key: yaml.safe_load(value) for key, _, value in given}
+    made = {key.removesuffix("._target_"): locate(values.pop(key)) for key in list(values) if "_target_" in key}
+    data = target(**{**defaults, **small, **values, **made, **options})
     tokenizer, own = node("tokenizer", "ids" if name == "tokens" else TOKENIZERS[data.spec.modality])
     splits: Splits = data.load(tokenizer(**own))
     return splits

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from blockyard.config.schema import RESERVED, options
+from blockyard.config.schema import RESERVED, Option, options
 from blockyard.config.targets import allow_of, allowed, locate
 from blockyard.config.tree import is_node, parameter_name
 from blockyard.contracts import (
@@ -72,11 +72,11 @@ LATE_KEYS = (*LATE, "source_position")
 def settings(node: dict[str, Any], allow: list[str]) -> dict[str, Any]:
     """A node's options as its constructor takes them; nodes inside it are instantiated."""
     signature = options(locate(node["_target_"]))
-    return {
-        parameter_name(name): _instantiate_all(value, allow) if _holds_nodes(value) else signature[name].convert(value)
-        for name, value in node.items()
-        if name not in RESERVED
-    }
+    made = {}
+    for name, value in node.items():
+        if name not in RESERVED:
+            made[parameter_name(name)] = _made(signature[name], value, allow)
+    return made
 
 
 def instantiate(node: dict[str, Any], allow: list[str], inner: torch.device | None = None) -> Any:
@@ -209,6 +209,15 @@ def context(
     own = data.source is not None and source_tokenizer is not tokenizer
     source = source_tokenizer.spec(data.source) if own and data.source is not None else None
     return replace(architecture.context(data, tokens, outputs), source=source)
+
+
+def _made(option: Option, value: Any, allow: list[str]) -> Any:
+    """What the constructor gets for an option."""
+    if not _holds_nodes(value):
+        return option.convert(value)
+    if option.slot is not None and option.slot.deferred:
+        return partial(instantiate, value, allow)
+    return _instantiate_all(value, allow)
 
 
 def _holds_nodes(value: Any) -> bool:

@@ -19,12 +19,14 @@ class Slot(NamedTuple):
     late: they are factories, which wait for a Context
     named: there are several, by name
     optional: null will do
+    deferred: the node is built when the option is called, so that what reads files as it is made waits for its use
     """
 
     required: type
     late: bool
     named: bool = False
     optional: bool = False
+    deferred: bool = False
 
     def fits(self, value: Any) -> bool:
         """Whether a value is a node, or nodes by name, whatever their classes."""
@@ -52,7 +54,8 @@ class Slot(NamedTuple):
 def slot(annotation: Any) -> Slot | None:
     """The nodes that an option with this annotation takes; None where it takes plain values.
 
-    Callable[[Context], TokenMixer] is a factory, dict[str, ...] are several by name, and a module is a node itself.
+    Callable[[Context], TokenMixer] is a factory, Callable[[], Dataset] is a node that is built later, dict[str, ...]
+    are several by name, and a module is a node itself.
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
@@ -60,7 +63,10 @@ def slot(annotation: Any) -> Slot | None:
         return slots[0]._replace(optional=type(None) in arguments) if slots else None
     if origin is Callable:
         product = arguments[-1]
-        return Slot(product, late=True) if inspect.isclass(product) else None
+        if not arguments:
+            return None  # any function, which no config value can be
+        deferred = arguments[0] == []
+        return Slot(product, late=not deferred, deferred=deferred) if inspect.isclass(product) else None
     if origin is dict:
         place = slot(arguments[1])
         return None if place is None or place.named else place._replace(named=True)

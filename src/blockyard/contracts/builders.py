@@ -41,6 +41,10 @@ class DataModule(ABC):
         """Returns the name of a token id in tables and figures; None leaves it to the tokenizer."""
         return None
 
+    def limits(self) -> tuple[str, ...]:
+        """Returns what is not promised of this data, a sentence each. Said as a run starts, and recorded with it."""
+        return ()
+
     def bytes_in_memory(self) -> int:
         """Returns how much memory `load` fills at least, as far as the options say; 0 where they do not."""
         return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from blockyard.engine.resume_point import ResumePoint, restore_files
@@ -11,6 +12,8 @@ from blockyard.engine.summary import sizes
 from blockyard.errors import UserError
 from blockyard.runs.folder import SOURCE_TOKENIZER, TOKENIZER
 from blockyard.runs.lock import holder
+
+log = logging.getLogger("blockyard")
 
 
 def record(run: Run, data: Data, model: Model, point: ResumePoint) -> Path | None:
@@ -32,5 +35,9 @@ def record(run: Run, data: Data, model: Model, point: ResumePoint) -> Path | Non
     # Last: the other processes wait until the holder of the lock has written this.
     start = {"by": holder(folder.path), "checkpoint": checkpoint and checkpoint.name}
     facts = {"threads": model.threads, "precision": model.precision, "start": start}
-    folder.add_facts(facts | {"data": {"fingerprint": fingerprint, **sizes(data.splits)}})
+    limits = components.data.limits()
+    for limit in limits:
+        log.warning("%s", limit)
+    not_promised = {"limits": list(limits)} if limits else {}
+    folder.add_facts(facts | {"data": {"fingerprint": fingerprint, **sizes(data.splits), **not_promised}})
     return checkpoint

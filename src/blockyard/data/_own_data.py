@@ -1,0 +1,197 @@
+"""Shared parts of data sets whose samples come from a class of the user's own."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset
+
+from blockyard.contracts import BatchSize, Count, DataSpec, Seed, Split, Splits, Text, Tokenizer, Vocabulary
+from blockyard.data._loaded import LoadedData
+from blockyard.data._order import mix
+from blockyard.data._own_samples import MapSplit, Pair, Reader, StreamSplit, first_items
+from blockyard.data._split import Fraction, check_fractions, sha256
+from blockyard.errors import UserError, first_line
+
+SAMPLED = 32  # samples that the fingerprint reads
+STREAM_LIMIT = (
+    "is an iterable dataset: a resumed run reads it from its beginning, not from where it was, and processes and their "
+    "workers read the same samples unless it divides them itself"
+)
+CONTENT_LIMIT = f"whether the samples are those of the start is checked for {SAMPLED} of them when a run resumes"
+
+
+class Own(NamedTuple):
+    """A dataset of the user's. name: of the option; collate: its own function from items to a batch, or None."""
+
+    name: str
+    dataset: Any
+    collate: Any = None
+
+    @property
+    def streams(self) -> bool:
+        """Whether it only yields samples in its own order."""
+        return isinstance(self.dataset, IterableDataset) or not hasattr(self.dataset, "__getitem__")
+
+    def __len__(self) -> int:
+        try:
+            return len(self.dataset)
+        except (TypeError, NotImplementedError) as error:
+            raise UserError(f"{self.name}: {type(self.dataset).__name__} has no length; define __len__") from error
+
+
+@dataclass(kw_only=True, eq=False)
+class OwnData(LoadedData):
+    """Samples that are pairs (input, target), mappings, or inputs alone.
+
+    Options:
+        inputs: the key of the input, of samples that are mappings
+        target: the key of the target, likewise
+        classes: number of classes; null takes the dataset's attribute `classes`
+        vocabulary: number of token ids of inputs that are whole numbers
+        validation_fraction: share of the training samples that is the validation split, where none is given
+        test_fraction: share of the training samples that is the test split, where none is given
+        split_seed: seed of the drawn splits; independent of the run's seed, so that all seeds share them
+        batch_size: samples in a training step, over all processes
+        eval_batch_size: samples in a validation or test step, over all processes
+    """
+
+    inputs: Text = "inputs"
+    target: Text = "target"
+    classes: Count | None = None
+    vocabulary: Vocabulary | None = None
+    validation_fraction: Fraction = 0.1
+    test_fraction: Fraction = 0.1
+    split_seed: Seed = 0
+    batch_size: BatchSize = 32
+    eval_batch_size: BatchSize = 256
+
+    def __post_init__(self) -> None:
+        check_fractions(self.validation_fraction, self.test_fraction)
+
+    @abstractmethod
+    def datasets(self) -> dict[str, Own]:
+        """Makes the user's datasets, by split: `train`, and others where there are some."""
+
+    @cached_property
+    def own(self) -> dict[str, Own]:
+        """The datasets. Raises UserError for a class that cannot be made."""
+        try:
+            with torch.device("cpu"):  # a model may be under way on the meta device
+                made = self.datasets()
+        except UserError:
+            raise
+        except Exception as error:  # a user's own class may fail in any way
+            raise UserError(f"the data cannot be made: {type(error).__name__}: {first_line(error)}") from error
+        for each in made.values():
+            if not each.streams and not len(each):
+                raise UserError(f"{each.name} has no samples")
+        if made["train"].streams and len(made) < 3:
+            absent = " and ".join(name for name in ("validation", "test") if name not in made)
+            raise UserError(f"{made['train'].name} is iterable and cannot be split; give it a {absent} dataset too")
+        return made
+
+    def missing(self) -> str | None:
+        """Returns why the datasets cannot be made, or None."""
+        try:
+            assert self.own
+        except UserError as error:
+            return str(error)
+        return None
+
+    def limits(self) -> tuple[str, ...]:
+        """Returns what is not promised of the user's class."""
+        streams = [f"{each.name} {STREAM_LIMIT}" for each in self.own.values() if each.streams]
+        return (*streams[:1], CONTENT_LIMIT)
+
+    @cached_property
+    def _first(self) -> Pair:
+        """The first training sample."""
+        with torch.device("cpu"):
+            return self._read_first(self.own["train"])
+
+    def _read_first(self, own: Own) -> Pair:
+        reader = self._reader(own)
+        if own.streams:
+            return reader.pair(first_items(own.dataset, 1, own.name)[0], f"{own.name}[0]")
+        batch = MapSplit(own.dataset, torch.arange(1), replace(reader, collate=None)).batch(torch.arange(1), None)
+        return batch.inputs[0], None if batch.target is None else batch.target[0]
+
+    @cached_property
+    def spec(self) -> DataSpec:
+        """What the first training sample is."""
+        inputs, target = self._first
+        real, shape = inputs.is_floating_point(), tuple(inputs.shape)
+        kinds = {(True, 3): "image", (True, 2): "series", (True, 1): "vector", (False, 1): "symbols"}
+        name = self.own["train"].name
+        if (real, inputs.ndim) not in kinds:
+            raise UserError(
+                f"{name}[0]: an input of {'real' if real else 'whole'} numbers of shape {shape} is nothing known; "
+                "images are (C, height, width), series (steps, C), vectors (F,), token ids (N,) of whole numbers"
+            )
+        made = DataSpec(kinds[real, inputs.ndim], shape)
+        if made.modality == "symbols":
+            if self.vocabulary is None:
+                raise UserError(f"{name} has token ids; set data.vocabulary to their number")
+            made = replace(made, vocabulary=self.vocabulary)
+        if target is None:
+            return made
+        if target.is_floating_point():
+            return replace(made, target="values", values=tuple(target.shape) or (1,))
+        if target.ndim:
+            return replace(made, target="symbols")
+        names = getattr(self.own["train"].dataset, "classes", None)
+        count = self.classes or (len(names) if isinstance(names, list | tuple) else names)
+        if not isinstance(count, int):
+            raise UserError(f"{name}[0] has a class, and the dataset has no attribute `classes`; set data.classes")
+        called = tuple(map(str, names)) if isinstance(names, list | tuple) and len(names) == count else ()
+        return replace(made, target="class", classes=count, class_names=called)
+
+    def load(self, tokenizer: Tokenizer) -> Splits:
+        """Draws the splits that are not given, and reads some samples for the fingerprint."""
+        own, parts = self.own, dict[str, Split]()
+        index = torch.arange(0 if own["train"].streams else len(own["train"]))
+        for name, share in (("test", self.test_fraction), ("validation", self.validation_fraction)):
+            if name in own:
+                parts[name] = self._split(own[name], name, None)
+            else:
+                index, held_out = self._held_out(index, round(share * len(own["train"])), name)
+                parts[name] = self._split(own["train"], name, held_out)
+        parts["train"] = self._split(own["train"], "train", index)
+        splits = Splits(**parts)
+        self._fingerprint = sha256(each for split in splits for each in _contents(split))
+        return splits
+
+    def _held_out(self, index: Tensor, count: int, name: str) -> tuple[Tensor, Tensor]:
+        if not 0 < count < len(index):
+            raise UserError(
+                f"{self.own['train'].name} has {len(self.own['train'])} samples, too few to draw a {name} split"
+            )
+        order = index[torch.randperm(len(index), generator=torch.Generator().manual_seed(mix(name, self.split_seed)))]
+        return order[count:].sort().values, order[:count].sort().values
+
+    def _split(self, own: Own, name: str, index: Tensor | None) -> Split:
+        number, reader = Splits._fields.index(name), self._reader(own, self.spec.classes)
+        size = (self.train_size, self.validation_size, self.test_size)[number]
+        if own.streams and name == "train":
+            if size is None:
+                raise UserError(f"{own.name} is iterable; set data.train_size to the samples of an epoch")
+            return StreamSplit(own.dataset, size, reader)
+        dataset = first_items(own.dataset, size or -1, own.name) if own.streams else own.dataset
+        index = torch.arange(len(dataset) if own.streams else len(own)) if index is None else index
+        return MapSplit(dataset, index[self.kept(number, len(index))], reader)
+
+    def _reader(self, own: Own, classes: int | None = None) -> Reader:
+        return Reader(own.name, self.inputs, self.target, classes, own.collate)
+
+
+def _contents(split: Split) -> list[Tensor | str]:
+    """The length of a split, and some of its samples."""
+    order = torch.linspace(0, len(split) - 1, min(SAMPLED, len(split))).long()
+    batch = split.batch(order, None)
+    return [str(len(split)), batch.inputs, *([batch.target] if isinstance(batch.target, Tensor) else [])]
