@@ -122,9 +122,15 @@ class OwnData(LoadedData):
         batch = MapSplit(own.dataset, torch.arange(1), replace(reader, collate=None)).batch(torch.arange(1), None)
         return batch.inputs[0], None if batch.target is None else batch.target[0]
 
-    @cached_property
+    @property
     def spec(self) -> DataSpec:
-        """What the first training sample is."""
+        """What the first training sample is; without a dataset, images of unknown classes."""
+        if self.missing() is not None:
+            return DataSpec("image", (1, 32, 32), target="class")
+        return self._spec
+
+    @cached_property
+    def _spec(self) -> DataSpec:
         inputs, target = self._first
         real, shape = inputs.is_floating_point(), tuple(inputs.shape)
         kinds = {(True, 3): "image", (True, 2): "series", (True, 1): "vector", (False, 1): "symbols"}
