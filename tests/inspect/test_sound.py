@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch.testing import assert_close
 
 from blockyard.atomic_files import read_json
@@ -17,6 +18,7 @@ from blockyard.contracts import Batch, Context, DataSpec, Tokenizer
 from blockyard.inspect.figures.sound_figure import RANGE, spectrogram
 from blockyard.inspect.sound import Label, Sound, alignment, token_edges
 from blockyard.objective.ctc import CTC
+from blockyard.report import prediction_pictures
 from blockyard.tokenizer.log_mel import LogMel
 from blockyard.tokenizer.waveform import Waveform
 from blockyard.weight_init import initialise
@@ -97,6 +99,17 @@ SMALL = (
 )
 
 
+def check_written_picture(folder: Path) -> None:
+    """`eval write=true` draws the first recordings of the test split, which the page finds; a small file."""
+    assert main(["eval", f"run={folder}", "write=true"]) == 0
+    picture = folder / prediction_pictures.FILES["spectrograms"]
+    with Image.open(picture) as image:
+        assert image.width > 600
+        assert image.height > 300
+        assert len(image.convert("RGB").getcolors(256) or ()) > 20
+    assert picture.stat().st_size < 200_000
+
+
 @pytest.mark.parametrize("stem", ["waveform", "log_mel"])
 def test_the_command_of_ctc(stem: str, tmp_path: Path) -> None:
     words = ("experiment=tones_ctc", f"source_tokenizer={stem}", "trainer.max_epochs=null", f"outputs={tmp_path}")
@@ -108,6 +121,7 @@ def test_the_command_of_ctc(stem: str, tmp_path: Path) -> None:
     edges = torch.tensor(numbers["sound"]["edges"])
     assert len(edges) == len(numbers["layers"][0]["keys"]) + 1
     step = 0.02 if stem == "waveform" else 0.04
+    check_written_picture(folder)
     assert_close(edges.diff(), torch.full((len(edges) - 1,), step), atol=1e-4, rtol=0)
     assert numbers["sound"]["rate"] == 8000
 
@@ -120,3 +134,4 @@ def test_the_command_of_an_encoder_decoder(tmp_path: Path) -> None:
     numbers = read_json(folder / "inspect" / "attention.json")
     assert {"attention_sound.png", "attention_heard.png", "attention_tokens.png"} <= set(numbers["pictures"])
     assert numbers["sound"]["alignment"] == []
+    check_written_picture(folder)

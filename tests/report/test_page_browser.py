@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import statistics
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from PIL import Image
 
+from blockyard.report import prediction_pictures
 from blockyard.report.page import write
 from tests.report.browser import LEFT_OUT, Witness, address, chromium, launched, scroll
 from tests.report.page_data import HOSTILE, comparison
@@ -121,6 +125,24 @@ def test_every_section_is_drawn(opened):
         assert title
         assert text
     assert page.locator("figure.figure:not(.panel) > details.more").count() == 4
+
+
+def test_spectrograms_of_what_was_heard_are_shown_with_their_texts(opened, tmp_path):
+    """The picture that `eval write=true` leaves in a run's folder, large enough to be read."""
+    content = io.BytesIO()
+    Image.new("P", (720, 560), 7).save(content, format="PNG")
+    (tmp_path / "written-test.png").write_bytes(content.getvalue())
+    record: Any = SimpleNamespace(path=tmp_path, done=True, arm="arm 0", seed=2)
+    made = comparison(arms=2, predictions=True)
+    made["predictions"] = prediction_pictures.pictures([record])
+    arm = made["arms"][0]["name"]
+    made["predictions"][0]["arm"] = arm
+    page = opened(made)
+    scroll(page)
+    assert page.locator("#predictions figcaption").all_text_contents() == [f"{arm} spectrograms, seed 2"]
+    picture = page.locator("#predictions img")
+    assert picture.evaluate("one => one.naturalWidth") == 720
+    assert picture.bounding_box()["width"] > 400
 
 
 def test_only_what_was_fitted_is_called_least_squares(opened):

@@ -10,7 +10,9 @@ position scheme that leave the weights as they are may be changed for it; such a
 
 With write, decode every source of a sequence-to-sequence run, greedily or by beam search: prints exact match, BLEU,
 chrF and the error rates of characters and words, adds them to the run's summary, and writes the texts to
-written-SPLIT.jsonl in its folder.
+written-SPLIT.jsonl in its folder. Of sounds it also draws written-SPLIT.png: the spectrograms of the first four with
+what the model attended to, where CTC hears each label, the reference and what was written; the page of `compare` shows
+that of the test split.
 
 With resolution, evaluate a classifier of images on the same images in other sizes, so many times as high and wide as in
 training: prints a table and writes resolution-SPLIT.json and .png into the run's folder; the page of `compare` shows
@@ -135,17 +137,21 @@ def _extrapolate(name: str | RunFolder, factors: list[int], position: dict[str, 
 def _write(name: str | RunFolder, beam: int | None, settings: dict[str, Any]) -> int:
     from blockyard.evaluate.api import evaluate_written
     from blockyard.evaluate.written_files import write
+    from blockyard.inspect.figures.written_sounds_figure import draw_written_sounds
 
     written, loaded = evaluate_written(name, beam=beam, **settings)
     for metric, value in written.metrics().items():
         sys.stdout.write(f"{metric:<32}{value:.6g}\n")
     try:
         path, added = write(loaded, written)
+        picture = draw_written_sounds(loaded, written.part, written.texts, path.parent, path.stem)
     except OSError as error:
         raise UserError(f"the texts cannot be written into {loaded.folder.path}: {error}") from None
     sys.stderr.write(
         f"{path}{'' if added else '; not in the summary, which is about other weights or a whole split'}\n"
     )
+    if picture is not None:
+        sys.stderr.write(f"{picture}\n")
     return 0
 
 

@@ -16,6 +16,7 @@ FILES = {
     "samples": "samples.png",
     "restoration": "inspect/restore.png",
     "resolution": "resolution-test.png",
+    "spectrograms": "written-test.png",
     "attention on a graph": "inspect/attention_graph.png",
 }
 MAX_PICTURES = 24  # in all; each arm shows those of its first run that has any

@@ -80,7 +80,7 @@ def _draw_query(layers: list[LayerAttention], sample: Sample, query: str | int |
                         panel.set_axis_off()
                         continue
                     draw_spectrogram(panel, sound)
-                    drawn = _overlay(panel, sound, table[head], end)
+                    drawn = overlay(panel, sound, table[head], end)
                     panel.set_title(f"head {layer.heads[head]}", pad=2)
             for panel in axes[-1]:
                 panel.set_xlabel("seconds")
@@ -133,7 +133,7 @@ def draw_spectrogram(panel: Any, sound: Sound) -> None:
         )
 
 
-def _overlay(panel: Any, sound: Sound, weights: Tensor, end: float) -> Any:
+def overlay(panel: Any, sound: Sound, weights: Tensor, end: float) -> Any:
     """Draw weights (N,) over the times of their tokens."""
     extent = (float(sound.edges[0]), float(sound.edges[-1]), 0.0, sound.rate / 2)
     image = panel.imshow(
