@@ -65,7 +65,8 @@ class KnownKeys:
         synonymous = [
             option for option in synonyms.options_for(rest[0], prefix) if option.rpartition(".")[2] in declared
         ]
-        hint = self._dot_hint(path, value) or synonymous or [f"{prefix}.{name}" for name in near(rest[0], declared)]
+        spelling = [f"{prefix}.{name}" for name in near(rest[0], declared)]
+        hint = self._dot_hint(path, value) or synonymous or spelling or synonyms.options_for(rest[0])
         has = f"it has {fold(declared)}" if declared else "it has none"
         text = f"{prefix} ({node['_target_'].rsplit('.', 1)[-1]}) has no option {rest[0]!r}; {has}"
         see = self._explain(family) if declared and depth == 1 else ""

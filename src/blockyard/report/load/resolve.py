@@ -92,7 +92,9 @@ def _from_path(path: Path, arg: str, outputs: Path) -> Resolved:
 def _by_name(arg: str, outputs: Path) -> list[Path]:
     """Return the runs of a name or id: an arm's name stands for all its seeds, NAME/s3 for one of them."""
     entries = runs(outputs)
-    if arg == "last" or not entries:
+    if not entries:
+        raise UserError(f"{arg}: no run, sweep or folder of this name; there are no runs under {outputs.absolute()}")
+    if arg == "last":
         return [find(arg, outputs).path]
     head, _, seed = arg.rpartition("/")
     if not (head and seed[:1] == "s" and seed[1:].isdigit()):

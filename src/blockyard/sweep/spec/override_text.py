@@ -10,6 +10,8 @@ from typing import Any
 # Keys that a sweep file must not set, and where they are set instead.
 RESERVED_KEYS = {
     "seed": "the sweep's `seeds:` sets it",
+    "seeds": "it is a key of the file, and --seeds 5 on the command line",
+    "arms": "it is a key of the file, and --arms a,b on the command line chooses among them",
     "outputs": "it is set on the command line, outputs=DIR",
     "allow": "packages are allowed on the command line only, 'allow=[mypackage]'",
     "force": "a sweep runs what is missing; --retry starts failed cells again",
