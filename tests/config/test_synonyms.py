@@ -44,6 +44,7 @@ def test_no_name_means_two_things_in_a_family() -> None:
         ("check epochs=3", "epochs: unknown config key (try trainer.max_epochs)"),
         ("check trainer.gpus=1", "(try trainer.devices;"),
         ("check optimizer.learning_rate=1e-3", "(try optimizer.lr;"),
+        ("check model.gradient_checkpointing=true", "(try trainer.checkpoint_blocks;"),
         ("check vit_digits", "cannot parse 'vit_digits' (no value given) (try experiment=vit_digits)"),
         ("check rotary", "(try position=rope)"),
         (
@@ -51,6 +52,8 @@ def test_no_name_means_two_things_in_a_family() -> None:
             "--experiment: not a flag; families and options are written experiment=VALUE",
         ),
         ("explain cosin", "cosin: unknown family"),
+        ("sweep quickstart seeds=5", "--seeds 5 on the command line"),
+        ("compare nosuch outputs=/nowhere", "nosuch: no run, sweep or folder of this name"),
         ("explain none", "none: the name of several choices; which one?"),
     ],
 )
