@@ -98,8 +98,16 @@ def test_batches_are_the_same_however_they_are_cut() -> None:
 def test_the_questions_alone_are_a_baseline_and_a_blank_canvas_shows_nothing() -> None:
     splits = CanvasQuestions(samples=2000, eval_samples=300).load(Word())
     baselines = Classify().baselines(splits.test)
-    assert set(baselines) == {"majority", "question_alone"}
+    assert set(baselines) == {"majority", "question_alone", "counting_alone"}
     assert 0.15 < baselines["majority"]["accuracy"] < baselines["question_alone"]["accuracy"] < 0.5
+    scenes, _, answers, kinds, _ = splits.test.ask(torch.arange(300), None)
+    right = 0
+    for row in range(300):
+        colours = scenes.colour[row, : int(scenes.number[row])].tolist()
+        most = max(range(3), key=lambda colour: (colours.count(colour), -colour))
+        right += SLICES[int(kinds[row])] != "colour" or ANSWERS[int(answers[row])] == COLOURS[most]
+    assert baselines["counting_alone"]["accuracy"] == pytest.approx(right / 300)
+    assert 0.8 < right / 300 < 0.95
     blank = CanvasQuestions(blank=True).load(Word()).test.batch(ORDER, None)
     assert float(blank.source.abs().max()) == 0
     torch.testing.assert_close(blank.target, CanvasQuestions().load(Word()).test.batch(ORDER, None).target)

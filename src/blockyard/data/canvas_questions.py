@@ -11,6 +11,9 @@ Reference: sklearn.datasets.load_digits
 
 A digit that is there in two colours is not asked for; where all are, the question is how many there are. The canvases
 of a split show only that split's digits. Those of training are composed again in each epoch, with other questions.
+
+Of the baselines that are printed beside every run, `counting_alone` has the right numbers, and for the colour of a
+digit that of most digits, whichever is asked for: only a model above it reads the digits.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from blockyard.contracts import Batch, BatchSize, DataSpec, Samples, Seed, Splits, TextTokenizer, Tokenizer
 from blockyard.data._canvas_data import CanvasData
@@ -92,12 +96,17 @@ class QuestionSplit:
         return scenes, index.gather(0, kind[None])[0], answers.gather(0, kind[None])[0], kind, place
 
     def baselines(self) -> Iterator[tuple[str, Tensor]]:
-        """Yields the logits (n, V) of the most frequent answer, and of the most frequent one to each question."""
+        """Yields the logits (n, V) of the most frequent answer, of the most frequent one to each question, and of
+        counting alone: the right numbers, and for the colour of a digit that of most digits, whichever is asked for.
+        """
         _, question, answer, _, _ = (self._train or self).ask(torch.arange(len(self._train or self)), None)
         counts = torch.zeros(len(QUESTIONS), len(ANSWERS)).index_put_((question, answer), torch.ones(()), True)
-        own = self.ask(torch.arange(len(self)), None)[1]
+        scenes, own, right, kind, _ = self.ask(torch.arange(len(self)), None)
         yield "majority", counts.sum(0).log().expand(len(own), -1)
         yield "question_alone", (counts + 1e-3).log()[own]
+        each = ((scenes.colour[:, :, None] == torch.arange(len(COLOURS))) & scenes.present[..., None]).sum(1)  # (n, 3)
+        counted = torch.where(kind == SLICES.index("colour"), MOST + 1 + each.argmax(1), right)  # (n,)
+        yield "counting_alone", 10.0 * F.one_hot(counted, len(ANSWERS))
 
     @cached_property
     def class_counts(self) -> Tensor:

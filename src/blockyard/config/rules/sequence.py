@@ -85,7 +85,10 @@ def length_of_joined_source(f: Facts) -> str | None:
     """Sources that stand in front of a sequence are of one length: their padding would lie inside it."""
     if not f["model"].target.joins or f.data.source is None or not f.data.source.variable:
         return None
-    return f"{f['data']} has sources of different lengths, which would leave padding in the sequence of {f['model']}"
+    return (
+        f"{f['data']} has sources of different lengths, which would leave padding in the sequence of {f['model']}; "
+        "model=encoder_decoder reads them apart from it"
+    )
 
 
 def prefix_of_joined_source(f: Facts) -> str | None:
