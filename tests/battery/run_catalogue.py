@@ -39,12 +39,23 @@ SMALL = {
 LENGTH = ("trainer.max_steps=12", "trainer.max_epochs=null", "trainer.eval_every=4", "trainer.log_every=2", *ONE_BATCH)
 SMALL_NETWORK = ("timm", "view_timm")  # tokenizers that name a network of timm's
 # What a choice needs beside it that no config without files has.
-BESIDE = {("data", "tokens"): {"tokenizer": "ids"}, ("tokenizer", "ids"): {"data": "tokens"}}
+BESIDE = {
+    ("data", "tokens"): {"tokenizer": "ids"},
+    ("tokenizer", "ids"): {"data": "tokens"},
+    ("trainer", "context"): {
+        "data": "code",
+        "tokenizer": "byte",
+        "model": "decoder",
+        "head": "token",
+        "objective": "next_token",
+    },
+}
 # Choices that are a machine's: here they run on its CPU.
 TRAINER = {
     "gpu": ("trainer.accelerator=cpu",),
     "ddp": ("trainer.accelerator=cpu",),
     "fsdp": ("trainer.accelerator=cpu",),
+    "context": ("trainer.accelerator=cpu",),
 }
 
 # Data of which only the file says what it has, so that no combination is legal without one.
@@ -84,7 +95,7 @@ def _candidates(family: str, name: str) -> Iterator[dict[str, str]]:
         beside = BESIDE.get((family, name), {})
         yield from ({**row, **beside, family: name} for row in rows)
     else:
-        yield {**_defaults(), family: name}
+        yield {**_defaults(), **BESIDE.get((family, name), {}), family: name}
 
 
 def _defaults() -> dict[str, str]:

@@ -141,7 +141,7 @@ def _facts(components: Components, ctx: Context, model: nn.Module) -> dict[str, 
         unfitted = isinstance(tokenizer, TextTokenizer) and tokenizer.learns and tokenizer.state() == {}
         learned = ", at most: it is learned from the training split" if unfitted else ""
         facts["vocabulary"] = f"{tokens.vocabulary} tokens{learned}"
-    kernels = _kernels(ctx, model, components.config["trainer"].get("attention", "auto"))
+    kernels = _kernels(ctx, model, components.config["trainer"])
     if kernels:
         alike = len(kernels) == 1
         layers = [text if alike else f"{n} layer{'s' * (n > 1)}: {text}" for text, n in kernels.items()]
@@ -162,9 +162,12 @@ def _initial(components: Components, model: nn.Module) -> dict[str, str]:
     return facts | ({"init": f"from {components.init.name}: {transfer}"} if transfer is not None else {})
 
 
-def _kernels(ctx: Context, model: Any, named: str) -> dict[str, int]:
-    """The attention kernel to expect, and in how many layers. named: that of `trainer.attention`."""
+def _kernels(ctx: Context, model: Any, trainer: dict[str, Any]) -> dict[str, int]:
+    """The attention kernel to expect, and in how many layers. trainer: its options."""
+    named = trainer.get("attention", "auto")
     attending = [m for m in model.modules() if isinstance(m, TokenMixer) and "scores" in m.traits.ports]
+    if trainer.get("strategy") == "context" and attending:
+        return {"ring kernel (trainer.strategy=context)": len(attending)}
     if named != "auto" and attending:
         return {f"{named} kernel (trainer.attention={named})": len(attending)}
     device = "cuda" if torch.cuda.is_available() else "cpu"

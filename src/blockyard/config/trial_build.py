@@ -90,6 +90,10 @@ def build_model(
                 if issues:
                     yield from issues
                     return
+            problems = [Issue("trainer", text) for text in components.node("trainer").model_problems(model)]
+            if problems:
+                yield from problems
+                return
             components.adapt(model, 0)
         issue = memory_issue(components, model, training=training) if on_this_machine else None
     except Exception as error:

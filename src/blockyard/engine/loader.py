@@ -35,6 +35,7 @@ class Layout:
     into. Neither changes what is learned, beyond the order of additions.
 
     seed: of the order; samples: in the training split; micro_batches: per step and process
+    context: every process reads all samples, and the model cuts the sequences among them
     limit: steps an epoch is cut to, or None; overfit: repeat the first so many batches
     group, lengths: how many batches are sorted by length together, and the lengths (samples,) int64; 0 and None for
         batches in random order
@@ -48,6 +49,7 @@ class Layout:
     micro_batches: int = 1
     rank: int = 0
     world: int = 1
+    context: bool = False
     limit: int | None = None
     overfit: int = 0
     group: int = 0
@@ -58,14 +60,19 @@ class Layout:
     def __post_init__(self) -> None:
         if self.batch_size % self.shards:
             raise UserError(
-                f"data.batch_size={self.batch_size} does not divide into {self.world} processes "
+                f"data.batch_size={self.batch_size} does not divide into {self.readers} processes "
                 f"times trainer.accumulate={self.micro_batches} micro-batches; use a multiple of {self.shards}"
             )
 
     @property
+    def readers(self) -> int:
+        """Processes that share the samples of a step."""
+        return 1 if self.context else self.world
+
+    @property
     def shards(self) -> int:
         """Micro-batches of a step over all processes."""
-        return self.micro_batches * self.world
+        return self.micro_batches * self.readers
 
     @property
     def steps_per_epoch(self) -> int:
@@ -114,7 +121,8 @@ class BatchDataset(Dataset[Batch]):
     def _batch(self, number: int) -> Batch:
         layout = self.layout
         micro_batch = number % layout.micro_batches
-        batch = self._shard(number, micro_batch * layout.world + layout.rank, layout.shards)
+        shard = micro_batch * layout.readers + layout.rank % layout.readers
+        batch = self._shard(number, shard, layout.shards)
         if not self.weighted:
             return batch
         count = self.objective.count

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytorch_lightning as pl
@@ -21,6 +22,7 @@ from blockyard.engine.block_checkpoints import checkpoint_blocks
 from blockyard.engine.callbacks.nan_guard import NanGuard
 from blockyard.engine.loss_mean import LossMean
 from blockyard.ops.projection import deferred
+from blockyard.ops.ring import Ring, sharing
 from blockyard.weights.parts import NEVER, Thaw
 
 
@@ -31,6 +33,7 @@ class Settings:
     total: steps in the whole run; clip: largest gradient norm, or None
     half: whether gradients are scaled for fp16; sharded: whether weights are spread over processes
     compile: whether each block is compiled; checkpoint: whether it is computed again in the backward pass
+    context: whether every sequence is cut among the processes; timeout: seconds that they then wait for each other
     thaw: when frozen parts are trained
     """
 
@@ -40,6 +43,8 @@ class Settings:
     sharded: bool = False
     compile: bool = False
     checkpoint: bool = False
+    context: bool = False
+    timeout: float = 300.0
     thaw: Thaw = NEVER
 
 
@@ -85,6 +90,7 @@ class Learner(pl.LightningModule):
         self.guard = NanGuard(tolerant=settings.half)
         # Gradients are computed before fp16's scale; FSDP has the whole weight of the head only inside its forward.
         self.defers = objective.takes_projection and not (settings.half or settings.sharded)
+        self.ring: Ring | None = None
         self._configured = False
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -99,6 +105,9 @@ class Learner(pl.LightningModule):
         if self._configured:
             return
         self._configured = True
+        if self.settings.context:
+            group = torch.distributed.new_group(timeout=timedelta(seconds=self.settings.timeout))
+            self.ring = Ring(torch.distributed.get_rank(), torch.distributed.get_world_size(), group)
         if self.settings.checkpoint:
             checkpoint_blocks(self.model)
         if self.settings.sharded:
@@ -129,15 +138,19 @@ class Learner(pl.LightningModule):
         Losses that modules have of their own are added to what is returned, and to no metric.
         """
         try:
-            with deferred(self.defers):
+            with deferred(self.defers), sharing(self.ring):
                 prediction = self.model(**batch.arguments())
-            loss = self.objective.loss(prediction, batch.target)
+            target, weight = batch.target, batch.weight
+            if self.ring is not None:
+                target, share = self.ring.targets(target)
+                weight = share if weight is None else weight * share
+            loss = self.objective.loss(prediction, target)
             auxiliary = auxiliary_loss(self.auxiliary)
         except StopIteration as error:  # Lightning takes it for the end of the epoch
             raise RuntimeError("a component raised StopIteration") from error
-        if batch.weight is not None:
+        if weight is not None:
             # A mean over nothing is NaN; a micro-batch without a target counts for nothing.
-            loss = torch.where(batch.weight > 0, loss * batch.weight, torch.zeros_like(loss))
+            loss = torch.where(weight > 0, loss * weight, torch.zeros_like(loss))
         self.step.loss = loss.detach()
         self.losses.add(self.step.loss)
         if auxiliary is None:

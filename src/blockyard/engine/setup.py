@@ -140,6 +140,8 @@ def _run_state(run: Run, data: Data, model: Model) -> RunState:
         sharded=options.sharded,
         compile=options.compile,
         checkpoint=options.checkpoint_blocks,
+        context=options.context,
+        timeout=options.timeout,
         thaw=components.init.thaw(model.model, total) if components.init is not None else NEVER,
     )
     return RunState(
@@ -172,6 +174,7 @@ def _kernels(run: Run, data: Data, model: Model) -> KernelRecord:
         data.splits.train,
         model.precision["precision"],
         require_flash=run.options.require_flash,
+        ring=run.options.context,
     )
 
 

@@ -57,6 +57,7 @@ def load_data(run: Run) -> Data:
         micro_batches=options.accumulate,
         rank=rank,
         world=options.world,
+        context=options.context,
         limit=options.limit_train,
         overfit=options.overfit,
         group=options.group,

@@ -57,4 +57,5 @@ def _threads(run: Run, data: Data, model: nn.Module) -> dict[str, Any]:
     spec, layout = components.data.spec, data.layout
     sample = cost_card.two_samples(data.splits.train, layout.batch_size if spec.variable else 1)
     flops = cost_card.flops_per_sample(model, components.objective, sample)["training"]
-    return {"asked": "auto", **thread_count(flops * layout.batch_size // layout.shards, processes=options.devices)}
+    own = flops * layout.batch_size // (layout.micro_batches * layout.world)
+    return {"asked": "auto", **thread_count(own, processes=options.devices)}

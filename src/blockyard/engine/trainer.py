@@ -20,6 +20,7 @@ from blockyard.contracts import (
     Threads,
     Workers,
 )
+from blockyard.engine.context_problems import model_problems, plan_problem, sequence_problems
 from blockyard.engine.lightning.flags import refusals
 from blockyard.errors import UserError
 from blockyard.ops.selection import Kernel
@@ -27,6 +28,7 @@ from blockyard.ops.selection import Kernel
 if TYPE_CHECKING:
     import pytorch_lightning as pl
     from pytorch_lightning.loggers.logger import Logger
+    from torch import nn
 
 Factor = Annotated[int, Ge(2), Le(1_024), Because("a thousand times the tokens are a million times the pairs")]
 
@@ -41,7 +43,8 @@ class TrainerPlan:
         accelerator: cpu, gpu, or auto for a GPU where there is one
         devices: processes per node, each with a device of its own
         num_nodes: machines; torchrun or SLURM starts the same command on each
-        strategy: ddp copies the model to every process, fsdp (FSDP2) shards it; auto is ddp for several processes
+        strategy: ddp copies the model to every process, fsdp (FSDP2) shards it, context also copies it and cuts every
+            sequence among the processes (ring attention); auto is ddp for several processes
         precision: 32, bf16-mixed or 16-mixed; auto is 32 on a CPU and bf16-mixed on a GPU
         max_steps: steps after which the run ends
         max_epochs: epochs after which the run ends; with max_steps too, the shorter of both
@@ -84,7 +87,7 @@ class TrainerPlan:
         accelerator: Literal["auto", "cpu", "gpu"] = "auto",
         devices: Processes = 1,
         num_nodes: Count = 1,
-        strategy: Literal["auto", "ddp", "fsdp"] = "auto",
+        strategy: Literal["auto", "ddp", "fsdp", "context"] = "auto",
         precision: Literal["auto", 32, "bf16-mixed", "16-mixed"] = "auto",
         max_steps: Count | None = None,
         max_epochs: Count | None = 30,
@@ -122,6 +125,10 @@ class TrainerPlan:
                 f"trainer.attention=online does not work with trainer.{other}: its backward pass is not compiled and "
                 "reads the weights of position biases whole; leave one of them out"
             )
+        if strategy == "context":
+            problem = plan_problem(devices * num_nodes, attention, compile, precision)
+            if problem:
+                raise ValueError(problem)
         if extra:
             issues = refusals(extra, profile=profile)
             if issues:
@@ -165,6 +172,11 @@ class TrainerPlan:
         """Whether each process holds a part of the weights."""
         return self.strategy == "fsdp"
 
+    @property
+    def context(self) -> bool:
+        """Whether every sequence is cut among the processes."""
+        return self.strategy == "context"
+
     def device_type(self) -> str:
         """cpu or cuda. Raises UserError if GPUs are requested and the machine has none, or too few."""
         import torch
@@ -187,10 +199,11 @@ class TrainerPlan:
     def problems(self, data: DataModule, objective: Objective, model: Architecture) -> list[str]:
         """What cannot work with this data, objective and model, one sentence each; known before anything is read."""
         issues = []
-        shards = self.accumulate * self.world
+        readers = 1 if self.context else self.world
+        shards = self.accumulate * readers
         if data.batch_size % shards:
             issues.append(
-                f"data.batch_size={data.batch_size} does not divide into {self.world} processes times "
+                f"data.batch_size={data.batch_size} does not divide into {readers} processes times "
                 f"trainer.accumulate={self.accumulate} micro-batches; use a multiple of {shards}"
             )
         if data.eval_batch_size % self.world:
@@ -218,7 +231,13 @@ class TrainerPlan:
                 "text or of a generated task; use model=decoder and a text with data.sample=window, or "
                 "trainer.extrapolate=[]"
             )
+        if self.context:
+            issues += sequence_problems(data.spec, objective)
         return issues
+
+    def model_problems(self, model: nn.Module) -> list[str]:
+        """What of a built model this trainer cannot train, one sentence each."""
+        return model_problems(model, self.world) if self.context else []
 
     def build(
         self,

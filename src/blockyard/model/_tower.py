@@ -20,6 +20,7 @@ from blockyard.model._positions import add_position, check_key_widths, embedder_
 from blockyard.model._prefix import Prefix, PrefixTokens
 from blockyard.model._record import Record, note
 from blockyard.ops.full_precision import as_stream
+from blockyard.ops.ring import shared
 
 
 class Tower(nn.Module):
@@ -78,6 +79,8 @@ class Tower(nn.Module):
         x, seq = self.placed(embedder, inputs, lengths, segment, cache, record, hidden, pairs)  # (B, N, D)
         new, past = len(seq), 0 if cache is None else cache.length
         x, seq = self._add_prefix(x, seq, past)  # (B, prefix + N, D)
+        if self.training:
+            x, seq = shared(x, seq)  # this process's tokens
         x = self.mixed(x, seq, past, cache, memory, record)
         if cache is not None:
             cache.length = past + new

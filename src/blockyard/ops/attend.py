@@ -21,7 +21,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Seq
-from blockyard.ops import kernel, maps, mask, online, reference, selection
+from blockyard.errors import UserError
+from blockyard.ops import kernel, maps, mask, online, reference, ring, selection
 from blockyard.ops.flex import block_mask, flex, refusal
 from blockyard.ops.visibility import Visibility
 
@@ -54,6 +55,8 @@ def attend(
     q, k = q.to(v.dtype), k.to(v.dtype)
     if maps.listening():
         maps.note(q, k, v, seq, k_seq, visibility, scale)
+    if ring.KEY in seq.memo:
+        return _around(q, k, v, seq, k_seq, visibility, dropout, scale)
     named = selection.selected()
     if named in ("eager", "online"):
         return _written_out(named, q, k, v, seq, k_seq, visibility, dropout, scale)
@@ -98,6 +101,25 @@ def _written_out(
     return reference.eager(q, k, v, seq, k_seq, visibility, scale, dropout)
 
 
+def _around(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seq: Seq,
+    k_seq: Seq,
+    visibility: Visibility,
+    dropout: float,
+    scale: float | None,
+) -> Tensor:
+    """Attention of a sequence that is cut among processes: (B, H, n, values' width). Raises UserError for dropout."""
+    if dropout:
+        raise UserError(f"trainer.strategy=context: {online.refusal(dropout, False)}; use token_mixer.dropout=0")
+    if k_seq is not seq:
+        raise ValueError("a sequence that is cut among processes attends to itself and to no other keys")
+    kernel.note("ring", ["trainer.strategy=context"])
+    return ring.ring_attention(q, k, v, seq, visibility, 1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+
+
 def _against_flex(q: Tensor, dropout: float) -> str | None:
     """Why FlexAttention is not taken for these queries. Raises UserError where it was chosen by name."""
     if selection.selected() == "sdpa":
@@ -127,7 +149,7 @@ def prepare(
     """
     k_seq = seq if k_seq is None else k_seq
     named = selection.selected()
-    if named in ("eager", "online"):
+    if named in ("eager", "online") or ring.KEY in seq.memo:
         return
     if named == "flex" and refusal(like.device.type, like.dtype, head_dim, dropout) is None:
         _block_mask(seq, k_seq, visibility, len(like))

@@ -61,19 +61,25 @@ def online(
 
 @dataclass(frozen=True)
 class Call:
-    """The arguments of a call that are no tensors with gradients of their own."""
+    """The arguments of a call that are no tensors with gradients of their own.
+
+    first: of each chunk of keys the first query that may see one of them, where that is known; see `ops.ring`
+    """
 
     seq: Seq
     k_seq: Seq
     visibility: Visibility
     scale: float
     chunk: int
+    first: tuple[int, ...] | None = None
 
     def parts(self) -> Iterator[tuple[slice, slice]]:
         """Yields the queries and the keys of each chunk; of a plain causal sequence only the queries that see them."""
         triangle = self.visibility.causal and self.k_seq is self.seq and ordered_by_row(self.seq, self.k_seq)
-        for start in range(0, len(self.k_seq), self.chunk):
-            yield slice(start if triangle else 0, len(self.seq)), slice(start, start + self.chunk)
+        for number, start in enumerate(range(0, len(self.k_seq), self.chunk)):
+            first = self.first[number] if self.first is not None else start if triangle else 0
+            if first < len(self.seq):
+                yield slice(first, len(self.seq)), slice(start, start + self.chunk)
 
     def facts(self, queries: slice, keys: slice) -> tuple[Seq, Seq]:
         """The facts of the queries and keys of a chunk."""

@@ -21,11 +21,13 @@ class KernelRecord(RunCallback):
     incidental: ClassVar[frozenset[str]] = frozenset({"*"})
     priority = -1  # before all that may be shown or opened
 
-    def __init__(self, objective: Objective, split: Split, precision: str, *, require_flash: bool) -> None:
+    def __init__(
+        self, objective: Objective, split: Split, precision: str, *, require_flash: bool, ring: bool = False
+    ) -> None:
         self.objective = objective
         self.split = split
         self.precision = precision
-        self.require_flash = require_flash
+        self.require_flash, self.ring = require_flash, ring
         self.kernels: list[dict[str, Any]] | None = None
 
     def on_run_start(self, state: RunState) -> None:
@@ -52,4 +54,7 @@ class KernelRecord(RunCallback):
         """Layer by layer, the attention kernel of a training step of `model`."""
         model.train()
         with autocast(device, self.precision):
-            return cost_card.kernels(model, self.objective, self.split, device)
+            kernels = cost_card.kernels(model, self.objective, self.split, device)
+        if self.ring:  # of which this process alone cannot run a step
+            kernels = [{**each, "kernel": "ring", "reason": "trainer.strategy=context"} for each in kernels]
+        return kernels

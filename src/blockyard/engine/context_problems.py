@@ -1,0 +1,82 @@
+"""What cannot be trained with trainer.strategy=context, which cuts every sequence among processes (`ops.ring`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from blockyard.contracts import DataSpec, Objective
+
+if TYPE_CHECKING:
+    from torch import nn
+
+CONTEXT = "trainer.strategy=context"
+ELSE = "use trainer.strategy=ddp"
+
+
+def plan_problem(world: int, attention: str, compiled: bool, precision: object) -> str | None:
+    """Returns what other options of the trainer speak against it, or None."""
+    if world < 2:
+        return f"{CONTEXT} cuts sequences among processes and there is one; use trainer.devices=2, or trainer=auto"
+    if attention not in ("auto", "online"):
+        return f"{CONTEXT} computes attention by a ring and trainer.attention={attention} cannot; use auto"
+    if compiled:
+        return f"{CONTEXT} does not work with trainer.compile=true: its backward pass is not compiled; use false"
+    if precision == "16-mixed":
+        return f"{CONTEXT} does not work with trainer.precision=16-mixed; use bf16-mixed or 32"
+    return None
+
+
+def sequence_problems(data: DataSpec, objective: Objective) -> list[str]:
+    """Returns why sequences of this data cannot be cut, a sentence each."""
+    problems = []
+    if data.packed:
+        problems.append("packs several documents into a sequence")
+    if data.variable:
+        problems.append("pads sequences of different lengths")
+    if data.source is not None or data.joined:
+        problems.append("has a source beside each sequence")
+    if data.modality != "text":
+        problems.append(f"has {data.things}, and only texts are cut")
+    cuts = f"{CONTEXT} cuts sequences of one length and one document"
+    said = [f"{cuts}, and this data {each}; {ELSE}" for each in problems]
+    if objective.takes != "token":
+        said.append(f"{CONTEXT} needs a target for each token, and this objective has one for the sequence; {ELSE}")
+    return said
+
+
+def model_problems(model: nn.Module, world: int) -> list[str]:
+    """Returns why a built model cannot be trained on parts of its sequences, a sentence each."""
+    from blockyard.head.token import Token
+    from blockyard.model._transformer import Transformer
+    from blockyard.token_mixer.attention import Attention
+    from blockyard.token_mixer.windowed_attention import WindowedAttention
+
+    if type(model) is not Transformer or model.sees != "past":
+        return [f"{CONTEXT} is for model=decoder and model=encoder over one sequence; {ELSE}"]
+    problems = []
+    others = [
+        type(each).__module__.rpartition(".")[2]
+        for each in model.mixers
+        if type(each) not in (Attention, WindowedAttention)
+    ]
+    if others or len(model.mixers) < len(model.blocks):
+        problem = f"{others[0]} does not" if others else "a block has none"
+        problems.append(
+            f"{CONTEXT} needs token_mixer=attention or windowed_attention in every block, whose keys and values can "
+            f"travel, and {problem}; {ELSE}"
+        )
+    elif any(getattr(each, "dropout", 0.0) for each in model.mixers):
+        problems.append(f"{CONTEXT} has no dropout on attention weights; use token_mixer.dropout=0")
+    if model.prefix is not None:
+        problems.append(f"{CONTEXT} does not cut class and register tokens; use model.prefix without them")
+    if type(model.head) is not Token:
+        problems.append(f"{CONTEXT} needs head=token: every process has only its own tokens; {ELSE}")
+    if any(getattr(each, "across_tokens", False) for each in model.modules()):
+        problems.append(f"{CONTEXT} does not work with a norm over all tokens of a batch; use norm=layer or rms")
+    length = model.ctx.tokens.max_len
+    if length < 2 * world:
+        problems.append(
+            f"{CONTEXT} cuts a sequence into two chunks for each of {world} processes, and it has {length} tokens; "
+            "use fewer devices or longer sequences"
+        )
+    return problems

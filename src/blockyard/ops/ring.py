@@ -1,0 +1,205 @@
+"""Ring attention: each of several processes holds a part of every sequence, and keys and values travel.
+
+Source: Liu et al. 2023, Ring Attention with Blockwise Transformers for Near-Infinite Context (arXiv 2310.01889); the
+    balanced cut of Brandon et al. 2023, Striped Attention (arXiv 2311.09431), section 3, in the form of two chunks for
+    each process that Llama 3 has (Dubey et al. 2024, arXiv 2407.21783, section 3.3.2)
+Reference: attention over the whole sequence in one process; torch.distributed.tensor.experimental.context_parallel,
+    which has no strategy for CPUs
+Equation: with the output O_j and the logarithm L_j of the sums over the keys of process j:
+    L = log sum_j e^L_j, O = sum_j e^(L_j - L) O_j; the backward pass reads O and L, as in `ops.online`
+Cost: each process computes N^2 / P pairs, holds N / P tokens, and sends the keys and values of N / P tokens P - 1 times
+    forward; backward the same, and their gradients P times
+
+    2 processes, causal     chunk 1  process 0   *          A token of the last chunk reads four times as many keys as
+                            chunk 2  process 1   * *        one of the first. With a chunk from the front and one from
+                            chunk 3  process 1   * * *      the back, all processes have equal work.
+                            chunk 4  process 0   * * * *
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+from torch.autograd.function import once_differentiable
+
+from blockyard.contracts import Batch, Seq
+from blockyard.ops import online
+from blockyard.ops.full_precision import full_precision
+from blockyard.ops.mask import scheme
+from blockyard.ops.visibility import Visibility
+
+KEY = "ring"  # of the memo of a sequence that is cut
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The processes that share every sequence.
+
+    group: of torch.distributed, for the ring alone, so that nothing else comes between
+    """
+
+    rank: int
+    world: int
+    group: Any
+
+    def tokens(self, length: int, rank: int) -> Tensor:
+        """The tokens of a process, (n,) int64 and increasing: one chunk of 2 `world` from the front, one from the back.
+
+        Raises ValueError where a process would get none in a chunk.
+        """
+        chunks = 2 * self.world
+        if length < chunks:
+            raise ValueError(f"{length} tokens cannot be cut among {self.world} processes; use at least {chunks}")
+        bounds = [length * chunk // chunks for chunk in range(chunks + 1)]
+        front, back = rank, chunks - 1 - rank
+        return torch.cat([torch.arange(bounds[each], bounds[each + 1]) for each in (front, back)])
+
+    def cut(self, x: Tensor, seq: Seq) -> tuple[Tensor, Seq]:
+        """The tokens of this process: x (B, N, D) -> (B, n, D), and their facts, with those of the other processes'.
+
+        Raises ValueError for sequences with padding, segments, prefix tokens or facts of pairs.
+        """
+        if seq.num_prefix or any(each is not None for each in (seq.valid, seq.segment, seq.pairs, seq.shown)):
+            raise ValueError("only whole sequences of one length, without a prefix, are cut among processes")
+        parts = [_part(seq, self.tokens(len(seq), rank).to(x.device)) for rank in range(self.world)]
+        own = parts[self.rank]
+        own.memo[KEY] = (self, parts)
+        return x[:, self.tokens(len(seq), self.rank).to(x.device)], own
+
+    def targets(self, target: Tensor) -> tuple[Tensor, Tensor]:
+        """The targets (B, n) of this process's tokens out of (B, N), and the weight of their mean loss.
+
+        The mean over processes of weighted losses is the mean loss over all targets that count.
+        """
+        own = target[:, self.tokens(target.shape[1], self.rank).to(target.device)]
+        return own, Batch.counted(own).sum() / Batch.counted(target).sum().clamp_min(1) * self.world
+
+    def passed_on(self, tensors: list[Tensor], sizes: list[torch.Size]) -> tuple[list[Tensor], list[Any]]:
+        """Send tensors to the next process. Returns those of the process before, of these sizes, and what to wait for.
+
+        The received tensors are complete once `wait` of each was called.
+        """
+        received = [each.new_empty(size) for each, size in zip(tensors, sizes, strict=True)]
+        to, source = (dist.get_global_rank(self.group, (self.rank + by) % self.world) for by in (1, -1))
+        sends = [dist.P2POp(dist.isend, each.contiguous(), to, self.group) for each in tensors]
+        receives = [dist.P2POp(dist.irecv, each, source, self.group) for each in received]
+        return received, dist.batch_isend_irecv([*sends, *receives])
+
+
+class _State:
+    """The ring in force."""
+
+    ring: Ring | None = None
+
+
+@contextmanager
+def sharing(ring: Ring | None) -> Iterator[None]:
+    """Inside this context models cut their sequences among the processes of a ring; None changes nothing."""
+    before = _State.ring
+    _State.ring = ring
+    try:
+        yield
+    finally:
+        _State.ring = before
+
+
+def shared(x: Tensor, seq: Seq) -> tuple[Tensor, Seq]:
+    """Returns this process's part of a stream x (B, N, D), and its facts; the whole outside of `sharing`."""
+    return (x, seq) if _State.ring is None else _State.ring.cut(x, seq)
+
+
+def ring_attention(q: Tensor, k: Tensor, v: Tensor, seq: Seq, visibility: Visibility, scale: float) -> Tensor:
+    """Returns what `ops.attend` does for the tokens of this process, (B, H, n, values' width). All processes must call.
+
+    q (B, H, n, K), k (B, H', n, K), v (B, H', n, any width) of the tokens of `seq`, which is from `Ring.cut`.
+    Sums are in float32 at least. There is no second derivative.
+    """
+    ring, parts = seq.memo[KEY]
+    calls = [online.Call(seq, part, visibility, scale, online.CHUNK, _first(seq, part, visibility)) for part in parts]
+    position = scheme(seq, seq, "bias")
+    weights = [] if position is None else [each for each in position.parameters() if each.requires_grad]
+    out: Tensor = _Ring.apply(ring, calls, q, k, v, *weights)
+    return out
+
+
+class _Ring(torch.autograd.Function):
+    """The forward pass, and its gradient by the same ring."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, ring: Ring, calls: list[online.Call], q: Tensor, k: Tensor, v: Tensor, *weights: Tensor
+    ) -> Tensor:
+        out, log_sum, travelling = q, q, [k, v]  # of no keys yet
+        with full_precision(q):
+            for turn in range(ring.world):
+                owner, last = (ring.rank - turn) % ring.world, turn == ring.world - 1
+                arriving: list[Tensor] = []
+                waiting: list[Any] = []
+                if not last:
+                    arriving, waiting = ring.passed_on(travelling, _sizes(travelling, calls, owner - 1))
+                part = online.forward(calls[owner], q, *travelling)
+                out, log_sum = merged(out, log_sum, *part) if turn else part
+                for each in waiting:
+                    each.wait()
+                travelling = arriving
+        out = out.to(v.dtype)
+        ctx.ring, ctx.calls = ring, calls
+        ctx.save_for_backward(q, k, v, out, log_sum, *weights)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        ring, calls = ctx.ring, ctx.calls
+        q, k, v, out, log_sum, *weights = ctx.saved_tensors
+        exact = log_sum.dtype
+        to_q, to_weights = torch.zeros_like(q, dtype=exact), [torch.zeros_like(each) for each in weights]
+        travelling, gradients = [k, v], [torch.zeros_like(each, dtype=exact) for each in (k, v)]
+        with full_precision(q):
+            for turn in range(ring.world):
+                owner = (ring.rank - turn) % ring.world
+                some_k, some_v = travelling
+                pieces = online.backward(calls[owner], q, some_k, some_v, out, log_sum, grad, list(weights))
+                for sums, more in zip([to_q, *gradients, *to_weights], pieces, strict=True):
+                    if more is not None:
+                        sums += more
+                # After the last turn the gradients are one process short of home.
+                going = [*travelling, *gradients] if turn < ring.world - 1 else gradients
+                arriving, waiting = ring.passed_on(going, _sizes(going, calls, owner - 1))
+                for each in waiting:
+                    each.wait()
+                travelling, gradients = arriving[:-2], arriving[-2:]
+        to_k, to_v = (sums.to(each.dtype) for sums, each in zip(gradients, (k, v), strict=True))
+        return None, None, to_q.to(q.dtype), to_k, to_v, *to_weights
+
+
+def merged(out: Tensor, log_sum: Tensor, part: Tensor, log_part: Tensor) -> tuple[Tensor, Tensor]:
+    """The output (B, H, n, K) over two sets of keys, and the logarithm of its sums (B, H, n, 1), from those of each."""
+    total = torch.logaddexp(log_sum, log_part)
+    shift = total.masked_fill(total == online.NEVER, 0.0)
+    return out * (log_sum - shift).exp() + part * (log_part - shift).exp(), total
+
+
+def _sizes(tensors: list[Tensor], calls: list[online.Call], owner: int) -> list[torch.Size]:
+    """The sizes of such tensors for the keys of another process: (B, H', n, width)."""
+    tokens = len(calls[owner % len(calls)].k_seq)
+    return [torch.Size((*each.shape[:2], tokens, each.shape[3])) for each in tensors]
+
+
+def _first(seq: Seq, k_seq: Seq, visibility: Visibility) -> tuple[int, ...] | None:
+    """Of each chunk of keys the first query that may see one of them; None where all queries may."""
+    if not visibility.causal:
+        return None
+    return tuple(torch.searchsorted(seq.index, k_seq.index[:: online.CHUNK].contiguous()).tolist())
+
+
+def _part(seq: Seq, tokens: Tensor) -> Seq:
+    """The facts of some tokens of a sequence; their indices and coordinates stay the ones in the whole."""
+    features = None if seq.features is None else seq.features[:, tokens]
+    return replace(seq, index=seq.index[tokens], coords=seq.coords[:, tokens], features=features, grid=None, memo={})
