@@ -54,11 +54,8 @@ def model_problems(model: nn.Module, world: int) -> list[str]:
     if type(model) is not Transformer or model.sees != "past":
         return [f"{CONTEXT} is for model=decoder and model=encoder over one sequence; {ELSE}"]
     problems = []
-    others = [
-        type(each).__module__.rpartition(".")[2]
-        for each in model.mixers
-        if type(each) not in (Attention, WindowedAttention)
-    ]
+    kinds = [type(each) for each in model.mixers if type(each) not in (Attention, WindowedAttention)]
+    others = [kind.__module__.rpartition(".")[2] for kind in kinds]
     if others or len(model.mixers) < len(model.blocks):
         problem = f"{others[0]} does not" if others else "a block has none"
         problems.append(
