@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from torch import nn
 
 from blockyard.contracts import DataSpec, Objective
-
-if TYPE_CHECKING:
-    from torch import nn
+from blockyard.head.token import Token
+from blockyard.model._transformer import Transformer
+from blockyard.token_mixer.attention import Attention
+from blockyard.token_mixer.windowed_attention import WindowedAttention
 
 CONTEXT = "trainer.strategy=context"
 ELSE = "use trainer.strategy=ddp"
@@ -46,11 +47,6 @@ def sequence_problems(data: DataSpec, objective: Objective) -> list[str]:
 
 def model_problems(model: nn.Module, world: int) -> list[str]:
     """Returns why a built model cannot be trained on parts of its sequences, a sentence each."""
-    from blockyard.head.token import Token
-    from blockyard.model._transformer import Transformer
-    from blockyard.token_mixer.attention import Attention
-    from blockyard.token_mixer.windowed_attention import WindowedAttention
-
     if type(model) is not Transformer or model.sees != "past":
         return [f"{CONTEXT} is for model=decoder and model=encoder over one sequence; {ELSE}"]
     problems = []
