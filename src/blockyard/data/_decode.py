@@ -130,7 +130,11 @@ def open_image(stream: Path | BinaryIO, name: object, *, channels: int, on_white
             if on_white and opened.has_transparency_data:
                 clear = opened.convert("RGBA")
                 shown = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear)
-            return shown.convert("RGB" if channels == 3 else "L")
+            mode = "RGB" if channels == 3 else "L"
+            if shown.mode != mode:
+                return shown.convert(mode)
+            shown.load()  # `convert` would copy it
+            return shown
     except Exception as error:  # decoders raise nearly anything on a damaged file
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"{name} cannot be read as an image ({reason}); repair or remove it") from error

@@ -5,16 +5,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.data import IterableDataset
 
 from blockyard.contracts import BatchSize, Count, DataSpec, Seed, Split, Splits, Text, Tokenizer, Vocabulary
 from blockyard.data._loaded import LoadedData
 from blockyard.data._order import mix
-from blockyard.data._own_samples import MapSplit, Pair, Reader, StreamSplit, first_items
+from blockyard.data._own_samples import Pair, Reader
+from blockyard.data._own_splits import MapSplit, Own, StreamSplit, first_items
 from blockyard.data._split import Fraction, check_fractions, sha256
 from blockyard.errors import UserError, first_line
 
@@ -24,25 +23,6 @@ STREAM_LIMIT = (
     "workers read the same samples unless it divides them itself"
 )
 CONTENT_LIMIT = f"whether the samples are those of the start is checked for {SAMPLED} of them when a run resumes"
-
-
-class Own(NamedTuple):
-    """A dataset of the user's. name: of the option; collate: its own function from items to a batch, or None."""
-
-    name: str
-    dataset: Any
-    collate: Any = None
-
-    @property
-    def streams(self) -> bool:
-        """Whether it only yields samples in its own order."""
-        return isinstance(self.dataset, IterableDataset) or not hasattr(self.dataset, "__getitem__")
-
-    def __len__(self) -> int:
-        try:
-            return len(self.dataset)
-        except (TypeError, NotImplementedError) as error:
-            raise UserError(f"{self.name}: {type(self.dataset).__name__} has no length; define __len__") from error
 
 
 @dataclass(kw_only=True, eq=False)

@@ -1,10 +1,8 @@
-"""Samples of a dataset of the user's own: what an item is, and items as batches that repeat exactly."""
+"""Samples of a dataset of the user's own: what an item is, and items as a batch."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,25 +12,9 @@ from torch import Tensor
 
 from blockyard.contracts import Batch
 from blockyard.data._decode import to_tensor
-from blockyard.data._order import mix
-from blockyard.data._photo_augment import seeded
 from blockyard.errors import UserError
 
 Pair = tuple[Tensor, Tensor | None]
-
-
-@contextmanager
-def seeded_everywhere(seed: int) -> Iterator[None]:
-    """Seeds the generators of torch, NumPy and Python inside, and puts them back as they were."""
-    python, numpy = random.getstate(), np.random.get_state()
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    try:
-        with seeded(seed):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
 
 
 @dataclass(frozen=True)
@@ -101,73 +83,6 @@ class Reader:
             row = int(bad.flatten(1).any(1).nonzero()[0]) if bad.ndim > 1 else int(bad.nonzero()[0])
             known = "not finite" if target.is_floating_point() else f"no class from 0 to {self.classes} - 1"
             raise UserError(f"{self.name}[{numbers[row]}]: the target {target[row].tolist()} is {known}")
-
-
-class MapSplit:
-    """Samples of a dataset with a length. index: (n,) int64, those of this split.
-
-    Each item is read with generators seeded by (key, its number), so that random transforms repeat exactly.
-    """
-
-    def __init__(self, dataset: Any, index: Tensor, reader: Reader) -> None:
-        self.dataset, self.index, self.reader = dataset, index, reader
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns the samples `order` (B,). `key` None draws the same random numbers every time."""
-        numbers = self.index[order].tolist()
-        return self.reader.batch([self._item(number, key) for number in numbers], numbers)
-
-    def _item(self, number: int, key: int | None) -> Any:
-        try:
-            with seeded_everywhere(mix("item", "evaluation" if key is None else key, number)):
-                return self.dataset[number]
-        except Exception as error:  # a user's own class may fail in any way
-            raise UserError(f"{self.reader.name}[{number}] cannot be read: {type(error).__name__}: {error}") from error
-
-
-class StreamSplit:
-    """Samples in the order in which an iterable dataset yields them, whatever is asked for, and then from its start.
-
-    size: samples of an epoch. Batches without a key, such as those of probes, are the first ones.
-    """
-
-    def __init__(self, dataset: Any, size: int, reader: Reader) -> None:
-        self.dataset, self.size, self.reader = dataset, size, reader
-        self._items: Iterator[Any] = iter(())
-        self._read = 0
-
-    def __len__(self) -> int:
-        return self.size
-
-    def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns the next B samples."""
-        if key is None:
-            items = first_items(self.dataset, len(order), self.reader.name)
-            return self.reader.batch(items, range(len(items)))
-        items = []
-        while len(items) < len(order):
-            try:
-                items.append(next(self._items))
-                self._read += 1
-            except StopIteration:
-                first_items(self.dataset, 1, self.reader.name)  # an empty one would be asked for ever
-                self._items = iter(self.dataset)
-        return self.reader.batch(items, range(self._read - len(items), self._read))
-
-
-def first_items(dataset: Any, count: int, name: str) -> list[Any]:
-    """Returns the first items of an iterable dataset, fewer where it ends. Raises UserError if it has none."""
-    items = []
-    for item in dataset:
-        items.append(item)
-        if len(items) == count:
-            break
-    if not items:
-        raise UserError(f"{name} yields no samples")
-    return items
 
 
 def _tensor(value: Any, where: str) -> Tensor:
