@@ -21,19 +21,26 @@ from blockyard.config.placed_nodes import LAYERS, Placed, placed_nodes
 from blockyard.config.rules import RULES, Facts, Rule
 from blockyard.config.schema import REQUIRED, RESERVED, Root, options
 from blockyard.config.targets import TRUSTED_PACKAGES, allow_of, allowed, locate
-from blockyard.config.trial_build import build_components, build_model
+from blockyard.config.trial_build import build_components, build_model, trained_alike
 from blockyard.contracts import Issue
 from blockyard.errors import first_line, fold, near, quoted, shortened
 
 
 def check(
-    composed: Composed, *, on_this_machine: bool = True, training: bool = True, starts: bool = True
+    composed: Composed,
+    *,
+    on_this_machine: bool = True,
+    training: bool = True,
+    starts: bool = True,
+    models: dict[str, list[Issue]] | None = None,
 ) -> list[Issue]:
     """Every problem of a composed config, those of composing it included.
 
     on_this_machine: False where the run is for another one, so that a missing GPU is not an issue
     training: False where a trained model is only loaded, so that it need not fit with its gradients
     starts: False where the run has begun, and needs the weights no more that it started from
+    models: the issues of models that earlier calls with the same arguments have built, which this one may add to: the
+        arms of a sweep often differ only in how they train
     """
     config = composed.config if on_this_machine else _on_any_device(composed.config)
     issues = list(composed.issues)
@@ -58,13 +65,23 @@ def check(
     # The constructor of a component that a rule refused would only repeat the reason.
     refused = {family for rule, _ in combinations for family in rule.pair}
     issues += build_components(config, facts, refused, unsound, reads_data=training)
-    issues += [] if issues else build_model(config, on_this_machine=on_this_machine, training=training, starts=starts)
+    if not issues:
+        key = None if models is None else trained_alike(config)
+        if models is None or key is None or key not in models:
+            built = list(build_model(config, on_this_machine=on_this_machine, training=training, starts=starts))
+            if models is not None and key is not None:
+                models[key] = built
+        else:
+            built = models[key]
+        issues += built
     return list({str(issue): issue for issue in issues}.values())
 
 
-def reasons(composed: Composed, *, on_this_machine: bool = True) -> list[str]:
-    """Why a config cannot run, one text a problem; empty where it can."""
-    return [str(issue) for issue in check(composed, on_this_machine=on_this_machine)]
+def reasons(
+    composed: Composed, *, on_this_machine: bool = True, models: dict[str, list[Issue]] | None = None
+) -> list[str]:
+    """Why a config cannot run, one text a problem; empty where it can. models: as in `check`."""
+    return [str(issue) for issue in check(composed, on_this_machine=on_this_machine, models=models)]
 
 
 def _on_any_device(config: dict[str, Any]) -> dict[str, Any]:

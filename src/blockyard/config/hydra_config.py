@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from blockyard.config import catalog, interpolations, presets, user_folders, user_yaml
+from blockyard.config.literal_values import assign, literals
 from blockyard.config.override_grammar import parse_override
 from blockyard.contracts import Issue
 from blockyard.errors import shortened
@@ -57,6 +58,11 @@ class HydraConfig:
             pickled, choices, found = _of_choices(tuple(self.groups))
             issues += found
             return pickle.loads(pickled), dict(choices)
+        if not self.folders and not self.replaced and (assignments := literals(values)) is not None:
+            pickled, choices, found = _of_choices(tuple(self.groups))
+            config = pickle.loads(pickled)
+            if config and not found and _is_literal(tuple(self.groups)) and assign(config, assignments):
+                return config, dict(choices)
         config, choices = _resolved(self.groups, self.folders, values, issues)
         if config and self.replaced:  # the preset's options do not apply to what replaces its choice
             own = [group for group in self.groups if not group.startswith(f"{presets.FAMILY}=")]
@@ -104,6 +110,13 @@ def _of_choices(groups: tuple[str, ...]) -> tuple[bytes, Choices, list[Issue]]:
     issues: list[Issue] = []
     config, choices = _resolved(groups, (), [], issues)
     return pickle.dumps(config), choices, issues
+
+
+@lru_cache(maxsize=256)
+def _is_literal(groups: tuple[str, ...]) -> bool:
+    """Whether the package's own choices use no interpolation, so that setting a value changes nothing else."""
+    pickled, _ = _composed_by_hydra(tuple(_as_hydra_names_it(group) for group in groups))
+    return b"${" not in pickled
 
 
 def _plain(config: DictConfig, issues: list[Issue]) -> Config:

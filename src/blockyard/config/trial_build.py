@@ -6,6 +6,7 @@ meta device nothing is allocated, so this takes milliseconds.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +25,8 @@ from blockyard.ops.meta import without_compiler
 from blockyard.weight_init import initialise
 
 META = torch.device("meta")
+# What neither the model nor its memory depends on, but for the tensors that the optimizer keeps for each weight.
+_NOT_OF_MODEL = ("optimizer", "schedule", "callbacks", "logger", "seed", "name", "tags", "outputs", "force")
 
 
 def build_components(
@@ -68,6 +71,17 @@ def build_components(
     for key, component in built.items():
         yield from (Issue(key, text) for text in _problems(component, built))
     yield from _build_modules(ctx, built["model"], facts, refused)
+
+
+def trained_alike(config: dict[str, Any]) -> str | None:
+    """Equal for configs of which `build_model` reports the same: they differ in values of the optimizer, or in what
+    comes after the model. None where `init` reads the weights that a run starts from.
+    """
+    if "init" in config:
+        return None
+    kept = {key: value for key, value in config.items() if key not in _NOT_OF_MODEL}
+    optimizer = instantiate(config["optimizer"], allow_of(config), META)
+    return json.dumps([kept, optimizer.tensors_per_weight])
 
 
 def build_model(

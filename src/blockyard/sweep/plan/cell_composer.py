@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from blockyard.config.check import reasons
 from blockyard.config.compose import Composed, compose
+from blockyard.contracts import Issue
 from blockyard.sweep.spec.override_text import key_of, to_override
 
 
@@ -21,6 +22,7 @@ class CellComposer:
         self._config_dirs = tuple(config_dirs)
         self._outputs = outputs
         self._on_this_machine = not elsewhere
+        self._models: dict[str, list[Issue]] = {}
 
     def compose(self, overrides: Sequence[str]) -> Composed:
         """The config of these overrides, with its issues."""
@@ -30,7 +32,7 @@ class CellComposer:
 
     def problems(self, composed: Composed) -> list[str]:
         """Every reason why a config cannot run, as `blockyard check` reports it."""
-        return reasons(composed, on_this_machine=self._on_this_machine)
+        return reasons(composed, on_this_machine=self._on_this_machine, models=self._models)
 
     def checked(self, overrides: Sequence[str]) -> tuple[Composed, list[str]]:
         """The config of these overrides, and every reason why it cannot run."""

@@ -9,6 +9,7 @@ from blockyard.config.targets import locate
 from blockyard.config.tree import is_node
 from blockyard.contracts import any_split
 from blockyard.errors import UserError
+from blockyard.objective._torchmetrics import import_torchmetrics
 
 
 def validation_metric(metric: str | None, config: dict[str, Any], allow: list[str]) -> tuple[str, str]:
@@ -18,6 +19,7 @@ def validation_metric(metric: str | None, config: dict[str, Any], allow: list[st
     that length, or `@ema` where a callback of that name averages the weights; None is the objective's own.
     Raises UserError where runs of this config do not measure it.
     """
+    import_torchmetrics(allow)
     objective = instantiate(config["objective"], allow)
     best, mode = objective.best()
     name = best if metric is None else metric.removeprefix("test/").removeprefix("val/")

@@ -1,0 +1,87 @@
+"""What the cells of a sweep share while they are composed and checked changes no config and no issue."""
+
+from __future__ import annotations
+
+import pytest
+
+from blockyard.config import hydra_config
+from blockyard.config.check import check
+from blockyard.config.compose import compose
+from blockyard.contracts import Issue
+
+SMALL = ["model.dim=16", "model.depth=1", "model.heads=2", "logger=none"]
+VALUES = [
+    ["optimizer.lr=1e-3", "model.depth=3", "trainer.compile=true"],
+    ["model.depth=2", "optimizer.lr=2"],  # a float as an integer
+    ["trainer.max_epochs=null", "trainer.max_steps=7"],
+    ["data.batch_size=eight"],
+    ["model.depth=[1,2]"],
+    ["tags=[a,b]", "seed=3"],
+    ["name=with-dash", "outputs=some/where"],
+    ["optimizer.lr=${optimizer.weight_decay}"],
+    ["model={dim: 8}"],
+    ["optimizer.betas=[0.8,0.9]", "optimizer.lr=3e-4"],
+    ["optimizer.nothing=1"],
+    ["trainer.max_steps=inf"],
+]
+
+
+@pytest.mark.parametrize("values", VALUES, ids=" ".join)
+def test_literals_are_set_as_omegaconf_sets_them(values, monkeypatch):
+    direct = compose([*SMALL, *values])
+    monkeypatch.setattr(hydra_config, "literals", lambda values: None)
+    by_omegaconf = compose([*SMALL, *values])
+    assert repr(direct.config) == repr(by_omegaconf.config)
+    assert direct.issues == by_omegaconf.issues
+    assert direct.choices == by_omegaconf.choices
+
+
+def test_most_values_need_no_omegaconf(monkeypatch):
+    assert hydra_config.literals(["++optimizer.lr=1e-3", "++model.depth=3"]) is not None
+    compose([*SMALL])
+    monkeypatch.setattr(hydra_config, "_resolved", lambda *arguments: pytest.fail("OmegaConf was used"))
+    assert compose([*SMALL, "optimizer.lr=1e-3"]).config["optimizer"]["lr"] == 1e-3
+
+
+def test_a_preset_s_interpolation_follows_a_value():
+    """It has to be resolved after the value was set."""
+    config = compose(["preset=dlinear", "data=co2", "data.history=32"]).config
+    assert config["model"]["dim"] == 32
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["optimizer.lr=1e-2", "seed=4"],
+        ["model.depth=2"],
+        ["model.dim=15"],
+        ["model.dim=1000000"],  # does not fit into memory
+        ["model.dim=1000000", "optimizer.lr=1e-2"],
+        ["optimizer=muon"],
+        ["data.batch_size=1000000000"],
+        ["init.freeze=[nothing]"],
+    ],
+    ids=" ".join,
+)
+def test_models_that_were_built_before_are_not_built_again_and_report_the_same(overrides):
+    alone = [str(issue) for issue in check(compose([*SMALL, *overrides]))]
+    models: dict[str, list[Issue]] = {}
+    for before in ([], ["model.dim=1000000"], ["model.depth=2", "optimizer.lr=1e-4"], overrides):
+        check(compose([*SMALL, *before]), models=models)
+    assert [str(issue) for issue in check(compose([*SMALL, *overrides]), models=models)] == alone
+
+
+def test_arms_that_differ_in_how_they_train_share_a_model(monkeypatch):
+    models: dict[str, list[Issue]] = {}
+    assert check(compose(SMALL), models=models) == []
+    assert len(models) == 1
+    monkeypatch.setattr("blockyard.config.check.build_model", lambda *_, **__: pytest.fail("built again"))
+    assert check(compose([*SMALL, "optimizer.lr=1e-2", "schedule=constant"]), models=models) == []
+
+
+def test_an_optimizer_that_keeps_more_is_checked_again():
+    models: dict[str, list[Issue]] = {}
+    for choice in ("adamw", "sgd"):
+        check(compose([*SMALL, f"optimizer={choice}"]), models=models)
+    assert len(models) == 2
