@@ -1,4 +1,4 @@
-"""`blockyard train` as it is typed: start, start again, force, resume, several at once, Hydra's words."""
+"""`blockyard train` as it is typed: start, start again, force, resume, Hydra's words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.fork import blockyard
 from tests.tiny import DEBUG
@@ -109,36 +108,6 @@ def test_a_verb_imports_what_it_needs(trained, words):
     command = [sys.executable, "-m", "blockyard", *words]
     done = subprocess.run(command, cwd=trained[0], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def test_multirun_ends_each_job_apart(tmp_path):
-    done = blockyard(tmp_path, "train", "-m", "block=pre_norm,nonsense", "seed=1,2", *DEBUG)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("exit ")]
-    assert len(lines) in (0, 4)
-    assert done.returncode == 2
-
-
-@pytest.mark.parametrize(
-    ("seeds", "norm"), [("1", "layer,layer_plain"), pytest.param("1,2", "glob(layer*)", marks=pytest.mark.full)]
-)
-def test_multirun_lands_in_the_same_store(tmp_path, seeds, norm):
-    done = blockyard(tmp_path, "train", "-m", f"norm={norm}", f"seed={seeds}", *DEBUG)
-    assert done.returncode == 0, done.stderr
-    norms = [yaml.safe_load((path / "config.yaml").read_text())["norm"]["_target_"] for path in run_folders(tmp_path)]
-    assert {norm.rpartition(".")[2] for norm in norms} == {"Layer", "LayerPlain"}
-    wanted = sorted(f"s{seed}" for seed in seeds.split(",") for _ in range(2))
-    assert sorted(path.name for path in run_folders(tmp_path)) == wanted
-    assert done.stdout.count("exit 0") == len(wanted)
-    assert {path.name for path in tmp_path.iterdir()} == {"outputs"}
-
-
-@pytest.mark.full
-def test_multirun_goes_on_after_a_bad_job(tmp_path):
-    done = blockyard(tmp_path, "train", "-m", "model.heads=3,4", *DEBUG)
-    assert done.returncode == 2
-    assert "exit 2" in done.stdout
-    assert "exit 0" in done.stdout
-    assert len(run_folders(tmp_path)) == 1
 
 
 def test_cfg_job_prints_and_stops(tmp_path):

@@ -6,7 +6,7 @@ one continues where it stopped, with the same command or with resume=RUN.
 
   resume=RUN        continue a run: a path, an id, a unique part of its name, or `last`; with trainer.max_steps=N or
                     trainer.max_epochs=N (and schedule=...) a finished run is trained longer, as a new run
-  -m, --multirun    several values per key; each combination is a run of its own
+  -m, --multirun    several values per key; each combination is a run of its own, one after the other
   --cfg job         print the composed config and exit
   match.params=N    solve model.dim (match.by: depth, expansion) for N parameters; match.flops=N for FLOPs
   --config-dir DIR  a folder with choices of your own, in addition to the shipped ones
@@ -49,9 +49,9 @@ def run(arguments: Sequence[str]) -> int:
     """Train the config of the command line."""
     args = _parser().read(arguments, TrainArgs)
     if args.hydra_flags():
-        from blockyard.commands import _hydra
+        from blockyard.commands import _hydra, _multirun
 
-        return _hydra.multirun(args) if args.multirun else _hydra.show(args)
+        return _multirun.run(args) if args.multirun else _hydra.show(args)
     resumed = args.pop("resume")
     return resume(resumed, args) if resumed is not None else start(args, arguments)
 

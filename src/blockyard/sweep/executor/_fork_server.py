@@ -19,6 +19,7 @@ import pickle
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -47,6 +48,8 @@ class Request:
     """A request of the planner: start a cell in this environment, or send a signal to one.
 
     number: the planner's number of the cell, which `CellEnded` repeats
+    command: instead of a task, a function that returns an exit code. It runs like a process that the planner itself
+        had started: with its streams, and in its process group, so that Ctrl-C and Ctrl-Z reach it from the terminal
     """
 
     number: int
@@ -54,6 +57,7 @@ class Request:
     environment: dict[str, str] | None = None
     threads: int | None = None
     signum: int | None = None
+    command: Callable[[], int] | None = None
 
 
 @dataclass(frozen=True)
@@ -174,7 +178,8 @@ def _on_child_exit(_signum: int, _frame: Any) -> None:
 
 def _cell(request: Request, write: int, server: int) -> int:
     """In the child: run the cell, send its outcome and return its exit code."""
-    os.setpgid(0, 0)  # a group of its own, so that a kill takes the processes that the cell started
+    if request.command is None:
+        os.setpgid(0, 0)  # a group of its own, so that a kill takes the processes that the cell started
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         if os.getppid() != server:
@@ -182,12 +187,16 @@ def _cell(request: Request, write: int, server: int) -> int:
     os.environ.update(request.environment or {})
     if request.threads is not None:
         set_threads(request.threads)
-    outcome = execute(request.task)
-    with contextlib.suppress(OSError):
-        os.write(write, pickle.dumps(outcome))
+    if request.command is not None:
+        code = request.command()
+    else:
+        outcome = execute(request.task)
+        code = outcome.code
+        with contextlib.suppress(OSError):
+            os.write(write, pickle.dumps(outcome))
     with contextlib.suppress(Exception):  # an exit handler of the run must not change its exit code
         atexit._run_exitfuncs()
-    return outcome.code
+    return code
 
 
 def _read(pipe: int) -> Any:
@@ -202,8 +211,11 @@ def _read(pipe: int) -> Any:
 
 
 def main() -> None:
-    """Import what every cell imports, then serve the socket whose file descriptor is the argument."""
-    for name in HEAVY:
+    """Import what every cell imports, then serve the socket whose file descriptor is the first argument.
+
+    The other arguments name more modules to import.
+    """
+    for name in (*HEAVY, *sys.argv[2:]):
         # The cell itself reports a missing package.
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 from blockyard.sweep.executor._fork_server import CellEnded, CellStarted, Request
@@ -21,11 +22,14 @@ class ServerLost(Exception):  # noqa: N818 - it names a state
 class ServerProcess:
     """A fork server in a process of its own, started when it is first needed.
 
-    threads: CPU threads of each cell
+    threads: CPU threads of each cell; None leaves them to each cell, and the server in this process's session, with
+        its streams: for commands that run as if this process had started them
+    modules: what the server imports besides what every cell needs
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int | None, modules: Sequence[str] = ()) -> None:
         self.threads = threads
+        self.modules = tuple(modules)
         self.process: subprocess.Popen[bytes] | None = None
         self.socket: Connection | None = None
 
@@ -40,16 +44,18 @@ class ServerProcess:
         self.socket = Connection(parent_end.detach())
 
     def _started(self, handle: int) -> subprocess.Popen[bytes]:
-        environment = os.environ | {"OMP_NUM_THREADS": str(self.threads)}
-        environment.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads would start at import
+        environment = dict(os.environ)
+        if self.threads is not None:
+            environment["OMP_NUM_THREADS"] = str(self.threads)
+            environment.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads would start at import
         environment.setdefault("GOMP_SPINCOUNT", "1000")
         # The driver must not be initialised before a fork; counting GPUs through NVML does not touch it.
         environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
         return subprocess.Popen(
-            [sys.executable, "-P", "-c", _MAIN.format(path=sys.path), str(handle)],
-            stdin=subprocess.DEVNULL,
+            [sys.executable, "-P", "-c", _MAIN.format(path=sys.path), str(handle), *self.modules],
+            stdin=None if self.threads is None else subprocess.DEVNULL,
             pass_fds=[handle],
-            start_new_session=True,
+            start_new_session=self.threads is not None,
             env=environment,
         )
 
