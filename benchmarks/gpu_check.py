@@ -3,9 +3,10 @@
     python benchmarks/gpu_check.py [--out gpu.md]      on a GPU
     python benchmarks/gpu_check.py --dry               the same path, tiny, on a CPU
 
-It checks attention kernels (flash chosen in bf16, each path against the eager reference in float64),
-trains `vit_digits` and a decoder of GPT-2 small's shape for a hundred steps in bf16 with compiled
-blocks, and writes a Markdown table: tokens per second, and the share of the GPU's peak.
+It checks attention kernels (flash chosen in bf16, each path against the eager reference in float64), and by
+`gpu_rows.py` masks, decoding, CUDA graphs and cells that share a GPU. In bf16 with compiled blocks it trains
+`vit_digits`, decoders of GPT-2 small's shape and of a Llama's with 350 M parameters, and ViT-B/16 on images of 224
+pixels, and GPT-2's with FSDP on one device. It writes a Markdown table: tokens per second, share of the GPU's peak.
 
 Needs torch >= 2.11 and pytorch-lightning, torchmetrics, pydantic, pyyaml, rich, numpy, scikit-learn
 (for the digits). Neither hydra nor wandb is imported: configs are read from conf/ as plain YAML.
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,46 @@ class RandomText(DataModule):
 
     def fingerprint(self) -> str:
         return "random"
+
+
+class RandomImages(DataModule):
+    """Images drawn at random.
+
+    Options:
+        size: pixels of a side
+        batch_size: images in a step
+        classes: of the labels
+    """
+
+    def __init__(self, *, size: int = 224, batch_size: int = 64, classes: int = 1000) -> None:
+        self.size, self.batch_size, self.eval_batch_size, self.classes = size, batch_size, batch_size, classes
+
+    @property
+    def spec(self) -> DataSpec:
+        return DataSpec("image", (3, self.size, self.size), classes=self.classes)
+
+    def load(self, tokenizer: Tokenizer) -> Splits:
+        generator = torch.Generator().manual_seed(0)
+        images = torch.rand(2 * self.batch_size, 3, self.size, self.size, generator=generator)
+        labels = torch.randint(self.classes, (len(images),), generator=generator)
+        few = Images(images[: self.batch_size], labels[: self.batch_size])
+        return Splits(Images(images, labels), few, few)
+
+    def fingerprint(self) -> str:
+        return "random"
+
+
+class Images:
+    """Images and labels in memory."""
+
+    def __init__(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        self.images, self.labels = images, labels
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def batch(self, order: torch.Tensor, key: int | None) -> Batch:
+        return Batch(self.images[order], self.labels[order])
 
 
 class Rows:
@@ -141,12 +183,58 @@ def vit_digits(outputs: Path, dry: bool) -> dict[str, Any]:
     return train(config(outputs, {"trainer": "cpu" if dry else "gpu", "logger": "none"}, values), dry)
 
 
-def gpt2_small(outputs: Path, dry: bool) -> dict[str, Any]:
+STEPS = {"trainer.max_epochs": None, "trainer.limit_val": 1, "trainer.limit_test": 1}
+
+
+def llama(outputs: Path, dry: bool) -> dict[str, Any]:
+    """A decoder of 24 blocks and width 1,024 with rotary positions, RMS norm and SwiGLU: 350 M parameters."""
+    data = {"context": 32, "batch_size": 4, "vocabulary": 256}
+    data = data if dry else {"context": 1024, "batch_size": 16, "vocabulary": 32_000}
+    values = STEPS | {
+        "name": "llama",
+        "data": {"_target_": "gpu_check.RandomText", **data},
+        "tokenizer": {"_target_": "gpu_check.Symbols", "vocabulary": data["vocabulary"]},
+        "channel_mixer.expansion": 2.667,
+        "model.dim": 32 if dry else 1024,
+        "model.depth": 2 if dry else 24,
+        "model.heads": 2 if dry else 16,
+        "trainer.max_steps": 4 if dry else 60,
+        "trainer.eval_every": 4 if dry else 60,
+        "trainer.precision": "bf16-mixed",
+        "trainer.require_flash": True,
+    }
+    choices = {"trainer": "cpu" if dry else "gpu", "model": "decoder", "head": "token", "objective": "next_token"}
+    more = {"position": "rope", "norm": "rms", "channel_mixer": "glu", "logger": "none"}
+    return train(config(outputs, {**choices, **more}, values), dry)
+
+
+def vit_b16(outputs: Path, dry: bool) -> dict[str, Any]:
+    """A ViT-B/16: 12 blocks of width 768 over patches of 16 pixels, with a class token."""
+    size = {"size": 32, "batch_size": 4, "classes": 10} if dry else {"size": 224, "batch_size": 128, "classes": 1000}
+    values = STEPS | {
+        "name": "vit_b16",
+        "data": {"_target_": "gpu_check.RandomImages", **size},
+        "tokenizer.size": 16,
+        "model.prefix": {"class_token": True},
+        "model.dim": 32 if dry else 768,
+        "model.depth": 2 if dry else 12,
+        "model.heads": 2 if dry else 12,
+        "trainer.max_steps": 4 if dry else 60,
+        "trainer.eval_every": 4 if dry else 60,
+        "trainer.precision": "bf16-mixed",
+        "trainer.require_flash": True,
+    }
+    choices = {"trainer": "cpu" if dry else "gpu", "head": "class_token", "position": "learned", "logger": "none"}
+    return train(config(outputs, choices, values), dry)
+
+
+def gpt2_small(outputs: Path, dry: bool, strategy: str = "auto") -> dict[str, Any]:
     small = {"context": 32, "batch_size": 4, "vocabulary": 256}
     full = {"context": 1024, "batch_size": 32, "vocabulary": VOCABULARY}
     data = small if dry else full
     values = {
-        "name": "gpt2_small",
+        "name": f"gpt2_small_{strategy}",
+        "trainer.strategy": strategy,
         "data": {"_target_": "gpu_check.RandomText", **data},
         "tokenizer": {"_target_": "gpu_check.Symbols", "vocabulary": data["vocabulary"]},
         "model.dim": 32 if dry else 768,
@@ -171,7 +259,7 @@ def train(made: dict[str, Any], dry: bool) -> dict[str, Any]:
     from blockyard.engine.run import train as fit
     from blockyard.runs.start import create_run
 
-    made["trainer"]["compile"] = not dry
+    made["trainer"]["compile"] = not dry and made["trainer"]["strategy"] != "fsdp"
     with create_run(made, command=["gpu_check"]) as folder:
         code = fit(folder)
         if code:
@@ -266,6 +354,8 @@ def main(arguments: list[str] | None = None) -> int:
     if not given.dry and not torch.cuda.is_available():
         sys.stderr.write("gpu_check: there is no GPU here; --dry runs the same path on the CPU\n")
         return 2
+    import gpu_rows  # it imports this module
+
     device = torch.device("cpu" if given.dry else "cuda")
     name = "CPU (dry)" if given.dry else torch.cuda.get_device_name()
     rows: list[str] = []
@@ -279,19 +369,45 @@ def main(arguments: list[str] | None = None) -> int:
             lambda: vit_digits(Path(outputs), given.dry),
             lambda s: given.dry or s["metrics"]["test/accuracy"] > 0.95,
         )
+        checked(rows, "masks: time to plain flash, error", lambda: flat(gpu_rows.masks(device, given.dry)), are_exact)
+        checked(rows, "decoding", lambda: gpu_rows.decoding(device, given.dry), lambda f: f["equal"] == 1)
+        checked(rows, "a step as a CUDA graph", lambda: gpu_rows.graphs(device, given.dry), are_exact)
+        checked(
+            rows, "cells that share it", lambda: gpu_rows.cells(Path(outputs), given.dry), lambda f: f["equal"] == 1
+        )
         gpt = checked(rows, "GPT-2 small's shape", lambda: gpt2_small(Path(outputs), given.dry), bool)
+        runs = {"vit_digits": vit, "GPT-2 small's shape": gpt}
+        for what, run in (("Llama, 350 M", llama), ("ViT-B/16 at 224", vit_b16)):
+            runs[what] = checked(rows, what, partial(run, Path(outputs), given.dry), bool)
+        sharded = checked(
+            rows,
+            "GPT-2 small's shape with FSDP",
+            lambda: gpt2_small(Path(outputs), given.dry, "fsdp"),
+            lambda s: gpt is not None and abs(s["metrics"]["test/loss"] / gpt["metrics"]["test/loss"] - 1) < 1e-2,
+        )
+        runs["GPT-2 small's shape with FSDP"] = sharded
     versions = f"{name}, torch {torch.__version__}, Python {sys.version.split()[0]}"
     lines = [versions, "", "| check | result | found | s |", "|---|---|---|---|", *rows, ""]
     lines += [
         "| run | ms a step | samples/s | tokens/s | matmuls, share of peak | peak GiB |",
         "|---|---|---|---|---|---|",
     ]
-    lines += [speed_row("vit_digits", vit, name), speed_row("GPT-2 small's shape", gpt, name)]
+    lines += [speed_row(what, summary, name) for what, summary in runs.items()]
     text = "\n".join(lines) + "\n"
     sys.stdout.write(text)
     if given.out:
         given.out.write_text(text, encoding="utf-8")
     return 0 if all("| ok |" in row for row in rows) else 1
+
+
+def flat(rows: dict[str, dict[str, float]]) -> dict[str, float]:
+    """{row: {name: value}} as {"row name": value}."""
+    return {f"{row} {name}": value for row, values in rows.items() for name, value in values.items()}
+
+
+def are_exact(values: dict[str, float]) -> bool:
+    """Whether every error is that of bf16 at most."""
+    return all(value < 1e-2 for name, value in values.items() if name.endswith("error"))
 
 
 def _short(value: Any) -> str:

@@ -24,8 +24,32 @@ def test_the_gpu_check_passes_its_dry_mode_without_hydra_and_wandb(tmp_path: Pat
     )
     assert done.returncode == 0, done.stdout + done.stderr
     table = (tmp_path / "table.md").read_text()
-    assert table.count("| ok |") == 4
-    assert "GPT-2 small's shape" in table
+    assert table.count("| ok |") == 11
+    for row in (
+        "ViT-B/16 at 224",
+        "Llama, 350 M",
+        "GPT-2 small's shape with FSDP",
+        "decoding",
+        "a step as a CUDA graph",
+    ):
+        assert f"| {row} |" in table
+    assert all(f"{mask} error" in table for mask in ("alibi", "t5_bias", "window", "packed"))
+
+
+def test_the_gpu_check_sees_a_mask_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import torch
+
+    import gpu_check
+    import gpu_rows
+    from blockyard.ops import attend
+
+    found = gpu_rows.masks(torch.device("cpu"), dry=True)
+    assert found.keys() == set(gpu_rows.MASKS)
+    assert gpu_check.are_exact(gpu_check.flat(found))
+    monkeypatch.setattr(attend.mask, "reasons", lambda *_: [])
+    wrong = gpu_rows.masks(torch.device("cpu"), dry=True)
+    assert all(values["error"] > 1e-2 for values in wrong.values())
 
 
 def test_the_gpu_check_says_when_there_is_no_gpu() -> None:
