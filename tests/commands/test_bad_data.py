@@ -80,7 +80,11 @@ BAD: dict[str, tuple[Callable[[Path], Path], tuple[str, ...], str]] = {
     "unseen label": (table(texts(row2_label=7)), TEXT, "x.csv, line 4: no training row has the label '7'"),
     "nan target": (table(numbers(row3_y="nan")), (*NUMBERS, "data.target=[y]", "objective=regress"), "line 5: no y"),
     "unreadable image": (pictures(True), IMAGES, "pictures.csv, line 5, file: FOLDER/3.png cannot be read as an image"),
-    "missing image": (pictures(False), IMAGES, "pictures.csv, line 7: file is no file, such as FOLDER/gone.png"),
+    "missing image": (
+        pictures(False),
+        IMAGES,
+        "pictures.csv, line 7: file names a missing file, such as FOLDER/gone.png",
+    ),
     "mixed dtypes": (table(numbers(row4_b="three")), NUMBERS, "x.csv, line 6: b is not a number, such as 'three'"),
     "wrong encoding": (
         bytes_of("x.csv", b"text,label\nab,1\n\xffb,0\n"),

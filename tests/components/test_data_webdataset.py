@@ -152,7 +152,7 @@ def test_class_numbers_are_sorted_by_value_and_names_by_letter(tmp_path: Path) -
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     assert "set data.path=FOLDER with train-000.tar" in str(loaded(tmp_path).missing())
     write_shard(tmp_path / "train-0.tar", samples(0, 8))
-    with pytest.raises(UserError, match=r"train-1\.tar is no file, and 1 others are"):
+    with pytest.raises(UserError, match=r"train-1\.tar does not exist; 1 of the shards do"):
         loaded(tmp_path / "train-{0..1}.tar").missing()
 
 

@@ -96,7 +96,7 @@ def test_more_classes_than_there_are_are_refused_before_training() -> None:
         ({"f1": {"metric": "F1Score", "averag": "macro"}}, "F1Score has no such option; did you mean average?"),
         ({"f1": {"metric": "F1Score", "average": "mean"}}, "objective.metrics.f1: F1Score refuses its options"),
         ({"f1": {"average": "macro"}}, "objective.metrics.f1 names no metric; write {f1: {metric: F1Score}}"),
-        ({"f@1": {"metric": "F1Score"}}, "which is no name of letters and digits"),
+        ({"f@1": {"metric": "F1Score"}}, "which is not letters and digits"),
     ],
 )
 def test_what_does_not_exist_is_refused(metrics: Any, message: str) -> None:

@@ -73,7 +73,7 @@ def test_the_config_records_the_content(written: Path, tmp_path: Path) -> None:
         Components(again.config).tokenizer.fit(())
     moved.unlink()
     assert check(again) == []  # a run is loaded where the file is not
-    with pytest.raises(UserError, match="there is no file"):
+    with pytest.raises(UserError, match="does not exist"):
         Components(again.config).tokenizer.fit(())
 
 
@@ -83,7 +83,7 @@ def problems(path: Path, *more: str) -> str:
 
 def test_files_that_cannot_be_used(written: Path, tmp_path: Path) -> None:
     assert "tokenizer.path: " in problems(tmp_path / "x.json")
-    assert "there is no file" in problems(tmp_path / "x.json")
+    assert "does not exist" in problems(tmp_path / "x.json")
     assert "cannot be read" in problems(tmp_path)
     for content in ("", "{", "[]", '{"model": 3}', written.read_text()[:-200]):
         (tmp_path / "x.json").write_text(content)

@@ -78,8 +78,8 @@ def test_it_can_be_switched_off(project: Path, monkeypatch: pytest.MonkeyPatch) 
     [
         ("config_dir: [a]", "unknown key 'config_dir'; did you mean config_dirs?"),
         ("allow: mine", "allow: 'mine' is not a list of names; write allow: [name]"),
-        ("allow: [mine.norm]", "allow: 'mine.norm' is no name of a package"),
-        ("outputs: 3", "outputs: 3 is no folder"),
+        ("allow: [mine.norm]", "allow: 'mine.norm' is not the name of a package"),
+        ("outputs: 3", "outputs: 3 is not a folder"),
         ("logger: {a: b}", "logger: {'a': 'b'} is not a list of names"),
         ("[1]", "holds a list, not `key: value` lines"),
         ("a: [", "cannot be read: while parsing"),

@@ -17,7 +17,7 @@ from blockyard.data.text_file import TextFile
 from blockyard.data.tokens import Tokens
 from blockyard.engine.run import train
 from blockyard.token_shards import plan, shard_writer, text_files
-from blockyard.token_shards.text_files import Piece, cut, scan
+from blockyard.token_shards.text_files import Span, cut, scan
 from blockyard.tokenizer.bpe import BPE
 from blockyard.tokenizer.byte import Byte
 from blockyard.tokenizer.char import Char
@@ -123,13 +123,13 @@ def test_ids_in_another_order_are_noticed(texts: Path, tmp_path: Path) -> None:
 def test_texts_are_cut_between_words(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_bytes(MORE.encode())
-    whole = Piece(str(file), 0, file.stat().st_size)
-    pieces = list(cut(whole, 100))
-    assert len(pieces) > 30
-    assert "".join(piece.read() for piece in pieces) == MORE
+    whole = Span(str(file), 0, file.stat().st_size)
+    spans = list(cut(whole, 100))
+    assert len(spans) > 30
+    assert "".join(span.read() for span in spans) == MORE
     unbroken = tmp_path / "b.txt"
     unbroken.write_bytes(b"x" * 1000)
-    assert len(list(cut(Piece(str(unbroken), 0, 1000), 100))) == 1
+    assert len(list(cut(Span(str(unbroken), 0, 1000), 100))) == 1
 
 
 def test_a_killed_start_is_continued(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

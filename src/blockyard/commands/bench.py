@@ -87,12 +87,12 @@ def names(*allowed: str) -> Callable[[str], tuple[str, ...]]:
     """A reader of names with commas between them, each once."""
 
     def read_names(text: str) -> tuple[str, ...]:
-        found = tuple(dict.fromkeys(part.strip() for part in text.strip("[]").split(",")))
-        wrong = [name for name in found if not re.fullmatch(r"\w+", name) or (allowed and name not in allowed)]
+        values = tuple(dict.fromkeys(part.strip() for part in text.strip("[]").split(",")))
+        wrong = [name for name in values if not re.fullmatch(r"\w+", name) or (allowed and name not in allowed)]
         if wrong:
             of = f" of {', '.join(allowed)}" if allowed else ""
             raise ValueError(f"names with commas between them{of}")
-        return found
+        return values
 
     return read_names
 
@@ -100,12 +100,12 @@ def names(*allowed: str) -> Callable[[str], tuple[str, ...]]:
 def lengths(text: str) -> tuple[int, ...]:
     """Numbers of tokens, ascending."""
     try:
-        found = tuple(sorted(indices(text)))
+        values = tuple(sorted(indices(text)))
     except ValueError:
-        found = ()
-    if not found or found[0] < 4 or found[-1] > LONGEST or len(found) > 64:
+        values = ()
+    if not values or values[0] < 4 or values[-1] > LONGEST or len(values) > 64:
         raise ValueError(f"whole numbers from 4 to {LONGEST}, such as [64,128,256]")
-    return found
+    return values
 
 
 def _got(kinds: Sequence[str]) -> str:

@@ -81,7 +81,7 @@ def run(arguments: Sequence[str]) -> int:
         "predictions=true": samples,
         "metrics=": metrics is not None,
     }
-    chosen = [kind for kind, given in kinds.items() if given]
+    chosen = [kind for kind, requested in kinds.items() if requested]
     if len(chosen) > 1:
         raise UserError(f"{' and '.join(chosen)} exclude each other; leave all but one out")
     name = run_of(name, "eval", settings["outputs"], moved)

@@ -40,21 +40,21 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError("import needs out=FOLDER, a new folder")
     from blockyard.weights.convert.importing import import_weights
 
-    made = import_weights(sources[0], out, preset=preset, timm=timm, overrides=args.overrides)
-    source = made.source
-    lines = [f"{made.folder}: preset={source.converter.preset} from {source.converter.name}"]
+    imported = import_weights(sources[0], out, preset=preset, timm=timm, overrides=args.overrides)
+    source = imported.source
+    lines = [f"{imported.folder}: preset={source.converter.preset} from {source.converter.name}"]
     lines += [f"sha256 {source.sha256[:16]} of {source.path}"]
-    if made.unread:
-        lines.append(f"not read, without a counterpart: {fold(made.unread)}")
-    if made.missing:
-        lines.append(f"not in it: {fold(made.missing)}; {source.converter.partly}")
-    if made.loads:
-        lines.append(f"a run: blockyard eval run={made.folder}, blockyard.load('{made.folder}')")
+    if imported.unread:
+        lines.append(f"not read, without a counterpart: {fold(imported.unread)}")
+    if imported.missing:
+        lines.append(f"not in it: {fold(imported.missing)}; {source.converter.partly}")
+    if imported.loads:
+        lines.append(f"a run: blockyard eval run={imported.folder}, blockyard.load('{imported.folder}')")
     else:
         lines.append("no run: no data of its sizes is known; data=... makes it one")
     sizes = " ".join(source.foreign.overrides)
     lines.append(
-        f"to train it: blockyard train preset={source.converter.preset} init.from={made.folder / WEIGHTS} {sizes}"
+        f"to train it: blockyard train preset={source.converter.preset} init.from={imported.folder / WEIGHTS} {sizes}"
     )
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     return 0

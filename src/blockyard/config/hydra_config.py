@@ -55,8 +55,8 @@ class HydraConfig:
     def compose(self, values: Sequence[str], issues: list[Issue]) -> tuple[Config, Choices]:
         """The resolved config with values (`++key=value`) set in it; empty where that fails, with an issue."""
         if not values and not self.folders and not self.replaced:
-            pickled, choices, found = _of_choices(tuple(self.groups))
-            issues += found
+            pickled, choices, new_issues = _of_choices(tuple(self.groups))
+            issues += new_issues
             return pickle.loads(pickled), dict(choices)
         if not self.folders and not self.replaced and (assignments := literals(values)) is not None:
             pickled, choices, found = _of_choices(tuple(self.groups))

@@ -47,9 +47,9 @@ class Project:
     outputs: str | None = None
     logger: str | None = None
 
-    def arguments(self, command: str, given: Sequence[str]) -> list[str]:
+    def arguments(self, command: str, args: Sequence[str]) -> list[str]:
         """What the file adds to a command line: nothing that is given already, or that the command does not take."""
-        keys = {text.partition("=")[0] for text in given}
+        keys = {text.partition("=")[0] for text in args}
         takes = [key for key in TAKES.get(command, ()) if key not in keys]
         added = [text for key in takes for text in self._as_arguments(key)]
         if "resume" in keys:  # a run goes on as it was
@@ -105,10 +105,10 @@ def read(path: Path) -> Project:
     packages = _names(path, content, "allow")
     for package in packages:
         if not re.fullmatch(r"[A-Za-z_]\w*", package):
-            raise UserError(f"{path}: allow: {package!r} is no name of a package; write [mypackage]")
+            raise UserError(f"{path}: allow: {package!r} is not the name of a package; write [mypackage]")
     outputs, logger = content.get("outputs"), content.get("logger")
     if outputs is not None and not (isinstance(outputs, str) and outputs):
-        raise UserError(f"{path}: outputs: {outputs!r} is no folder")
+        raise UserError(f"{path}: outputs: {outputs!r} is not a folder")
     names = [logger] if isinstance(logger, str) else _names(path, content, "logger")
     return Project(
         path,
@@ -127,8 +127,8 @@ def _content(path: Path) -> dict[str, Any]:
         if not stat.S_ISREG(status.st_mode):
             raise UserError(f"{path}: is not a regular file")
         if status.st_uid not in (os.getuid(), 0) or status.st_mode & stat.S_IWOTH:
-            whose = "everybody may write to it" if status.st_mode & stat.S_IWOTH else "it belongs to another user"
-            raise UserError(f"{path}: {whose}, and it could name code to run; {VARIABLE}=none works without it")
+            reason = "everybody may write to it" if status.st_mode & stat.S_IWOTH else "it belongs to another user"
+            raise UserError(f"{path}: {reason}, and it could name code to run; {VARIABLE}=none works without it")
         if status.st_size > LARGEST:
             raise UserError(f"{path}: has {status.st_size:,} bytes, at most {LARGEST:,} are read")
         content = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -28,12 +28,12 @@ def record_files(config: dict[str, Any], issues: list[Issue]) -> None:
             _, _, reason = str(error).partition(f"{node.get('path')}")
             issues.append(Issue(f"{key}.path", f"{node.get('path')}{reason}"))
             continue
-        found = tokenizer.get_vocab_size()
+        size = tokenizer.get_vocab_size()
         wanted = node.get("vocab_size")
-        if isinstance(wanted, int) and wanted < found:
-            text = f"{wanted} is less than the {found} token ids of {node['path']}"
-            issues.append(Issue(f"{key}.vocab_size", text, [f"{key}.vocab_size={found}"]))
+        if isinstance(wanted, int) and wanted < size:
+            text = f"{wanted} is less than the {size} token ids of {node['path']}"
+            issues.append(Issue(f"{key}.vocab_size", text, [f"{key}.vocab_size={size}"]))
             continue
         node["sha256"] = hashlib.sha256(content).hexdigest()
         if wanted is None:
-            node["vocab_size"] = found
+            node["vocab_size"] = size

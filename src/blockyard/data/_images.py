@@ -167,10 +167,10 @@ class ImageData(LoadedData):
         """
         moments = None if isinstance(tokenizer, ImageTokenizer) else Moments.of(images)
         augments = (self.augment, Augment(), Augment())
-        made = [kind(part, Preprocess(moments, each)) for part, each in zip(parts, augments, strict=True)]
+        image_splits = [kind(part, Preprocess(moments, each)) for part, each in zip(parts, augments, strict=True)]
         if isinstance(tokenizer, ImageTokenizer):
-            return token_splits(made, tokenizer, images, self.spec)
-        return Splits(*made)
+            return token_splits(image_splits, tokenizer, images, self.spec)
+        return Splits(*image_splits)
 
     def sized(self, *parts: Part) -> Iterator[Part]:
         """Yields as many images of each part as the options keep. Raises UserError if there are fewer."""

@@ -87,8 +87,8 @@ class JoinedSplit:
     def batch(self, order: Tensor, key: int | None) -> Batch:
         """Returns inputs (B, N + 1), and target (B, N + 1): the same from the token behind the start token on."""
         inputs, lengths = self.sequences.padded(order)
-        given = torch.arange(inputs.shape[1]) <= self.read[order][:, None]  # (B, N + 1)
-        return Batch(inputs, inputs.masked_fill(given, Batch.ignore), lengths=lengths)
+        prompt = torch.arange(inputs.shape[1]) <= self.read[order][:, None]  # (B, N + 1)
+        return Batch(inputs, inputs.masked_fill(prompt, Batch.ignore), lengths=lengths)
 
 
 def encode(

@@ -128,7 +128,7 @@ class RecordingData(LoadedData):
         tokens = tokenizer.spec(self.spec)
         if tokens.start is None or tokens.end is None:
             raise ValueError(f"{type(tokenizer).__name__} has no start and end token; see TokenSpec.start")
-        made = []
+        parts = []
         for name, split in zip(Splits._fields, splits, strict=True):
             kept = [each for each in split if 0 < len(tokenizer.encode(each.text)) < self.sizes[1]]
             if len(kept) < len(split):
@@ -137,9 +137,9 @@ class RecordingData(LoadedData):
                 raise UserError(
                     f"no text of the {name} split has at most {self.sizes[1] - 1} tokens; raise data.context"
                 )
-            made.append(RecordingSplit(kept, tokenizer, (tokens.start, tokens.end)))
+            parts.append(RecordingSplit(kept, tokenizer, (tokens.start, tokens.end)))
         self._warn_of_unknown(splits, tokenizer)
-        return Splits(*made)
+        return Splits(*parts)
 
     def _warn_of_unknown(self, splits: Sequence[Sequence[Recording]], tokenizer: TextTokenizer) -> None:
         for name, split in zip(Splits._fields, splits, strict=True):

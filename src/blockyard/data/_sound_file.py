@@ -62,20 +62,20 @@ def decode(content: bytes, suffix: str, rate: int, *, resample: bool) -> Tensor:
     """
     suffix = suffix.lower()
     if suffix == WAV:
-        found, samples = _wav(content)
+        file_rate, samples = _wav(content)
     elif suffix in COMPRESSED:
-        found, samples = _compressed(content)
+        file_rate, samples = _compressed(content)
     else:
         raise BadSoundError(f"is none of {', '.join(SUFFIXES)}")
     if samples.ndim != 1 and samples.shape[1] != 1:
         raise BadSoundError(f"has {samples.shape[1]} channels; mix them to one")
     values = _to_floats(samples.reshape(-1))
-    if found != rate:
+    if file_rate != rate:
         if not resample:
             raise BadSoundError(
-                f"has {found} samples a second, not {rate}; data.sample_rate={found} or data.resample=true"
+                f"has {file_rate} samples a second, not {rate}; data.sample_rate={file_rate} or data.resample=true"
             )
-        values = _resampled(values, found, rate)
+        values = _resampled(values, file_rate, rate)
     if not len(values):
         raise BadSoundError("holds no samples")
     if np.ptp(values) == 0:
@@ -125,8 +125,8 @@ def _to_floats(samples: Any) -> Any:
     return samples.astype(np.float64)
 
 
-def _resampled(values: Any, found: int, rate: int) -> Any:
+def _resampled(values: Any, file_rate: int, rate: int) -> Any:
     from scipy.signal import resample_poly
 
-    divisor = math.gcd(found, rate)
-    return resample_poly(values, rate // divisor, found // divisor)
+    divisor = math.gcd(file_rate, rate)
+    return resample_poly(values, rate // divisor, file_rate // divisor)

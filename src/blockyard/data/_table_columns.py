@@ -103,14 +103,14 @@ def converted(path: Path, rows: FileRows, columns: Mapping[str, str], kinds: Kin
     """Returns the columns of one file, each of its kind. Raises UserError naming every cell that is not of it."""
     import pyarrow as pa
 
-    made = {}
+    typed = {}
     for key, name in columns.items():
         kind, cells = kinds.get(name, "text"), rows.table[name]
         if kind == "text":
-            made[name] = as_text(f"{key}={name}: {path}", cells)
+            typed[name] = as_text(f"{key}={name}: {path}", cells)
         else:
-            made[name] = as_numbers(path, rows, name) if kind == "number" else cells
-    return pa.table(made)
+            typed[name] = as_numbers(path, rows, name) if kind == "number" else cells
+    return pa.table(typed)
 
 
 def as_text(what: str, cells: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:

@@ -50,7 +50,7 @@ class RowImages:
             content = self.file(row)
             absent[row] = isinstance(content, Path) and not content.is_file()
         first = self.file(int(absent.argmax())) if absent.any() else ""
-        self.rows.refuse({f"{self.column} is no file, such as {first!s}": absent})
+        self.rows.refuse({f"{self.column} names a missing file, such as {first!s}": absent})
 
     def decode(self, row: int, *, on_white: bool = False) -> Tensor:
         """Returns an image uint8 (channels, size, size). Raises UserError naming its row and column."""

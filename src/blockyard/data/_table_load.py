@@ -89,12 +89,12 @@ def _splits(assigned: Assigned, tokenizer: Tokenizer) -> tuple[Splits, str]:
         splits = vector_splits(values, assigned.targets, table.columns, classes)
         return Splits(*splits), sha256([*values, *assigned.targets])
     if table.reads == "image":
-        made = TableImages(
+        table_images = TableImages(
             **{name: getattr(table, name) for name in ("channels", "memory_limit", "workers", "shift", "crop", "flip")},
             side=table.size,
             classes=classes,
         )
-        return made.of_rows(assigned.images, parts, assigned.targets, tokenizer), made.content
+        return table_images.of_rows(assigned.images, parts, assigned.targets, tokenizer), table_images.content
     if table.reads == "caption":
         return caption_splits(assigned, tokenizer)
     return question_splits(assigned, tokenizer) if table.reads == "question" else (text_splits(assigned, tokenizer), "")
@@ -105,7 +105,7 @@ def _assign(table: Table, rows: Rows, keys: list[Hashable]) -> Assigned:
     target = torch.zeros(len(rows), dtype=torch.int64)
     if table.class_names:
         target = _numbers(rows, table.label or "label", table.class_names)
-    named = [NAMES[name] for name in rows.texts(table.split)] if "data.split" in table.asked else None
+    named = [NAMES[name] for name in rows.texts(table.split)] if "data.split" in table.named_columns else None
     groups = None if table.group is None else rows.texts(table.group)
     fractions = (table.validation_fraction, table.test_fraction)
     units, repeated = together(keys, groups)

@@ -91,17 +91,17 @@ def _texts(assigned: Assigned, part: Tensor) -> Iterator[str]:
 
 def _encoded(assigned: Assigned, part: Tensor, tokenizer: TextTokenizer) -> LabelledTexts:
     """The texts of some rows as token ids, `context` of each at most: those of a pair with the start token between."""
-    table, pieces, lengths = assigned.table, [], []
+    table, encoded, lengths = assigned.table, [], []
     start = tokenizer.spec(table.spec).start if table.reads == "pair" else None
     each = iter(_texts(assigned, part))
     for row in zip(*[each] * len(table.texts), strict=True):
         ids = joined([tokenizer.encode(text) for text in row], start, table.context)
         lengths.append(len(ids))
-        pieces.append(torch.tensor(ids, dtype=torch.int32))
+        encoded.append(torch.tensor(ids, dtype=torch.int32))
     tokens = torch.tensor(lengths, dtype=torch.int64)
     begin = tokens.cumsum(0) - tokens
     slices = None if assigned.slices is None else assigned.slices[part]
-    return LabelledTexts(torch.cat(pieces), begin, tokens, assigned.target[part], slices, separator=start)
+    return LabelledTexts(torch.cat(encoded), begin, tokens, assigned.target[part], slices, separator=start)
 
 
 def joined(ids: Sequence[list[int]], start: int | None, context: int) -> list[int]:

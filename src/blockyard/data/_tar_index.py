@@ -37,7 +37,7 @@ def shards_of(path: str) -> list[Path]:
     named = [Path(name) for pattern in expand_urls(str(own)) for name in glob.glob(pattern) or [pattern]]
     absent = [name for name in named if not name.is_file()]
     if absent and len(absent) < len(named):
-        raise UserError(f"data.path={path}: {absent[0]} is no file, and {len(named) - len(absent)} others are")
+        raise UserError(f"data.path={path}: {absent[0]} does not exist; {len(named) - len(absent)} of the shards do")
     return [] if absent else sorted(set(named))
 
 

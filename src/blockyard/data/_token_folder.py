@@ -78,24 +78,24 @@ def read_source(path: Path, dtype: str | None) -> TokenSource:
         return TokenSource(path, dict(_manifest_shards(path, manifest)), manifest)
     if (path / "index.json").is_file():
         return TokenSource(path, {"train": _litdata(path)})
-    found: dict[str, list[Shard]] = {}
+    by_split: dict[str, list[Shard]] = {}
     unnamed = []
     for file in token_files(path):
         split = split_of(file.relative_to(path).parts[0])
         shard = read_shard(file, dtype)
-        found.setdefault(split or "train", []).append(shard)
+        by_split.setdefault(split or "train", []).append(shard)
         unnamed += [file] if split is None else []
     for folder in sorted(each.parent for each in path.glob("*/index.json")):
         split = split_of(folder.name)
-        found.setdefault(split or "train", []).extend(_litdata(folder))
+        by_split.setdefault(split or "train", []).extend(_litdata(folder))
         unnamed += [folder] if split is None else []
-    if unnamed and set(found) - {"train"}:
+    if unnamed and set(by_split) - {"train"}:
         raise UserError(
             f"{unnamed[0]} does not say its split, and other files of {path} do; begin its name with train, val or test"
         )
-    if "train" not in found:
+    if "train" not in by_split:
         raise UserError(f"{path} has no file for training: no name there begins with train")
-    return TokenSource(path, found)
+    return TokenSource(path, by_split)
 
 
 def token_files(path: Path) -> list[Path]:

@@ -73,7 +73,7 @@ class KeyTones(LoadedData):
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Makes the sounds."""
-        made = []
+        parts = []
         counts = [self.size_of(n, count) for n, count in enumerate((self.samples, *[self.eval_samples] * 2))]
         for name, count in zip(Splits._fields, counts, strict=True):
             sounds, target = [], []
@@ -81,8 +81,8 @@ class KeyTones(LoadedData):
                 generator = torch.Generator().manual_seed(mix("key_tones", name, self.data_seed, number))
                 target.append(int(torch.randint(len(KEYS), (), generator=generator)))
                 sounds.append(play(KEYS[target[-1]], generator, NOISE))
-            made.append((RaggedSounds.of(sounds), torch.tensor(target)))
+            parts.append((RaggedSounds.of(sounds), torch.tensor(target)))
         # Not of the samples: the last bit of a sine depends on the machine.
-        self._fingerprint = sha256(part for sounds, target in made for part in (sounds.lengths, target))
-        class_counts = made[0][1].bincount(minlength=len(KEYS))
-        return Splits(*(KeySplit(*part, class_counts) for part in made))
+        self._fingerprint = sha256(part for sounds, target in parts for part in (sounds.lengths, target))
+        class_counts = parts[0][1].bincount(minlength=len(KEYS))
+        return Splits(*(KeySplit(*part, class_counts) for part in parts))

@@ -130,19 +130,19 @@ class Table(LoadedData):
         """What a row is; without the file, the number of classes is not known."""
         reads, image = self.reads, DataSpec("image", (self.channels, self.size, self.size), levels=256)
         if reads in ("text", "pair"):
-            made = DataSpec("text", (self.context,), variable=True, joined=reads == "pair")
+            data_spec = DataSpec("text", (self.context,), variable=True, joined=reads == "pair")
         elif reads in ("caption", "question"):
-            made = DataSpec("text", (self.context,), variable=True, source=replace(image, levels=None))
+            data_spec = DataSpec("text", (self.context,), variable=True, source=replace(image, levels=None))
         else:
-            made = image if reads == "image" else DataSpec("vector", (len(self.columns),))
+            data_spec = image if reads == "image" else DataSpec("vector", (len(self.columns),))
         if reads == "caption":
-            return made
+            return data_spec
         there = self.missing() is None
-        made = replace(made, slices=self.slice_names if there else ())
+        data_spec = replace(data_spec, slices=self.slice_names if there else ())
         if self.target:
-            return replace(made, target="values", values=(len(self.target),))
+            return replace(data_spec, target="values", values=(len(self.target),))
         names = self.class_names if there else ()
-        return replace(made, target="class", classes=len(names) or None, class_names=names)
+        return replace(data_spec, target="class", classes=len(names) or None, class_names=names)
 
     def missing(self) -> str | None:
         """Returns that there is no such file and what to do about it, or None."""
@@ -203,18 +203,20 @@ class Table(LoadedData):
         return tuple(sorted(self.rows.table[column].unique().to_pylist()))
 
     @property
-    def asked(self) -> dict[str, str]:
+    def named_columns(self) -> dict[str, str]:
         """The columns that are read, by the option that names them."""
-        asked = dict(zip(("data.text", "data.pair"), self.texts, strict=False))
-        asked |= {} if self.image is None else {"data.image": self.image}
-        asked |= {
+        named_columns = dict(zip(("data.text", "data.pair"), self.texts, strict=False))
+        named_columns |= {} if self.image is None else {"data.image": self.image}
+        named_columns |= {
             f"data.{key}[{n}]": name for key in ("columns", "target") for n, name in enumerate(getattr(self, key))
         }
         if not self.target and self.reads != "caption":
-            asked["data.label"] = self.label or LABEL
+            named_columns["data.label"] = self.label or LABEL
         if self.split != SPLIT or SPLIT in self.names:
-            asked["data.split"] = self.split
-        return asked | {f"data.{key}": name for key in ("group", "slices") if (name := getattr(self, key)) is not None}
+            named_columns["data.split"] = self.split
+        return named_columns | {
+            f"data.{key}": name for key in ("group", "slices") if (name := getattr(self, key)) is not None
+        }
 
     def read(self, columns: dict[str, str], kinds: Kinds) -> Rows:
         """Reads the columns of all files, as `read_rows` does."""
@@ -223,21 +225,21 @@ class Table(LoadedData):
     @cached_property
     def rows(self) -> Rows:
         """The tables, checked. Raises UserError naming every row that cannot be used, with its line."""
-        asked = self.asked
+        named_columns = self.named_columns
         kinds = dict.fromkeys((*self.columns, *self.target), "number") | {str(self.image): "stored"}
-        rows = self.read(asked, kinds)
-        needed = [name for key, name in asked.items() if not key.startswith(("data.columns", "data.target"))]
+        rows = self.read(named_columns, kinds)
+        needed = [name for key, name in named_columns.items() if not key.startswith(("data.columns", "data.target"))]
         problems = {f"no {name}": rows.blank(name) for name in needed}
         if self.target:
             gone = np.isnan(rows.numbers(self.target))
             problems[f"no {' nor '.join(self.target)}, which is the target"] = gone.all(1)
         if self.columns:
             problems["no value in any of data.columns"] = np.isnan(rows.numbers(self.columns)).all(1)
-        if "data.split" in asked:
+        if "data.split" in named_columns:
             known = np.isin(np.array(rows.texts(self.split), dtype=object).astype(str), list(NAMES))
             problems[f"{self.split} is none of {', '.join(NAMES)}"] = ~known & ~rows.blank(self.split)
         rows.refuse(problems)
-        if "data.label" in asked:
+        if "data.label" in named_columns:
             self._check_labels(rows)
         return rows
 

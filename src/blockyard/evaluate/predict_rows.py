@@ -63,8 +63,8 @@ def number_rows(loaded: Loaded, words: Sequence[str], split: Any) -> Inputs:
     columns = tuple(getattr(data, "columns", ()))
     if not columns:
         raise UserError(f"{loaded.folder.name} reads vectors that no table names; give an .npz or .npy file")
-    asked = {f"data.columns[{number}]": name for number, name in enumerate(columns)}
-    rows = read_rows([_file(word) for word in words], asked, dict.fromkeys(columns, "number"))
+    columns_by_key = {f"data.columns[{number}]": name for number, name in enumerate(columns)}
+    rows = read_rows([_file(word) for word in words], columns_by_key, dict.fromkeys(columns, "number"))
     mean, std = split.scale
     values = ((torch.from_numpy(rows.numbers(columns)) - mean) / std).float()
     return [rows.where(row) for row in range(len(rows))], (Batch(chunk) for chunk in values.split(_BATCH))

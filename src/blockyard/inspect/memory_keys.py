@@ -46,14 +46,14 @@ def key_mixers(model: nn.Module, layers: tuple[int, ...] | None = None) -> dict[
 
     Raises UserError where no layer has keys, and for layers that do not exist.
     """
-    found: dict[str, tuple[str, Any]] = {}
+    memories: dict[str, tuple[str, Any]] = {}
     for path, block in model.named_modules():
         mixer = getattr(block, "channel_mixer", None)
         if isinstance(block, Block) and isinstance(mixer, ChannelMixer) and _has_keys(mixer):
-            found[f"{path}.channel_mixer"] = (path, mixer)
-    if not found:
+            memories[f"{path}.channel_mixer"] = (path, mixer)
+    if not memories:
         raise UserError("memory: no layer of this model has keys; use a run with channel_mixer=mlp or memory")
-    return {path: found[path] for path in select_layers(found, layers)}
+    return {path: memories[path] for path in select_layers(memories, layers)}
 
 
 def _has_keys(mixer: Any) -> bool:

@@ -51,10 +51,10 @@ def token_norms(model: nn.Module, samples: list[Sample]) -> list[LayerNorms]:
     for sample in samples:
         record = steps(**sample.batch.arguments())
         seq = record.get("seq")
-        places = [name for name in record if name == "stream" or name.startswith("block.")]
-        if not isinstance(seq, Seq) or not places or any(record[name].shape[1] != len(seq) for name in places):
+        recorded = [name for name in record if name == "stream" or name.startswith("block.")]
+        if not isinstance(seq, Seq) or not recorded or any(record[name].shape[1] != len(seq) for name in recorded):
             raise UserError("norms: the blocks of this model do not run over its tokens; use an encoder or a decoder")
-        for name in places:
+        for name in recorded:
             norms = record[name][0].norm(dim=-1)  # (prefix + N,)
             real = torch.ones_like(norms, dtype=torch.bool) if seq.valid is None else seq.valid[0]
             prefix.setdefault(name, []).append(norms[: seq.num_prefix])

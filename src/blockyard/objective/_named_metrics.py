@@ -47,8 +47,8 @@ class NamedMetric(Metric):
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """prediction: (..., V) logits; target: (...) int64."""
         if self.inner is None:
-            made = self.kind(num_classes=prediction.shape[-1], validate_args=False, **self.options)
-            self.inner = made.to(prediction.device)
+            instance = self.kind(num_classes=prediction.shape[-1], validate_args=False, **self.options)
+            self.inner = instance.to(prediction.device)
             self.inner.sync_on_compute = self.sync_on_compute
         logits, target = prediction.flatten(0, -2), target.flatten()
         counted = target != Batch.ignore
@@ -83,7 +83,7 @@ def _checked(column: str, options: dict[str, Any]) -> Made:
         raise ValueError(f"{KEY}.{column} names no metric; write {{{column}: {{metric: F1Score}}}}")
     name = _known(str(options.pop("metric")))
     if column in TAKEN or not re.fullmatch(r"[a-zA-Z]\w*", column):
-        why = "which objectives have themselves" if column in TAKEN else "which is no name of letters and digits"
+        why = "which objectives have themselves" if column in TAKEN else "which is not letters and digits"
         raise ValueError(
             f"{KEY}: {name} would be called {column!r}, {why}; name it: {{macro_{_snake(name)}: {{metric: {name}}}}}"
         )

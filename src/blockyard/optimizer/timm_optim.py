@@ -57,13 +57,13 @@ class TimmOptim(OptimizerBuilder):
             if name.startswith(prefix):
                 raise ValueError(f"optimizer.name={name} is not taken: {reason}")
         check_name(name, names(), "timm.optim")
-        made: Any = get_optimizer_class(name, bind_defaults=True)
-        kind = made.func if isinstance(made, partial) else made
+        factory: Any = get_optimizer_class(name, bind_defaults=True)
+        kind = factory.func if isinstance(factory, partial) else factory
         self.options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
         check_options(name, inspect.signature(kind).parameters, self.options)
         # timm's create_optimizer_v2 has this momentum by default, and not the classes.
         momentum = {"momentum": MOMENTUM} if get_optimizer_info(name).has_momentum else {}
-        self.make = partial(made, lr=lr, **momentum)
+        self.make = partial(factory, lr=lr, **momentum)
         check_values(name, self.make, self.options)
         self.lr, self.weight_decay, self.layer_decay = lr, weight_decay, layer_decay
 

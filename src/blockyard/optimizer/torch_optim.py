@@ -72,8 +72,8 @@ class TorchOptim(OptimizerBuilder):
 
 def names() -> list[str]:
     """The optimizers of torch.optim that take a model's parameters."""
-    found = [name for name, each in vars(torch.optim).items() if _is_optimizer(each) and name not in LEFT_OUT]
-    return sorted(found)
+    optimizers = [name for name, each in vars(torch.optim).items() if _is_optimizer(each) and name not in LEFT_OUT]
+    return sorted(optimizers)
 
 
 def _is_optimizer(value: Any) -> bool:

@@ -25,7 +25,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     if not is_regular(path):
-        raise UserError(f"{path} is not a file of weights: there is no regular file")
+        raise UserError(f"{path} is not a regular file; expected a safetensors file")
     try:
         return dict(load_file(path))
     except (SafetensorError, OSError, ValueError, KeyError) as error:

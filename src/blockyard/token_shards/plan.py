@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from blockyard.data._split import by_size
 from blockyard.errors import UserError
-from blockyard.token_shards.text_files import Piece, TextSource, byte_of, cut
+from blockyard.token_shards.text_files import Span, TextSource, byte_of, cut
 
 SPLITS = ("train", "validation", "test")
 ENCODED = 2**22  # bytes of text that are encoded at a time
@@ -49,25 +49,25 @@ class ShardPlan:
 
     split: str
     file: str
-    pieces: tuple[Piece, ...]
+    spans: tuple[Span, ...]
 
     @property
     def size(self) -> int:
         """Bytes of text."""
-        return sum(piece.size for piece in self.pieces)
+        return sum(span.size for span in self.spans)
 
 
 def plan_shards(sources: Sequence[TextSource], cutting: Cutting) -> list[ShardPlan]:
     """Returns the shards of every split in the order of the texts. Raises UserError for a split without text."""
     shards, most = [], cutting.shard_mb * MEGABYTE
-    for split, pieces in _splits(sources, cutting).items():
-        if not pieces:
+    for split, spans in _splits(sources, cutting).items():
+        if not spans:
             raise UserError(f"the {split} split has no text; raise its fraction, or use more or longer files")
-        groups: list[list[Piece]] = [[]]
-        for piece in (part for each in pieces for part in cut(each, min(ENCODED, most))):
-            if groups[-1] and sum(each.size for each in groups[-1]) + piece.size > most:
+        groups: list[list[Span]] = [[]]
+        for span in (part for each in spans for part in cut(each, min(ENCODED, most))):
+            if groups[-1] and sum(each.size for each in groups[-1]) + span.size > most:
                 groups.append([])
-            groups[-1].append(piece)
+            groups[-1].append(span)
         shards += [ShardPlan(split, f"{split}-{number:05}.bin", tuple(group)) for number, group in enumerate(groups)]
     return shards
 
@@ -85,15 +85,15 @@ def plan_record(
     }
 
 
-def _splits(sources: Sequence[TextSource], cutting: Cutting) -> dict[str, list[Piece]]:
-    """The pieces of each split; by range train, test and validation lie in this order, as in `data=text_file`."""
+def _splits(sources: Sequence[TextSource], cutting: Cutting) -> dict[str, list[Span]]:
+    """The spans of each split; by range train, test and validation lie in this order, as in `data=text_file`."""
     fractions = (cutting.validation_fraction, cutting.test_fraction)
     if cutting.split_by == "document":
         if len(sources) < len(SPLITS):
             raise UserError(f"split_by=document needs 3 files or more, there are {len(sources)}; use split_by=range")
         chosen = by_size([source.characters for source in sources], fractions, cutting.split_seed)
         named = dict(zip(("validation", "test", "train"), chosen, strict=True))
-        whole = [Piece(source.path, source.start, source.size) for source in sources]
+        whole = [Span(source.path, source.start, source.size) for source in sources]
         return {split: [whole[i] for i in named[split]] for split in SPLITS}
     total = sum(source.characters for source in sources)
     stop, middle = int(total * (1 - fractions[0])), int(total * (1 - sum(fractions)))
@@ -101,12 +101,12 @@ def _splits(sources: Sequence[TextSource], cutting: Cutting) -> dict[str, list[P
     return {split: _between(sources, *ranges[split]) for split in SPLITS}
 
 
-def _between(sources: Sequence[TextSource], start: int, stop: int) -> list[Piece]:
+def _between(sources: Sequence[TextSource], start: int, stop: int) -> list[Span]:
     """The text from one character of all files to another."""
-    pieces, first = [], 0
+    spans, first = [], 0
     for source in sources:
         begin, end = max(start - first, 0), min(stop - first, source.characters)
         first += source.characters
         if begin < end:
-            pieces.append(Piece(source.path, byte_of(source, begin), byte_of(source, end)))
-    return pieces
+            spans.append(Span(source.path, byte_of(source, begin), byte_of(source, end)))
+    return spans

@@ -56,12 +56,12 @@ def write_shard(folder: Path, shard: ShardPlan, dtype: str) -> dict[str, Any]:
     assert _tokenizer is not None, "start_worker was called with one"
     digest, tokens, largest = hashlib.sha256(), 0, -1
     with replacing(folder / shard.file) as temporary, temporary.open("wb") as file:
-        for piece in shard.pieces:
-            ids = np.asarray(_tokenizer.encode(piece.read()), dtype=np.int64)
+        for span in shard.spans:
+            ids = np.asarray(_tokenizer.encode(span.read()), dtype=np.int64)
             if len(ids):
                 largest = max(largest, int(ids.max()))
             if largest > np.iinfo(dtype).max or (len(ids) and ids.min() < 0):
-                raise UserError(f"{piece.path}: token id {largest} does not fit {dtype}")
+                raise UserError(f"{span.path}: token id {largest} is too large for {dtype}")
             content = ids.astype(dtype).tobytes()
             digest.update(content)
             file.write(content)

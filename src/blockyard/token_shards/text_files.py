@@ -36,7 +36,7 @@ class TextSource:
 
 
 @dataclass(frozen=True)
-class Piece:
+class Span:
     """The text of a file from one byte to another."""
 
     path: str
@@ -107,30 +107,30 @@ def byte_of(source: TextSource, character: int) -> int:
     return place
 
 
-def cut(piece: Piece, size: int) -> Iterator[Piece]:
-    """Yields pieces of about `size` bytes, which end between two words so that their tokens are those of the whole."""
-    start = piece.start
-    while piece.stop - start > size:
-        place = _next_cut(piece, start + size)
-        if place >= piece.stop:
+def cut(span: Span, size: int) -> Iterator[Span]:
+    """Yields spans of about `size` bytes, which end between two words so that their tokens are those of the whole."""
+    start = span.start
+    while span.stop - start > size:
+        place = _next_cut(span, start + size)
+        if place >= span.stop:
             break
-        yield Piece(piece.path, start, place)
+        yield Span(span.path, start, place)
         start = place
-    yield Piece(piece.path, start, piece.stop)
+    yield Span(span.path, start, span.stop)
 
 
-def _next_cut(piece: Piece, place: int) -> int:
-    """The first byte from `place` on at which a text may be cut; the end of the piece where there is none."""
-    with open(piece.path, "rb") as file:
+def _next_cut(span: Span, place: int) -> int:
+    """The first byte from `place` on at which a text may be cut; the end of the span where there is none."""
+    with open(span.path, "rb") as file:
         file.seek(place)
         content = b""
-        while place + len(content) < piece.stop:
-            content += file.read(min(_WINDOW, piece.stop - place - len(content)))
+        while place + len(content) < span.stop:
+            content += file.read(min(_WINDOW, span.stop - place - len(content)))
             skipped = next(n for n, byte in enumerate(content) if byte & 0xC0 != 0x80)  # the rest of a character
             text = content[skipped:].decode("utf-8", errors="ignore")
             if match := _CUT.search(text):
                 return place + skipped + len(text[: match.end()].encode())
-    return piece.stop
+    return span.stop
 
 
 def _decoded(path: Path, start: int) -> Iterator[tuple[str, bytes]]:

@@ -52,7 +52,7 @@ def tokenize(
     if like is not None:
         check_tokenizer(tokenizer, [TokenSource(like, {}, _manifest_of(like))])
     elif not tokenizer.state():
-        tokenizer.fit(piece.read() for shard in shards if shard.split == "train" for piece in shard.pieces)
+        tokenizer.fit(span.read() for shard in shards if shard.split == "train" for span in shard.spans)
     named = describe(tokenizer) | {"sha256": state_hash(tokenizer)}
     plan = plan_record(sources, cutting, named, shards)
     if (done := _started(folder, plan)) is not None:

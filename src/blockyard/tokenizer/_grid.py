@@ -88,8 +88,8 @@ class GridEmbedder(Embedder):
         """The mean of the pixels of each square, of the given ones only: (B, C, rows, columns)."""
         if not any(padding):
             return F.avg_pool2d(images, self.size)
-        given = F.avg_pool2d(F.pad(torch.ones_like(images[:1, :1]), padding), self.size)  # shares of squares
-        return F.avg_pool2d(F.pad(images, padding), self.size) / given
+        covered = F.avg_pool2d(F.pad(torch.ones_like(images[:1, :1]), padding), self.size)  # shares of squares
+        return F.avg_pool2d(F.pad(images, padding), self.size) / covered
 
     def _padding(self, shape: torch.Size) -> tuple[int, int, int, int]:
         """Returns the pixels to add to a batch of this shape. Raises ValueError for one that does not fit."""

@@ -72,10 +72,10 @@ class Pretrained(LookupTokenizer, TextTokenizer):
     def fit(self, texts: Iterable[str]) -> None:
         """Reads the file. Raises UserError where it is missing, damaged or another than the config's."""
         content, trained = read_tokenizer(self.path)
-        found = hashlib.sha256(content).hexdigest()
-        if self.sha256 is not None and found != self.sha256:
+        actual = hashlib.sha256(content).hexdigest()
+        if self.sha256 is not None and actual != self.sha256:
             raise UserError(
-                f"tokenizer.path={self.path}: its content has changed (SHA-256 {found[:12]}, expected "
+                f"tokenizer.path={self.path}: its content has changed (SHA-256 {actual[:12]}, expected "
                 f"{self.sha256[:12]}); restore the file, or set tokenizer.sha256=null"
             )
         self._trained = trained
@@ -116,7 +116,7 @@ def read_tokenizer(path: str) -> tuple[bytes, Trained]:
         content = read_bytes(where, limit=_LARGEST)
     except FileNotFoundError:
         raise UserError(
-            f"tokenizer.path={path}: there is no file {where.absolute()}; use the tokenizer.json of a model"
+            f"tokenizer.path={path}: {where.absolute()} does not exist; use the tokenizer.json of a model"
         ) from None
     except (OSError, ValueError) as error:
         raise UserError(f"tokenizer.path={path} cannot be read: {first_line(error)}") from error

@@ -87,14 +87,14 @@ class VQ(ImageTokens):
         options = (self.size, self.count, self.width, self.latent, self.steps, self.commitment, self.decay)
         fit_once(self, "vq", [images, repr(options), torch.__version__], lambda: self._learn(images))
 
-    def _made(self, channels: int) -> tuple[PatchAutoencoder, Quantizer]:
+    def _build(self, channels: int) -> tuple[PatchAutoencoder, Quantizer]:
         network = PatchAutoencoder(channels, self.size, width=self.width, latent=self.latent)
         return network, Quantizer(self.count, self.latent, commitment=self.commitment, decay=self.decay)
 
     @torch.enable_grad()
     def _learn(self, images: Tensor) -> None:
         generator = torch.Generator().manual_seed(mix("vq", self.count))
-        network, quantizer = self._made(images.shape[1])
+        network, quantizer = self._build(images.shape[1])
         initialise(network, 0)
         optimizer = torch.optim.Adam(network.parameters(), lr=_RATE)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _RATE, total_steps=self.steps + 1)
@@ -150,7 +150,7 @@ class VQ(ImageTokens):
         if not state:
             return
         try:
-            network, quantizer = self._made(int(state["channels"]))
+            network, quantizer = self._build(int(state["channels"]))
             tensors = {**network.state_dict(), "codes": quantizer.codes}
             for name, tensor in tensors.items():
                 data = torch.frombuffer(bytearray(base64.b64decode(state["float32"][name])), dtype=torch.float32)

@@ -68,8 +68,8 @@ class Init:
                 "them"
             )
         if from_ is None:
-            given = {"which": which != "best", "parts": parts is not None, "strict": not strict, "sha256": sha256}
-            idle = [f"init.{name}" for name, is_given in (given | {"lora.rank": lora.rank}).items() if is_given]
+            options = {"which": which != "best", "parts": parts is not None, "strict": not strict, "sha256": sha256}
+            idle = [f"init.{name}" for name, is_given in (options | {"lora.rank": lora.rank}).items() if is_given]
             if idle:
                 raise ValueError(f"{', '.join(idle)}: nothing is taken without init.from; name a run or a file there")
         if lora.rank and (freeze or unfreeze_at is not None):

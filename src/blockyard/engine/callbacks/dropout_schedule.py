@@ -95,10 +95,10 @@ def rates(model: nn.Module) -> list[tuple[nn.Module, str, float]]:
     """Every dropout rate above 0 of a model: its module, the name of the attribute, and its value."""
     from torch.nn.modules.dropout import _DropoutNd
 
-    found = []
+    dropouts = []
     for module in model.modules():
         for name in ("p",) if isinstance(module, _DropoutNd) else ("dropout", "drop_path"):
             value = getattr(module, name, None)
             if isinstance(value, float) and value > 0:
-                found.append((module, name, value))
-    return found
+                dropouts.append((module, name, value))
+    return dropouts

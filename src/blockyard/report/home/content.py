@@ -31,7 +31,7 @@ def home(root: Path, records: Sequence[RunRecord]) -> dict[str, Any]:
         "title": root.absolute().name,
         "sweeps": sweeps(root),
         "keys": keys,
-        "directions": {name: way for record in records for name, way in record.directions.items()},
+        "directions": {name: direction for record in records for name, direction in record.directions.items()},
         "metrics": [name for name, _ in Counter(name for record in records for name in record.metrics).most_common(60)],
         "families": _families(records),
         "runs": [_run(root, record, own, keys) for record, own in zip(records, options, strict=True)],

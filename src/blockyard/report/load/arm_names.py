@@ -72,11 +72,11 @@ def arm_names(runs: Mapping[str, RunConfig]) -> dict[str, str]:
     Where the runs have names of their own that differ, that comes first: `reviews optimizer.lr=0.001`.
     """
     differing = factors(runs)
-    given = {str(run.config.get("name") or "") for run in runs.values()}
+    names = {str(run.config.get("name") or "") for run in runs.values()}
     result: dict[str, str] = {}
     for name, run in runs.items():
         parts = [f"{key}={format_value(values[name])}" for key, values in differing.items() if name in values]
-        if len(given) > 1 and run.config.get("name"):
+        if len(names) > 1 and run.config.get("name"):
             parts.insert(0, str(run.config["name"]))
         text = " ".join(parts) or str(run.config.get("name") or name)
         short = text if len(text) <= MAX_LENGTH else f"{text[: MAX_LENGTH - 12].rstrip()}... {name[-8:]}"

@@ -44,13 +44,13 @@ def views(run: Path, fingerprint: str | None, samples: Sequence[int]) -> tuple[d
         return {}, None
     try:
         test = _load(str(run), fingerprint)
-        found = {str(sample): _view(test, sample) for sample in samples}
+        by_sample = {str(sample): _view(test, sample) for sample in samples}
     except ImportError as error:
         return {}, f"the samples are not shown: {error}"
     except _ERRORS as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         return {}, f"the samples are not shown: {reason}"
-    shown = {sample: view for sample, view in found.items() if view is not None}
+    shown = {sample: view for sample, view in by_sample.items() if view is not None}
     if not shown:
         return {}, f"the samples are not shown: there is no picture or text of {test.components.data.spec.things}"
     return shown, None
@@ -119,8 +119,11 @@ def _graph(nodes: Tensor, distance: Tensor) -> dict[str, Any]:
     drawn = networkx.empty_graph(len(nodes))
     drawn.add_edges_from(edges)
     layout = networkx.spring_layout(drawn, seed=0)
-    places = [[float(f"{side:.3f}") for side in layout[node]] for node in range(len(nodes))]
-    return {"nodes": [[*place, int(row[0])] for place, row in zip(places, nodes, strict=True)], "edges": edges}
+    coordinates = [[float(f"{side:.3f}") for side in layout[node]] for node in range(len(nodes))]
+    return {
+        "nodes": [[*coordinate, int(row[0])] for coordinate, row in zip(coordinates, nodes, strict=True)],
+        "edges": edges,
+    }
 
 
 def _text(part: _Part, token_ids: list[int]) -> str:

@@ -23,19 +23,19 @@ def composed(preset: str, foreign: Foreign, overrides: Sequence[str]) -> Compose
 
     Raises UserError with every problem.
     """
-    made = compose([f"preset={preset}", "logger=none", *foreign.overrides, *overrides])
-    issues = check(made, training=False)
+    composition = compose([f"preset={preset}", "logger=none", *foreign.overrides, *overrides])
+    issues = check(composition, training=False)
     if issues:
         raise UserError("the import cannot be a run: " + "; ".join(map(str, issues)))
-    return made
+    return composition
 
 
 def architecture(preset: str, foreign: Foreign) -> dict[str, Any]:
     """The config of the model alone, whose data and tokenizer stand for nothing. Raises UserError."""
-    made = compose([f"preset={preset}", "logger=none", *foreign.overrides])
-    if made.issues:
-        raise UserError("; ".join(map(str, made.issues)))
-    return made.config
+    composition = compose([f"preset={preset}", "logger=none", *foreign.overrides])
+    if composition.issues:
+        raise UserError("; ".join(map(str, composition.issues)))
+    return composition.config
 
 
 def context_of(components: Components, foreign: Foreign) -> Context:

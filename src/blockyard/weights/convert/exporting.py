@@ -109,10 +109,10 @@ def _states(loaded: Loaded, folder: Path) -> None:
 
 def _transformers(loaded: Loaded, folder: Path, preset: str | None) -> list[str]:
     run = trained(loaded)
-    found = match(run, "transformers", preset, near=_preset(loaded))
-    weights = convert_back(found.foreign.rules, run.weights)
-    name = found.config.get("architectures", [found.converter.architecture])[0]
-    config = {"model_type": found.converter.model_type, "architectures": [name], "dtype": "float32"} | found.config
+    matched = match(run, "transformers", preset, near=_preset(loaded))
+    weights = convert_back(matched.foreign.rules, run.weights)
+    name = matched.config.get("architectures", [matched.converter.architecture])[0]
+    config = {"model_type": matched.converter.model_type, "architectures": [name], "dtype": "float32"} | matched.config
     write_text(folder / THEIR_CONFIG, plain(config))
     write_weights(folder / WEIGHTS, weights)
     lines = [f"transformers.{name}.from_pretrained('{folder}')"]
@@ -126,13 +126,13 @@ def _transformers(loaded: Loaded, folder: Path, preset: str | None) -> list[str]
 
 def _timm(loaded: Loaded, folder: Path, preset: str | None) -> list[str]:
     run = trained(loaded)
-    found = match(run, "timm", preset, near=_preset(loaded))
-    name, arguments = arguments_of(found.converter.preset, found.config)
+    matched = match(run, "timm", preset, near=_preset(loaded))
+    name, arguments = arguments_of(matched.converter.preset, matched.config)
     _, sizes = describe(name, arguments)
-    other = {key: value for key, value in sizes.items() if found.config.get(key, value) != value}
+    other = {key: value for key, value in sizes.items() if matched.config.get(key, value) != value}
     if other:
         raise UserError(f"{name} of timm has {', '.join(f'{k}={v}' for k, v in other.items())}, the run has not")
-    write_weights(folder / WEIGHTS, convert_back(found.foreign.rules, run.weights))
+    write_weights(folder / WEIGHTS, convert_back(matched.foreign.rules, run.weights))
     config = {"architecture": name, "num_classes": run.ctx.outputs, "model_args": arguments}
     config["timm_version"] = importlib.metadata.version("timm")
     write_text(folder / THEIR_CONFIG, plain(config))

@@ -83,13 +83,13 @@ def import_weights(
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError(f"out={out}: it exists; choose another folder")
     read = read_source(source, preset, timm)
-    made = _run(read, overrides)
-    if made is None:
+    composition = _run(read, overrides)
+    if composition is None:
         config = architecture(read.converter.preset, read.foreign)
         components = Components(config)
         ctx = context_of(components, read.foreign)
     else:
-        components = Components(made.config)
+        components = Components(composition.config)
         if read.tokenizer is not None and isinstance(components.tokenizer, Pretrained):
             components.tokenizer.fit(())  # its file, which the folder keeps
         _check_fit(read, components)
@@ -101,8 +101,8 @@ def import_weights(
         temporary.mkdir(parents=True)
         write_weights(temporary / WEIGHTS, weights)
         write_json(temporary / FACTS, facts)
-        if made is not None:
-            _write_run(temporary, made, components, facts)
+        if composition is not None:
+            _write_run(temporary, composition, components, facts)
         if folder.is_dir():
             folder.rmdir()
         os.rename(temporary, folder)
@@ -111,14 +111,14 @@ def import_weights(
         raise UserError(f"cannot write {folder}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return Imported(folder, read, made is not None, missing, unread)
+    return Imported(folder, read, composition is not None, missing, unread)
 
 
 def _run(source: Source, overrides: Sequence[str]) -> Composed | None:
     """The config of the run that the folder is; None where no data is known that suits the model."""
     if source.converter.partly:
         if overrides:
-            raise UserError(f"{overrides[0]} has no effect: the import is no run, because {source.converter.partly}")
+            raise UserError(f"{overrides[0]} has no effect: the import is not a run, because {source.converter.partly}")
         return None
     chosen = {text.partition("=")[0] for text in overrides}
     defaults: list[str] = []
@@ -172,10 +172,10 @@ def _facts(source: Source, missing: list[str], unread: list[str]) -> dict[str, A
     }
 
 
-def _write_run(folder: Path, made: Composed, components: Components, facts: dict[str, Any]) -> None:
-    write_yaml(folder / CONFIG, redact(made.config))
+def _write_run(folder: Path, composition: Composed, components: Components, facts: dict[str, Any]) -> None:
+    write_yaml(folder / CONFIG, redact(composition.config))
     state = components.tokenizer.state()
     if state:
         write_json(folder / TOKENIZER, state, checked=True)
-    run = {"identity": identity(made.config), "choices": made.choices, "resumes": [], "import": facts}
+    run = {"identity": identity(composition.config), "choices": composition.choices, "resumes": [], "import": facts}
     write_json(folder / RUN, provenance() | run, checked=True)

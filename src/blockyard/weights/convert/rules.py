@@ -117,7 +117,7 @@ def convert(
 
     Raises UserError for a weight that is missing, has no counterpart, or is of another shape.
     """
-    left, missing, made = set(weights) - set(ignored), [], dict[str, Tensor]()
+    left, missing, converted = set(weights) - set(ignored), [], dict[str, Tensor]()
     for rule in rules:
         absent = [name for name in rule.theirs if name not in weights]
         ours = [name for name in rule.ours if name in wanted]
@@ -129,35 +129,35 @@ def convert(
         if rule.ours and not ours:
             continue  # reported below: ours has nothing for it
         values = rule.to_ours([_full(weights[name]) for name in rule.theirs])
-        made |= dict(zip(rule.ours, values, strict=True))
+        converted |= dict(zip(rule.ours, values, strict=True))
         left -= {*rule.theirs, *rule.copies}
     if missing:
         raise UserError(f"the weights have no {fold(sorted(missing))}")
     if left:
         raise UserError(f"the weights hold {fold(sorted(left))}, which the preset has no counterpart for")
-    _check_shapes(made, wanted)
-    return {name: made[name].contiguous() for name in wanted if name in made}
+    _check_shapes(converted, wanted)
+    return {name: converted[name].contiguous() for name in wanted if name in converted}
 
 
 def convert_back(rules: Sequence[Rule], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Our weights under their names. Raises UserError for one that no rule names."""
-    left, made = set(weights), dict[str, Tensor]()
+    left, converted = set(weights), dict[str, Tensor]()
     for rule in rules:
         if rule.ours and not set(rule.ours) & set(weights):
             continue
         values = rule.to_theirs([weights[name] for name in rule.ours])
-        made |= dict(zip(rule.theirs, values, strict=True)) | dict.fromkeys(rule.copies, values[0])
+        converted |= dict(zip(rule.theirs, values, strict=True)) | dict.fromkeys(rule.copies, values[0])
         left -= set(rule.ours)
     if left:
         raise UserError(f"the library's model has no place for {fold(sorted(left))}")
-    return {name: value.detach().clone(memory_format=torch.contiguous_format) for name, value in made.items()}
+    return {name: value.detach().clone(memory_format=torch.contiguous_format) for name, value in converted.items()}
 
 
-def _check_shapes(made: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+def _check_shapes(converted: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
     other = [
-        f"{name} {tuple(made[name].shape)}, expected {tuple(value.shape)}"
+        f"{name} {tuple(converted[name].shape)}, expected {tuple(value.shape)}"
         for name, value in wanted.items()
-        if name in made and made[name].shape != value.shape
+        if name in converted and converted[name].shape != value.shape
     ]
     if other:
         raise UserError(f"weights of another shape: {fold(other)}")

@@ -122,7 +122,7 @@ def _config(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
     if not isinstance(config, dict):
-        raise UserError(f"{path} is no config: expected a mapping")
+        raise UserError(f"{path} is not a config: expected a mapping")
     return config
 
 
@@ -182,12 +182,12 @@ def aligned(weights: Mapping[str, Tensor], expected: Iterable[str]) -> dict[str,
         new = name.removesuffix(old) + _OLD[old] if old else name
         renamed[new if new in names or not old or name not in names else name] = value
     first = {name.partition(".")[0] for name in names}
-    ways = [
+    layouts = [
         renamed,
         {name.partition(".")[2] or name: value for name, value in renamed.items()},
         *({f"{prefix}.{name}": value for name, value in renamed.items()} for prefix in sorted(first)),
     ]
-    return max(ways, key=lambda way: len(names & way.keys()))
+    return max(layouts, key=lambda layout: len(names & layout.keys()))
 
 
 def _hash(files: Iterable[Path]) -> str:

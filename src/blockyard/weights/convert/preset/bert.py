@@ -46,7 +46,7 @@ def table(module: str, to: Sequence[str], is_tied: bool) -> Rule:
 
     to: further weights of ours that are their table as it is (a head)
     """
-    words, types = (f"{module}.{each}_embeddings.weight" for each in ("word", "token_type"))
+    word_table, types = (f"{module}.{each}_embeddings.weight" for each in ("word", "token_type"))
     more = () if is_tied or not to else ("cls.predictions.decoder.weight",)
 
     def to_ours(parts: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -55,7 +55,7 @@ def table(module: str, to: Sequence[str], is_tied: bool) -> Rule:
     def to_theirs(own: Sequence[Tensor]) -> Sequence[Tensor]:
         return [own[0], torch.zeros(2, own[0].shape[1]), *(own[1:] if more else ())]
 
-    return Rule(("embedder.symbols.weight", *to), (words, types, *more), to_ours, to_theirs)
+    return Rule(("embedder.symbols.weight", *to), (word_table, types, *more), to_ours, to_theirs)
 
 
 def sizes(settings: Settings) -> tuple[list[str], int, int]:
@@ -127,12 +127,12 @@ def _classifier(
     names = [f"bert.embeddings.{each}_embeddings.weight" for each in ("word", "position", "token_type")]
 
     def to_ours(parts: Sequence[Tensor]) -> Sequence[Tensor]:
-        words, places = parts[0] + parts[2][0], parts[1]
-        return [words, places[1:], words[first][None] + places[:1]]
+        word_table, position_table = parts[0] + parts[2][0], parts[1]
+        return [word_table, position_table[1:], word_table[first][None] + position_table[:1]]
 
     def to_theirs(parts: Sequence[Tensor]) -> Sequence[Tensor]:
-        places = torch.cat([parts[2] - parts[0][first], parts[1]])
-        return [parts[0], places, torch.zeros(2, parts[0].shape[1])]
+        position_table = torch.cat([parts[2] - parts[0][first], parts[1]])
+        return [parts[0], position_table, torch.zeros(2, parts[0].shape[1])]
 
     head = {"head.hidden": "bert.pooler.dense", "head.proj": "classifier"}
     overrides += ["head=class_token", "head.hidden=tanh", "objective=classify", "model.prefix.class_token=true"]

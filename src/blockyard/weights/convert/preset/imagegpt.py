@@ -24,7 +24,7 @@ def read(settings: Settings) -> Foreign:
     activation = settings.one_of("activation_function", ACTIVATIONS, "quick_gelu")
     side = math.isqrt(positions)
     if side * side != positions:
-        raise UserError(f"{settings.name}: n_positions={positions} is no square, and images are squares here")
+        raise UserError(f"{settings.name}: n_positions={positions} is not a square number; images are squares here")
     rules = [
         *blocks(depth, ("weight",)),
         same("embedder.symbols.weight", "transformer.wte.weight"),

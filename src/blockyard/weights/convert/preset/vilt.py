@@ -33,7 +33,7 @@ def read(settings: Settings) -> Foreign:
         settings.take(key, None)
     side, patch = settings.integer("image_size", 384), settings.integer("patch_size", 32)
     channels = settings.integer("num_channels", 3)
-    vocabulary, words = settings.integer("vocab_size", 30522), settings.integer("max_position_embeddings", 40)
+    vocabulary, word_table = settings.integer("vocab_size", 30522), settings.integer("max_position_embeddings", 40)
     rules = layers(LAYER, "encoder.layer", depth, dim, "attention.attention") + modules({"final_norm": "layernorm"})
     patches, shape = "embeddings.patch_embeddings.projection", (dim, channels, patch, patch)
     rules += [
@@ -48,7 +48,7 @@ def read(settings: Settings) -> Foreign:
     return Foreign(
         [*overrides, f"source_tokenizer.size={patch}"],
         rules,
-        DataSpec("text", (words - 1,), variable=True, target="class", classes=2, source=image),
+        DataSpec("text", (word_table - 1,), variable=True, target="class", classes=2, source=image),
         vocabulary,
         2,
         ignored=lambda name: name not in kept,

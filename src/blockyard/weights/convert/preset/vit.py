@@ -84,8 +84,8 @@ def _prefix(bare: bool, has_class: bool, registers: int) -> Rule:
         vectors = [part[0] for part in parts[:-1]]
         if bare or not counts:
             return [*vectors, table]
-        *places, rest = table.split([*counts, len(table) - sum(counts)])
-        return [*(vector + place for vector, place in zip(vectors, places, strict=True)), rest]
+        *positions, rest = table.split([*counts, len(table) - sum(counts)])
+        return [*(vector + position for vector, position in zip(vectors, positions, strict=True)), rest]
 
     def to_theirs(own: Sequence[Tensor]) -> Sequence[Tensor]:
         table = own[-1] if bare else torch.cat([torch.zeros(sum(counts), own[-1].shape[1]), own[-1]])
