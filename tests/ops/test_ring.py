@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from blockyard.contracts import Batch, Seq
-from blockyard.ops.ring import Ring
+from blockyard.ops.ring import Ring, sharing
 from tests.fork import forked
+from tests.helpers import tiny, token_ids
 from tests.ops.ring_processes import CASES, PARTS, WORLD, trained, whole, work
 
 Results = list[dict[str, list[Tensor]]]
@@ -77,3 +78,32 @@ def test_what_cannot_be_cut_is_refused() -> None:
         ring.cut(x, seq)
     with pytest.raises(ValueError, match="3 tokens cannot be cut among 2 processes; use at least 4"):
         ring.tokens(3, 0)
+
+
+class Alone(Ring):
+    """One of several processes without the others, whose keys and values are zeros here."""
+
+    def passed_on(self, tensors: list[Tensor], sizes: list[torch.Size]) -> tuple[list[Tensor], list[Any]]:
+        """Zeros, at once."""
+        return [each.new_zeros(size) for each, size in zip(tensors, sizes, strict=True)], []
+
+
+def kept_bytes(by: Ring | None) -> int:
+    """What a forward pass over 400 tokens keeps for the backward pass, without weights."""
+    model = tiny(causal=True, axes=1, position="none", token_mixer="attention").train()
+    weights = {each.untyped_storage().data_ptr() for each in model.parameters()}
+    kept: dict[int, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), sharing(by):
+        model(inputs=token_ids(2, 400))
+    return sum(tensor.untyped_storage().nbytes() for address, tensor in kept.items() if address not in weights)
+
+
+def test_memory_of_a_process_falls_with_their_number() -> None:
+    whole = kept_bytes(None)
+    assert kept_bytes(Alone(0, 2, None)) < 0.6 * whole
+    assert kept_bytes(Alone(0, 4, None)) < 0.3 * whole
