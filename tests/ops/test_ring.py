@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from multiprocessing.pool import ThreadPool
+from typing import Any
 
 import pytest
 import torch
