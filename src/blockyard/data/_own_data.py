@@ -63,18 +63,18 @@ class OwnData(LoadedData):
         """The datasets. Raises UserError for a class that cannot be made."""
         try:
             with torch.device("cpu"):  # a model may be under way on the meta device
-                made = self.datasets()
+                datasets = self.datasets()
         except UserError:
             raise
         except Exception as error:  # a user's own class may fail in any way
             raise UserError(f"the data cannot be made: {type(error).__name__}: {first_line(error)}") from error
-        for each in made.values():
+        for each in datasets.values():
             if not each.streams and not len(each):
                 raise UserError(f"{each.name} has no samples")
-        if made["train"].streams and len(made) < 3:
-            absent = " and ".join(name for name in ("validation", "test") if name not in made)
-            raise UserError(f"{made['train'].name} is iterable and cannot be split; give it a {absent} dataset too")
-        return made
+        if datasets["train"].streams and len(datasets) < 3:
+            absent = " and ".join(name for name in ("validation", "test") if name not in datasets)
+            raise UserError(f"{datasets['train'].name} is iterable and cannot be split; give it a {absent} dataset too")
+        return datasets
 
     def missing(self) -> str | None:
         """Returns why the datasets cannot be made, or None."""
@@ -120,23 +120,23 @@ class OwnData(LoadedData):
                 f"{name}[0]: an input of {'real' if real else 'whole'} numbers of shape {shape} is nothing known; "
                 "images are (C, height, width), series (steps, C), vectors (F,), token ids (N,) of whole numbers"
             )
-        made = DataSpec(kinds[real, inputs.ndim], shape)
-        if made.modality == "symbols":
+        data_spec = DataSpec(kinds[real, inputs.ndim], shape)
+        if data_spec.modality == "symbols":
             if self.vocabulary is None:
                 raise UserError(f"{name} has token ids; set data.vocabulary to their number")
-            made = replace(made, vocabulary=self.vocabulary)
+            data_spec = replace(data_spec, vocabulary=self.vocabulary)
         if target is None:
-            return made
+            return data_spec
         if target.is_floating_point():
-            return replace(made, target="values", values=tuple(target.shape) or (1,))
+            return replace(data_spec, target="values", values=tuple(target.shape) or (1,))
         if target.ndim:
-            return replace(made, target="symbols")
+            return replace(data_spec, target="symbols")
         names = getattr(self.own["train"].dataset, "classes", None)
         count = self.classes or (len(names) if isinstance(names, list | tuple) else names)
         if not isinstance(count, int):
             raise UserError(f"{name}[0] has a class, and the dataset has no attribute `classes`; set data.classes")
         called = tuple(map(str, names)) if isinstance(names, list | tuple) and len(names) == count else ()
-        return replace(made, target="class", classes=count, class_names=called)
+        return replace(data_spec, target="class", classes=count, class_names=called)
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Draws the splits that are not given, and reads some samples for the fingerprint."""

@@ -88,13 +88,13 @@ class Reader:
 def _tensor(value: Any, where: str) -> Tensor:
     """Returns a number, an array, a tensor or an image as float32 or int64; images of bytes from 0 to 1."""
     if isinstance(value, Tensor):
-        made = value
+        tensor = value
     elif isinstance(value, np.ndarray | np.generic | int | float) and np.asarray(value).dtype.kind in "biuf":
-        made = torch.from_numpy(np.array(value))
+        tensor = torch.from_numpy(np.array(value))
     elif hasattr(value, "getbands"):  # an image of Pillow
-        made = to_tensor(value)
+        tensor = to_tensor(value)
     else:
         raise UserError(f"{where} is a {type(value).__name__}; it should be a number, an array, a tensor or an image")
-    if made.dtype == torch.uint8 and made.ndim >= 3:
-        return made.float() / 255
-    return made.float() if made.is_floating_point() else made.long()
+    if tensor.dtype == torch.uint8 and tensor.ndim >= 3:
+        return tensor.float() / 255
+    return tensor.float() if tensor.is_floating_point() else tensor.long()

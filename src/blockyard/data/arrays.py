@@ -111,14 +111,14 @@ class Arrays(LoadedData):
         values, target = self.values, self.targets
         shape = values.shape[1:]
         if self.reads == "image":
-            made = DataSpec("image", self.image_shape, levels=256)
+            data_spec = DataSpec("image", self.image_shape, levels=256)
         elif self.reads == "symbols":
-            made = DataSpec("symbols", shape, vocabulary=self.vocabulary or int(values.max()) + 1)
+            data_spec = DataSpec("symbols", shape, vocabulary=self.vocabulary or int(values.max()) + 1)
         else:
-            made = DataSpec(self.reads, shape)
-        facts = {name: getattr(made, name) for name in ("modality", "shape", "levels", "vocabulary")}
+            data_spec = DataSpec(self.reads, shape)
+        facts = {name: getattr(data_spec, name) for name in ("modality", "shape", "levels", "vocabulary")}
         if target is None:
-            return made
+            return data_spec
         if self.class_names:
             return DataSpec(**facts, target="class", classes=len(self.class_names), class_names=self.class_names)
         if target.dtype.kind == "f":
@@ -239,8 +239,8 @@ class Arrays(LoadedData):
             sample = torch.linspace(0, count - 1, min(SAMPLE, count)).long()
             scale = Moments.of(channels_first(rows[0].take(sample), last=self._last))
             augments = (Augment(self.shift, self.crop, self.flip), Augment(), Augment())
-            made = zip(rows, targets, (Preprocess(scale, each) for each in augments), strict=True)
-            return Splits(*(ImageArraySplit(*each, last=self._last) for each in made))
+            arguments = zip(rows, targets, (Preprocess(scale, each) for each in augments), strict=True)
+            return Splits(*(ImageArraySplit(*each, last=self._last) for each in arguments))
         axes = tuple(range(self.values.ndim - 1))
         scaled = None if self.reads == "symbols" else moments(rows[0], axes)
         if scaled is not None and not bool((scaled[1] > 0).all()):

@@ -29,20 +29,20 @@ def plan_problem(world: int, attention: str, compiled: bool, precision: object) 
 
 def sequence_problems(data: DataSpec, objective: Objective) -> list[str]:
     """Returns why sequences of this data cannot be cut, a sentence each."""
-    problems = []
+    obstacles = []
     if data.packed:
-        problems.append("packs several documents into a sequence")
+        obstacles.append("packs several documents into a sequence")
     if data.variable:
-        problems.append("pads sequences of different lengths")
+        obstacles.append("pads sequences of different lengths")
     if data.source is not None or data.joined:
-        problems.append("has a source beside each sequence")
+        obstacles.append("has a source beside each sequence")
     if data.modality != "text":
-        problems.append(f"has {data.things}, and only texts are cut")
+        obstacles.append(f"has {data.things}, and only texts are cut")
     cuts = f"{CONTEXT} cuts sequences of one length and one document"
-    said = [f"{cuts}, and this data {each}; {ELSE}" for each in problems]
+    problems = [f"{cuts}, and this data {each}; {ELSE}" for each in obstacles]
     if objective.takes != "token":
-        said.append(f"{CONTEXT} needs a target for each token, and this objective has one for the sequence; {ELSE}")
-    return said
+        problems.append(f"{CONTEXT} needs a target for each token, and this objective has one for the sequence; {ELSE}")
+    return problems
 
 
 def model_problems(model: nn.Module, world: int) -> list[str]:

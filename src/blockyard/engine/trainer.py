@@ -20,8 +20,9 @@ from blockyard.contracts import (
     Threads,
     Workers,
 )
-from blockyard.engine.context_problems import model_problems, plan_problem, sequence_problems
+from blockyard.engine.context_problems import model_problems, plan_problem
 from blockyard.engine.lightning.flags import refusals
+from blockyard.engine.trainer_problems import trainer_problems
 from blockyard.errors import UserError
 from blockyard.ops.selection import Kernel
 
@@ -198,42 +199,7 @@ class TrainerPlan:
 
     def problems(self, data: DataModule, objective: Objective, model: Architecture) -> list[str]:
         """What cannot work with this data, objective and model, one sentence each; known before anything is read."""
-        issues = []
-        readers = 1 if self.context else self.world
-        shards = self.accumulate * readers
-        if data.batch_size % shards:
-            issues.append(
-                f"data.batch_size={data.batch_size} does not divide into {readers} processes times "
-                f"trainer.accumulate={self.accumulate} micro-batches; use a multiple of {shards}"
-            )
-        if data.eval_batch_size % self.world:
-            issues.append(
-                f"data.eval_batch_size={data.eval_batch_size} does not divide among {self.world} processes; "
-                f"use a multiple of {self.world}"
-            )
-        if self.checkpoint_blocks and not model.stacks:
-            issues.append("trainer.checkpoint_blocks=true: this model has no blocks; use false")
-        if self.group and not data.spec.variable:
-            issues.append(
-                f"trainer.group={self.group} sorts samples by length, and all samples of this data are of one length; "
-                "use trainer.group=0"
-            )
-        if self.sampling == "balanced" and data.spec.target != "class":
-            issues.append("trainer.sampling=balanced needs a class for each sample, and this data has none; use random")
-        if self.sampling == "balanced" and self.group:
-            issues.append(
-                f"trainer.sampling=balanced and trainer.group={self.group} both say which samples meet; use "
-                "trainer.group=0 or trainer.sampling=random"
-            )
-        if self.extrapolate and not (data.spec.resizable and model.causal):
-            issues.append(
-                f"trainer.extrapolate={list(self.extrapolate)} evaluates a decoder on longer sequences of running "
-                "text or of a generated task; use model=decoder and a text with data.sample=window, or "
-                "trainer.extrapolate=[]"
-            )
-        if self.context:
-            issues += sequence_problems(data.spec, objective)
-        return issues
+        return trainer_problems(self, data, objective, model)
 
     def model_problems(self, model: nn.Module) -> list[str]:
         """What of a built model this trainer cannot train, one sentence each."""

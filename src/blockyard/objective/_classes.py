@@ -68,4 +68,4 @@ class ClassObjective(Objective):
             return own
         from blockyard.objective._named_metrics import NamedMetric
 
-        return own | {name: NamedMetric(*made) for name, made in self._named.items() if name not in own}
+        return own | {name: NamedMetric(*arguments) for name, arguments in self._named.items() if name not in own}

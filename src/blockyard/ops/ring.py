@@ -137,14 +137,14 @@ class _Ring(torch.autograd.Function):
     ) -> Tensor:
         out, log_sum, travelling = q, q, [k, v]  # of no keys yet
         with full_precision(q):
-            for turn in range(ring.world):
-                owner, last = (ring.rank - turn) % ring.world, turn == ring.world - 1
+            for hop in range(ring.world):
+                owner, last = (ring.rank - hop) % ring.world, hop == ring.world - 1
                 arriving: list[Tensor] = []
                 waiting: list[Any] = []
                 if not last:
                     arriving, waiting = ring.passed_on(travelling, _sizes(travelling, calls, owner - 1))
                 part = online.forward(calls[owner], q, *travelling)
-                out, log_sum = merged(out, log_sum, *part) if turn else part
+                out, log_sum = merged(out, log_sum, *part) if hop else part
                 for each in waiting:
                     each.wait()
                 travelling = arriving
@@ -162,15 +162,15 @@ class _Ring(torch.autograd.Function):
         to_q, to_weights = torch.zeros_like(q, dtype=exact), [torch.zeros_like(each) for each in weights]
         travelling, gradients = [k, v], [torch.zeros_like(each, dtype=exact) for each in (k, v)]
         with full_precision(q):
-            for turn in range(ring.world):
-                owner = (ring.rank - turn) % ring.world
+            for hop in range(ring.world):
+                owner = (ring.rank - hop) % ring.world
                 some_k, some_v = travelling
-                pieces = online.backward(calls[owner], q, some_k, some_v, out, log_sum, grad, list(weights))
-                for sums, more in zip([to_q, *gradients, *to_weights], pieces, strict=True):
+                gradients_of_part = online.backward(calls[owner], q, some_k, some_v, out, log_sum, grad, list(weights))
+                for sums, more in zip([to_q, *gradients, *to_weights], gradients_of_part, strict=True):
                     if more is not None:
                         sums += more
-                # After the last turn the gradients are one process short of home.
-                going = [*travelling, *gradients] if turn < ring.world - 1 else gradients
+                # After the last hop the gradients are one process short of home.
+                going = [*travelling, *gradients] if hop < ring.world - 1 else gradients
                 arriving, waiting = ring.passed_on(going, _sizes(going, calls, owner - 1))
                 for each in waiting:
                     each.wait()
