@@ -54,9 +54,9 @@ def run(args: TrainArgs) -> int:
     with StopSignals() as signals:
         try:
             folders = args.folders()
-            server.start()  # it imports while the overrides are checked
             if problems := problems_of(args, multirun=True):
                 return refuse(problems)
+            server.start()  # no process before the overrides are known to be right
             combinations = expand(args.overrides, folders)
             for number, overrides in enumerate(combinations):
                 code = _train(server, number, [*overrides, *dirs], signals)
