@@ -92,7 +92,7 @@ def test_its_choice_is_checked_explained_and_left_out(
     ("value", "choice", "reason"),
     [
         ("tinypack", "tiny_gain", "expected PACKAGE.FOLDER"),
-        ("tinypack.nothing", "tiny_gain", "no such folder"),
+        ("tinypack.nothing", "tiny_gain", "the folder does not exist"),
         ("tinypack.conf", "layer", "brings norm=layer, which blockyard has already"),
         ("tinypack.conf", "tiny_gain", "hydra"),
     ],

@@ -72,11 +72,11 @@ LATE_KEYS = (*LATE, "source_position")
 def settings(node: dict[str, Any], allow: list[str]) -> dict[str, Any]:
     """A node's options as its constructor takes them; nodes inside it are instantiated."""
     signature = options(locate(node["_target_"]))
-    made = {}
+    arguments = {}
     for name, value in node.items():
         if name not in RESERVED:
-            made[parameter_name(name)] = _made(signature[name], value, allow)
-    return made
+            arguments[parameter_name(name)] = _argument(signature[name], value, allow)
+    return arguments
 
 
 def instantiate(node: dict[str, Any], allow: list[str], inner: torch.device | None = None) -> Any:
@@ -211,7 +211,7 @@ def context(
     return replace(architecture.context(data, tokens, outputs), source=source)
 
 
-def _made(option: Option, value: Any, allow: list[str]) -> Any:
+def _argument(option: Option, value: Any, allow: list[str]) -> Any:
     """What the constructor gets for an option."""
     if not _holds_nodes(value):
         return option.convert(value)

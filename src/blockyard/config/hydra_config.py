@@ -59,9 +59,9 @@ class HydraConfig:
             issues += new_issues
             return pickle.loads(pickled), dict(choices)
         if not self.folders and not self.replaced and (assignments := literals(values)) is not None:
-            pickled, choices, found = _of_choices(tuple(self.groups))
+            pickled, choices, group_issues = _of_choices(tuple(self.groups))
             config = pickle.loads(pickled)
-            if config and not found and _is_literal(tuple(self.groups)) and assign(config, assignments):
+            if config and not group_issues and _is_literal(tuple(self.groups)) and assign(config, assignments):
                 return config, dict(choices)
         config, choices = _resolved(self.groups, self.folders, values, issues)
         if config and self.replaced:  # the preset's options do not apply to what replaces its choice

@@ -64,5 +64,5 @@ def _read(point: EntryPoint) -> Installed:
     folders = [Path(root).joinpath(*inside) for root in (spec.submodule_search_locations if spec else None) or ()]
     folder = next((each.resolve() for each in folders if each.is_dir()), None)
     return Installed(
-        name, package, folder, "" if folder else f"{point.name} = {point.value!r}: there is no such folder"
+        name, package, folder, "" if folder else f"{point.name} = {point.value!r}: the folder does not exist"
     )

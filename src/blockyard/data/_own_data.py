@@ -60,14 +60,14 @@ class OwnData(LoadedData):
 
     @cached_property
     def own(self) -> dict[str, Own]:
-        """The datasets. Raises UserError for a class that cannot be made."""
+        """The datasets. Raises UserError for a class that cannot be built."""
         try:
             with torch.device("cpu"):  # a model may be under way on the meta device
                 datasets = self.datasets()
         except UserError:
             raise
         except Exception as error:  # a user's own class may fail in any way
-            raise UserError(f"the data cannot be made: {type(error).__name__}: {first_line(error)}") from error
+            raise UserError(f"the data cannot be built: {type(error).__name__}: {first_line(error)}") from error
         for each in datasets.values():
             if not each.streams and not len(each):
                 raise UserError(f"{each.name} has no samples")
@@ -77,7 +77,7 @@ class OwnData(LoadedData):
         return datasets
 
     def missing(self) -> str | None:
-        """Returns why the datasets cannot be made, or None."""
+        """Returns why the datasets cannot be built, or None."""
         try:
             assert self.own
         except UserError as error:
