@@ -13,8 +13,8 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from blockyard.config.build import settings
 from blockyard.config.compose import complete
+from blockyard.config.instantiate import settings
 from blockyard.config.schema import RESERVED
 from blockyard.contracts import UNREACHABLE, Context, DataSpec, Embedder, Parts, Seq, TokenSpec, Traits
 from blockyard.model._positions import set_pairs

@@ -21,7 +21,7 @@ from typing import Any
 from blockyard.config import catalog
 from blockyard.config.check import check
 from blockyard.config.compose import compose
-from blockyard.runs.folder import AlreadyDone, FailedBefore
+from blockyard.runs.not_started import AlreadyDone, FailedBefore
 from blockyard.runs.start import create_run
 
 FAMILIES = (

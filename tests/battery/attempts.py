@@ -19,7 +19,8 @@ from typing import Any
 
 from blockyard.engine.callbacks.loop import LoopCallback
 from blockyard.engine.run import fit
-from blockyard.runs.folder import AlreadyDone, RunFolder
+from blockyard.runs.folder import RunFolder
+from blockyard.runs.not_started import AlreadyDone
 from blockyard.runs.start import create_run
 from tests.battery.data_files import accept_small_cifar
 from tests.battery.kill_timer import Moment, kill_this_process

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 from blockyard.atomic_files import TEMPORARY, read_json
 from blockyard.runs.checkpoint import verify
-from blockyard.runs.folder import AlreadyDone, RunFolder
+from blockyard.runs.folder import RunFolder
 from blockyard.runs.lock import held
+from blockyard.runs.not_started import AlreadyDone
 from tests.battery.file_operations import FileOperations, Kill
 from tests.engine_runs import config, state
 from tests.fork import forked

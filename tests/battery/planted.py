@@ -36,7 +36,7 @@ def _bug(name: str, file: str, sound: str, broken: str, *tests: str) -> Bug:
 _FILE, _CONTENT, _FIX = "runs/checkpoint_file.py", "runs/checkpoint_content.py", "runs/checkpoint_repair.py"
 _IO, _ATOMIC, _LOOP = "runs/checkpoint_io.py", "atomic_files.py", "engine/callbacks/loop.py"
 _JOB, _END, _RUN = "engine/job.py", "engine/ending.py", "engine/run.py"
-_HYDRA, _YAML = "config/hydra_config.py", "config/user_yaml.py"
+_HYDRA, _YAML = "config/hydra_compose.py", "config/user_yaml.py"
 
 BUGS = (
     _bug("pickles-run", _FILE, "weights_only=True", "weights_only=False", CHECKPOINT),

@@ -162,7 +162,8 @@ def _descendants(apart: int) -> list[int]:
 def fork_the_server() -> None:
     """Fork the local executor's server instead of starting Python anew, which takes ten times as long."""
     from blockyard.sweep.executor import _server_process
-    from blockyard.sweep.executor._fork_server import ForkServer, set_threads
+    from blockyard.sweep.executor._fork_server import ForkServer
+    from blockyard.sweep.executor._forked_cell import set_threads
 
     def started(self: _server_process.ServerProcess, handle: int) -> Any:
         return ForkedProcess(lambda: serve(handle, self.threads))

@@ -77,7 +77,7 @@ PLANNER = [
     ("blockyard.report.render.terminal:show", 1),
 ]
 WORKER = [
-    ("blockyard.sweep.executor._fork_server:execute", 1),
+    ("blockyard.sweep.executor._forked_cell:execute", 1),
     ("blockyard.sweep.execution.cell:create_run", 1),
     ("blockyard.engine.callbacks.loop:LoopCallback.on_train_batch_start", 3),
     ("os:replace=last.ckpt", 1),

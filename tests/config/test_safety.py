@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from blockyard.cli import main
-from blockyard.config.build import instantiate
 from blockyard.config.check import check
 from blockyard.config.compose import compose
+from blockyard.config.instantiate import instantiate
 from blockyard.config.targets import allowed
 
 HOSTILE = (

@@ -149,8 +149,8 @@ def test_verbs_tell_what_is_left_over(tmp_path, monkeypatch, capsys) -> None:
 
 
 def test_planted_search_that_stops_early_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from blockyard.config.size_matching import _Search
+    from blockyard.config.size_search import SizeSearch
 
-    monkeypatch.setattr(_Search, "solve", lambda self, start: start if self._count(start) else None)
+    monkeypatch.setattr(SizeSearch, "solve", lambda self, start: start if self._count(start) else None)
     with pytest.raises(AssertionError):
         test_the_size_is_the_nearest_there_is("params", "dim", [])

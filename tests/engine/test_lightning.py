@@ -268,7 +268,7 @@ def test_a_secret_does_not_reach_a_lightning_logger(tmp_path: Path) -> None:
 
 
 def _logger(node: dict[str, Any]) -> Any:
-    from blockyard.config.build import instantiate
+    from blockyard.config.instantiate import instantiate
     from blockyard.engine.loggers.lightning import LightningLogger
 
     return LightningLogger(instantiate(node, []))

@@ -17,8 +17,9 @@ import pytest
 
 from blockyard import atomic_files
 from blockyard.errors import UserError
-from blockyard.runs.folder import AlreadyDone, RunFolder
+from blockyard.runs.folder import RunFolder
 from blockyard.runs.lock import held
+from blockyard.runs.not_started import AlreadyDone
 from blockyard.runs.provenance import git_state
 from blockyard.runs.rank import check_restarts
 from blockyard.runs.redact import REDACTED, redact, redact_command, redact_text

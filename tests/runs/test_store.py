@@ -14,7 +14,8 @@ import blockyard
 from blockyard import atomic_files
 from blockyard.errors import UserError
 from blockyard.runs.checkpoint import BEST, LAST, BadCheckpoint
-from blockyard.runs.folder import AlreadyDone, RunFolder
+from blockyard.runs.folder import RunFolder
+from blockyard.runs.not_started import AlreadyDone
 from blockyard.runs.resume import reopen
 from blockyard.runs.start import create_run
 from blockyard.runs.store import find, runs

@@ -14,7 +14,8 @@ from blockyard.cli import main
 from blockyard.config import model_size
 from blockyard.config.build import Components
 from blockyard.engine import cost_card
-from blockyard.sweep.execution.estimate import _FinishedRuns, _RunSizes, estimate
+from blockyard.sweep.execution.estimate import estimate
+from blockyard.sweep.execution.run_costs import FinishedRuns, RunSizes
 from blockyard.sweep.plan.planner import make_plan
 from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan
 
@@ -48,8 +49,8 @@ def finish(plan: SweepPlan, cell: Cell, *, host: str | None = None, **summary: o
     write_yaml(folder / "config.yaml", plan.config(cell))
 
 
-def sizes(plan: SweepPlan) -> _RunSizes:
-    return _RunSizes(plan, _FinishedRuns.read(plan))
+def sizes(plan: SweepPlan) -> RunSizes:
+    return RunSizes(plan, FinishedRuns.read(plan))
 
 
 def test_a_dry_run_trains_nothing_and_reads_no_data(

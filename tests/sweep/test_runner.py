@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from blockyard.atomic_files import read_json
-from blockyard.runs.folder import AlreadyDone, FailedBefore, RunFolder
+from blockyard.runs.folder import RunFolder
 from blockyard.runs.lock import InUse, RunLock, held
+from blockyard.runs.not_started import AlreadyDone, FailedBefore
 from blockyard.runs.start import create_run
 from blockyard.sweep.execution.cell_states import read_progress, read_state
 from blockyard.sweep.execution.runner import run_plan

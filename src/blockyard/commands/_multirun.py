@@ -94,7 +94,7 @@ def train(arguments: Sequence[str]) -> int:
 
 def _train(server: ServerProcess, number: int, arguments: Sequence[str], signals: StopSignals) -> int:
     """The exit code of one combination. A SIGTERM is passed on; Ctrl-C reaches it by itself."""
-    from blockyard.sweep.executor._fork_server import CellEnded, Request
+    from blockyard.sweep.executor._fork_messages import CellEnded, Request
     from blockyard.sweep.executor._server_process import ServerLost
 
     sys.stdout.flush()
@@ -119,7 +119,7 @@ def _train(server: ServerProcess, number: int, arguments: Sequence[str], signals
 
 def _end(server: ServerProcess, number: int) -> None:
     """Tell a run to end now, and kill it if it does not."""
-    from blockyard.sweep.executor._fork_server import CellEnded, Request
+    from blockyard.sweep.executor._fork_messages import CellEnded, Request
     from blockyard.sweep.executor._server_process import ServerLost
 
     with contextlib.suppress(ServerLost):

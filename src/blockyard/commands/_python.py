@@ -40,7 +40,7 @@ def train(
     from blockyard.config.check import check
     from blockyard.config.compose import compose
     from blockyard.engine.run import train as train_in
-    from blockyard.runs.folder import AlreadyDone
+    from blockyard.runs.not_started import AlreadyDone
     from blockyard.runs.start import create_run
 
     words = [*as_texts(overrides), f"outputs={os.fspath(outputs)}"]

@@ -17,7 +17,7 @@ def run(arguments: Sequence[str]) -> int:
     from blockyard.engine.run import train
     from blockyard.engine.system.processes import ALLOW, end_with_parent
     from blockyard.runs.folder import RunFolder
-    from blockyard.runs.load import check_allowed
+    from blockyard.runs.trusted_config import check_allowed
 
     if len(arguments) != 1:
         raise UserError("_cell takes one run folder")

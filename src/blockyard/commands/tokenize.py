@@ -103,9 +103,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def _tokenizer(args: Args, chosen: list[str], like: Path | None) -> tuple[TextTokenizer, Callable[[], int]]:
     """The tokenizer of the command line, or that of other shards; and the number of its token ids, once it is known."""
-    from blockyard.config.build import instantiate
     from blockyard.config.check import check
     from blockyard.config.compose import compose
+    from blockyard.config.instantiate import instantiate
     from blockyard.config.targets import allow_of
     from blockyard.contracts import DataSpec, TextTokenizer
     from blockyard.data._token_folder import read_manifest

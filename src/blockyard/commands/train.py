@@ -71,7 +71,7 @@ def start(args: Args, arguments: Sequence[str]) -> int:
     from blockyard.commands.check import compose_and_check
     from blockyard.config.size_matching import describe_match
     from blockyard.errors import refuse
-    from blockyard.runs.folder import AlreadyDone
+    from blockyard.runs.not_started import AlreadyDone
     from blockyard.runs.rank import rank_in
     from blockyard.runs.start import create_run
 
@@ -93,7 +93,7 @@ def start(args: Args, arguments: Sequence[str]) -> int:
 
 def resume(name: str, args: Args) -> int:
     """Continue a run exactly where it stopped."""
-    from blockyard.runs.folder import AlreadyDone
+    from blockyard.runs.not_started import AlreadyDone
     from blockyard.runs.resume import reopen
     from blockyard.weights.continuation import is_longer
 
@@ -114,7 +114,7 @@ def resume(name: str, args: Args) -> int:
 
 def train_longer(name: str, args: Args) -> int:
     """Start a run that goes on where a finished one ended, or continue it where it was interrupted."""
-    from blockyard.runs.folder import AlreadyDone
+    from blockyard.runs.not_started import AlreadyDone
     from blockyard.runs.start import create_run
     from blockyard.weights.continuation import longer
 

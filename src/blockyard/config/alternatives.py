@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from blockyard.config import catalog
-from blockyard.config.build import settings
 from blockyard.config.compose import Composed, complete
+from blockyard.config.instantiate import settings
 from blockyard.config.rules import RULES, Facts, Pick, Rule
 from blockyard.config.targets import allow_of, allowed, locate
 

@@ -6,17 +6,16 @@ The config is plain data, complete (every option of every node), and has passed 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import nn
 
-from blockyard.config.schema import RESERVED, Option, options
-from blockyard.config.targets import allow_of, allowed, locate
-from blockyard.config.tree import is_node, parameter_name
+from blockyard.config.instantiate import instantiate
+from blockyard.config.targets import allow_of
+from blockyard.config.tree import is_node
 from blockyard.contracts import (
     Architecture,
     Block,
@@ -67,30 +66,6 @@ RUNTIME_CONTRACTS = {
 OPTIONAL = (*SOURCE_CONTRACTS, "init")
 LATE = ("position", "token_mixer", "channel_mixer", "norm", "block", "head")  # built from a Context
 LATE_KEYS = (*LATE, "source_position")
-
-
-def settings(node: dict[str, Any], allow: list[str]) -> dict[str, Any]:
-    """A node's options as its constructor takes them; nodes inside it are instantiated."""
-    signature = options(locate(node["_target_"]))
-    arguments = {}
-    for name, value in node.items():
-        if name not in RESERVED:
-            arguments[parameter_name(name)] = _argument(signature[name], value, allow)
-    return arguments
-
-
-def instantiate(node: dict[str, Any], allow: list[str], inner: torch.device | None = None) -> Any:
-    """The object, or for a `_partial_` node the factory, that a config node describes.
-
-    inner: where modules among its options are built; on the meta device they allocate nothing
-    """
-    target = node["_target_"]
-    if not allowed(target, allow):
-        raise ValueError(f"{target} is not in an allowed package; allow your own with allow=[package]")
-    with inner or nullcontext():
-        values = settings(node, allow)
-    factory = partial(locate(target), **values)
-    return factory if node.get("_partial_") else factory()
 
 
 class Components:
@@ -209,23 +184,3 @@ def context(
     own = data.source is not None and source_tokenizer is not tokenizer
     source = source_tokenizer.spec(data.source) if own and data.source is not None else None
     return replace(architecture.context(data, tokens, outputs), source=source)
-
-
-def _argument(option: Option, value: Any, allow: list[str]) -> Any:
-    """What the constructor gets for an option."""
-    if not _holds_nodes(value):
-        return option.convert(value)
-    if option.slot is not None and option.slot.deferred:
-        return partial(instantiate, value, allow)
-    return _instantiate_all(value, allow)
-
-
-def _holds_nodes(value: Any) -> bool:
-    """Whether a value is a node, or nodes by name."""
-    return is_node(value) or (isinstance(value, dict) and bool(value) and all(map(is_node, value.values())))
-
-
-def _instantiate_all(value: dict[str, Any], allow: list[str]) -> Any:
-    if is_node(value):
-        return instantiate(value, allow)
-    return {name: instantiate(node, allow) for name, node in value.items()}

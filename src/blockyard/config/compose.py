@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.config import nested_choices, presets, size_matching, starting_weights, user_folders
-from blockyard.config.hydra_config import Choices, Config, HydraConfig
+from blockyard.config.hydra_compose import Choices, Config
+from blockyard.config.hydra_config import HydraConfig
 from blockyard.config.known_keys import KnownKeys
 from blockyard.config.override_grammar import allowed_packages
 from blockyard.config.overrides import sort_overrides

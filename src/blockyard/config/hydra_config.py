@@ -1,10 +1,4 @@
-"""What Hydra composes from the choices of a command line, and what it may not compose.
-
-Files of a user's own config folder may come from a stranger. Keys under `hydra` name callbacks, launchers and logging
-classes that Hydra's application calls, and `allow` names packages that are imported. However a file reaches them
-(a package, an escape, an alias, a link, a defaults list), the composed values differ from the shipped ones, and such
-a config is refused before anything is called or imported.
-"""
+"""The config of a command line: what Hydra composes from its choices, with values set in it, as plain data."""
 
 from __future__ import annotations
 
@@ -13,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from blockyard.config import catalog, interpolations, presets, user_folders, user_yaml
+from blockyard.config.hydra_compose import Choices, Config, Reaching, compose_choices
 from blockyard.config.literal_values import assign, literals
 from blockyard.config.override_grammar import parse_override
 from blockyard.contracts import Issue
@@ -23,21 +18,6 @@ from blockyard.errors import shortened
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
-
-Config = dict[str, Any]
-Choices = dict[str, str | None]
-
-ALLOW = Issue("allow", "is taken from the command line only, not from a file", ["allow=[mypackage]"])
-# What Hydra itself fills in while it composes.
-_FILLED = {"overrides", "runtime", "searchpath"}
-
-
-class _Reaching(ValueError):  # noqa: N818 - it is reported, not raised to a caller
-    """Files changed keys that they may not change."""
-
-    def __init__(self, issue: Issue) -> None:
-        super().__init__(str(issue))
-        self.issue = issue
 
 
 @dataclass
@@ -80,7 +60,7 @@ def _resolved(
     from omegaconf.errors import OmegaConfBaseException
 
     # The user's own files may change while this process runs; the package's do not.
-    composed_by_hydra = _composed_by_hydra.__wrapped__ if folders else _composed_by_hydra
+    composed_by_hydra = compose_choices.__wrapped__ if folders else compose_choices
     try:
         named = [_as_hydra_names_it(group) for group in groups]
         pickled, choices = composed_by_hydra((*named, *user_folders.searchpath(folders)))
@@ -91,7 +71,7 @@ def _resolved(
             issues += problems
             return {}, {}
         return _plain(config, issues), dict(choices)
-    except _Reaching as reaching:
+    except Reaching as reaching:
         issues.append(reaching.issue)
     except user_yaml.UnsafeFile as unsafe:
         issues.append(Issue(str(unsafe.path), unsafe.reason))
@@ -115,7 +95,7 @@ def _of_choices(groups: tuple[str, ...]) -> tuple[bytes, Choices, list[Issue]]:
 @lru_cache(maxsize=256)
 def _is_literal(groups: tuple[str, ...]) -> bool:
     """Whether the package's own choices use no interpolation, so that setting a value changes nothing else."""
-    pickled, _ = _composed_by_hydra(tuple(_as_hydra_names_it(group) for group in groups))
+    pickled, _ = compose_choices(tuple(_as_hydra_names_it(group) for group in groups))
     return b"${" not in pickled
 
 
@@ -128,7 +108,7 @@ def _plain(config: DictConfig, issues: list[Issue]) -> Config:
 
     while True:
         try:
-            return cast(Config, OmegaConf.to_container(config, resolve=True))
+            return cast("Config", OmegaConf.to_container(config, resolve=True))
         except InterpolationKeyError as error:
             key = str(error.full_key)
             above, _, last = key.rpartition(".")
@@ -160,85 +140,6 @@ def _set(config: DictConfig, text: str) -> Iterator[Issue]:
         OmegaConf.update(config, override.key_or_group, override.value(), merge=True, force_add=True)
     except (OmegaConfBaseException, ValueError) as error:
         yield Issue(key.lstrip("+"), f"{shortened(value)} cannot be set ({_one_line(error)})")
-
-
-@lru_cache(maxsize=256)
-def _composed_by_hydra(overrides: tuple[str, ...]) -> tuple[bytes, Choices]:
-    """The config of choices alone, unresolved and pickled, and the choice of each family. Takes about 0.1 s."""
-    from omegaconf import OmegaConf
-
-    single, several = _apart(overrides)
-    composed = _compose(single)
-    for family, names in several.items():
-        _use_together(composed, family, [_compose((*single, f"{family}={name}"))[family] for name in names], names)
-    if any(override.startswith(user_folders.KEY) for override in overrides):
-        _refuse_reaching(composed)
-    chosen = {str(key).rpartition("@")[2]: name for key, name in composed.hydra.runtime.choices.items()}
-    families = (*catalog.families(), *(key for key in catalog.OF_SOURCE if chosen.get(key)))
-    choices = {family: chosen[family] for family in families if family in chosen}
-    choices |= {family: ",".join(names) for family, names in several.items()}
-    config = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
-    return pickle.dumps(config), choices
-
-
-def _apart(overrides: Sequence[str]) -> tuple[tuple[str, ...], dict[str, list[str]]]:
-    """The overrides without those that name several choices of a family, `logger=[tensorboard,wandb]`, and these."""
-    several = {}
-    for override in overrides:
-        family, _, names = override.partition("=")
-        if family in catalog.SEVERAL:
-            several[family] = names.strip("[]").split(",") if names.startswith("[") else []
-    named = {family: names for family, names in several.items() if names}
-    return tuple(each for each in overrides if each.partition("=")[0] not in named), named
-
-
-def _use_together(composed: DictConfig, family: str, nodes: Sequence[DictConfig], names: Sequence[str]) -> None:
-    """Put several choices of a family into a config: loggers under their names, callbacks as one collection."""
-    from omegaconf import OmegaConf, open_dict
-
-    plain = [cast(Config, OmegaConf.to_container(node, resolve=False)) for node in nodes]
-    merged: Config = {}
-    for name, node in zip(names, plain, strict=True):
-        merged |= node if family == "callbacks" else {name: node}
-    with open_dict(composed):
-        composed[family] = merged
-
-
-def _compose(overrides: Sequence[str]) -> DictConfig:
-    """The config with Hydra's own keys. Hydra reads files here; it configures and calls nothing."""
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(config_dir=str(catalog.conf_dir()), version_base="1.3"):
-        return hydra_compose("config", overrides=list(overrides), return_hydra_config=True)
-
-
-def _refuse_reaching(composed: DictConfig) -> None:
-    """Raise _Reaching where files have set `allow`, or keys of Hydra itself."""
-    from omegaconf import OmegaConf
-
-    if OmegaConf.to_container(composed, resolve=False).get("allow") not in ([], None):  # type: ignore[union-attr]
-        raise _Reaching(ALLOW)
-    own, keys = _own_keys(), _hydra_keys(composed)
-    changed = sorted(name for name in own.keys() | keys.keys() if own.get(name) != keys.get(name))
-    if changed:
-        raise _Reaching(Issue(f"hydra.{changed[0]}", f"a file of --config-dir {user_yaml.HYDRA}"))
-
-
-@lru_cache(maxsize=1)
-def _own_keys() -> dict[str, Any]:
-    return _hydra_keys(_compose(()))
-
-
-def _hydra_keys(composed: DictConfig) -> dict[str, Any]:
-    """Hydra's own keys as plain data, without what it fills in from the command line."""
-    from omegaconf import OmegaConf
-
-    keys = cast(Config, OmegaConf.to_container(composed.hydra, resolve=False))
-    job = {name: value for name, value in keys["job"].items() if name not in ("override_dirname", "name")}
-    return {name: value for name, value in keys.items() if name not in _FILLED} | {"job": job}
 
 
 def _one_line(error: Exception) -> str:

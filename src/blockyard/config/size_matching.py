@@ -11,14 +11,15 @@ the same search to match the size of each arm to that of their baseline.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 from blockyard.config.build import Components
 from blockyard.config.match_keys import BUDGETS, KEY, KEYS, SIZES
 from blockyard.config.model_size import ModelSizes
 from blockyard.config.placed_nodes import are_sound
+from blockyard.config.size_search import SizeSearch
 from blockyard.config.targets import locate
 from blockyard.contracts import Issue
 from blockyard.contracts.option_types import DEEPEST, LARGEST_EXPANSION, WIDEST
@@ -28,7 +29,6 @@ __all__ = ["BUDGETS", "KEY", "KEYS", "SIZES", "Axis", "axis", "describe_match", 
 
 LARGEST = {"dim": WIDEST, "depth": DEEPEST, "expansion": LARGEST_EXPANSION}
 MAX_FACTOR = 2.0  # a size whose count is further from the budget than this factor is refused
-_GAP = 8  # neighbouring sizes that are tried to find one that a model can be built with
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def _is_size(value: Any) -> bool:
 
 def nearest(config: dict[str, Any], what: str, target: int, sizes: ModelSizes, along: Axis) -> tuple[int, int] | None:
     """The n along an axis whose count is nearest to the target, and its count; None where no model can be built."""
-    search = _Search(lambda n: sizes.measure(along.put(config, n), what), target, LARGEST[along.by] / along.unit)
+    search = SizeSearch(lambda n: sizes.measure(along.put(config, n), what), target, LARGEST[along.by] / along.unit)
     n = search.solve(along.current)
     count = None if n is None else search.counts[n]
     return None if n is None or count is None else (n, count)
@@ -160,48 +160,3 @@ def _problems(
     if budgets and along is not None and along.key in overridden:
         issues.append(Issue(along.key, f"is solved for by {KEY}; leave one of them out"))
     return issues
-
-
-@dataclass
-class _Search:
-    """A search over whole numbers n for the count nearest to a target; counts grow with n.
-
-    count: of the model of size n, None where it cannot be built; largest: the largest n
-    """
-
-    count: Callable[[int], int | None]
-    target: int
-    largest: float
-    counts: dict[int, int | None] = field(default_factory=dict)
-
-    def solve(self, start: int) -> int | None:
-        """The nearest number; None where no model can be built near `start`."""
-        low = high = self._buildable(start, 1, start + _GAP)
-        if low is None or high is None:
-            return None
-        while self._over(low) and (less := self._buildable(int(low / 1.4), 1, low - 1)):
-            low = less
-        while not self._over(high) and (more := self._buildable(int(high * 1.4), high + 1, int(self.largest))):
-            high = more
-        while high - low > 1:
-            middle = self._buildable((low + high) // 2, low + 1, high - 1)
-            if middle is None:
-                break
-            low, high = (low, middle) if self._over(middle) else (middle, high)
-        off = {n: abs(count - self.target) for n, count in self.counts.items() if count is not None}
-        return min(off, key=lambda n: (off[n], n))
-
-    def _count(self, n: int) -> int | None:
-        if n not in self.counts:
-            self.counts[n] = self.count(n)
-        return self.counts[n]
-
-    def _over(self, n: int) -> bool:
-        count = self._count(n)
-        return count is not None and count > self.target
-
-    def _buildable(self, near: int, smallest: int, largest: int) -> int | None:
-        """The number nearest to `near`, within bounds, that a model can be built with; a few are tried."""
-        near = min(max(near, smallest), largest)
-        candidates = range(max(smallest, near - _GAP), min(largest, near + _GAP) + 1)
-        return next((n for n in sorted(candidates, key=lambda n: abs(n - near)) if self._count(n) is not None), None)

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from blockyard.config import lightning
-from blockyard.config.build import LATE, Components, context, instantiate
+from blockyard.config.build import LATE, Components, context
+from blockyard.config.instantiate import instantiate
 from blockyard.config.memory_need import memory_issue
 from blockyard.config.placed_nodes import placed_nodes
 from blockyard.config.rules import Facts

@@ -19,7 +19,7 @@ from blockyard.evaluate.length_extrapolation import Curve, extrapolate
 from blockyard.evaluate.loop import samples_of_pass
 from blockyard.evaluate.sample_predictions import SampleRecorder
 from blockyard.runs.checkpoint import BEST, LAST, BadCheckpoint, read
-from blockyard.runs.load import average_in, load_weights
+from blockyard.runs.checkpoint_weights import average_in, load_weights
 from blockyard.runs.predictions_file import TEST, SamplePredictions
 
 log = logging.getLogger("blockyard")

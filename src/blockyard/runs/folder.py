@@ -19,17 +19,17 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from blockyard.atomic_files import TEMPORARY, read_json, read_yaml, write_json
+from blockyard.atomic_files import TEMPORARY, read_yaml, write_json
 from blockyard.config.local_path import local_path
 from blockyard.errors import UserError, printable
 from blockyard.runs.identity import identity
+from blockyard.runs.json_files import read_facts, read_summary
 from blockyard.runs.lock import RunLock
 from blockyard.runs.metrics import FILE as METRICS
 from blockyard.runs.metrics import MetricsWriter
@@ -47,25 +47,6 @@ CONFIG, RUN, SUMMARY, TOKENIZER, SOURCE_TOKENIZER, CHECKPOINTS = (
     "source_tokenizer.json",
     "checkpoints",
 )
-
-
-class AlreadyDone(UserError):  # noqa: N818 - news, not an error
-    """The requested run is already done and nothing was started; the command exits with code 0."""
-
-    def __init__(self, folder: RunFolder) -> None:
-        super().__init__(f"{folder.path} is already done; force=true runs it again (the old run is kept)")
-        self.folder = folder
-
-
-class FailedBefore(UserError):  # noqa: N818 - it names a state
-    """The requested run failed earlier and nothing was started. reason: of that failure, where recorded."""
-
-    def __init__(self, path: Path, reason: str | None) -> None:
-        super().__init__(
-            f"{path} failed earlier ({reason or 'no reason recorded'}); "
-            f"resume={path} continues from its last checkpoint, force=true starts again"
-        )
-        self.reason = reason
 
 
 class RunFolder:
@@ -141,11 +122,7 @@ class RunFolder:
 
     def facts(self) -> dict[str, Any]:
         """The content of run.json; empty if it is missing or damaged."""
-        try:
-            facts = read_json(self.path / RUN)
-        except (OSError, ValueError):
-            return {}
-        return facts if isinstance(facts, dict) else {}
+        return read_facts(self.path / RUN)
 
     def add_facts(self, facts: Mapping[str, Any]) -> None:
         """Add entries to run.json: ids, hashes of data, the precision in use."""
@@ -165,18 +142,7 @@ class RunFolder:
 
     def summary(self) -> dict[str, Any]:
         """The content of summary.json; empty if there is none yet. Raises UserError if it is damaged."""
-        try:
-            summary = read_json(self.path / SUMMARY)
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError) as error:
-            raise UserError(f"{self.path / SUMMARY} is damaged ({error}); restore it, or remove it") from error
-        if not isinstance(summary, dict):
-            raise UserError(f"{self.path / SUMMARY} is damaged (expected a mapping); restore it, or remove it")
-        metrics = summary.get("metrics")
-        if isinstance(metrics, dict):  # JSON has no NaN
-            summary["metrics"] = {name: math.nan if value is None else value for name, value in metrics.items()}
-        return summary
+        return read_summary(self.path / SUMMARY)
 
     # -- status ----------------------------------------------------------------------------------
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from blockyard.atomic_files import is_regular, read_json
 from blockyard.errors import UserError
 from blockyard.runs.checkpoint import BEST, LAST, PREVIOUS, BadCheckpoint, read
-from blockyard.runs.checkpoint_content import check_weights
+from blockyard.runs.checkpoint_weights import PREFIX, average_in, load_weights
 from blockyard.runs.folder import CONFIG, RUN, SOURCE_TOKENIZER, TOKENIZER, RunFolder
 from blockyard.runs.identity import identity
 from blockyard.runs.store import find
+from blockyard.runs.trusted_config import trusted_config
 from blockyard.runs.weights_file import WEIGHTS, read_weights
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("blockyard")
 
 WHICH = {"best": BEST, "last": LAST, "previous": PREVIOUS}
-_PREFIX = "model."
-LOOP = "LoopCallback"  # whose state in a checkpoint holds those of the run's callbacks
 
 
 @dataclass(frozen=True)
@@ -109,21 +108,6 @@ def load(
     )
 
 
-def average_in(content: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
-    """The weights that callbacks.NAME averaged, as a checkpoint names weights. Raises UserError where it has none."""
-    states = (content.get("callbacks") or {}).get(LOOP) or {}
-    watchers = states.get("watchers") if isinstance(states, dict) else None
-    averages = {
-        str(key): state["average"]
-        for key, state in (watchers if isinstance(watchers, dict) else {}).items()
-        if isinstance(state, dict) and isinstance(state.get("average"), dict)
-    }
-    if name not in averages:
-        kept = f"it has {', '.join(averages)}" if averages else "it has none; callbacks=ema keeps one in a new run"
-        raise UserError(f"{path} has no average {name!r} of the weights: {kept}")
-    return {f"{_PREFIX}{key}": tensor for key, tensor in averages[name].items()}
-
-
 def components_of(
     folder: RunFolder,
     allow: tuple[str, ...] | list[str] = (),
@@ -162,55 +146,12 @@ def _load_state(tokenizer: Tokenizer, folder: RunFolder, name: str) -> None:
             raise UserError(f"{folder.path} cannot be rebuilt: {name} is damaged ({reason})") from error
 
 
-def check_allowed(folder: RunFolder, allow: tuple[str, ...] | list[str] = ()) -> None:
-    """Raises UserError if the run uses packages that are not in `allow`. Imports nothing."""
-    packages = [str(package) for package in folder.config.get("allow") or ()]
-    missing = [package for package in packages if package not in allow]
-    if missing:
-        raise UserError(
-            f"{folder.path} uses components of {', '.join(missing)}; if you trust the folder, add "
-            f"allow=[{','.join(missing)}]"
-        )
-
-
-def trusted_config(
-    folder: RunFolder,
-    allow: tuple[str, ...] | list[str] = (),
-    position: Mapping[str, Any] | None = None,
-    metrics: Any = None,
-    *,
-    training: bool = False,
-) -> dict[str, Any]:
-    """The frozen config with the user's own `allow` and with options of `position` replaced.
-
-    training: whether the run goes on, and so must fit into the memory of this machine with its gradients
-
-    Raises UserError with every problem that `check` reports.
-    """
-    from blockyard.config.check import check
-    from blockyard.config.compose import Composed
-
-    check_allowed(folder, allow)
-    config = folder.config | {"allow": list(allow)}
-    if folder.moved:
-        config["data"] = {**config["data"], **folder.moved}
-    if position:
-        config["position"] = {**config["position"], **position}
-    if metrics is not None:
-        config["objective"] = {**config["objective"], "metrics": metrics}
-    choices = dict(folder.facts().get("choices") or {})
-    issues = check(Composed(config, choices), training=training, starts=False)
-    if issues:
-        raise UserError(f"{folder.path} cannot be rebuilt from its {CONFIG}: " + "; ".join(map(str, issues)))
-    return config
-
-
 def _content(folder: RunFolder, which: str) -> tuple[Path, dict[str, Any]]:
     path = folder.checkpoints / WHICH[which]
     alone = folder.path / WEIGHTS
     if which != "previous" and is_regular(alone) and not folder.checkpoints.exists():
         # An imported or exported folder has weights of one moment, and no state of a training.
-        return alone, {"state_dict": {f"{_PREFIX}{name}": value for name, value in read_weights(alone).items()}}
+        return alone, {"state_dict": {f"{PREFIX}{name}": value for name, value in read_weights(alone).items()}}
     try:
         return path, read(path, identity=folder.identity, seed=folder.seed)
     except FileNotFoundError:
@@ -243,13 +184,3 @@ def _hint(folder: RunFolder, which: str) -> str:
 
 def _with_hint(bad: BadCheckpoint, folder: RunFolder, which: str) -> BadCheckpoint:
     return BadCheckpoint(bad.path, f"{bad.reason}{_hint(folder, which)}")
-
-
-def load_weights(model: nn.Module, content: Mapping[str, Any], path: Path) -> None:
-    """Load the weights in a checkpoint's content. Raises BadCheckpoint where they do not fit or are not finite."""
-    saved = content["state_dict"]
-    if not isinstance(saved, dict):
-        raise BadCheckpoint(path, "its weights are not tensors by name")
-    weights = {str(k).removeprefix(_PREFIX): v for k, v in saved.items() if str(k).startswith(_PREFIX)}
-    check_weights(path, weights, model.state_dict(), [name for name, _ in model.named_parameters()])
-    model.load_state_dict(weights)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,20 +12,12 @@ from typing import Any
 from blockyard.atomic_files import is_regular, move_aside, remove_temporary, write_yaml
 from blockyard.config.local_path import local_path
 from blockyard.errors import UserError
-from blockyard.runs.folder import (
-    CHECKPOINTS,
-    CONFIG,
-    RUN,
-    SOURCE_TOKENIZER,
-    SUMMARY,
-    TOKENIZER,
-    AlreadyDone,
-    FailedBefore,
-    RunFolder,
-)
+from blockyard.runs.folder import CHECKPOINTS, CONFIG, RUN, SOURCE_TOKENIZER, SUMMARY, TOKENIZER, RunFolder
 from blockyard.runs.identity import identity, run_name
-from blockyard.runs.lock import RunLock, held
+from blockyard.runs.join import join_run
+from blockyard.runs.lock import RunLock
 from blockyard.runs.metrics import FILE as METRICS
+from blockyard.runs.not_started import AlreadyDone, FailedBefore
 from blockyard.runs.provenance import provenance
 from blockyard.runs.rank import check_restarts, rank_in, restarted
 from blockyard.runs.redact import redact, remember
@@ -35,7 +26,6 @@ from blockyard.runs.status import Status, now, read_status, write_status
 
 log = logging.getLogger("blockyard")
 
-_RANK_TIMEOUT = 60.0  # seconds, or trainer.timeout where that is longer
 _IDLE = 60.0  # seconds after which nobody writes to a temporary file any more
 
 
@@ -177,24 +167,6 @@ def _begin(
     for key in secret_keys:
         log.warning("%s looks like a secret: it is used but not written; prefer an environment variable", key)
     return run
-
-
-def join_run(path: Path, config: dict[str, Any]) -> RunFolder:
-    """Wait for the run that rank 0 creates or resumes; writes nothing.
-
-    Under torchrun or srun every rank runs the whole command. Raises AlreadyDone as rank 0 does, UserError if rank 0
-    does not start in time.
-    """
-    trainer = config.get("trainer")
-    seconds = max(_RANK_TIMEOUT, float((trainer if isinstance(trainer, dict) else {}).get("timeout") or 0))
-    deadline = time.monotonic() + seconds
-    while not ((path / CONFIG).is_file() and held(path) and read_status(path).state == "running"):
-        if not config.get("force") and (path / CONFIG).is_file() and read_status(path).finished:
-            raise AlreadyDone(RunFolder(path, config))
-        if time.monotonic() > deadline:
-            raise UserError(f"rank 0 did not start {path} within {seconds:.0f} s")
-        time.sleep(0.1)
-    return RunFolder(path, config)
 
 
 def _move_aside(path: Path) -> Path:

@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.atomic_files import replacing
-from blockyard.config import build, catalog, lightning, tree
+from blockyard.config import catalog, lightning, tree
+from blockyard.config.instantiate import instantiate
 from blockyard.config.targets import allow_of, locate
 from blockyard.errors import UserError, quoted
 from blockyard.runs.checkpoint import BEST, LAST, BadCheckpoint, read
 from blockyard.runs.folder import RunFolder
-from blockyard.runs.load import check_allowed, trusted_config
 from blockyard.runs.metrics import FILE as METRICS
 from blockyard.runs.resume import apply, choice_node, parse_overrides
 from blockyard.runs.store import find
+from blockyard.runs.trusted_config import check_allowed, trusted_config
 from blockyard.weights.content_hash import content_hash
 
 BUDGET = ("trainer.max_steps", "trainer.max_epochs")
@@ -142,7 +143,7 @@ def _total(config: dict[str, Any], run: RunFolder) -> int:
     """The steps of a config, by the steps of an epoch of its parent."""
     summary = run.summary()
     steps_per_epoch = round(summary["steps"] / summary["epochs"]) if summary.get("epochs") else 1
-    plan = build.instantiate(config["trainer"], allow_of(config))
+    plan = instantiate(config["trainer"], allow_of(config))
     try:
         return int(plan.total_steps(steps_per_epoch))
     except (ValueError, TypeError) as error:

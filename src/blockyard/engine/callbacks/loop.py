@@ -23,7 +23,7 @@ from blockyard.engine.callbacks.stopwatch import Stopwatch
 from blockyard.engine.lightning.hooks import around_validation
 from blockyard.engine.randomness import reseed
 from blockyard.engine.system.interrupts import Interrupted, Interrupts
-from blockyard.runs.load import LOOP
+from blockyard.runs.checkpoint_weights import LOOP
 from blockyard.runs.reason import reason_of
 
 log = logging.getLogger("blockyard")

@@ -89,7 +89,7 @@ def bounded(call: Callable[[], None], seconds: float) -> str | None:
 
 def directions(config: Mapping[str, Any]) -> dict[str, str]:
     """Whether lower ("min") or higher ("max") is better, for each metric of a config's objective."""
-    from blockyard.config.build import instantiate
+    from blockyard.config.instantiate import instantiate
     from blockyard.contracts import any_split
 
     node = config.get("objective")

@@ -22,7 +22,7 @@ def run_loggers(config: dict[str, Any]) -> list[RunLogger]:
 
 
 def _built(config: dict[str, Any], key: str, node: Any) -> RunLogger:
-    from blockyard.config.build import instantiate  # imports torch
+    from blockyard.config.instantiate import instantiate
 
     try:
         logger = instantiate(node, allow_of(config))

@@ -19,9 +19,10 @@ from typing import Any
 from blockyard.engine.run import train
 from blockyard.errors import UserError
 from blockyard.runs.checkpoint import newest_good
-from blockyard.runs.folder import AlreadyDone, FailedBefore, RunFolder
+from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import identity, run_name
 from blockyard.runs.lock import InUse
+from blockyard.runs.not_started import AlreadyDone, FailedBefore
 from blockyard.runs.start import create_run
 from blockyard.runs.status import read_status
 from blockyard.sweep.executor.base import BUSY, Outcome, Task

@@ -17,7 +17,8 @@ from blockyard.config.option_text import config_value, read_option
 from blockyard.engine.loggers.replay import replay
 from blockyard.engine.run import fit
 from blockyard.errors import UserError
-from blockyard.runs.folder import AlreadyDone, RunFolder
+from blockyard.runs.folder import RunFolder
+from blockyard.runs.not_started import AlreadyDone
 from blockyard.runs.start import create_run
 from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.cell_settings import with_run_name

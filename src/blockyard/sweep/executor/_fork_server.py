@@ -10,21 +10,18 @@ planner dies, the server tells the cells to save and stop; if the server dies, t
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import ctypes
 import importlib
 import os
 import pickle
 import signal
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from blockyard.sweep.execution.cell import execute
+from blockyard.sweep.executor._fork_messages import CellEnded, CellStarted, Request
+from blockyard.sweep.executor._forked_cell import run_cell
 
 HEAVY = (
     "torch",
@@ -40,40 +37,6 @@ HEAVY = (
     "blockyard.sweep.execution.cell",
 )
 GRACE = 120.0  # seconds that a cell has to save after the planner's death
-_PR_SET_PDEATHSIG = 1
-
-
-@dataclass(frozen=True)
-class Request:
-    """A request of the planner: start a cell in this environment, or send a signal to one.
-
-    number: the planner's number of the cell, which `CellEnded` repeats
-    command: instead of a task, a function that returns an exit code. It runs like a process that the planner itself
-        had started: with its streams, and in its process group, so that Ctrl-C and Ctrl-Z reach it from the terminal
-    """
-
-    number: int
-    task: Any = None
-    environment: dict[str, str] | None = None
-    threads: int | None = None
-    signum: int | None = None
-    command: Callable[[], int] | None = None
-
-
-@dataclass(frozen=True)
-class CellStarted:
-    """The process of a cell was forked, which waits for the server's imports at first."""
-
-    number: int
-
-
-@dataclass(frozen=True)
-class CellEnded:
-    """How a cell's process ended: its outcome, if it sent one, and its exit code (negative: killed by that signal)."""
-
-    number: int
-    code: int
-    outcome: Any = None
 
 
 class ForkServer:
@@ -115,7 +78,7 @@ class ForkServer:
             code = 1
             try:
                 self._close_server_files(read)
-                code = _cell(request, write, server)
+                code = run_cell(request, write, server)
             finally:
                 os._exit(code)
         os.close(write)
@@ -164,39 +127,8 @@ def _signal(pid: int, signum: int) -> None:
     os.kill(pid, signum)
 
 
-def set_threads(count: int) -> None:
-    """Set the number of CPU threads of this process and of those it starts."""
-    import torch
-
-    os.environ["OMP_NUM_THREADS"] = str(count)
-    torch.set_num_threads(count)  # torch read the variable when it was imported
-
-
 def _on_child_exit(_signum: int, _frame: Any) -> None:
     """Do nothing: Python writes to `wake` only for signals with a handler."""
-
-
-def _cell(request: Request, write: int, server: int) -> int:
-    """In the child: run the cell, send its outcome and return its exit code."""
-    if request.command is None:
-        os.setpgid(0, 0)  # a group of its own, so that a kill takes the processes that the cell started
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != server:
-            return 143
-    os.environ.update(request.environment or {})
-    if request.threads is not None:
-        set_threads(request.threads)
-    if request.command is not None:
-        code = request.command()
-    else:
-        outcome = execute(request.task)
-        code = outcome.code
-        with contextlib.suppress(OSError):
-            os.write(write, pickle.dumps(outcome))
-    with contextlib.suppress(Exception):  # an exit handler of the run must not change its exit code
-        atexit._run_exitfuncs()
-    return code
 
 
 def _read(pipe: int) -> Any:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
-from blockyard.sweep.executor._fork_server import CellEnded, CellStarted, Request
+from blockyard.sweep.executor._fork_messages import CellEnded, CellStarted, Request
 
 _PATIENCE = 10.0  # seconds that the server has to end
 _MAIN = "import sys; sys.path[:] = {path!r}; from blockyard.sweep.executor._fork_server import main; main()"

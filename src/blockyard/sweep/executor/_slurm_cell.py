@@ -12,7 +12,7 @@ from typing import Any
 
 from blockyard.engine.system.interrupts import CODES
 from blockyard.sweep.execution.cell import execute
-from blockyard.sweep.executor._fork_server import set_threads
+from blockyard.sweep.executor._forked_cell import set_threads
 from blockyard.sweep.executor._slurm_queue import own_state
 from blockyard.sweep.executor.base import Outcome, Task
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 from blockyard.config.machine import cpu_cores
 from blockyard.contracts import Count, Positive, Processes, Threads
-from blockyard.sweep.executor._fork_server import CellEnded, Request
+from blockyard.sweep.executor._fork_messages import CellEnded, Request
 from blockyard.sweep.executor._outcomes import outcome_of_exit, outcome_of_timeout
 from blockyard.sweep.executor._server_process import ServerLost, ServerProcess
 from blockyard.sweep.executor._slots import DeviceSlots, visible_gpus

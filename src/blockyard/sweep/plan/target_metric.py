@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from blockyard.config.build import instantiate
+from blockyard.config.instantiate import instantiate
 from blockyard.config.targets import locate
 from blockyard.config.tree import is_node
 from blockyard.contracts import any_split

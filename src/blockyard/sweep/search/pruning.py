@@ -15,7 +15,8 @@ from blockyard.runs.folder import RunFolder
 from blockyard.runs.metrics import FILE as METRICS
 from blockyard.runs.metrics_table import read_metrics
 from blockyard.sweep.executor.base import Task
-from blockyard.sweep.search.optuna_store import QUESTION, make_pruner, make_sampler, storage
+from blockyard.sweep.search.optuna_settings import make_pruner, make_sampler
+from blockyard.sweep.search.optuna_store import QUESTION, storage
 
 log = logging.getLogger("blockyard")
 

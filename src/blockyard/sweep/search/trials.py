@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from blockyard.errors import UserError
 from blockyard.runs.identity import identity
-from blockyard.sweep.search import optuna_store
+from blockyard.sweep.search import optuna_settings, optuna_store
 from blockyard.sweep.search.trial_config import ArmTemplate
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Trials:
             "identity": identity(template.variant.config),
         }
         try:
-            space = optuna_store.distributions(search["space"])
+            space = optuna_settings.distributions(search["space"])
         except (ValueError, KeyError) as error:
             raise UserError(f"search.space: {error}") from error
         arm = template.variant.arm
@@ -89,7 +89,7 @@ class Trials:
 
     def setting(self, trial: FrozenTrial) -> dict[str, Any]:
         """The config values that a trial tries."""
-        return trial.user_attrs.get("setting") or optuna_store.to_setting(trial.params, self.search["space"])
+        return trial.user_attrs.get("setting") or optuna_settings.to_setting(trial.params, self.search["space"])
 
     def duplicate_of(self, trial: FrozenTrial, run: str) -> FrozenTrial | None:
         """The first earlier trial of the same run, or None."""
@@ -136,7 +136,7 @@ class Trials:
             if not self._has_setting(trial) and not trial.state.is_finished():
                 self.study.tell(trial.number, state=TrialState.FAIL)
         number = sum(self._has_setting(trial) and AGAIN not in trial.user_attrs for trial in trials)
-        self.study.sampler = optuna_store.make_sampler(self.search.get("sampler") or "tpe", number)
+        self.study.sampler = optuna_settings.make_sampler(self.search.get("sampler") or "tpe", number)
         return self[self.study.ask(fixed_distributions=self.space).number]
 
     def retry(self, trial: FrozenTrial, owner: str) -> None:

@@ -1,0 +1,57 @@
+"""Builds the object, or the factory, that a config node describes."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+
+from blockyard.config.schema import RESERVED, Option, options
+from blockyard.config.targets import allowed, locate
+from blockyard.config.tree import is_node, parameter_name
+
+
+def settings(node: dict[str, Any], allow: list[str]) -> dict[str, Any]:
+    """A node's options as its constructor takes them; nodes inside it are instantiated."""
+    signature = options(locate(node["_target_"]))
+    arguments = {}
+    for name, value in node.items():
+        if name not in RESERVED:
+            arguments[parameter_name(name)] = _argument(signature[name], value, allow)
+    return arguments
+
+
+def instantiate(node: dict[str, Any], allow: list[str], inner: torch.device | None = None) -> Any:
+    """The object, or for a `_partial_` node the factory, that a config node describes.
+
+    inner: where modules among its options are built; on the meta device they allocate nothing
+    """
+    target = node["_target_"]
+    if not allowed(target, allow):
+        raise ValueError(f"{target} is not in an allowed package; allow your own with allow=[package]")
+    with inner or nullcontext():
+        values = settings(node, allow)
+    factory = partial(locate(target), **values)
+    return factory if node.get("_partial_") else factory()
+
+
+def _argument(option: Option, value: Any, allow: list[str]) -> Any:
+    """What the constructor gets for an option."""
+    if not _holds_nodes(value):
+        return option.convert(value)
+    if option.slot is not None and option.slot.deferred:
+        return partial(instantiate, value, allow)
+    return _instantiate_all(value, allow)
+
+
+def _holds_nodes(value: Any) -> bool:
+    """Whether a value is a node, or nodes by name."""
+    return is_node(value) or (isinstance(value, dict) and bool(value) and all(map(is_node, value.values())))
+
+
+def _instantiate_all(value: dict[str, Any], allow: list[str]) -> Any:
+    if is_node(value):
+        return instantiate(value, allow)
+    return {name: instantiate(node, allow) for name, node in value.items()}

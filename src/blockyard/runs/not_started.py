@@ -1,0 +1,27 @@
+"""Why a run is not started: it is done, or it failed earlier."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from blockyard.errors import UserError
+from blockyard.runs.folder import RunFolder
+
+
+class AlreadyDone(UserError):  # noqa: N818 - news, not an error
+    """The requested run is already done and nothing was started; the command exits with code 0."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        super().__init__(f"{folder.path} is already done; force=true runs it again (the old run is kept)")
+        self.folder = folder
+
+
+class FailedBefore(UserError):  # noqa: N818 - it names a state
+    """The requested run failed earlier and nothing was started. reason: of that failure, where recorded."""
+
+    def __init__(self, path: Path, reason: str | None) -> None:
+        super().__init__(
+            f"{path} failed earlier ({reason or 'no reason recorded'}); "
+            f"resume={path} continues from its last checkpoint, force=true starts again"
+        )
+        self.reason = reason

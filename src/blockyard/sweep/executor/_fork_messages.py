@@ -1,0 +1,40 @@
+"""What the planner and its fork server send each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request of the planner: start a cell in this environment, or send a signal to one.
+
+    number: the planner's number of the cell, which `CellEnded` repeats
+    command: instead of a task, a function that returns an exit code. It runs like a process that the planner itself
+        had started: with its streams, and in its process group, so that Ctrl-C and Ctrl-Z reach it from the terminal
+    """
+
+    number: int
+    task: Any = None
+    environment: dict[str, str] | None = None
+    threads: int | None = None
+    signum: int | None = None
+    command: Callable[[], int] | None = None
+
+
+@dataclass(frozen=True)
+class CellStarted:
+    """The process of a cell was forked, which waits for the server's imports at first."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class CellEnded:
+    """How a cell's process ended: its outcome, if it sent one, and its exit code (negative: killed by that signal)."""
+
+    number: int
+    code: int
+    outcome: Any = None
