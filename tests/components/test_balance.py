@@ -14,7 +14,8 @@ from blockyard.data._classes import classes_of
 from blockyard.data._images import ImageSplit as Images
 from blockyard.data._images import LabelledImages, Moments, Preprocess
 from blockyard.data._order import balanced_order, step_indices
-from blockyard.engine.loader import BatchDataset, Layout
+from blockyard.engine.layout import Layout
+from blockyard.engine.loader import BatchDataset
 from blockyard.errors import UserError
 from blockyard.objective._mixing import Mixed, Mixing, rectangle
 from blockyard.objective.classify import Classify

@@ -13,7 +13,8 @@ from torchvision.transforms import v2
 from blockyard.data._order import mix
 from blockyard.data._photo_augment import PhotoAugment, ResizedCrop, seeded
 from blockyard.data.image_folder import ImageFolder
-from blockyard.engine.loader import BatchDataset, Layout, training_loader
+from blockyard.engine.layout import Layout
+from blockyard.engine.loader import BatchDataset, training_loader
 from blockyard.objective.classify import Classify
 from blockyard.tokenizer.patch import Patch
 from tests.image_files import write_images

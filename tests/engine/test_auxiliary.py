@@ -10,7 +10,8 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from blockyard.contracts import Batch
-from blockyard.engine.module import Learner, Settings
+from blockyard.engine.learner_settings import Settings
+from blockyard.engine.module import Learner
 from blockyard.evaluate.loop import evaluate
 from blockyard.objective.classify import Classify
 from blockyard.optimizer.sgd import SGD

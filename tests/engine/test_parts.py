@@ -17,8 +17,10 @@ from blockyard.contracts import Batch, Objective
 from blockyard.engine import cost_card, setup_model, threads
 from blockyard.engine.callbacks.base import RunState
 from blockyard.engine.callbacks.progress import Progress
-from blockyard.engine.loader import BatchDataset, Layout, training_loader
-from blockyard.engine.module import Learner, Settings
+from blockyard.engine.layout import Layout
+from blockyard.engine.learner_settings import Settings
+from blockyard.engine.loader import BatchDataset, training_loader
+from blockyard.engine.module import Learner
 from blockyard.engine.trainer import TrainerPlan
 from blockyard.errors import UserError
 from blockyard.ops import flops

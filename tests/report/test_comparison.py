@@ -12,7 +12,8 @@ import pytest
 from blockyard.engine.callbacks import attention_maps as callback
 from blockyard.report import attention_maps, prediction_pictures
 from blockyard.report.changes import changes
-from blockyard.report.comparison import Comparison, compare
+from blockyard.report.comparison import compare
+from blockyard.report.comparison_result import Comparison
 from blockyard.report.curves import curve, thin
 from blockyard.report.load.arms import ArmRuns
 from blockyard.report.load.run_record import read_run

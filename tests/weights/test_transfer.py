@@ -11,7 +11,8 @@ from blockyard.errors import UserError
 from blockyard.model._positions import scaled_coords
 from blockyard.position.learned import Learned
 from blockyard.weights.lora import Lora, add_lora
-from blockyard.weights.transfer import Layout, compare, load
+from blockyard.weights.resizing import Layout
+from blockyard.weights.transfer import compare, load
 from tests.helpers import context, tiny
 
 

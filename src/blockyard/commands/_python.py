@@ -16,7 +16,7 @@ from blockyard.errors import UserError
 if TYPE_CHECKING:
     import pandas
 
-    from blockyard.report.comparison import Comparison
+    from blockyard.report.comparison_result import Comparison
     from blockyard.runs.folder import RunFolder
     from blockyard.runs.record import RunRecord
 

@@ -34,7 +34,7 @@ from blockyard.config.option_text import number
 from blockyard.errors import UserError
 
 if TYPE_CHECKING:
-    from blockyard.report.comparison import Comparison
+    from blockyard.report.comparison_result import Comparison
 
 FORMATS = {
     "--markdown": (".md", ".markdown", ".txt"),

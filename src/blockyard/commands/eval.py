@@ -119,8 +119,8 @@ def _samples(name: str | RunFolder, settings: dict[str, Any]) -> int:
 
 
 def _extrapolate(name: str | RunFolder, factors: list[int], position: dict[str, Any], settings: dict[str, Any]) -> int:
-    from blockyard.evaluate.api import evaluate_longer
     from blockyard.evaluate.extrapolation_files import table, write
+    from blockyard.evaluate.other_sizes import evaluate_longer
 
     curve, loaded = evaluate_longer(name, factors, position=position, **settings)
     sys.stdout.write(table(curve.plain()))
@@ -156,7 +156,7 @@ def _write(name: str | RunFolder, beam: int | None, settings: dict[str, Any]) ->
 
 
 def _resolution(name: str | RunFolder, factors: list[float], settings: dict[str, Any]) -> int:
-    from blockyard.evaluate.api import evaluate_resolutions
+    from blockyard.evaluate.other_sizes import evaluate_resolutions
     from blockyard.evaluate.resolution import table
     from blockyard.inspect.figures.resolution_figure import draw_resolutions
 

@@ -28,7 +28,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from blockyard.atomic_files import write_text
-from blockyard.commands._templates import TEMPLATES, TEST_HEAD, YAML
+from blockyard.commands._template_heads import TEST_HEAD, YAML
+from blockyard.commands._templates import TEMPLATES
 from blockyard.config import catalog, project_file
 from blockyard.errors import UserError, did_you_mean
 

@@ -33,21 +33,19 @@ Examples:
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from blockyard.commands._args import Args, Parser, flag_type
+from blockyard.commands._runs_output import print_table, write_csv
 from blockyard.config.option_text import integer
 from blockyard.errors import UserError, printable
 from blockyard.runs.index import records
 from blockyard.runs.query import check_keys, direction, ordered, parse, select
 from blockyard.runs.record import RunRecord
-from blockyard.terminal import console, table
 
 SHOWN = 20  # rows of the table where no limit is given
 ACTIONS = ("tag", "untag", "note", "archive", "unarchive", "delete")
@@ -95,9 +93,9 @@ def run(arguments: Sequence[str]) -> int:
     if args.json:
         sys.stdout.write(json.dumps([each.plain() for each in selected[: args.limit or None]], indent=2) + "\n")
     elif args.csv:
-        _write_csv(selected[: args.limit or None], columns)
+        write_csv(selected[: args.limit or None], columns)
     else:
-        _print(selected, columns, SHOWN if args.limit is None else args.limit, len(every), str(outputs))
+        print_table(selected, columns, SHOWN if args.limit is None else args.limit, len(every), str(outputs))
     return 0
 
 
@@ -172,38 +170,3 @@ def _main_metric(selected: Sequence[RunRecord]) -> str:
     """The test metric that most runs have, other than the loss where there is another."""
     names = Counter(name for each in selected for name in each.metrics if name.startswith("test/") and "@" not in name)
     return max(names, key=lambda name: (name != "test/loss", names[name]), default="")
-
-
-def _print(selected: Sequence[RunRecord], columns: Sequence[str], limit: int, total: int, outputs: str) -> None:
-    shown = selected[: limit or None]
-    rows = table(None, "run", *columns)
-    for record in shown:
-        rows.add_row(record.run, *(_text(record.value(key)) for key in columns))
-    if shown:
-        console().print(rows)
-    more = "; --limit 0 shows all" if len(shown) < len(selected) else ""
-    which = f"{len(shown)} of {len(selected)}" if more else str(len(selected))
-    sys.stdout.write(f"{which} run{'s'[: len(selected) != 1]} of {total} in {outputs}{more}\n")
-    for record in shown:
-        if record.damage:
-            sys.stderr.write(f"blockyard: {record.run}: {printable(record.damage)}\n")
-
-
-def _write_csv(selected: Sequence[RunRecord], columns: Sequence[str]) -> None:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["run", *columns])
-    for record in selected:
-        writer.writerow([record.run, *(_cell(record.value(key)) for key in columns)])
-
-
-def _cell(value: Any) -> Any:
-    """A value as CSV holds it: numbers in full, lists as words."""
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else "" if value is None else value
-
-
-def _text(value: Any) -> str:
-    """A value as the table shows it."""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    text = str(_cell(value))
-    return text[:16].replace("T", " ") if text[10:11] == "T" and text[:4].isdigit() else text

@@ -33,17 +33,17 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from blockyard.commands._sweep_args import SweepArgs, parse
+from blockyard.commands._sweep_show import show_sweep
 from blockyard.errors import UserError
 
 if TYPE_CHECKING:
-    from blockyard.sweep.executor.base import Executor
-    from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan
+    from blockyard.sweep.plan.sweep_plan import SweepPlan
 
 
 def run(arguments: Sequence[str]) -> int:
     """Plan, then show, run and compare."""
     from blockyard.errors import refuse
-    from blockyard.sweep.spec.question import BadQuestion
+    from blockyard.sweep.spec.bad_question import BadQuestion
 
     args = parse(arguments)
     command = ["blockyard", "sweep", *arguments]
@@ -71,7 +71,7 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.write(f"{write(plan)}\n")
         return 0
     refuse_other_question(plan)
-    _show(plan, executor, args)
+    show_sweep(plan, executor, args)
     return 0 if args.dry_run else _work(plan, args)
 
 
@@ -79,39 +79,12 @@ def _run_one(args: SweepArgs, command: list[str]) -> int:
     """Train the one cell that the overrides name."""
     from blockyard.errors import refuse
     from blockyard.sweep.execution.single_cell import run_cell
-    from blockyard.sweep.spec.question import BadQuestion
+    from blockyard.sweep.spec.bad_question import BadQuestion
 
     try:
         return run_cell(args.file, args.overrides, outputs=args.outputs, config_dirs=args.config_dirs, command=command)
     except BadQuestion as bad:
         return refuse(bad.problems)
-
-
-def _show(plan: SweepPlan, executor: Executor, args: SweepArgs) -> None:
-    from blockyard.sweep.execution.estimate import estimate
-    from blockyard.sweep.execution.plan_table import PlanStatus, print_plan
-    from blockyard.sweep.search.search_runner import parallel_trials
-
-    now = args.only(plan)
-    stand = PlanStatus.read(plan)
-    print_plan(stand, retry=args.retry)
-    search = plan.question.get("search")
-    if not search:
-        due = (stand if now is plan else PlanStatus.read(now)).remaining(retry=args.retry)
-        which = "" if now is plan else f"--arms {args.arms}: "
-        sys.stdout.write(f"{which}{estimate(now, due, parallel=executor.parallel)}\n")
-        return
-    slots = parallel_trials(executor, search)
-    cost = estimate(plan, _trials(plan), parallel=slots if executor.parallel or slots < executor.capacity else None)
-    sys.stdout.write(f"at most {cost}\n")
-
-
-def _trials(plan: SweepPlan) -> list[Cell]:
-    """As many cells as a search may run, each like its arm."""
-    from blockyard.sweep.plan.sweep_plan import Cell
-
-    runs = int(plan.question["search"]["trials"]) + len(plan.question["seeds"])
-    return [Cell(key, number, f"trial/{key}-{number}") for key in plan.variants for number in range(runs)]
 
 
 def _work(plan: SweepPlan, args: SweepArgs) -> int:

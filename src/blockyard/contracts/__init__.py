@@ -25,20 +25,18 @@ head) is built later, from a `Context` and its options.
 
 from __future__ import annotations
 
+from blockyard.contracts.auxiliary import HasAuxiliary, auxiliary_loss
 from blockyard.contracts.batch import UNREACHABLE, Batch, Memory, Seq
 from blockyard.contracts.builders import Architecture, DataModule, OptimizerBuilder, Parts, Schedule
 from blockyard.contracts.modules import (
     Block,
     ChannelMixer,
     Embedder,
-    HasAuxiliary,
     Head,
     Norm,
     NoWeightDecay,
     Projected,
     TokenMixer,
-    Traits,
-    auxiliary_loss,
     iter_blocks,
 )
 from blockyard.contracts.objective import DrawsValues, Forecaster, Objective, Transcriber, any_split
@@ -82,6 +80,7 @@ from blockyard.contracts.splits import (
     Transcripts,
 )
 from blockyard.contracts.tokenizers import GraphTokenizer, ImageTokenizer, TextTokenizer, Tokenizer
+from blockyard.contracts.traits import Traits
 
 __all__ = [
     "UNREACHABLE",

@@ -8,7 +8,6 @@ calls backward and `optimizer_step`, and `LoopCallback` does what is due after t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -20,46 +19,10 @@ from torch.distributed.tensor import DTensor
 from blockyard.contracts import Batch, HasAuxiliary, Objective, OptimizerBuilder, Schedule, auxiliary_loss, iter_blocks
 from blockyard.engine.block_checkpoints import checkpoint_blocks
 from blockyard.engine.callbacks.nan_guard import NanGuard
+from blockyard.engine.learner_settings import Settings, StepState
 from blockyard.engine.loss_mean import LossMean
 from blockyard.ops.projection import deferred
-from blockyard.ops.ring import Ring, sharing
-from blockyard.weights.parts import NEVER, Thaw
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Training settings in addition to the components.
-
-    total: steps in the whole run; clip: largest gradient norm, or None
-    half: whether gradients are scaled for fp16; sharded: whether weights are spread over processes
-    compile: whether each block is compiled; checkpoint: whether it is computed again in the backward pass
-    context: whether every sequence is cut among the processes; timeout: seconds that they then wait for each other
-    thaw: when frozen parts are trained
-    """
-
-    total: int
-    clip: float | None = None
-    half: bool = False
-    sharded: bool = False
-    compile: bool = False
-    checkpoint: bool = False
-    context: bool = False
-    timeout: float = 300.0
-    thaw: Thaw = NEVER
-
-
-@dataclass
-class StepState:
-    """The step in progress. A plain object, because setting an attribute of a torch module costs a microsecond.
-
-    number: of the step, from 0; loss: of the last batch; norm: of its gradients, before clipping
-    lr: learning rate of the first parameter group in the last step
-    """
-
-    number: int = 0
-    loss: Tensor | None = None
-    norm: Tensor | None = None
-    lr: float = 0.0
+from blockyard.ops.ring_cut import Ring, sharing
 
 
 class Learner(pl.LightningModule):

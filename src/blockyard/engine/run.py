@@ -11,25 +11,21 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
-import os
-import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from blockyard.atomic_files import read_json, write_text
+from blockyard.engine.attempt import Attempt, abandon, close, ending_after, record_ending
 from blockyard.engine.ending import Ending, ending_of
 from blockyard.engine.loggers import RunLog, run_loggers
-from blockyard.engine.peers import ConnectionLost, PeerLost
+from blockyard.engine.print_result import print_result
 from blockyard.engine.system.interrupts import Interrupted, Interrupts
 from blockyard.engine.system.silence import silence_libraries
 from blockyard.engine.worker_rank import train_worker_rank
 from blockyard.errors import UserError, printable
-from blockyard.evaluate.extrapolation_files import TEST, table, write
+from blockyard.evaluate.extrapolation_files import write
 from blockyard.objective._torchmetrics import import_torchmetrics
 from blockyard.ops.selection import attention_kernel
 from blockyard.runs.predictions_file import TEST as TEST_PREDICTIONS
@@ -40,33 +36,10 @@ from blockyard.runs.redact import redact_text
 
 if TYPE_CHECKING:
     from blockyard.engine.callbacks.base import RunCallback
-    from blockyard.engine.job import Job
     from blockyard.runs.folder import RunFolder
     from blockyard.runs.status import Status
 
 log = logging.getLogger("blockyard")
-
-
-@dataclass
-class _Attempt:
-    """One try at training a run: what exists of it when it ends, at whatever point."""
-
-    folder: RunFolder
-    interrupts: Interrupts
-    resume: bool
-    callbacks: Mapping[str, RunCallback]
-    job: Job | None = None
-    run_log: RunLog | None = None
-
-    @property
-    def step(self) -> int:
-        """Steps done so far."""
-        return self.job.state.step if self.job else 0
-
-    @property
-    def started(self) -> bool:
-        """Whether a step was taken in this process."""
-        return self.job is not None and self.job.state.step != self.job.state.start_step
 
 
 def train(folder: RunFolder, *, resume: bool = False, callbacks: Mapping[str, RunCallback] | None = None) -> int:
@@ -79,7 +52,7 @@ def train(folder: RunFolder, *, resume: bool = False, callbacks: Mapping[str, Ru
     if rank_in(folder.config):
         return train_worker_rank(folder, resume)
     with Interrupts() as interrupts:
-        return _run_main_rank(_Attempt(folder, interrupts, resume, dict(callbacks or {})))
+        return _run_main_rank(Attempt(folder, interrupts, resume, dict(callbacks or {})))
 
 
 def fit(folder: RunFolder, resume: bool) -> int:
@@ -89,11 +62,11 @@ def fit(folder: RunFolder, resume: bool) -> int:
     with folder:
         code = train(folder, resume=resume)
         if code == 0 and not rank_in(folder.config):
-            _print_result(folder)
+            print_result(folder)
     return code
 
 
-def _run_main_rank(attempt: _Attempt) -> int:
+def _run_main_rank(attempt: Attempt) -> int:
     began = time.monotonic()
     before = attempt.folder.status
     try:
@@ -103,12 +76,12 @@ def _run_main_rank(attempt: _Attempt) -> int:
             attempt.interrupts.close()
     except Interrupted as stop:  # it came while another ending was put into words
         ending = ending_of(stop, attempt.step)
-    _record(attempt, ending)
+    record_ending(attempt, ending)
     log.info("%s after %.1f s", ending.state, time.monotonic() - began)
     return ending.code
 
 
-def _attempt(attempt: _Attempt, before: Status) -> Ending:
+def _attempt(attempt: Attempt, before: Status) -> Ending:
     """Train and test, and say how it ended. Raises UserError for bad input that is found before the first step."""
     folder = attempt.folder
     try:
@@ -122,51 +95,13 @@ def _attempt(attempt: _Attempt, before: Status) -> Ending:
             folder.set_status("failed", before.reason, step=before.step, exit_code=before.exit_code)
         else:
             folder.set_status("queued", str(error), exit_code=2)
-        _close(attempt, Ending("failed", 2))
+        close(attempt, Ending("failed", 2))
         raise UserError(redact_text(str(error))) from None
     except BaseException as error:  # whatever ends a run is recorded
-        return _ending_after(error, attempt)
+        return ending_after(error, attempt)
 
 
-def _ending_after(error: BaseException, attempt: _Attempt) -> Ending:
-    """The ending for an error; where it is only about another process, that of the other process."""
-    attempt.interrupts.waiting = True  # signals are recorded while the others tell what happened
-    cause = attempt.job.peers.explain(error) if attempt.job else error
-    if isinstance(cause, PeerLost) and attempt.interrupts.signum is not None:
-        # Whoever ends a run from outside signals all of its processes, and another one was faster.
-        cause = Interrupted(attempt.interrupts.signum)
-    ending = ending_of(cause, attempt.step)
-    if cause is not error and ending.trace:
-        ending.trace = ending_of(error, attempt.step).trace
-    return ending
-
-
-def _record(attempt: _Attempt, ending: Ending) -> None:
-    """Write how the run ended, and close what it had opened."""
-    folder = attempt.folder
-    folder.set_status(ending.state, ending.reason, step=attempt.step, exit_code=ending.code)
-    if ending.reason:
-        log.warning("%s: %s", ending.state, printable(ending.reason))
-    if ending.trace:  # after the status: a full disk may have room for one of them only
-        with contextlib.suppress(OSError):
-            write_text(folder.path / "error.txt", ending.trace)
-    _close(attempt, ending)
-
-
-def _abandon(attempt: _Attempt, endings: dict[int, int]) -> None:
-    """In a thread, where another process failed and this one does not notice: record that and end this process."""
-    assert attempt.job is not None
-    attempt.job.endings |= endings
-    ending = ending_of(attempt.job.peers.explain(ConnectionLost()), attempt.step)
-    attempt.interrupts.close()
-    _record(attempt, ending)
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(ending.code)
-
-
-def _train_and_test(attempt: _Attempt) -> Ending:
+def _train_and_test(attempt: Attempt) -> Ending:
     import_torchmetrics(attempt.folder.config.get("allow") or ())  # before Lightning does
     from blockyard.engine.setup import prepare
     from blockyard.engine.summary import summarize
@@ -180,7 +115,7 @@ def _train_and_test(attempt: _Attempt) -> Ending:
         job = attempt.job = prepare(
             folder, run_log.log, attempt.interrupts, resume=attempt.resume, callbacks=attempt.callbacks
         )
-        job.abandon = partial(_abandon, attempt)
+        job.abandon = partial(abandon, attempt)
         folder.metrics.truncate_after(job.start_step)
         attempt.run_log = run_log
         run_log.start()
@@ -205,35 +140,3 @@ def _own_threads() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _close(attempt: _Attempt, ending: Ending) -> None:
-    if attempt.run_log is None:
-        return
-    try:
-        attempt.run_log.finish(ending.state, ending.summary)
-    except OSError as error:
-        log.warning("the metrics of %s could not be closed: %s", attempt.folder.path, error)
-
-
-def _print_result(folder: RunFolder) -> None:
-    """Print the metrics of a finished run, what it cost, and its folder."""
-    summary = folder.summary()
-    metrics = "  ".join(f"{name} {value:.4g}" for name, value in summary["metrics"].items() if "@" not in name)
-    lengths = re.compile(r"@\d+x$")  # those of longer sequences are in a table of their own
-    slices = [
-        f"{name} {value:.4g}"
-        for name, value in summary["metrics"].items()
-        if name.startswith("test/") and "@" in name and not lengths.search(name)
-    ]
-    sys.stdout.write(f"done in {summary['seconds']:.1f} s, {summary['steps']} steps, weights of {summary['weights']}\n")
-    if "refused" in summary:  # evaluated on longer sequences too
-        sys.stdout.write(table(read_json(folder.path / TEST)))
-    sys.stdout.write(f"{metrics}\n")
-    sys.stdout.write(f"{'  '.join(slices)}\n" if slices else "")
-    for name, values in summary.get("baselines", {}).items():
-        text = "  ".join(
-            f"test/{metric} {math.nan if value is None else value:.4g}" for metric, value in values.items()
-        )
-        sys.stdout.write(f"baseline {name}: {text}\n")
-    sys.stdout.write(f"{printable(str(folder.path))}\n")

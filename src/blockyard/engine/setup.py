@@ -5,30 +5,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
-
-import pytorch_lightning as pl
 
 from blockyard.config import build
-from blockyard.config.lightning import refusal
 from blockyard.engine.callbacks.base import RunCallback, RunState
-from blockyard.engine.callbacks.checkpoint import Checkpoint
 from blockyard.engine.callbacks.kernels import KernelRecord
 from blockyard.engine.callbacks.loop import Intervals, LoopCallback
 from blockyard.engine.causality_probe import check_causality
 from blockyard.engine.evaluator import Evaluator
 from blockyard.engine.initial_weights import go_on, prepare_tokenizers, take_weights
 from blockyard.engine.job import Job
-from blockyard.engine.loader import Layout, TrainingLoader, training_loader
-from blockyard.engine.module import Learner, Settings
+from blockyard.engine.layout import Layout
+from blockyard.engine.learner_settings import Settings
+from blockyard.engine.loader import TrainingLoader, training_loader
+from blockyard.engine.module import Learner
 from blockyard.engine.resume_point import resume_point
+from blockyard.engine.setup_callbacks import split_callbacks
 from blockyard.engine.setup_data import Data, Run, load_data
 from blockyard.engine.setup_model import Model, build_model
 from blockyard.engine.setup_record import record
 from blockyard.engine.system.interrupts import Interrupts
 from blockyard.engine.system.open_files import check_open_files
 from blockyard.engine.trainer import TrainerPlan
-from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 from blockyard.weights.parts import NEVER
 
@@ -105,28 +102,6 @@ def prepare(
 
 def ignore_metrics(step: int, values: dict[str, float]) -> None:
     """The metrics of a process that does not write."""
-
-
-def split_callbacks(named: Mapping[str, Any]) -> tuple[dict[str, RunCallback], tuple[pl.Callback, ...]]:
-    """The run's callbacks by name, one that saves among them, and Lightning's. Raises UserError for other objects."""
-    run_callbacks: dict[str, RunCallback] = {}
-    lightning_callbacks = []
-    for name, callback in named.items():
-        if isinstance(callback, RunCallback):
-            run_callbacks[name] = callback
-        elif isinstance(callback, pl.Callback):
-            reason = refusal(type(callback))
-            if reason:
-                raise UserError(f"callbacks.{name}: {reason}")
-            lightning_callbacks.append(callback)
-        else:
-            raise UserError(
-                f"callbacks.{name}: {type(callback).__name__} is neither a "
-                "blockyard.engine.callbacks.base.RunCallback nor a pytorch_lightning.Callback"
-            )
-    if not any(isinstance(callback, Checkpoint) for callback in run_callbacks.values()):
-        run_callbacks[""] = Checkpoint()
-    return run_callbacks, tuple(lightning_callbacks)
 
 
 def _run_state(run: Run, data: Data, model: Model) -> RunState:

@@ -7,11 +7,10 @@ recorded there, so that on the same machine the values are equal.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from blockyard.errors import UserError
-from blockyard.evaluate.as_recorded import PARTS, SPLITS, as_recorded
+from blockyard.evaluate.as_recorded import PARTS, as_recorded, check_split
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import load
 
@@ -19,13 +18,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from blockyard.contracts import Split
-    from blockyard.evaluate.length_extrapolation import Curve
-    from blockyard.evaluate.resolution import Resolutions
     from blockyard.evaluate.written import Written
     from blockyard.runs.load import Loaded
     from blockyard.runs.predictions_file import SamplePredictions
-
-LARGEST_FACTOR = 16  # of a side: 256 times as many pixels
 
 
 def evaluate(
@@ -45,7 +40,7 @@ def evaluate(
     """
     from blockyard.evaluate.loop import evaluate as measure
 
-    _check_split(split)
+    check_split(split)
     loaded = load(run, which=which, outputs=outputs, allow=allow, metrics=metrics)
 
     def measured(model: nn.Module, samples: Split, settings: dict[str, Any]) -> dict[str, float]:
@@ -70,7 +65,7 @@ def evaluate_samples(
     from blockyard.evaluate.loop import samples_of_pass
     from blockyard.evaluate.sample_predictions import SampleRecorder
 
-    _check_split(split)
+    check_split(split)
     loaded = load(run, which=which, outputs=outputs, allow=allow)
 
     def metrics(
@@ -93,76 +88,6 @@ def evaluate_samples(
     return {f"{PARTS[split]}/{name}": value for name, value in values.items()}, predictions, loaded
 
 
-def evaluate_longer(
-    run: str | os.PathLike[str] | RunFolder,
-    factors: Sequence[int],
-    *,
-    split: str = "test",
-    which: str = "best",
-    outputs: str | os.PathLike[str] = "outputs",
-    allow: tuple[str, ...] | list[str] = (),
-    position: dict[str, Any] | None = None,
-) -> tuple[Curve, Loaded]:
-    """A decoder's metrics on sequences 1 and `factors` times as long as those of training.
-
-    position: options of its position scheme to change for this evaluation, such as {"scaling": "yarn"}
-    Raises UserError as `evaluate` does, for a run that is not a decoder, data without longer sequences, and for
-    invalid options.
-    """
-    from blockyard.evaluate.length_extrapolation import extrapolate
-
-    _check_split(split)
-    if not factors or any(factor < 2 for factor in factors):
-        raise UserError(f"extrapolate={list(factors)}: expected whole numbers from 2, such as extrapolate=[2,4,8]")
-    loaded = load(run, which=which, outputs=outputs, allow=allow, position=position or {})
-    if not loaded.model.ctx.causal:
-        raise UserError(f"{loaded.folder.name} is not a decoder; extrapolate needs model=decoder")
-    if not loaded.data.spec.resizable:
-        raise UserError(
-            f"{loaded.folder.name}: {type(loaded.data).__name__} has no longer sequences; extrapolate needs running "
-            "text (data.sample=window) or a generated task"
-        )
-
-    def curve(model: nn.Module, samples: Split, settings: dict[str, Any]) -> Curve:
-        return extrapolate(model, samples, loaded.objective, factors, part=PARTS[split], **settings)
-
-    return as_recorded(loaded, split, curve), loaded
-
-
-def evaluate_resolutions(
-    run: str | os.PathLike[str] | RunFolder,
-    factors: Sequence[float],
-    *,
-    split: str = "test",
-    which: str = "best",
-    outputs: str | os.PathLike[str] = "outputs",
-    allow: tuple[str, ...] | list[str] = (),
-) -> tuple[Resolutions, Loaded]:
-    """The metrics of a classifier of images on images of training's size and `factors` times that.
-
-    Raises UserError as `evaluate` does, for a run of other data, and for one with a prediction for each token.
-    """
-    from blockyard.evaluate.resolution import at_resolutions
-
-    _check_split(split)
-    if not factors or not all(0 < factor <= LARGEST_FACTOR for factor in factors):
-        raise UserError(
-            f"resolution={list(factors)}: expected numbers above 0 and up to {LARGEST_FACTOR}, such as "
-            "resolution=[0.5,1,2]"
-        )
-    loaded = load(run, which=which, outputs=outputs, allow=allow)
-    spec = loaded.data.spec
-    if spec.modality != "image" or loaded.objective.takes != "sequence":
-        what = f"reads {spec.things}" if spec.modality != "image" else "has a target for each part of an image"
-        raise UserError(f"{loaded.folder.name} {what}; resolution needs a run with one prediction for each image")
-    shape = (spec.shape[1], spec.shape[2])
-
-    def resized(model: nn.Module, samples: Split, settings: dict[str, Any]) -> Resolutions:
-        return at_resolutions(model, samples, loaded.objective, factors, part=PARTS[split], shape=shape, **settings)
-
-    return as_recorded(loaded, split, resized), loaded
-
-
 def evaluate_written(
     run: str | os.PathLike[str] | RunFolder,
     *,
@@ -180,7 +105,7 @@ def evaluate_written(
     from blockyard.contracts import TextPairs, TextTokenizer, Transcriber
     from blockyard.evaluate.written import write_split
 
-    _check_split(split)
+    check_split(split)
     loaded = load(run, which=which, outputs=outputs, allow=allow)
     spec = loaded.model.ctx.data
     writes = spec.joined or (spec.source is not None and loaded.objective.needs_source)
@@ -202,8 +127,3 @@ def evaluate_written(
         return write_split(model, samples, tokenizer, part=PARTS[split], beam=beam, objective=objective, **settings)
 
     return as_recorded(loaded, split, write), loaded
-
-
-def _check_split(split: str) -> None:
-    if split not in SPLITS:
-        raise UserError(f"split={split!r}: expected one of {', '.join(SPLITS)}")

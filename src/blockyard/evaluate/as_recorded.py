@@ -90,3 +90,9 @@ def _same_data(fingerprint: str, summary: dict[str, Any]) -> None:
     recorded = (summary.get("data") or {}).get("fingerprint")
     if recorded and recorded != fingerprint:
         log.warning("the data differs from what the run was trained on (%s, now %s)", recorded[:12], fingerprint[:12])
+
+
+def check_split(split: str) -> None:
+    """Raises UserError for a split that no data have."""
+    if split not in SPLITS:
+        raise UserError(f"split={split!r}: expected one of {', '.join(SPLITS)}")

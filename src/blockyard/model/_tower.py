@@ -20,7 +20,7 @@ from blockyard.model._positions import add_position, check_key_widths, embedder_
 from blockyard.model._prefix import Prefix, PrefixTokens
 from blockyard.model._record import Record, note
 from blockyard.ops.full_precision import as_stream
-from blockyard.ops.ring import shared
+from blockyard.ops.ring_cut import shared
 
 
 class Tower(nn.Module):

@@ -14,8 +14,6 @@ Masks and position biases are made for a chunk at a time, by the functions that 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,11 +22,9 @@ from torch.autograd.function import once_differentiable
 
 from blockyard.contracts import Seq
 from blockyard.ops.full_precision import full_precision
-from blockyard.ops.mask import bias_table, ordered_by_row, scheme, table
+from blockyard.ops.key_chunks import CHUNK, NEVER, Call, at_least_float32, grouped
+from blockyard.ops.mask import bias_table, scheme
 from blockyard.ops.visibility import Visibility
-
-CHUNK = 128  # keys
-NEVER = float("-inf")
 
 
 def refusal(dropout: float, compiling: bool) -> str | None:
@@ -57,45 +53,6 @@ def online(
     weights = [] if position is None else [each for each in position.parameters() if each.requires_grad]
     out: Tensor = _Online.apply(call, q, k, v, *weights)
     return out
-
-
-@dataclass(frozen=True)
-class Call:
-    """The arguments of a call that are no tensors with gradients of their own.
-
-    first: of each chunk of keys the first query that may see one of them, where that is known; see `ops.ring`
-    """
-
-    seq: Seq
-    k_seq: Seq
-    visibility: Visibility
-    scale: float
-    chunk: int
-    first: tuple[int, ...] | None = None
-
-    def parts(self) -> Iterator[tuple[slice, slice]]:
-        """Yields the queries and the keys of each chunk; of a plain causal sequence only the queries that see them."""
-        triangle = self.visibility.causal and self.k_seq is self.seq and ordered_by_row(self.seq, self.k_seq)
-        for number, start in enumerate(range(0, len(self.k_seq), self.chunk)):
-            first = self.first[number] if self.first is not None else start if triangle else 0
-            if first < len(self.seq):
-                yield slice(first, len(self.seq)), slice(start, start + self.chunk)
-
-    def facts(self, queries: slice, keys: slice) -> tuple[Seq, Seq]:
-        """The facts of the queries and keys of a chunk."""
-        pairs = self.k_seq.pairs
-        part = None if pairs is None else tuple(pair[:, queries, keys] for pair in pairs)
-        return _part(self.seq, queries, None), _part(self.k_seq, keys, part)
-
-    def scores(self, q: Tensor, k: Tensor, queries: slice, keys: slice) -> Tensor:
-        """Scores of a chunk with the bias, -inf where a query does not see a key: (B, H, n, chunk)."""
-        seq, k_seq = self.facts(queries, keys)
-        raw = _exact(q[:, :, queries] @ _grouped(k[:, :, keys], q).transpose(-1, -2)) * self.scale
-        bias = bias_table(seq, k_seq, q.shape[1])
-        if bias is not None:
-            raw = raw + bias
-        sees = table(seq, k_seq, self.visibility)
-        return raw if sees is None else raw.masked_fill(~sees, NEVER)
 
 
 class _Online(torch.autograd.Function):
@@ -136,7 +93,7 @@ def forward(call: Call, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor
         rescale = torch.exp(before - shift)
         scores = scores.sub_(shift).exp_()
         total[:, :, queries] = total[:, :, queries] * rescale + scores.sum(-1, keepdim=True)
-        out[:, :, queries] = out[:, :, queries] * rescale + scores.to(v.dtype) @ _grouped(v[:, :, keys], q)
+        out[:, :, queries] = out[:, :, queries] * rescale + scores.to(v.dtype) @ grouped(v[:, :, keys], q)
         top[:, :, queries] = new
         del scores  # before those of the next chunk are computed
     return out / total.masked_fill(total == 0, 1.0), top + total.log()
@@ -149,17 +106,19 @@ def backward(
     exact, groups = log_sum.dtype, q.shape[1] // k.shape[1]
     to_q, to_k, to_v = (torch.zeros_like(each, dtype=exact) for each in (q, k, v))
     to_weights: list[Tensor | None] = [None] * len(weights)
-    inner = (_exact(grad) * _exact(out)).sum(-1, keepdim=True)  # (B, H, N, 1)
+    inner = (at_least_float32(grad) * at_least_float32(out)).sum(-1, keepdim=True)  # (B, H, N, 1)
     shift = log_sum.masked_fill(log_sum == NEVER, 0.0)
     for queries, keys in call.parts():
         share = call.scores(q, k, queries, keys).sub_(shift[:, :, queries]).exp_()  # (B, H, n, chunk)
         part = grad[:, :, queries]
         to_v[:, :, keys] += _summed(share.to(v.dtype).transpose(-1, -2) @ part, groups)
-        slope = _exact(part @ _grouped(v[:, :, keys], q).transpose(-1, -2)).sub_(inner[:, :, queries]).mul_(share)
+        slope = (
+            at_least_float32(part @ grouped(v[:, :, keys], q).transpose(-1, -2)).sub_(inner[:, :, queries]).mul_(share)
+        )
         if weights:
             _add_bias_gradients(call, queries, keys, slope, weights, to_weights)
         slope = slope.mul_(call.scale).to(q.dtype)
-        to_q[:, :, queries] += slope @ _grouped(k[:, :, keys], q)
+        to_q[:, :, queries] += slope @ grouped(k[:, :, keys], q)
         to_k[:, :, keys] += _summed(slope.transpose(-1, -2) @ q[:, :, queries], groups)
         del share, slope  # before those of the next chunk are computed
     return to_q.to(q.dtype), to_k.to(k.dtype), to_v.to(v.dtype), *to_weights
@@ -178,34 +137,6 @@ def _add_bias_gradients(
         if gradient is not None:
             before = gradients[number]
             gradients[number] = gradient if before is None else before + gradient
-
-
-def _part(seq: Seq, rows: slice, pairs: tuple[Tensor, ...] | None) -> Seq:
-    """The facts of some rows of a sequence."""
-    start, end, _ = rows.indices(len(seq))
-    return replace(
-        seq,
-        index=seq.index[rows],
-        coords=seq.coords[:, rows],
-        valid=None if seq.valid is None else seq.valid[:, rows],
-        segment=None if seq.segment is None else seq.segment[:, rows],
-        num_prefix=min(max(seq.num_prefix - start, 0), end - start),
-        grid=None,
-        features=None,
-        pairs=pairs,
-        shown=None if seq.shown is None else seq.shown[:, rows],
-        memo={},
-    )
-
-
-def _exact(x: Tensor) -> Tensor:
-    """In float32 at least."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-def _grouped(x: Tensor, q: Tensor) -> Tensor:
-    """Keys or values (B, H', m, K) repeated for the heads that read them: (B, H, m, K)."""
-    return x if x.shape[1] == q.shape[1] else x.repeat_interleave(q.shape[1] // x.shape[1], dim=1)
 
 
 def _summed(x: Tensor, groups: int) -> Tensor:

@@ -18,9 +18,10 @@ from blockyard.errors import UserError
 from blockyard.schedule._warmup import Length, check_length, to_steps
 from blockyard.weights.lora import Lora, add_lora, added_parameters, linear_layers
 from blockyard.weights.parts import HEAD, NEVER, Thaw, is_in, thaw, unknown_part
+from blockyard.weights.resizing import UNKNOWN
 from blockyard.weights.source_run import Facts, facts, facts_of_run, fit_tokenizers, tokenizer_problems
 from blockyard.weights.sources import Source, find_source, outline, read_weights
-from blockyard.weights.transfer import UNKNOWN, Transfer, compare, load
+from blockyard.weights.transfer import Transfer, compare, load
 
 NO_LORA = Lora()
 

@@ -14,8 +14,8 @@ from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import semantic
 from blockyard.runs.load import components_of
+from blockyard.weights.resizing import Layout
 from blockyard.weights.sources import TOKENIZERS, Source
-from blockyard.weights.transfer import Layout
 
 
 @dataclass(frozen=True)

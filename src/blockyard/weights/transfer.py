@@ -14,12 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Embedder, Position
 from blockyard.errors import UserError, fold
-from blockyard.weights.lora import plain_name
 from blockyard.weights.parts import HEAD, is_in
-
-Shape = tuple[int, ...]
+from blockyard.weights.resizing import UNKNOWN, Fitting, Layout, Shape, own_tensors
 
 
 @dataclass(frozen=True)
@@ -91,20 +88,6 @@ class Transfer:
         return "; ".join(texts)
 
 
-@dataclass(frozen=True)
-class Layout:
-    """What the tokens of a model are, as far as shapes do not say. grid: of a full sequence, None if not known
-
-    mask: whether the last token id is one that hides others, which an objective has added
-    """
-
-    grid: Shape | None = None
-    mask: bool = False
-
-
-UNKNOWN = Layout()
-
-
 def compare(
     model: nn.Module,
     shapes: Mapping[str, Shape],
@@ -119,7 +102,7 @@ def compare(
     parts: that are taken; None is all, with the head where `head` says that it predicts the same
     theirs, ours: the tokens of the source and of the model
     """
-    tensors, fitting = _own(model), Fitting(model, theirs, ours)
+    tensors, fitting = own_tensors(model), Fitting(model, theirs, ours)
     first: dict[int, str] = {}  # tensors that several names share are one
     for name, tensor in tensors.items():
         first.setdefault(id(tensor), name)
@@ -152,7 +135,7 @@ def load(
     ours: Layout = UNKNOWN,
 ) -> None:
     """Put the taken tensors of a source into a model. Raises UserError where one of them is not finite."""
-    tensors, fitting = _own(model), Fitting(model, theirs, ours)
+    tensors, fitting = own_tensors(model), Fitting(model, theirs, ours)
     with torch.no_grad():
         for name in (*transfer.taken, *transfer.resized):
             own, value = tensors[name], source[name]
@@ -163,43 +146,6 @@ def load(
             if own.is_floating_point() and not bool(torch.isfinite(value).all()):
                 raise UserError(f"init.from: {name} holds values that are not finite")
             own.copy_(value)
-
-
-class Fitting:
-    """Resizes tables to the tokens of a model: those of positions by their scheme, those of token ids by the mask."""
-
-    def __init__(self, model: nn.Module, theirs: Layout, ours: Layout) -> None:
-        self.theirs, self.ours = theirs, ours
-        modules = dict(model.named_modules())
-        names = {id(tensor): name for name, tensor in reversed(_own(model).items())}
-        self.schemes = {
-            f"{path}.{name}": module
-            for path, module in modules.items()
-            if isinstance(module, Position)
-            for name, _ in module.named_parameters(recurse=False)
-        }
-        embedders = [module for module in modules.values() if isinstance(module, Embedder)]
-        self.token_tables = {names[id(each.table)] for each in embedders if each.table is not None}
-
-    def fitted(self, name: str, own: Tensor, value: Tensor) -> Tensor | None:
-        """A tensor of the source as one of the model's; None where it is taken as it is, or cannot be.
-
-        own: the model's, whose row of the mask stays where the source has none
-        """
-        if name in self.schemes:
-            return self.schemes[name].resized(name.rpartition(".")[2], value, self.theirs.grid)
-        if name not in self.token_tables or self.theirs.mask == self.ours.mask or value.shape[1:] != own.shape[1:]:
-            return None
-        rows = len(own) - self.ours.mask
-        if len(value) - self.theirs.mask != rows:
-            return None
-        return torch.cat([value[:rows], own[rows:]])
-
-
-def _own(model: nn.Module) -> dict[str, Tensor]:
-    """The tensors of a model by the names they have without additions."""
-    state = model.state_dict(keep_vars=True)
-    return {plain: tensor for name, tensor in state.items() if (plain := plain_name(name)) is not None}
 
 
 def _text(shape: Shape) -> str:

@@ -13,9 +13,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from blockyard.report.stats.design_matrix import Design, design_matrix
 from blockyard.report.stats.paired import Values, finite
 from blockyard.report.stats.verdict import ArmResult, holm
 
@@ -23,14 +23,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 Levels = Mapping[str, Mapping[str, str]]  # arm -> factor -> level
-
-
-@dataclass(frozen=True)
-class _Design:
-    """The design matrix of the regression, and the columns of each term."""
-
-    columns: np.ndarray  # (cells, columns)
-    terms: dict[tuple[str, ...], list[int]]  # factor, or pair of factors -> its columns
 
 
 def factors_of(levels: Levels) -> dict[str, list[str]]:
@@ -68,10 +60,10 @@ def grid_effects(values: Values, levels: Levels) -> dict[str, Any] | None:
     if not rows or not factors:
         return None
     pairs = list(itertools.combinations(factors, 2))
-    design = _design(rows, factors, pairs, seeds)
+    design = design_matrix(rows, factors, pairs, seeds)
     if np.linalg.matrix_rank(design.columns) < design.columns.shape[1]:
         pairs = []  # cells are missing: not every pair of levels occurs
-        design = _design(rows, factors, pairs, seeds)
+        design = design_matrix(rows, factors, pairs, seeds)
         if np.linalg.matrix_rank(design.columns) < design.columns.shape[1]:
             return None
     free = len(rows) - design.columns.shape[1]
@@ -118,39 +110,8 @@ def single_factor_effects(results: Mapping[str, ArmResult], levels: Levels, base
     return {"main": main, "interactions": [], "formula": "each level against the reference, paired by seed"}
 
 
-def _design(
-    rows: Sequence[tuple[Mapping[str, str], int, float]],
-    factors: Mapping[str, Sequence[str]],
-    pairs: Sequence[tuple[str, str]],
-    seeds: Sequence[int],
-) -> _Design:
-    import numpy as np
-
-    columns: list[list[float]] = [[1.0] * len(rows)]
-    columns += [_coded([row[1] for row in rows], seeds, number) for number in range(len(seeds) - 1)]
-    terms: dict[tuple[str, ...], list[int]] = {}
-    for factor, of in factors.items():
-        coded = [_coded([row[0][factor] for row in rows], of, number) for number in range(len(of) - 1)]
-        terms[(factor,)] = list(range(len(columns), len(columns) + len(coded)))
-        columns += coded
-    for first, second in pairs:
-        products = [
-            [a * b for a, b in zip(columns[i], columns[j], strict=True)]
-            for i in terms[(first,)]
-            for j in terms[(second,)]
-        ]
-        terms[(first, second)] = list(range(len(columns), len(columns) + len(products)))
-        columns += products
-    return _Design(np.asarray(columns).T, terms)  # (cells, columns)
-
-
-def _coded(values: Sequence[Any], levels: Sequence[Any], number: int) -> list[float]:
-    """Sum coding: 1 at level `number`, -1 at the last level, else 0."""
-    return [1.0 if value == levels[number] else -1.0 if value == levels[-1] else 0.0 for value in values]
-
-
 def _effect(
-    fit: Any, coefficients: np.ndarray, design: _Design, factor: str, of: Sequence[str], level: int
+    fit: Any, coefficients: np.ndarray, design: Design, factor: str, of: Sequence[str], level: int
 ) -> dict[str, Any]:
     import numpy as np
 
@@ -173,7 +134,7 @@ def _effect(
 
 def _interaction(
     fit: Any,
-    design: _Design,
+    design: Design,
     pair: tuple[str, str],
     factors: Mapping[str, Sequence[str]],
     means: Mapping[tuple[str, str, str, str], float],

@@ -19,8 +19,9 @@ from blockyard.sweep.plan.compact_json import Nodes
 from blockyard.sweep.plan.sweep_plan import Arm, Cell, Refused, SweepPlan, Variant
 from blockyard.sweep.plan.target_metric import validation_metric
 from blockyard.sweep.spec import budget
+from blockyard.sweep.spec.bad_question import BadQuestion
 from blockyard.sweep.spec.override_text import override_problem, to_override, to_text
-from blockyard.sweep.spec.question import BadQuestion, Question, read
+from blockyard.sweep.spec.question import Question, read
 
 _LISTED = 10  # problems of one kind that are reported in full
 

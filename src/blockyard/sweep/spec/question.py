@@ -17,16 +17,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from blockyard.errors import UserError
 from blockyard.sweep.plan.sweep_plan import Arm
 from blockyard.sweep.spec import budget, fields, file_paths, strict_yaml
-from blockyard.sweep.spec.arms import KINDS, default_baseline, expand_arms
-from blockyard.sweep.spec.override_text import key_of
+from blockyard.sweep.spec.arm_checks import check_owners, read_arms
+from blockyard.sweep.spec.arms import KINDS, default_baseline
+from blockyard.sweep.spec.bad_question import BadQuestion
 
 COMMAND_KEYS = ("config_dirs", "allow")  # read by the command line, see `command_keys`
 KEYS = (
@@ -47,17 +46,6 @@ KEYS = (
 MATCHES = ("params", "flops")
 SEEDS = 3  # the default: the fewest that allow a verdict
 MAX_CELLS = 200_000
-
-
-class BadQuestion(UserError):  # noqa: N818 - an adjective reads better where it is caught
-    """A sweep file, or its plan, has problems.
-
-    base, arms: what could be read of the file nevertheless, in which more problems may be found
-    """
-
-    def __init__(self, problems: Sequence[str], base: Sequence[str] = (), arms: Sequence[Arm] = ()) -> None:
-        self.problems, self.base, self.arms = list(problems), tuple(base), tuple(arms)
-        super().__init__("\n  - ".join(self.problems))
 
 
 @dataclass(frozen=True)
@@ -137,12 +125,12 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
     claim = fields.text(content, "claim", problems) or ""
     if "claim" not in content:
         problems.append("claim: missing; write one sentence that the sweep could prove wrong")
-    kind, arms = _arms(content, problems)
+    kind, arms = read_arms(content, problems)
     names = [arm.name for arm in arms]
     seeds = budget.parse_seeds(content.get("seeds", SEEDS), problems)
     tuned = budget.parse_tune(content.get("tune"), problems)
     search = budget.parse_search(content.get("search"), problems)
-    _check_owners(arms, [*tuned, *((search or {}).get("space") or {})], content, problems)
+    check_owners(arms, [*tuned, *((search or {}).get("space") or {})], content, problems)
     if content.get("tune") is not None and content.get("search") is not None:
         problems.append("search: tune and search both choose settings; remove one of them")
     cells = len(arms) * len(seeds) * len(budget.settings(tuned))
@@ -175,27 +163,3 @@ def parse(content: dict[str, Any], *, name: str, path: str = "", header: str = "
         messages = [f"{path}: {problem}" if path else problem for problem in problems]
         raise BadQuestion(messages, question.base, question.arms)
     return question
-
-
-def _arms(content: dict[str, Any], problems: list[str]) -> tuple[str, list[Arm]]:
-    kinds = [kind for kind in KINDS if kind in content]
-    if len(kinds) != 1:
-        which = f"this file has {' and '.join(kinds)}" if kinds else "this file has none"
-        problems.append(f"arms: exactly one of {', '.join(KINDS)} must define the arms; {which}")
-    arms = [expand_arms(kind, content[kind], problems) for kind in kinds]
-    return (kinds[0], arms[0]) if kinds else ("arms", [])
-
-
-def _check_owners(arms: list[Arm], keys: list[str], content: dict[str, Any], problems: list[str]) -> None:
-    """Append a problem for each arm that sets a key which is tuned, searched or matched."""
-    which = "search" if content.get("search") is not None else "tune"
-    owners = dict.fromkeys(keys, f"{which}: every arm tries the same settings")
-    if content.get("match"):
-        owners["model.dim"] = "match: it solves for the width"
-        if "model.dim" in keys:
-            problems.append(f"match: it solves for the width, so {which} cannot contain model.dim")
-    for key, reason in owners.items():
-        setting = [arm.name for arm in arms if key in map(key_of, arm.overrides)]
-        if setting:
-            more = f" and {len(setting) - 3} more" if len(setting) > 3 else ""
-            problems.append(f"{reason}, so no arm may set {key}; remove it from {', '.join(setting[:3])}{more}")

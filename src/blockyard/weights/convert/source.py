@@ -16,6 +16,7 @@ from blockyard.errors import UserError, did_you_mean
 from blockyard.runs.weights_file import WEIGHTS, read_weights
 from blockyard.weights.convert.converter import Converter, Foreign, converters
 from blockyard.weights.convert.settings import Settings
+from blockyard.weights.convert.tensor_names import aligned
 from blockyard.weights.convert.timm_models import describe
 
 if TYPE_CHECKING:
@@ -23,13 +24,6 @@ if TYPE_CHECKING:
 
 CONFIG, INDEX, TOKENIZER = "config.json", "model.safetensors.index.json", "tokenizer.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
-# Names of older files.
-_OLD = {
-    ".gamma": ".weight",
-    ".beta": ".bias",
-    ".weight_g": ".parametrizations.weight.original0",
-    ".weight_v": ".parametrizations.weight.original1",
-}
 
 
 @dataclass(frozen=True)
@@ -171,23 +165,6 @@ def _of_timm(name: str, config: Mapping[str, Any], preset: str | None) -> tuple[
     if preset is not None and preset != kind:
         raise UserError(f"as={preset}: {name} of timm is like preset={kind}")
     return converters()[kind], Settings(sizes, f"{name} of timm")
-
-
-def aligned(weights: Mapping[str, Tensor], expected: Iterable[str]) -> dict[str, Tensor]:
-    """The weights under names that differ from older ones, or from those of the model inside, by their beginning."""
-    names = set(expected)
-    renamed = {}
-    for name, value in weights.items():
-        old = next((end for end in _OLD if name.endswith(end)), "")
-        new = name.removesuffix(old) + _OLD[old] if old else name
-        renamed[new if new in names or not old or name not in names else name] = value
-    first = {name.partition(".")[0] for name in names}
-    layouts = [
-        renamed,
-        {name.partition(".")[2] or name: value for name, value in renamed.items()},
-        *({f"{prefix}.{name}": value for name, value in renamed.items()} for prefix in sorted(first)),
-    ]
-    return max(layouts, key=lambda layout: len(names & layout.keys()))
 
 
 def _hash(files: Iterable[Path]) -> str:

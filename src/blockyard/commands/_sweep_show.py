@@ -1,0 +1,39 @@
+"""Shows a sweep before it runs: its cells, and what they cost."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from blockyard.commands._sweep_args import SweepArgs
+
+if TYPE_CHECKING:
+    from blockyard.sweep.executor.base import Executor
+    from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan
+
+
+def show_sweep(plan: SweepPlan, executor: Executor, args: SweepArgs) -> None:
+    from blockyard.sweep.execution.estimate import estimate
+    from blockyard.sweep.execution.plan_table import PlanStatus, print_plan
+    from blockyard.sweep.search.search_runner import parallel_trials
+
+    now = args.only(plan)
+    stand = PlanStatus.read(plan)
+    print_plan(stand, retry=args.retry)
+    search = plan.question.get("search")
+    if not search:
+        due = (stand if now is plan else PlanStatus.read(now)).remaining(retry=args.retry)
+        which = "" if now is plan else f"--arms {args.arms}: "
+        sys.stdout.write(f"{which}{estimate(now, due, parallel=executor.parallel)}\n")
+        return
+    slots = parallel_trials(executor, search)
+    cost = estimate(plan, _trials(plan), parallel=slots if executor.parallel or slots < executor.capacity else None)
+    sys.stdout.write(f"at most {cost}\n")
+
+
+def _trials(plan: SweepPlan) -> list[Cell]:
+    """As many cells as a search may run, each like its arm."""
+    from blockyard.sweep.plan.sweep_plan import Cell
+
+    runs = int(plan.question["search"]["trials"]) + len(plan.question["seeds"])
+    return [Cell(key, number, f"trial/{key}-{number}") for key in plan.variants for number in range(runs)]
