@@ -248,3 +248,17 @@ def test_the_autoencoder_keeps_the_places_of_pixels() -> None:
     touched = ((network.decode(moved) - network.decode(vectors)).abs()[0, 0] > 0).nonzero()
     assert touched.amin(0).tolist() == [1, 3]
     assert touched.amax(0).tolist() == [4, 6]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_codes_follow_the_fit_seed_or_where_it_is_null_the_run(name: str, images: Tensor) -> None:
+    def codes(fit_seed: int | None, run_seed: int) -> dict[str, object]:
+        tokenizer = MAKERS[name](fit_seed=fit_seed)
+        tokenizer.spec(COLORS)
+        tokenizer.run_seed = run_seed
+        tokenizer.fit(images)
+        return tokenizer.state()
+
+    assert codes(0, run_seed=1) == codes(0, run_seed=2)  # a run's seed alone changes no codes
+    assert codes(None, run_seed=3) == codes(3, run_seed=0)
+    assert codes(None, run_seed=3) != codes(None, run_seed=4)

@@ -75,6 +75,10 @@ def test_what_a_file_may_leave_out():
         ("claim: x\narms: {a: ['=3']}", "has no key"),
         ("claim: x\narms: {a b: [block=pre_norm]}", "arms: invalid arm name 'a b'; use letters"),
         ("claim: x\narms: {../up: [block=pre_norm]}", "arms: invalid arm name '../up'"),
+        (
+            "claim: x\narms: {a: ['data.seed=${seed}']}",
+            "arms.a: 'data.seed=${seed}' reads the seed, but an arm has one",
+        ),
         ("claim: x\narms: {a: [seed=3]}", "arms.a: seed cannot be set here; the sweep's `seeds:` sets it"),
         ("claim: x\narms: {a: [force=true]}", "--retry"),
         ("claim: x\narms: {a: [hydra.run.dir=/]}", "Hydra's own keys are not part"),

@@ -84,6 +84,7 @@ class Components:
         self.tokenizer: Tokenizer = self.node("tokenizer")
         # The one of the source: the same object where the source is read like the sequence.
         self.source_tokenizer: Tokenizer = self.node("source_tokenizer") or self.tokenizer
+        self.tokenizer.run_seed = self.source_tokenizer.run_seed = int(config.get("seed") or 0)
         self.objective: Objective = self.node("objective")
         self.architecture: Architecture = self.node("model")
 

@@ -13,7 +13,11 @@ from blockyard.contracts.specs import Context, DataSpec, TokenSpec
 
 
 class Tokenizer(ABC):
-    """How raw items become tokens. Names its `modality`; text tokenizers also encode and decode."""
+    """How raw items become tokens. Names its `modality`; text tokenizers also encode and decode.
+
+    run_seed: the seed of the run that the tokenizer is built for, for one whose `fit` draws at random and whose
+        options say that its draws follow the run
+    """
 
     modality: ClassVar[str]
     axes: ClassVar[int | None] = None  # of its tokens, where computing `spec` takes long
@@ -23,6 +27,7 @@ class Tokenizer(ABC):
     gives_pairs: ClassVar[bool] = False  # the data that it reads has facts of pairs (`Batch.pairs`)
     reads_ids: ClassVar[bool] = False  # it passes token ids through that another tokenizer made
     reads_levels: ClassVar[bool] = False  # it reads images as stored, in `DataSpec.levels` gray levels
+    run_seed: int = 0
 
     @abstractmethod
     def spec(self, data: DataSpec) -> TokenSpec:

@@ -32,10 +32,16 @@ class ImageTokens(ImageTokenizer):
     """
 
     item: tuple[int, ...] = ()
+    fit_seed: int | None = None
     _cells: Tensor | None = None  # (N,), the cell of the grid of each token, counted row by row
 
     def __init__(self, order: Order, condition: Literal["class"] | None) -> None:
         self.order, self.condition = order, condition
+
+    @property
+    def codes_seed(self) -> int:
+        """The seed of what `fit` draws: `fit_seed`, or the run's."""
+        return self.run_seed if self.fit_seed is None else self.fit_seed
 
     def layout(self, data: DataSpec, grid: tuple[int, int], codes: int) -> TokenSpec:
         """Returns the tokens of a grid of `codes` ids.

@@ -28,6 +28,7 @@ from blockyard.tokenizer._kmeans import kmeans, nearest
 
 LARGEST = 100_000  # patches that the centres are found on
 Codes = Annotated[int, Ge(2), Le(8192), Because("each is a row of the table and an output of the head")]
+FitSeed = Annotated[int, Ge(0), Le(2**32 - 1), Because("it seeds a generator")]
 
 
 class PatchCodes(ImageTokens):
@@ -38,15 +39,23 @@ class PatchCodes(ImageTokens):
         codes: number of codes
         order: which patch follows which: row, column, snake or random, as for levels
         condition: the start token is the class of the image, so that images of a class can be drawn; null: one for all
+        fit_seed: seed of the patches and centres that k-means starts from, so that runs of any seed have the same
+            codes; null: the run's seed, so that each seed has codes of its own
     """
 
     unit: ClassVar[str] = "code"
 
     def __init__(
-        self, *, size: Side = 4, codes: Codes = 64, order: Order = "row", condition: Literal["class"] | None = None
+        self,
+        *,
+        size: Side = 4,
+        codes: Codes = 64,
+        order: Order = "row",
+        condition: Literal["class"] | None = None,
+        fit_seed: FitSeed | None = 0,
     ) -> None:
         super().__init__(order, condition)
-        self.size, self.count = size, codes
+        self.size, self.count, self.fit_seed = size, codes, fit_seed
         self._centres: Tensor | None = None  # (K, C size size), from 0 to 1
 
     def spec(self, data: DataSpec) -> TokenSpec:
@@ -59,11 +68,12 @@ class PatchCodes(ImageTokens):
 
     def fit(self, images: Tensor) -> None:
         """Finds the centres by k-means, or loads them from the cache."""
-        fit_once(self, "patch_codes", [images, f"{self.size} {self.count}"], lambda: self._learn(images))
+        options = f"{self.size} {self.count} {self.codes_seed}"
+        fit_once(self, "patch_codes", [images, options], lambda: self._learn(images))
 
     def _learn(self, images: Tensor) -> None:
         patches = self._patches(images)
-        generator = torch.Generator().manual_seed(mix("patch codes", self.count))
+        generator = torch.Generator().manual_seed(mix("patch codes", self.count, self.codes_seed))
         if len(patches) > LARGEST:
             patches = patches[torch.randperm(len(patches), generator=generator)[:LARGEST]]
         centres = kmeans(patches, self.count, generator)

@@ -29,7 +29,7 @@ from blockyard.tokenizer._grid import patch_grid
 from blockyard.tokenizer._image_tokens import ImageTokens, Order
 from blockyard.tokenizer._kmeans import nearest
 from blockyard.tokenizer._vq import PatchAutoencoder, Quantizer
-from blockyard.tokenizer.patch_codes import Codes
+from blockyard.tokenizer.patch_codes import Codes, FitSeed
 from blockyard.weight_init import initialise
 
 _BATCH = 128
@@ -51,6 +51,7 @@ class VQ(ImageTokens):
         decay: of the moving averages that the codes follow
         order: which patch follows which: row, column, snake or random, as for levels
         condition: the start token is the class of the image, so that images of a class can be drawn; null: one for all
+        fit_seed: seed of the autoencoder's first weights, batches and codes, as for patch_codes
     """
 
     unit: ClassVar[str] = "code"
@@ -67,10 +68,11 @@ class VQ(ImageTokens):
         decay: Annotated[float, Gt(0), Lt(1)] = 0.98,
         order: Order = "row",
         condition: Literal["class"] | None = None,
+        fit_seed: FitSeed | None = 0,
     ) -> None:
         super().__init__(order, condition)
         self.size, self.count, self.width, self.latent = size, codes, width, latent
-        self.steps, self.commitment, self.decay = steps, commitment, decay
+        self.steps, self.commitment, self.decay, self.fit_seed = steps, commitment, decay, fit_seed
         self._network: PatchAutoencoder | None = None
         self._quantizer: Quantizer | None = None
 
@@ -85,7 +87,7 @@ class VQ(ImageTokens):
     def fit(self, images: Tensor) -> None:
         """Trains the autoencoder, or loads it from the cache."""
         options = (self.size, self.count, self.width, self.latent, self.steps, self.commitment, self.decay)
-        fit_once(self, "vq", [images, repr(options), torch.__version__], lambda: self._learn(images))
+        fit_once(self, "vq", [images, f"{options} {self.codes_seed}", torch.__version__], lambda: self._learn(images))
 
     def _build(self, channels: int) -> tuple[PatchAutoencoder, Quantizer]:
         network = PatchAutoencoder(channels, self.size, width=self.width, latent=self.latent)
@@ -93,9 +95,9 @@ class VQ(ImageTokens):
 
     @torch.enable_grad()
     def _learn(self, images: Tensor) -> None:
-        generator = torch.Generator().manual_seed(mix("vq", self.count))
+        generator = torch.Generator().manual_seed(mix("vq", self.count, self.codes_seed))
         network, quantizer = self._build(images.shape[1])
-        initialise(network, 0)
+        initialise(network, self.codes_seed)
         optimizer = torch.optim.Adam(network.parameters(), lr=_RATE)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _RATE, total_steps=self.steps + 1)
         for step in range(self.steps):

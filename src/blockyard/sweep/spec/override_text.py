@@ -21,6 +21,7 @@ RESERVED_KEYS = {
     "hydra": "Hydra's own keys are not part of an experiment",
 }
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+_SEED = re.compile(r"\$\{\s*seed\s*\}")
 _KEYWORDS = {"null", "true", "false", "inf", "nan"}
 _NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9_.-]+")
 
@@ -41,6 +42,11 @@ def override_problem(override: Any, where: str) -> str | None:
     key = key_of(override)
     if not key or key.strip() != key:
         return f"{where}: {override!r} has no key; write key=value"
+    if _SEED.search(override):
+        return (
+            f"{where}: {override!r} reads the seed, but an arm has one config for all its seeds; where an option can "
+            "follow the run's seed, null says so (such as tokenizer.fit_seed=null)"
+        )
     return key_problem(key, where)
 
 
