@@ -16,6 +16,7 @@ Text streams to standard output; speed and cache size go to standard error.
                       ngram: what followed the last tokens earlier in the text is proposed
   draft_tokens=4      proposed in each pass
   cache=false         run the whole sequence again for each token
+  compile=true        compile the step that reads one token: takes seconds to minutes, then each token is faster
   device=cuda         default: cpu
   which=last          the checkpoint: best, last or previous; best@ema for an average
   outputs=FOLDER      where runs lie
@@ -56,6 +57,7 @@ OPTIONS: dict[str, Reader] = {
     "draft": non_empty,
     "draft_tokens": integer(1, 64),
     "cache": boolean,
+    "compile": boolean,
     "device": non_empty,
     "which": checkpoint,
 }
@@ -67,7 +69,7 @@ IMAGES: dict[str, Reader] = {
     "nearest": boolean,
     "out": non_empty,
 }
-TEXT_ONLY = ("max_tokens", "beam", "length_penalty", "draft", "draft_tokens")
+TEXT_ONLY = ("compile", "max_tokens", "beam", "length_penalty", "draft", "draft_tokens")
 TEXTS = ("prompt", "prompts", "source", "sources")
 
 
@@ -81,6 +83,8 @@ def run(arguments: Sequence[str]) -> int:
     args.check_empty("generate", ("run", *TEXTS, *OPTIONS, *IMAGES, "outputs", "allow"))
     name = require_run(name, "generate")
     chosen = {key: value for key, value in settings.items() if value is not None}
+    if "compile" in chosen:
+        chosen["compiled"] = chosen.pop("compile")
     chosen_images = {key: value for key, value in images.items() if value is not None}
     if "images" in chosen_images:
         refuse_with("images", {"prompt": prompts, "source": sources, **{key: settings[key] for key in TEXT_ONLY}})

@@ -11,11 +11,13 @@ from typing import Any
 from blockyard.contracts import TextTokenizer, Transcriber
 from blockyard.errors import UserError
 from blockyard.generate.beam_search import beam_search_batch
+from blockyard.generate.compiled_step import check_compiles
 from blockyard.generate.decode import decode_batch
 from blockyard.generate.detokenize import Detokenizer
 from blockyard.generate.draft import NGRAM, Drafting, Run, load_draft
 from blockyard.generate.request import (
     GeneratedText,
+    check_compiled,
     check_device,
     check_draft_options,
     check_options,
@@ -92,6 +94,7 @@ def generate_all(
     draft: Run | None = None,
     draft_tokens: int | None = None,
     cache: bool = True,
+    compiled: bool = False,
     which: str = "best",
     outputs: str | os.PathLike[str] = "outputs",
     allow: tuple[str, ...] | list[str] = (),
@@ -111,6 +114,7 @@ def generate_all(
         the tokens that it proposes and accepts a beginning of them. The distribution of the text stays the same
     draft_tokens: proposed at most in each pass; None is 4
     cache: cache keys, values and states where the model can
+    compiled: compile the step that reads one token; sampling and greedy decoding from key-value caches only
     device: cpu, cuda or cuda:1, where `run` is not loaded yet
 
     Raises UserError where the run is not a decoder of text, a prompt is empty, or options contradict each other.
@@ -118,12 +122,15 @@ def generate_all(
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     check_options(max_tokens, beam, length_penalty, sampling)
     check_draft_options(draft is not None, draft_tokens, beam)
+    check_compiled(compiled, {"beam": beam, "draft": draft, "sources": sources}, cache)
     check_device(device)
     loaded = run if isinstance(run, Loaded) else load(run, which=which, outputs=outputs, device=device, allow=allow)
     if isinstance(loaded.objective, Transcriber):
         unused = sampling | {"length_penalty": length_penalty, "draft": draft}
         return TextStream(loaded, *transcription(loaded, prompts, sources, beam, unused))
     texts = prepare_texts(loaded, prompts, sources)
+    if compiled:
+        check_compiles(loaded.model)
     tokens, prompt_tokens = loaded.model.ctx.tokens, sum(len(text.prompt_ids) for text in texts)
     if length_penalty is not None and tokens.end is None:
         raise UserError(
@@ -157,7 +164,7 @@ def generate_all(
         stats = SpeculativeStats(prompt_tokens, draft=by)
         drafting = Drafting(loaded, texts, run, 4 if draft_tokens is None else draft_tokens)
         return TextStream(loaded, texts, drafting.decode(samplers, stats=stats, **settings), stats)
-    steps = decode_batch(loaded.model, prompt_ids, samplers, stats=stats, **settings)
+    steps = decode_batch(loaded.model, prompt_ids, samplers, stats=stats, compiled=compiled, **settings)
     return TextStream(loaded, texts, steps, stats)
 
 

@@ -48,16 +48,17 @@ def decode_batch(
     stats: Stats,
     memory: Memory | None = None,
     end: int | None = None,
+    compiled: bool = False,
 ) -> Iterator[list[tuple[int, int]]]:
     """Yield, for each step, (index of the prompt, token id) of every sequence that got a new token.
 
     All sequences step together: one with a longer prompt still reads it while the others generate, so that each
     result equals that of the prompt alone, with any mixer. A sequence stops before the token `end`; where the data
-    has an end token, a sequence without one stops at the model's maximum length.
+    has an end token, a sequence without one stops at the model's maximum length. `compiled` as in `Stepper`.
     """
     groups = separate(model, prompts)
     if len(groups) > 1:
-        more = {"max_tokens": max_tokens, "cache": cache, "stats": stats, "end": end}
+        more = {"max_tokens": max_tokens, "cache": cache, "stats": stats, "end": end, "compiled": compiled}
         for group in groups:
             part = None if memory is None else select_sequences(memory, torch.tensor(group))
             chosen = [choose[index] for index in group]
@@ -66,7 +67,7 @@ def decode_batch(
         return
     shortest = min(map(len, prompts))
     starts = [list(prompt[:shortest]) for prompt in prompts]
-    stepper = Stepper(model, starts, cache=cache, memory=memory, stats=stats, end=end)
+    stepper = Stepper(model, starts, cache=cache, memory=memory, stats=stats, end=end, compiled=compiled)
     unread = [list(prompt[shortest:]) for prompt in prompts]
     budgets = [tokens_left(model, prompt, max_tokens, end) for prompt in prompts]
     remaining = list(budgets)

@@ -84,6 +84,22 @@ def check_draft_options(draft: bool, draft_tokens: int | None, beam: int | None)
         raise UserError(f"beam={beam} and draft= exclude each other: a beam search does not sample; leave one out")
 
 
+def check_compiled(compiled: bool, others: dict[str, Any], cache: bool) -> None:
+    """Raises UserError for compile=true with what reads more than one token in a pass, or keeps no cache.
+
+    others: options that exclude it, by name; None where not given
+    """
+    if not compiled:
+        return
+    for name, value in others.items():
+        if value is not None:
+            reason = "reorders the caches" if name == "beam" else "reads more than one token in a pass"
+            reason = "keeps the keys of its source outside the caches" if name == "sources" else reason
+            raise UserError(f"compile=true and {name}= exclude each other: {name} {reason}; leave one out")
+    if not cache:
+        raise UserError("compile=true and cache=false exclude each other: a step without a cache grows; leave one out")
+
+
 def check_device(device: str) -> None:
     """Raises UserError for a device that this machine does not have."""
     kind, _, number = device.partition(":")

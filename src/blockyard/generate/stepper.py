@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Memory
+from blockyard.generate.compiled_step import CompiledStep
 from blockyard.generate.weight_layout import order_for_decoding
 from blockyard.model._cache import select_sequences
 
@@ -116,6 +117,7 @@ class Stepper:
     memory: the encoded sources, one per sequence, for an encoder-decoder
     cache: keep what the past gives; where the model cannot, a warning says so and each step runs the whole sequence
     end: the end token, where there is one; other special tokens never get a score
+    compiled: run each step after the first pass as one compiled function; `check_compiles` tells where that works
     """
 
     def __init__(
@@ -127,8 +129,10 @@ class Stepper:
         memory: Memory | None = None,
         stats: Stats,
         end: int | None = None,
+        compiled: bool = False,
     ) -> None:
-        self.model, self.memory, self.stats = model, memory, stats
+        self.model, self.memory, self.stats, self._compiled = model, memory, stats, compiled
+        self._step: CompiledStep | None = None
         self.sequences = [list(sequence) for sequence in sequences]
         self.limit = max_context(model)
         self._device = next(model.parameters()).device
@@ -151,7 +155,8 @@ class Stepper:
             without = {type(mixer).__name__ for mixer in self.model.mixers if not hasattr(mixer, "init_cache")}
             self.stats.method = f"{NO_CACHE} ({', '.join(sorted(without)) or 'the model'} has no cache)"
             return None
-        self.stats.method = describe_cache(cache)
+        self._step = None
+        self.stats.method = describe_cache(cache) + ", compiled step" * self._compiled
         return cache
 
     @torch.inference_mode()
@@ -181,11 +186,20 @@ class Stepper:
         if self._cache is None:
             return self._full_pass(count)
         new = torch.tensor([sequence[self._cached :] for sequence in self.sequences], device=self._device)  # (R, new)
-        # The cache keeps the memory that came with the first tokens.
-        has_memory = self.memory is None or self._cache.memory is not None
-        scores = self.model(new, cache=self._cache, **({} if has_memory else {"memory": self.memory}))[:, -count:]
+        scores = self._cached_pass(new)[:, -count:]
         self._cached = len(self.sequences[0])
         self._record_size(self._cache.bytes, self._cache.length)
+        return scores
+
+    def _cached_pass(self, new: Tensor) -> Tensor:
+        """Scores after each of the tokens (R, new) that the cache does not hold yet: (R, new, V)."""
+        assert self._cache is not None
+        if self._compiled and self._cached and new.shape[1] == 1:
+            self._step = self._step or CompiledStep(self.model, self._cache)
+            return self._step(new)
+        # The cache keeps the memory that came with the first tokens.
+        has_memory = self.memory is None or self._cache.memory is not None
+        scores: Tensor = self.model(new, cache=self._cache, **({} if has_memory else {"memory": self.memory}))
         return scores
 
     def _full_pass(self, count: int) -> Tensor:

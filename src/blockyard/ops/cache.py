@@ -60,6 +60,19 @@ class KVCache:
         self.seq = seq if self.seq is None else _follow(self.seq, seq, self.batch_size)
         return keys[:, :, :end], values[:, :, :end], self.seq  # 2 x (B, H', M, ...)
 
+    def storage(self, length: int) -> tuple[Tensor, Tensor]:
+        """The storage of keys and values, with slots for at least `length` tokens.
+
+        For a caller that writes the next token itself and then calls `advance`. Raises ValueError before any token.
+        """
+        if self._k is None or self._v is None:
+            raise ValueError("the cache has no storage before its first token")
+        return self._reserve(self._k, self._v, length)
+
+    def advance(self, seq: Seq) -> None:
+        """Count the tokens that were written into the storage; seq: the facts of all tokens."""
+        self.length, self.seq = len(seq), seq
+
     def crop(self, count: int) -> None:
         """Forget the last `count` tokens; their storage is used again. Raises ValueError where it has fewer."""
         if count and (self.seq is None or count > len(self.seq) - self.seq.num_prefix):

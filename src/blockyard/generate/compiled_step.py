@@ -1,0 +1,136 @@
+"""A decoding step as one compiled function: the model's pass over the newest token of each sequence.
+
+Eager, a step of a small model calls some 400 operations from Python, which on a CPU take about as long as the
+matrix products. The compiled step writes into the storage of the caches in place. The number of tokens is a symbol in
+it, so that one compilation serves all lengths.
+
+Source: torch.compile, https://docs.pytorch.org/docs/stable/generated/torch.compile.html
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from blockyard.contracts import Position, Seq
+from blockyard.errors import UserError
+from blockyard.model._cache import Cache
+from blockyard.ops.cache import KVCache
+
+BACKEND = "inductor"
+MODELS = 64  # compiled in one process; torch compiles eight versions of a function and then refuses
+
+
+def check_compiles(model: nn.Module) -> None:
+    """Raises UserError where the step of a model cannot be compiled: where a layer keeps no growing keys and values."""
+    advice = "leave compile=true out"
+    try:
+        layers = model.init_cache(1).layers
+    except ValueError as error:
+        raise UserError(f"compile=true needs a cache: {error}; {advice}") from error
+    others = sorted({type(layer).__name__ for layer in layers if type(layer) is not KVCache})
+    if others or not layers:
+        kept = " and ".join(others) or "none"
+        raise UserError(f"compile=true needs a growing key-value cache in every layer, not {kept}; {advice}")
+
+
+class CompiledStep:
+    """Continues a cache by one token for each sequence; equal to `model(token_ids, cache=cache)`.
+
+    cache: holds the first tokens, at least one; it stays valid between steps and may be cropped
+    """
+
+    def __init__(self, model: nn.Module, cache: Cache) -> None:
+        self.model, self.cache = model, cache
+        first: Seq = cache.layers[0].seq
+        self._index, self._coords, self._seq = first.index, first.coords, first
+
+    def __call__(self, token_ids: Tensor) -> Tensor:
+        """Scores of what follows token_ids (B, 1): (B, 1, V). Raises UserError where torch cannot compile the step."""
+        layers: list[KVCache] = self.cache.layers
+        past: Seq = layers[0].seq  # type: ignore[assignment]
+        if past is not self._seq:  # other tokens came in, or some were taken out
+            self._index, self._coords = past.index, past.coords
+        length = len(past) + 1
+        if length > len(self._index):
+            self._index = _longer(self._index, 0, length)  # (C,)
+            self._coords = _longer(self._coords, 1, length)  # (B|1, C, A)
+        index, storage = self._index[:length], [layer.storage(length) for layer in layers]
+        torch._dynamo.mark_dynamic(index, 0)
+        torch._dynamo.mark_dynamic(self._coords, 1)
+        for pair in storage:
+            for tensor in pair:
+                torch._dynamo.mark_dynamic(tensor, 2)
+        try:
+            scores = _compiled(BACKEND)(
+                self.model, token_ids, index, self._coords, storage, past.num_prefix, past.position
+            )
+        except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:  # type: ignore[attr-defined]
+            reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            raise UserError(f"compile=true: torch cannot compile the step ({reason}); leave it out") from error
+        self._seq = Seq(index, self._coords[:, :length], num_prefix=past.num_prefix, position=past.position)
+        for layer in layers:
+            layer.advance(self._seq)
+        self.cache.length += 1
+        return scores
+
+
+class StoredKeys:
+    """What a layer sees as its cache inside the compiled step: storage with a slot for the newest token.
+
+    k (B, H', C, K), v (B, H', C, values' width); seq: the facts of all tokens, shared by the layers
+    """
+
+    def __init__(self, k: Tensor, v: Tensor, seq: Seq) -> None:
+        self.k, self.v, self.seq = k, v, seq
+
+    def append(self, k: Tensor, v: Tensor, seq: Seq) -> tuple[Tensor, Tensor, Seq]:
+        """As `KVCache.append`, for one token."""
+        length = self.seq.index.shape[0]
+        self.k[:, :, length - 1 : length] = k
+        self.v[:, :, length - 1 : length] = v
+        if "ends_with" not in self.seq.memo:  # the first layer writes what all layers share
+            self.seq.index[length - 1 : length] = seq.index
+            self.seq.coords[:, length - 1 : length] = seq.coords
+            self.seq.memo["ends_with"] = seq
+        return self.k[:, :, :length], self.v[:, :, :length], self.seq
+
+
+def step(
+    model: nn.Module,
+    token_ids: Tensor,
+    index: Tensor,
+    coords: Tensor,
+    storage: Sequence[tuple[Tensor, Tensor]],
+    num_prefix: int,
+    position: Position | None,
+) -> Tensor:
+    """The function that is compiled: scores (B, 1, V) of what follows token_ids (B, 1).
+
+    index (M,) and coords (B|1, C, A) of all tokens, of which the newest one's are written here
+    storage: keys and values of each layer, (B, H', C, K) and (B, H', C, values' width)
+    """
+    seq = Seq(index, coords[:, : index.shape[0]], num_prefix=num_prefix, position=position)
+    cache = Cache([StoredKeys(k, v, seq) for k, v in storage], index.shape[0] - num_prefix - 1)
+    scores: Tensor = model(token_ids, cache=cache)
+    return scores
+
+
+@functools.cache
+def _compiled(backend: str) -> Callable[..., Tensor]:
+    """`step`, compiled at its first call for a model."""
+    torch._dynamo.config.recompile_limit = max(MODELS, torch._dynamo.config.recompile_limit)
+    compiled: Callable[..., Tensor] = torch.compile(step, backend=backend, fullgraph=True)
+    return compiled
+
+
+def _longer(x: Tensor, dim: int, length: int) -> Tensor:
+    """A copy of x with room for at least `length` entries along `dim`, and for twice as many as it has."""
+    shape = list(x.shape)
+    shape[dim] = max(64, 2 * shape[dim], length)
+    longer = x.new_zeros(shape)
+    longer.narrow(dim, 0, x.shape[dim]).copy_(x)
+    return longer
