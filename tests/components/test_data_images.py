@@ -219,6 +219,37 @@ def test_image_folder_agrees_with_torchvision(tmp_path: Path) -> None:
             torch.testing.assert_close(each.decode_all().images[0], pil_to_tensor(theirs[number][0]))
 
 
+@pytest.mark.parametrize("name", ["val", "valid", "validation"])
+def test_a_folder_of_validation_images_is_the_validation_split(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "blockyard")
+    write_images(tmp_path, {"train": 20, name: 5})
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test" / "0001.png").write_bytes(b"without a class, as ImageNet's")
+    train, validation, test = ImageFolder(root=str(tmp_path), size=8, test_fraction=0.2).parts()
+    assert [len(part.target) for part in (train, validation, test)] == [32, 10, 8]
+    assert sorted(validation.files) == sorted((tmp_path / name).rglob("*.png"))
+    assert not set(train.files) & set(test.files)
+    assert set(train.files) | set(test.files) == set((tmp_path / "train").rglob("*.png"))
+    assert f"validation images of {name}/, test images 0.2 of train/; test/ has no folders of classes" in caplog.text
+
+    (tmp_path / "test" / "0001.png").unlink()
+    with pytest.raises(ValueError, match=r"no images in .*test; expected"):
+        ImageFolder(root=str(tmp_path), size=8).parts()
+    write_images(tmp_path / "more", {"test": 3})
+    (tmp_path / "test").rmdir()
+    (tmp_path / "more" / "test").rename(tmp_path / "test")
+    sizes = [len(part.target) for part in ImageFolder(root=str(tmp_path), size=8).parts()]
+    assert sizes == [40, 10, 6]
+    (tmp_path / name / "wasp").mkdir()
+    with pytest.raises(ValueError, match=f"{name} has classes that train/ lacks: wasp"):
+        ImageFolder(root=str(tmp_path), size=8).parts()
+    (tmp_path / ("val" if name == "valid" else "valid")).mkdir()
+    with pytest.raises(ValueError, match="all for validation; keep one of them"):
+        ImageFolder(root=str(tmp_path), size=8).parts()
+
+
 def test_lazy_and_decoded_images_are_the_same(tmp_path: Path) -> None:
     write_images(tmp_path, {"train": 20})
     decoded, lazy = (

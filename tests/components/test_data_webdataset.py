@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+import os
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from blockyard.data import _shard_index
 from blockyard.data._tar_index import shards_of
+from blockyard.data._tar_shard import Sample, read_shard
 from blockyard.data.image_folder import ImageFolder
 from blockyard.data.webdataset import WebDataset
 from blockyard.errors import UserError
@@ -162,3 +166,77 @@ def test_a_shard_that_becomes_shorter_in_training_is_named(tmp_path: Path) -> No
     shard.write_bytes(b"")
     with pytest.raises(UserError, match=r"train\.tar is shorter than it was"):
         splits.train.batch(torch.tensor([0]), None)
+
+
+def _headers_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Gathers the names of the shards whose headers are read from now on."""
+    read: list[str] = []
+
+    def spy(shard: Path, label: str) -> Iterator[Sample]:
+        read.append(shard.name)
+        return read_shard(shard, label)
+
+    monkeypatch.setattr(_shard_index, "read_shard", spy)
+    return read
+
+
+def _age(*shards: Path, seconds: float = 100) -> None:
+    for shard in shards:
+        os.utime(shard, (time.time() - seconds,) * 2)
+
+
+def test_headers_are_read_once_until_a_shard_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BLOCKYARD_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    shards = [write_shard(folder / f"train-{n}.tar", samples(10 * n, 10)) for n in range(2)]
+    read = _headers_read(monkeypatch)
+    for _ in range(2):  # changed a moment ago: not cached
+        loaded(folder).parts()
+    assert read == ["train-0.tar", "train-1.tar"] * 2
+    _age(*shards)
+    first, second = ([part.decode_all() for part in loaded(folder).parts()] for _ in range(2))
+    assert len(read) == 6
+    torch.testing.assert_close(second, first, rtol=0, atol=0)
+
+    # The same size and another time; then another size and the same time.
+    ones = {name: b"1\n" for name in samples(10, 10) if name.endswith(".cls")}
+    size, time_ns = shards[1].stat().st_size, shards[1].stat().st_mtime_ns
+    write_shard(shards[1], samples(10, 10) | ones)
+    assert shards[1].stat().st_size == size
+    _age(shards[1], seconds=50)
+    assert sum(int(part.target.sum()) for part in loaded(folder).parts()) == 15
+    assert read[6:] == ["train-1.tar"]
+    write_shard(shards[0], samples(0, 30))
+    os.utime(shards[0], ns=(time_ns, time_ns))
+    assert sum(len(part.target) for part in loaded(folder).parts()) == 40
+    assert read[7:] == ["train-0.tar"]
+    with pytest.raises(UserError, match=r"photos/0000 has no \.label"):  # another ending is another entry
+        loaded(folder, label="label").parts()
+
+
+@pytest.mark.parametrize("damage", ["", "{}", "[]", "cut", "changed"])
+def test_a_damaged_index_is_computed_again(damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BLOCKYARD_CACHE", str(tmp_path / "cache"))
+    _age(write_shard(tmp_path / "train.tar", samples(0, 20)))
+    expected = [part.files.where for part in loaded(tmp_path / "train.tar").parts()]
+    (entry,) = (tmp_path / "cache" / "shards").iterdir()
+    whole = entry.read_text()
+    texts = {"cut": whole[:200], "changed": whole.replace("photos/0003", "photos/0004")}
+    entry.write_text(texts.get(damage, damage))
+    read = _headers_read(monkeypatch)
+    for _ in range(2):
+        torch.testing.assert_close([part.files.where for part in loaded(tmp_path / "train.tar").parts()], expected)
+    assert read == ["train.tar"]
+    assert entry.read_text() == whole
+
+
+def test_a_cache_that_cannot_be_written_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("BLOCKYARD_CACHE", str(tmp_path / "file"))
+    _age(write_shard(tmp_path / "train.tar", samples(0, 20)))
+    assert sum(len(part.target) for part in loaded(tmp_path / "train.tar").parts()) == 20
+    assert "the index of shards is not cached" in caplog.text
+    assert "set BLOCKYARD_CACHE=FOLDER" in caplog.text

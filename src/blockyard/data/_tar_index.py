@@ -11,7 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from blockyard.data._tar_shard import Sample, TarImages, read_shard
+from blockyard.data._shard_index import samples_of
+from blockyard.data._tar_shard import Sample, TarImages
 from blockyard.data._token_folder import split_of
 from blockyard.errors import UserError, fold
 
@@ -42,7 +43,7 @@ def shards_of(path: str) -> list[Path]:
 
 
 def read_index(shards: Sequence[Path], label: str, endings: frozenset[str]) -> TarIndex:
-    """Reads the headers of all shards.
+    """Reads the headers of all shards, where they are not in the cache.
 
     endings: those of images. Raises UserError for a shard that cannot be used, as `read_shard` does, for a sample
     without one image, shards of which only some say their split, and a class without a training sample. Warns of names
@@ -97,7 +98,7 @@ class _Read(NamedTuple):
 def _read_split(shards: list[Path], label: str, endings: frozenset[str]) -> _Read:
     where, labels, keys = [], [], []
     for number, shard in enumerate(shards):
-        for sample in read_shard(shard, label):
+        for sample in samples_of(shard, label):
             where.append((number, *sample.files[_image_of(shard, sample, endings)]))
             labels.append(sample.label)
             keys.append(sample.key)

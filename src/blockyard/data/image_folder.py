@@ -1,18 +1,20 @@
-"""Your own images, one folder per class: root/train/CLASS/*.png and root/test/CLASS/*.png.
+"""Your own images, one folder per class: root/train/CLASS/*.png, root/val/CLASS/*.png and root/test/CLASS/*.png.
 
 Source: the folder layout of torchvision
 Reference: torchvision.datasets.ImageFolder
 
-Classes are the folder names under train, sorted. Without root/test a test split is held out from the
-training images. Images are brought to `size` x `size`: the shorter side is resized, then the center cropped.
-A data set that fits `memory_limit` is decoded once and kept in memory; a larger one, and one with `resized_crop`, is
-decoded batch by batch, by `workers` threads in each of the processes of `trainer.num_workers`; channel statistics, and
-tokens that are learned, then come from 2,000 of its training images.
+Classes are the folder names under train, sorted. The validation images are those of root/val, root/valid or
+root/validation. Without such a folder, or without root/test, that split is held out from the training images. A test/
+without folders of classes, as ImageNet's, is left out. Images are brought to `size` x `size`: the shorter side is
+resized, then the center cropped. A data set that fits `memory_limit` is decoded once and kept in memory; a larger one,
+and one with `resized_crop`, is decoded batch by batch, by `workers` threads in each of the processes of
+`trainer.num_workers`; channel statistics, and tokens that are learned, then come from 2,000 of its training images.
 """
 
 from __future__ import annotations
 
 import io
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,14 +30,19 @@ from blockyard.data._photographs import Photographs
 from blockyard.data._split import stratified
 from blockyard.errors import UserError
 
+log = logging.getLogger("blockyard")
+
+VALIDATION = ("val", "valid", "validation")  # names of the folder of validation images
+
 
 @dataclass(kw_only=True, eq=False)
 class ImageFolder(Photographs):
     """Image files in one folder per class.
 
     Options:
-        root: the folder that holds train/ and optionally test/
+        root: the folder that holds train/ and optionally val/ and test/
         test_fraction: share of the training images that is the test split, without a test/ folder
+        validation_fraction: share of the training images that is the validation split, without a val/ folder
     """
 
     root: Text = "data/images"
@@ -66,15 +73,19 @@ class ImageFolder(Photographs):
         return f"no folder of images in {train}; {unpack}set data.root=FOLDER with train/CLASS/*.png"
 
     def parts(self) -> tuple[ImageFiles, ImageFiles, ImageFiles]:
-        """Lists the files of each split. Raises ValueError if train/ or test/ is empty."""
+        """Lists the files of each split. Raises ValueError if the folder of a split is empty, or has several names."""
+        folders = self._folders()
+        log.info("%s", self._said(folders))
         rest = self._list("train")
-        if (self._root / "test").is_dir():
-            test = self._list("test")
-        else:
-            kept, held_out = stratified(rest.target, self.test_fraction, mix("test", self.split_seed))
-            rest, test = rest.select(kept), rest.select(held_out)
-        kept, held_out = stratified(rest.target, self.validation_fraction, self.split_seed)
-        return rest.select(kept), rest.select(held_out), test
+        listed = {split: self._list(folder) for split, folder in folders.items()}
+        for split, share, seed in (
+            ("test", self.test_fraction, mix("test", self.split_seed)),
+            ("validation", self.validation_fraction, self.split_seed),
+        ):
+            if split not in listed:
+                kept, held_out = stratified(rest.target, share, seed)
+                rest, listed[split] = rest.select(kept), rest.select(held_out)
+        return rest, listed["validation"], listed["test"]
 
     def open(self, file: Path) -> tuple[Path | io.BytesIO, str]:
         """Returns an image file and its name."""
@@ -102,6 +113,34 @@ class ImageFolder(Photographs):
             raise ValueError(f"no images in {folder}; expected {folder}/CLASS/*.png")
         return self.image_files([file for file, _ in files], torch.tensor([label for _, label in files]))
 
+    def _folders(self) -> dict[str, str]:
+        """The folder of each split that has one of its own, beside train/."""
+        own = [name for name in VALIDATION if (self._root / name).is_dir()]
+        if len(own) > 1:
+            raise ValueError(f"{self._root} has {' and '.join(own)}, all for validation; keep one of them")
+        folders = {"validation": own[0]} if own else {}
+        if (test := self._root / "test").is_dir() and not _without_classes(test):
+            folders["test"] = "test"
+        return folders
+
+    def _said(self, folders: dict[str, str]) -> str:
+        """Where each split comes from."""
+        texts = [f"{self._root}: training images of train/"]
+        for split, share in (("validation", self.validation_fraction), ("test", self.test_fraction)):
+            texts.append(
+                f"{split} images of {folders[split]}/" if split in folders else f"{split} images {share:g} of train/"
+            )
+        left_out = "; test/ has no folders of classes and is left out" * _without_classes(self._root / "test")
+        return ", ".join(texts) + left_out
+
     @property
     def _root(self) -> Path:
         return Path(os.path.expanduser(self.root))
+
+
+def _without_classes(folder: Path) -> bool:
+    """Whether there are files and no folders in `folder`, as in ImageNet's test part."""
+    if not folder.is_dir():
+        return False
+    kinds = {path.is_dir() for path in folder.iterdir() if not path.name.startswith(".")}
+    return kinds == {False}

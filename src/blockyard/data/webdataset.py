@@ -5,8 +5,9 @@ Reference: webdataset.WebDataset, webdataset.TarWriter
 
 Shards whose names begin with train, val and test are those splits; a split without shards is drawn from the training
 samples. Classes are the texts in the .cls files, sorted, numbers by their value. The headers of the archives are read
-once at the start, so that any image can be read by its place: the order is that of all data sets, a function of seed,
-epoch and step, and a run resumes exactly in the middle of an epoch. Images are decoded as by data=image_folder. A
+once and kept in the cache folder (BLOCKYARD_CACHE) until a shard's size or time of change differs, so that any image
+can be read by its place: the order is that of all data sets, a function of seed, epoch and step, and a run resumes
+exactly in the middle of an epoch. Images are decoded as by data=image_folder. A
 sample is a seek of its own, which a local disk should do well.
 """
 

@@ -1,10 +1,8 @@
-"""The cache folder of trained tokenizers."""
+"""Trained tokenizers in the cache folder."""
 
 from __future__ import annotations
 
 import json
-import os
-import sys
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,29 +11,15 @@ from torch import Tensor
 
 from blockyard.atomic_files import read_json, remove_temporary, write_text
 from blockyard.contracts import Tokenizer
+from blockyard.data._cache_dir import IDLE, cache_dir
 from blockyard.data._split import sha256
-
-_IDLE = 60.0  # seconds after which the temporary file of another process counts as left over
-
-
-def cache_dir() -> Path:
-    """Returns BLOCKYARD_CACHE, or the platform's cache folder."""
-    if named := os.environ.get("BLOCKYARD_CACHE"):
-        return Path(os.path.expanduser(named))
-    if sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    elif sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "blockyard"
 
 
 def save(path: Path, text: str) -> None:
     """Writes a cache file atomically; warns if the folder cannot be written."""
     try:
         write_text(path, text)
-        remove_temporary(path.parent, untouched=_IDLE)
+        remove_temporary(path.parent, untouched=IDLE)
     except OSError as error:
         warnings.warn(
             f"the tokenizer is not cached in {path.parent} ({error}); set BLOCKYARD_CACHE=FOLDER", stacklevel=2
