@@ -187,3 +187,14 @@ def test_no_digit_in_two_colours_is_asked_for(monkeypatch: pytest.MonkeyPatch) -
     several = torch.tensor([len({colour for *_, colour in scene}) > 1 for scene in listed(scenes)])
     assert bool(several.any())
     assert not bool((kind[several] == canvas_questions.SLICES.index("colour")).any())
+
+
+def test_the_share_of_questions_for_a_colour() -> None:
+    """Of training alone; canvases stay as they are. A few samples have no digit of one colour."""
+    order = torch.arange(4000)
+    equal, more = (CanvasQuestions(colour_share=share).load(Word()) for share in (None, 0.7))
+    shares = [split.ask(order, 3)[3].bincount(minlength=3) / 4000 for split in (equal.train, more.train, more.test)]
+    for share, expected in zip(shares, ([1 / 3] * 3, [0.15, 0.15, 0.7], [1 / 3] * 3), strict=True):
+        torch.testing.assert_close(share, torch.tensor(expected), atol=0.03, rtol=0)
+    same = zip(equal.train.ask(order, 3)[0], more.train.ask(order, 3)[0], strict=True)
+    assert all(torch.equal(*pair) for pair in same)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from blockyard.config.check import check
@@ -159,3 +161,24 @@ def test_a_callback_is_deleted() -> None:
     assert composed.issues == []
     assert set(composed.config["callbacks"]) == {"learning_rate", "checkpoint"}
     assert check(composed) == []
+
+
+def test_options_of_an_experiment_do_not_apply_to_another_choice(own):
+    """Those that the other choice has too apply; what neither has, or the user sets, is refused."""
+    config = compose(["experiment=speech_ctc", "source_tokenizer=waveform", "optimizer=sgd"]).config
+    assert "mask_bands" not in config["source_tokenizer"]
+    assert set(config["source_tokenizer"]) == set(compose(["source_tokenizer=waveform"]).config["source_tokenizer"])
+    assert config["optimizer"]["lr"] == 2e-3
+    assert compose(["experiment=speech_ctc"]).config["source_tokenizer"]["mask_bands"] == 8
+    by_preset = compose(["experiment=speech_ctc", "preset=fnet"]).config
+    assert "dropout" not in by_preset["token_mixer"]
+    (issue,) = compose(["experiment=speech_ctc", "source_tokenizer=waveform", "source_tokenizer.mels=40"]).issues
+    assert str(issue).startswith("source_tokenizer.mels")
+    experiments = Path(own) / "experiment"
+    experiments.mkdir()
+    (experiments / "mine.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - override /tokenizer: patch\ntokenizer: {size: 4, typo: 1}\n"
+    )
+    mine = compose(["experiment=mine", "tokenizer=pixel"], [own]).config
+    assert "size" not in mine["tokenizer"]
+    assert mine["tokenizer"]["typo"] == 1

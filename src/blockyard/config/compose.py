@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from blockyard.config import nested_choices, presets, size_matching, starting_weights, user_folders
+from blockyard.config import nested_choices, presets, replaced_choices, size_matching, starting_weights, user_folders
 from blockyard.config.hydra_compose import Choices, Config
 from blockyard.config.hydra_config import HydraConfig
 from blockyard.config.known_keys import KnownKeys
@@ -57,11 +57,13 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
     base, choices = hydra.compose([], of_base)
     if not base:  # Hydra could not compose at all and has reported the reason
         return Composed({}, {}, folders, [*issues, *of_base])
+    replaced_choices.remove_options(base, choices, folders)
     # Options that list nested choices come first: they decide which options there are.
     listing = {f"{nested.key}.{nested.names}" for nested in nested_choices.nested_choices(base)}
     early = [f"++{key}={value}" for key, value in ordered.values if key in listing]
     if early:
         base = hydra.compose(early, [])[0] or base
+        replaced_choices.remove_options(base, choices, folders)
     nested_choices.fill(base, folders)
     retarget(base, ordered.values)
     known_keys = KnownKeys(base, choices, allowed_packages(ordered.values), folders)
@@ -74,6 +76,7 @@ def compose(overrides: Sequence[str], config_dirs: Iterable[str] = (), *, multir
     config = hydra.compose(values, issues)[0] if values else base
     if not config:
         return Composed({}, {}, folders, issues)
+    replaced_choices.remove_options(config, choices, folders)
     _delete(config, ordered.deleted, issues)
     retarget(config, ordered.values, keep_typed=True)
     complete(config, folders)

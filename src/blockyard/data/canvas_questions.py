@@ -36,6 +36,7 @@ from blockyard.data._split import Fraction
 
 MOST = 4  # digits on a canvas
 SLICES = ("count", "count_colour", "colour")
+COLOUR = SLICES.index("colour")  # the last slice
 QUESTIONS = (
     "how many digits are there ?",
     *(f"how many are {colour} ?" for colour in COLOURS),
@@ -47,12 +48,24 @@ FIRST = (0, 1, 1 + len(COLOURS))  # the first question of each slice
 
 
 class QuestionSplit:
-    """A split of canvases with a question each. train: the split that baselines learn from; None for this one."""
+    """A split of canvases with a question each.
+
+    train: the split that baselines learn from; None for this one
+    colour_share: of the questions that ask for the colour of a digit; None for as many of each kind
+    """
 
     def __init__(
-        self, scenes: SceneSource, questions: RaggedSequences, samples: int, *, blank: bool, train: QuestionSplit | None
+        self,
+        scenes: SceneSource,
+        questions: RaggedSequences,
+        samples: int,
+        *,
+        blank: bool,
+        train: QuestionSplit | None,
+        colour_share: float | None = None,
     ) -> None:
         self.scenes, self.questions, self.samples, self.blank, self._train = scenes, questions, samples, blank, train
+        self.colour_share = colour_share
 
     def __len__(self) -> int:
         return self.samples
@@ -69,7 +82,7 @@ class QuestionSplit:
         """Returns the pixels of the digit whose colour is asked for, (B, 24, 24) bool; none for other questions."""
         scenes, _, _, kind, place = self.ask(order, None)
         cells = torch.zeros(len(order), CELLS, dtype=torch.bool)
-        cells.scatter_(1, scenes.cell.gather(1, place), (kind == SLICES.index("colour"))[:, None])
+        cells.scatter_(1, scenes.cell.gather(1, place), (kind == COLOUR)[:, None])
         return cells.view(-1, ACROSS, ACROSS).repeat_interleave(SIDE, 1).repeat_interleave(SIDE, 2)
 
     def ask(self, order: Tensor, key: int | None) -> tuple[Scenes, Tensor, Tensor, Tensor, Tensor]:
@@ -84,8 +97,8 @@ class QuestionSplit:
         same = (scenes.digit[:, :, None] == scenes.digit[:, None]) & present[:, None]  # (B, most, most)
         other = (scenes.colour[:, :, None] != scenes.colour[:, None]) & same
         clear = present & ~other.any(-1)  # (B, most): digits that have one colour on this canvas
-        kind = (kind * len(SLICES)).long()
-        kind = torch.where((kind == 2) & ~clear.any(1), 0, kind)  # (B,)
+        kind = self._kinds(kind)
+        kind = torch.where((kind == COLOUR) & ~clear.any(1), 0, kind)  # (B,)
         wanted = (choice * len(COLOURS)).long()  # (B,) colour that is counted
         rank = (choice * clear.sum(1)).long()  # (B,) which of the digits that may be asked for
         place = ((clear.cumsum(1) == rank[:, None] + 1) & clear).long().argmax(1, keepdim=True)  # (B, 1)
@@ -94,6 +107,13 @@ class QuestionSplit:
         index = torch.stack([torch.zeros_like(wanted), wanted, digit]) + torch.tensor(FIRST)[:, None]  # (3, B)
         answers = torch.stack([scenes.number, coloured, MOST + 1 + colour])  # (3, B)
         return scenes, index.gather(0, kind[None])[0], answers.gather(0, kind[None])[0], kind, place
+
+    def _kinds(self, draws: Tensor) -> Tensor:
+        """Returns the slice of each question for draws (B,) in [0, 1)."""
+        if self.colour_share is None:
+            return (draws * len(SLICES)).long()
+        rest = (draws / (1 - self.colour_share) * COLOUR).long()  # below COLOUR for a share 1 - colour_share of draws
+        return rest.clamp(max=COLOUR)
 
     def baselines(self) -> Iterator[tuple[str, Tensor]]:
         """Yields the logits (n, V) of the most frequent answer, of the most frequent one to each question, and of
@@ -105,7 +125,7 @@ class QuestionSplit:
         yield "majority", counts.sum(0).log().expand(len(own), -1)
         yield "question_alone", (counts + 1e-3).log()[own]
         each = ((scenes.colour[:, :, None] == torch.arange(len(COLOURS))) & scenes.present[..., None]).sum(1)  # (n, 3)
-        counted = torch.where(kind == SLICES.index("colour"), MOST + 1 + each.argmax(1), right)  # (n,)
+        counted = torch.where(kind == COLOUR, MOST + 1 + each.argmax(1), right)  # (n,)
         yield "counting_alone", 10.0 * F.one_hot(counted, len(ANSWERS))
 
     @cached_property
@@ -121,6 +141,8 @@ class CanvasQuestions(CanvasData):
 
     Options:
         blank: show an empty canvas, for the rival that reads the question alone
+        colour_share: share of the training questions that ask for the colour of a digit, which take longest to learn;
+            null for a third, as in validation and test
         samples: canvases in a training epoch
         eval_samples: canvases of the validation split, and of the test split
         test_fraction: share of all digit images that only the test split shows
@@ -131,6 +153,7 @@ class CanvasQuestions(CanvasData):
     """
 
     blank: bool = False
+    colour_share: Fraction | None = None
     samples: Samples = 16_000
     eval_samples: Samples = 1_000
     test_fraction: Fraction = 0.2
@@ -162,7 +185,9 @@ class CanvasQuestions(CanvasData):
         questions = RaggedSequences.of([tokenizer.encode(question) for question in QUESTIONS])
         train, *rest = self.scenes((1, MOST))
         settings = {"blank": self.blank}
-        first = QuestionSplit(train, questions, self.size_of(0, self.samples), train=None, **settings)
+        first = QuestionSplit(
+            train, questions, self.size_of(0, self.samples), train=None, colour_share=self.colour_share, **settings
+        )
         others = (
             QuestionSplit(part, questions, self.size_of(number, self.eval_samples), train=first, **settings)
             for number, part in enumerate(rest, start=1)
