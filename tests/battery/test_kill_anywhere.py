@@ -19,6 +19,7 @@ from tests.battery.cases import battery, cases
 from tests.battery.kill_timer import Moment
 from tests.battery.run_catalogue import Choice
 from tests.battery.same_run import assert_nothing_torn, assert_same_run
+from tests.battery.table import BATTERIES
 from tests.config import products
 from tests.tiny import Configured, configured
 
@@ -58,6 +59,11 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bits(
     assert wait_for_processes(attempts) == []
     record_property("cases", kills)
     shutil.rmtree(tmp_path)
+
+
+def test_the_number_required_is_that_of_all_kills() -> None:
+    """Each config is killed so many times; a new one raises the number."""
+    assert BATTERIES["kill_anywhere"].required == KILLS * len(CONFIGS) >= 500
 
 
 @pytest.mark.battery
