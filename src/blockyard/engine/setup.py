@@ -23,6 +23,7 @@ from blockyard.engine.setup_callbacks import split_callbacks
 from blockyard.engine.setup_data import Data, Run, load_data
 from blockyard.engine.setup_model import Model, build_model
 from blockyard.engine.setup_record import record
+from blockyard.engine.small_maps import guard_small_maps
 from blockyard.engine.system.interrupts import Interrupts
 from blockyard.engine.system.open_files import check_open_files
 from blockyard.engine.trainer import TrainerPlan
@@ -54,6 +55,8 @@ def prepare(
     prepare_tokenizers(run, resume=resume)
     data = load_data(run)
     model = build_model(run, data)
+    if data.device.type == "cpu" and "16" in model.precision["precision"]:
+        guard_small_maps(model.model)
     take_weights(run, model, rank=data.rank, resume=resume)
     if not resume:
         check_causality(components, model.model, data.splits.train)
