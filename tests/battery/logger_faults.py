@@ -277,6 +277,7 @@ def own() -> list[Case]:
         if not (at == "prepare" and how in ("interrupt", "generator"))  # Ctrl-C while the run itself waits
     ]
     cases += [Case(f"own hang in {at}", (*OWN, f"logger.at={at}", "logger.how=hang"), lines=1) for at in methods[1:]]
+    cases += [Case(f"own seed in {at}", (*OWN, f"logger.at={at}", "logger.how=seed"), lines=0) for at in methods]
     cases += [Case("own hang in abandon", (*OWN, "logger.at=abandon", "logger.how=hang"), lines=1)]
     cases += [Case(f"own {how}", (*OWN, "logger.at=log", f"logger.how={how}"), lines=0) for how in ("change", "print")]
     return cases

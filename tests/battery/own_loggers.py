@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import time
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
+import torch
 
 from blockyard.engine.loggers.base import RunLogger
 from blockyard.runs.folder import RunFolder
@@ -29,6 +33,15 @@ ERRORS: dict[str, BaseException] = {
 }
 
 
+def seed_all(number: int) -> None:
+    """Seed, and draw from, every global generator, as Lightning's `seed_everything` and careless libraries do."""
+    torch.manual_seed(number)
+    np.random.seed(number)
+    random.seed(number)
+    random.random()
+    np.random.random()
+
+
 class Own(RunLogger):
     """Fails in one of its methods.
 
@@ -50,6 +63,10 @@ class Own(RunLogger):
             time.sleep(90)
         elif self.how == "change":
             values.clear()
+        elif self.how == "seed":
+            for number in range(1000):
+                seed_all(number)
+                time.sleep(0.0001)  # the run's thread goes on in between
         elif self.how == "print":
             sys.stdout.write("a row\n" * 2)
 

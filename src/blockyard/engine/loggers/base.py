@@ -19,8 +19,8 @@ class RunLogger(ABC):
     """Mirrors a run's metrics. Its options are not part of a run's identity.
 
     `ready` and `prepare` run in the run's own thread before the first step; `start`, `log` and `finish` in a thread
-    of the logger's own, where they may raise or hang. They leave the global random generators of torch, NumPy and
-    Python alone: those are the run's.
+    of the logger's own, where they may raise or hang. Seeds that they set stay theirs, see `own_generators`; they draw
+    no random tensors from torch's global generators, which are the run's.
     """
 
     package: ClassVar[str | None] = None  # that must be installed

@@ -7,6 +7,7 @@ from typing import Any
 from blockyard.config.targets import allow_of
 from blockyard.config.tree import is_node
 from blockyard.engine.loggers.base import RunLogger
+from blockyard.engine.loggers.own_generators import own_generators
 from blockyard.errors import UserError
 
 
@@ -25,7 +26,8 @@ def _built(config: dict[str, Any], key: str, node: Any) -> RunLogger:
     from blockyard.config.instantiate import instantiate
 
     try:
-        logger = instantiate(node, allow_of(config))
+        with own_generators():
+            logger = instantiate(node, allow_of(config))
     except UserError:
         raise
     except Exception as error:  # a library's constructor may fail in any way, also because a package is missing

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from blockyard.engine.loggers.base import RunLogger
+from blockyard.engine.loggers.own_generators import own_generators
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.reason import reason_of
@@ -109,7 +110,8 @@ class Feed:
     def _guard(self, what: str, call: Any) -> bool:
         started = time.monotonic()
         try:
-            call()
+            with own_generators():
+                call()
         except BaseException as error:  # whatever a logger raises, the run continues
             plain = isinstance(error, Exception | SystemExit) and not isinstance(error, UserError)
             if not plain and threading.current_thread() is threading.main_thread():

@@ -9,6 +9,7 @@ from typing import Any
 
 from blockyard.engine.loggers.base import RunLogger
 from blockyard.engine.loggers.feed import Feed
+from blockyard.engine.loggers.own_generators import own_generators
 from blockyard.engine.loggers.presented import presented
 from blockyard.runs.folder import RunFolder
 
@@ -29,7 +30,8 @@ class RunLog:
         self._feeds = [Feed(folder, logger) for logger in loggers if logger is not None]
         self._finished = False
         for feed in self._feeds:
-            feed.logger.ready()
+            with own_generators():
+                feed.logger.ready()
 
     def start(self) -> None:
         """Save the loggers' ids, then start their threads."""
