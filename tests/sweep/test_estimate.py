@@ -90,6 +90,22 @@ def test_evaluations_and_the_start_count(here: Path) -> None:
     assert estimate(plan, [plan.cells[1]]).seconds == pytest.approx(400.0)
 
 
+def test_runs_measured_alone_do_not_show_how_parallel_ones_slow_each_other_down(here: Path) -> None:
+    plan = planned(here)
+    minutes = iter(["10:00", "10:02", "10:02", "10:04", "10:03", "10:05"])
+    texts = []
+    for cell in plan.cells[:3]:
+        finish(plan, cell, seconds=120.0)
+        times = {name: f"2026-01-01T{next(minutes)}:00+00:00" for name in ("started", "ended")}
+        write_json(plan.path(cell) / "status.json", {"state": "done", "exit_code": 0} | times)
+        texts.append([str(estimate(plan, plan.cells[:2], parallel=slots)) for slots in (1, 2, None)])
+    for text in texts[:2]:
+        assert "about 4 min with 1 in parallel" in text[0]
+        assert "about 2 min, up to 4 min if they slow each other down, with 2 in parallel" in text[1]
+        assert "up to" not in text[2]
+    assert "about 2 min with 2 in parallel (from 3 finished runs" in texts[2][1]  # the second and the third overlap
+
+
 def test_runs_of_another_host_do_not_count(here: Path) -> None:
     plan = planned(here)
     finish(plan, plan.cells[0], host="elsewhere")

@@ -2,8 +2,9 @@
 
 FLOPs of training are taken as three times those of the forward pass. Time is that of finished runs from start to end,
 evaluations included: of the same arm with another seed, or in proportion to the FLOPs of runs of similar size. Nothing
-is trained and no data is read: how many samples an epoch has comes from a finished run on the same data. What no
-finished run tells is unknown until the first cell has finished.
+is trained and no data is read: how many samples an epoch has comes from a finished run on the same data. Runs that were
+measured alone do not show how parallel cells share cores, caches and memory; the time is then followed by its upper
+bound, that of one cell after another. What no finished run tells is unknown until the first cell has finished.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class Estimate:
 
     flops: of training all of them, None where unknown
     seconds: with `parallel` cells at a time, or one after another where `parallel` is None; None where unknown
+    at_most: seconds if parallel cells slow each other down until they gain nothing; None where finished runs show this
     longest: seconds of the longest cell; source: where the time comes from
     problem: why the size of a model is unknown, or None
     """
@@ -33,6 +35,7 @@ class Estimate:
     flops: float | None = 0.0
     seconds: float | None = 0.0
     parallel: int | None = 1
+    at_most: float | None = None
     longest: float = 0.0
     source: str = ""
     problem: str | None = None
@@ -51,7 +54,9 @@ class Estimate:
     def _time(self) -> str:
         assert self.seconds is not None
         if self.parallel is not None:
-            return f"about {format_duration(self.seconds)} with {self.parallel} in parallel"
+            most = "" if self.at_most is None else format_duration(self.at_most)
+            shared = f", up to {most} if they slow each other down," if most else ""
+            return f"about {format_duration(self.seconds)}{shared} with {self.parallel} in parallel"
         return (
             f"about {format_duration(self.seconds)} one after another, {format_duration(self.longest)} if all run in "
             "parallel; the queue decides how many do, unless executor.workers does"
@@ -82,7 +87,11 @@ def estimate(plan: SweepPlan, cells: Sequence[Cell], *, parallel: int | None = 1
             return Estimate(len(cells), total, None, parallel, problem=sizes.problem)
     slots = None if parallel is None else max(1, min(parallel, len(cells)))
     source = f"from {finished.count} finished run{'s' if finished.count > 1 else ''} on this host"
-    return Estimate(len(cells), total, math.fsum(times) / (slots or 1), slots, max(times), source, sizes.problem)
+    one_by_one = math.fsum(times)
+    at_most = one_by_one if finished.alone and slots is not None and slots > 1 else None
+    return Estimate(
+        len(cells), total, one_by_one / (slots or 1), slots, at_most, max(times), source, problem=sizes.problem
+    )
 
 
 def format_duration(seconds: float) -> str:

@@ -8,6 +8,7 @@ import socket
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from blockyard.atomic_files import read_json
@@ -29,12 +30,20 @@ class FinishedRuns:
 
     seconds: of each run from its start to its end, by identity; speeds: (FLOPs, seconds) of each run
     train_sizes: samples of the training part by identity, with a run that has them
+    times: when each run started and ended, in ISO 8601
     """
 
     count: int = 0
     seconds: dict[str, list[float]] = field(default_factory=dict)
     speeds: list[tuple[float, float]] = field(default_factory=list)
     train_sizes: dict[str, tuple[Entry, int]] = field(default_factory=dict)
+    times: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def alone(self) -> bool:
+        """Whether no two of the runs ran at the same time, so that they do not show how runs slow each other down."""
+        ordered = sorted(self.times)
+        return bool(ordered) and all(ended <= started for (_, ended), (started, _) in pairwise(ordered))
 
     @classmethod
     def read(cls, plan: SweepPlan) -> FinishedRuns:
@@ -48,10 +57,13 @@ class FinishedRuns:
                 flops = float(summary["flops_per_sample"]["training"]) * float(summary["samples"])
                 # Training alone is shorter; of a run that was resumed, the last attempt may be, too.
                 identity, training = str(facts["identity"]), float(summary["seconds"])
-                seconds = max(training, duration(read_status(entry.path)) or 0.0)
+                status = read_status(entry.path)
+                seconds = max(training, duration(status) or 0.0)
             except (OSError, ValueError, KeyError, TypeError):
                 continue
             finished.count += 1
+            if status.started and status.ended:
+                finished.times.append((status.started, status.ended))
             finished.seconds.setdefault(identity, []).append(seconds)
             finished.speeds.append((flops, seconds))
             size = (summary.get("data") or {}).get("train")
