@@ -119,7 +119,8 @@ def _kinds(annotation: Any) -> dict[Any, Any]:
     if origin in (Union, types.UnionType):
         return {kind: bounds for each in arguments for kind, bounds in _kinds(each).items()}
     if origin is Literal:
-        return {Literal: arguments} | ({int: (1, 1)} if any(isinstance(each, int) for each in arguments) else {})
+        numbers = [each for each in arguments if isinstance(each, int)]
+        return {Literal: arguments} | ({int: (min(numbers), max(numbers))} if numbers else {})
     if origin is Annotated:
         (kind,) = _kinds(arguments[0])
         if kind is str:

@@ -22,7 +22,7 @@ import pytest
 from blockyard.config import catalog
 from tests.battery.bad_values import OBJECT, BadValue, bad_values, every_option
 from tests.battery.cases import battery, cases
-from tests.config.cover import legal_cover
+from tests.battery.run_catalogue import overrides
 from tests.fork import forked
 
 pytestmark = battery("bad_configs")
@@ -109,11 +109,11 @@ def built(executor: str, override: str) -> dict[str, Any]:
     return {"words": [override], "code": 2 if message else 0, "err": message, "seconds": time.process_time() - start}
 
 
-def companions(choice: str) -> list[str]:
-    """Choices of the other families that go together with a choice, `family=name`."""
-    family, _, name = choice.partition("=")
-    row = next((row for row in legal_cover(1) if row.get(family) == name), {})
-    return [f"{other}={value}" for other, value in row.items() if other != family]
+def among_companions(bad: BadValue, files: Path) -> list[str]:
+    """A bad value in a run that holds its choice and is sound but for it."""
+    family, _, name = bad.overrides[0].partition("=")
+    key = bad.overrides[-1].partition("=")[0]
+    return [*(word for word in overrides(family, name, files) if word.partition("=")[0] != key), bad.overrides[-1]]
 
 
 def in_a_fork(tmp_path: Path, work: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -149,14 +149,16 @@ def problem(result: dict[str, Any], key: str, messages: int = 1) -> str | None:
 
 
 @pytest.mark.parametrize("case", cases(range(len(FORKS)), short=2))
-def test_a_bad_value_is_refused(case: int, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+def test_a_bad_value_is_refused(
+    case: int, data_files: Path, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     def refused(bad: BadValue) -> dict[str, Any]:
         if bad.executor:
             return built(bad.executor, *bad.overrides)
         words = [*bad.overrides, *([] if bad.overrides[0].startswith("logger") else ["logger=none"])]
         result = checked(words)
         if result["err"].count("\n") > 1:  # also why the choice does not go with the defaults
-            result = checked([*companions(bad.overrides[0]), *words])
+            result = checked(among_companions(bad, data_files))
         return result
 
     chosen = FORKS[case]
