@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from blockyard.config.check import check
 from blockyard.config.compose import compose
@@ -58,6 +59,31 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch_with_the_same_batches(workers: 
     rest = list(training_loader(dataset, start=3, stop=6, workers=workers, pin=False, timeout=60))
     for one, other in zip(whole[3:], rest, strict=True):
         torch.testing.assert_close(other.inputs, one.inputs, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_two_processes_read_disjoint_shares_of_the_batches_of_one(micro_batches: int) -> None:
+    """The short form of tests/engine/test_processes.py's run under DDP. Random transforms are the same, too."""
+    train = loaded(own_data.Squares()).train
+    sizes = {"seed": 1, "samples": len(train), "batch_size": 16, "micro_batches": micro_batches}
+
+    def batches(rank: int, world: int) -> list[Tensor]:
+        """A step's images of one process, for each step of an epoch and a half."""
+        layout = Layout(**sizes, rank=rank, world=world)
+        dataset = BatchDataset(train, layout, Classify())
+        count = 6 * micro_batches
+        loaded = [
+            each.inputs for each in training_loader(dataset, start=0, stop=count, workers=0, pin=False, timeout=60)
+        ]
+        return [torch.cat(loaded[at : at + micro_batches]) for at in range(0, count, micro_batches)]
+
+    def images(step: Tensor) -> set[bytes]:
+        return {image.numpy().tobytes() for image in step}
+
+    for whole, first, second in zip(batches(0, 1), batches(0, 2), batches(1, 2), strict=True):
+        assert len(first) == len(second) == 8
+        assert images(first) | images(second) == images(whole)
+        assert not images(first) & images(second)
 
 
 def test_kinds_of_samples() -> None:

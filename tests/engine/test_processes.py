@@ -71,6 +71,25 @@ def test_two_processes_count_slices_and_classes_as_one(tmp_path: Path) -> None:
     assert two.summary()["baselines"] == one.summary()["baselines"]
 
 
+OWN = (
+    *("data=dataset", "data.train._target_=tests.own_data.Squares", "data.batch_size=16", "allow=[tests]"),
+    *("tokenizer=patch", "tokenizer.size=4", "trainer.max_steps=9", "trainer.eval_every=3", "trainer.log_every=3"),
+)
+
+
+@pytest.mark.full
+def test_two_processes_follow_one_on_a_dataset_of_the_users(tmp_path: Path) -> None:
+    base = tuple(word for word in TINY if not word.startswith("data."))
+    one = run(tmp_path / "one", "token_mixer.dropout=0.0", *OWN, base=base)
+    two = trained(tmp_path / "two", "ddp", *OWN)
+    for left, right in zip(rows(two), rows(one), strict=True):
+        assert left == pytest.approx(right, rel=1e-4)
+    mine, other = (read_predictions(made.path / TEST) for made in (two, one))
+    np.testing.assert_array_equal(mine["sample"], other["sample"])
+    assert len(set(mine["sample"].tolist())) == len(mine["sample"])
+    assert two.identity == one.identity
+
+
 LEVELS = (
     *("data=digits", "data.batch_size=16", "tokenizer=levels", "tokenizer.levels=4", "tokenizer.condition=class"),
     *("model=decoder", "head=token", "objective=next_token"),
