@@ -158,3 +158,30 @@ def test_groups_without_a_kernel_for_them(kind: str, kv_heads: int, monkeypatch:
     seq, tensors = facts(kind, scheme("alibi"), PREFIX), qkv(torch.float64, kv_heads)
     monkeypatch.setattr(kernel, "takes_groups", lambda *_: False)
     assert_close(attend(*tensors, seq, seq, CAUSAL), eager(*tensors, seq, seq, CAUSAL))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_short_training_sequences_in_bfloat16_are_computed_in_float32(causal: bool) -> None:
+    """Under autocast too; values and gradients are those of float32, rounded."""
+    seq, visibility = facts("plain", None, 0), Visibility(causal)
+    q, k, v = (x.bfloat16().requires_grad_() for x in qkv(torch.float32, 4))
+    exact = [x.detach().float().requires_grad_() for x in (q, k, v)]
+    assert kernel.faster_in_float32(q, k, None)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = attend(q, k, v, seq, seq, visibility)
+    reference = attend(*exact, seq, seq, visibility)
+    assert out.dtype == torch.bfloat16
+    assert torch.equal(out, reference.bfloat16())
+    slope = torch.randn_like(reference).bfloat16()
+    wanted = torch.autograd.grad(reference, exact, slope.float())
+    assert all(
+        torch.equal(a, b.bfloat16()) for a, b in zip(torch.autograd.grad(out, (q, k, v), slope), wanted, strict=True)
+    )
+
+
+def test_other_attention_keeps_its_type() -> None:
+    q = torch.randn(1, 1, 4, 8, dtype=torch.bfloat16, requires_grad=True)
+    assert not kernel.faster_in_float32(q, q.new_zeros(1, 1, kernel.SHORT + 1, 8), None)
+    assert not kernel.faster_in_float32(q, q, torch.ones(4, 4, dtype=torch.bool))
+    assert not kernel.faster_in_float32(q.float(), q.float(), None)
+    assert not kernel.faster_in_float32(q.detach(), q, None)

@@ -24,6 +24,7 @@ from blockyard.contracts import Seq
 from blockyard.errors import UserError
 from blockyard.ops import kernel, maps, mask, online, reference, ring, selection
 from blockyard.ops.flex import block_mask, flex, refusal
+from blockyard.ops.full_precision import full_precision
 from blockyard.ops.visibility import Visibility
 
 Mask = TypeVar("Mask")
@@ -226,4 +227,7 @@ def _sdpa(
     }
     if kernel.recording():
         kernel.note(*kernel.chosen(q, k, v, reasons, settings))
+    if kernel.faster_in_float32(q, k, allowed):
+        with full_precision(q):
+            return F.scaled_dot_product_attention(q.float(), k.float(), v.float(), **settings).to(q.dtype)
     return F.scaled_dot_product_attention(q, k, v, **settings)

@@ -31,6 +31,8 @@ NO_DROPOUT = "the CPU's flash kernel has no dropout on the weights"
 NO_GRADIENT = "the CPU's flash kernel computes no gradient of a learned bias"
 EAGER = "its weights are not a plain softmax, so no fused kernel computes them"
 
+SHORT = 200  # keys, in `faster_in_float32`
+
 
 class Record(TypedDict):
     """One layer: its path in the model, the kernel it takes, and why none faster ("" if none is faster)."""
@@ -56,6 +58,19 @@ def note(kernel: str, reasons: list[str]) -> None:
     """Record the kernel of one call of `attend`, or of another attention, and why it takes none faster."""
     if _State.records is not None:
         _State.records.append({"layer": _State.layer, "kernel": kernel, "reason": "; ".join(reasons)})
+
+
+def faster_in_float32(q: Tensor, k: Tensor, allowed: Tensor | None) -> bool:
+    """Whether training in bfloat16 computes this attention in float32: short sequences without a mask on a CPU.
+
+    torch's backward pass of flash attention on a CPU is slow there in bfloat16. CPU time of the backward pass in
+    bfloat16 over that in float32 with its casts, torch 2.14.1, one thread of an AMD EPYC, heads of 64 channels:
+
+        keys    17    65    128   197   256         384
+        ratio   3.1   2.2   1.4   1.2   0.85, 0.94  1.0
+    """
+    trains = torch.is_grad_enabled() and q.requires_grad
+    return trains and q.device.type == "cpu" and q.dtype == torch.bfloat16 and allowed is None and k.shape[2] <= SHORT
 
 
 def takes_groups(q: Tensor, mask: Tensor | None) -> bool:
