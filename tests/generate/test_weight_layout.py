@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.testing import assert_close
 
 from blockyard.generate.weight_layout import FEW, order_for_decoding
 from tests.generate.decoding import greedy
@@ -61,3 +62,13 @@ def test_layers_share_the_facts_of_the_past() -> None:
         assert others
         assert all(seq is first for seq in others)
         assert first.index.tolist() == list(range(end))
+
+
+def test_a_model_that_decoded_can_be_trained() -> None:
+    """Decoding orders the weights inside `inference_mode`, whose tensors cannot be saved for a gradient."""
+    layer = nn.Linear(3, 5)
+    with torch.inference_mode():
+        order_for_decoding(layer, 1)
+    assert not layer.weight.is_contiguous()
+    layer(torch.ones(2, 3, requires_grad=True)).sum().backward()
+    assert_close(layer.weight.grad, torch.full((5, 3), 2.0))

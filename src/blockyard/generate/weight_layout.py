@@ -29,7 +29,7 @@ def order_for_decoding(model: nn.Module, sequences: int) -> None:
     }
     for layer in modules:
         if isinstance(layer, nn.Linear) and id(layer.weight) not in others and _by_outputs(layer.weight):
-            with torch.no_grad():
+            with torch.inference_mode(False), torch.no_grad():  # a model that decoded can still be trained
                 layer.weight.data = layer.weight.t().contiguous().t()  # (outputs, inputs) with strides (1, outputs)
 
 
