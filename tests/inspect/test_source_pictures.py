@@ -19,7 +19,15 @@ from blockyard.ops import maps
 from blockyard.runs.load import Loaded, load
 from tests.tiny import ON_CPU, ONE_BATCH, steps
 
-TINY = (*ON_CPU, *ONE_BATCH, "model.dim=16", "model.depth=2", "model.heads=2", *steps(2, None))
+TINY = (
+    *ON_CPU,
+    *ONE_BATCH,
+    "model.dim=16",
+    "model.depth=2",
+    "model.heads=2",
+    "source_tokenizer.size=4",
+    *steps(2, None),
+)
 KINDS = {
     "joint": ("experiment=canvas_captions",),
     "cross": ("experiment=canvas_captions", "model=encoder_decoder", "model.shared=false"),
