@@ -11,7 +11,6 @@ longest), the usual baseline of these archives.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,55 +19,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Batch, BatchSize, DataSpec, Seed, Splits, Text, Tokenizer
-from blockyard.data._class_baselines import majority
+from blockyard.contracts import BatchSize, DataSpec, Seed, Splits, Text, Tokenizer
 from blockyard.data._loaded import LoadedData
 from blockyard.data._series_records import Records, read_npz, read_ts
+from blockyard.data._series_splits import Series, SeriesSplit
 from blockyard.data._split import Fraction, sha256, stratified
 from blockyard.errors import UserError, fold
-
-MOST_NEIGHBOURS = 2000  # training series that `nearest` compares with, at equal distances
-
-
-@dataclass(frozen=True)
-class Series:
-    """values: (n, longest, C), standardized, NaN where missing and behind the end; lengths, target: (n,) int64."""
-
-    values: Tensor
-    lengths: Tensor
-    target: Tensor
-
-
-class SeriesSplit:
-    """One split: inputs (B, steps, C), target (B,), and lengths (B,) where series have different lengths.
-
-    class_counts: (V,) int64, the series of each class in the training split
-    """
-
-    def __init__(self, series: Series, train: Series, classes: int, *, variable: bool) -> None:
-        self.series, self.train, self.variable = series, train, variable
-        self.class_counts = train.target.bincount(minlength=classes)
-
-    def __len__(self) -> int:
-        return len(self.series.target)
-
-    @property
-    def lengths(self) -> Tensor:
-        """The steps of each series, (n,)."""
-        return self.series.lengths
-
-    def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns the series `order` (B,), as long as the longest of them."""
-        lengths = self.series.lengths[order]
-        values = self.series.values[order]
-        if not self.variable:
-            return Batch(values, self.series.target[order])
-        return Batch(values[:, : int(lengths.max())], self.series.target[order], lengths=lengths)
-
-    def baselines(self) -> Iterator[tuple[str, Tensor]]:
-        """Yields the logits (n, V) of the most frequent class, and of the nearest training series."""
-        yield "majority", majority(self.class_counts, len(self))
-        yield "nearest", nearest(self.train, self.series, len(self.class_counts))
 
 
 @dataclass(kw_only=True, eq=False)
@@ -196,31 +152,3 @@ class SeriesTable(LoadedData):
         longest = max(self._lengths)
         padded = torch.stack([F.pad(each, (0, 0, 0, longest - len(each)), value=float("nan")) for each in series])
         return Series(padded, lengths, target[index])
-
-
-def nearest(train: Series, series: Series, classes: int) -> Tensor:
-    """Returns logits (n, V): for each class minus the distance to its nearest training series.
-
-    Series are resampled linearly to the longest, and missing values are zero, the mean.
-    """
-    count = len(train.target)
-    chosen = torch.linspace(0, count - 1, min(count, MOST_NEIGHBOURS)).long()
-    known, own = _resampled(train, chosen), _resampled(series, torch.arange(len(series.target)))
-    distance = torch.cdist(own, known)  # (n, m)
-    result = torch.full((len(own), classes), -torch.inf)
-    for number in range(classes):
-        members = train.target[chosen] == number
-        if members.any():
-            result[:, number] = -distance[:, members].min(1).values
-    return result
-
-
-def _resampled(series: Series, index: Tensor) -> Tensor:
-    """(n, longest C), each series stretched over all steps."""
-    longest = series.values.shape[1]
-    step = torch.linspace(0, 1, longest) * (series.lengths[index, None] - 1)  # (n, longest)
-    low, values = step.floor().long(), series.values[index].nan_to_num()
-    share = (step - low)[..., None]
-    high = torch.minimum(low + 1, series.lengths[index, None] - 1)
-    rows = torch.arange(len(index))[:, None]
-    return (values[rows, low] * (1 - share) + values[rows, high] * share).flatten(1)

@@ -24,6 +24,7 @@ from blockyard.engine.evaluator import Evaluator
 from blockyard.engine.layout import Layout
 from blockyard.engine.lightning.hooks import EpochBoundary
 from blockyard.engine.lightning.metrics_bridge import MetricsBridge
+from blockyard.engine.lightning.trainer import lightning_trainer
 from blockyard.engine.loader import TrainingLoader
 from blockyard.engine.module import Learner
 from blockyard.engine.peers import Peers
@@ -128,7 +129,8 @@ class Job:
             callbacks = [EpochBoundary(state, loop.lightning_callbacks), *loop.lightning_callbacks, loop]
             epochs = -(-state.total // state.steps_per_epoch)
             logger = MetricsBridge(state, loop.log_metrics)
-        trainer = self.options.build(
+        trainer = lightning_trainer(
+            self.options,
             total=state.total,
             epochs=epochs,
             precision=self.precision["precision"],

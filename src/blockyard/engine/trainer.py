@@ -1,8 +1,7 @@
-"""Where and how long a run trains: the options of conf/trainer, and the Lightning trainer built from them."""
+"""Where and how long a run trains: the options of conf/trainer."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
@@ -20,15 +19,12 @@ from blockyard.contracts import (
     Threads,
     Workers,
 )
-from blockyard.engine.context_problems import model_problems, plan_problem
-from blockyard.engine.lightning.flags import refusals
-from blockyard.engine.trainer_problems import trainer_problems
+from blockyard.engine.context_problems import model_problems
+from blockyard.engine.trainer_problems import check_options, trainer_problems
 from blockyard.errors import UserError
 from blockyard.ops.selection import Kernel
 
 if TYPE_CHECKING:
-    import pytorch_lightning as pl
-    from pytorch_lightning.loggers.logger import Logger
     from torch import nn
 
 Factor = Annotated[int, Ge(2), Le(1_024), Because("a thousand times the tokens are a million times the pairs")]
@@ -114,54 +110,17 @@ class TrainerPlan:
         profile: bool = False,
         extra: dict[str, Any] = {},  # noqa: B006 - never changed; the default that a config shows
     ) -> None:
-        if max_steps is None and max_epochs is None:
-            raise ValueError("trainer.max_steps and trainer.max_epochs are both null; give one, such as max_epochs=30")
-        if precision == "16-mixed" and accelerator == "cpu":
-            raise ValueError("trainer.precision=16-mixed needs a GPU; on a CPU use 32, bf16-mixed or auto")
-        if precision == "16-mixed" and strategy == "fsdp":
-            raise ValueError("trainer.precision=16-mixed does not work with trainer.strategy=fsdp; use bf16-mixed")
-        if attention == "online" and (compile or strategy == "fsdp"):
-            other = "compile=true" if compile else "strategy=fsdp"
-            raise ValueError(
-                f"trainer.attention=online does not work with trainer.{other}: its backward pass is not compiled and "
-                "reads the weights of position biases whole; leave one of them out"
-            )
-        if strategy == "context":
-            problem = plan_problem(devices * num_nodes, attention, compile, precision)
-            if problem:
-                raise ValueError(problem)
-        if extra:
-            issues = refusals(extra, profile=profile)
-            if issues:
-                raise ValueError("; ".join(issues))
-        self.accelerator = accelerator
-        self.devices = devices
-        self.num_nodes = num_nodes
-        self.strategy = strategy
-        self.precision = precision
-        self.max_steps = max_steps
-        self.max_epochs = max_epochs
-        self.eval_every = eval_every
-        self.log_every = log_every
-        self.gradient_clip = gradient_clip
-        self.group = group
-        self.sampling = sampling
-        self.accumulate = accumulate
-        self.checkpoint_blocks = checkpoint_blocks
-        self.compile = compile
-        self.require_flash = require_flash
-        self.attention = attention
-        self.num_workers = num_workers
-        self.timeout = timeout
-        self.limit_train = limit_train
-        self.limit_val = limit_val
-        self.limit_test = limit_test
-        self.extrapolate = extrapolate
-        self.overfit = overfit
-        self.deterministic = deterministic
-        self.threads = threads
-        self.profile = profile
-        self.extra = extra
+        self.accelerator, self.devices, self.num_nodes, self.strategy = accelerator, devices, num_nodes, strategy
+        self.precision, self.max_steps, self.max_epochs = precision, max_steps, max_epochs
+        self.eval_every, self.log_every, self.gradient_clip = eval_every, log_every, gradient_clip
+        self.group, self.sampling = group, sampling
+        self.accumulate, self.checkpoint_blocks = accumulate, checkpoint_blocks
+        self.compile, self.require_flash, self.attention = compile, require_flash, attention
+        self.num_workers, self.timeout = num_workers, timeout
+        self.limit_train, self.limit_val, self.limit_test = limit_train, limit_val, limit_test
+        self.extrapolate, self.overfit, self.deterministic = extrapolate, overfit, deterministic
+        self.threads, self.profile, self.extra = threads, profile, extra
+        check_options(self)
 
     @property
     def world(self) -> int:
@@ -204,65 +163,3 @@ class TrainerPlan:
     def model_problems(self, model: nn.Module) -> list[str]:
         """What of a built model this trainer cannot train, one sentence each."""
         return model_problems(model, self.world) if self.context else []
-
-    def build(
-        self,
-        *,
-        total: int,
-        epochs: int,
-        precision: str,
-        device_type: str,
-        callbacks: list[pl.Callback],
-        logger: Logger | None,
-        io: Any,
-        root: Path,
-    ) -> pl.Trainer:
-        """Lightning's trainer, which draws, saves and validates nothing itself: `LoopCallback` does.
-
-        epochs: -1, or the number of epochs if Lightning callbacks need it
-        logger: what Lightning callbacks log to, or None
-        """
-        import pytorch_lightning as pl
-
-        return pl.Trainer(
-            accelerator="gpu" if device_type == "cuda" else "cpu",
-            devices=self.devices,
-            num_nodes=self.num_nodes,
-            strategy=self._strategy(root),
-            precision=_PRECISIONS[precision],
-            max_steps=total,
-            max_epochs=epochs,
-            accumulate_grad_batches=self.accumulate,
-            callbacks=callbacks,
-            plugins=[io],
-            default_root_dir=root,
-            logger=logger or False,
-            log_every_n_steps=self.log_every,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            use_distributed_sampler=False,
-            limit_val_batches=0,
-            num_sanity_val_steps=0,
-            deterministic=self.deterministic or None,
-            **{"profiler": self._profiler(root), **self.extra},
-        )
-
-    def _profiler(self, root: Path) -> Any:
-        if not self.profile:
-            return None
-        from pytorch_lightning.profilers import SimpleProfiler
-
-        return SimpleProfiler(dirpath=root, filename="profile")
-
-    def _strategy(self, root: Path) -> Any:
-        from blockyard.engine.system.processes import RunDDP, RunFSDP2
-
-        if self.sharded:
-            return RunFSDP2(root, self.world, self.timeout)
-        if self.world > 1 or self.strategy == "ddp":
-            return RunDDP(root, self.timeout)
-        return "auto"
-
-
-_PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16-mixed": "bf16-mixed", "16-mixed": "16-mixed"}

@@ -5,10 +5,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from blockyard.contracts import Architecture, DataModule, Objective
-from blockyard.engine.context_problems import sequence_problems
+from blockyard.engine.context_problems import plan_problem, sequence_problems
+from blockyard.engine.lightning.flags import refusals
 
 if TYPE_CHECKING:
     from blockyard.engine.trainer import TrainerPlan
+
+
+def check_options(plan: TrainerPlan) -> None:
+    """Raises ValueError for options of a trainer that do not work together."""
+    if plan.max_steps is None and plan.max_epochs is None:
+        raise ValueError("trainer.max_steps and trainer.max_epochs are both null; give one, such as max_epochs=30")
+    if plan.precision == "16-mixed" and plan.accelerator == "cpu":
+        raise ValueError("trainer.precision=16-mixed needs a GPU; on a CPU use 32, bf16-mixed or auto")
+    if plan.precision == "16-mixed" and plan.strategy == "fsdp":
+        raise ValueError("trainer.precision=16-mixed does not work with trainer.strategy=fsdp; use bf16-mixed")
+    if plan.attention == "online" and (plan.compile or plan.strategy == "fsdp"):
+        other = "compile=true" if plan.compile else "strategy=fsdp"
+        raise ValueError(
+            f"trainer.attention=online does not work with trainer.{other}: its backward pass is not compiled and "
+            "reads the weights of position biases whole; leave one of them out"
+        )
+    if plan.strategy == "context":
+        problem = plan_problem(plan.devices * plan.num_nodes, plan.attention, plan.compile, plan.precision)
+        if problem:
+            raise ValueError(problem)
+    if plan.extra:
+        issues = refusals(plan.extra, profile=plan.profile)
+        if issues:
+            raise ValueError("; ".join(issues))
 
 
 def trainer_problems(plan: TrainerPlan, data: DataModule, objective: Objective, model: Architecture) -> list[str]:

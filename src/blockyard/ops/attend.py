@@ -13,21 +13,17 @@ Mixers pass facts (`Seq`) and a `Visibility`, never masks. A query that sees not
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Seq
-from blockyard.errors import UserError
-from blockyard.ops import kernel, maps, mask, online, reference, ring, selection
-from blockyard.ops.flex import block_mask, flex, refusal
-from blockyard.ops.full_precision import full_precision
+from blockyard.ops import kernel, maps, mask, online, reference, ring, ring_cut, selection
+from blockyard.ops.flex import flex, refusal
+from blockyard.ops.sdpa import sdpa, shifted
+from blockyard.ops.shared_masks import shared_block_mask, shared_dense_mask
 from blockyard.ops.visibility import Visibility
-
-Mask = TypeVar("Mask")
 
 
 def attend(
@@ -56,11 +52,18 @@ def attend(
     q, k = q.to(v.dtype), k.to(v.dtype)
     if maps.listening():
         maps.note(q, k, v, seq, k_seq, visibility, scale)
-    if ring.KEY in seq.memo:
-        return _around(q, k, v, seq, k_seq, visibility, dropout, scale)
+    if ring_cut.KEY in seq.memo:
+        ring.check(dropout, whole=k_seq is seq)
+        kernel.note("ring", ["trainer.strategy=context"])
+        return ring.ring_attention(q, k, v, seq, visibility, 1 / math.sqrt(q.shape[-1]) if scale is None else scale)
     named = selection.selected()
     if named in ("eager", "online"):
-        return _written_out(named, q, k, v, seq, k_seq, visibility, dropout, scale)
+        kernel.note(named, [f"trainer.attention={named}"])
+    if named == "eager":
+        return reference.eager(q, k, v, seq, k_seq, visibility, scale, dropout)
+    if named == "online":
+        selection.refuse(named, kernel.layer(), online.refusal(dropout, torch.compiler.is_compiling()))
+        return online.online(q, k, v, seq, k_seq, visibility, scale)
     width = v.shape[-1]
     if width != k.shape[-1]:
         # Fused kernels take one width. Zero channels add nothing to a score; those of the values are cut off again.
@@ -68,57 +71,19 @@ def attend(
         q, k, v = (F.pad(x, (0, max(width, k.shape[-1]) - x.shape[-1])) for x in (q, k, v))
     refused = _against_flex(q, dropout)
     if named != "flex" and mask.strict_by_shift(seq, k_seq, visibility):
-        return _shifted(q, k, v, k_seq is seq, dropout, scale)[..., :width]
+        return shifted(q, k, v, k_seq is seq, dropout, scale)[..., :width]
     reasons = mask.reasons(seq, k_seq, visibility)
     if not reasons and (named != "flex" or len(seq) == 1):
-        return _sdpa(q, k, v, None, visibility.causal and k_seq is seq, dropout, scale, reasons)[..., :width]
+        return sdpa(q, k, v, None, visibility.causal and k_seq is seq, dropout, scale, reasons)[..., :width]
     if refused is None:
         kernel.note("flex", reasons)
-        blocks = _block_mask(seq, k_seq, visibility, len(q))
+        blocks = shared_block_mask(seq, k_seq, visibility, len(q))
         return flex(q, k, v, seq, k_seq, visibility, scale, blocks)[..., :width]
-    allowed, blind = _dense_mask(seq, k_seq, visibility, q.shape[1])
+    allowed, blind = shared_dense_mask(seq, k_seq, visibility, q.shape[1])
     if allowed is not None and allowed.is_floating_point():
         allowed = allowed.to(q.dtype)
-    out = _sdpa(q, k, v, allowed, False, dropout, scale, [*reasons, refused])[..., :width]
+    out = sdpa(q, k, v, allowed, False, dropout, scale, [*reasons, refused])[..., :width]
     return out if blind is None else out.masked_fill(blind, 0.0)
-
-
-def _written_out(
-    named: str,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    seq: Seq,
-    k_seq: Seq,
-    visibility: Visibility,
-    dropout: float,
-    scale: float | None,
-) -> Tensor:
-    """The kernels that need neither a whole mask nor equal widths: (B, H, N, values' width)."""
-    kernel.note(named, [f"trainer.attention={named}"])
-    if named == "online":
-        selection.refuse(named, kernel.layer(), online.refusal(dropout, torch.compiler.is_compiling()))
-        return online.online(q, k, v, seq, k_seq, visibility, scale)
-    return reference.eager(q, k, v, seq, k_seq, visibility, scale, dropout)
-
-
-def _around(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    seq: Seq,
-    k_seq: Seq,
-    visibility: Visibility,
-    dropout: float,
-    scale: float | None,
-) -> Tensor:
-    """Attention of a sequence that is cut among processes: (B, H, n, values' width). Raises UserError for dropout."""
-    if dropout:
-        raise UserError(f"trainer.strategy=context: {online.refusal(dropout, False)}; use token_mixer.dropout=0")
-    if k_seq is not seq:
-        raise ValueError("a sequence that is cut among processes attends to itself and to no other keys")
-    kernel.note("ring", ["trainer.strategy=context"])
-    return ring.ring_attention(q, k, v, seq, visibility, 1 / math.sqrt(q.shape[-1]) if scale is None else scale)
 
 
 def _against_flex(q: Tensor, dropout: float) -> str | None:
@@ -150,84 +115,14 @@ def prepare(
     """
     k_seq = seq if k_seq is None else k_seq
     named = selection.selected()
-    if named in ("eager", "online") or ring.KEY in seq.memo:
+    if named in ("eager", "online") or ring_cut.KEY in seq.memo:
         return
     if named == "flex" and refusal(like.device.type, like.dtype, head_dim, dropout) is None:
-        _block_mask(seq, k_seq, visibility, len(like))
+        shared_block_mask(seq, k_seq, visibility, len(like))
         return
     if not mask.reasons(seq, k_seq, visibility) or mask.strict_by_shift(seq, k_seq, visibility):
         return
     if named == "auto" and refusal(like.device.type, like.dtype, head_dim, dropout) is None:
-        _block_mask(seq, k_seq, visibility, len(like))
+        shared_block_mask(seq, k_seq, visibility, len(like))
     else:
-        _dense_mask(seq, k_seq, visibility, heads)
-
-
-def _block_mask(seq: Seq, k_seq: Seq, visibility: Visibility, batch: int) -> Any:
-    """FlexAttention's mask, from the memo where it is there."""
-    return _memoised("blocks", 0, seq, k_seq, visibility, lambda: block_mask(seq, k_seq, visibility, batch))
-
-
-def _dense_mask(seq: Seq, k_seq: Seq, visibility: Visibility, heads: int) -> tuple[Tensor | None, Tensor | None]:
-    """The mask of scaled_dot_product_attention and the blind queries, from the memo where they are there."""
-    return _memoised("dense", heads, seq, k_seq, visibility, lambda: mask.dense(seq, k_seq, visibility, heads))
-
-
-def _memoised(kind: str, heads: int, seq: Seq, k_seq: Seq, visibility: Visibility, make: Callable[[], Mask]) -> Mask:
-    """The result of `make`, kept in the memo of the queries where the keys are the same in all layers."""
-    name = "self" if k_seq is seq else k_seq.memo.get("name")
-    if name is None or (k_seq is not seq and seq.memo.get(name) is not k_seq):
-        return make()
-    key = (kind, heads, visibility.causal, visibility.window, visibility.strict, name)
-    if key in seq.memo:
-        kept: Mask = seq.memo[key]
-        return kept
-    result = make()
-    if not torch.compiler.is_compiling():
-        seq.memo[key] = result
-    return result
-
-
-def _shifted(q: Tensor, k: Tensor, v: Tensor, whole: bool, dropout: float, scale: float | None) -> Tensor:
-    """Strictly causal attention without a mask: all keys but the last, and zero for the query that sees none.
-
-    whole: queries and keys are those of one sequence; otherwise one query follows a cache
-    """
-    if k.shape[2] < 2:
-        kernel.note("none", ["the only token sees nothing"])
-        return torch.zeros_like(q)
-    if not whole:
-        return _sdpa(q, k[:, :, :-1], v[:, :, :-1], None, False, dropout, scale, [])
-    rest = _sdpa(q[:, :, 1:], k[:, :, :-1], v[:, :, :-1], None, True, dropout, scale, [])
-    return F.pad(rest, (0, 0, 1, 0))  # (B, H, N, K)
-
-
-def _sdpa(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    allowed: Tensor | None,
-    is_causal: bool,
-    dropout: float,
-    scale: float | None,
-    reasons: list[str],
-) -> Tensor:
-    """torch's `scaled_dot_product_attention`; notes the kernel it takes and the reasons against a faster one."""
-    grouped = q.shape[1] != k.shape[1]
-    if grouped and not kernel.takes_groups(q, allowed):
-        repeats = q.shape[1] // k.shape[1]
-        k, v = k.repeat_interleave(repeats, dim=1), v.repeat_interleave(repeats, dim=1)  # (B, H, M, K)
-        grouped = False
-    settings: dict[str, Any] = {
-        "attn_mask": allowed,
-        "dropout_p": dropout,
-        "is_causal": is_causal,
-        "scale": scale,
-        "enable_gqa": grouped,
-    }
-    if kernel.recording():
-        kernel.note(*kernel.chosen(q, k, v, reasons, settings))
-    if kernel.faster_in_float32(q, k, allowed):
-        with full_precision(q):
-            return F.scaled_dot_product_attention(q.float(), k.float(), v.float(), **settings).to(q.dtype)
-    return F.scaled_dot_product_attention(q, k, v, **settings)
+        shared_dense_mask(seq, k_seq, visibility, heads)

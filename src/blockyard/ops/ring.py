@@ -20,11 +20,20 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from blockyard.contracts import Seq
+from blockyard.errors import UserError
 from blockyard.ops import key_chunks, online
 from blockyard.ops.full_precision import full_precision
 from blockyard.ops.mask import scheme
 from blockyard.ops.ring_cut import KEY, Ring
 from blockyard.ops.visibility import Visibility
+
+
+def check(dropout: float, *, whole: bool) -> None:
+    """Raise UserError for dropout, and ValueError unless the sequence attends to itself (`whole`)."""
+    if dropout:
+        raise UserError(f"trainer.strategy=context: {online.refusal(dropout, False)}; use token_mixer.dropout=0")
+    if not whole:
+        raise ValueError("a sequence that is cut among processes attends to itself and to no other keys")
 
 
 def ring_attention(q: Tensor, k: Tensor, v: Tensor, seq: Seq, visibility: Visibility, scale: float) -> Tensor:

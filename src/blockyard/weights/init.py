@@ -15,15 +15,14 @@ from blockyard.config.build import Components
 from blockyard.config.targets import allow_of
 from blockyard.contracts import Count, Issue, Text
 from blockyard.errors import UserError
-from blockyard.schedule._warmup import Length, check_length, to_steps
-from blockyard.weights.lora import Lora, add_lora, added_parameters, linear_layers
-from blockyard.weights.parts import HEAD, NEVER, Thaw, is_in, thaw, unknown_part
+from blockyard.schedule._warmup import Length, to_steps
+from blockyard.weights.init_checks import NO_LORA, check_hash, check_options, issues
+from blockyard.weights.lora import Lora, add_lora, added_parameters
+from blockyard.weights.parts import HEAD, NEVER, Thaw, is_in, thaw
 from blockyard.weights.resizing import UNKNOWN
 from blockyard.weights.source_run import Facts, facts, facts_of_run, fit_tokenizers, tokenizer_problems
 from blockyard.weights.sources import Source, find_source, outline, read_weights
 from blockyard.weights.transfer import Transfer, compare, load
-
-NO_LORA = Lora()
 
 
 class Init:
@@ -63,30 +62,11 @@ class Init:
         parent: Text | None = None,
         parent_sha256: Text | None = None,
     ) -> None:
-        if (parent is None) != (parent_sha256 is None):
-            raise ValueError(
-                "init.parent and init.parent_sha256 go together; `blockyard train resume=RUN trainer.max_steps=N` sets "
-                "them"
-            )
-        if from_ is None:
-            options = {"which": which != "best", "parts": parts is not None, "strict": not strict, "sha256": sha256}
-            idle = [f"init.{name}" for name, is_given in (options | {"lora.rank": lora.rank}).items() if is_given]
-            if idle:
-                raise ValueError(f"{', '.join(idle)}: nothing is taken without init.from; name a run or a file there")
-        if lora.rank and (freeze or unfreeze_at is not None):
-            raise ValueError("init.lora.rank freezes all but its additions and the head; leave init.freeze out")
-        if not lora.rank and lora != NO_LORA:
-            raise ValueError("init.lora.alpha and init.lora.layers have no effect with init.lora.rank=0; set a rank")
-        if unfreeze_at is not None and not freeze:
-            raise ValueError(f"init.unfreeze_at={unfreeze_at}: nothing is frozen; name parts in init.freeze")
-        if unfreeze_every is not None and unfreeze_at is None:
-            raise ValueError("init.unfreeze_every counts from init.unfreeze_at, which is not set")
-        if unfreeze_at is not None:
-            check_length("init.unfreeze_at", unfreeze_at)
         self.name, self.which, self.parts, self.strict = from_, which, parts, strict
         self.freeze, self.unfreeze_at, self.unfreeze_every = freeze, unfreeze_at, unfreeze_every
         self.lora, self.sha256 = lora, sha256
         self.parent, self.parent_sha256 = parent, parent_sha256
+        check_options(self)
 
     @classmethod
     def resolved(cls, node: dict[str, Any], outputs: str) -> dict[str, Any]:
@@ -98,7 +78,7 @@ class Init:
             return node
         source = find_source(str(node["from"]), which=str(node.get("which", "best")), outputs=outputs)
         actual = outline(source).sha256
-        _check_hash(source, node.get("sha256"), actual)
+        check_hash(source, node.get("sha256"), actual)
         return node | {"from": source.library or str(source.path), "sha256": actual}
 
     def issues(self, components: Components, model: nn.Module, *, starts: bool) -> Iterator[Issue]:
@@ -106,37 +86,19 @@ class Init:
 
         model: on the meta device, before `adapt`; starts: whether the run begins, so that it needs its source
         """
-        for key, parts in (("parts", self.parts or ()), ("freeze", self.freeze)):
-            if problem := unknown_part(model, parts):
-                yield Issue(f"init.{key}", problem)
-                return
-        if self.lora.rank and not linear_layers(model, self.lora.layers):
-            yield Issue("init.lora.layers", f"no linear layer of the model is in {', '.join(self.lora.layers)}")
-        elif not self._trained(model):
-            yield Issue("init.freeze", "leaves nothing to train; leave out a part, such as head")
-        trainer = components.node("trainer")
-        if self.lora.rank and trainer.sharded:
-            yield Issue("init.lora.rank", "additions are not sharded; use trainer.strategy=ddp or one device")
-        if self.unfreeze_at is not None and trainer.world > 1:
-            yield Issue("init.unfreeze_at", "several processes agree at the start on what is trained; use one device")
-        if starts and self.name is not None:
-            try:
-                source = self._source(components)
-                yield from (Issue("init.from", text) for text in self._source_problems(components, model, source))
-            except UserError as error:
-                yield Issue("init.from", bare_reason(error))
+        return issues(self, components, model, starts=starts)
 
     def prepare_tokenizers(self, components: Components) -> None:
         """Let tokenizers know the token ids of a source, before data is read. Raises UserError."""
         if self.name is not None and self._takes_tokens:
-            fit_tokenizers(components, self._source(components))
+            fit_tokenizers(components, self.source(components))
 
     def adapt(self, model: nn.Module, seed: int) -> None:
         """Add what LoRA trains, and freeze what is never trained. Leaves all values of the model as they are."""
         if self.lora.rank:
             add_lora(model, self.lora, seed)
         if self.unfreeze_at is None:
-            trained = {id(parameter) for parameter in self._trained(model)}
+            trained = {id(parameter) for parameter in self.trained(model)}
             for parameter in model.parameters():
                 parameter.requires_grad_(id(parameter) in trained)
 
@@ -156,15 +118,15 @@ class Init:
 
     def transfer(self, components: Components, model: nn.Module) -> Transfer | None:
         """What the model takes of its source; None where the weights are drawn. Raises UserError."""
-        return None if self.name is None else self._transfer(components, model, self._source(components))
+        return None if self.name is None else self._transfer(components, model, self.source(components))
 
     def load(self, components: Components, model: nn.Module) -> Transfer | None:
         """Put the weights of the source into a model, and return what was taken. Raises UserError."""
         if self.name is None:
             return None
-        source = self._source(components)
+        source = self.source(components)
         weights = read_weights(source)
-        _check_hash(source, self.sha256, weights.sha256)
+        check_hash(source, self.sha256, weights.sha256)
         transfer = self._transfer(components, model, source)
         problems = list(transfer.problems(self.parts, strict=self.strict))
         if problems:
@@ -184,11 +146,13 @@ class Init:
         """Whether vectors of token ids may be taken."""
         return self.parts is None or any({"embedder", "encoder", "source"} & {*part.split(".")} for part in self.parts)
 
-    def _source(self, components: Components) -> Source:
+    def source(self, components: Components) -> Source:
+        """What the weights are taken from. Raises UserError where it is not there."""
         return find_source(str(self.name), which=self.which, outputs=str(components.config.get("outputs") or "outputs"))
 
-    def _source_problems(self, components: Components, model: nn.Module, source: Source) -> Iterator[str]:
-        _check_hash(source, self.sha256, outline(source).sha256)
+    def source_problems(self, components: Components, model: nn.Module, source: Source) -> Iterator[str]:
+        """Why a model cannot take its weights, a sentence each. Raises UserError."""
+        check_hash(source, self.sha256, outline(source).sha256)
         tokenizers = list(tokenizer_problems(components, source)) if self._takes_tokens else []
         yield from tokenizers or self._transfer(components, model, source).problems(self.parts, strict=self.strict)
 
@@ -207,7 +171,7 @@ class Init:
         """What a run says of its weights; None of a file, which says nothing."""
         return None if source.run is None else facts_of_run(source.run, allow_of(components.config))
 
-    def _trained(self, model: nn.Module) -> list[nn.Parameter]:
+    def trained(self, model: nn.Module) -> list[nn.Parameter]:
         """The parameters that are trained at some step."""
         if self.unfreeze_at is not None:
             return list(model.parameters())
@@ -220,16 +184,3 @@ class Init:
     def _is_adapted(self, name: str) -> bool:
         """Whether a parameter was taken, and LoRA trains its additions in its place."""
         return not is_in(name, [HEAD]) and (self.parts is None or is_in(name, self.parts))
-
-
-def bare_reason(error: UserError) -> str:
-    """The message of an error about a source, without the key that an issue names anyway."""
-    return str(error).removeprefix("init.from: ").removeprefix("init.from=")
-
-
-def _check_hash(source: Source, expected: str | None, actual: str) -> None:
-    if expected not in (None, actual):
-        raise UserError(
-            f"init.from={source}: its weights are not those that the config names (sha256 {actual[:12]}..., expected "
-            f"{str(expected)[:12]}...); restore them, or start anew without init.sha256"
-        )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +14,22 @@ from blockyard.sweep.executor._outcomes import LOST, lost_outcome
 from blockyard.sweep.executor._slurm_queue import ENDED, GONE, Queue
 from blockyard.sweep.executor.base import Outcome, Task
 
+log = logging.getLogger("blockyard")
+
 CUT_OFF = frozenset({"TIMEOUT", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL"})  # the same cell can go on in a new job
 _RESULT_WAIT = 15.0  # seconds in which a result of an ended job may still become visible on a shared file system
 
 
 class JobFollower:
-    """Tells how jobs end: by the result that a job leaves, or by what the queue says of one that leaves none."""
+    """Tells how jobs end: by the result that a job leaves, or by what the queue says of one that leaves none.
 
-    def __init__(self, queue: Queue) -> None:
+    requeues: how often a run whose job was cut off goes back into the queue
+    """
+
+    def __init__(self, queue: Queue, requeues: int) -> None:
         self.queue = queue
+        self._requeues = requeues
+        self._cut_off: Counter[str] = Counter()  # how often the job of a run was
         self._ended: dict[str, tuple[str, float]] = {}  # job id -> its state and when it was first seen
 
     def ended(self, job: Any, files: set[str]) -> str | None:
@@ -33,6 +42,14 @@ class JobFollower:
             return None
         state, since = self._ended.setdefault(job.job_id, (state, time.monotonic()))
         return state if time.monotonic() - since >= _RESULT_WAIT else None
+
+    def requeues(self, task: Task, job: Any, state: str) -> bool:
+        """Whether the task of an ended job is submitted again, because the job was cut off."""
+        if state not in CUT_OFF or self._cut_off[task.key] >= self._requeues:
+            return False
+        self._cut_off[task.key] += 1
+        log.warning("job %s ended as %s and is submitted again", job.job_id, state)
+        return True
 
     def outcome(self, task: Task, job: Any, state: str) -> Outcome:
         """The outcome of an ended job; the run's status keeps the reason where the job has left no result."""

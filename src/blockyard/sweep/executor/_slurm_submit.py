@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.atomic_files import read_json, write_json
-from blockyard.errors import UserError
 from blockyard.runs.lock import exclusive
+from blockyard.sweep.executor import _slurm_queue
 from blockyard.sweep.executor._slots import requested_devices
 from blockyard.sweep.executor._slurm_cell import CellJob, preempt_signal
+from blockyard.sweep.executor._slurm_options import submitit_errors
 from blockyard.sweep.executor._slurm_queue import Queue
 from blockyard.sweep.executor.base import JOB_FILES, Task
 
@@ -74,6 +75,15 @@ class Submitter:
             slurm_max_num_timeout=self._requeues,
             slurm_python=shlex.join(["sh", "-c", ignoring, sys.executable]),
         )
+
+    def open(self, queue: Queue, partition: str | None) -> None:
+        """Look at the cluster before the first submission. Raises UserError where it does not exist."""
+        with submitit_errors("executor.cluster"):
+            self.executor()
+        if self._cluster == "slurm":
+            self.look(queue)
+            if self.gpus is None:
+                self.gpus_available = _slurm_queue.has_gpus(partition) is not False
 
     def look(self, queue: Queue) -> None:
         """Find the jobs in the queue that an earlier planner of this sweep has submitted, recorded or not."""
@@ -137,27 +147,3 @@ class Submitter:
             return dict(read_json(self.folder / JOBS))
         except (OSError, ValueError, TypeError):
             return {}
-
-
-def sbatch_options(texts: Sequence[str]) -> dict[str, Any]:
-    """sbatch options, each written `key=value` or as a bare flag; jobs may be requeued unless they say otherwise."""
-    options: dict[str, Any] = {}
-    for text in texts:
-        key, sign, value = text.removeprefix("--").partition("=")
-        options[key] = value if sign else True
-    return options if "no-requeue" in options else {"requeue": True} | options
-
-
-@contextlib.contextmanager
-def submitit_errors(key: str) -> Iterator[None]:
-    """Raise UserError for what submitit or sbatch refuses.
-
-    key: the config key that the message names
-    """
-    try:
-        yield
-    except UserError:
-        raise
-    except (RuntimeError, ValueError, OSError) as error:
-        hint = "; executor.cluster=local runs the same jobs on this machine" if "srun" in str(error) else ""
-        raise UserError(f"{key}: submitit refused the jobs: {' '.join(str(error).split())[:300]}{hint}") from error

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from blockyard.engine.system.interrupts import CODES
@@ -14,7 +14,22 @@ from blockyard.sweep.executor._outcomes import lost_outcome
 from blockyard.sweep.executor.base import Outcome, Task
 
 
-def outcome_without_slurm(submitit: Any, task: Task, job: Any) -> Outcome:
+def ended_without_slurm(
+    submitit: Any, running: Mapping[str, tuple[Task, Any]], *, in_process: bool
+) -> Iterator[Outcome]:
+    """Yield the outcomes of the jobs that have ended; `in_process`: run the first one here."""
+    for task, job in list(running.values()):
+        if in_process:
+            # Not `job.results()`, which opens log files that it does not close, and pdb after an error.
+            outcome = job.submission().result()
+            yield outcome
+            _repeat_signal(outcome)
+            return
+        if job.done():
+            yield _outcome(submitit, task, job)
+
+
+def _outcome(submitit: Any, task: Task, job: Any) -> Outcome:
     """The outcome of a job that has ended."""
     errors = submitit.core.utils
     try:
@@ -25,7 +40,7 @@ def outcome_without_slurm(submitit: Any, task: Task, job: Any) -> Outcome:
         return lost_outcome(task, 1, reason, failed=False)
 
 
-def repeat_signal(outcome: Outcome) -> None:
+def _repeat_signal(outcome: Outcome) -> None:
     """Send this process the signal that stopped a cell in it: it was meant for the planner."""
     for signum, code in CODES.items():
         if outcome.code == code:

@@ -16,17 +16,16 @@ import contextlib
 import logging
 import os
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
 
 from blockyard.config.machine import cpu_cores
 from blockyard.contracts import Count, CountOrZero, Positive, Text
-from blockyard.errors import UserError
 from blockyard.sweep.executor import _slurm_queue
-from blockyard.sweep.executor._slurm_jobs import CUT_OFF, JobFollower, names_in
-from blockyard.sweep.executor._slurm_submit import Submitter, sbatch_options, submitit_errors
-from blockyard.sweep.executor._submitit_local import outcome_without_slurm, repeat_signal, terminate
+from blockyard.sweep.executor._slurm_jobs import JobFollower, names_in
+from blockyard.sweep.executor._slurm_options import import_submitit, job_parameters, no_gpu, sbatch_options
+from blockyard.sweep.executor._slurm_submit import Submitter
+from blockyard.sweep.executor._submitit_local import ended_without_slurm, terminate
 from blockyard.sweep.executor.base import Executor, Outcome, Task
 
 log = logging.getLogger("blockyard")
@@ -79,44 +78,28 @@ class SlurmExecutor(Executor):
         folder: Text | None = None,
         cancel: bool = True,
     ) -> None:
-        try:
-            import submitit
-        except ImportError as error:
-            raise UserError(
-                "executor=slurm needs submitit: pip install 'blockyard[slurm]', or use executor=local"
-            ) from error
-        if timeout_min * 60 <= signal_delay_s:
-            raise ValueError(
-                f"executor.signal_delay_s={signal_delay_s} must be shorter than executor.timeout_min={timeout_min}"
-            )
-        self._submitit: Any = submitit
+        self._submitit = import_submitit()
         self._cluster = cluster
         self._workers = workers or (None if cluster == "slurm" else 1 if cluster == "debug" else cpu_cores())
         self._cancel = cancel
         further = sbatch_options(sbatch)
         options = {"partition": partition, "account": account, "qos": qos, "constraint": constraint, "exclude": exclude}
-        options |= {"signal_delay_s": signal_delay_s, "additional_parameters": further}
-        options |= {"array_parallelism": workers, "setup": list(setup) or None}
-        parameters = {"timeout_min": timeout_min, "mem_gb": mem_gb, "name": "blockyard"}
-        if cluster == "slurm":
-            parameters |= {f"slurm_{name}": value for name, value in options.items()}
+        options |= {"additional_parameters": further, "array_parallelism": workers, "setup": list(setup) or None}
         self._submitter = Submitter(
-            submitit,
+            self._submitit,
             cluster,
             Path(os.path.expanduser(folder)) if folder else None,
-            {name: value for name, value in parameters.items() if value is not None},
+            job_parameters(cluster, timeout_min, mem_gb, signal_delay_s, options),
             cpus=cpus_per_task,
             gpus=gpus_per_node,
             requeues=requeues,
             local_threads=max(1, min(cpus_per_task, cpu_cores() // (self._workers or 1))),
         )
-        self._requeues = requeues
         self._queue = _slurm_queue.Queue()
-        self._follower = JobFollower(self._queue)
+        self._follower = JobFollower(self._queue, requeues)
         self._partition = partition or further.get("partition") or os.environ.get("SBATCH_PARTITION")
         self._new: list[Task] = []
         self._running: dict[str, tuple[Task, Any]] = {}
-        self._cut_off: Counter[str] = Counter()  # how often the job of a run was
         self._finished_jobs: set[str] = set()  # with a result, but perhaps still in the queue
         self._ended: list[Outcome] = []
 
@@ -132,12 +115,7 @@ class SlurmExecutor(Executor):
 
     def __enter__(self) -> SlurmExecutor:
         self._submitter.home = self.home
-        with submitit_errors("executor.cluster"):
-            self._submitter.executor()
-        if self._cluster == "slurm":
-            self._submitter.look(self._queue)
-            if self._submitter.gpus is None:
-                self._submitter.gpus_available = _slurm_queue.has_gpus(self._partition) is not False
+        self._submitter.open(self._queue, self._partition)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -155,11 +133,7 @@ class SlurmExecutor(Executor):
         """Take a task; the next `poll` submits it together with the others."""
         self._submitter.home = self.home
         if not self._submitter.gpus_available and (task.config.get("trainer") or {}).get("accelerator") == "gpu":
-            where = f"partition {self._partition}" if self._partition else "the default partition"
-            reason = (
-                f"trainer.accelerator=gpu: {where} of SLURM has no GPU; use executor.partition=NAME, or trainer=cpu"
-            )
-            self._ended.append(Outcome(task.key, 2, reason))
+            self._ended.append(Outcome(task.key, 2, no_gpu(self._partition)))
             return
         if not self.attach(task):
             self._new.append(task)
@@ -196,31 +170,22 @@ class SlurmExecutor(Executor):
     def _follow(self) -> None:
         """Collect the jobs of SLURM that have ended; those that were cut off become new tasks."""
         files = names_in(self._submitter.folder)
-        for key, (task, job) in list(self._running.items()):
+        for task, job in list(self._running.values()):
             state = self._follower.ended(job, files)
             if state is None:
                 continue
-            del self._running[key]
+            del self._running[task.key]
             self._finished_jobs.add(str(job.job_id))
-            if state in CUT_OFF and self._cut_off[key] < self._requeues:
-                self._cut_off[key] += 1
-                log.warning("job %s ended as %s and is submitted again", job.job_id, state)
+            if self._follower.requeues(task, job, state):
                 self._new.append(task)
             else:
                 self._ended.append(self._follower.outcome(task, job, state))
 
     def _collect(self) -> None:
         """Collect the jobs without SLURM that have ended."""
-        for key, (task, job) in list(self._running.items()):
-            if self._cluster == "debug":
-                # Not `job.results()`, which opens log files that it does not close, and pdb after an error.
-                del self._running[key]
-                self._ended.append(job.submission().result())
-                repeat_signal(self._ended[-1])
-                break
-            if job.done():
-                del self._running[key]
-                self._ended.append(outcome_without_slurm(self._submitit, task, job))
+        for outcome in ended_without_slurm(self._submitit, self._running, in_process=self._cluster == "debug"):
+            del self._running[outcome.key]
+            self._ended.append(outcome)
 
     def _leave_queue(self, running: set[str]) -> None:
         """Cancel running jobs, and wait for them and for finished ones until they have left the queue."""

@@ -13,14 +13,14 @@ from blockyard.config.model_size import ModelSizes
 from blockyard.errors import UserError
 from blockyard.runs.identity import run_name
 from blockyard.runs.provenance import provenance
-from blockyard.sweep.plan import cell_settings, matched_widths
+from blockyard.sweep.plan import cell_settings, matched_widths, plan_checks
 from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.compact_json import Nodes
 from blockyard.sweep.plan.sweep_plan import Arm, Cell, Refused, SweepPlan, Variant
 from blockyard.sweep.plan.target_metric import validation_metric
 from blockyard.sweep.spec import budget
 from blockyard.sweep.spec.bad_question import BadQuestion
-from blockyard.sweep.spec.override_text import override_problem, to_override, to_text
+from blockyard.sweep.spec.override_text import override_problem, to_override
 from blockyard.sweep.spec.question import Question, read
 
 _LISTED = 10  # problems of one kind that are reported in full
@@ -125,9 +125,8 @@ class _Planner:
                 f"baseline {each.arm}: {text}" for each in self.refused if each.arm == baseline for text in each.reasons
             ]
             raise BadQuestion(list(dict.fromkeys(reasons)))
-        self._check_space(widths)
-        self._check_tuned()
-        if duplicates := list(self._duplicates()):
+        self._check_sizes(widths)
+        if duplicates := list(plan_checks.duplicates(self.question, self.variants.values(), self.folder)):
             more = len(duplicates) - _LISTED
             rest = [f"and {more} more pairs of this kind"] if more > 0 else []
             raise BadQuestion([*duplicates[:_LISTED], *rest])
@@ -184,50 +183,16 @@ class _Planner:
         )
         return widths
 
-    def _check_space(self, widths: dict[str, int]) -> None:
-        """Raise BadQuestion where the baseline cannot have a value of the search space."""
+    def _check_sizes(self, widths: dict[str, int]) -> None:
+        """Raise BadQuestion where a setting cannot be had, or would undo the match of the arms' sizes."""
+        match = plan_checks.SizeMatch(self.question.match, self.matched, self.sizes)
         baseline = next(arm for arm in self.question.arms if arm.name == self.question.baseline)
-        problems = []
-        for key, dimension in ((self.question.search or {}).get("space") or {}).items():
-            for value in dimension if isinstance(dimension, list) else (dimension["low"], dimension["high"]):
-                overrides = [*self._overrides(baseline, widths), to_override(key, value)]
-                composed, reasons = self.composer.checked(overrides)
-                reasons = reasons or self._mismatch(baseline.name, composed.config)
-                problems += [f"search.space.{key}: {to_text(value)}: {reason}" for reason in reasons]
+        overrides = self._overrides(baseline, widths)
+        problems = list(plan_checks.space_problems(self.question, overrides, self.composer, match))
+        if not problems and self.question.tune:
+            problems = list(plan_checks.tune_problems(self.variants.values(), match))[:1]
         if problems:
             raise BadQuestion(problems)
-
-    def _check_tuned(self) -> None:
-        """Raise BadQuestion where a tuned setting changes the matched size."""
-        for variant in self.variants.values() if self.question.tune else ():
-            setting = " ".join(to_override(*item) for item in variant.setting.items())
-            if reasons := self._mismatch(variant.arm, variant.config):
-                raise BadQuestion([f"tune: {setting}: {reason}" for reason in reasons])
-
-    def _mismatch(self, arm: str, config: dict[str, Any]) -> list[str]:
-        """Why a setting would undo the match, where the file has one."""
-        by = self.question.match
-        if not by or self.sizes.measure(config, by) == self.matched["arms"][arm]["value"]:
-            return []
-        return [
-            f"it changes the {matched_widths.QUANTITIES[by]} of {arm}, so the arms would no longer match; remove it"
-        ]
-
-    def _duplicates(self) -> Iterator[str]:
-        """Pairs of arms, or of settings of one arm, that are the same run."""
-        seen: dict[str, Variant] = {}
-        for variant in self.variants.values():
-            other = seen.setdefault(self.folder(variant).rpartition("-")[2], variant)
-            if other is variant:
-                continue
-            if other.arm != variant.arm:
-                yield (
-                    f"arms {other.arm} and {variant.arm} are the same run: their overrides change nothing that is "
-                    f"computed ({_overrides_of(self.question, other.arm)} and "
-                    f"{_overrides_of(self.question, variant.arm)})"
-                )
-            else:
-                yield f"tune: settings {other.setting} and {variant.setting} of arm {variant.arm} are the same run"
 
 
 def _misspelt(composer: CellComposer, base: Sequence[str], arms: Sequence[Arm]) -> list[str]:
@@ -240,7 +205,3 @@ def _misspelt(composer: CellComposer, base: Sequence[str], arms: Sequence[Arm]) 
         if issue.unknown and str(issue) not in shared
     }
     return [*(f"base: {text}" for text in shared), *list(own)[:_LISTED]]
-
-
-def _overrides_of(question: Question, name: str) -> str:
-    return " ".join(next(arm.overrides for arm in question.arms if arm.name == name)) or "no overrides"

@@ -42,7 +42,7 @@ def run_search(
         return plan
     composer = CellComposer(plan.facts.get("config_dirs") or (), elsewhere=elsewhere, outputs=plan.outputs)
     loop = TrialLoop(plan, executor, composer, capacity=parallel_trials(executor, options), say=say)
-    with loop.owner_lock():
+    with loop.owner.lock():
         if retry:
             loop.retry_failed()
         loop.work(stopped)

@@ -6,18 +6,15 @@ again on request, with its setting and in its place.
 
 from __future__ import annotations
 
-import os
-import secrets
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blockyard.engine.system.interrupts import PAUSED
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import run_name
-from blockyard.runs.lock import RunLock, exclusive, held
+from blockyard.runs.lock import exclusive, held
 from blockyard.sweep.execution.cell_states import read_state
 from blockyard.sweep.executor.base import BUSY, Executor, Outcome, Task
 from blockyard.sweep.plan.cell_composer import CellComposer
@@ -26,6 +23,7 @@ from blockyard.sweep.plan.sweep_plan import SweepPlan, cell_name
 from blockyard.sweep.plan.target_metric import validation_metric
 from blockyard.sweep.search import optuna_store
 from blockyard.sweep.search.trial_config import arm_template
+from blockyard.sweep.search.trial_owner import Owner
 from blockyard.sweep.search.trials import AGAIN, Trials
 
 if TYPE_CHECKING:
@@ -55,7 +53,7 @@ class TrialLoop:
         self.capacity = capacity
         seeds = plan.question["seeds"]
         self.seeds: list[int] = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-        self.owner = f"{optuna_store.OWNER}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.owner = Owner(plan.folder)
         self.running: dict[str, tuple[Trials, int]] = {}  # by run
         self.retry_at: dict[str, float] = {}  # when to look again at a run that another process held
         self.metric, self.direction = "", ""
@@ -70,22 +68,12 @@ class TrialLoop:
                 for template in templates
             ]
 
-    @contextmanager
-    def owner_lock(self) -> Iterator[None]:
-        """Hold a lock that ends with this process, which tells others whose trials to take over."""
-        lock = RunLock(self.plan.folder / self.owner).acquire()
-        try:
-            yield
-        finally:
-            lock.path.unlink(missing_ok=True)
-            lock.release()
-
     def retry_failed(self) -> None:
         """Create one more attempt at every failed trial."""
         with exclusive(self.plan.folder):
             for arm in self.arms:
                 for trial in arm.failed():
-                    arm.retry(trial, self.owner)
+                    arm.retry(trial, self.owner.name)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -120,7 +108,7 @@ class TrialLoop:
         running = {(arm.arm, number) for arm, number in self.running.values()}
         for arm in self.arms:
             for trial in arm.unfinished():
-                if (arm.arm, trial.number) in running or not self._may_run(trial):
+                if (arm.arm, trial.number) in running or not self.owner.may_run(trial):
                     continue
                 if len(self.running) < self.capacity:
                     self._start(arm, trial)
@@ -131,15 +119,11 @@ class TrialLoop:
             arm = min(incomplete, key=lambda arm: len(arm.counted()))
             self._start(arm, arm.create())
 
-    def _may_run(self, trial: FrozenTrial) -> bool:
-        owner = str(trial.user_attrs.get("owner"))
-        return owner == self.owner or not held(self.plan.folder / owner)
-
     def _start(self, arm: Trials, trial: FrozenTrial) -> None:
         number, setting, seed = trial.number, arm.setting(trial), self.seeds[0]
         config, choices, problems = arm.template.config(setting, seed)
         key = None if problems else f"{run_name(config)}/s{seed}"
-        arm.set_attributes(number, owner=self.owner, setting=setting, run=key)
+        arm.set_attributes(number, owner=self.owner.name, setting=setting, run=key)
         if key is None:
             arm.fail(number, f"refused: {'; '.join(problems)}")
             self._report(arm, number)
