@@ -104,7 +104,7 @@ def test_the_command_prints_tables_and_writes_files(tmp_path: Path, capsys: pyte
         (["cost", "token_mixer=fourier", "tokens=[16]"], "token_mixer=fourier: "),
         (["cost", "token_mixer=attention", "data.context=9"], "data.context= has no effect on bench cost: use tokens="),
         (["cost", "token_mixer=attention", "tokens=[16]", "kernels=flex"], "FlexAttention is used on CUDA only"),
-        (["cost", "token_mixer=none", "tokens=[16]"], "there is no token mixer to measure"),
+        (["cost", "token_mixer=none", "tokens=[16]"], "the model has no token mixer to measure"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -51,9 +51,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BLOCKYARD_PROJECT", "none")
     monkeypatch.delenv(installed.VARIABLE, raising=False)
-    installed._found.cache_clear()
+    installed._discover.cache_clear()
     yield tmp_path
-    installed._found.cache_clear()
+    installed._discover.cache_clear()
     for name in [name for name in sys.modules if name.partition(".")[0] == "tinypack"]:
         del sys.modules[name]
 

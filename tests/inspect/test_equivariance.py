@@ -29,7 +29,7 @@ def sample(lengths: Tensor | None = None) -> Sample:
 
 
 def relative(model: torch.nn.Module, arm: str, permute: str = "patches") -> list[float]:
-    return [place.relative for place in permuted(model, [sample()], permute).places[arm]]
+    return [place.relative for place in permuted(model, [sample()], permute).stages[arm]]
 
 
 @pytest.mark.parametrize("scheme", ["learned", "rope", "bias_table"])

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from blockyard.cli import main
-from blockyard.inspect.asked_part import asked_patches, asked_share
 from blockyard.inspect.attention_weights import attention_layers
 from blockyard.inspect.figures.words_figure import attends_source
 from blockyard.inspect.options import Options
 from blockyard.inspect.samples import load_samples
+from blockyard.inspect.source_region import region_patches, region_share
 from blockyard.ops import maps
 from blockyard.runs.load import Loaded, load
 from tests.tiny import ON_CPU, ONE_BATCH, steps
@@ -79,7 +79,7 @@ def by_loops(loaded: Loaded, layer: int, count: int) -> float:
     """The share of the class token's attention on the asked digit's patches, head 0, sample by sample."""
     shares = []
     for sample in load_samples(loaded, Options(samples=count)):
-        if sample.asked is None:
+        if sample.region is None:
             continue
         call = maps.attention(loaded.model, **sample.batch.arguments())[layer]
         weights = call.weights()[0, 0, 0, 1:37].tolist()
@@ -87,7 +87,7 @@ def by_loops(loaded: Loaded, layer: int, count: int) -> float:
         for patch, weight in enumerate(weights):
             row, column = divmod(patch, 6)
             total += weight
-            asked += weight * bool(sample.asked[4 * row, 4 * column])
+            asked += weight * bool(sample.region[4 * row, 4 * column])
         shares.append(asked / total)
     return sum(shares) / len(shares)
 
@@ -99,15 +99,15 @@ def test_the_share_on_what_is_asked_for(run: tuple[str, Path]) -> None:
     loaded = load(folder)
     layers = attention_layers(loaded.model, load_samples(loaded, Options(samples=32)))
     for number, layer in enumerate(layers):
-        assert float(layer.asked[0]) == pytest.approx(by_loops(loaded, number, 32), rel=1e-4)
+        assert float(layer.region[0]) == pytest.approx(by_loops(loaded, number, 32), rel=1e-4)
 
 
 def test_shares_by_hand() -> None:
     asked = torch.zeros(8, 8, dtype=torch.bool)
     asked[0:4, 4:8] = True
-    patches = asked_patches(asked, (2, 2))
+    patches = region_patches(asked, (2, 2))
     assert patches.tolist() == [False, True, False, False]
     weights: Tensor = torch.tensor([[0.1, 0.3, 0.0, 0.2], [0.25, 0.25, 0.25, 0.25]])
-    shares, of_patches = asked_share(weights, patches)
+    shares, of_patches = region_share(weights, patches)
     torch.testing.assert_close(shares, torch.tensor([0.5, 0.25]))
     assert of_patches == 0.25

@@ -43,7 +43,7 @@ def test_it_equals_the_loss_of_all_logits(rows: int, options: dict[str, float], 
     made, target = tensors()
     made = made if biased else made._replace(bias=None)
     plain = value_and_gradients(cross_entropy(made.logits(), target, **options), made)
-    chunked = value_and_gradients(chunked_cross_entropy(made, target, rows=rows, **options), made)
+    chunked = value_and_gradients(chunked_cross_entropy(made, target, chunk=rows, **options), made)
     torch.testing.assert_close(chunked, plain, rtol=1e-12, atol=1e-14)
 
 
@@ -51,7 +51,7 @@ def test_it_equals_that_of_torch() -> None:
     made, target = tensors()
     loss = F.linear_cross_entropy(made.x[0], made.weight, target[0], label_smoothing=0.1)
     made = made._replace(bias=None)
-    own = value_and_gradients(chunked_cross_entropy(made, target, label_smoothing=0.1, rows=4), made)
+    own = value_and_gradients(chunked_cross_entropy(made, target, label_smoothing=0.1, chunk=4), made)
     torch.testing.assert_close(own, value_and_gradients(loss, made), rtol=1e-12, atol=1e-14)
 
 
@@ -80,7 +80,7 @@ def test_under_autocast_it_is_as_exact_as_the_plain_loss() -> None:
     exact = value_and_gradients(cross_entropy(made.logits(), target), made)
     with torch.autocast("cpu", torch.bfloat16):
         plain = value_and_gradients(cross_entropy(made.logits(), target), made)
-        chunked = value_and_gradients(chunked_cross_entropy(made, target, rows=7), made)
+        chunked = value_and_gradients(chunked_cross_entropy(made, target, chunk=7), made)
     for reference, one, other in zip(exact, plain, chunked, strict=True):
         assert other.dtype == reference.dtype
         assert (other - reference).norm() <= 1.5 * (one - reference).norm() + 1e-3 * reference.norm()

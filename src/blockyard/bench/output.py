@@ -49,16 +49,16 @@ def tables(costs: Sequence[Cost]) -> list[Table]:
 def crossings(costs: Sequence[Cost]) -> list[str]:
     """Returns a sentence for each choice that becomes cheaper than the first one, in time and in memory."""
     sentences = []
-    for quantity, word in (("milliseconds", "faster"), ("bytes", "smaller")):
+    for quantity, comparative in (("milliseconds", "faster"), ("bytes", "smaller")):
         (first, values), *others = series(costs, quantity).items()
         for name, other in others:
             start = crossing(values, other)
             if start is None:
-                sentences.append(f"{name} is not {word} than {first} at {max(values):,} tokens")
+                sentences.append(f"{name} is not {comparative} than {first} at {max(values):,} tokens")
             elif start == 0:
-                sentences.append(f"{name} is {word} than {first} at all of these lengths")
+                sentences.append(f"{name} is {comparative} than {first} at all of these lengths")
             else:
-                sentences.append(f"{name} is {word} than {first} from about {start:,.0f} tokens on")
+                sentences.append(f"{name} is {comparative} than {first} from about {start:,.0f} tokens on")
     return sentences
 
 

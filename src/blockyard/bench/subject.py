@@ -31,7 +31,7 @@ def subject(components: Components, of: Of, batch: int, device: str) -> Subject:
     """Returns what `of` names, of a new model. Raises ValueError for a model without a token mixer."""
     model: Any = components.model(0).to(device)
     if not model.mixers or model.mixers[0].empty:
-        raise ValueError("there is no token mixer to measure")
+        raise ValueError("the model has no token mixer to measure")
     length, vocabulary = model.ctx.tokens.max_len, model.ctx.tokens.vocabulary
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(vocabulary, (batch, length + 1), generator=generator).to(device)

@@ -43,13 +43,13 @@ def train(
     from blockyard.runs.not_started import AlreadyDone
     from blockyard.runs.start import create_run
 
-    words = [*as_texts(overrides), f"outputs={os.fspath(outputs)}"]
-    composed = compose(words, [os.fspath(folder) for folder in config_dirs])
+    arguments = [*as_texts(overrides), f"outputs={os.fspath(outputs)}"]
+    composed = compose(arguments, [os.fspath(folder) for folder in config_dirs])
     problems = [str(issue) for issue in check(composed)]
     if problems:
         raise UserError("\n  - ".join(problems))
     try:
-        folder = create_run(composed.config, command=["blockyard.train", *words], choices=composed.choices)
+        folder = create_run(composed.config, command=["blockyard.train", *arguments], choices=composed.choices)
     except AlreadyDone as done:
         return done.folder
     with folder:
@@ -80,8 +80,8 @@ def sweep(
     flags = [
         text for flag, value in (("--workers", workers), ("--seeds", seeds)) if value for text in (flag, str(value))
     ]
-    words = [str(path), *as_texts(overrides), f"outputs={os.fspath(outputs)}", "--no-compare", *flags]
-    code = command.run(words)
+    arguments = [str(path), *as_texts(overrides), f"outputs={os.fspath(outputs)}", "--no-compare", *flags]
+    code = command.run(arguments)
     if code == 2:  # the problems are on standard error
         raise UserError(f"{path} cannot be planned")
     folder = os.path.join(os.fspath(outputs), FOLDER, path.stem)

@@ -67,10 +67,10 @@ def run(arguments: Sequence[str]) -> int:
 def texts(family: str, name: str, package: str, conf: str) -> dict[str, str]:
     """The files by their paths below the project's folder."""
     template = TEMPLATES[family]
-    words = {"FAMILY": family, "NAME": name, "CLASS": class_name(name), "PACKAGE": package, "CONF": conf}
+    placeholders = {"FAMILY": family, "NAME": name, "CLASS": class_name(name), "PACKAGE": package, "CONF": conf}
 
     def filled(text: str) -> str:
-        return re.sub("|".join(words), lambda match: words[match.group()], text)
+        return re.sub("|".join(placeholders), lambda match: placeholders[match.group()], text)
 
     return {
         f"{package}/{name}.py": filled(template.component),
@@ -86,18 +86,18 @@ def class_name(name: str) -> str:
 
 def _parsed(arguments: Sequence[str]) -> tuple[str, str, dict[str, str]]:
     """Family, name and options. Raises UserError for what cannot be written."""
-    words = [each for each in arguments if "=" not in each]
+    names = [each for each in arguments if "=" not in each]
     options = dict(each.split("=", 1) for each in arguments if "=" in each)
     for key in options:
         if key not in ("package", "conf"):
             raise UserError(f"new has no option {key}{did_you_mean(key, ('package', 'conf'))} (options: package, conf)")
-    if len(words) != 2 or words[0].startswith("-"):
+    if len(names) != 2 or names[0].startswith("-"):
         raise UserError("new takes a family and a name: blockyard new token_mixer running_mean")
-    family, name = words
+    family, name = names
     if family not in TEMPLATES:
-        known = family in catalog.families()
-        text = f"no template for {family}" if known else f"unknown family {family}{did_you_mean(family, TEMPLATES)}"
-        more = f"; for {family} start from a choice of `blockyard list {family}` and CONTRIBUTING.md" if known else ""
+        exists = family in catalog.families()
+        text = f"no template for {family}" if exists else f"unknown family {family}{did_you_mean(family, TEMPLATES)}"
+        more = f"; for {family} start from a choice of `blockyard list {family}` and CONTRIBUTING.md" if exists else ""
         raise UserError(f"{text} (families with a template: {', '.join(TEMPLATES)}){more}")
     if not _is_name(name):
         raise UserError(f"{name} is not a name for a module of Python: write small letters, digits and _")

@@ -38,7 +38,7 @@ class Installed:
 
 def installed() -> tuple[Installed, ...]:
     """What every installed package brings, by name; nothing with BLOCKYARD_COMPONENTS=none."""
-    return () if os.environ.get(VARIABLE) == "none" else _found()
+    return () if os.environ.get(VARIABLE) == "none" else _discover()
 
 
 def installed_packages() -> tuple[str, ...]:
@@ -47,7 +47,7 @@ def installed_packages() -> tuple[str, ...]:
 
 
 @cache
-def _found() -> tuple[Installed, ...]:
+def _discover() -> tuple[Installed, ...]:
     return tuple(sorted({_read(point) for point in entry_points(group=GROUP)}, key=lambda each: each.name))
 
 

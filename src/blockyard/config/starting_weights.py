@@ -32,8 +32,12 @@ def resolve(config: dict[str, Any], choices: dict[str, str | None], issues: list
         return  # `check` says so, as it does of values that do not fit
     try:
         kind = locate(target)
-        known = options(kind)
-        if any(name not in known or known[name].problem(node[name]) for name in node if name not in RESERVED):
+        allowed_options = options(kind)
+        if any(
+            name not in allowed_options or allowed_options[name].problem(node[name])
+            for name in node
+            if name not in RESERVED
+        ):
             return
         config[KEY] = kind.resolved(node, str(config.get("outputs") or "outputs"))  # type: ignore[attr-defined]
     except UserError as error:

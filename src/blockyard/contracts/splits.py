@@ -95,7 +95,7 @@ class SourceFiles(Protocol):
 class AsksForPart(Protocol):
     """A split of questions about images, some of which are about one part of the image."""
 
-    def asked(self, order: Tensor) -> Tensor:
+    def region(self, order: Tensor) -> Tensor:
         """Returns the pixels that each of the samples `order` (B,) asks for, (B, height, width) bool; none for some."""
 
 

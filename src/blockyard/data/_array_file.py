@@ -55,10 +55,10 @@ def names_of(path: Path) -> list[str]:
         return []
 
 
-def refuse_rows(path: Path, name: str, problem: str, rows: Any) -> None:
+def refuse_rows(path: Path, name: str, problem: str, bad: Any) -> None:
     """Raises UserError naming the rows, from 0, for which a mask (n,) holds."""
-    if rows.any():
-        some = np.flatnonzero(rows)
+    if bad.any():
+        some = np.flatnonzero(bad)
         more = f" and {len(some) - 20:,} more" if len(some) > 20 else ""
         raise UserError(f"{path}, {name}, rows {', '.join(map(str, some[:20]))}{more} (from 0): {problem}")
 

@@ -1,19 +1,23 @@
-"""Splits of one array: rows are taken batch by batch, so that an array that is mapped stays on the disk."""
+"""Splits of an array, a matrix of rows that are taken batch by batch: one that is mapped stays on the disk."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch
+from blockyard.contracts import Batch, Split, Splits
+from blockyard.data._array_checks import channels_are_last
+from blockyard.data._augment import Augment
 from blockyard.data._class_baselines import majority
-from blockyard.data._images import Preprocess
+from blockyard.data._images import Moments, Preprocess
+from blockyard.errors import UserError
 
 CHUNK = 4096  # rows that are read at a time
+SAMPLE = 10_000  # images that give the channel statistics
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,9 @@ class Rows:
 
 
 class ArraySplit:
-    """One split. target: (n,) int64 classes, (n, N) int64 token ids, or None; scale: mean and standard deviation.
+    """One split of an array.
+
+    target: (n,) int64 classes, (n, N) int64 token ids, or None; scale: mean and standard deviation.
 
     class_counts: (V,) int64 of the training split, where targets are classes
     """
@@ -64,7 +70,7 @@ class LabelledArraySplit(ArraySplit):
 
 
 class ImageArraySplit:
-    """A split of images of bytes, (n, C, height, width) or without C. target: (n,) int64."""
+    """A split of an array of images of bytes, (n, C, height, width) or without C. target: (n,) int64."""
 
     def __init__(self, rows: Rows, target: Tensor, preprocess: Preprocess, *, last: bool) -> None:
         self.rows, self.target, self.preprocess, self.last = rows, target, preprocess, last
@@ -95,3 +101,34 @@ def moments(rows: Rows, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         count = count + there.sum(axes, keepdim=True)
     mean = total / count
     return mean, (squares / count - mean.square()).clamp_min(0).sqrt()
+
+
+def scale_of(rows: Rows, axes: tuple[int, ...], where: str) -> tuple[Tensor, Tensor]:
+    """Returns the `moments` by which values are standardized. Raises UserError where a column has one value only."""
+    mean, std = moments(rows, axes)
+    if not bool((std > 0).all()):
+        column = int((~(std.flatten() > 0)).nonzero()[0])
+        raise UserError(f"{where}: column {column} (from 0) has one value in the training split")
+    return mean, std
+
+
+def array_splits(
+    rows: Sequence[Rows],
+    targets: Sequence[Tensor | None],
+    scale: tuple[Tensor, Tensor] | None,
+    counts: Tensor | None,
+) -> Splits:
+    """Returns the splits of an array, with `targets` of each. scale, counts: as in `ArraySplit`."""
+    kind: type[ArraySplit] = ArraySplit if counts is None else LabelledArraySplit
+    splits: list[Split] = [kind(each, target, scale, counts) for each, target in zip(rows, targets, strict=True)]
+    return Splits(*splits)
+
+
+def image_splits(rows: Sequence[Rows], targets: Sequence[Tensor], augment: Augment) -> Splits:
+    """Returns the splits of an array of images, normalized by the training images, which alone are augmented."""
+    last = channels_are_last(rows[0].values.shape[1:])
+    count = len(rows[0].index)
+    sample = torch.linspace(0, count - 1, min(SAMPLE, count)).long()
+    scale = Moments.of(channels_first(rows[0].take(sample), last=last))
+    preprocess = (Preprocess(scale, each) for each in (augment, Augment(), Augment()))
+    return Splits(*(ImageArraySplit(*each, last=last) for each in zip(rows, targets, preprocess, strict=True)))

@@ -21,17 +21,17 @@ def known_classes(split: Any) -> Tensor | None:
     for name in _WRAPPED:
         inner = getattr(split, name, None)
         if inner is not None and not isinstance(inner, Tensor):
-            known = known_classes(inner)
-            if known is not None and len(known) == len(split):
-                return known
+            classes = known_classes(inner)
+            if classes is not None and len(classes) == len(split):
+                return classes
     return None
 
 
 def classes_of(split: Split) -> Tensor:
     """Returns the class of each sample (n,) int64; reads the samples where the split does not keep them."""
-    known = known_classes(split)
-    if known is not None:
-        return known
+    classes = known_classes(split)
+    if classes is not None:
+        return classes
     parts = []
     for order in torch.arange(len(split)).split(_CHUNK):
         target = split.batch(order, None).target

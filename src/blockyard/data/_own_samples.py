@@ -81,8 +81,8 @@ class Reader:
             return
         if bad.any():
             row = int(bad.flatten(1).any(1).nonzero()[0]) if bad.ndim > 1 else int(bad.nonzero()[0])
-            known = "not finite" if target.is_floating_point() else f"no class from 0 to {self.classes} - 1"
-            raise UserError(f"{self.name}[{numbers[row]}]: the target {target[row].tolist()} is {known}")
+            expected = "not finite" if target.is_floating_point() else f"no class from 0 to {self.classes} - 1"
+            raise UserError(f"{self.name}[{numbers[row]}]: the target {target[row].tolist()} is {expected}")
 
 
 def _tensor(value: Any, where: str) -> Tensor:

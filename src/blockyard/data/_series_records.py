@@ -70,10 +70,10 @@ def _parse(line: str) -> tuple[Tensor, str]:
     *parts, label = line.strip().split(":")
     if not parts or not label.strip():
         raise ValueError("no class behind the last colon")
-    rows = [[_number(text) for text in part.split(",")] for part in parts]
-    if len({len(row) for row in rows}) != 1:
-        raise ValueError(f"channels of {' and '.join(str(len(row)) for row in rows)} steps")
-    return _checked(torch.tensor(rows, dtype=torch.float32).T.contiguous()), label.strip()
+    channels = [[_number(text) for text in part.split(",")] for part in parts]
+    if len({len(row) for row in channels}) != 1:
+        raise ValueError(f"channels of {' and '.join(str(len(row)) for row in channels)} steps")
+    return _checked(torch.tensor(channels, dtype=torch.float32).T.contiguous()), label.strip()
 
 
 def _number(text: str) -> float:

@@ -60,8 +60,8 @@ def nearest(train: Series, series: Series, classes: int) -> Tensor:
     """
     count = len(train.target)
     chosen = torch.linspace(0, count - 1, min(count, MOST_NEIGHBOURS)).long()
-    known, own = _resampled(train, chosen), _resampled(series, torch.arange(len(series.target)))
-    distance = torch.cdist(own, known)  # (n, m)
+    references, own = _resampled(train, chosen), _resampled(series, torch.arange(len(series.target)))
+    distance = torch.cdist(own, references)  # (n, m)
     result = torch.full((len(own), classes), -torch.inf)
     for number in range(classes):
         members = train.target[chosen] == number
@@ -77,8 +77,8 @@ def _resampled(series: Series, index: Tensor) -> Tensor:
     low, values = step.floor().long(), series.values[index].nan_to_num()
     share = (step - low)[..., None]
     high = torch.minimum(low + 1, series.lengths[index, None] - 1)
-    rows = torch.arange(len(index))[:, None]
-    return (values[rows, low] * (1 - share) + values[rows, high] * share).flatten(1)
+    batch = torch.arange(len(index))[:, None]
+    return (values[batch, low] * (1 - share) + values[batch, high] * share).flatten(1)
 
 
 MOST_NEIGHBOURS = 2000  # training series that `nearest` compares with, at equal distances

@@ -185,10 +185,10 @@ def _tell_missing(table: Table, numbers: Tensor) -> None:
 def _cells(assigned: Assigned, columns: Sequence[str]) -> Iterator[str]:
     """The cells of each split, row by row: the label, then the texts."""
     rows = assigned.rows
-    known = [name for name in columns if name in rows.table.column_names]
+    present = [name for name in columns if name in rows.table.column_names]
     for part in assigned.parts:
         yield str(len(part))
         for chunk in part.split(4096):
             yield from (
-                " ".join(cells) for cells in zip(*(rows.texts(name, chunk.tolist()) for name in known), strict=True)
+                " ".join(cells) for cells in zip(*(rows.texts(name, chunk.tolist()) for name in present), strict=True)
             )

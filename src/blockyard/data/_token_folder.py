@@ -106,8 +106,8 @@ def token_files(path: Path) -> list[Path]:
 
 def split_of(name: str) -> str | None:
     """Returns the split that a name begins with, as a word of its own: train.bin, val_000.bin."""
-    word = name.partition(".")[0].replace("-", "_").partition("_")[0].rstrip("0123456789").lower()
-    return next((split for split, words in PREFIXES.items() if word in words), None)
+    first = name.partition(".")[0].replace("-", "_").partition("_")[0].rstrip("0123456789").lower()
+    return next((split for split, prefixes in PREFIXES.items() if first in prefixes), None)
 
 
 def _litdata(folder: Path) -> list[Shard]:

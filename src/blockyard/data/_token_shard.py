@@ -105,8 +105,8 @@ def _bin(path: Path, file: BinaryIO, size: int, dtype: str | None) -> Shard:
         if code not in _LITPKDS:
             raise UserError(f"{path} holds no token ids: the type in its header is number {code}")
         return Shard(path, _LITPKDS[code], 24, count)
-    if len(head) == 1024 and (words := struct.unpack("<3I", head[:12]))[0] in _LLM_C and words[1] == 1:
-        return Shard(path, _LLM_C[words[0]], 1024, words[2])
+    if len(head) == 1024 and (header := struct.unpack("<3I", head[:12]))[0] in _LLM_C and header[1] == 1:
+        return Shard(path, _LLM_C[header[0]], 1024, header[2])
     itemsize = np.dtype(dtype or RAW[0]).itemsize
     if size % itemsize:
         raise UserError(

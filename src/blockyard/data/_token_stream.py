@@ -43,9 +43,9 @@ class TokenStream:
         last = np.searchsorted(self.first, start + length - 1, side="right") - 1
         ids = np.empty((len(start), length), dtype=np.int64)
         for number in np.unique(first[first == last]):
-            rows = np.flatnonzero((first == number) & (last == number))
+            samples = np.flatnonzero((first == number) & (last == number))
             all_starts = np.lib.stride_tricks.sliding_window_view(self.shards[number].ids, length)
-            ids[rows] = all_starts[start[rows] - self.first[number]]
+            ids[samples] = all_starts[start[samples] - self.first[number]]
         for row in np.flatnonzero(first != last):
             ids[row] = np.concatenate([part for _, _, part in self._parts(int(start[row]), length)])
         if len(ids) and not 0 <= ids.min() <= ids.max() < self.vocabulary:
@@ -121,8 +121,8 @@ class TokenWindows:
         source = np.searchsorted(self.stops, indices, side="right")
         ids = np.empty((len(indices), self.context + 1), dtype=np.int64)
         for number in np.unique(source):
-            rows = np.flatnonzero(source == number)
-            ids[rows] = self._read(int(number), indices[rows] - (self.stops[number - 1] if number else 0), key)
+            samples = np.flatnonzero(source == number)
+            ids[samples] = self._read(int(number), indices[samples] - (self.stops[number - 1] if number else 0), key)
         inputs = torch.from_numpy(ids)
         batch = Batch(inputs, slice=torch.from_numpy(source) if self.sliced else None)
         if self.separator is not None:
@@ -136,9 +136,9 @@ class TokenWindows:
         if self.weighted:
             passes, indices = np.divmod(indices, count)
             for each in np.unique(passes) if key is not None else ():
-                rows = np.flatnonzero(passes == each)
-                drawn = permuted(torch.from_numpy(indices[rows]), count, mix("source", key or 0, source, int(each)))
-                indices[rows] = drawn.numpy()
+                samples = np.flatnonzero(passes == each)
+                drawn = permuted(torch.from_numpy(indices[samples]), count, mix("source", key or 0, source, int(each)))
+                indices[samples] = drawn.numpy()
         offset = 0 if key is None else key % self.context
         start = np.minimum(indices * self.context + offset, len(stream) - 1 - self.context)
         return stream.read(start, self.context + 1)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import blake2b
 from pathlib import Path
 from typing import Literal
 
@@ -31,33 +30,20 @@ from blockyard.contracts import (
     DataSpec,
     Rate,
     Seed,
-    Split,
     Splits,
     Text,
     Tokenizer,
     Vocabulary,
 )
-from blockyard.data._array_file import names_of, read_array, refuse_rows
-from blockyard.data._array_splits import (
-    ArraySplit,
-    ImageArraySplit,
-    LabelledArraySplit,
-    Rows,
-    channels_first,
-    moments,
-)
+from blockyard.data._array_checks import Kind, check_inputs, check_targets, image_shape, kind_of
+from blockyard.data._array_file import read_array
+from blockyard.data._array_parts import split_array
+from blockyard.data._array_splits import Rows, array_splits, image_splits, scale_of
 from blockyard.data._augment import Augment
-from blockyard.data._images import Moments, Preprocess
 from blockyard.data._loaded import LoadedData
-from blockyard.data._pair_file import NAMES
 from blockyard.data._split import Fraction, check_fractions, sha256
-from blockyard.data._table_splits import log, split_rows, together
 from blockyard.data._with_targets import with_values
 from blockyard.errors import UserError
-
-Kind = Literal["image", "symbols", "series", "vector"]
-SPLIT = "split"
-SAMPLE = 10_000  # images that give the channel statistics
 
 
 @dataclass(kw_only=True, eq=False)
@@ -129,17 +115,7 @@ class Arrays(LoadedData):
     def values(self) -> np.ndarray:
         """The inputs. Raises UserError for a shape that is nothing known, and for values that are not finite."""
         values = read_array(self._path, self.inputs, "data.inputs")
-        if values.dtype.kind not in "biuf" or not 2 <= values.ndim <= 4:
-            raise UserError(
-                f"{self._path}, {self.inputs}: {values.dtype} of shape {values.shape}; inputs are numbers, 2 to 4 axes"
-            )
-        if values.dtype.kind == "f":
-            bad = np.isinf(values).reshape(len(values), -1).any(1)
-            refuse_rows(self._path, self.inputs, "an infinite value", bad)
-        elif self._kind_of(values) == "symbols":
-            most = self.vocabulary or int(values.max()) + 1
-            bad = ((values < 0) | (values >= most)).reshape(len(values), -1).any(1)
-            refuse_rows(self._path, self.inputs, f"a token id below 0 or from data.vocabulary={most} on", bad)
+        check_inputs(values, self.kind, self.vocabulary, self._path, self.inputs)
         return values
 
     @cached_property
@@ -151,14 +127,7 @@ class Arrays(LoadedData):
         if not path.is_file():
             raise UserError(f"data.target={self.target}: no file {path}; an .npy has its targets in another, or null")
         target = read_array(path, self.target, "data.target")
-        if len(target) != len(self.values):
-            raise UserError(f"{path}: {len(self.values)} rows of inputs and {len(target)} targets")
-        if target.dtype.kind == "f":
-            refuse_rows(
-                path, self.target, "the target is not finite", ~np.isfinite(target).reshape(len(target), -1).all(1)
-            )
-        elif target.ndim > 1 and (self.reads != "symbols" or target.shape != self.values.shape):
-            raise UserError(f"{path}, {self.target}: {target.dtype} of shape {target.shape}; classes have one axis")
+        check_targets(target, self.values, self.reads, path, self.target)
         return target
 
     @cached_property
@@ -177,36 +146,12 @@ class Arrays(LoadedData):
         return self._kind_of(self.values)
 
     def _kind_of(self, values: np.ndarray) -> Kind:
-        kind = self.kind
-        if kind == "auto":
-            if values.ndim == 2:
-                kind = "vector" if values.dtype.kind == "f" else "symbols"
-            else:
-                kind = "image" if values.dtype == np.uint8 else "series"
-        axes = {"image": (3, 4), "symbols": (2,), "series": (3,), "vector": (2,)}[kind]
-        right = (
-            values.dtype == np.uint8 if kind == "image" else values.dtype.kind in ("biu" if kind == "symbols" else "f")
-        )
-        if values.ndim not in axes or not right:
-            raise UserError(
-                f"{self._path}, {self.inputs}: {values.dtype} of shape {values.shape} is no {kind} (images are uint8, "
-                "token ids integers (n, N), series floats (n, steps, C), vectors floats (n, F)); convert it"
-            )
-        return kind
+        return kind_of(values, self.kind, f"{self._path}, {self.inputs}")
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """Channels, height and width."""
-        shape = self.values.shape[1:]
-        if len(shape) == 2:
-            return (1, shape[0], shape[1])
-        return (shape[2], shape[0], shape[1]) if self._last else (shape[0], shape[1], shape[2])
-
-    @property
-    def _last(self) -> bool:
-        """Whether the channels of images are the last axis."""
-        shape = self.values.shape[1:]
-        return len(shape) == 3 and shape[2] in (1, 3) and shape[0] not in (1, 3)
+        return image_shape(self.values.shape[1:])
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Draws or reads the splits, and standardizes. Raises UserError for a class without a training row."""
@@ -235,45 +180,21 @@ class Arrays(LoadedData):
 
     def _splits(self, rows: list[Rows], targets: list[Tensor]) -> Splits:
         if self.reads == "image":
-            count = len(rows[0].index)
-            sample = torch.linspace(0, count - 1, min(SAMPLE, count)).long()
-            scale = Moments.of(channels_first(rows[0].take(sample), last=self._last))
-            augments = (Augment(self.shift, self.crop, self.flip), Augment(), Augment())
-            arguments = zip(rows, targets, (Preprocess(scale, each) for each in augments), strict=True)
-            return Splits(*(ImageArraySplit(*each, last=self._last) for each in arguments))
+            return image_splits(rows, targets, Augment(self.shift, self.crop, self.flip))
         axes = tuple(range(self.values.ndim - 1))
-        scaled = None if self.reads == "symbols" else moments(rows[0], axes)
-        if scaled is not None and not bool((scaled[1] > 0).all()):
-            column = int((~(scaled[1].flatten() > 0)).nonzero()[0])
-            raise UserError(
-                f"{self._path}, {self.inputs}: column {column} (from 0) has one value in the training split"
-            )
+        scale = None if self.reads == "symbols" else scale_of(rows[0], axes, f"{self._path}, {self.inputs}")
         own: list[Tensor | None] = list(targets)
         if self.targets is None:
             own = [None] * 3
         elif self.targets.ndim > 1 and self.targets.dtype.kind != "f":
-            own = list(self._own_targets([each.index for each in rows], targets[0]))
-            own = [each.long() for each in own if each is not None]
+            own = [each.long() for each in self._own_targets([part.index for part in rows], targets[0])]
         counts = targets[0].bincount(minlength=len(self.class_names)) if self.class_names else None
-        kind: type[ArraySplit] = ArraySplit if counts is None else LabelledArraySplit
-        splits: list[Split] = [kind(each, its, scaled, counts) for each, its in zip(rows, own, strict=True)]
-        return Splits(*splits)
+        return array_splits(rows, own, scale, counts)
 
     def _parts(self, target: Tensor) -> list[Tensor]:
         """The rows of each split."""
-        assigned = None
-        if self._path.suffix == ".npz" and SPLIT in names_of(self._path):
-            names = read_array(self._path, SPLIT, "split").astype(str)
-            refuse_rows(self._path, SPLIT, f"none of {', '.join(NAMES)}", ~np.isin(names, list(NAMES)))
-            assigned = [NAMES[name] for name in names]
-        keys = [blake2b(row.tobytes(), digest_size=16).digest() for row in self.values]
-        units, repeated = together(keys)
-        if repeated:
-            log.warning("%s: %d of %d rows repeat an earlier one", self._path, repeated, len(keys))
         fractions = (self.validation_fraction, self.test_fraction)
-        parts = split_rows(self._path, target, assigned, fractions, self.split_seed, units)
-        untrained = ~np.isin(target.numpy(), target[parts[0]].numpy())
-        refuse_rows(self._path, str(self.target), "no training row has this class", untrained)
+        parts = split_array(self._path, self.values, target, str(self.target), fractions, self.split_seed)
         return [part[self.kept(number, len(part), target[part])] for number, part in enumerate(parts)]
 
     @property

@@ -94,16 +94,16 @@ def captions(scenes: Scenes) -> list[str]:
     column, row = scenes.cell % ACROSS, scenes.cell // ACROSS
     order = (column * ACROSS + row).masked_fill(~scenes.present, CELLS).argsort(1)  # (B, most)
     table = torch.stack([each.gather(1, order) for each in (scenes.colour, scenes.digit, column)], -1)  # (B, most, 3)
-    return [_caption(rows[:count]) for rows, count in zip(table.tolist(), scenes.number.tolist(), strict=True)]
+    return [_caption(digits[:count]) for digits, count in zip(table.tolist(), scenes.number.tolist(), strict=True)]
 
 
 def _caption(digits: list[list[int]]) -> str:
-    words = []
+    parts = []
     for number, (colour, digit, column) in enumerate(digits):
         if number:
-            words.append("above" if column == digits[number - 1][2] else "left of")
-        words.append(f"a {COLOURS[colour]} {digit}")
-    return " ".join(words)
+            parts.append("above" if column == digits[number - 1][2] else "left of")
+        parts.append(f"a {COLOURS[colour]} {digit}")
+    return " ".join(parts)
 
 
 @dataclass(kw_only=True, eq=False)

@@ -78,7 +78,7 @@ class QuestionSplit:
         source = torch.zeros_like(source) if self.blank else source
         return Batch(inputs, answer, lengths=lengths, source=source, slice=kind)
 
-    def asked(self, order: Tensor) -> Tensor:
+    def region(self, order: Tensor) -> Tensor:
         """Returns the pixels of the digit whose colour is asked for, (B, 24, 24) bool; none for other questions."""
         scenes, _, _, kind, place = self.ask(order, None)
         cells = torch.zeros(len(order), CELLS, dtype=torch.bool)

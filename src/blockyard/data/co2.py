@@ -35,14 +35,14 @@ class Co2(SeriesData):
 
     def read(self) -> Tensor:
         """Reads the table that comes with statsmodels, whose import would take longer than training."""
-        return torch.tensor([float(row["co2"] or "nan") for row in _rows()], dtype=torch.float64)[:, None]
+        return torch.tensor([float(row["co2"] or "nan") for row in _read_records()], dtype=torch.float64)[:, None]
 
     def times(self) -> list[str] | None:
         """The Saturday of each week."""
-        return ["-".join((row["date"][:4], row["date"][4:6], row["date"][6:8])) for row in _rows()]
+        return ["-".join((row["date"][:4], row["date"][4:6], row["date"][6:8])) for row in _read_records()]
 
 
-def _rows() -> list[dict[str, str]]:
+def _read_records() -> list[dict[str, str]]:
     package = importlib.util.find_spec("statsmodels")
     if package is None or not package.submodule_search_locations:
         raise ModuleNotFoundError("data=co2 reads a file of statsmodels: pip install statsmodels")

@@ -75,9 +75,9 @@ class HuggingFace(Table):
         parts = dict(loaded) if isinstance(loaded, datasets.DatasetDict) else {"": loaded}
         unknown = sorted(parts.keys() - NAMES.keys() - {""})
         if unknown:
-            known = ", ".join(NAMES)
+            allowed = ", ".join(NAMES)
             raise UserError(
-                f"{self.path}: the split {', '.join(unknown)} is none of {known}; leave it out, or rename it"
+                f"{self.path}: the split {', '.join(unknown)} is none of {allowed}; leave it out, or rename it"
             )
         empty = [name for name, part in parts.items() if not len(part)]
         if empty:
@@ -97,10 +97,10 @@ class HuggingFace(Table):
         if not self._saved:
             return super().read(columns, kinds)
         files = [Path(self.path).expanduser() / name for name in self._parts]
-        parts = [self._rows(name, columns, file) for name, file in zip(self._parts, files, strict=True)]
+        parts = [self._file_rows(name, columns, file) for name, file in zip(self._parts, files, strict=True)]
         return joined(files, parts, [converted(*each, columns, kinds) for each in zip(files, parts, strict=True)])
 
-    def _rows(self, name: str, columns: dict[str, str], file: Path) -> FileRows:
+    def _file_rows(self, name: str, columns: dict[str, str], file: Path) -> FileRows:
         import pyarrow as pa
 
         part = self._parts[name]
@@ -111,8 +111,8 @@ class HuggingFace(Table):
             labels = getattr(part.features[column], "names", None)
             if labels is not None and columns.get("data.label") == column:
                 numbers = table[column].to_numpy()
-                known = [labels[number] if 0 <= number < len(labels) else None for number in numbers.tolist()]
-                table = table.set_column(table.column_names.index(column), column, pa.array(known, pa.string()))
+                named = [labels[number] if 0 <= number < len(labels) else None for number in numbers.tolist()]
+                table = table.set_column(table.column_names.index(column), column, pa.array(named, pa.string()))
         if columns.get("data.split") == SPLIT and SPLIT not in own:
             table = table.append_column(SPLIT, pa.array([name] * len(table), pa.string()))
         return FileRows(table, np.arange(1, 1 + len(table)), "row")

@@ -107,7 +107,7 @@ class Speech(RecordingData):
 
     def recordings(self) -> list[list[Recording]]:
         """Reads every file. Raises UserError naming each that cannot be used, with its line and the reason."""
-        rows = list(self._rows())
+        rows = list(self._read_rows())
         files = self._files(rows)
         problems, read, long = [], [], 0
         for row in rows:
@@ -139,7 +139,7 @@ class Speech(RecordingData):
         )
         return splits
 
-    def _rows(self) -> Iterator[Row]:
+    def _read_rows(self) -> Iterator[Row]:
         """The rows of the table, or the sounds of a folder that have a text."""
         if kind_of(self._path) is None:
             yield from self._beside()

@@ -236,8 +236,8 @@ class Table(LoadedData):
         if self.columns:
             problems["no value in any of data.columns"] = np.isnan(rows.numbers(self.columns)).all(1)
         if "data.split" in named_columns:
-            known = np.isin(np.array(rows.texts(self.split), dtype=object).astype(str), list(NAMES))
-            problems[f"{self.split} is none of {', '.join(NAMES)}"] = ~known & ~rows.blank(self.split)
+            valid = np.isin(np.array(rows.texts(self.split), dtype=object).astype(str), list(NAMES))
+            problems[f"{self.split} is none of {', '.join(NAMES)}"] = ~valid & ~rows.blank(self.split)
         rows.refuse(problems)
         if "data.label" in named_columns:
             self._check_labels(rows)

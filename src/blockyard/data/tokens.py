@@ -139,11 +139,11 @@ class Tokens(LoadedData):
     def _split(self, name: str, sources: list[TokenSource], vocabulary: int) -> TokenWindows:
         streams = [self._stream(name, source, vocabulary) for source in sources]
         sizes = [source.bytes_of_text(name) for source in sources]
-        known = sum(size for size in sizes if size is not None) if None not in sizes else None
+        num_bytes = sum(size for size in sizes if size is not None) if None not in sizes else None
         return TokenWindows(
             streams,
             self.context,
-            bytes_per_token=None if known is None else known / sum(map(len, streams)),
+            bytes_per_token=None if num_bytes is None else num_bytes / sum(map(len, streams)),
             separator=self.separator,
             weights=self.weights if name == "train" else None,
             sliced=len(sources) > 1,

@@ -12,7 +12,7 @@ from blockyard.evaluate.forecast import WindowForecast
 HEAD = ("step", "time", "channel", "forecast", "low", "high", "true")
 
 
-def rows(window: WindowForecast) -> list[tuple[str, ...]]:
+def table_rows(window: WindowForecast) -> list[tuple[str, ...]]:
     """Returns a row for each step and channel; time and true value are empty where they are missing or not known."""
     lines = []
     for step in range(len(window.forecast)):
@@ -29,7 +29,7 @@ def write(window: WindowForecast, path: Path) -> Path:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(HEAD)
-    table.writerows(rows(window))
+    table.writerows(table_rows(window))
     write_text(path, text.getvalue())
     return path
 

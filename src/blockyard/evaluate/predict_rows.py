@@ -19,24 +19,24 @@ from blockyard.data._table_texts import joined
 from blockyard.errors import UserError, shortened
 from blockyard.runs.load import Loaded
 
-_BATCH = 64  # inputs in a forward pass
+BATCH = 64  # inputs in a forward pass
 
 Inputs = tuple[list[str], Iterator[Batch]]
 
 
-def is_array(word: str) -> bool:
+def is_array(text: str) -> bool:
     """Whether a word of the command line names an .npz or .npy file."""
-    return Path(word).suffix in KINDS
+    return Path(text).suffix in KINDS
 
 
-def array_rows(loaded: Loaded, words: Sequence[str], split: Any) -> Inputs:
+def array_rows(loaded: Loaded, texts: Sequence[str], split: Any) -> Inputs:
     """Returns the rows of arrays by file and number, and batches of them.
 
     split: one of the run's, which knows how values are standardized. Raises UserError for rows of another shape.
     """
     spec, names, parts = loaded.data.spec, [], []
-    for word in words:
-        path = _file(word)
+    for text in texts:
+        path = _file(text)
         values = read_array(path, str(getattr(loaded.data, "inputs", "x")), "the inputs of the run: data.inputs")
         rows = torch.from_numpy(np.ascontiguousarray(values))
         if spec.modality == "image":
@@ -46,7 +46,7 @@ def array_rows(loaded: Loaded, words: Sequence[str], split: Any) -> Inputs:
             raise UserError(f"{path}: rows of shape {tuple(values.shape[1:])}; {loaded.folder.name} reads {spec.shape}")
         names += [f"{path}, row {number}" for number in range(len(rows))]
         parts += [_inputs(rows, spec.modality, split)]
-    return names, (Batch(chunk) for part in parts for chunk in part.split(_BATCH))
+    return names, (Batch(chunk) for part in parts for chunk in part.split(BATCH))
 
 
 def _inputs(rows: Tensor, modality: str, split: Any) -> Tensor:
@@ -57,30 +57,30 @@ def _inputs(rows: Tensor, modality: str, split: Any) -> Tensor:
     return rows.long() if scale is None else ((rows.double() - scale[0]) / scale[1]).float()
 
 
-def number_rows(loaded: Loaded, words: Sequence[str], split: Any) -> Inputs:
+def number_rows(loaded: Loaded, texts: Sequence[str], split: Any) -> Inputs:
     """Returns the rows of tables by file and line, and batches of their columns of numbers. split: as above."""
     data: Any = loaded.data
     columns = tuple(getattr(data, "columns", ()))
     if not columns:
         raise UserError(f"{loaded.folder.name} reads vectors that no table names; give an .npz or .npy file")
     columns_by_key = {f"data.columns[{number}]": name for number, name in enumerate(columns)}
-    rows = read_rows([_file(word) for word in words], columns_by_key, dict.fromkeys(columns, "number"))
+    rows = read_rows([_file(text) for text in texts], columns_by_key, dict.fromkeys(columns, "number"))
     mean, std = split.scale
     values = ((torch.from_numpy(rows.numbers(columns)) - mean) / std).float()
-    return [rows.where(row) for row in range(len(rows))], (Batch(chunk) for chunk in values.split(_BATCH))
+    return [rows.where(row) for row in range(len(rows))], (Batch(chunk) for chunk in values.split(BATCH))
 
 
-def pair_rows(loaded: Loaded, words: Sequence[str]) -> tuple[list[str], list[list[int]]]:
+def pair_rows(loaded: Loaded, texts: Sequence[str]) -> tuple[list[str], list[list[int]]]:
     """Returns both texts of each row of tables, and their token ids as the run joins them."""
     data: Any = loaded.data
     tokenizer = loaded.tokenizer
     assert isinstance(tokenizer, TextTokenizer)
-    if any(kind_of(Path(word)) is None for word in words):
+    if any(kind_of(Path(text)) is None for text in texts):
         raise UserError(
             f"{loaded.folder.name} reads two texts an input; give a table with the columns {' and '.join(data.texts)}"
         )
     rows = read_rows(
-        [_file(word) for word in words], dict(zip(("data.text", "data.pair"), data.texts, strict=True)), {}
+        [_file(text) for text in texts], dict(zip(("data.text", "data.pair"), data.texts, strict=True)), {}
     )
     rows.refuse({f"no {name}": rows.blank(name) for name in data.texts})
     pairs = list(zip(*(rows.texts(name) for name in data.texts), strict=True))
@@ -89,8 +89,8 @@ def pair_rows(loaded: Loaded, words: Sequence[str]) -> tuple[list[str], list[lis
     return [" | ".join(pair) for pair in pairs], ids
 
 
-def _file(word: str) -> Path:
-    path = Path(word).expanduser()
+def _file(text: str) -> Path:
+    path = Path(text).expanduser()
     if not path.is_file():
-        raise UserError(f"no file {shortened(word)}")
+        raise UserError(f"no file {shortened(text)}")
     return path

@@ -42,10 +42,10 @@ def insertions(written: Sequence[str], references: Sequence[str]) -> float:
 
 def _added(text: Sequence[str], reference: Sequence[str]) -> int:
     above = [(column, 0) for column in range(len(reference) + 1)]  # edits, and those that are insertions
-    for row, word in enumerate(text, start=1):
+    for row, token in enumerate(text, start=1):
         here = [(row, row)]
         for column, other in enumerate(reference, start=1):
-            replaced = (above[column - 1][0] + (word != other), above[column - 1][1])
+            replaced = (above[column - 1][0] + (token != other), above[column - 1][1])
             inserted = (above[column][0] + 1, above[column][1] + 1)
             here.append(min(replaced, inserted, (here[-1][0] + 1, here[-1][1])))
         above = here

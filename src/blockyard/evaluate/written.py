@@ -100,8 +100,8 @@ def decoded(model: Any, batch: Batch, beam: int | None) -> list[list[int]]:
     memory: Memory | None = None
     prompts = [[tokens.start]] * len(batch)
     if batch.source is None:  # it stands in front of the start token
-        rows = batch.inputs.tolist()
-        prompts = [row[: row.index(tokens.start) + 1] for row in rows]
+        sequences = batch.inputs.tolist()
+        prompts = [row[: row.index(tokens.start) + 1] for row in sequences]
     else:
         memory = model.encode(batch.source, batch.source_lengths)
     settings = {"max_tokens": tokens.max_len, "cache": True, "stats": Stats(), "memory": memory, "end": tokens.end}

@@ -21,11 +21,11 @@ def write(loaded: Loaded, written: Written) -> tuple[Path, bool]:
     beam = "" if written.beam is None else f"-beam{written.beam}"
     path = loaded.folder.path / f"written-{written.part}{beam}.jsonl"
     head = {"scores": written.scores, "beam": written.beam, "weights": loaded.weights, "step": loaded.step}
-    rows = [
+    samples = [
         {"source": source, "reference": reference, "written": text, "exact": text == reference}
         for source, reference, text in written.texts
     ]
-    write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in (head, *rows)))
+    write_text(path, "".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in (head, *samples)))
     summary = loaded.folder.summary()
     if not written.whole or not summary or summary.get("weights") != loaded.weights:
         return path, False

@@ -77,16 +77,16 @@ def generate_images(
         _refuse_cutting(loaded, top_k, top_p)
     classes = _classes(loaded, tokenizer, count, label)
     true = None
-    known, tokens = torch.empty(count, 0, *tokenizer.item, dtype=torch.int64), len(tokenizer.cells)
+    prompt, tokens = torch.empty(count, 0, *tokenizer.item, dtype=torch.int64), len(tokenizer.cells)
     if given:
         width = _check_given(loaded, tokenizer, given)
         true, theirs = _test_images(loaded, count, label)
         classes = None if classes is None else theirs
-        known = tokenizer.encode(true)[:, : given * width]  # (n, given tokens)
+        prompt = tokenizer.encode(true)[:, : given * width]  # (n, given tokens)
     start = tokenizer.start(torch.zeros(count, dtype=torch.int64) if classes is None else classes)
-    prompts = torch.cat([start[:, None], known], 1)  # (n, 1 + given tokens, *item)
+    prompts = torch.cat([start[:, None], prompt], 1)  # (n, 1 + given tokens, *item)
     stats = Stats(prompt_tokens=count * prompts.shape[1])
-    missing, seeds = tokens - known.shape[1], range(seed or 0, (seed or 0) + count)
+    missing, seeds = tokens - prompt.shape[1], range(seed or 0, (seed or 0) + count)
     if isinstance(loaded.objective, DrawsValues):
         drawn = write_patches(
             loaded.model, loaded.objective, prompts, missing, temperature, seeds, cache=cache, stats=stats
@@ -96,7 +96,7 @@ def generate_images(
         drawn = _write_ids(loaded.model, prompts, samplers, missing, cache=cache, stats=stats)
     images = tokenizer.decode(drawn)
     return GeneratedImages(
-        images, tokenizer.levels, classes, true, _mask(tokenizer, known.shape[1], images), stats, loaded
+        images, tokenizer.levels, classes, true, _mask(tokenizer, prompt.shape[1], images), stats, loaded
     )
 
 
@@ -187,11 +187,11 @@ def _test_images(loaded: Loaded, count: int, label: int | None) -> tuple[Tensor,
     return batch.inputs[chosen[:count]], batch.target[chosen[:count]]
 
 
-def _mask(tokenizer: ImageTokens, known: int, images: Tensor) -> Tensor:
+def _mask(tokenizer: ImageTokens, count: int, images: Tensor) -> Tensor:
     """The pixels (height, width) bool of the first `known` tokens."""
     height, width = images.shape[2:]
     side = math.isqrt(height * width // len(tokenizer.cells))
     cells = torch.zeros(len(tokenizer.cells), dtype=torch.bool)
-    cells[tokenizer.cells[:known]] = True
+    cells[tokenizer.cells[:count]] = True
     grid = cells.view(height // side, width // side)
     return grid.repeat_interleave(side, 0).repeat_interleave(side, 1)

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Context
-from blockyard.inspect.asked_part import asked_patches, asked_share
 from blockyard.inspect.labels import layer_name, token_labels
 from blockyard.inspect.samples import Sample, select_heads, select_layers
+from blockyard.inspect.source_region import region_patches, region_share
 from blockyard.ops import maps
 
 
@@ -30,8 +30,8 @@ class LayerAttention:
     grid: the layout of the keys after the prefix
     source: the first key of those that are patches of the sample's source, and how many they are; None where none
         is. source_grid: their layout
-    asked: (H,) the share of a query's attention on the source that lies on what is asked for, averaged over the
-        samples that ask for a part of it; None where none does. asked_patches: that part's share of the patches
+    region: (H,) the share of a query's attention on the source that lies on what is asked for, averaged over the
+        samples that ask for a part of it; None where none does. region_patches: that part's share of the patches
     """
 
     path: str
@@ -48,8 +48,8 @@ class LayerAttention:
     keys: list[str]
     source: tuple[int, int] | None = None
     source_grid: tuple[int, ...] = ()
-    asked: Tensor | None = None
-    asked_patches: float = 0.0
+    region: Tensor | None = None
+    region_patches: float = 0.0
 
     @property
     def name(self) -> str:
@@ -73,28 +73,28 @@ def attention_layers(
     """
     results: list[LayerAttention] = []
     entropies: list[list[tuple[Tensor, Tensor]]] = []
-    asked: list[list[tuple[Tensor, float]]] = []
+    region: list[list[tuple[Tensor, float]]] = []
     for number, sample in enumerate(samples):
         calls = maps.attention(model, **sample.batch.arguments())
         paths = set(select_layers([call.layer for call in calls], layers)) if calls else set()
         calls = [call for call in calls if call.layer in paths]
         if number == 0:
             results = [_layer(model, sample, call, heads) for call in calls]
-            entropies, asked = [[] for _ in calls], [[] for _ in calls]
-        for layer, call, values, shares in zip(results, calls, entropies, asked, strict=True):
+            entropies, region = [[] for _ in calls], [[] for _ in calls]
+        for layer, call, values, shares in zip(results, calls, entropies, region, strict=True):
             values.append(head_entropy(call, layer.heads))
-            if sample.asked is not None and layer.source is not None:
+            if sample.region is not None and layer.source is not None:
                 own = layer if number == 0 else _layer(model, sample, call, heads)
                 start, count = layer.source
                 on_source = query_weights(own, query)[0][:, start : start + count]
-                shares.append(asked_share(on_source, asked_patches(sample.asked, layer.source_grid)))
+                shares.append(region_share(on_source, region_patches(sample.region, layer.source_grid)))
     for layer, values in zip(results, entropies, strict=True):
         layer.entropy = torch.cat([nats for nats, _ in values], dim=1).nanmean(1)  # (H,)
         layer.share = torch.cat([share for _, share in values], dim=1).nanmean(1)  # (H,)
-    for layer, shares in zip(results, asked, strict=True):
+    for layer, shares in zip(results, region, strict=True):
         if shares:
-            layer.asked = torch.stack([share for share, _ in shares]).mean(0)  # (H,)
-            layer.asked_patches = sum(of_patches for _, of_patches in shares) / len(shares)
+            layer.region = torch.stack([share for share, _ in shares]).mean(0)  # (H,)
+            layer.region_patches = sum(of_patches for _, of_patches in shares) / len(shares)
     return results
 
 

@@ -58,8 +58,8 @@ def key_examples(loaded: Loaded, options: Options) -> tuple[list[LayerKeys], lis
     chosen = [(layer, key) for layer in layers for key in _chosen(layer, options.keys)]
     wanted = {int(number) for layer, key in chosen for number in layer.samples[key]}
     samples = {number: sample_of(loaded, take(split, torch.tensor([number]), None), number) for number in wanted}
-    rows = {number: _sequences(loaded, sample, options.layers) for number, sample in samples.items()}
-    return layers, [_shown(layer, key, samples, rows) for layer, key in chosen], count
+    by_sample = {number: _sequences(loaded, sample, options.layers) for number, sample in samples.items()}
+    return layers, [_shown(layer, key, samples, by_sample) for layer, key in chosen], count
 
 
 def _batches(loaded: Loaded, split: Split, count: int) -> Iterator[Batch]:
@@ -95,11 +95,11 @@ def _shown(
     layer: LayerKeys,
     key: int,
     samples: dict[int, Sample],
-    rows: dict[int, dict[str, tuple[Tensor, list[str], tuple[int, ...] | None]]],
+    by_sample: dict[int, dict[str, tuple[Tensor, list[str], tuple[int, ...] | None]]],
 ) -> ShownKey:
     examples = []
     for number, token in zip(layer.samples[key].tolist(), layer.tokens[key].tolist(), strict=True):
-        m, labels, grid = rows[number][layer.path]
+        m, labels, grid = by_sample[number][layer.path]
         sample = samples[number]
         image = sample.source_image if "encoder" in layer.path.split(".") else sample.image
         if grid is None or len(grid) != 2 or grid[0] * grid[1] != len(m):

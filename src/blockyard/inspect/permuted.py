@@ -32,7 +32,7 @@ PREDICTION = "prediction"
 
 
 @dataclass(frozen=True)
-class PermutedPlace:
+class PermutedStage:
     """One place in the model, such as the output of a block, over all samples.
 
     relative: |f(P x) - P f(x)|_F / |f(x)|_F, of all samples together
@@ -48,11 +48,11 @@ class PermutedPlace:
 class Permuted:
     """What was measured.
 
-    places: in order, by whether positions were read, "with" or "without"
+    stages: in order, by whether positions were read, "with" or "without"
     order: (N,) of the first sample, P x = x[order]; grid: the layout of its tokens, None where they fill none
     """
 
-    places: dict[str, list[PermutedPlace]]
+    stages: dict[str, list[PermutedStage]]
     order: Tensor
     grid: tuple[int, ...] | None
 
@@ -70,7 +70,7 @@ def permuted(model: nn.Module, samples: list[Sample], permute: str) -> Permuted:
     model = copy.deepcopy(model).double()  # other kinds of inspection read the model as it was trained
     scheme = getattr(model, "position", None)
     arms = ("with", "without") if isinstance(scheme, Position) and scheme.acts_on else ("without",)
-    places: dict[str, list[PermutedPlace]] = {}
+    stages: dict[str, list[PermutedStage]] = {}
     seqs = [_record(model, sample.batch, None)["seq"] for sample in samples]
     orders = [_order(seq, sample, permute) for seq, sample in zip(seqs, samples, strict=True)]
     for arm in arms:
@@ -86,10 +86,10 @@ def permuted(model: nn.Module, samples: list[Sample], permute: str) -> Permuted:
                     total[1] += float(same.square().sum())
                     if first:
                         tokens[name] = difference.norm(dim=-1) if of_tokens else None
-        places[arm] = [
-            PermutedPlace(name, (of / max(size, 1e-300)) ** 0.5, tokens[name]) for name, (of, size) in squares.items()
+        stages[arm] = [
+            PermutedStage(name, (of / max(size, 1e-300)) ** 0.5, tokens[name]) for name, (of, size) in squares.items()
         ]
-    return Permuted(places, orders[0], seqs[0].grid)
+    return Permuted(stages, orders[0], seqs[0].grid)
 
 
 def _order(seq: Seq, sample: Sample, permute: str) -> Tensor:
@@ -140,8 +140,8 @@ def _record(model: Any, batch: Batch, order: Tensor | None) -> dict[str, Any]:
     finally:
         handle.remove()
     seq = record.get("seq")
-    places = [name for name in record if name == "stream" or name.startswith("block.")]
-    if not isinstance(seq, Seq) or not places or any(record[name].shape[1] != len(seq) for name in places):
+    stages = [name for name in record if name == "stream" or name.startswith("block.")]
+    if not isinstance(seq, Seq) or not stages or any(record[name].shape[1] != len(seq) for name in stages):
         raise UserError(
             "equivariance: the blocks of this model do not run over its tokens; use an encoder or a decoder"
         )

@@ -28,7 +28,7 @@ class Sample:
     image: (height, width) or (height, width, 3) from 0 to 1, with pixels that the tokenizer adds; None where the input
         is not an image
     source_image: the same for an encoder's input
-    asked: (height, width) bool, the pixels of the source that are asked for; None where no part of it is
+    region: (height, width) bool, the pixels of the source that are asked for; None where no part of it is
     sound: of inputs that are samples of sound; source_sound: the same for an encoder's input
     edges: pairs of nodes of a graph that are joined, None where the input is no graph
     """
@@ -39,7 +39,7 @@ class Sample:
     source_text: list[str] = field(default_factory=list)
     image: Tensor | None = None
     source_image: Tensor | None = None
-    asked: Tensor | None = None
+    region: Tensor | None = None
     sound: Sound | None = None
     source_sound: Sound | None = None
     edges: list[tuple[int, int]] | None = None
@@ -80,8 +80,8 @@ def load_samples(loaded: Loaded, options: Options) -> list[Sample]:
     samples = [sample_of(loaded, take(split, torch.tensor([index]), None), index) for index in indices]
     if isinstance(split, AsksForPart):
         padding = loaded.model.ctx.source_tokens.padding or (0, 0, 0, 0)
-        for sample, asked in zip(samples, split.asked(torch.tensor(indices)), strict=True):
-            sample.asked = F.pad(asked, padding) if bool(asked.any()) else None
+        for sample, region in zip(samples, split.region(torch.tensor(indices)), strict=True):
+            sample.region = F.pad(region, padding) if bool(region.any()) else None
     return samples
 
 

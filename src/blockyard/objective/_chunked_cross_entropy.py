@@ -28,17 +28,17 @@ def chunked_cross_entropy(
     *,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
-    rows: int | None = None,
+    chunk: int | None = None,
 ) -> Tensor:
     """Returns what `cross_entropy` does of the projection's logits. There is no second derivative.
 
     Matrix products have the type of autocast, and everything else is in float32 at least.
 
-    target: (...) int64; rows: tokens in a chunk; None gives a chunk half of `LOGITS`
+    target: (...) int64; chunk: tokens in a chunk; None gives a chunk half of `LOGITS`
     """
     x, weight, bias = projection
-    rows = max(1, LOGITS // 2 // len(weight)) if rows is None else rows
-    loss: Tensor = _Chunked.apply(x.flatten(0, -2), weight, bias, target.flatten(), label_smoothing, z_loss, rows)
+    chunk = max(1, LOGITS // 2 // len(weight)) if chunk is None else chunk
+    loss: Tensor = _Chunked.apply(x.flatten(0, -2), weight, bias, target.flatten(), label_smoothing, z_loss, chunk)
     return loss
 
 
@@ -54,7 +54,7 @@ class _Chunked(torch.autograd.Function):
         target: Tensor,
         smoothing: float,
         z_loss: float,
-        rows: int,
+        chunk: int,
     ) -> Tensor:
         device = x.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
@@ -67,7 +67,7 @@ class _Chunked(torch.autograd.Function):
         total = torch.zeros((), dtype=exact, device=x.device)
         with full_precision(x):
             table = weight.to(dtype)
-            for part in (slice(start, start + rows) for start in range(0, len(x), rows)):
+            for part in (slice(start, start + chunk) for start in range(0, len(x), chunk)):
                 some = x[part].to(dtype)
                 logits = some @ table.T if bias is None else torch.addmm(bias.to(dtype), some, table.T)
                 loss, slope = _loss_and_slope(logits.to(exact), target[part], smoothing, z_loss)  # (n,), (n, V)

@@ -65,7 +65,7 @@ def named_metrics(wanted: Sequence[str] | Mapping[str, Mapping[str, Any]]) -> di
     if isinstance(wanted, Mapping):
         entries = {str(column): dict(options) for column, options in wanted.items()}
     else:
-        entries = {_snake(_known(name)): {"metric": name} for name in wanted}
+        entries = {_snake(_spelled(name)): {"metric": name} for name in wanted}
     return {column: _checked(column, options) for column, options in entries.items()}
 
 
@@ -81,7 +81,7 @@ def check_classes(named: Mapping[str, Made], classes: int) -> None:
 def _checked(column: str, options: dict[str, Any]) -> Made:
     if "metric" not in options:
         raise ValueError(f"{KEY}.{column} names no metric; write {{{column}: {{metric: F1Score}}}}")
-    name = _known(str(options.pop("metric")))
+    name = _spelled(str(options.pop("metric")))
     if column in TAKEN or not re.fullmatch(r"[a-zA-Z]\w*", column):
         why = "which objectives have themselves" if column in TAKEN else "which is not letters and digits"
         raise ValueError(
@@ -112,7 +112,7 @@ def _try(column: str, name: str, kind: type[Metric], options: Mapping[str, Any])
         raise ValueError(f"{KEY}.{column}: {name} gives more than one number; choose another metric, or average: macro")
 
 
-def _known(name: str) -> str:
+def _spelled(name: str) -> str:
     """The name as torchmetrics spells it, from any spelling of it. Raises ValueError for an unknown one."""
     names = [each.removeprefix(PREFIX) for each in dir(torchmetrics.classification) if each.startswith(PREFIX)]
     plain = name.removeprefix(PREFIX).replace("_", "").lower()

@@ -94,14 +94,14 @@ class Classify(ClassObjective):
 
     def remarks(self, splits: Splits) -> Iterator[str]:
         """Yields that some classes are much rarer than others, where no weights even them."""
-        known = known_classes(splits.train)
-        if known is None or self.class_weights is not None:
+        classes = known_classes(splits.train)
+        if classes is None or self.class_weights is not None:
             return
-        counts = known.bincount(minlength=len(self._names))
+        counts = classes.bincount(minlength=len(self._names))
         most, least = int(counts.argmax()), int(counts.argmin())
         if counts[most] >= IMBALANCE * counts[least]:
             yield (
-                f"the training split is imbalanced: {int(counts[most])} of {len(known)} samples are of class "
+                f"the training split is imbalanced: {int(counts[most])} of {len(classes)} samples are of class "
                 f"{shortened(self._names[most])}, {int(counts[least])} of {shortened(self._names[least])}; "
                 "objective.class_weights=balanced or trainer.sampling=balanced evens them"
             )

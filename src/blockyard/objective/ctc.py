@@ -163,8 +163,8 @@ class CTC(Objective):
         if beam is None:
             return ctc.greedy(prediction, tokens, self.blank)
         log_probs = prediction.float().log_softmax(2)
-        rows = zip(log_probs, tokens.tolist(), strict=True)
-        return [ctc.prefix_beam(row[:count], self.blank, beam)[0][0] for row, count in rows]
+        sources = zip(log_probs, tokens.tolist(), strict=True)
+        return [ctc.prefix_beam(row[:count], self.blank, beam)[0][0] for row, count in sources]
 
 
 def to_the_left(ids: Tensor, kept: Tensor) -> Tensor:

@@ -136,12 +136,12 @@ class MaskedContrast(HiddenSound):
         assert batch.hidden is not None
         index = torch.arange(batch.hidden.shape[1])
         lengths = torch.full((len(batch),), batch.inputs.shape[1]) if batch.lengths is None else batch.lengths
-        known = ~batch.hidden & (index < self._source.tokens_of(lengths)[:, None])  # (B, N)
+        visible = ~batch.hidden & (index < self._source.tokens_of(lengths)[:, None])  # (B, N)
         distance = (index[:, None] - index).abs().expand(len(batch), -1, -1)  # (B, N, N)
-        nearest = distance.masked_fill(~known[:, None], len(index)).argmin(2)  # (B, N)
+        nearest = distance.masked_fill(~visible[:, None], len(index)).argmin(2)  # (B, N)
         frames: Tensor = target.frames
         frames = frames.gather(1, nearest[..., None].expand_as(frames))
-        return frames * known.any(1)[:, None, None]
+        return frames * visible.any(1)[:, None, None]
 
 
 def distractors(hidden: Tensor, draws: Tensor) -> Tensor:

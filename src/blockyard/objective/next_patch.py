@@ -93,11 +93,11 @@ class NextPatch(Objective):
 
     def forecast(self, model: nn.Module, history: Tensor, horizon: int) -> Tensor:
         """Returns the steps (B, horizon, C) after a history (B, steps, C), patch by patch, each from those before."""
-        known = history
-        while known.shape[1] < history.shape[1] + horizon:
-            patch = model(known[:, -history.shape[1] :])[:, -1]  # (B, V)
-            known = torch.cat([known, patch.unflatten(1, (self._size, -1))], dim=1)
-        return known[:, history.shape[1] :][:, :horizon]
+        series = history
+        while series.shape[1] < history.shape[1] + horizon:
+            patch = model(series[:, -history.shape[1] :])[:, -1]  # (B, V)
+            series = torch.cat([series, patch.unflatten(1, (self._size, -1))], dim=1)
+        return series[:, history.shape[1] :][:, :horizon]
 
     def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
         """Mean squared and mean absolute error over the values of all patches that have one before them."""
@@ -120,9 +120,9 @@ class NextPatch(Objective):
         if tokens.axes != 1:
             yield "repeat", cut(inputs, tokens).nan_to_num()
             return
-        known = fill_forward(inputs)
+        filled = fill_forward(inputs)
         channels, size = inputs.shape[2], self._size
-        last = cut(known, tokens).unflatten(2, (size, channels))[:, :, -1:]  # (B, N, 1, C)
+        last = cut(filled, tokens).unflatten(2, (size, channels))[:, :, -1:]  # (B, N, 1, C)
         repeat = last.expand(-1, -1, size, -1).flatten(2)  # (B, N, V)
         yield "repeat", repeat
         if self.season is not None:
@@ -130,6 +130,6 @@ class NextPatch(Objective):
             back = offset - self.season * (offset // self.season + 1)  # to a step of this patch or an earlier one
             first = inputs.shape[1] - size * tokens.max_len + size * (1 + torch.arange(tokens.max_len))
             earlier = first[:, None] + back  # (N, size)
-            seasonal = known[:, earlier.clamp_min(0)].flatten(2)  # (B, N, V)
+            seasonal = filled[:, earlier.clamp_min(0)].flatten(2)  # (B, N, V)
             reached = (earlier >= 0).repeat_interleave(channels, 1)  # (N, V)
             yield "seasonal", torch.where(reached, seasonal, repeat)

@@ -55,20 +55,20 @@ class Call:
         return raw if sees is None else raw.masked_fill(~sees, NEVER)
 
 
-def _part(seq: Seq, rows: slice, pairs: tuple[Tensor, ...] | None) -> Seq:
+def _part(seq: Seq, tokens: slice, pairs: tuple[Tensor, ...] | None) -> Seq:
     """The facts of some rows of a sequence."""
-    start, end, _ = rows.indices(len(seq))
+    start, end, _ = tokens.indices(len(seq))
     return replace(
         seq,
-        index=seq.index[rows],
-        coords=seq.coords[:, rows],
-        valid=None if seq.valid is None else seq.valid[:, rows],
-        segment=None if seq.segment is None else seq.segment[:, rows],
+        index=seq.index[tokens],
+        coords=seq.coords[:, tokens],
+        valid=None if seq.valid is None else seq.valid[:, tokens],
+        segment=None if seq.segment is None else seq.segment[:, tokens],
         num_prefix=min(max(seq.num_prefix - start, 0), end - start),
         grid=None,
         features=None,
         pairs=pairs,
-        shown=None if seq.shown is None else seq.shown[:, rows],
+        shown=None if seq.shown is None else seq.shown[:, tokens],
         memo={},
     )
 

@@ -36,9 +36,9 @@ def _summary(arms: Sequence[Row], baseline: str | None, metric: str) -> str:
     for row in others:
         by_verdict.setdefault(row["verdict"], []).append(row)
     missing = [
-        f"{_names(rows)} {phrases[len(rows) > 1]}"
+        f"{_names(of_kind)} {phrases[len(of_kind) > 1]}"
         for kind, phrases in REASONS.items()
-        if (rows := by_verdict.get(kind))
+        if (of_kind := by_verdict.get(kind))
     ]
     if results := _results(by_verdict):
         few = [f"too few seeds for {_names(by_verdict[TOO_FEW], failed=True)}"] if TOO_FEW in by_verdict else []
@@ -55,14 +55,14 @@ def _summary(arms: Sequence[Row], baseline: str | None, metric: str) -> str:
 def _results(by_verdict: dict[str, list[Row]]) -> list[str]:
     parts = []
     for kind in (BETTER, WORSE):
-        if rows := by_verdict.get(kind):
-            parts.append(f"{_names(rows, differences=True)} {'is' if len(rows) == 1 else 'are'} {kind}")
-    if rows := by_verdict.get(NO_DIFFERENCE):
-        parts.append(f"no difference is shown for {_names(rows)}")
+        if of_kind := by_verdict.get(kind):
+            parts.append(f"{_names(of_kind, differences=True)} {'is' if len(of_kind) == 1 else 'are'} {kind}")
+    if of_kind := by_verdict.get(NO_DIFFERENCE):
+        parts.append(f"no difference is shown for {_names(of_kind)}")
     return parts
 
 
-def _names(rows: Sequence[Row], *, differences: bool = False, failed: bool = False) -> str:
+def _names(arms: Sequence[Row], *, differences: bool = False, failed: bool = False) -> str:
     """Return the names as a list in a sentence, with differences or counts of failed cells in parentheses."""
 
     def name(row: Row) -> str:
@@ -71,6 +71,6 @@ def _names(rows: Sequence[Row], *, differences: bool = False, failed: bool = Fal
         note = f" ({row['failed']} of {row['planned']} failed)" if failed and row["failed"] else ""
         return f"{row['name']}{note}"
 
-    parts = [name(row) for row in rows[:_MAX_NAMED]]
-    parts += [f"{len(rows) - _MAX_NAMED} more"] if len(rows) > _MAX_NAMED else []
+    parts = [name(row) for row in arms[:_MAX_NAMED]]
+    parts += [f"{len(arms) - _MAX_NAMED} more"] if len(arms) > _MAX_NAMED else []
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

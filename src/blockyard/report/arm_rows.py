@@ -41,13 +41,13 @@ def arm_rows(
     reference = data.arm(baseline) if baseline and with_changes else None
     baseline_costs = costs[baseline] if baseline else None
     names = metric_names(data.records)
-    rows = []
+    result_rows = []
     for arm in data.arms:
         result = results[arm.name]
         parameters = (baseline_costs["parameters"] if baseline_costs else None, costs[arm.name]["parameters"])
         failed = sum(run.state == "failed" for run in arm.runs)
         verdict, explanation = _verdict(result, missing.get(arm.name), failed)
-        rows.append(
+        result_rows.append(
             {
                 "name": arm.name,
                 "n": result.mean.n,
@@ -70,7 +70,7 @@ def arm_rows(
                 "other": {name: _other(arm, name) for name in names},
             }
         )
-    return rows
+    return result_rows
 
 
 def _verdict(result: ArmResult, missing: MissingResult | None, failed: int) -> tuple[str, str]:

@@ -28,7 +28,13 @@ def _saved(record: RunRecord) -> list[dict[str, Any]]:
         saved = read_json(record.path / FILE)["maps"]
         last = max((each["step"] for each in saved), default=0)
         return [
-            {"arm": record.arm, "seed": record.seed, "layer": _layer(each), "image": None, "map": _rows(each["map"])}
+            {
+                "arm": record.arm,
+                "seed": record.seed,
+                "layer": _layer(each),
+                "image": None,
+                "map": _finite_table(each["map"]),
+            }
             for each in saved
             if each["step"] == last
         ]
@@ -41,5 +47,5 @@ def _layer(saved: dict[str, Any]) -> str:
     return f"block {saved['layer']}" + ("" if head is None else f", head {head}")
 
 
-def _rows(table: Any) -> list[list[float | None]]:
+def _finite_table(table: Any) -> list[list[float | None]]:
     return [[None if value is None or not math.isfinite(value) else float(value) for value in row] for row in table]

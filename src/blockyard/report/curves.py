@@ -28,7 +28,7 @@ def curves(records: list[RunRecord], flops: Mapping[str, float | None]) -> list[
 
 def curve(record: RunRecord, flops: float | None = None, points: int = MAX_POINTS) -> dict[str, Any]:
     """Return one run's curve, thinned. A metric that a row does not have is None there."""
-    rows = thin(_rows(record.path), points)
+    rows = thin(_read_rows(record.path), points)
     per_sample = record.cost.get("flops_per_sample", flops)
     metrics = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in AXES]
     samples = [row.get("samples") for row in rows]
@@ -61,7 +61,7 @@ def rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-def _rows(folder: Path) -> list[Row]:
+def _read_rows(folder: Path) -> list[Row]:
     try:
         return read_metrics(folder / FILE)
     except OSError:

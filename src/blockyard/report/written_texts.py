@@ -30,7 +30,7 @@ def written_texts(records: Iterable[RunRecord]) -> dict[str, Any] | None:
         if not record.done or record.arm in by_arm or len(by_arm) >= MAX_ARMS:
             continue
         try:
-            by_arm[record.arm] = record, _rows(record)
+            by_arm[record.arm] = record, _read_samples(record)
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
@@ -38,9 +38,9 @@ def written_texts(records: Iterable[RunRecord]) -> dict[str, Any] | None:
     if not by_arm:
         return {"arms": {}, "rows": [], "of": 0, "left_out": left_out} if left_out else None
     first = next(iter(by_arm.values()))[1]
-    same = {arm: rows for arm, (_, rows) in by_arm.items() if _sources(rows) == _sources(first)}
+    same = {arm: samples for arm, (_, samples) in by_arm.items() if _sources(samples) == _sources(first)}
     left_out += [f"{record.run}: other sources" for arm, (record, _) in by_arm.items() if arm not in same]
-    wrong = [sum(not rows[index]["exact"] for rows in same.values()) for index in range(len(first))]
+    wrong = [sum(not samples[index]["exact"] for samples in same.values()) for index in range(len(first))]
     order = sorted(range(len(first)), key=lambda index: -wrong[index])[:MAX_ROWS]
     return {
         "arms": {arm: by_arm[arm][0].seed for arm in same},
@@ -49,7 +49,8 @@ def written_texts(records: Iterable[RunRecord]) -> dict[str, Any] | None:
                 "source": first[index]["source"][:MAX_TEXT],
                 "reference": first[index]["reference"][:MAX_TEXT],
                 "written": {
-                    arm: [rows[index]["written"][:MAX_TEXT], rows[index]["exact"]] for arm, rows in same.items()
+                    arm: [samples[index]["written"][:MAX_TEXT], samples[index]["exact"]]
+                    for arm, samples in same.items()
                 },
             }
             for index in order
@@ -59,19 +60,19 @@ def written_texts(records: Iterable[RunRecord]) -> dict[str, Any] | None:
     }
 
 
-def _rows(record: RunRecord) -> list[dict[str, Any]]:
+def _read_samples(record: RunRecord) -> list[dict[str, Any]]:
     """The lines of the file without that of the scores. Raises ValueError for a damaged one."""
     lines = read_bytes(record.path / FILE, MAX_BYTES).decode("utf-8").splitlines()[1:]
-    rows = []
+    samples = []
     for number, line in enumerate(lines, start=2):
         row = json.loads(line)
         if not isinstance(row, dict) or not all(
             isinstance(row.get(key), str) for key in ("source", "reference", "written")
         ):
             raise ValueError(f"{FILE} is damaged in line {number}")
-        rows.append(row | {"exact": row["written"] == row["reference"]})
-    return rows
+        samples.append(row | {"exact": row["written"] == row["reference"]})
+    return samples
 
 
-def _sources(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    return [(row["source"], row["reference"]) for row in rows]
+def _sources(samples: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(row["source"], row["reference"]) for row in samples]

@@ -35,11 +35,11 @@ def records(outputs: str | os.PathLike[str] = "outputs") -> list[RunRecord]:
         return []
     folders = dict(_folders(root))
     with _open(root) as index:
-        rows = _rows(index)
-        stale = {run for run, signature in folders.items() if rows.get(run, ("",))[0] != signature}
+        stored = _stored(index)
+        stale = {run for run, signature in folders.items() if stored.get(run, ("",))[0] != signature}
         fresh = {run: read_record(root / run) for run in stale}
-        _store(index, {run: (folders[run], record) for run, record in fresh.items()}, set(rows) - set(folders))
-    listed = (fresh.get(run) or _record(rows[run][1]) or read_record(root / run) for run in folders)
+        _store(index, {run: (folders[run], record) for run, record in fresh.items()}, set(stored) - set(folders))
+    listed = (fresh.get(run) or _record(stored[run][1]) or read_record(root / run) for run in folders)
     return sorted((_now(each, root) for each in listed), key=lambda each: each.started or "", reverse=True)
 
 
@@ -116,7 +116,7 @@ def _prepared(connection: sqlite3.Connection) -> sqlite3.Connection:
         raise
 
 
-def _rows(index: sqlite3.Connection) -> dict[str, tuple[str, str]]:
+def _stored(index: sqlite3.Connection) -> dict[str, tuple[str, str]]:
     try:
         return {str(run): (str(sign), str(text)) for run, sign, text in index.execute("SELECT * FROM runs")}
     except sqlite3.Error as error:  # damaged further in
@@ -125,12 +125,12 @@ def _rows(index: sqlite3.Connection) -> dict[str, tuple[str, str]]:
 
 
 def _store(index: sqlite3.Connection, fresh: dict[str, tuple[str, RunRecord]], gone: set[str]) -> None:
-    rows = [(run, signature, json.dumps(asdict(record))) for run, (signature, record) in fresh.items()]
-    if not rows and not gone:
+    entries = [(run, signature, json.dumps(asdict(record))) for run, (signature, record) in fresh.items()]
+    if not entries and not gone:
         return
     try:
         with index:
-            index.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", rows)
+            index.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", entries)
             index.executemany("DELETE FROM runs WHERE run = ?", [(run,) for run in gone])
     except sqlite3.Error as error:  # a full disk, a folder of somebody else's: the listing is right without it
         log.debug("the index of runs cannot be written: %s", error)

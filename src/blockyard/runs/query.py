@@ -68,9 +68,9 @@ def check_keys(records: Sequence[RunRecord], keys: Sequence[str]) -> None:
     """Raise UserError for a key that none of the runs has."""
     for key in keys:
         if records and not any(key in record.keys for record in records):
-            known = set().union(*(record.keys for record in records))
+            keys_of_runs = set().union(*(record.keys for record in records))
             raise UserError(
-                f"{key}: no run has it{did_you_mean(key, sorted(known))} (a fact, metric, family or option)"
+                f"{key}: no run has it{did_you_mean(key, sorted(keys_of_runs))} (a fact, metric, family or option)"
             )
 
 
@@ -91,9 +91,9 @@ def direction(records: Sequence[RunRecord], metric: str) -> str:
     for record in records:
         if record.directions.get(metric) in ("max", "min"):
             return record.directions[metric]
-    known = sorted({name for record in records for name in record.directions})
+    metrics = sorted({name for record in records for name in record.directions})
     raise UserError(
-        f"--best {metric}: no run says whether more of it is better{did_you_mean(metric, known)}; "
+        f"--best {metric}: no run says whether more of it is better{did_you_mean(metric, metrics)}; "
         f"--sort {metric} or --sort=-{metric} orders by any key"
     )
 

@@ -178,5 +178,5 @@ class Attention(TokenMixer):
         return x.unflatten(-1, (-1, width)).transpose(1, 2)  # (B, H, N, width)
 
 
-def _part(bias: Tensor | None, rows: slice) -> Tensor | None:
-    return None if bias is None else bias[rows]
+def _part(bias: Tensor | None, queries: slice) -> Tensor | None:
+    return None if bias is None else bias[queries]

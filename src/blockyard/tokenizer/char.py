@@ -66,9 +66,9 @@ class Char(LookupTokenizer, TextTokenizer):
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restores a `state`. Raises ValueError if it is damaged."""
-        symbols = state.get("symbols", "" if not state else None)
-        if not isinstance(symbols, str):
+        characters = state.get("symbols", "" if not state else None)
+        if not isinstance(characters, str):
             raise ValueError("not the saved state of a char tokenizer: symbols is not text")
         self._fitted = bool(state)
-        self._text = [REPLACEMENT, *symbols]
+        self._text = [REPLACEMENT, *characters]
         self._ids = {text: token_id for token_id, text in enumerate(self._text) if token_id != UNKNOWN}

@@ -43,7 +43,11 @@ class Nodes(GraphTokenizer):
             raise ValueError(f"tokenizer=nodes reads graphs, the data gives {data.things}")
         nodes, columns = data.shape
         values = len(self._edges) if self._fitted else MOST
-        codes = tuple(len(known) + 1 for known in self._nodes) if self._fitted else (MOST + 1,) * (columns - 1)
+        codes = (
+            tuple(len(values_of_column) + 1 for values_of_column in self._nodes)
+            if self._fitted
+            else (MOST + 1,) * (columns - 1)
+        )
         if data.pairs is None:
             raise ValueError("tokenizer=nodes needs graphs with a distance for each pair of nodes (DataSpec.pairs)")
         return TokenSpec(
@@ -81,11 +85,11 @@ class Nodes(GraphTokenizer):
 
     def encode_edges(self, edges: Tensor) -> Tensor:
         """Returns codes (m,): the rank of each row from 2, or 1 where the training split lacks it. 0 is no edge."""
-        known = {tuple(row): code for code, row in enumerate(self._edges, start=2)}
+        codes_by_row = {tuple(row): code for code, row in enumerate(self._edges, start=2)}
         if not edges.numel():  # `unique` takes no empty rows
-            return torch.full((len(edges),), known.get((), 1))
+            return torch.full((len(edges),), codes_by_row.get((), 1))
         rows, inverse = edges.unique(dim=0, return_inverse=True)
-        codes = torch.tensor([known.get(tuple(row), 1) for row in rows.tolist()], dtype=torch.int64)
+        codes = torch.tensor([codes_by_row.get(tuple(row), 1) for row in rows.tolist()], dtype=torch.int64)
         return codes[inverse]
 
     def state(self) -> dict[str, Any]:
@@ -146,12 +150,12 @@ class NodeEmbedder(Embedder):
         return x, Seq(index, x.new_zeros((1, len(index), 0)), valid, grid=())
 
 
-def _rank(values: Tensor, known: Tensor) -> Tensor:
+def _rank(values: Tensor, sorted_values: Tensor) -> Tensor:
     """The rank of each value among the sorted known ones from 1, or 0 where it is not known."""
-    if not len(known):
+    if not len(sorted_values):
         return torch.zeros_like(values)
-    at = torch.searchsorted(known, values).clamp(max=len(known) - 1)
-    return torch.where(known[at] == values, at + 1, 0)
+    at = torch.searchsorted(sorted_values, values).clamp(max=len(sorted_values) - 1)
+    return torch.where(sorted_values[at] == values, at + 1, 0)
 
 
 def _numbers(columns: Any) -> bool:

@@ -62,9 +62,9 @@ class Word(LookupTokenizer, TextTokenizer):
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restores a `state`. Raises ValueError if it is damaged."""
-        words = state.get("words", [] if not state else None)
-        if not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
+        texts = state.get("words", [] if not state else None)
+        if not (isinstance(texts, list) and all(isinstance(text, str) for text in texts)):
             raise ValueError("not the saved state of a word tokenizer: words is not a list of texts")
         self._fitted = bool(state)
-        self._text = [REPLACEMENT, *words]
+        self._text = [REPLACEMENT, *texts]
         self._ids = {text: token_id for token_id, text in enumerate(self._text) if token_id != UNKNOWN}

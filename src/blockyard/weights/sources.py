@@ -168,5 +168,5 @@ def _safetensors(name: str, path: Path) -> Path:
             f"safetensors.torch.save_file(torch.load('{path.name}', weights_only=True), '{path.stem}.safetensors')"
         )
     if not path.is_file():
-        raise UserError(f"{KEY}={name}: there is no such file")
+        raise UserError(f"{KEY}={name}: the file does not exist")
     return path

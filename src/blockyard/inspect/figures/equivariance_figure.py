@@ -18,15 +18,15 @@ _BLOCKS = 8  # columns of a page
 
 def draw_equivariance(result: Permuted, sample: Sample, permute: str, folder: Path) -> Iterator[Path]:
     """Draw equivariance.png, rows with and without positions and a column for each block; first x and P x."""
-    arms = list(result.places)
-    places = {arm: [place for place in result.places[arm] if place.tokens is not None] for arm in arms}
+    arms = list(result.stages)
+    stages = {arm: [stage for stage in result.stages[arm] if stage.tokens is not None] for arm in arms}
     grid = _grid(result)
     title = f"|f(Px) - Pf(x)| of each token of {sample.name}, P: {_NAMES[permute]}; one scale"
     image = _cells(sample.image, grid) if sample.image is not None and len(grid) == 2 else None
     first = 0 if image is None else 2
-    for page, part in enumerate(split_pages(len(places[arms[0]]), _BLOCKS)):
+    for page, part in enumerate(split_pages(len(stages[arms[0]]), _BLOCKS)):
         columns = first + len(part)
-        tables = [places[arm][index].tokens for arm in arms for index in part]
+        tables = [stages[arm][index].tokens for arm in arms for index in part]
         end = max(float(torch.cat([table for table in tables if table is not None]).max()), 1e-12)
         side = panel_side(columns, 12)
         with canvas(len(arms), columns, (side, side if len(grid) == 2 else 0.9), title) as (figure, axes):
@@ -37,11 +37,11 @@ def draw_equivariance(result: Permuted, sample: Sample, permute: str, folder: Pa
                     _draw_image(row[1], image, result.order, grid, "P x")
                 row[0].set_ylabel(f"{arm} positions")
                 for panel, index in zip(row[first:], part, strict=True):
-                    place = places[arm][index]
-                    assert place.tokens is not None
-                    table = _laid_out(place.tokens, grid)
+                    stage = stages[arm][index]
+                    assert stage.tokens is not None
+                    table = _laid_out(stage.tokens, grid)
                     drawn = panel.imshow(table.numpy(), cmap=SEQUENTIAL, vmin=0, vmax=end, aspect=_aspect(grid))
-                    panel.set_title(f"{place.name.replace('.', ' ')}: {place.relative:.2g} of |f(x)|", pad=3)
+                    panel.set_title(f"{stage.name.replace('.', ' ')}: {stage.relative:.2g} of |f(x)|", pad=3)
                 for panel in row:
                     panel.set_xticks([])
                     panel.set_yticks([])

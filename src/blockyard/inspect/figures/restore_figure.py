@@ -20,9 +20,9 @@ def draw_restorations(samples: list[Restoration], folder: Path) -> Iterator[Path
     images = samples[0].true.ndim == 3
     title = "What the model reads (hidden patches are shaded), its output, and the true values"
     for page, part in enumerate(split_pages(len(samples), _ROWS)):
-        rows = [samples[index] for index in part]
-        with canvas(len(rows), 3, _IMAGE if images else _SERIES, title) as (figure, axes):
-            for panels, sample in zip(axes, rows, strict=True):
+        shown = [samples[index] for index in part]
+        with canvas(len(shown), 3, _IMAGE if images else _SERIES, title) as (figure, axes):
+            for panels, sample in zip(axes, shown, strict=True):
                 draw = _draw_image if images else _draw_series
                 for panel, name in zip(panels, ("input", "output", "true"), strict=True):
                     draw(panel, getattr(sample, name), sample, name)

@@ -44,11 +44,11 @@ def draw_written_sounds(
     samples = [sample_of(loaded, take(split, torch.tensor([index]), None), index) for index in indices]
     attended = [_last_layer(loaded, sample) for sample in samples]
     across = any(layer is not None and layer.cross for layer in attended)
-    rows = len(samples) * (2 if across else 1)
+    height = len(samples) * (2 if across else 1)
     title = f"{loaded.folder.name}, {loaded.weights}: the first recordings of the {part} split"
-    with canvas(rows, 1, (8.0, 1.5), title) as (figure, axes):
+    with canvas(height, 1, (8.0, 1.5), title) as (figure, axes):
         for number, (sample, layer) in enumerate(zip(samples, attended, strict=True)):
-            panels = [row[0] for row in axes[number * rows // len(samples) : (number + 1) * rows // len(samples)]]
+            panels = [row[0] for row in axes[number * height // len(samples) : (number + 1) * height // len(samples)]]
             _, reference, written = texts[number]
             _draw(panels, sample, layer, f"reference: {_short(reference)}\nwritten: {_short(written)}")
         axes[-1][0].set_xlabel("seconds")

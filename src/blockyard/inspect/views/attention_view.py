@@ -33,8 +33,8 @@ def attention_view(loaded: Loaded, options: Options, folder: Path) -> Inspection
             "layers": [_numbers(layer) for layer in layers],
             **_sound(samples[0]),
         },
-        columns=("layer", "head", "entropy, nats", "of maximum", "largest weight", *_asked_columns(layers)),
-        rows=[_row(layer, index) + _asked(layers, layer, index) for layer, index in heads],
+        columns=("layer", "head", "entropy, nats", "of maximum", "largest weight", *_region_columns(layers)),
+        rows=[_row(layer, index) + _region_cells(layers, layer, index) for layer, index in heads],
         figures=draw_attention(layers, samples[0], options.query, folder),
         summary=f"entropy: mean over the queries of {samples_name(samples)}; maps: {samples[0].name}",
     )
@@ -62,20 +62,20 @@ def _numbers(layer: LayerAttention) -> dict[str, Any]:
         "grid": layer.grid,
         "queries": layer.queries,
         "keys": layer.keys,
-        **({} if layer.asked is None else {"asked": to_json(layer.asked), "asked_patches": layer.asked_patches}),
+        **({} if layer.region is None else {"asked": to_json(layer.region), "asked_patches": layer.region_patches}),
         "weights": to_json(smaller(layer.weights, SIDE)),
     }
 
 
-def _asked_columns(layers: list[LayerAttention]) -> tuple[str, ...]:
-    return ("on what is asked", "of the patches") if any(layer.asked is not None for layer in layers) else ()
+def _region_columns(layers: list[LayerAttention]) -> tuple[str, ...]:
+    return ("on what is asked", "of the patches") if any(layer.region is not None for layer in layers) else ()
 
 
-def _asked(layers: list[LayerAttention], layer: LayerAttention, index: int) -> tuple[str, ...]:
+def _region_cells(layers: list[LayerAttention], layer: LayerAttention, index: int) -> tuple[str, ...]:
     """Attention to the part of the source that is asked for, and its share of the patches; empty in other layers."""
-    if not _asked_columns(layers):
+    if not _region_columns(layers):
         return ()
-    return ("", "") if layer.asked is None else (f"{float(layer.asked[index]):.1%}", f"{layer.asked_patches:.1%}")
+    return ("", "") if layer.region is None else (f"{float(layer.region[index]):.1%}", f"{layer.region_patches:.1%}")
 
 
 def _row(layer: LayerAttention, index: int) -> tuple[str, ...]:

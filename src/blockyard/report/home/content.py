@@ -40,8 +40,8 @@ def home(root: Path, records: Sequence[RunRecord]) -> dict[str, Any]:
 
 def sweeps(root: Path) -> list[dict[str, Any]]:
     """Return a row for each sweep, the latest first: name, claim, verdict, answer, cells, runs."""
-    rows = [_sweep(path.parent) for path in sorted((root / SWEEPS).glob(f"*/{PLAN}"))]
-    return sorted(rows, key=lambda row: row["time"] or "", reverse=True)
+    every = [_sweep(path.parent) for path in sorted((root / SWEEPS).glob(f"*/{PLAN}"))]
+    return sorted(every, key=lambda row: row["time"] or "", reverse=True)
 
 
 def _sweep(folder: Path) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def _by_name(arg: str, outputs: Path) -> list[Path]:
     """Return the runs of a name or id: an arm's name stands for all its seeds, NAME/s3 for one of them."""
     entries = runs(outputs)
     if not entries:
-        raise UserError(f"{arg}: no run, sweep or folder of this name; there are no runs under {outputs.absolute()}")
+        raise UserError(f"{arg}: no run, sweep or folder of this name; {outputs.absolute()} holds none")
     if arg == "last":
         return [find(arg, outputs).path]
     head, _, seed = arg.rpartition("/")

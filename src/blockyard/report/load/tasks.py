@@ -32,10 +32,10 @@ def by_task(records: Sequence[RunRecord], by: str | None = None) -> list[Task]:
     """
     family = (by or "").partition(".")[0]
     keys = [_key(record, without=family) for record in records]
-    known = {key[:2]: key for key in keys if key[2] is not None}
+    recorded = {key[:2]: key for key in keys if key[2] is not None}
     groups: dict[tuple[str, str, str | None], Task] = {}
     for record, key in zip(records, keys, strict=True):
-        key = known.get(key[:2], key) if key[2] is None else key
+        key = recorded.get(key[:2], key) if key[2] is None else key
         groups.setdefault(key, Task(_name(key, keys))).records.append(record)
     return sorted(groups.values(), key=lambda task: -len(task.records))
 

@@ -108,11 +108,14 @@ def _class_names(record: RunRecord, predictions: SamplePredictions) -> list[str]
 def _selected(by_arm: dict[str, Runs]) -> dict[str, Any]:
     own = {arm: [each for _, each in runs] for arm, runs in by_arm.items()}
     every = [each for runs in own.values() for each in runs]
-    rows, measure = disputed(every, MAX_DISPUTED)
+    samples, measure = disputed(every, MAX_DISPUTED)
     return {
-        "worst": {arm: [_row(runs, {arm: runs}, row) for row in worst(runs, MAX_WORST)] for arm, runs in own.items()},
+        "worst": {
+            arm: [_row(runs, {arm: runs}, index) for index in worst(runs, MAX_WORST)] for arm, runs in own.items()
+        },
         "disputed": [
-            _row(every, own, row) | {"disagreement": float(value)} for row, value in zip(rows, measure, strict=True)
+            _row(every, own, index) | {"disagreement": float(value)}
+            for index, value in zip(samples, measure, strict=True)
         ],
         "runs": len(every),
     }

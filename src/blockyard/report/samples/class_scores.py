@@ -55,9 +55,9 @@ def class_scores(counts: np.ndarray) -> np.ndarray:
 
 def calibration(predictions: SamplePredictions) -> Calibration:
     """Return how well the probability of the predicted class agrees with how often it is right."""
-    known = predictions["target"] >= 0
-    confidence = predictions["probability"][known, 0].astype(np.float64)
-    right = (predictions["top"][:, 0] == predictions["target"])[known]
+    labelled = predictions["target"] >= 0
+    confidence = predictions["probability"][labelled, 0].astype(np.float64)
+    right = (predictions["top"][:, 0] == predictions["target"])[labelled]
     # (low, high]: the first bin takes a probability of 0 as well.
     index = np.clip(np.ceil(confidence * BINS).astype(np.int64) - 1, 0, BINS - 1)
     count = np.bincount(index, minlength=BINS)
@@ -70,5 +70,5 @@ def calibration(predictions: SamplePredictions) -> Calibration:
 
 def _labelled(predictions: SamplePredictions) -> tuple[np.ndarray, np.ndarray]:
     """Return targets and predicted classes of the samples that have a target."""
-    known = predictions["target"] >= 0
-    return predictions["target"][known].astype(np.int64), predictions["top"][known, 0].astype(np.int64)
+    labelled = predictions["target"] >= 0
+    return predictions["target"][labelled].astype(np.int64), predictions["top"][labelled, 0].astype(np.int64)

@@ -60,9 +60,9 @@ def _pooled(reliability: list[Any], name: str, every: np.ndarray) -> np.ndarray:
 def _mean(scores: list[np.ndarray]) -> np.ndarray:
     """The mean over runs (V, 4), without those in which a score is 0 / 0."""
     stack = np.stack(scores)
-    known = np.isfinite(stack)
+    finite = np.isfinite(stack)
     with np.errstate(invalid="ignore"):
-        return np.asarray(np.where(known, stack, 0).sum(0) / known.sum(0))
+        return np.asarray(np.where(finite, stack, 0).sum(0) / finite.sum(0))
 
 
 def _number(value: float) -> float | None:

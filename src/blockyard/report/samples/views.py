@@ -52,7 +52,7 @@ def views(run: Path, fingerprint: str | None, samples: Sequence[int]) -> tuple[d
         return {}, f"the samples are not shown: {reason}"
     shown = {sample: view for sample, view in by_sample.items() if view is not None}
     if not shown:
-        return {}, f"the samples are not shown: there is no picture or text of {test.components.data.spec.things}"
+        return {}, f"the samples are not shown: no picture or text stands for {test.components.data.spec.things}"
     return shown, None
 
 

@@ -105,8 +105,8 @@ def queued_jobs() -> tuple[dict[str, QueuedJob] | None, str]:
     output, error = _run("squeue", "-h", "-r", "-t", "all", "-u", str(os.getuid()), "-o", "%i|%T|%r|%o")
     if output is None:
         return None, error
-    rows = (line.strip().split("|", 3) for line in output.splitlines())
-    return {row[0]: QueuedJob(*row[1:]) for row in rows if len(row) > 1}, ""
+    fields = (line.strip().split("|", 3) for line in output.splitlines())
+    return {row[0]: QueuedJob(*row[1:]) for row in fields if len(row) > 1}, ""
 
 
 def own_state() -> str | None:

@@ -38,7 +38,7 @@ class Nodes:
 def pack(variants: Iterable[Any], cells: Iterable[Any]) -> dict[str, Any]:
     """Variants and cells as plain data that refers to nodes by index."""
     nodes = Nodes()
-    rows = [
+    packed = [
         [
             v.key,
             v.arm,
@@ -49,7 +49,7 @@ def pack(variants: Iterable[Any], cells: Iterable[Any]) -> dict[str, Any]:
         ]
         for v in variants
     ]
-    return {"format": FORMAT, "nodes": nodes.values, "variants": rows, "cells": _grouped(cells)}
+    return {"format": FORMAT, "nodes": nodes.values, "variants": packed, "cells": _grouped(cells)}
 
 
 def without_secrets(value: Any) -> Any:

@@ -48,14 +48,14 @@ def match(run: Trained, library: str, preset: str | None = None, *, near: str | 
     preset: the only converter to try; None tries each of the library
     near: the preset that the run was made of, whose differences a refusal lists
     """
-    known = {name: each for name, each in converters().items() if each.library == library}
-    if preset is not None and preset not in known:
-        there = [name for name, each in known.items() if not each.partly]
+    of_library = {name: each for name, each in converters().items() if each.library == library}
+    if preset is not None and preset not in of_library:
+        there = [name for name, each in of_library.items() if not each.partly]
         raise UserError(f"as={preset}: no class of {library} is written for it (there are {', '.join(there)})")
     nearest: tuple[Converter, list[str]] | None = None
     fewest: int | None = None
-    for name in [preset] if preset else known:
-        converter = known[str(name)]
+    for name in [preset] if preset else of_library:
+        converter = of_library[str(name)]
         result = _try(converter, run)
         if isinstance(result, Match):
             return result

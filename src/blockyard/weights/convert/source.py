@@ -122,13 +122,13 @@ def _config(path: Path) -> dict[str, Any]:
 
 def _of_transformers(config: Mapping[str, Any], folder: Path, preset: str | None) -> tuple[Converter, Settings]:
     kind = config.get("model_type")
-    known = {each.model_type: each for each in converters().values() if each.library == "transformers"}
-    if preset is None and kind not in known:
+    by_type = {each.model_type: each for each in converters().values() if each.library == "transformers"}
+    if preset is None and kind not in by_type:
         raise UserError(
-            f"{folder / CONFIG}: model_type={kind!r} has no converter (there are {', '.join(sorted(known))}); "
+            f"{folder / CONFIG}: model_type={kind!r} has no converter (there are {', '.join(sorted(by_type))}); "
             "as=PRESET reads it as one of another name"
         )
-    converter = known[str(kind)] if preset is None else converters()[preset]
+    converter = by_type[str(kind)] if preset is None else converters()[preset]
     if converter.library != "transformers":
         raise UserError(f"as={preset} reads {converter.name}; {folder / CONFIG} is of transformers")
     architectures = [str(name) for name in config.get("architectures") or ()]

@@ -2,7 +2,7 @@
 
 Source: Torralba, Isola and Freeman 2024, Foundations of Computer Vision, section 26.6: the token of an answer attends
     to the patches of the object in question
-Equation: sum_{j asked} w_j / sum_{j of the source} w_j, beside the share of asked patches among all
+Equation: sum_{j in the region} w_j / sum_{j of the source} w_j, beside the share of its patches among all
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def asked_patches(asked: Tensor, grid: tuple[int, ...]) -> Tensor:
-    """Returns which patches of a grid hold an asked pixel, (M,) bool. asked: (height, width) bool."""
-    return F.adaptive_max_pool2d(asked[None].float(), (grid[0], grid[1]))[0].flatten() > 0
+def region_patches(region: Tensor, grid: tuple[int, ...]) -> Tensor:
+    """Returns which patches of a grid hold a pixel of a region, (M,) bool. region: (height, width) bool."""
+    return F.adaptive_max_pool2d(region[None].float(), (grid[0], grid[1]))[0].flatten() > 0
 
 
-def asked_share(weights: Tensor, patches: Tensor) -> tuple[Tensor, float]:
+def region_share(weights: Tensor, patches: Tensor) -> tuple[Tensor, float]:
     """Returns the share of each head's attention on the source that lies on `patches` (M,), (H,), and their share.
 
     weights: (H, M), of one query over the patches of the source
