@@ -103,9 +103,9 @@ def moments(rows: Rows, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     return mean, (squares / count - mean.square()).clamp_min(0).sqrt()
 
 
-def scale_of(rows: Rows, axes: tuple[int, ...], where: str) -> tuple[Tensor, Tensor]:
+def scale_of(rows: Rows, where: str) -> tuple[Tensor, Tensor]:
     """Returns the `moments` by which values are standardized. Raises UserError where a column has one value only."""
-    mean, std = moments(rows, axes)
+    mean, std = moments(rows, tuple(range(rows.values.ndim - 1)))
     if not bool((std > 0).all()):
         column = int((~(std.flatten() > 0)).nonzero()[0])
         raise UserError(f"{where}: column {column} (from 0) has one value in the training split")

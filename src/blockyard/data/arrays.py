@@ -181,8 +181,7 @@ class Arrays(LoadedData):
     def _splits(self, rows: list[Rows], targets: list[Tensor]) -> Splits:
         if self.reads == "image":
             return image_splits(rows, targets, Augment(self.shift, self.crop, self.flip))
-        axes = tuple(range(self.values.ndim - 1))
-        scale = None if self.reads == "symbols" else scale_of(rows[0], axes, f"{self._path}, {self.inputs}")
+        scale = None if self.reads == "symbols" else scale_of(rows[0], f"{self._path}, {self.inputs}")
         own: list[Tensor | None] = list(targets)
         if self.targets is None:
             own = [None] * 3

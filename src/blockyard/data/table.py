@@ -21,12 +21,11 @@ stay together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 from torch import Tensor
 
 from blockyard.contracts import (
@@ -44,18 +43,15 @@ from blockyard.contracts import (
 )
 from blockyard.data._decode import read_picture
 from blockyard.data._loaded import LoadedData
-from blockyard.data._pair_file import NAMES
-from blockyard.data._split import Fraction, check_fractions
+from blockyard.data._split import Fraction
+from blockyard.data._table_checks import checked_rows
 from blockyard.data._table_columns import Kinds, Rows, read_rows
 from blockyard.data._table_file import column_names, files_of
 from blockyard.data._table_load import load_rows
+from blockyard.data._table_spec import LABEL, SPLIT, TEXT, Reads, check_options, named_columns, reads_of, spec_of
 from blockyard.errors import UserError
 
-TEXT, LABEL, SPLIT = "text", "label", "split"
 MOST_SLICES = 100
-MOST_CLASSES = 1000
-
-Reads = Literal["text", "pair", "image", "caption", "question", "numbers"]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -117,32 +113,12 @@ class Table(LoadedData):
     eval_batch_size: BatchSize = 256
 
     def __post_init__(self) -> None:
-        check_fractions(self.validation_fraction, self.test_fraction)
-        if self.columns and (self.image or self.pair):
-            raise ValueError("data.columns is for numbers alone; use data.image=null and data.pair=null with it")
-        if self.image and self.pair:
-            raise ValueError(f"data.pair={self.pair} is a second text; with data.image, use data.pair=null")
-        if self.target and self.label not in (None, LABEL):
-            raise ValueError(f"data.target and data.label={self.label} both say what is predicted; one must be null")
+        check_options(self)
 
     @property
     def spec(self) -> DataSpec:
         """What a row is; without the file, the number of classes is not known."""
-        reads, image = self.reads, DataSpec("image", (self.channels, self.size, self.size), levels=256)
-        if reads in ("text", "pair"):
-            data_spec = DataSpec("text", (self.context,), variable=True, joined=reads == "pair")
-        elif reads in ("caption", "question"):
-            data_spec = DataSpec("text", (self.context,), variable=True, source=replace(image, levels=None))
-        else:
-            data_spec = image if reads == "image" else DataSpec("vector", (len(self.columns),))
-        if reads == "caption":
-            return data_spec
-        there = self.missing() is None
-        data_spec = replace(data_spec, slices=self.slice_names if there else ())
-        if self.target:
-            return replace(data_spec, target="values", values=(len(self.target),))
-        names = self.class_names if there else ()
-        return replace(data_spec, target="class", classes=len(names) or None, class_names=names)
+        return spec_of(self)
 
     def missing(self) -> str | None:
         """Returns that there is no such file and what to do about it, or None."""
@@ -163,17 +139,7 @@ class Table(LoadedData):
     @property
     def reads(self) -> Reads:
         """What a model reads of a row."""
-        if self.columns:
-            return "numbers"
-        if self.image is None:
-            return "text" if self.pair is None else "pair"
-        if not self._uses(self.text, TEXT):
-            return "image"
-        return "question" if self.target or self._uses(self.label, LABEL) else "caption"
-
-    def _uses(self, column: str | None, default: str) -> bool:
-        """Whether a column is read: one of the default name is where the file has it."""
-        return column is not None and (column != default or default in self.names)
+        return reads_of(self)
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -205,18 +171,7 @@ class Table(LoadedData):
     @property
     def named_columns(self) -> dict[str, str]:
         """The columns that are read, by the option that names them."""
-        named_columns = dict(zip(("data.text", "data.pair"), self.texts, strict=False))
-        named_columns |= {} if self.image is None else {"data.image": self.image}
-        named_columns |= {
-            f"data.{key}[{n}]": name for key in ("columns", "target") for n, name in enumerate(getattr(self, key))
-        }
-        if not self.target and self.reads != "caption":
-            named_columns["data.label"] = self.label or LABEL
-        if self.split != SPLIT or SPLIT in self.names:
-            named_columns["data.split"] = self.split
-        return named_columns | {
-            f"data.{key}": name for key in ("group", "slices") if (name := getattr(self, key)) is not None
-        }
+        return named_columns(self)
 
     def read(self, columns: dict[str, str], kinds: Kinds) -> Rows:
         """Reads the columns of all files, as `read_rows` does."""
@@ -225,33 +180,7 @@ class Table(LoadedData):
     @cached_property
     def rows(self) -> Rows:
         """The tables, checked. Raises UserError naming every row that cannot be used, with its line."""
-        named_columns = self.named_columns
-        kinds = dict.fromkeys((*self.columns, *self.target), "number") | {str(self.image): "stored"}
-        rows = self.read(named_columns, kinds)
-        needed = [name for key, name in named_columns.items() if not key.startswith(("data.columns", "data.target"))]
-        problems = {f"no {name}": rows.blank(name) for name in needed}
-        if self.target:
-            gone = np.isnan(rows.numbers(self.target))
-            problems[f"no {' nor '.join(self.target)}, which is the target"] = gone.all(1)
-        if self.columns:
-            problems["no value in any of data.columns"] = np.isnan(rows.numbers(self.columns)).all(1)
-        if "data.split" in named_columns:
-            valid = np.isin(np.array(rows.texts(self.split), dtype=object).astype(str), list(NAMES))
-            problems[f"{self.split} is none of {', '.join(NAMES)}"] = ~valid & ~rows.blank(self.split)
-        rows.refuse(problems)
-        if "data.label" in named_columns:
-            self._check_labels(rows)
-        return rows
-
-    def _check_labels(self, rows: Rows) -> None:
-        labels = rows.table[self.label or LABEL].unique().to_pylist()
-        if len(labels) < 2:
-            raise UserError(f"{self.path}: every row has the {self.label} {labels[0]!r}; a class needs another one")
-        if len(labels) > MOST_CLASSES:
-            raise UserError(
-                f"data.label={self.label}: {self.path} has {len(labels):,} different ones, more than {MOST_CLASSES:,} "
-                f"classes; for real values use data.target=[{self.label}]"
-            )
+        return checked_rows(self)
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Reads and encodes the splits; fits a tokenizer of texts on those of training unless its state was loaded.
