@@ -41,8 +41,8 @@ def test_positions_are_what_breaks_equivariance(scheme: str) -> None:
 
 def test_without_positions_it_is_exact() -> None:
     result = permuted(tiny(position="none"), [sample()], "patches")
-    assert list(result.places) == ["without"]
-    assert max(place.relative for place in result.places["without"]) < EXACT
+    assert list(result.stages) == ["without"]
+    assert max(place.relative for place in result.stages["without"]) < EXACT
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_against_permuted_inputs() -> None:
     double = model.double()
     with torch.no_grad():
         plain, other = double.steps(inputs), double.steps(inputs[:, order])
-    for place in result.places["with"]:
+    for place in result.stages["with"]:
         difference = other[place.name][0] - plain[place.name][0][order]
         assert place.tokens is not None
         assert_close(place.tokens, difference.square().sum(-1).sqrt())
@@ -73,7 +73,7 @@ def test_a_shift_moves_each_token_on_and_padding_stays() -> None:
     model = tiny(position="none", sizes={"variable": True})
     result = permuted(model, [sample(torch.tensor([4]))], "shift")
     assert result.order.tolist() == [3, 0, 1, 2, 4, 5]
-    assert max(place.relative for place in result.places["without"]) < EXACT
+    assert max(place.relative for place in result.stages["without"]) < EXACT
 
 
 def test_the_model_is_left_as_it_is() -> None:

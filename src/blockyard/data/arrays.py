@@ -143,10 +143,7 @@ class Arrays(LoadedData):
     @property
     def reads(self) -> Kind:
         """What the inputs are."""
-        return self._kind_of(self.values)
-
-    def _kind_of(self, values: np.ndarray) -> Kind:
-        return kind_of(values, self.kind, f"{self._path}, {self.inputs}")
+        return kind_of(self.values, self.kind, f"{self._path}, {self.inputs}")
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

@@ -64,15 +64,7 @@ def prepare(
         if data.rank == 0:
             log.warning("%s", remark)
     state = _run_state(run, data, model)
-    evaluator = Evaluator(
-        objective=components.objective,
-        batch_size=components.data.eval_batch_size,
-        device=data.device,
-        precision=model.precision["precision"],
-        layout=data.layout,
-        interrupts=interrupts,
-        slices=components.data.spec.slices,
-    )
+    evaluator = _evaluator(run, data, model, interrupts)
     kernels = _kernels(run, data, model)
     loop = LoopCallback(
         state,
@@ -134,6 +126,18 @@ def _run_state(run: Run, data: Data, model: Model) -> RunState:
         monitor=components.objective.best(),
         main=data.rank == 0,
         validation=data.splits.validation,
+    )
+
+
+def _evaluator(run: Run, data: Data, model: Model, interrupts: Interrupts) -> Evaluator:
+    return Evaluator(
+        objective=run.components.objective,
+        batch_size=run.components.data.eval_batch_size,
+        device=data.device,
+        precision=model.precision["precision"],
+        layout=data.layout,
+        interrupts=interrupts,
+        slices=run.components.data.spec.slices,
     )
 
 

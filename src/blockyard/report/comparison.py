@@ -8,6 +8,7 @@ comparison.as_dict()
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Any
 
 from blockyard.errors import UserError
@@ -64,6 +65,27 @@ def compare(
     if direction not in (None, "min", "max"):
         raise UserError(f"direction={direction}: expected max or min")
     data = load_selection(selection, outputs=outputs, by=by, task=task)
+    terms = _terms(data, metric, direction, baseline, margin)
+    return _result(data, terms, cost_axis, changes)
+
+
+@dataclass
+class _Terms:
+    """What is compared with what, and by which rule. directions: of every metric that a run has recorded."""
+
+    metric: str
+    direction: str
+    directions: dict[str, str]
+    baseline: str | None
+    margin: float | None
+    expected: str | None
+    warnings: list[str]
+
+
+def _terms(
+    data: ComparisonInput, metric: str | None, direction: str | None, baseline: str | None, margin: float | None
+) -> _Terms:
+    """Return the terms, where arguments are None from the sweep or the runs. Raises UserError."""
     metric = choose_metric(metric, data)
     recorded = directions(data.records)
     own = data.direction if metric == data.metric else None
@@ -77,12 +99,19 @@ def compare(
     elif expected:
         warnings.append(f"the expectation ({expected}) is not evaluated: it refers to {data.metric}")
         expected = None
+    return _Terms(metric, direction, recorded, baseline, margin, expected, warnings)
+
+
+def _result(data: ComparisonInput, terms: _Terms, cost_axis: str, changes: bool) -> Comparison:
+    """Return the comparison by these terms."""
+    metric, direction, baseline, margin = terms.metric, terms.direction, terms.baseline, terms.margin
+    question = data.question or {}
     values = {arm.name: arm.values(metric) for arm in data.arms}
     results = compare_arms(values, baseline, direction, margin=margin)
     reasons = ((arm.name, missing_result(arm, metric, data.records)) for arm in data.arms)
     missing = {name: reason for name, reason in reasons if reason is not None}
     phrases = {name: reason.phrase for name, reason in missing.items()}
-    expect = _expect(expected, values, direction, margin, phrases) if expected else None
+    expect = _expect(terms.expected, values, direction, margin, phrases) if terms.expected else None
     rows = arm_rows(
         data,
         results,
@@ -102,13 +131,13 @@ def compare(
         metric=metric,
         direction=direction,
         metrics=names,
-        directions={name: recorded[name] for name in {*names, *recorded} if name in recorded},
+        directions={name: terms.directions[name] for name in {*names, *terms.directions} if name in terms.directions},
         baseline=baseline,
         answer=answer(rows, baseline, metric, expect),
         tasks=data.tasks,
         margin=margin,
         expect=expect,
-        warnings=warnings,
+        warnings=terms.warnings,
         seeds=sorted({run.seed for arm in data.arms for run in arm.runs}),
         arms=rows,
         effects=_effects(data, values, results, baseline),
