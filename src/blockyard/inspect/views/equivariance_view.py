@@ -29,7 +29,7 @@ def equivariance_view(loaded: Loaded, options: Options, folder: Path) -> Inspect
             **{f"{arm}_positions": [_numbers(stage) for stage in stages] for arm, stages in result.stages.items()},
         },
         columns=("after", *(f"{arm} positions" for arm in arms)),
-        pairs=[(row[0].name.replace(".", " "), *(_shown(stage) for stage in row)) for row in pairs],
+        rows=[(row[0].name.replace(".", " "), *(_shown(stage) for stage in row)) for row in pairs],
         figures=draw_equivariance(result, samples[0], options.permute, folder),
         summary=f"|f(Px) - Pf(x)| / |f(x)| of {samples_name(samples)}, 0 below {EXACT:g}; {_verdict(result)}",
     )
