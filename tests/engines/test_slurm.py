@@ -191,8 +191,15 @@ def test_a_restart_of_the_controller_changes_nothing(sweep: Sweep, here: Sweep, 
     assert submissions(sweep) == 1
 
 
-def test_what_sbatch_refuses_starts_nothing(sweep: Sweep, cluster: SlurmCluster) -> None:
+def test_a_partition_that_does_not_exist_starts_nothing(sweep: Sweep, cluster: SlurmCluster) -> None:
     printed = sweep.run("executor.partition=nowhere", code=2)
-    assert "invalid partition specified: nowhere" in printed
+    assert "executor.partition: SLURM has no partition nowhere; it has " in printed
+    assert sweep.runs == {}
+    assert cluster.jobs() == {}
+
+
+def test_what_sbatch_refuses_starts_nothing(sweep: Sweep, cluster: SlurmCluster) -> None:
+    printed = sweep.run("executor.constraint=nothing", code=2)
+    assert "executor: submitit refused the jobs: " in printed
     assert sweep.runs == {}
     assert cluster.jobs() == {}

@@ -71,7 +71,8 @@ class Cluster:
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     found = Cluster(tmp_path)
     monkeypatch.setenv("PATH", str(found.tools), prepend=os.pathsep)
-    monkeypatch.delenv("SBATCH_PARTITION", raising=False)
+    for name in ("SBATCH_PARTITION", "SBATCH_CLUSTERS", "SBATCH_CLUSTER_CONSTRAINT"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(_slurm_queue, "_QUICK", 0.0)
     return found
 
@@ -102,6 +103,7 @@ def wait_for_outcomes(executor: Any, count: int) -> list[Outcome]:
 
 
 def test_options_reach_sbatch_and_jobs_are_recorded(cluster: Cluster, made: SweepPlan) -> None:
+    cluster.script("sinfo", "echo 'main*|(null)'; echo 'gpu|gpu:4'")
     options = {"partition": "gpu", "account": "lab", "gpus_per_node": 1, "mem_gb": 32, "timeout_min": 90, "workers": 2}
     more = {"setup": ["module load cuda"], "sbatch": ["mail-type=END"], "constraint": "a100", "cancel": False}
     with cluster.executor(**options, **more) as executor:
@@ -123,9 +125,12 @@ def test_options_reach_sbatch_and_jobs_are_recorded(cluster: Cluster, made: Swee
         ("echo 'main*|(null)'", None, False),
         ("echo 'main*|gpu:a100:4(S:0-1)'", None, True),
         ("echo 'main*|(null)'; echo 'gpus|gpu:4'", None, False),  # the default partition counts
-        ('[ "$5" = gpus ] && echo "gpus|nvme:1,gpu:4"', "gpus", True),
-        ('[ "$5" = cpus ] && echo "cpus|lscratch:100"', "cpus", False),
+        ("echo 'main*|(null)'; echo 'gpus|nvme:1,gpu:4'", "gpus", True),
+        ("echo 'main*|gpu:4'; echo 'cpus|lscratch:100'", "cpus", False),
+        ("echo 'mixed|(null)'; echo 'mixed|gpu:4'; echo 'cpus|(null)'", "cpus,mixed", True),
         ("exit 1", None, True),  # nobody knows, so sbatch decides
+        ("exit 1", "nowhere", True),
+        ("true", "nowhere", True),
     ],
 )
 def test_gpus_are_requested_only_where_the_partition_has_some(
@@ -146,6 +151,37 @@ def test_a_number_of_gpus_is_passed_on_without_asking(cluster: Cluster, made: Sw
             executor.submit(task_of(made, index, accelerator="auto"))
         executor.poll(0.0)
     assert "gpus-per-node=2" in cluster.submitted
+    assert cluster.calls("sinfo") == []
+
+
+@pytest.mark.parametrize("gpus", [None, 1])
+@pytest.mark.parametrize(
+    "chosen", [{"partition": "nowhere"}, {"partition": "cpus,nowhere"}, {"sbatch": ["partition=nowhere"]}]
+)
+def test_a_partition_that_does_not_exist_is_refused_before_submission(
+    cluster: Cluster, gpus: int | None, chosen: dict[str, Any]
+) -> None:
+    """sbatch would speak of generic resources, where the cluster has no GPU."""
+    cluster.script("sinfo", "echo 'main*|(null)'; echo 'cpus|(null)'; echo 'cpus|lscratch:100'")
+    with (
+        pytest.raises(UserError, match=r"^executor\.partition: SLURM has no partition nowhere; it has cpus, main$"),
+        cluster.executor(gpus_per_node=gpus, **chosen),
+    ):
+        pass
+    assert cluster.calls("sbatch") == []
+
+
+@pytest.mark.parametrize("option", ["clusters=other", "M=other", None])
+def test_partitions_of_another_cluster_are_left_to_sbatch(
+    cluster: Cluster, made: SweepPlan, monkeypatch: pytest.MonkeyPatch, option: str | None
+) -> None:
+    if option is None:
+        monkeypatch.setenv("SBATCH_CLUSTERS", "other")
+    with cluster.executor(partition="theirs", sbatch=[option] if option else [], cancel=False) as executor:
+        for index in range(2):
+            executor.submit(task_of(made, index))
+        executor.poll(0.0)
+    assert "#SBATCH --partition=theirs\n" in cluster.submitted
     assert cluster.calls("sinfo") == []
 
 
@@ -347,6 +383,7 @@ def test_a_job_reads_its_own_state(
 
 def test_what_sbatch_refuses_is_an_error_of_the_user(cluster: Cluster, made: SweepPlan) -> None:
     cluster.script("sbatch", "echo 'sbatch: error: invalid partition specified: nowhere' >&2; exit 1")
+    cluster.script("sinfo", "exit 1")
     with cluster.executor(partition="nowhere") as executor:
         executor.submit(task_of(made))
         with pytest.raises(UserError, match=r"executor: submitit refused the jobs: .*invalid partition"):

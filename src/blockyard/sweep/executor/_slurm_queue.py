@@ -1,6 +1,6 @@
-"""What SLURM's own commands report: GPUs of a partition, the jobs in the queue and how they ended.
+"""What SLURM's own commands report: the jobs in the queue and how they ended.
 
-Source: sinfo, squeue and scancel of SLURM (slurm.schedmd.com)
+Source: squeue and scancel of SLURM (slurm.schedmd.com)
 
 submitit reads job states from `sacct`, which a cluster without accounting does not have, and which calls a requeued job
 cancelled for a while. `squeue` is right on every cluster, and lists a job for some minutes after its end (`MinJobAge`
@@ -102,7 +102,7 @@ def queued_jobs() -> tuple[dict[str, QueuedJob] | None, str]:
 
     The elements of an array are separate: 77_0, 77_1, ...
     """
-    output, error = _run("squeue", "-h", "-r", "-t", "all", "-u", str(os.getuid()), "-o", "%i|%T|%r|%o")
+    output, error = run_command("squeue", "-h", "-r", "-t", "all", "-u", str(os.getuid()), "-o", "%i|%T|%r|%o")
     if output is None:
         return None, error
     fields = (line.strip().split("|", 3) for line in output.splitlines())
@@ -113,33 +113,17 @@ def own_state() -> str | None:
     """The state of the job that this process belongs to; None where `squeue` does not list it or does not answer."""
     array, element = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     job = f"{array}_{element}" if array and element else os.environ.get("SLURM_JOB_ID", "")
-    output, _ = _run("squeue", "-h", "-r", "-j", job, "-o", "%i %T")
+    output, _ = run_command("squeue", "-h", "-r", "-j", job, "-o", "%i %T")
     return dict(line.split() for line in (output or "").splitlines()).get(job)
-
-
-def has_gpus(partition: str | None) -> bool | None:
-    """Whether a partition lists GPUs among its generic resources; None where `sinfo` does not answer.
-
-    partition: one name or several with commas; None is the cluster's default partition
-    """
-    output, _ = _run("sinfo", "-h", "-o", "%P|%G", *(["-p", partition] if partition else []))
-    if output is None:
-        return None
-    resources = [line.partition("|")[::2] for line in output.splitlines() if "|" in line]
-    default = [gres for name, gres in resources if name.strip().endswith("*")]
-    chosen = default if default and not partition else [gres for _, gres in resources]
-    if not chosen:
-        return None
-    return any(part.strip().partition(":")[0] == "gpu" for gres in chosen for part in gres.split(","))
 
 
 def cancel(jobs: Collection[str]) -> None:
     """Cancel jobs; SLURM sends their processes SIGTERM first."""
     if jobs:
-        _run("scancel", *sorted(jobs))
+        run_command("scancel", *sorted(jobs))
 
 
-def _run(*command: str) -> tuple[str | None, str]:
+def run_command(*command: str) -> tuple[str | None, str]:
     """A command's standard output, or None and why it failed."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)

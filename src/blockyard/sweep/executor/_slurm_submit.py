@@ -14,10 +14,10 @@ from typing import Any
 
 from blockyard.atomic_files import read_json, write_json
 from blockyard.runs.lock import exclusive
-from blockyard.sweep.executor import _slurm_queue
 from blockyard.sweep.executor._slots import requested_devices
 from blockyard.sweep.executor._slurm_cell import CellJob, preempt_signal
 from blockyard.sweep.executor._slurm_options import submitit_errors
+from blockyard.sweep.executor._slurm_partitions import read_partitions
 from blockyard.sweep.executor._slurm_queue import Queue
 from blockyard.sweep.executor.base import JOB_FILES, Task
 
@@ -77,13 +77,19 @@ class Submitter:
         )
 
     def open(self, queue: Queue, partition: str | None) -> None:
-        """Look at the cluster before the first submission. Raises UserError where it does not exist."""
+        """Look at the cluster before the first submission.
+
+        Raises UserError where the cluster or its partition does not exist.
+        """
         with submitit_errors("executor.cluster"):
             self.executor()
         if self._cluster == "slurm":
             self.look(queue)
-            if self.gpus is None:
-                self.gpus_available = _slurm_queue.has_gpus(partition) is not False
+            if self.gpus is None or partition:
+                partitions = read_partitions(self._parameters["slurm_additional_parameters"])
+                if partitions is not None:  # where nobody knows, sbatch decides
+                    partitions.check(partition)
+                    self.gpus_available = self.gpus is not None or partitions.have_gpus(partition)
 
     def look(self, queue: Queue) -> None:
         """Find the jobs in the queue that an earlier planner of this sweep has submitted, recorded or not."""
