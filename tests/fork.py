@@ -1,7 +1,7 @@
 """Commands as they are typed, each in a process of its own that need not import everything first.
 
 Importing takes a new process ten times longer than most commands take. So one server for each worker of
-tests imports what all need, runs nothing, and forks; `tests/test_wheel.py` and the first command of
+tests imports what all need, trains once (`tests/warm.py`), and forks; `tests/test_wheel.py` and the first command of
 `tests/commands/test_train.py` start Python as a user's shell does.
 """
 
@@ -27,6 +27,7 @@ IMPORTED = [
     *(*HEAVY, "wandb", "hydra", "optuna", "submitit", "tests.engine_runs"),
     *("blockyard.commands.sweep", "blockyard.sweep.plan.planner", "blockyard.sweep.search.search_runner"),
     *("blockyard.report.comparison", "blockyard.report.page"),
+    "tests.warm",  # the last, for it runs what the others import
 ]
 
 
@@ -40,8 +41,8 @@ def server() -> ForkServerContext:
 def forked(work: Callable[[], int], limit: float = 120) -> int:
     """The exit code of `work` in a process of its own with this one's environment; -9 after a SIGKILL.
 
-    Forked from a server that has run nothing: this process may have started autograd's threads in an
-    earlier test, and those do not survive a fork.
+    Forked from a server that has run nothing of an earlier test: this process may have started threads in one, and
+    those do not survive a fork.
     """
     process = server().Process(target=_exit_with, args=(cloudpickle.dumps(work), dict(os.environ)))
     process.start()

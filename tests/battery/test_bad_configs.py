@@ -148,7 +148,7 @@ def problem(result: dict[str, Any], key: str, messages: int = 1) -> str | None:
     return f"took {result['seconds']:.1f} s: {shown}" if result["seconds"] > MOST_SECONDS else None
 
 
-@pytest.mark.parametrize("case", cases(range(len(FORKS)), short=2))
+@pytest.mark.parametrize("case", cases(range(len(FORKS)), short=1))
 def test_a_bad_value_is_refused(
     case: int, data_files: Path, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

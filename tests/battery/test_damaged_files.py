@@ -22,7 +22,7 @@ from tests.engine_runs import state
 
 pytestmark = battery("damaged_files")
 
-PARTS = 80
+PARTS = 160
 
 
 class Case(NamedTuple):

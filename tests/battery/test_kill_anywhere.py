@@ -37,7 +37,7 @@ STOP = ("callbacks=early_stopping", "callbacks.early_stopping.patience=1", "call
 EVERY_ATTENTION = ("callbacks=attention_maps", "callbacks.attention_maps.every_evaluation=true")
 
 
-@pytest.mark.parametrize("choice", cases(CONFIGS, short=2, names="=".join))
+@pytest.mark.parametrize("choice", cases(CONFIGS, short=1, names="=".join))
 def test_a_run_killed_at_random_moments_ends_with_the_same_bits(
     choice: Choice, data_files: Path, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

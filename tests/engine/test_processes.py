@@ -60,6 +60,7 @@ TOPICS = (
 )
 
 
+@pytest.mark.full
 def test_two_processes_count_slices_and_classes_as_one(tmp_path: Path) -> None:
     one = run(tmp_path / "one", *NO_DROPOUT, *TOPICS)
     two = trained(tmp_path / "two", "ddp", *TOPICS)

@@ -177,27 +177,21 @@ def with_limit(monkeypatch, seconds):
     return LocalExecutor(workers=2, gpus=None, threads=1, timeout_min=seconds / 60)
 
 
-@pytest.fixture
-def limited(pool, monkeypatch):
-    """The shared executor, whose cells may take six seconds, and two to save."""
-    monkeypatch.setattr("blockyard.sweep.executor.local._PATIENCE", 2.0)
-    monkeypatch.setattr(pool, "_timeout_min", 0.1)
-    return pool
-
-
-def test_a_cell_beyond_its_time_saves_and_has_failed(tmp_path, limited):
-    """The others go on, and a retry takes it up where it was stopped."""
+def test_a_cell_beyond_its_time_saves_and_has_failed(tmp_path, pool, monkeypatch):
+    """The others go on, and a retry takes it up where it was stopped. The time is over when the other has ended."""
+    monkeypatch.setattr("blockyard.sweep.executor.local._PATIENCE", 60.0)
     slow, quick = plan(tmp_path, *SLOW), plan(tmp_path)
+    path = slow.path(slow.cells[0])
     for made in (slow, quick):
-        limited.submit(task_of(made))
-    ended = until_ended(limited, 2)
-    assert ended[quick.cells[0].run].code == 0
-    stopped = ended[slow.cells[0].run]
+        pool.submit(task_of(made))
+    assert until_ended(pool, 1)[quick.cells[0].run].code == 0
+    wait_for(lambda: held(path) and (path / "metrics.csv").exists())
+    monkeypatch.setattr(pool, "_timeout_min", 0.001)
+    stopped = until_ended(pool, 1)[slow.cells[0].run]
     assert (stopped.code, stopped.reason) == (
         1,
-        "not done after executor.timeout_min=0.1 minutes: stopped, and what it saved is kept",
+        "not done after executor.timeout_min=0.001 minutes: stopped, and what it saved is kept",
     )
-    path = slow.path(slow.cells[0])
     status = read_status(path)
     assert (status.state, status.reason, status.exit_code) == ("failed", stopped.reason, 1)
     assert status.step
@@ -205,20 +199,23 @@ def test_a_cell_beyond_its_time_saves_and_has_failed(tmp_path, limited):
     assert not held(path)
 
 
-def test_a_cell_that_hangs_is_killed(tmp_path, limited):
+def test_a_cell_that_hangs_is_killed(tmp_path, pool, monkeypatch):
     """A stopped process neither saves nor ends by itself."""
+    monkeypatch.setattr("blockyard.sweep.executor.local._PATIENCE", 2.0)
     made = plan(tmp_path, *SLOW)
     path = made.path(made.cells[0])
-    limited.submit(task_of(made))
+    pool.submit(task_of(made))
     wait_for(lambda: held(path) and (path / "metrics.csv").exists())
     os.kill(int(read_lock(path)["pid"]), signal.SIGSTOP)
-    (outcome,) = until_ended(limited, 1).values()
+    with monkeypatch.context() as limit:
+        limit.setattr(pool, "_timeout_min", 0.001)
+        (outcome,) = until_ended(pool, 1).values()
     assert outcome.reason.endswith("killed, because it did not react to SIGTERM")
     assert outcome.code == 1
     status = read_status(path)
     assert (status.state, status.reason) == ("failed", outcome.reason)
-    limited.submit(task_of(plan(tmp_path), 1))  # the server serves on
-    assert next(iter(until_ended(limited, 1).values())).code == 0
+    pool.submit(task_of(plan(tmp_path), 1))  # the server serves on
+    assert next(iter(until_ended(pool, 1).values())).code == 0
 
 
 @pytest.mark.full
