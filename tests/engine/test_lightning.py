@@ -14,6 +14,7 @@ import torch
 
 from blockyard.config.check import check
 from blockyard.config.compose import compose
+from blockyard.engine import job
 from blockyard.engine.lightning.flags import OWNED, refusals
 from blockyard.engine.loggers import RunLog, run_loggers
 from blockyard.engine.trainer import TrainerPlan
@@ -217,8 +218,8 @@ def test_callbacks_that_do_what_the_run_does_are_refused(tmp_path: Path, name: s
 
 def test_extra_flags_reach_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[pl.Trainer] = []
-    original = TrainerPlan.build
-    monkeypatch.setattr(TrainerPlan, "build", lambda *a, **k: made.append(original(*a, **k)) or made[-1])
+    original = job.lightning_trainer
+    monkeypatch.setattr(job, "lightning_trainer", lambda *a, **k: made.append(original(*a, **k)) or made[-1])
     folder = run(tmp_path, "trainer.extra={detect_anomaly: true}", "trainer.max_steps=2")
     assert made[0]._detect_anomaly
     plain = run(tmp_path, "trainer.max_steps=2")

@@ -74,7 +74,7 @@ def test_the_checkpoint_of_a_run_is_the_best_or_the_last(finished: RunFolder) ->
     [
         ("w.pt", "a pickle can run code"),
         ("pytorch_model.bin", "save_file"),
-        ("none.safetensors", "no such file"),
+        ("none.safetensors", "the file does not exist"),
         ("junk.safetensors", "not a safetensors file, or damaged"),
         ("nothing", "the folder is empty"),
         ("twice", "is in two of its files"),
