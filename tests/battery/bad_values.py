@@ -96,6 +96,8 @@ def _refused(option: Option) -> list[str]:
         refused += ["''", "abc", "'\u00e9\u6f22\u2192'", "'1'"]
     if Literal in kinds:
         refused += ["nonsense", "''", f"{kinds[Literal][0]}x", "'\u6f22'"]
+        numbers = [each for each in kinds[Literal] if isinstance(each, int)]
+        refused += [text for each in numbers for text in (f"{each}.0", str(each + 1)) if each + 1 not in numbers]
     if str in kinds:
         refused += ["'" + "x" * 2000 + "'", "'a\tb'", "''"] if kinds[str] else ["5", "true"]
     if bool not in kinds:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from torch import nn
 from blockyard.config import machine
 from blockyard.config.check import check
 from blockyard.config.compose import compose
-from blockyard.config.schema import options
+from blockyard.config.schema import Option, options
 from blockyard.config.slots import slot
 from blockyard.contracts import Issue
 from tests.battery.bad_values import every_option
@@ -61,6 +61,14 @@ def test_every_whole_number_has_an_upper_bound(chosen: Any) -> None:
 def test_the_reason_for_a_bound_is_told(override: str, says: str) -> None:
     (issue,) = issues(override)
     assert says in str(issue)
+
+
+@pytest.mark.parametrize("value", [True, 1.0, 2, "1", None])
+def test_a_choice_of_whole_numbers_takes_those_alone(value: object) -> None:
+    """True equals 1, and would be another run of the same result."""
+    option = Option("channels", Literal[1, 3], 3, "")
+    assert option.problem(value) == "expected one of 1, 3"
+    assert option.problem(1) is option.problem(3) is None
 
 
 def test_workers_are_bound_by_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,9 @@ class Option:
                 return f"expected {self.describe()}, not an object"
             if adapter is None:
                 return None
-            adapter.validate_json(json.dumps(value), strict=True)
+            taken = adapter.validate_json(json.dumps(value), strict=True)
+            if type(taken) is int and type(value) is not int:  # pydantic takes true for the 1 of a Literal
+                return f"expected {self.describe()}"
         except ValidationError as error:
             return exceeded(self.annotation, value) or _explain(error, self.annotation)
         except (TypeError, ValueError, RecursionError):  # what JSON has not, and numbers of thousands of digits
