@@ -14,7 +14,7 @@ from blockyard.config.compose import compose
 from blockyard.contracts import Issue
 from blockyard.generate import api
 from blockyard.generate.request import GeneratedText
-from blockyard.generate.stepper import Stats
+from blockyard.generate.stats import Stats
 
 
 def refusals(*words: str) -> list[Issue]:

@@ -9,7 +9,7 @@ from torch import nn
 from blockyard.generate.beam_search import beam_search_batch
 from blockyard.generate.decode import decode_batch
 from blockyard.generate.sampling import Sampler
-from blockyard.generate.stepper import Stats
+from blockyard.generate.stats import Stats
 from tests.helpers import LENGTH
 
 MAX_TOKENS = 2 * LENGTH + 2  # so many that sequences of a bounded length are cut, twice

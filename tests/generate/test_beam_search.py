@@ -12,7 +12,7 @@ from torch import nn
 
 from blockyard.errors import UserError
 from blockyard.generate.beam_search import _Search, beam_search_batch
-from blockyard.generate.stepper import Stats
+from blockyard.generate.stats import Stats
 from tests.components.tiny_models import blocks_with_cross, tiny_encoder_decoder
 from tests.generate.decoding import MAX_TOKENS, beam, greedy
 from tests.helpers import LENGTH, choices, has, tiny, token_ids, traits

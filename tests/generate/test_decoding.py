@@ -12,7 +12,8 @@ from torch.testing import assert_close
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from blockyard.generate.sampling import probabilities
-from blockyard.generate.stepper import Stats, describe_cache
+from blockyard.generate.stats import Stats
+from blockyard.generate.stepper import describe_cache
 from blockyard.model._prefix import Prefix
 from blockyard.ops.cache import KVCache
 from blockyard.token_mixer.none import EmptyCache

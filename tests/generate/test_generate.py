@@ -19,7 +19,7 @@ from blockyard.generate.api import generate, generate_all, stream_to_terminal
 from blockyard.generate.decode import decode
 from blockyard.generate.detokenize import detokenize
 from blockyard.generate.sampling import Sampler
-from blockyard.generate.stepper import Stats
+from blockyard.generate.stats import Stats
 from blockyard.runs.load import Loaded
 from blockyard.tokenizer.byte import Byte
 from tests import engine_runs

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from blockyard.generate.decode import decode_batch
 from blockyard.generate.sampling import Sampler
-from blockyard.generate.stepper import Stats
+from blockyard.generate.stats import Stats
 from tests.generate.decoding import beam
 from tests.helpers import LENGTH, tiny
 

@@ -11,6 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from blockyard.contracts import Context, Position
 from blockyard.ops import kernel
+from blockyard.ops.expected_kernel import expected
 from blockyard.weight_init import Init
 from tests.helpers import axes_of, choices, context, factory, node, reads_later, tiny, token_ids
 
@@ -106,7 +107,7 @@ def test_each_mixer_is_expected_to_do_what_it_does(mixer: str, position: str, ca
         return
     model = tiny(token_mixer=mixer, position=position, causal=causal)
     for part, record in zip(model.mixers, model.kernels(), strict=True):
-        said = kernel.expected(model.ctx, model.position, "cpu", torch.float32, 0.0, part)
+        said = expected(model.ctx, model.position, "cpu", torch.float32, 0.0, part)
         assert said == (record["kernel"], record["reason"])
 
 
@@ -159,7 +160,7 @@ def test_what_is_expected_is_what_happens(position: str, variable: bool, dropout
     lengths = torch.tensor([6, 4]) if variable else None
     assert model.kernels(token_ids(2, 6), lengths)[0] == record
     ctx = context(axes=axes, **sizes)
-    said = kernel.expected(ctx, model.position, "cpu", torch.float32, dropout)
+    said = expected(ctx, model.position, "cpu", torch.float32, dropout)
     assert said == (record["kernel"], record["reason"])
 
 
@@ -183,7 +184,7 @@ def test_a_learned_bias_gets_its_gradient_and_says_what_it_costs() -> None:
     model = tiny(replace={"position": Table}).float()
     (record, _) = model.kernels()
     assert record["kernel"] == "math"
-    assert (record["kernel"], record["reason"]) == kernel.expected(context(), model.position, "cpu", torch.float32)
+    assert (record["kernel"], record["reason"]) == expected(context(), model.position, "cpu", torch.float32)
     model(token_ids(2, 6)).sum().backward()
     assert model.position.table.grad.abs().min() > 0
     with torch.no_grad():
@@ -194,11 +195,11 @@ def test_expected_on_a_gpu() -> None:
     plain, alibi = factory("position", "none"), factory("position", "alibi")
     ctx = context(dim=256)
     half, full = torch.bfloat16, torch.float32
-    assert kernel.expected(ctx, plain(ctx), "cuda", half) == ("flash", "")
-    assert kernel.expected(ctx, alibi(ctx), "cuda", half)[0] == "flex"
-    assert kernel.expected(ctx, plain(ctx), "cuda", full)[0] == "efficient"
-    assert kernel.expected(ctx, alibi(ctx), "cuda", half, dropout=0.1)[0] == "efficient"
-    assert kernel.expected(context(packed=True, dim=256), plain(ctx), "cuda", half)[0] == "flex"
+    assert expected(ctx, plain(ctx), "cuda", half) == ("flash", "")
+    assert expected(ctx, alibi(ctx), "cuda", half)[0] == "flex"
+    assert expected(ctx, plain(ctx), "cuda", full)[0] == "efficient"
+    assert expected(ctx, alibi(ctx), "cuda", half, dropout=0.1)[0] == "efficient"
+    assert expected(context(packed=True, dim=256), plain(ctx), "cuda", half)[0] == "flex"
 
 
 def test_nothing_is_recorded_outside() -> None:

@@ -9,7 +9,7 @@ from torch import nn
 
 from blockyard.contracts import Context
 from blockyard.generate.decode import decode_batch
-from blockyard.generate.stepper import Stats
+from blockyard.generate.stats import Stats
 from blockyard.model._example_batch import example, full
 from blockyard.ops.rng import undisturbed
 

@@ -20,7 +20,7 @@ from blockyard.data._order import eval_indices, eval_steps
 from blockyard.evaluate.text_scores import DIRECTIONS, scores
 from blockyard.generate.beam_search import beam_search_batch
 from blockyard.generate.decode import decode_batch
-from blockyard.generate.stepper import Stats
+from blockyard.generate.stats import Stats
 from blockyard.generate.transcribe import transcribed
 from blockyard.ops.autocast import autocast
 

@@ -1,13 +1,16 @@
 """Text or images from a trained decoder, token by token, or text by beam search.
 
 api.py           `generate` and `generate_all`: a run and prompts in, a stream of text out
-request.py       validates options, prompts and sources, and encodes them
+options.py       validates the options that need no model
+request.py       validates prompts and sources, and encodes them
 decode.py        sampling and greedy decoding of a batch of prompts
 beam_search.py   beam search over a batch of prompts
 speculative.py   speculative decoding: accepts tokens that a draft proposes
 draft.py         a smaller run, or the text so far, as a draft
 retracting.py    a sequence whose last tokens can be taken back
 stepper.py       next-token scores, from a cache where the model has one
+context_limit.py how long a sequence a model takes
+stats.py         what a generation cost
 sampling.py      from scores to a token id
 detokenize.py    from token ids to whole characters
 images.py        `generate_images`: a run of image tokens in, images out

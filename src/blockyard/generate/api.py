@@ -15,18 +15,11 @@ from blockyard.generate.compiled_step import check_compiles
 from blockyard.generate.decode import decode_batch
 from blockyard.generate.detokenize import Detokenizer
 from blockyard.generate.draft import NGRAM, Drafting, Run, load_draft
-from blockyard.generate.request import (
-    GeneratedText,
-    check_compiled,
-    check_device,
-    check_draft_options,
-    check_options,
-    encode_sources,
-    prepare_texts,
-)
+from blockyard.generate.options import check_compiled, check_device, check_draft_options, check_options
+from blockyard.generate.request import GeneratedText, encode_sources, prepare_texts
 from blockyard.generate.sampling import Sampler
 from blockyard.generate.speculative import SpeculativeStats
-from blockyard.generate.stepper import Stats
+from blockyard.generate.stats import Stats
 from blockyard.generate.transcribe import transcription
 from blockyard.runs.load import Loaded, load
 

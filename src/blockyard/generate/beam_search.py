@@ -13,9 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.contracts import Memory
+from blockyard.generate.context_limit import tokens_left
 from blockyard.generate.decode import separate
 from blockyard.generate.sampling import to_finite
-from blockyard.generate.stepper import Stats, Stepper, tokens_left
+from blockyard.generate.stats import Stats
+from blockyard.generate.stepper import Stepper
 from blockyard.model._cache import select_sequences
 
 

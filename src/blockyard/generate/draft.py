@@ -17,7 +17,8 @@ from blockyard.generate.request import GeneratedText, encode_sources
 from blockyard.generate.retracting import RetractingStepper
 from blockyard.generate.sampling import Sampler
 from blockyard.generate.speculative import Draft, Proposal, SpeculativeStats, speculate
-from blockyard.generate.stepper import Stats, select_sequences
+from blockyard.generate.stats import Stats
+from blockyard.model._cache import select_sequences
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import Loaded, load
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from blockyard.contracts import DrawsValues
 from blockyard.errors import UserError
-from blockyard.generate.stepper import NO_CACHE, Stats, describe_cache
+from blockyard.generate.stats import Stats
+from blockyard.generate.stepper import NO_CACHE, describe_cache
 
 log = logging.getLogger("blockyard")
 

@@ -10,7 +10,8 @@ from torch import nn
 
 from blockyard.contracts import Memory
 from blockyard.errors import UserError
-from blockyard.generate.stepper import Stats, Stepper
+from blockyard.generate.stats import Stats
+from blockyard.generate.stepper import Stepper
 
 
 class RetractingStepper(Stepper):

@@ -4,7 +4,7 @@ With a cache, a step costs one token; without one, the whole sequence runs again
 the model alike, so that greedy text is the same: where the position scheme is `bounded`, or a mixer takes sequences of
 one length only, the sequence is cut to its last half context and continues from there; all others simply continue. A
 sequence that is written up to an end token is never cut, because it would lose its beginning: it stops at the model's
-maximum length (`tokens_left`).
+maximum length (`context_limit.tokens_left`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,81 +19,14 @@ from torch import Tensor, nn
 
 from blockyard.contracts import Memory
 from blockyard.generate.compiled_step import CompiledStep
+from blockyard.generate.context_limit import max_context, max_length
+from blockyard.generate.stats import Stats
 from blockyard.generate.weight_layout import order_for_decoding
 from blockyard.model._cache import select_sequences
 
 log = logging.getLogger("blockyard")
 
 NO_CACHE = "full recomputation: the whole sequence ran for each token"
-
-
-@dataclass
-class Stats:
-    """What a generation cost.
-
-    tokens: generated, over all sequences, without end tokens and discarded hypotheses; steps: forward passes
-    seconds: from the first forward pass on; first_seconds: until the first token
-    method: what each step reads the past from, as text
-    cache_bytes: kept at the end, over all sequences; None without a cache
-    cache_bytes_per_token: what the last token of a sequence added: 0 for a state of constant size or a full window;
-        None without a cache
-    cuts: how often the sequences were cut to half a context
-    unfinished: sequences that reached the model's maximum length without an end token; max_length: that length
-    """
-
-    prompt_tokens: int = 0
-    tokens: int = 0
-    steps: int = 0
-    seconds: float = 0.0
-    first_seconds: float = 0.0
-    cache_bytes: int | None = None
-    cache_bytes_per_token: float | None = None
-    cuts: int = 0
-    unfinished: int = 0
-    max_length: int = 0
-    method: str = "full recomputation"
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Generated tokens per second."""
-        return self.tokens / self.seconds if self.seconds else 0.0
-
-    def __str__(self) -> str:
-        parts = [f"{self.tokens} token{'s' * (self.tokens != 1)}"]
-        if self.steps != self.tokens:
-            parts[0] += f" in {self.steps} step{'s' * (self.steps != 1)}"
-        parts += [f"{self.tokens_per_second:,.1f} tokens/s", self.method]
-        if self.cache_bytes_per_token:
-            parts.append(f"{self.cache_bytes_per_token:,.0f} cache bytes per token")
-        elif self.cache_bytes_per_token is not None:
-            parts.append(f"{self.cache_bytes or 0:,} cache bytes at any length")
-        if self.cuts:
-            parts.append(f"sequence cut {self.cuts} times")
-        if self.unfinished:
-            count = "1 sequence" if self.unfinished == 1 else f"{self.unfinished} sequences"
-            parts.append(f"{count} reached the maximum length of {self.max_length} without an end token")
-        return ", ".join(parts)
-
-
-def max_context(model: Any) -> int | None:
-    """The longest sequence that a model takes; None where it takes any length."""
-    if not all(mixer.traits.any_length for mixer in model.mixers):
-        return model.ctx.tokens.max_len
-    return int(model.ctx.tokens.max_len * model.position.length_scale) if model.position.bounded else None
-
-
-def max_length(model: Any) -> int:
-    """The longest sequence that is written up to an end token: `max_context`, or the data's longest if unbounded."""
-    limit = max_context(model)
-    return int(model.ctx.tokens.max_len) if limit is None else limit
-
-
-def tokens_left(model: Any, prompt: Sequence[int], max_tokens: int, end: int | None) -> int:
-    """How many tokens may follow a prompt.
-
-    The last of them, or the end token, is never read, and so may lie one beyond the maximum length.
-    """
-    return max_tokens if end is None else max(0, min(max_tokens, max_length(model) - len(prompt) + 1))
 
 
 def special_token_ids(model: Any, end: int | None) -> list[int]:

@@ -12,7 +12,7 @@ from torch import nn
 from blockyard.contracts import Batch, TextTokenizer, Transcriber
 from blockyard.errors import UserError
 from blockyard.generate.request import GeneratedText, source_batch
-from blockyard.generate.stepper import Stats
+from blockyard.generate.stats import Stats
 from blockyard.runs.load import Loaded
 
 Steps = Iterator[list[tuple[int, int]]]

@@ -11,13 +11,13 @@ For speculative decoding a cache can also be taken back: by `crop(count)`, which
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from blockyard.contracts import Seq
+from blockyard.ops.cached_facts import cut, cut_facts, follow, select, without_last
 
 
 class KVCache:
@@ -57,7 +57,7 @@ class KVCache:
         keys[:, :, self.length : end] = k.detach()
         values[:, :, self.length : end] = v.detach()
         self.length = end
-        self.seq = seq if self.seq is None else _follow(self.seq, seq, self.batch_size)
+        self.seq = seq if self.seq is None else follow(self.seq, seq, self.batch_size)
         return keys[:, :, :end], values[:, :, :end], self.seq  # 2 x (B, H', M, ...)
 
     def storage(self, length: int) -> tuple[Tensor, Tensor]:
@@ -79,7 +79,7 @@ class KVCache:
             raise ValueError(f"the cache has fewer than {count} tokens after the prefix")
         if count and self.seq is not None:
             self.length -= count
-            self.seq = _without_last(self.seq, count)
+            self.seq = without_last(self.seq, count)
 
     def snapshot(self) -> KVCache:
         """The cache as it is now, on the same storage: only one of the two can be continued."""
@@ -91,7 +91,7 @@ class KVCache:
         if self._k is None or self._v is None or self.seq is None:
             return
         self._k, self._v = self._k.index_select(0, order), self._v.index_select(0, order)
-        self.seq = _select(self.seq, order)
+        self.seq = select(self.seq, order)
 
     def _check(self, k: Tensor, v: Tensor, seq: Seq) -> None:
         for name, tensor, width in (("keys", k, self.head_dim), ("values", v, self.value_dim)):
@@ -134,13 +134,13 @@ class WindowCache(KVCache):
         k, v = k.detach(), v.detach()
         if self._k is not None and self._v is not None and self.seq is not None:
             k, v = torch.cat([self._k, k], dim=2), torch.cat([self._v, v], dim=2)
-            seq = _follow(self.seq, seq, self.batch_size)
+            seq = follow(self.seq, seq, self.batch_size)
         self.length += len(seq) - (0 if self.seq is None else len(self.seq))
         # A single token after the stored ones sees all of them.
         seq.memo["window"] = len(seq) - seq.num_prefix
         drop = max(0, len(seq) - seq.num_prefix - (self.window - 1) - self.spare)
-        self._k, self._v = _cut(k, 2, seq.num_prefix, drop), _cut(v, 2, seq.num_prefix, drop)
-        self.seq = _cut_facts(seq, drop)
+        self._k, self._v = cut(k, 2, seq.num_prefix, drop), cut(v, 2, seq.num_prefix, drop)
+        self.seq = cut_facts(seq, drop)
         return k, v, seq  # 2 x (B, H', M, ...)
 
     def crop(self, count: int) -> None:
@@ -151,100 +151,6 @@ class WindowCache(KVCache):
         super().crop(count)
         if count and self._k is not None and self._v is not None:
             self._k, self._v = self._k[:, :, : stored - count], self._v[:, :, : stored - count]
-
-
-def _cut(x: Tensor, dim: int, start: int, count: int) -> Tensor:
-    """x without `count` entries from `start` on; a copy, so that the memory of the rest is freed."""
-    if count == 0:
-        return x
-    rest = x.shape[dim] - start - count
-    return torch.cat([x.narrow(dim, 0, start), x.narrow(dim, start + count, rest)], dim=dim)
-
-
-def _cut_facts(seq: Seq, count: int) -> Seq:
-    """The facts without the first `count` tokens after the prefix."""
-    p = seq.num_prefix
-    return Seq(
-        index=_cut(seq.index, 0, p, count),
-        coords=_cut(seq.coords, 1, p, count),
-        valid=None if seq.valid is None else _cut(seq.valid, 1, p, count),
-        segment=None if seq.segment is None else _cut(seq.segment, 1, p, count),
-        num_prefix=p,
-        position=seq.position,
-    )
-
-
-def _without_last(seq: Seq, count: int) -> Seq:
-    """The facts without the last `count` tokens."""
-    end = len(seq) - count
-    return replace(
-        seq,
-        index=seq.index[:end],
-        coords=seq.coords[:, :end],
-        valid=None if seq.valid is None else seq.valid[:, :end],
-        segment=None if seq.segment is None else seq.segment[:, :end],
-        grid=None,
-        features=None,
-        pairs=None,
-        shown=None,  # later tokens see all of these anyway
-        memo={},
-    )
-
-
-def _select(seq: Seq, order: Tensor) -> Seq:
-    """The facts of the sequences `order`."""
-    return Seq(
-        index=seq.index,
-        coords=seq.coords if seq.coords.shape[0] == 1 else seq.coords.index_select(0, order),
-        valid=None if seq.valid is None else seq.valid.index_select(0, order),
-        segment=None if seq.segment is None else seq.segment.index_select(0, order),
-        num_prefix=seq.num_prefix,
-        position=seq.position,
-    )
-
-
-def _follow(past: Seq, new: Seq, batch_size: int) -> Seq:
-    """The facts of `past` followed by `new`; layers that keep the same past share them.
-
-    `ends_with` tells the masks that no key is later than `new`.
-    """
-    shared = new.memo.get("following")
-    if shared is not None and shared[0] is past and shared[1] == batch_size:
-        joined: Seq = shared[2]
-        return joined
-    batch = max(past.coords.shape[0], new.coords.shape[0])
-    coords = [s.coords.expand(batch, -1, -1) for s in (past, new)]
-    joined = Seq(
-        index=torch.cat([past.index, new.index]),  # (M,)
-        coords=torch.cat(coords, dim=1),  # (B|1, M, A)
-        valid=_join_valid(past, new, batch_size),
-        segment=_join_segments(past, new),
-        num_prefix=past.num_prefix,
-        position=new.position,
-    )
-    joined.memo["ends_with"] = new
-    new.memo["following"] = (past, batch_size, joined)
-    return joined
-
-
-def _join_valid(past: Seq, new: Seq, batch_size: int) -> Tensor | None:
-    """Which tokens are real, (B, M) bool; None where all are."""
-    if past.valid is None and new.valid is None:
-        return None
-    parts = []
-    for seq in (past, new):
-        all_real = torch.ones((batch_size, len(seq)), dtype=torch.bool, device=seq.index.device)
-        parts.append(all_real if seq.valid is None else seq.valid)
-    return torch.cat(parts, dim=1)
-
-
-def _join_segments(past: Seq, new: Seq) -> Tensor | None:
-    """The segment of each token, (B, M) int64; None where there is one. Raises ValueError where one side has none."""
-    if past.segment is None and new.segment is None:
-        return None
-    if past.segment is None or new.segment is None:
-        raise ValueError("segment is given for only one of past and new tokens; give it always or never")
-    return torch.cat([past.segment, new.segment], dim=1)
 
 
 def cache_bytes(cache: object) -> int:

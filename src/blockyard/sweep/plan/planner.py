@@ -16,14 +16,13 @@ from blockyard.runs.provenance import provenance
 from blockyard.sweep.plan import cell_settings, matched_widths, plan_checks
 from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.compact_json import Nodes
+from blockyard.sweep.plan.misspelt import LISTED, misspelt
 from blockyard.sweep.plan.sweep_plan import Arm, Cell, Refused, SweepPlan, Variant
 from blockyard.sweep.plan.target_metric import validation_metric
 from blockyard.sweep.spec import budget
 from blockyard.sweep.spec.bad_question import BadQuestion
 from blockyard.sweep.spec.override_text import override_problem, to_override
 from blockyard.sweep.spec.question import Question, read
-
-_LISTED = 10  # problems of one kind that are reported in full
 
 
 def make_plan(
@@ -47,7 +46,7 @@ def make_plan(
     try:
         question = read(Path(path), seeds)
     except BadQuestion as bad:
-        raise BadQuestion([*bad.problems, *_misspelt(composer, [*bad.base, *overrides], bad.arms)]) from bad
+        raise BadQuestion([*bad.problems, *misspelt(composer, [*bad.base, *overrides], bad.arms)]) from bad
     try:
         folder.encode()  # as every file of the sweep that names it
     except UnicodeEncodeError:
@@ -96,7 +95,7 @@ class _Planner:
             raise BadQuestion(problems)
         composed, problems = self.composer.checked(self.base)
         if problems:
-            more = _misspelt(self.composer, self.base, self.question.arms)
+            more = misspelt(self.composer, self.base, self.question.arms)
             raise BadQuestion(list(dict.fromkeys([*(f"base: {problem}" for problem in problems), *more])))
         if self.question.match and composed.matched:
             raise BadQuestion([f"match: the base sets match.{composed.matched['by']} too; remove one of them"])
@@ -118,7 +117,7 @@ class _Planner:
                 tuned = [to_override(name, value) for name, value in setting.items()]
                 self._add(key, arm, setting, [*self._overrides(arm, widths), *tuned])
         if self.mistakes:
-            raise BadQuestion(list(dict.fromkeys(self.mistakes))[:_LISTED])
+            raise BadQuestion(list(dict.fromkeys(self.mistakes))[:LISTED])
         baseline = self.question.baseline
         if baseline not in {variant.arm for variant in self.variants.values()}:
             reasons = [
@@ -127,9 +126,9 @@ class _Planner:
             raise BadQuestion(list(dict.fromkeys(reasons)))
         self._check_sizes(widths)
         if duplicates := list(plan_checks.duplicates(self.question, self.variants.values(), self.folder)):
-            more = len(duplicates) - _LISTED
+            more = len(duplicates) - LISTED
             rest = [f"and {more} more pairs of this kind"] if more > 0 else []
-            raise BadQuestion([*duplicates[:_LISTED], *rest])
+            raise BadQuestion([*duplicates[:LISTED], *rest])
 
     def cells(self) -> Iterator[Cell]:
         """All cells, variant by variant."""
@@ -193,15 +192,3 @@ class _Planner:
             problems = list(plan_checks.tune_problems(self.variants.values(), match))[:1]
         if problems:
             raise BadQuestion(problems)
-
-
-def _misspelt(composer: CellComposer, base: Sequence[str], arms: Sequence[Arm]) -> list[str]:
-    """What the base and the arms name that exists nowhere, so that it is told with the other problems of a file."""
-    shared = [str(issue) for issue in composer.compose(base).issues if issue.unknown]
-    own = {
-        f"{arm.name}: {issue}": None
-        for arm in arms
-        for issue in composer.compose([*base, *arm.overrides]).issues
-        if issue.unknown and str(issue) not in shared
-    }
-    return [*(f"base: {text}" for text in shared), *list(own)[:_LISTED]]

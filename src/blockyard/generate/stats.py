@@ -1,0 +1,53 @@
+"""What a generation cost: tokens, seconds and bytes of cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Stats:
+    """What a generation cost.
+
+    tokens: generated, over all sequences, without end tokens and discarded hypotheses; steps: forward passes
+    seconds: from the first forward pass on; first_seconds: until the first token
+    method: what each step reads the past from, as text
+    cache_bytes: kept at the end, over all sequences; None without a cache
+    cache_bytes_per_token: what the last token of a sequence added: 0 for a state of constant size or a full window;
+        None without a cache
+    cuts: how often the sequences were cut to half a context
+    unfinished: sequences that reached the model's maximum length without an end token; max_length: that length
+    """
+
+    prompt_tokens: int = 0
+    tokens: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    first_seconds: float = 0.0
+    cache_bytes: int | None = None
+    cache_bytes_per_token: float | None = None
+    cuts: int = 0
+    unfinished: int = 0
+    max_length: int = 0
+    method: str = "full recomputation"
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens per second."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    def __str__(self) -> str:
+        parts = [f"{self.tokens} token{'s' * (self.tokens != 1)}"]
+        if self.steps != self.tokens:
+            parts[0] += f" in {self.steps} step{'s' * (self.steps != 1)}"
+        parts += [f"{self.tokens_per_second:,.1f} tokens/s", self.method]
+        if self.cache_bytes_per_token:
+            parts.append(f"{self.cache_bytes_per_token:,.0f} cache bytes per token")
+        elif self.cache_bytes_per_token is not None:
+            parts.append(f"{self.cache_bytes or 0:,} cache bytes at any length")
+        if self.cuts:
+            parts.append(f"sequence cut {self.cuts} times")
+        if self.unfinished:
+            count = "1 sequence" if self.unfinished == 1 else f"{self.unfinished} sequences"
+            parts.append(f"{count} reached the maximum length of {self.max_length} without an end token")
+        return ", ".join(parts)
