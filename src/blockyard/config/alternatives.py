@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,18 @@ def default_pick(choice: catalog.Choice, allow: Sequence[str] = ()) -> Pick | No
     """A choice with the options of its YAML; None where it needs more, or its package is not allowed."""
     if not choice.target or not allowed(choice.target, list(allow)):
         return None
+    if choice.target.startswith("blockyard."):  # other classes may be loaded again
+        return _own_pick(choice, catalog.stamp(choice.path))
+    return _read_pick(choice, allow)
+
+
+@lru_cache(maxsize=1024)
+def _own_pick(choice: catalog.Choice, _stamp: tuple[int, ...]) -> Pick | None:
+    """A choice of the package, made again only after its YAML has changed."""
+    return _read_pick(choice, ())
+
+
+def _read_pick(choice: catalog.Choice, allow: Sequence[str]) -> Pick | None:
     node = catalog.content(choice.path) or {}
     try:
         complete({choice.family: node, "allow": list(allow)})
