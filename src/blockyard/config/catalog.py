@@ -71,6 +71,7 @@ class Choice:
         return [line[1:].strip() for line in lines if line.startswith("#") and "@package" not in line]
 
 
+@cache
 def conf_dir() -> Path:
     """The shipped `conf/`: inside an installed wheel, or at the top of a checkout."""
     for folder in (PACKAGE / "conf", PACKAGE.parents[1] / "conf"):
@@ -110,11 +111,22 @@ def groups() -> tuple[str, ...]:
 
 def choices(family: str, folders: tuple[Path, ...] = ()) -> dict[str, Choice]:
     """Every choice of a family, by name; `folders` are the user's own config folders."""
-    result: dict[str, Choice] = {}
-    for root in (conf_dir(), *folders):
-        for path in sorted((root / OF_SOURCE.get(family, family)).glob("*.yaml")):
-            result.setdefault(path.stem, Choice(family, path.stem, path))
+    result = dict(_shipped(family, conf_dir()))
+    for root in folders:
+        for name, choice in _in_folder(family, root).items():
+            result.setdefault(name, choice)
     return result
+
+
+@cache
+def _shipped(family: str, root: Path) -> dict[str, Choice]:
+    """The package's own choices: unlike those of a user's folders, they do not change while a process runs."""
+    return _in_folder(family, root)
+
+
+def _in_folder(family: str, root: Path) -> dict[str, Choice]:
+    paths = sorted((root / OF_SOURCE.get(family, family)).glob("*.yaml"))
+    return {path.stem: Choice(family, path.stem, path) for path in paths}
 
 
 def origin(choice: Choice) -> str:

@@ -81,8 +81,11 @@ def _compose(overrides: Sequence[str]) -> DictConfig:
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 
+    from blockyard.config.package_files import use_package_files
+
     GlobalHydra.instance().clear()
     with initialize_config_dir(config_dir=str(catalog.conf_dir()), version_base="1.3"):
+        use_package_files()
         return hydra_compose("config", overrides=list(overrides), return_hydra_config=True)
 
 

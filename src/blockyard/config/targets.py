@@ -7,6 +7,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from blockyard.config.installed import installed_packages
@@ -16,8 +17,14 @@ TRUSTED_PACKAGES = ("blockyard", "torch", "pytorch_lightning", "torchmetrics", "
 
 def allowed(target: str, allow: list[str]) -> bool:
     """Whether `_target_` may name this: a dotted name inside a trusted, installed or allowed package."""
-    dotted = re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", target)
-    return bool(dotted) and target.split(".")[0] in (*TRUSTED_PACKAGES, *own_packages(allow))
+    package = _package(target)
+    return package in TRUSTED_PACKAGES or (package != "" and package in own_packages(allow))
+
+
+@lru_cache(maxsize=4096)
+def _package(target: str) -> str:
+    """The package of a dotted name; "" where it is none."""
+    return target.split(".")[0] if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", target) else ""
 
 
 def own_packages(allow: Iterable[str]) -> tuple[str, ...]:

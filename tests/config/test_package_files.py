@@ -1,0 +1,38 @@
+"""Files of the package are parsed once a process; what is composed from them is what Hydra composes by itself."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from omegaconf import OmegaConf
+
+from blockyard.config import package_files
+from blockyard.config.hydra_compose import compose_choices
+
+CHOICES = [("experiment=gpt_code_small",), ("experiment=vit_digits", "block=post_norm", "norm=rms"), ("preset=vit",)]
+
+
+@pytest.mark.parametrize("overrides", CHOICES, ids=" ".join)
+def test_the_config_is_that_of_hydra_alone(overrides, monkeypatch):
+    compose = compose_choices.__wrapped__
+    kept = [compose(overrides) for _ in range(2)]  # the second time from parsed files
+    monkeypatch.setattr(package_files, "use_package_files", lambda: None)
+    assert kept == [compose(overrides)] * 2
+
+
+def test_no_file_of_the_package_is_parsed_twice(monkeypatch):
+    compose = compose_choices.__wrapped__
+    compose(("block=parallel",))
+    monkeypatch.setattr(OmegaConf, "load", lambda file: pytest.fail(f"{file} is parsed again"))
+    assert compose(("block=parallel",))[1]["block"] == "parallel"
+
+
+def test_files_of_a_user_are_read_again(tmp_path):
+    choice = tmp_path / "norm" / "mine.yaml"
+    choice.parent.mkdir()
+    overrides = ("norm=mine", f"hydra.searchpath=[file://{tmp_path}]")
+    for size in (1, 2):
+        choice.write_text(f"_target_: blockyard.norm.rms.RmsNorm\nsize: {size}\n")
+        pickled, _ = compose_choices.__wrapped__(overrides)
+        assert pickle.loads(pickled).norm.size == size
