@@ -32,6 +32,14 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _forked_servers() -> None:
+    """Sweeps fork their server; see `tests/warm_servers.py`."""
+    from tests.warm_servers import fork_servers
+
+    fork_servers()
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real data sets beside the checkout; skips where it is absent."""

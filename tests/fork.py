@@ -79,7 +79,9 @@ def typed(folder: Path | None, words: tuple[str, ...], streams: list[str]) -> in
     folder: None is the current one; streams: paths of standard output and error, where they are to be redirected
     """
     from blockyard.cli import entry
+    from tests.warm_servers import fork_servers
 
+    fork_servers()
     if folder is not None:
         os.chdir(folder)
     for number, stream in enumerate(streams, start=1):

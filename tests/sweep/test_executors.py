@@ -26,6 +26,7 @@ from blockyard.sweep.executor.base import BUSY, Outcome, Task
 from blockyard.sweep.executor.local import LocalExecutor
 from blockyard.sweep.executor.slurm import SlurmExecutor
 from tests.sweep.sweep_runs import figures, plan, wait_for
+from tests.warm_servers import fork_servers, start_servers
 
 pytestmark = pytest.mark.xdist_group("sweep_executors")
 
@@ -128,6 +129,13 @@ def test_a_cell_of_several_devices_takes_as_many():
 
 
 # -- warm processes -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _servers_of_users():
+    start_servers()
+    yield
+    fork_servers()
 
 
 @pytest.fixture(scope="module")

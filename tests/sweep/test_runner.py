@@ -198,7 +198,7 @@ def test_progress_of_a_running_run(tmp_path):
 
 # -- real cells in real processes ---------------------------------------------------------------------
 
-LONG = ("trainer.max_steps=60", "trainer.eval_every=15", "trainer.log_every=5", "token_mixer.dropout=0.1")
+LONG = ("trainer.max_steps=240", "trainer.eval_every=60", "trainer.log_every=20", "token_mixer.dropout=0.1")
 
 
 class Kept(LocalExecutor):
@@ -273,7 +273,7 @@ def test_kills_of_planner_and_workers_change_nothing(tmp_path, undisturbed):
 
 @pytest.mark.full
 def test_twenty_kills_of_planner_and_workers_change_nothing(tmp_path):
-    longer = [word.replace("=60", "=400") for word in LONG]
+    longer = [word.replace("=240", "=400") for word in LONG]
     calm, made = (plan(tmp_path / name, *longer, seeds=(0, 1, 2)) for name in ("calm", "made"))
     calm.save()
     made.save()
