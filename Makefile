@@ -40,7 +40,7 @@ format: $(VENV)/dev.done  ## mend what can be mended
 	$(BIN)/ruff format .
 
 bench: $(VENV)/dev.done  ## training, decoding, large vocabularies and start-up against references
-	$(BIN)/python benchmarks/startup.py --rounds 3 || true
+	$(BIN)/python benchmarks/startup.py --rounds 3
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/vocabulary.py --rounds 3
 	$(BIN)/python benchmarks/peers.py

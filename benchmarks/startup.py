@@ -3,11 +3,11 @@
 The next job of `train -m` starts in a process that has imported everything: its seconds are those from its own start to
 its first step.
 
-    python benchmarks/startup.py [--rounds 5]
+    python benchmarks/startup.py [--rounds 5] [--strict]
 
 Needs blockyard and nothing else. Each figure is the median of several processes, after one that warms the disk
-cache. The bounds hold on 2 free cores; the exit code is 1 where a figure is above its bound. The answer is a Markdown
-table on standard output.
+cache. The bounds are for 2 free cores; with --strict the exit code is 1 where a figure is above its bound. The answer
+is a Markdown table on standard output.
 """
 
 from __future__ import annotations
@@ -52,18 +52,19 @@ def main(arguments: list[str] | None = None) -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args(arguments).rounds
+    parser.add_argument("--strict", action="store_true")
+    args = parser.parse_args(arguments)
     sys.stdout.write("| until | median, s | bound, s | each |\n|---|---|---|---|\n")
     slow = False
     for name, bound in BOUNDS.items():
         measure(name)
-        seconds = sorted(measure(name) for _ in range(rounds))
+        seconds = sorted(measure(name) for _ in range(args.rounds))
         median = statistics.median(seconds)
         slow |= median > bound
         each = " ".join(f"{value:.2f}" for value in seconds)
         sys.stdout.write(f"| {name} | {median:.2f} | {bound} | {each} |\n")
         sys.stdout.flush()
-    return int(slow)
+    return int(slow and args.strict)
 
 
 if __name__ == "__main__":
