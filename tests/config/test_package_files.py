@@ -5,9 +5,9 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, flag_override
 
-from blockyard.config import package_files
+from blockyard.config import hydra_compose, package_files
 from blockyard.config.hydra_compose import compose_choices
 
 CHOICES = [("experiment=gpt_code_small",), ("experiment=vit_digits", "block=post_norm", "norm=rms"), ("preset=vit",)]
@@ -36,3 +36,15 @@ def test_files_of_a_user_are_read_again(tmp_path):
         choice.write_text(f"_target_: blockyard.norm.rms.RmsNorm\nsize: {size}\n")
         pickled, _ = compose_choices.__wrapped__(overrides)
         assert pickle.loads(pickled).norm.size == size
+
+
+def test_what_is_set_in_a_config_does_not_reach_the_next_one():
+    overrides = ("experiment=gpt_code_small",)
+    first = hydra_compose._compose(overrides)
+    before = OmegaConf.to_container(first, resolve=False)
+    with flag_override(first, ["struct", "readonly"], False):
+        for key in [key for key in first if key != "hydra"]:
+            for inner in list(first[key]) if OmegaConf.is_dict(first[key]) else ():
+                first[key][inner] = "changed"
+        first.allow.append("changed")
+    assert OmegaConf.to_container(hydra_compose._compose(overrides), resolve=False) == before
