@@ -39,12 +39,13 @@ format: $(VENV)/dev.done  ## mend what can be mended
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/dev.done  ## training, decoding, large vocabularies and start-up against references
+bench: $(VENV)/dev.done  ## training, decoding, large vocabularies, token shards and start-up against references
 	$(BIN)/python benchmarks/startup.py --rounds 3
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/vocabulary.py --rounds 3
 	$(BIN)/python benchmarks/peers.py
 	$(BIN)/python benchmarks/decode.py
+	$(BIN)/python benchmarks/data.py tokens --rounds 3
 
 docs: $(VENV)/dev.done  ## the documentation's site: site/index.html
 	$(BIN)/python tools/components.py
