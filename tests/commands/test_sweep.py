@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from blockyard.cli import main
+from blockyard.sweep.execution.time_taken import read_times
 from blockyard.sweep.plan import planner
 from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan
 from blockyard.sweep.spec import locate
@@ -126,6 +127,7 @@ def test_a_run_ends_in_an_answer_and_fills_only_holes(here, capsys):
     found = json.loads((folder / "comparison.json").read_text())
     assert [arm["name"] for arm in found["arms"]][:2] == ["plain", "rms"]
     assert [cell["state"] for cell in found["cells"]].count("done") == 4
+    assert re.search(r"took \d+ \w+; no time was announced", out)
     times = {path: path.stat().st_mtime_ns for path in here.rglob("summary.json")}
     assert len(times) == 4
     (here / "sweeps" / "mine.yaml").write_text(FILE.replace("seeds: 2", "seeds: 3"))
@@ -134,6 +136,14 @@ def test_a_run_ends_in_an_answer_and_fills_only_holes(here, capsys):
     assert "the question has changed: 4 runs as before, 2 new; changed keys: seeds" in out
     assert {path: path.stat().st_mtime_ns for path in times} == times
     assert len(list(here.rglob("summary.json"))) == 6
+    first, second = read_times(folder)
+    assert (first["cells"], first["announced_seconds"], first["ratio"]) == (4, None, None)
+    assert second["cells"] == 2
+    assert second["ratio"] == pytest.approx(second["taken_seconds"] / second["announced_seconds"])
+    assert f": {second['ratio']:.2f} times as long" in out
+    assert main(words) == 0
+    assert "times as long" not in capsys.readouterr().out  # nothing was left to run
+    assert len(read_times(folder)) == 2
     plan = SweepPlan.load(folder)
     assert plan.facts["overrides"] == ["trainer.max_steps=2"]
     assert "trainer.max_steps=2" in plan.question["base"]

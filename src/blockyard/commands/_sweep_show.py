@@ -1,18 +1,21 @@
-"""Shows a sweep before it runs: its cells, and what they cost."""
+"""Shows a sweep before it runs, its cells and what they cost, and after it the time that it took."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from blockyard.commands._sweep_args import SweepArgs
 
 if TYPE_CHECKING:
+    from blockyard.sweep.execution.estimate import Estimate
     from blockyard.sweep.executor.base import Executor
     from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan
 
 
-def show_sweep(plan: SweepPlan, executor: Executor, args: SweepArgs) -> None:
+def show_sweep(plan: SweepPlan, executor: Executor, args: SweepArgs) -> Estimate:
+    """Print the cells and their cost; returns the cost. That of a search is an upper bound."""
     from blockyard.sweep.execution.estimate import estimate
     from blockyard.sweep.execution.plan_table import PlanStatus, print_plan
     from blockyard.sweep.search.search_runner import parallel_trials
@@ -24,11 +27,25 @@ def show_sweep(plan: SweepPlan, executor: Executor, args: SweepArgs) -> None:
     if not search:
         due = (stand if now is plan else PlanStatus.read(now)).remaining(retry=args.retry)
         which = "" if now is plan else f"--arms {args.arms}: "
-        sys.stdout.write(f"{which}{estimate(now, due, parallel=executor.parallel)}\n")
-        return
+        cost = estimate(now, due, parallel=executor.parallel)
+        sys.stdout.write(f"{which}{cost}\n")
+        return cost
     slots = parallel_trials(executor, search)
     cost = estimate(plan, _trials(plan), parallel=slots if executor.parallel or slots < executor.capacity else None)
     sys.stdout.write(f"at most {cost}\n")
+    return cost
+
+
+def say_time(plan: SweepPlan, announced: Estimate, seconds: float, say: Callable[[str], None]) -> None:
+    """Record and print the time that was announced and the seconds that the sweep took."""
+    from blockyard.sweep.execution.time_taken import record_time
+
+    try:
+        line = record_time(plan.folder, announced, seconds, at_most=bool(plan.question.get("search")))
+    except OSError as error:  # the answer is written; this record alone is missing
+        line = f"the time that the sweep took cannot be recorded in {plan.folder}: {error.strerror or error}"
+    if line:
+        say(line)
 
 
 def _trials(plan: SweepPlan) -> list[Cell]:

@@ -29,11 +29,12 @@ Examples:
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from blockyard.commands._sweep_args import SweepArgs, parse
-from blockyard.commands._sweep_show import show_sweep
+from blockyard.commands._sweep_show import say_time, show_sweep
 from blockyard.errors import UserError
 
 if TYPE_CHECKING:
@@ -71,8 +72,14 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.write(f"{write(plan)}\n")
         return 0
     refuse_other_question(plan)
-    show_sweep(plan, executor, args)
-    return 0 if args.dry_run else _work(plan, args)
+    announced = show_sweep(plan, executor, args)
+    if args.dry_run:
+        return 0
+    start = time.monotonic()
+    code = _work(plan, args)
+    if code == 0:  # a sweep that stopped or failed did less than was announced
+        say_time(plan, announced, time.monotonic() - start, _say)
+    return code
 
 
 def _run_one(args: SweepArgs, command: list[str]) -> int:
