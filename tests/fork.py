@@ -59,6 +59,9 @@ def blockyard(folder: Path, *words: str, limit: float = 240) -> subprocess.Compl
         streams = [f"{scratch}/stdout", f"{scratch}/stderr"]
 
         def work() -> int:
+            from tests.warm_servers import fork_servers
+
+            fork_servers()
             return typed(folder, words, streams)
 
         try:
@@ -79,9 +82,7 @@ def typed(folder: Path | None, words: tuple[str, ...], streams: list[str]) -> in
     folder: None is the current one; streams: paths of standard output and error, where they are to be redirected
     """
     from blockyard.cli import entry
-    from tests.warm_servers import fork_servers
 
-    fork_servers()
     if folder is not None:
         os.chdir(folder)
     for number, stream in enumerate(streams, start=1):

@@ -218,10 +218,14 @@ def cycle_model(*pattern: str, depth: int = 4, options: dict[str, Any] | None = 
 
 
 def stir(model: nn.Module) -> nn.Module:
-    """Makes every parameter large and different, biases and gains too, so that nothing cancels by chance."""
+    """Makes every parameter large and different, biases and gains too, so that nothing cancels by chance.
+
+    A module that was never initialised holds whatever was in memory; what is no weight of any size counts as 0.
+    """
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
+            parameter[~(parameter.abs() < 100)] = 0.0
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
     return model
 

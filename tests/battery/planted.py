@@ -80,7 +80,7 @@ BUGS = (
         "if 0:",
         ENDINGS,
     ),
-    _bug("any-target", "config/targets.py", "bool(dotted) and target.split", "True or target.split", SAFETY),
+    _bug("any-target", "config/targets.py", "return package in TRUSTED_PACKAGES or", "return True or", SAFETY),
     _bug("functions-build", "config/targets.py", "if not inspect.isclass(located):", "if located is None:", SAFETY),
     _bug("hydra-uncompared", _HYDRA, "    if changed:", "    if not own:", FOLDERS),
     _bug("files-allow", _HYDRA, "not in ([], None):  # type", "in ('',):  # type", SAFETY, FOLDERS),

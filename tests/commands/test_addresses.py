@@ -42,7 +42,9 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.full if name == "train multirun" else ()) for name in COMMANDS]
+)
 def test_an_address_is_refused(name: str, tmp_path: Path) -> None:
     done = blockyard(tmp_path, *COMMANDS[name])
     assert done.returncode == 2, done.stdout + done.stderr

@@ -33,6 +33,7 @@ def test_light_commands_import_nothing_heavy(line):
     assert imported_by(shlex.split(line)) == set()
 
 
+@pytest.mark.full
 def test_check_and_explain_leave_lightning_alone():
     assert imported_by(["check"]) <= {"torch", "hydra"}
     assert imported_by(["explain", "token_mixer=attention"]) <= {"torch", "hydra"}

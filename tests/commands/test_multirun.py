@@ -57,9 +57,8 @@ def test_multirun_ends_each_job_apart(tmp_path):
     assert done.returncode == 2
 
 
-@pytest.mark.parametrize(
-    ("seeds", "norm"), [("1", "layer,layer_plain"), pytest.param("1,2", "glob(layer*)", marks=pytest.mark.full)]
-)
+@pytest.mark.full
+@pytest.mark.parametrize(("seeds", "norm"), [("1", "layer,layer_plain"), ("1,2", "glob(layer*)")])
 def test_multirun_lands_in_the_same_store(tmp_path, seeds, norm):
     done = blockyard(tmp_path, "train", "-m", f"norm={norm}", f"seed={seeds}", *DEBUG)
     assert done.returncode == 0, done.stderr

@@ -5,6 +5,7 @@ Neither works where a forward branches on the values of a tensor, drains a gener
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -25,10 +26,16 @@ from tests.config.preset_data import data_of
 from tests.config.product_batches import batch_for
 
 PRESETS = sorted(catalog.choices("preset"))
-# One of each way through a model; the full suite traces all presets. Each is exported.
+# One of each way through a model; the full suite traces and exports all presets.
 TRACED = ("bert", "gpt2", "graphormer", "mixer", "original_transformer", "perceiver", "vit")
+EXPORTED = (*TRACED, "cnn", "deep_sets", "dlinear", "flash", "git", "gmlp", "llama", "patchtst", "rnn", "whisper")
 SIZES = {"dim": 16, "depth": 2, "heads": 2}
 CONTEXTS = {"code": ["data.context=8"], "translation": ["data.context=8", "data.source_context=8"]}
+
+
+def short(names: Sequence[str]) -> list[Any]:
+    """All presets; those that are not named are left to the full suite."""
+    return [preset if preset in names else pytest.param(preset, marks=pytest.mark.full) for preset in PRESETS]
 
 
 def components(preset: str, *overrides: str) -> Components:
@@ -78,7 +85,7 @@ def compare(preset: str, backend: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*_flat_weights.*were assigned during export")  # torch's own recurrent cells
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", short(EXPORTED))
 def test_a_preset_exports(preset: str) -> None:
     """The exported program gives what the model gives, for a batch of another size with other values and lengths."""
     parts = components(preset)
@@ -90,7 +97,7 @@ def test_a_preset_exports(preset: str) -> None:
             assert_close(exported(**batch), model(**batch), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("preset", [p if p in TRACED else pytest.param(p, marks=pytest.mark.full) for p in PRESETS])
+@pytest.mark.parametrize("preset", short(TRACED))
 def test_a_preset_compiles_into_one_graph(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch._dynamo.config, "allow_rnn", True)
     compare(preset, "aot_eager")
@@ -102,11 +109,12 @@ def test_a_preset_compiles_to_kernels(preset: str) -> None:
     compare(preset, "inductor")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("preset", "override"),
     [
         ("original_transformer", "token_mixer.bias=true"),
-        pytest.param("gpt2", "token_mixer=windowed_attention", marks=pytest.mark.full),
+        ("gpt2", "token_mixer=windowed_attention"),
     ],
 )
 @torch.no_grad()

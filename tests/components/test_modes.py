@@ -197,6 +197,7 @@ def test_compiled_blocks(family: str, name: str) -> None:
     compiled_equals_plain(tiny(**{family: name}).float().train())
 
 
+@pytest.mark.full
 def test_a_compiled_block() -> None:
     model = tiny(causal=True, position="rope", block="parallel").float().train()
     compiled_equals_plain(model)

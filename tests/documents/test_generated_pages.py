@@ -81,6 +81,7 @@ def test_a_planted_call_is_missed() -> None:
     ]
 
 
+@pytest.mark.full
 def test_the_structure_is_measured() -> None:
     lines = list(table({"now": Tree(ROOT)}, None))
     assert len(lines) == len(ROWS) + 3

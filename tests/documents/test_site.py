@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.paths import ROOT
 
 API = sorted((ROOT / "docs/api").glob("*.md"))
@@ -19,6 +21,7 @@ def test_every_public_package_has_an_api_page() -> None:
     assert named == packages - {"commands"}
 
 
+@pytest.mark.full
 def test_the_site_builds_and_asks_no_other_host(tmp_path: Path) -> None:
     """`make docs` with links, anchors and the navigation checked by mkdocs itself."""
     done = subprocess.run(

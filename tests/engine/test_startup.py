@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.tiny import TINY
 
 HEAVY = ("transformers", "torchvision", "scipy", "matplotlib", "sklearn", "pandas", "timm", "wandb", "optuna")
@@ -46,6 +48,7 @@ def test_a_check_imports_neither_the_compiler_nor_the_trainer() -> None:
     assert done.stdout.splitlines()[-1] == "IMPORTED"
 
 
+@pytest.mark.full
 def test_packages_of_ones_own_get_all_of_torchmetrics() -> None:
     code = (
         "import sys; from blockyard.objective._torchmetrics import import_torchmetrics\n"

@@ -36,6 +36,7 @@ print([name for name in NAMES if name in sys.modules] == list(NAMES), sys.module
     assert run(code) == ["(2, 5, 8) True", "[]", "(6,)", "True True"]
 
 
+@pytest.mark.full
 def test_whoever_needs_the_compiler_gets_it() -> None:
     code = """
 with without_compiler():

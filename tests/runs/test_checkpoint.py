@@ -6,8 +6,6 @@ import itertools
 import multiprocessing
 import pickle
 import random
-import subprocess
-import sys
 import time
 import zipfile
 from pathlib import Path
@@ -20,7 +18,8 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from blockyard.runs.checkpoint import BEST, LAST, PREVIOUS, AtomicCheckpointIO, BadCheckpoint, newest_good, read, verify
 from blockyard.runs.checkpoint_content import check_weights
 from blockyard.runs.checkpoint_file import STAMP
-from tests.runs.checkpoints import checkpoint_io, tiny_content
+from tests.fork import forked
+from tests.runs.checkpoints import checkpoint_io, save_over_the_file_limit, tiny_content
 
 
 def _flip(path: Path, at: int, bit: int = 0) -> None:
@@ -174,9 +173,11 @@ def test_a_kill_at_any_moment_leaves_a_good_one(tmp_path: Path) -> None:
 
 
 def test_a_disk_without_room_leaves_the_old_ones(tmp_path: Path) -> None:
-    code = "import sys; from tests.runs.checkpoints import save_over_the_file_limit as save; save(sys.argv[1])"
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / LAST)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    def save() -> int:
+        save_over_the_file_limit(str(tmp_path / LAST))
+        return 0
+
+    assert forked(save) == 0
     assert [verify(tmp_path / name).step for name in (LAST, PREVIOUS)] == [2, 1]
     assert not list(tmp_path.glob(".tmp-*"))
 
