@@ -14,6 +14,7 @@ from tests.config.products import FAMILIES, names
 Tuple = tuple[tuple[str, str], ...]  # choices of some families, in their order
 
 
+@cache
 def legal_cover(strength: int) -> list[dict[str, str]]:
     """Legal rows in which every set of `strength` choices, of as many families, occurs that a legal row can hold."""
     return _cover(_subsets(strength), strength, skeletons())
