@@ -32,6 +32,14 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    """The same random numbers in each test, whatever ran before it."""
+    import torch
+
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _forked_servers() -> None:
     """Sweeps fork their server; see `tests/warm_servers.py`."""

@@ -109,7 +109,7 @@ def test_the_loss_is_the_mean_over_the_values_that_count(dequantise: str) -> Non
 
 
 def test_a_level_without_its_size_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patch_density, "log_density", lambda mixture, x, kind: log_density(mixture, x + 1e-2, kind))
+    monkeypatch.setattr(patch_density, "log_density", lambda mixture, x, kind: log_density(mixture, x + 0.1, kind))
     with pytest.raises(AssertionError):
         test_the_loss_is_the_mean_over_the_values_that_count("uniform")
 
