@@ -26,6 +26,19 @@ def pytest_collectstart() -> None:
     gc.disable()
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share a fixture of their module run in one worker, so that it is made once."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None and _shares_a_fixture(item):
+            item.add_marker(pytest.mark.xdist_group(Path(item.path).stem))
+
+
+def _shares_a_fixture(item: pytest.Item) -> bool:
+    fixtures = item._fixtureinfo.name2fixturedefs.values() if isinstance(item, pytest.Function) else ()
+    return any(each.scope == "module" for several in fixtures for each in several)
+
+
 def pytest_collection_finish() -> None:
     """All tests are known."""
     gc.freeze()

@@ -39,6 +39,7 @@ def test_a_component_resumes_with_the_same_bits(choice: Choice, data_files: Path
     shutil.rmtree(tmp_path)
 
 
+@pytest.mark.full
 def test_loader_workers_end_with_a_killed_run(data_files: Path, tmp_path: Path) -> None:
     """Also where the program's start method is "forkserver", as it is in these tests and as of Python 3.14."""
     words = (*run_catalogue.overrides("optimizer", "adamw", data_files), "trainer.num_workers=2")

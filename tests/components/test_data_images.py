@@ -287,6 +287,7 @@ def test_real_mnist_from_a_read_only_folder(shared_data: Path) -> None:
 
 
 @pytest.mark.shared_data
+@pytest.mark.full
 def test_real_photographs_from_a_folder(shared_data: Path, tmp_path: Path) -> None:
     import zipfile
 

@@ -81,6 +81,7 @@ def test_two_steps(name, tmp_path, monkeypatch):
     assert json.loads(summary.read_text())["steps"] == 2
 
 
+@pytest.mark.full
 @pytest.mark.shared_data
 @pytest.mark.parametrize("name", ["translate_pairs", "views_folder"])
 def test_two_steps_on_shared_data(

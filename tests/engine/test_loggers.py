@@ -264,6 +264,7 @@ def test_a_dead_network_delays_a_run_by_a_bounded_time_and_the_record_is_offline
     assert len([record for record in _records(folder) if record["type"] == "history"]) == len(STEPS)
 
 
+@pytest.mark.full
 def test_a_network_that_swallows_everything_delays_a_run_by_a_bounded_time(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"http://127.0.0.1:{server.getsockname()[1]}"

@@ -137,6 +137,7 @@ def test_views_are_labelled_by_index(views: RunFolder) -> None:
         assert "attention_picture.png" not in numbers["pictures"]
 
 
+@pytest.mark.full
 def test_special_tokens_have_names(translation: RunFolder, masked: RunFolder) -> None:
     maps = by_path(inspect_run(translation, "attention", "samples=1"))
     assert maps["blocks.0.token_mixer"]["queries"][0] == "START"
