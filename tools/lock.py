@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 VERSIONS, LOCKS = ROOT / "constraints.txt", ROOT / "requirements"
-PYTHON = "3.11.7"
+PYTHON = "3.11.0"
 # Builds antlr4-python3-runtime, which Hydra requires and which is published as source only; an editable checkout.
 BUILD = ("setuptools", "editables")
 # W&B's schema of sweep files. Its code is not run, and what it requires (an old numpy) not installed.
