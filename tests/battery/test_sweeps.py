@@ -178,7 +178,7 @@ def check_end(here: Path, file: str, undisturbed: Any, again: Ended) -> None:
         steps = [row["step"] for row in read_metrics(path / "metrics.csv")]
         assert steps == sorted(set(steps))  # no step was counted twice
     files = {path.name for path in (outputs / "sweeps" / file).iterdir()} - {"submitit"}
-    assert files <= {"plan.json", "comparison.json", "report.html", ".search.lock", "search.db"}
+    assert files <= {"plan.json", "comparison.json", "report.html", "time.json", ".search.lock", "search.db"}
 
 
 LOCAL = [*_local(), *_searched()]

@@ -27,8 +27,21 @@ from tests.config.product_batches import batch_for
 
 PRESETS = sorted(catalog.choices("preset"))
 # One of each way through a model; the full suite traces and exports all presets.
-TRACED = ("bert", "gpt2", "graphormer", "mixer", "original_transformer", "perceiver", "vit")
-EXPORTED = (*TRACED, "cnn", "deep_sets", "dlinear", "flash", "git", "gmlp", "llama", "patchtst", "rnn", "whisper")
+TRACED = ("graphormer", "mixer", "original_transformer", "perceiver", "vit")
+EXPORTED = (
+    *TRACED,
+    "bert",
+    "cnn",
+    "deep_sets",
+    "dlinear",
+    "flash",
+    "git",
+    "gmlp",
+    "llama",
+    "patchtst",
+    "rnn",
+    "whisper",
+)
 SIZES = {"dim": 16, "depth": 2, "heads": 2}
 CONTEXTS = {"code": ["data.context=8"], "translation": ["data.context=8", "data.source_context=8"]}
 

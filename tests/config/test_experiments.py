@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -72,7 +75,16 @@ def own_data(name: str, folder: Path) -> list[str]:
     return []
 
 
-@pytest.mark.parametrize("name", list(catalog.choices("experiment")))
+def experiments() -> Iterator[Any]:
+    """All experiments; one with the data, the model and the objective of an earlier one is left to the full suite."""
+    seen: set[tuple[str, ...]] = set()
+    for name, choice in catalog.choices("experiment").items():
+        kind = tuple(re.findall(r"override /(?:data|model|objective): .*", choice.path.read_text()))
+        yield pytest.param(name, marks=pytest.mark.full if kind in seen else ())
+        seen.add(kind)
+
+
+@pytest.mark.parametrize("name", experiments())
 def test_two_steps(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     overrides = own_data(name, tmp_path / "own") if (tmp_path / "own").mkdir() is None else []

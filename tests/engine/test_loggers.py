@@ -86,7 +86,9 @@ def test_no_error_of_a_logger_reaches_the_run(
     assert logger.said[-1] == "abandon"
 
 
-@pytest.mark.parametrize("breaks", ["start", "log", "finish done"])
+@pytest.mark.parametrize(
+    "breaks", ["log", *(pytest.param(each, marks=pytest.mark.full) for each in ("start", "finish done"))]
+)
 def test_a_logger_that_hangs_is_left_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture, breaks: str) -> None:
     assert log_run(run_folder(tmp_path), Recorder(breaks, hangs=2 * BOUND), finish_seconds=0.5) < BOUND
     assert "is abandoned" in caplog.text

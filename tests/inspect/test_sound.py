@@ -110,7 +110,7 @@ def check_written_picture(folder: Path) -> None:
     assert picture.stat().st_size < 200_000
 
 
-@pytest.mark.parametrize("stem", ["waveform", "log_mel"])
+@pytest.mark.parametrize("stem", [pytest.param("waveform", marks=pytest.mark.full), "log_mel"])
 def test_the_command_of_ctc(stem: str, tmp_path: Path) -> None:
     words = ("experiment=tones_ctc", f"source_tokenizer={stem}", "trainer.max_epochs=null", f"outputs={tmp_path}")
     assert main(["train", *words, *SMALL]) == 0

@@ -35,7 +35,9 @@ KINDS = {
 }
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(
+    scope="module", params=["cross", *(pytest.param(each, marks=pytest.mark.full) for each in ("joint", "questions"))]
+)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """A run of two steps of each kind."""
     outputs = tmp_path_factory.mktemp(request.param)

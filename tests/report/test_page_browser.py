@@ -344,7 +344,7 @@ def test_day_and_night(opened):
     assert ground(night) == "rgb(255, 255, 255)"
 
 
-@pytest.mark.parametrize("width", [390, 320, 768])
+@pytest.mark.parametrize("width", [390, *(pytest.param(width, marks=pytest.mark.full) for width in (320, 768))])
 def test_a_phone_scrolls_down_only(opened, width):
     long = ("a_name_that_goes_on_and_on_without_a_place_to_break_it_" * 2, *HOSTILE)
     page = opened(comparison(arms=6, names=long, grid=True, tuned=True, failed=True), width=width, height=844)

@@ -52,7 +52,7 @@ def task(tmp_path: Path, made: optuna.Study, *overrides: str) -> Task:
 GOOD = [[0.99] * 4] * 4
 
 
-@pytest.mark.parametrize("pruner", ["median", "halving"])
+@pytest.mark.parametrize("pruner", [pytest.param("median", marks=pytest.mark.full), "halving"])
 def test_a_pruned_run_is_left_saved_and_becomes_the_full_one_bit_by_bit(tmp_path: Path, pruner: str) -> None:
     made = study(tmp_path / "study", pruner, GOOD)
     asked = task(tmp_path, made)

@@ -55,7 +55,7 @@ def tokenize(*arguments: object) -> int:
     [
         ("tokenizer=byte", Byte),
         ("tokenizer=char", Char),
-        ("tokenizer=word", Word),
+        pytest.param("tokenizer=word", Word, marks=pytest.mark.full),
         ("tokenizer=bpe tokenizer.vocab_size=300", lambda: BPE(vocab_size=300)),
     ],
 )

@@ -27,7 +27,7 @@ RUNS = {
 }
 
 
-@pytest.fixture(params=RUNS)
+@pytest.fixture(params=["vit", "gpt2", pytest.param("t5", marks=pytest.mark.full)])
 def loaded(request: pytest.FixtureRequest, tmp_path: Path) -> Loaded:
     """A run that was never trained, with large weights."""
     run = load(untrained(tmp_path / "run", *RUNS[request.param]))

@@ -12,6 +12,7 @@ from typing import Any
 from blockyard.atomic_files import is_regular, move_aside, remove_temporary, write_yaml
 from blockyard.config.local_path import local_path
 from blockyard.errors import UserError
+from blockyard.runs.changed_data import refuse_changed_data
 from blockyard.runs.folder import CHECKPOINTS, CONFIG, RUN, SOURCE_TOKENIZER, SUMMARY, TOKENIZER, RunFolder
 from blockyard.runs.identity import identity, run_name
 from blockyard.runs.join import join_run
@@ -93,6 +94,7 @@ def take_over(
     if status.finished:
         for folder in (run.path, run.checkpoints):  # `blockyard eval` may be writing
             remove_temporary(folder, untouched=_IDLE)
+        refuse_changed_data(run, config)
         raise AlreadyDone(run)
     if status.state == "failed" and not (retry_failed or restarted()):
         raise FailedBefore(run.path, status.reason)

@@ -7,6 +7,7 @@ left, two planners on one output folder share the work, and a run that two sweep
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.engine.system.interrupts import CODES
+from blockyard.runs.changed_data import refuse_changed_data
+from blockyard.runs.folder import RunFolder
 from blockyard.sweep.execution.cell_states import CellState, read_state
 from blockyard.sweep.execution.live_table import SweepScreen
 from blockyard.sweep.execution.scheduling import due_cells, in_run_order
@@ -89,6 +92,13 @@ class _Loop:
             self.screen.count += 1
         else:
             self.ready.append(key)
+
+    def check_data(self) -> None:
+        """Raise UserError where finished runs were trained on other data than their files hold now."""
+        done = [run for run in self.runs.values() if run.now.state == "done"]
+        by_data = {json.dumps(run.config.get("data"), sort_keys=True, default=str): run for run in reversed(done)}
+        for run in by_data.values():
+            refuse_changed_data(RunFolder.open(run.path), run.config)
 
     @property
     def unfinished(self) -> bool:
@@ -185,6 +195,7 @@ def run_plan(
         loop = _Loop(plan, executor, retry, screen, signals)
         executor.home = plan.folder
         loop.add_due()
+        loop.check_data()
         if loop.unfinished:
             with contextlib.suppress(KeyboardInterrupt), executor:
                 loop.work()
