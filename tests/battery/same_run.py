@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ FASTER = ("step_seconds", "_per_second", "decoding")  # in the names of measured
 APART = {"run.json", "status.json", "summary.json", "metrics.csv", "config.yaml"}  # compared by content, not as bytes
 LOGGERS = {"wandb", "tensorboard", "trackio"}
 PROFILE = "fit-profile.txt"
+
+ENDING = 60.0  # seconds that processes of a killed run may take to end on a busy machine
 
 
 def assert_same_run(ours: RunFolder, theirs: RunFolder) -> None:
@@ -44,6 +47,9 @@ def assert_same_run(ours: RunFolder, theirs: RunFolder) -> None:
 
 def assert_nothing_torn(path: Path) -> None:
     """Every file of a run that was killed can be read, nobody holds the run, and its status is not `running`."""
+    deadline = time.monotonic() + ENDING
+    while held(path) and time.monotonic() < deadline:  # workers of a killed process end a moment after it
+        time.sleep(0.02)
     assert not held(path)
     for file in path.rglob("*"):
         if not file.is_file() or file.name.startswith(TEMPORARY) or set(file.relative_to(path).parts) & LOGGERS:

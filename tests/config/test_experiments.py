@@ -84,7 +84,7 @@ def experiments() -> Iterator[Any]:
         seen.add(kind)
 
 
-@pytest.mark.parametrize("name", experiments())
+@pytest.mark.parametrize("name", list(experiments()))
 def test_two_steps(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     overrides = own_data(name, tmp_path / "own") if (tmp_path / "own").mkdir() is None else []

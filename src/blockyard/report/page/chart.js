@@ -52,11 +52,14 @@ const path = (points) => points.map(([x, y], index) => `${index ? "L" : "M"}${x.
 
 /** A figure: controls, the chart, its caption, and its data as a table. */
 function figure(key, { controls, chart, caption, table }) {
-  return h("figure", { class: "figure" },
+  const box = h("figure", { class: "figure" },
     controls && controls.length ? h("div", { class: "controls" }, controls) : null,
     chart,
     caption ? h("figcaption", {}, caption) : null,
     table ? disclosure(`data:${key}`, "Show data", table) : null);
+  const charts = () => [...box.querySelectorAll("svg.chart")];
+  if (charts().length) box.append(saving(key, charts, table ? () => table().querySelector("table") : null));
+  return box;
 }
 
 /** Show the tooltip beside the pointer; its rows are [arm or null, text]. */

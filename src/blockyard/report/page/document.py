@@ -24,9 +24,9 @@ from blockyard.report.page.thin import thin
 
 STYLES = ("style", "tables", "samples", "charts")
 SCRIPTS = (
-    "dom", "format", "state", "address", "palette", "scale", "chart", "legend", "verdict", "table", "detail", "series",
-    "curves", "scatter", "pairs", "effects", "tuning", "cells", "attention", "predictions", "classes", "values",
-    "samples", "written", "provenance", "live", "theme", "main",
+    "dom", "format", "state", "address", "palette", "scale", "export", "chart", "legend", "verdict", "table", "detail",
+    "series", "curves", "scatter", "pairs", "effects", "tuning", "cells", "attention", "predictions", "classes",
+    "values", "samples", "written", "provenance", "live", "theme", "main",
 )  # fmt: skip
 
 

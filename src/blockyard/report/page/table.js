@@ -111,6 +111,7 @@ function drawTable(body) {
             h("th", { scope: "colgroup", colspan: all.filter((column) => column.group === group).length }, group))),
           h("tr", {}, head({ key: "name", name: "Arm", words: true }, true), all.map((column) => head(column, false)))),
         h("tbody", {}, rows))),
+    saving("arms", null, () => document.getElementById("arms-table")),
     h("p", { class: "note" }, smallest()),
     costTable(ordered(all)),
     disclosure("how", "How to read this table", reading));
