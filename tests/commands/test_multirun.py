@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 
+from blockyard.cli import main
 from tests.fork import blockyard
 from tests.tiny import DEBUG
 
@@ -55,6 +56,14 @@ def test_multirun_ends_each_job_apart(tmp_path):
     lines = [line for line in done.stdout.splitlines() if line.startswith("exit ")]
     assert len(lines) in (0, 4)
     assert done.returncode == 2
+
+
+def test_too_many_jobs_are_refused_before_a_process_is_started(capsys, monkeypatch):
+    from blockyard.sweep.executor._server_process import ServerProcess
+
+    monkeypatch.setattr(ServerProcess, "start", lambda self: pytest.fail("a process was started"))
+    assert main(["train", "-m", "seed=range(0,200)", "model.dim=range(1,200)"]) == 2
+    assert "39,800 runs are too many; at most 10,000" in capsys.readouterr().err
 
 
 @pytest.mark.full

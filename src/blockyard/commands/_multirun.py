@@ -56,8 +56,8 @@ def run(args: TrainArgs) -> int:
             folders = args.folders()
             if problems := problems_of(args, multirun=True):
                 return refuse(problems)
-            server.start()  # no process before the overrides are known to be right
             combinations = expand(args.overrides, folders)
+            server.start()  # no process before the overrides are known to be right, and few enough
             for number, overrides in enumerate(combinations):
                 code = _train(server, number, [*overrides, *dirs], signals)
                 codes.append((code, " ".join(overrides)))
