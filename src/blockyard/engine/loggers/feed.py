@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from blockyard.engine.loggers.base import RunLogger
+from blockyard.engine.loggers.logger_thread import LoggerThread
 from blockyard.engine.loggers.own_generators import own_generators
 from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
@@ -34,7 +35,7 @@ class Feed:
         self._end: tuple[str, dict[str, Any]] | None = None
         self._awake = threading.Event()  # there is a row, or the end
         self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: LoggerThread | None = None
         self._dropped = 0
 
     def start(self, config: dict[str, Any]) -> None:
@@ -44,8 +45,9 @@ class Feed:
             return
         if logger.package is not None:
             _watch_threads(logger.package, self._name)
-        self._thread = threading.Thread(target=self._serve, args=(config,), name="run-logger", daemon=True)
-        self._thread.start()
+        thread = LoggerThread(lambda: self._serve(config))
+        if self._guard("start a thread", thread.start):
+            self._thread = thread
 
     def log(self, step: int, values: dict[str, float]) -> None:
         """Queue the metrics of a step."""
