@@ -103,7 +103,7 @@ def test_a_skipped_rest_of_the_epoch_is_failed(tmp_path: Path, monkeypatch: pyte
         return -1 if self.step.number == 7 else None
 
     monkeypatch.setattr(Learner, "on_train_batch_start", skipping)
-    assert "read a second time" in str(run(tmp_path, code=1).status.reason)
+    assert "skipped the rest of an epoch" in str(run(tmp_path, code=1).status.reason)
 
 
 def test_a_weight_that_is_not_finite_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -300,3 +300,28 @@ def test_the_logger_of_a_config_is_wrapped_where_it_is_lightnings(tmp_path: Path
     node = {"_target_": "pytorch_lightning.loggers.CSVLogger", "save_dir": str(tmp_path)}
     assert run_loggers(made.config | {"logger": node})[0].label == "CSVLogger"
     assert json.loads(json.dumps(made.config))["logger"]["_target_"].endswith("NoLogger")
+
+
+@pytest.mark.parametrize("hook", ["on_before_zero_grad", "on_train_epoch_start"])
+def test_stop_iteration_of_a_callback_is_a_failure_that_a_resume_makes_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hook: str
+) -> None:
+    """Lightning takes it for the end of an epoch."""
+    words = (f"callbacks.plain._target_={STOCK}.Callback", SAVE)
+    whole = run(tmp_path / "whole", *words)
+    calls = [0]
+
+    def raises(*_: Any) -> None:
+        calls[0] += 1
+        if calls[0] == (30 if hook == "on_before_zero_grad" else 4):
+            raise StopIteration
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pl.Callback, hook, raises)
+        made = run(tmp_path / "made", *words, code=1)
+    assert "a component or a callback raised StopIteration, or skipped the rest of an epoch (after step" in str(
+        made.status.reason
+    )
+    with made.lock():
+        made.set_status("interrupted", "for this test")
+    assert_same_bits(run(tmp_path / "made", *words), whole)

@@ -24,6 +24,7 @@ from blockyard.engine.evaluator import Evaluator
 from blockyard.engine.layout import Layout
 from blockyard.engine.lightning.hooks import EpochBoundary
 from blockyard.engine.lightning.metrics_bridge import MetricsBridge
+from blockyard.engine.lightning.stop_iteration import forbid_stop_iteration
 from blockyard.engine.lightning.trainer import lightning_trainer
 from blockyard.engine.loader import TrainingLoader
 from blockyard.engine.module import Learner
@@ -143,6 +144,7 @@ class Job:
         # Lightning's handlers let one process talk to the others in the middle of a step, which hangs or breaks the
         # connection, and save and requeue a SLURM job by themselves; `Interrupts` handles the signals.
         trainer._signal_connector.register_signal_handlers = _do_nothing  # type: ignore[method-assign]
+        forbid_stop_iteration(trainer)
         trainer.fit_loop.run = partial(self._run_loop, trainer, trainer.fit_loop.run)  # type: ignore[method-assign]
         return trainer
 

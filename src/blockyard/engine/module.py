@@ -100,17 +100,14 @@ class Learner(pl.LightningModule):
 
         Losses that modules have of their own are added to what is returned, and to no metric.
         """
-        try:
-            with deferred(self.defers), sharing(self.ring):
-                prediction = self.model(**batch.arguments())
-            target, weight = batch.target, batch.weight
-            if self.ring is not None:
-                target, share = self.ring.targets(target)
-                weight = share if weight is None else weight * share
-            loss = self.objective.loss(prediction, target)
-            auxiliary = auxiliary_loss(self.auxiliary)
-        except StopIteration as error:  # Lightning takes it for the end of the epoch
-            raise RuntimeError("a component raised StopIteration") from error
+        with deferred(self.defers), sharing(self.ring):
+            prediction = self.model(**batch.arguments())
+        target, weight = batch.target, batch.weight
+        if self.ring is not None:
+            target, share = self.ring.targets(target)
+            weight = share if weight is None else weight * share
+        loss = self.objective.loss(prediction, target)
+        auxiliary = auxiliary_loss(self.auxiliary)
         if weight is not None:
             # A mean over nothing is NaN; a micro-batch without a target counts for nothing.
             loss = torch.where(weight > 0, loss * weight, torch.zeros_like(loss))

@@ -229,10 +229,13 @@ class LoopCallback(pl.Callback):
         return step % self.intervals.evaluate_every == 0 or step >= self.state.total
 
     def _end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Evaluate and save the last step, unless the run is left before its end."""
+        """Evaluate and save the last step, unless the run is left before its end, or nothing says why it ended.
+
+        In the latter case Lightning's counters may be those of half a step, from which no run can resume.
+        """
         state = self.state
         self._agreement.note_lightning_stop(trainer)
-        if state.pause or (self._agreement.interrupted and state.step < state.total):
+        if state.pause or not state.finished or (self._agreement.interrupted and state.step < state.total):
             return
         if self._evaluated_step != state.step:
             try:
