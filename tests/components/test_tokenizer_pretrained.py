@@ -84,6 +84,7 @@ def problems(path: Path, *more: str) -> str:
 def test_files_that_cannot_be_used(written: Path, tmp_path: Path) -> None:
     assert "tokenizer.path: " in problems(tmp_path / "x.json")
     assert "does not exist" in problems(tmp_path / "x.json")
+    assert len(check(compose(overrides(Path("x" * 2000))))) == 1
     assert "cannot be read" in problems(tmp_path)
     for content in ("", "{", "[]", '{"model": 3}', written.read_text()[:-200]):
         (tmp_path / "x.json").write_text(content)
