@@ -15,6 +15,7 @@ import yaml
 from torch import nn
 
 from blockyard.config import build
+from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.contracts import OptimizerBuilder, iter_blocks
 from blockyard.optimizer import timm_optim, torch_optim
@@ -231,3 +232,11 @@ def test_an_optimizer_by_name_is_the_librarys_and_keeps_the_groups() -> None:
 def test_an_unknown_optimizer_or_option_is_refused_with_what_would_work(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("overrides", [("token_mixer=pool", "channel_mixer=none"), ("init.freeze=[blocks]",)])
+def test_muon_without_a_matrix_is_refused_before_training(overrides: tuple[str, ...]) -> None:
+    issues = check(compose(("optimizer=muon", *overrides)))
+    assert [str(issue) for issue in issues] == [
+        "optimizer: no block of this model has a trainable matrix; choose optimizer=adamw"
+    ]

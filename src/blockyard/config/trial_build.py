@@ -19,7 +19,7 @@ from blockyard.config.memory_need import memory_issue
 from blockyard.config.placed_nodes import placed_nodes
 from blockyard.config.rules import Facts
 from blockyard.config.targets import allow_of, locate
-from blockyard.contracts import Context, Issue
+from blockyard.contracts import Context, Issue, OptimizerBuilder
 from blockyard.errors import UserError, first_line
 from blockyard.model._positions import check_key_widths
 from blockyard.ops.meta import without_compiler
@@ -82,7 +82,8 @@ def trained_alike(config: dict[str, Any]) -> str | None:
         return None
     kept = {key: value for key, value in config.items() if key not in _NOT_OF_MODEL}
     optimizer = instantiate(config["optimizer"], allow_of(config), META)
-    return json.dumps([kept, optimizer.tensors_per_weight])
+    chooses = type(optimizer).model_problems is not OptimizerBuilder.model_problems
+    return json.dumps([kept, optimizer.tensors_per_weight, config["optimizer"]["_target_"] if chooses else None])
 
 
 def build_model(
@@ -110,6 +111,9 @@ def build_model(
                 yield from problems
                 return
             components.adapt(model, 0)
+            if training and (texts := components.optimizer.model_problems(model)):
+                yield from (Issue("optimizer", text) for text in texts)
+                return
         issue = memory_issue(components, model, training=training) if on_this_machine else None
     except Exception as error:
         issue = Issue("model", _message(error))

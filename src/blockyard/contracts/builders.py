@@ -127,6 +127,10 @@ class OptimizerBuilder(ABC):
     def build(self, model: nn.Module) -> Any:
         """Returns a torch optimizer over every trainable parameter of `model`."""
 
+    def model_problems(self, model: nn.Module) -> list[str]:
+        """What of a built model, on the meta device, this optimizer cannot train, one sentence each."""
+        return []
+
 
 class Schedule(ABC):
     """A factor on the learning rate over time."""

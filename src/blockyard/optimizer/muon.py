@@ -29,6 +29,7 @@ from blockyard.optimizer._param_groups import (
     split_by_decay,
 )
 
+NO_MATRIX = "no block of this model has a trainable matrix; choose optimizer=adamw"
 Iterations = Annotated[int, Ge(1), Le(100), Because("each is a matrix product; five are enough to converge")]
 
 
@@ -77,11 +78,15 @@ class Muon(OptimizerBuilder):
                 "install a newer torch or choose optimizer=adamw"
             )
 
+    def model_problems(self, model: nn.Module) -> list[str]:
+        """A model must have a matrix inside a block that is trained."""
+        return [] if hidden_matrices(model) else [NO_MATRIX]
+
     def build(self, model: nn.Module) -> CombinedOptimizer:
         """Muon and AdamW combined into one optimizer. Raises ValueError where no block has a matrix."""
         hidden = hidden_matrices(model)
         if not hidden:
-            raise ValueError("optimizer=muon: no block of this model has a trainable matrix; choose optimizer=adamw")
+            raise ValueError(f"optimizer=muon: {NO_MATRIX}")
         muon_ids = {id(p) for p in hidden}
         decay, no_decay = ([p for p in group if id(p) not in muon_ids] for group in split_by_decay(model))
         rates = layer_rates(model, self.lr, self.layer_decay)
