@@ -8,26 +8,19 @@ refused as a whole.
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import quote
 
 from blockyard.config import catalog, user_yaml
 from blockyard.config.installed import VARIABLE, Installed, installed
 from blockyard.config.local_path import url_problem
 from blockyard.config.override_grammar import parse_override
 
-if TYPE_CHECKING:
-    from hydra.core.object_type import ObjectType
-    from hydra.plugins.config_source import ConfigResult
-
 KEY = "hydra.searchpath"
 SCHEME = "userfolder"
-MAX_READS = 1_000  # of files by one composition
 
 
 def named(config_dirs: Iterable[str], overrides: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
@@ -115,62 +108,7 @@ def searchpath(folders: Sequence[Path]) -> list[str]:
 def _register() -> None:
     """Tell Hydra how to read a `userfolder://` path."""
     from hydra.core.plugins import Plugins
-    from hydra.plugins.config_source import ConfigResult, ConfigSource
-    from omegaconf import OmegaConf
 
-    reads: list[None] = []
-
-    class Counted(ConfigResult):
-        """A file that is refused once Hydra has built on those of its folder too often: lists that fan out."""
-
-        def __getattribute__(self, name: str) -> Any:
-            if name == "defaults_list":
-                reads.append(None)
-                if len(reads) > MAX_READS:
-                    raise user_yaml.UnsafeFile(
-                        Path(self.path), f"its defaults lists lead to more than {MAX_READS:,} files"
-                    )
-            return super().__getattribute__(name)
-
-    class UserFolder(ConfigSource):
-        """A config folder of which Hydra sees the sound files only, and nothing in a group of its own."""
-
-        def __init__(self, provider: str, path: str) -> None:
-            super().__init__(provider, path)
-            reads.clear()  # one for each composition
-
-        @staticmethod
-        def scheme() -> str:
-            return SCHEME
-
-        def load_config(self, config_path: str) -> ConfigResult:
-            text = user_yaml.read(self._path(self._normalize_file_name(config_path)))
-            header = ConfigSource._get_header_dict(text[:512])
-            return Counted(self.provider, str(self._path("")), OmegaConf.load(io.StringIO(text)), header)
-
-        def is_group(self, config_path: str) -> bool:
-            return self._visible(config_path) and self._path(config_path).is_dir()
-
-        def is_config(self, config_path: str) -> bool:
-            name = self._normalize_file_name(config_path)
-            return self._visible(name) and os.path.lexists(self._path(name)) and not self._path(name).is_dir()
-
-        def available(self) -> bool:
-            return True
-
-        def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
-            names: list[Any] = []
-            for name in os.listdir(self._path(config_path)):
-                self._list_add_result(names, os.path.join(config_path, name), name, results_filter)
-            return sorted(set(names))
-
-        def _path(self, config_path: str) -> Path:
-            return Path(os.fsdecode(unquote_to_bytes(self.path))) / config_path
-
-        @staticmethod
-        def _visible(config_path: str) -> bool:
-            """Whether a path stays inside the folder and outside Hydra's own groups."""
-            parts = config_path.split("/")
-            return ".." not in parts and parts[0] != "hydra" and (not config_path or parts[0] != "")
+    from blockyard.config.user_folder_source import UserFolder
 
     Plugins.instance().register(UserFolder)

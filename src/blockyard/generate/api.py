@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
-from blockyard.contracts import TextTokenizer, Transcriber
+from blockyard.contracts import Memory, TextTokenizer, Transcriber
 from blockyard.errors import UserError
 from blockyard.generate.beam_search import beam_search_batch
 from blockyard.generate.compiled_step import check_compiles
@@ -124,41 +124,67 @@ def generate_all(
     texts = prepare_texts(loaded, prompts, sources)
     if compiled:
         check_compiles(loaded.model)
-    tokens, prompt_tokens = loaded.model.ctx.tokens, sum(len(text.prompt_ids) for text in texts)
-    if length_penalty is not None and tokens.end is None:
+    _check_has_end(loaded, length_penalty)
+    settings: dict[str, Any] = {
+        "max_tokens": max_tokens,
+        "cache": cache,
+        "memory": None if sources is None else _encoded_sources(loaded, texts),
+        "end": loaded.model.ctx.tokens.end,
+    }
+    if beam is not None:
+        penalty = 1.0 if length_penalty is None else length_penalty
+        return _search(loaded, texts, width=beam, length_penalty=penalty, **settings)
+    samplers = _samplers(len(texts), temperature, top_k, top_p, seed)
+    if draft is not None:
+        run = load_draft(loaded, draft, which=which, outputs=outputs, device=device, allow=allow)
+        return _speculate(loaded, texts, Drafting(loaded, texts, run, draft_tokens or 4), samplers, settings)
+    return _sample(loaded, texts, samplers, compiled=compiled, **settings)
+
+
+def _check_has_end(loaded: Loaded, length_penalty: float | None) -> None:
+    if length_penalty is not None and loaded.model.ctx.tokens.end is None:
         raise UserError(
             f"length_penalty={length_penalty} has no effect: the data of {loaded.folder.name} has no end token, so all "
             "hypotheses have the same length; leave it out"
         )
-    encodes = sources is not None and not loaded.model.ctx.data.joined
-    memory = encode_sources(loaded, [text.source or "" for text in texts]) if encodes else None
-    prompt_ids = [text.prompt_ids for text in texts]
-    stats = Stats(prompt_tokens)
-    if beam is not None:
-        steps = beam_search_batch(
-            loaded.model,
-            prompt_ids,
-            width=beam,
-            max_tokens=max_tokens,
-            cache=cache,
-            stats=stats,
-            length_penalty=1.0 if length_penalty is None else length_penalty,
-            memory=memory,
-            end=tokens.end,
-        )
-        return TextStream(loaded, texts, steps, stats)
+
+
+def _encoded_sources(loaded: Loaded, texts: list[GeneratedText]) -> Memory | None:
+    """The encoder's output for the sources; None where the model reads each source in front of its prompt."""
+    return None if loaded.model.ctx.data.joined else encode_sources(loaded, [text.source or "" for text in texts])
+
+
+def _samplers(
+    count: int, temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None
+) -> list[Sampler]:
+    """A sampler for each text, with the defaults that `generate_all` documents."""
     temperature = 0.8 if temperature is None else temperature
     top_k = (40 if top_p is None else 0) if top_k is None else top_k
-    samplers = [Sampler(temperature, top_k, (seed or 0) + index, top_p) for index in range(len(texts))]
-    settings: dict[str, Any] = {"max_tokens": max_tokens, "cache": cache, "memory": memory, "end": tokens.end}
-    if draft is not None:
-        run = load_draft(loaded, draft, which=which, outputs=outputs, device=device, allow=allow)
-        by = f"draft={NGRAM if run is None else run.folder.name}"
-        stats = SpeculativeStats(prompt_tokens, draft=by)
-        drafting = Drafting(loaded, texts, run, 4 if draft_tokens is None else draft_tokens)
-        return TextStream(loaded, texts, drafting.decode(samplers, stats=stats, **settings), stats)
-    steps = decode_batch(loaded.model, prompt_ids, samplers, stats=stats, compiled=compiled, **settings)
+    return [Sampler(temperature, top_k, (seed or 0) + index, top_p) for index in range(count)]
+
+
+def _sample(loaded: Loaded, texts: list[GeneratedText], samplers: list[Sampler], **settings: Any) -> TextStream:
+    stats = Stats(_prompt_tokens(texts))
+    steps = decode_batch(loaded.model, [text.prompt_ids for text in texts], samplers, stats=stats, **settings)
     return TextStream(loaded, texts, steps, stats)
+
+
+def _search(loaded: Loaded, texts: list[GeneratedText], **settings: Any) -> TextStream:
+    stats = Stats(_prompt_tokens(texts))
+    steps = beam_search_batch(loaded.model, [text.prompt_ids for text in texts], stats=stats, **settings)
+    return TextStream(loaded, texts, steps, stats)
+
+
+def _speculate(
+    loaded: Loaded, texts: list[GeneratedText], drafting: Drafting, samplers: list[Sampler], settings: dict[str, Any]
+) -> TextStream:
+    draft = NGRAM if drafting.run is None else drafting.run.folder.name
+    stats = SpeculativeStats(_prompt_tokens(texts), draft=f"draft={draft}")
+    return TextStream(loaded, texts, drafting.decode(samplers, stats=stats, **settings), stats)
+
+
+def _prompt_tokens(texts: list[GeneratedText]) -> int:
+    return sum(len(text.prompt_ids) for text in texts)
 
 
 def stream_to_terminal(run: str, prompts: Sequence[str], **settings: Any) -> Stats:

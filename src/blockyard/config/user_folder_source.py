@@ -1,0 +1,79 @@
+"""The config source of `userfolder://` paths: how Hydra reads a user's config folder, sound files only."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from hydra.core.object_type import ObjectType
+from hydra.plugins.config_source import ConfigResult, ConfigSource
+from omegaconf import OmegaConf
+
+from blockyard.config import user_yaml
+from blockyard.config.user_folders import SCHEME
+
+MAX_READS = 1_000  # of files by one composition
+
+
+class UserFolder(ConfigSource):
+    """A config folder of which Hydra sees the sound files only, and nothing in a group of its own."""
+
+    def __init__(self, provider: str, path: str) -> None:
+        super().__init__(provider, path)
+        CountedFile.reads = 0  # a composition makes its sources anew
+
+    @staticmethod
+    def scheme() -> str:
+        """The first part of its paths."""
+        return SCHEME
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """Read a file. Raises `user_yaml.UnsafeFile` where it is not sound."""
+        text = user_yaml.read(self._path(self._normalize_file_name(config_path)))
+        header = ConfigSource._get_header_dict(text[:512])
+        return CountedFile(self.provider, str(self._path("")), OmegaConf.load(io.StringIO(text)), header)
+
+    def is_group(self, config_path: str) -> bool:
+        """Whether there is a folder that Hydra may see."""
+        return self._visible(config_path) and self._path(config_path).is_dir()
+
+    def is_config(self, config_path: str) -> bool:
+        """Whether there is a file that Hydra may see, sound or not."""
+        name = self._normalize_file_name(config_path)
+        return self._visible(name) and os.path.lexists(self._path(name)) and not self._path(name).is_dir()
+
+    def available(self) -> bool:
+        """Always: a folder that does not exist was refused before."""
+        return True
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        """The names of the groups and files in a group."""
+        names: list[Any] = []
+        for name in os.listdir(self._path(config_path)):
+            self._list_add_result(names, os.path.join(config_path, name), name, results_filter)
+        return sorted(set(names))
+
+    def _path(self, config_path: str) -> Path:
+        return Path(os.fsdecode(unquote_to_bytes(self.path))) / config_path
+
+    @staticmethod
+    def _visible(config_path: str) -> bool:
+        """Whether a path stays inside the folder and outside Hydra's own groups."""
+        parts = config_path.split("/")
+        return ".." not in parts and parts[0] != "hydra" and (not config_path or parts[0] != "")
+
+
+class CountedFile(ConfigResult):
+    """A file that is refused once Hydra has built on those of its folder too often: lists that fan out."""
+
+    reads = 0  # of all files, since the last source was made
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "defaults_list":
+            CountedFile.reads += 1
+            if CountedFile.reads > MAX_READS:
+                raise user_yaml.UnsafeFile(Path(self.path), f"its defaults lists lead to more than {MAX_READS:,} files")
+        return super().__getattribute__(name)
