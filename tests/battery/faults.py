@@ -212,15 +212,16 @@ def plant(place: str, job: Job, fault: Fault | None) -> None:
         fault.early = place.partition(".")[2] in _AT_START
     kind, _, hook = place.partition(".")
     if kind == LIGHTNING:
-        job.loop.lightning_callbacks = (_Lightning(hook, fault) if fault else _Lightning(),)
+        job.loop.callbacks.lightning = (_Lightning(hook, fault) if fault else _Lightning(),)
     elif fault is None:
         return
     elif kind == "callback":
         callback = _Callback(hook, fault)
-        job.loop.callbacks.append(callback)
-        job.loop.named = {**job.loop.named, "fault": callback}
+        callbacks = job.loop.callbacks
+        callbacks.ordered.append(callback)
+        callbacks.named = {**callbacks.named, "fault": callback}
         if hook == "on_step":
-            job.loop._at_steps.append(callback)
+            callbacks.at_steps.append(callback)
     else:
         COMPONENTS[kind](job, fault)
 

@@ -34,7 +34,8 @@ def _bug(name: str, file: str, sound: str, broken: str, *tests: str) -> Bug:
 
 
 _FILE, _CONTENT, _FIX = "runs/checkpoint_file.py", "runs/checkpoint_content.py", "runs/checkpoint_repair.py"
-_IO, _ATOMIC, _LOOP = "runs/checkpoint_io.py", "atomic_files.py", "engine/callbacks/loop.py"
+_IO, _REPLACE, _JSON = "runs/checkpoint_io.py", "atomic_files/replace.py", "atomic_files/json_file.py"
+_LOOP, _ACTIONS = "engine/callbacks/loop.py", "engine/callbacks/loop_actions.py"
 _JOB, _END, _RUN = "engine/job.py", "engine/ending.py", "engine/run.py"
 _HYDRA, _YAML = "config/hydra_compose.py", "config/user_yaml.py"
 
@@ -47,8 +48,8 @@ BUGS = (
     _bug("pipes-opened", _FILE, "if not stat.S_ISREG(status.st_mode):", "if status is None:", REPAIR),
     _bug("no-previous", _IO, "if path.name == LAST and is_regular(path):", "if path is None:", CHECKPOINT),
     _bug("leftover-link", _IO, "if os.path.samestat(source.stat(), target.lstat()):", "if source is None:", REPAIR),
-    _bug("torn-writes", _ATOMIC, "    os.replace(temporary, path)", "    path.write_bytes(b'')", FOLDER, CHECKPOINT),
-    _bug("sums-unread", _ATOMIC, "value.pop(CHECKSUM) != _checksum(value)", "value.pop(CHECKSUM) is None", REPAIR),
+    _bug("torn-writes", _REPLACE, "    os.replace(temporary, path)", "    path.write_bytes(b'')", FOLDER, CHECKPOINT),
+    _bug("sums-unread", _JSON, "value.pop(CHECKSUM) != _checksum(value)", "value.pop(CHECKSUM) is None", REPAIR),
     _bug("old-last-stays", _FIX, "if newest.path.name != LAST:", "if newest is None:", REPAIR),
     _bug("best-not-restored", _FIX, "steps.get(BEST) != best_step", "steps is None", REPAIR),
     _bug("refused-files-stay", _FIX, "if os.path.lexists(bad.path):", "if bad is None:", REPAIR),
@@ -65,7 +66,7 @@ BUGS = (
         'self.intervals.seed, "train", 0',
         RESUME,
     ),
-    _bug("evaluated-forgotten", _LOOP, '"evaluated": self._evaluated_step', '"evaluated": 0', RESUME),
+    _bug("evaluated-forgotten", _ACTIONS, '"evaluated": self.evaluated_step', '"evaluated": 0', RESUME),
     _bug(
         "nan-is-taken",
         "engine/callbacks/nan_guard.py",

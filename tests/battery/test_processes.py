@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from blockyard.engine import setup
-from blockyard.engine.callbacks.loop import LoopCallback
+from blockyard.engine.callbacks.loop_actions import LoopActions
 from blockyard.engine.module import Learner
 from blockyard.runs.checkpoint import newest_good
 from tests.battery import ranks
@@ -100,14 +100,14 @@ def _plant(case: Case) -> None:
 
         setup.resume_point = planted  # type: ignore[assignment]
     else:
-        evaluate = LoopCallback._evaluate
+        evaluate = LoopActions.evaluate
 
-        def evaluated(self: LoopCallback, *arguments: object) -> None:
+        def evaluated(self: LoopActions, *arguments: object) -> None:
             if self.state.step == 8 and rank() == case.rank:
                 ACTS[case.act]()
             evaluate(self, *arguments)  # type: ignore[arg-type]
 
-        LoopCallback._evaluate = evaluated  # type: ignore[method-assign]
+        LoopActions.evaluate = evaluated  # type: ignore[method-assign]
 
 
 def _spoil() -> None:

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from blockyard.engine import setup as prepare_module
-from blockyard.engine.callbacks import loop
+from blockyard.engine.callbacks import loop_actions
 from blockyard.engine.callbacks.early_stopping import EarlyStopping
-from blockyard.engine.callbacks.loop import LoopCallback
+from blockyard.engine.callbacks.loop_actions import LoopActions
 from blockyard.engine.callbacks.nan_guard import NanGuard, NotFinite
 from blockyard.engine.module import Learner
 from blockyard.engine.run import train
@@ -69,7 +69,7 @@ def test_without_the_guard_the_planted_number_spoils_the_weights(
 ) -> None:
     """The planted bug: what the guards are for."""
     monkeypatch.setattr(NanGuard, "check", lambda *_: None)
-    monkeypatch.setattr(loop, "check_weights", lambda *_: None)
+    monkeypatch.setattr(loop_actions, "check_weights", lambda *_: None)
 
     def poison(self: Learner) -> None:
         if self.step.number == 5:
@@ -107,15 +107,15 @@ def test_an_error_in_a_step_is_failed_with_its_words(tmp_path: Path, monkeypatch
 
 def test_a_full_disk_is_failed_and_older_checkpoints_stay(tmp_path: Path) -> None:
     def work() -> int:
-        original = LoopCallback._save
+        original = LoopActions.save
 
-        def tight(self: LoopCallback, *arguments: Any) -> None:
+        def tight(self: LoopActions, *arguments: Any) -> None:
             if self.state.step == 9:
                 # Every write beyond 2 kB now fails as on a full disk.
                 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
             original(self, *arguments)
 
-        LoopCallback._save = tight  # type: ignore[method-assign]
+        LoopActions.save = tight  # type: ignore[method-assign]
         return train(folder(tmp_path, *MORE))
 
     assert forked(work) == 1
@@ -131,14 +131,14 @@ def test_a_full_disk_is_failed_and_older_checkpoints_stay(tmp_path: Path) -> Non
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_lost_its_write_permission_is_failed(tmp_path: Path) -> None:
     def work() -> int:
-        original = LoopCallback._save
+        original = LoopActions.save
 
-        def locked(self: LoopCallback, *arguments: Any) -> None:
+        def locked(self: LoopActions, *arguments: Any) -> None:
             if self.state.step == 9:
                 self.state.checkpoints.chmod(0o555)
             original(self, *arguments)
 
-        LoopCallback._save = locked  # type: ignore[method-assign]
+        LoopActions.save = locked  # type: ignore[method-assign]
         return train(folder(tmp_path, *MORE))
 
     assert forked(work) == 1

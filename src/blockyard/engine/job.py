@@ -95,7 +95,7 @@ class Job:
             self.trained = True
         except (MisconfigurationException, ModuleNotFoundError) as error:
             # A callback that cannot work with this run, or not without another package.
-            if self.state.step == self.state.start_step and self.loop.lightning_callbacks:
+            if self.state.step == self.state.start_step and self.loop.callbacks.lightning:
                 raise UserError(f"a Lightning callback refuses: {error}") from error
             raise
         except (RuntimeError, OSError, EOFError) as error:
@@ -125,11 +125,11 @@ class Job:
         loop, state = self.loop, self.state
         callbacks: list[pl.Callback] = [loop]
         epochs, logger = -1, None
-        if loop.lightning_callbacks:
+        if lightning := loop.callbacks.lightning:
             # Ours go around the others: epochs begin before them, and a step is logged and saved after them.
-            callbacks = [EpochBoundary(state, loop.lightning_callbacks), *loop.lightning_callbacks, loop]
+            callbacks = [EpochBoundary(state, lightning), *lightning, loop]
             epochs = -(-state.total // state.steps_per_epoch)
-            logger = MetricsBridge(state, loop.log_metrics)
+            logger = MetricsBridge(state, loop.actions.log_metrics)
         trainer = lightning_trainer(
             self.options,
             total=state.total,

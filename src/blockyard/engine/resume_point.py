@@ -94,7 +94,7 @@ def _check(path: Path, content: dict[str, Any], loop: LoopCallback) -> None:
     """Raise BadCheckpoint unless the run can go on from `content`."""
     learner, step = loop.state.learner, content["global_step"]
     check_training_state(path, content, callback=loop.state_key)
-    others = bool(loop.lightning_callbacks)  # which may add weights of their own
+    others = bool(loop.callbacks.lightning)  # which may add weights of their own
     parameters = [name for name, _ in learner.named_parameters()]
     check_weights(path, content["state_dict"], learner.state_dict(), parameters, more=others)
     if not learner.settings.sharded:  # whose optimizer state goes by the names of parameters
@@ -109,7 +109,7 @@ def _check_callbacks(path: Path, saved: Mapping[str, Any], loop: LoopCallback, s
     wrong = [name for name, kind in _STATE.items() if name not in state or not isinstance(state[name], kind)]
     if wrong or state["step"] != step or len(state["tally"]) != 2:
         raise BadCheckpoint(path, f"the state of the callbacks in it is damaged ({(wrong or ['step'])[0]})")
-    for name, callback in loop.named.items():
+    for name, callback in loop.callbacks.named.items():
         fresh, entry = callback.state_dict(), state["watchers"].get(name)
         if (
             fresh
@@ -128,10 +128,10 @@ def _check_callbacks(path: Path, saved: Mapping[str, Any], loop: LoopCallback, s
     logged = state.get("logged")
     if logged is not None and not (isinstance(logged, list) and [type(each) for each in logged] == [int, int]):
         raise BadCheckpoint(path, "the state of the callbacks in it is damaged (logged)")
-    for other in loop.lightning_callbacks:
+    for other in loop.callbacks.lightning:
         if other.state_dict() and other.state_key not in saved:
             raise BadCheckpoint(path, f"it lacks the state of {type(other).__name__}")
 
 
 def _checkpoint_names(loop: LoopCallback) -> list[str]:
-    return [name for name, callback in loop.named.items() if isinstance(callback, Checkpoint)]
+    return [name for name, callback in loop.callbacks.named.items() if isinstance(callback, Checkpoint)]

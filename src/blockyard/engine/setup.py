@@ -8,6 +8,7 @@ from functools import partial
 
 from blockyard.config import build
 from blockyard.engine.callbacks.base import RunCallback, RunState
+from blockyard.engine.callbacks.callback_set import CallbackSet
 from blockyard.engine.callbacks.kernels import KernelRecord
 from blockyard.engine.callbacks.loop import Intervals, LoopCallback
 from blockyard.engine.causality_probe import check_causality
@@ -69,9 +70,8 @@ def prepare(
     loop = LoopCallback(
         state,
         _intervals(run, data.layout),
-        {"_kernels": kernels, **run_callbacks, **(callbacks or {})},
+        CallbackSet({"_kernels": kernels, **run_callbacks, **(callbacks or {})}, lightning_callbacks),
         interrupts,
-        lightning_callbacks=lightning_callbacks,
         log_metrics=log_metrics if data.rank == 0 else ignore_metrics,
         evaluate=partial(evaluator, state.learner.model, data.splits.validation, run.options.limit_val, shared=True),
     )

@@ -65,8 +65,8 @@ def summarize(job: Job) -> Summary:
         "monitor": list(state.monitor),
         "weights": weights,
         "predictions": recorder.record(predictions, TEST),
-        "final": {"step": state.step, **loop.last_values},
-        "best": {"step": loop.checkpoint.best_step, **loop.checkpoint.best_metrics},
+        "final": {"step": state.step, **loop.actions.last_values},
+        "best": {"step": loop.callbacks.checkpoint.best_step, **loop.callbacks.checkpoint.best_metrics},
         "stopped": state.stop,
         "steps": state.step,
         "epochs": state.step / state.steps_per_epoch,
@@ -118,7 +118,7 @@ def _class_names(job: Job) -> dict[str, list[str]]:
 
 def _validation(job: Job, model: nn.Module, step: int) -> dict[str, float]:
     """The validation metrics of the weights of `step`; those of the best weights were computed during training."""
-    best = job.loop.checkpoint
+    best = job.loop.callbacks.checkpoint
     # Several processes share an evaluation, and add up in another order.
     if step == best.best_step and job.layout.world == 1:
         return {name.removeprefix("val/"): value for name, value in best.best_metrics.items()}
@@ -129,7 +129,7 @@ def _averages(job: Job, weights: str, step: int) -> dict[str, float]:
     """The validation and test metrics of the averages that callbacks kept of the weights in the file `weights`."""
     metrics: dict[str, float] = {}
     folder, options = job.folder, job.options
-    for name in job.loop.averages:
+    for name in job.loop.callbacks.averages:
         path = folder.checkpoints / weights
         content = read(path, identity=folder.identity, seed=folder.seed)
         model = job.components.model(folder.seed).to(job.device)
@@ -153,7 +153,7 @@ def _directions(job: Job) -> dict[str, str]:
         for name, direction in job.components.objective.directions(split).items():
             directions[f"{prefix}/{name}"] = direction
             directions |= {f"{prefix}/{name}@{factor}x": direction for factor in factors}
-            directions |= {f"{prefix}/{name}@{average}": direction for average in job.loop.averages}
+            directions |= {f"{prefix}/{name}@{average}": direction for average in job.loop.callbacks.averages}
         directions |= {f"{prefix}/{best}@{name}": mode for name in job.components.data.spec.slices}
     return directions
 

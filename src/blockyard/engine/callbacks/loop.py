@@ -2,31 +2,25 @@
 
 Every hook of every Lightning callback costs at each step; here a step at which nothing is due costs a comparison. A
 step at which all is due goes in this order: metrics are logged, the validation split is evaluated, callbacks see the
-result, the state is saved, and the run stops if a stop was requested.
+result, the state is saved, and the run stops if a stop was requested. `loop_actions.py` does each of these.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 
 from blockyard.engine.callbacks.agreement import Agreement
-from blockyard.engine.callbacks.base import RunCallback, RunState
-from blockyard.engine.callbacks.checkpoint import Checkpoint
-from blockyard.engine.callbacks.nan_guard import check_weights
+from blockyard.engine.callbacks.base import RunState
+from blockyard.engine.callbacks.callback_set import CallbackSet
+from blockyard.engine.callbacks.loop_actions import LoopActions
 from blockyard.engine.callbacks.stopwatch import Stopwatch
-from blockyard.engine.lightning.hooks import around_validation
 from blockyard.engine.randomness import reseed
 from blockyard.engine.system.interrupts import Interrupted, Interrupts
 from blockyard.runs.checkpoint_weights import LOOP
-from blockyard.runs.reason import reason_of
-
-log = logging.getLogger("blockyard")
 
 
 @dataclass(frozen=True)
@@ -45,10 +39,7 @@ class Intervals:
 class LoopCallback(pl.Callback):
     """Calls the run's callbacks, evaluation, logging and saving when they are due.
 
-    callbacks: by the names under which their states are saved
-    lightning_callbacks: Lightning callbacks of the config, which Lightning calls itself
-    log_metrics: writes the metrics of a step; does nothing in the processes that do not write
-    evaluate: returns the validation metrics, without a prefix
+    log_metrics, evaluate: as in `LoopActions`
     """
 
     state_key = LOOP  # in checkpoints; it stays, whatever the class is called
@@ -57,42 +48,24 @@ class LoopCallback(pl.Callback):
         self,
         state: RunState,
         intervals: Intervals,
-        callbacks: Mapping[str, RunCallback],
+        callbacks: CallbackSet,
         interrupts: Interrupts,
         *,
-        lightning_callbacks: tuple[pl.Callback, ...] = (),
         log_metrics: Callable[[int, dict[str, float]], None],
         evaluate: Callable[[], dict[str, float]],
     ) -> None:
         self.state = state
         self.intervals = intervals
-        self.named = callbacks
-        self.callbacks = sorted(callbacks.values(), key=lambda callback: callback.priority)
-        self._at_steps = [each for each in self.callbacks if type(each).on_step is not RunCallback.on_step]
+        self.callbacks = callbacks
         self.interrupts = interrupts
-        self.lightning_callbacks = lightning_callbacks
-        self._write_metrics = log_metrics
-        self.evaluate = evaluate
         self.stopwatch = Stopwatch(state)
-        self.last_values: dict[str, float] = {}  # everything logged at the last logged steps
-        self._evaluated_step = 0
+        self.actions = LoopActions(state, callbacks, self.stopwatch, log_metrics=log_metrics, evaluate=evaluate)
         self._batches = 0  # of this process, over the run
-        self._logged = [0, 0]  # rows of metrics.csv over the run, and the step of the last one
         self._strategy: Any = None  # of several processes
         self._agreement = Agreement(state, interrupts)
-        for name in self.averages:
-            if callbacks[name].selects:
+        for name in callbacks.averages:
+            if callbacks.named[name].selects:
                 state.monitor = (f"{state.monitor[0]}@{name}", state.monitor[1])
-
-    @property
-    def checkpoint(self) -> Checkpoint:
-        """The callback that saves."""
-        return next(callback for callback in self.callbacks if isinstance(callback, Checkpoint))
-
-    @property
-    def averages(self) -> list[str]:
-        """The names of the callbacks that keep other weights of the model."""
-        return [name for name, callback in self.named.items() if callback.averages]
 
     # -- Lightning's hooks -------------------------------------------------------------------------
 
@@ -101,7 +74,7 @@ class LoopCallback(pl.Callback):
         state = self.state
         state.step = state.start_step = trainer.global_step
         self._batches = state.step * self.intervals.micro_batches
-        if state.step and self.lightning_callbacks:
+        if state.step and self.callbacks.lightning:
             module.number_step(state.step)  # a callback's schedule set the rate, which the checkpoint restored
         else:
             module.start_step(state.step, trainer.optimizers[0])
@@ -114,10 +87,10 @@ class LoopCallback(pl.Callback):
             loop._broadcast_sigterm_tensor = _do_nothing
         for callback in self.callbacks:
             callback.on_run_start(state)
-        if state.step and self._evaluation_due(state.step) and self._evaluated_step != state.step:
-            self._evaluate(trainer, module)
+        if state.step and self._evaluation_due(state.step) and self.actions.evaluated_step != state.step:
+            self.actions.evaluate(trainer, module)
             self._agreement.on_end(trainer)
-            self._save(trainer, module)
+            self.actions.save(trainer, module)
         if state.stop or state.pause:  # a callback ended the run before it was resumed, or just now
             trainer.should_stop = True
         self.interrupts.check()
@@ -135,67 +108,62 @@ class LoopCallback(pl.Callback):
             return
         state = self.state
         state.step += 1
-        for callback in self._at_steps:
+        for callback in self.callbacks.at_steps:
             callback.on_step(state)
         self.stopwatch.step()
         interrupted = self._agreement.on_signal(trainer)
         final = state.step >= state.total or trainer.should_stop  # which a Lightning callback may have set
         due = final or self._evaluation_due(state.step)
-        save = self.checkpoint.every is not None and state.step % self.checkpoint.every == 0
+        every = self.callbacks.checkpoint.every
+        save = every is not None and state.step % every == 0
         log = due or state.step % self.intervals.log_every == 0
         if not (interrupted or log or save):
             return
-        if final and self.lightning_callbacks:  # they may still change the weights: `on_train_end` evaluates and saves
+        if final and self.callbacks.lightning:  # they may still change the weights: `on_train_end` evaluates and saves
             due = save = interrupted = False
         module.guard.raise_if_bad()
         if log:
-            self._log_training(trainer, module)
+            self.actions.log_training(trainer, module)
         self.stopwatch.pause()
         if due and not (interrupted and not final):
             try:
-                self._evaluate(trainer, module)
+                self.actions.evaluate(trainer, module)
             except Interrupted:
                 interrupted = True
         if log:
             self._agreement.on_end(trainer)
         if interrupted or due or save:
-            self._save(trainer, module)
+            self.actions.save(trainer, module)
         if (interrupted and not final) or state.stop or state.pause:
             trainer.should_stop = True
         self.stopwatch.resume()
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Evaluate the weights that Lightning callbacks set at the end, such as their average; close."""
-        if self.lightning_callbacks or not self.state.finished:
+        if self.callbacks.lightning or not self.state.finished:
             self._end(trainer, module)
         self._close()
 
     def evaluate_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Evaluate the last step where a signal came before that, and no step was left to take after the resume."""
-        if self.state.finished and self._evaluated_step != self.state.step and not self._agreement.interrupted:
+        if self.state.finished and self.actions.evaluated_step != self.state.step and not self._agreement.interrupted:
             self._strategy = trainer.strategy if trainer.world_size > 1 else None
             self._end(trainer, module)
 
     def on_exception(self, trainer: pl.Trainer, module: Any, exception: BaseException) -> None:
         """Close what callbacks opened. Signals are recorded only, while this process says why it ends."""
         self.interrupts.waiting = True
-        for callback in self.callbacks:
-            try:
-                callback.on_run_end(self.state)
-            except Exception as error:  # the first error is the reason
-                log.warning("%s could not be closed: %s", type(callback).__name__, reason_of(error))
+        self.callbacks.close_all(self.state)
 
     def state_dict(self) -> dict[str, Any]:
         """What an exact resume needs in addition to weights and optimizer, as plain data."""
         return {
             "step": self.state.step,
-            "evaluated": self._evaluated_step,
-            "values": self.last_values,
+            **self.actions.state_dict(),
             "tally": list(self.state.learner.losses.state(self._strategy)),
             "auxiliary": list(self.state.learner.auxiliaries.state(self._strategy)),
-            "logged": list(self._logged),
             "stop": self.state.stop,
-            "watchers": {name: callback.state_dict() for name, callback in self.named.items()},
+            "watchers": self.callbacks.state_dict(),
             **self.stopwatch.state_dict(),
         }
 
@@ -203,25 +171,14 @@ class LoopCallback(pl.Callback):
         """Restore what `state_dict` returned."""
         # A run that was stopped after its last step takes none in this process.
         self.state.step = self.state.start_step = state_dict["step"]
-        self._evaluated_step = state_dict["evaluated"]
-        self.last_values = dict(state_dict["values"])
         self.state.stop = state_dict["stop"]
-        self._logged = list(state_dict.get("logged") or [0, 0])
+        self.actions.load_state_dict(state_dict)
         self.stopwatch.load_state_dict(state_dict)
         learner = self.state.learner
         learner.losses.load_state(*state_dict["tally"], learner.device)
         learner.auxiliaries.load_state(*state_dict.get("auxiliary", (0.0, 0)), learner.device)
-        for name, callback in self.named.items():
-            saved = state_dict["watchers"].get(name)
-            if saved:
-                callback.load_state_dict(saved)
-        self.state.best = self.checkpoint.best_metrics
-
-    def log_metrics(self, step: int, values: dict[str, float]) -> None:
-        """Write the metrics of a step and count its row, so that a resumed run knows whether rows were lost."""
-        if not self._logged[0] or step != self._logged[1]:
-            self._logged = [self._logged[0] + 1, step]
-        self._write_metrics(step, values)
+        self.callbacks.load_state_dict(state_dict["watchers"])
+        self.state.best = self.callbacks.checkpoint.best_metrics
 
     # -- what is due -------------------------------------------------------------------------------
 
@@ -237,62 +194,15 @@ class LoopCallback(pl.Callback):
         self._agreement.note_lightning_stop(trainer)
         if state.pause or not state.finished or (self._agreement.interrupted and state.step < state.total):
             return
-        if self._evaluated_step != state.step:
+        if self.actions.evaluated_step != state.step:
             try:
-                self._evaluate(trainer, module)
+                self.actions.evaluate(trainer, module)
             except Interrupted:
                 # A resumed run evaluates the last step, see `evaluate_end`; an earlier one is saved already.
                 if state.step >= state.total:
-                    self._save(trainer, module)
+                    self.actions.save(trainer, module)
                 raise
-            self._save(trainer, module)
-
-    def _log_training(self, trainer: pl.Trainer, module: Any) -> None:
-        state = self.state
-        self.stopwatch.pause()
-        values: dict[str, Any] = {}
-        loss = module.losses.take()
-        if loss is not None:
-            values["train/loss"] = trainer.strategy.reduce(loss.float(), reduce_op="mean")
-        auxiliary = module.auxiliaries.take()
-        if auxiliary is not None:
-            values["train/auxiliary"] = trainer.strategy.reduce(auxiliary.float(), reduce_op="mean")
-        for callback in self.callbacks:
-            values |= callback.metrics(state)
-        values |= {
-            "epoch": state.step / state.steps_per_epoch,
-            "samples": state.step * state.batch_size,
-            "tokens": state.step * state.batch_size * state.tokens,
-        }
-        numbers = {name: float(value) for name, value in values.items()}  # waits for the device
-        numbers["seconds"] = self.stopwatch.lap()
-        self._record(trainer, numbers)
-        for callback in self.callbacks:
-            callback.on_log(state, numbers)
-
-    def _evaluate(self, trainer: pl.Trainer, module: Any) -> None:
-        state = self.state
-        with around_validation(trainer, module, self.lightning_callbacks):
-            values = {f"val/{name}": value for name, value in self.evaluate().items()}
-            for average in self.averages:
-                with self.named[average].in_place():
-                    values |= {f"val/{name}@{average}": value for name, value in self.evaluate().items()}
-            self._evaluated_step = state.step
-            self._record(trainer, values)
-        for callback in self.callbacks:
-            callback.on_evaluate(state, values)
-        self.stopwatch.resume()
-
-    def _record(self, trainer: pl.Trainer, values: dict[str, float]) -> None:
-        self.last_values |= values
-        self.log_metrics(self.state.step, values)
-        if self.lightning_callbacks:
-            trainer.callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
-
-    def _save(self, trainer: pl.Trainer, module: Any) -> None:
-        module.guard.raise_if_bad()
-        check_weights(module.model, self.state.step)
-        self.checkpoint.save(self.state, trainer.save_checkpoint)
+            self.actions.save(trainer, module)
 
     def _close(self) -> None:
         self.interrupts.waiting = False

@@ -1,0 +1,62 @@
+"""The callbacks of one run: ours by the names under which their states are saved, and Lightning's."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+
+from blockyard.engine.callbacks.base import RunCallback, RunState
+from blockyard.engine.callbacks.checkpoint import Checkpoint
+from blockyard.runs.reason import reason_of
+
+log = logging.getLogger("blockyard")
+
+
+class CallbackSet:
+    """Iterates over our callbacks in the order of their priorities.
+
+    named: our callbacks by name
+    lightning: Lightning callbacks of the config, which Lightning calls itself
+    at_steps: those of ours that are called at every step
+    """
+
+    def __init__(self, named: Mapping[str, RunCallback], lightning: tuple[pl.Callback, ...] = ()) -> None:
+        self.named = named
+        self.lightning = lightning
+        self.ordered = sorted(named.values(), key=lambda callback: callback.priority)
+        self.at_steps = [each for each in self.ordered if type(each).on_step is not RunCallback.on_step]
+
+    def __iter__(self) -> Iterator[RunCallback]:
+        return iter(self.ordered)
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The callback that saves."""
+        return next(callback for callback in self if isinstance(callback, Checkpoint))
+
+    @property
+    def averages(self) -> list[str]:
+        """The names of the callbacks that keep other weights of the model."""
+        return [name for name, callback in self.named.items() if callback.averages]
+
+    def close_all(self, state: RunState) -> None:
+        """Call `on_run_end` of each; an error is logged, because an earlier one ended the run."""
+        for callback in self:
+            try:
+                callback.on_run_end(state)
+            except Exception as error:
+                log.warning("%s could not be closed: %s", type(callback).__name__, reason_of(error))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of our callbacks by name; Lightning saves those of its own."""
+        return {name: callback.state_dict() for name, callback in self.named.items()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned; a callback that is new to the run keeps its first state."""
+        for name, callback in self.named.items():
+            saved = state_dict.get(name)
+            if saved:
+                callback.load_state_dict(saved)
