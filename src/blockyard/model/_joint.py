@@ -10,22 +10,19 @@ inputs --> embedder --(position.embed)--> + its type --> [prefix | source | toke
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from blockyard.contracts import Context, Memory, Parts, Rate, Seq
-from blockyard.model._cache import Cache, empty_cache
+from blockyard.model._cache import Cache
 from blockyard.model._compatibility import check_only_embeds, check_parts
-from blockyard.model._example_batch import record_kernels
 from blockyard.model._positions import add_position, embedder_and_position
 from blockyard.model._prefix import Prefix
 from blockyard.model._record import Record, note
-from blockyard.model._sequence_to_sequence import of_source, the_source
-from blockyard.model._tower import Tower
-from blockyard.ops import kernel
+from blockyard.model._source_model import SourceModel, of_source
 from blockyard.ops.full_precision import as_stream
 from blockyard.weight_init import Init
 
@@ -63,7 +60,7 @@ class SourceTokens(nn.Module):
         return add_position(self.ctx, self.position, as_stream(x), seq), seq  # (B, M, D)
 
 
-class JointModel(Tower):
+class JointModel(SourceModel):
     """One sequence of two kinds: forward(inputs, lengths, segment, cache, source) -> (B, V) or (B, N, V).
 
     The tokens of the source are counted in `Seq.num_prefix`, so that heads, windows and the position scheme leave
@@ -110,7 +107,7 @@ class JointModel(Tower):
         The source comes as in `Batch.source`, as the `memory` that `encode` returned, or in the cache, which keeps
         that of its first call. Raises ValueError unless it comes in exactly one of these ways.
         """
-        memory = the_source(self, source, source_lengths, memory, cache, record)
+        memory = self.memory_of(source, source_lengths, memory, cache, record)
         past = 0 if cache is None else cache.length
         x, seq = self.placed(self.embedder, inputs, lengths, segment, cache, record, hidden, pairs)  # (B, N, D)
         new = len(seq)
@@ -157,17 +154,3 @@ class JointModel(Tower):
             memo={},
         )
         return torch.cat([memory.x.to(x.dtype), x], dim=1), joined
-
-    def steps(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Record:
-        """Returns every intermediate of a forward pass by name, as `Transformer.steps` does; source.placed too."""
-        record: Record = {}
-        self.forward(inputs, *args, **{**kwargs, "record": record})
-        return record
-
-    def init_cache(self, batch_size: int) -> Cache:
-        """Returns an empty cache for `batch_size` sequences. Raises ValueError for a mixer that cannot have one."""
-        return empty_cache(self.mixers, batch_size)
-
-    def kernels(self, inputs: Tensor | None = None, **arguments: Tensor) -> list[kernel.Record]:
-        """Returns the kernel each mixer takes for this batch, or for full sequences of zeros, and why none faster."""
-        return record_kernels(self, inputs, **arguments)

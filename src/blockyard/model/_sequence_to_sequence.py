@@ -9,21 +9,19 @@ inputs --> embedder --(position)----> block --> ... <-----+--> final norm --> he
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
 
 from torch import Tensor
 
 from blockyard.contracts import Context, Memory, Parts, Rate, TokenMixer
-from blockyard.model._cache import Cache, empty_cache
+from blockyard.model._cache import Cache
 from blockyard.model._compatibility import check_parts
-from blockyard.model._example_batch import record_kernels
 from blockyard.model._prefix import NO_PREFIX
 from blockyard.model._record import Record, note
+from blockyard.model._source_model import SourceModel, of_source
 from blockyard.model._tower import Tower
-from blockyard.ops import kernel
 
 
-class SequenceToSequence(Tower):
+class SequenceToSequence(SourceModel):
     """Encoder and decoder: forward(inputs, lengths, segment, cache, source, source_lengths) -> (B, N, V).
 
     The tower over the target is the model itself, so that its parts have the names of a decoder's; the tower over
@@ -70,7 +68,7 @@ class SequenceToSequence(Tower):
         The source comes as in `Batch.source`, as the `memory` that `encode` returned, or in the cache, which keeps
         the memory of its first call. Raises ValueError unless it comes in exactly one of these ways.
         """
-        memory = the_source(self, source, source_lengths, memory, cache, record)
+        memory = self.memory_of(source, source_lengths, memory, cache, record)
         x, seq = self.forward_features(self.embedder, inputs, lengths, segment, cache, memory, record)
         if cache is not None:
             cache.memory = memory
@@ -87,53 +85,3 @@ class SequenceToSequence(Tower):
             note(record, f"source.{name}", value)
         note(record, "memory", memory)
         return memory
-
-    def steps(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Record:
-        """Returns every intermediate of a forward pass by name; the arguments are those of `forward`.
-
-        The names of a `Transformer`, the encoder's with "source." in front; memory; prediction.
-        """
-        record: Record = {}
-        self.forward(inputs, *args, **{**kwargs, "record": record})
-        return record
-
-    def init_cache(self, batch_size: int) -> Cache:
-        """Returns an empty cache for `batch_size` sequences. Raises ValueError for a mixer that cannot have one."""
-        return empty_cache(self.mixers, batch_size)
-
-    def kernels(self, inputs: Tensor | None = None, **arguments: Tensor) -> list[kernel.Record]:
-        """Returns the kernel each mixer takes for this batch, or for full sequences of zeros, and why none faster."""
-        return record_kernels(self, inputs, **arguments)
-
-
-def of_source(parts: Parts) -> Parts:
-    """Returns the parts of the tower over the source."""
-    return parts._replace(
-        embedder=parts.source_embedder or parts.embedder, position=parts.source_position or parts.position
-    )
-
-
-class Encodes(Protocol):
-    """A model that reads a source."""
-
-    def encode(self, source: Tensor, source_lengths: Tensor | None = None, record: Record | None = None) -> Memory:
-        """Returns what the model reads of a source (`Batch.source`)."""
-
-
-def the_source(
-    model: Encodes,
-    source: Tensor | None,
-    source_lengths: Tensor | None,
-    memory: Memory | None,
-    cache: Cache | None,
-    record: Record | None,
-) -> Memory:
-    """Returns the encoded source: of `source`, `memory`, or from the cache. Raises ValueError unless it is in one."""
-    cached = None if cache is None else cache.memory
-    if sum(each is not None for each in (source, memory, cached)) != 1:
-        raise ValueError("a model reads one source: pass `source` or `memory`, and neither with a cache that has one")
-    if source is not None:
-        return model.encode(source, source_lengths, record)
-    encoded = memory or cached
-    assert encoded is not None
-    return encoded

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from blockyard.weights.convert.converter import MODEL, Converter, Foreign, Trained
-from blockyard.weights.convert.preset.vit import images, patches, square
-from blockyard.weights.convert.rules import modules, per_block
+from blockyard.weights.convert.preset.mixer import mlp_mixer, mlp_mixer_settings
 from blockyard.weights.convert.settings import Settings
 
 _LAYER = {
@@ -23,30 +22,14 @@ _LAYER = {
 
 def read(settings: Settings) -> Foreign:
     """A gMLP's sizes as overrides."""
-    dim, depth, data = settings.integer("embed_dim"), settings.integer("depth"), images(settings)
-    settings.must("act", "GELU")
-    settings.must("global_pool", "avg")
-    overrides = [
-        f"model.dim={dim}",
-        f"model.depth={depth}",
-        f"tokenizer.size={settings.integer('patch_size')}",
-        f"token_mixer.expansion={settings.integer('hidden') / dim!r}",
-        f"norm.eps={settings.number('eps')!r}",
-    ]
-    rules = per_block(modules({f"blocks.{{n}}.{o}": f"blocks.{{n}}.{t}" for o, t in _LAYER.items()}), depth)
-    rules += modules({"final_norm": "norm", "head.proj": "head"})
-    return Foreign(overrides, [*rules, *patches(settings, data, "stem")], data, outputs=data.classes)
+    hidden, dim = settings.integer("hidden"), settings.integer("embed_dim")
+    return mlp_mixer(settings, _LAYER, [f"token_mixer.expansion={hidden / dim!r}"])
 
 
 def write(run: Trained) -> dict[str, Any]:
     """What `describe` would read off the library's model."""
-    return square(run) | {
-        "depth": run.ctx.depth,
-        "hidden": (run.shape("blocks.0.token_mixer.proj_in.weight") or (1,))[0],
-        "eps": run.option("norm.eps") or 1e-6,
-        "act": "GELU",
-        "global_pool": "avg",
-    }
+    hidden = (run.shape("blocks.0.token_mixer.proj_in.weight") or (1,))[0]
+    return mlp_mixer_settings(run) | {"hidden": hidden}
 
 
 CONVERTER = Converter("gmlp", "timm", "MlpMixer", read, write, families=("tokenizer", *MODEL))

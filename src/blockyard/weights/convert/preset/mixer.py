@@ -5,6 +5,7 @@ Reference: timm models/mlp_mixer.py, MlpMixer
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from blockyard.weights.convert.converter import MODEL, Converter, Foreign, Trained, expansion
@@ -24,6 +25,16 @@ _LAYER = {
 
 def read(settings: Settings) -> Foreign:
     """A Mixer's sizes as overrides."""
+    dim, hidden = settings.integer("embed_dim"), settings.integer("hidden")
+    tokens = f"token_mixer.expansion={settings.integer('token_hidden') / dim!r}"
+    return mlp_mixer(settings, _LAYER, [tokens, expansion(hidden, dim)])
+
+
+def mlp_mixer(settings: Settings, layer: Mapping[str, str], expansions: Sequence[str]) -> Foreign:
+    """A model of timm's class MlpMixer.
+
+    layer: the modules of a block, ours and theirs; expansions: the overrides that give the widths of its MLPs
+    """
     dim, depth, data = settings.integer("embed_dim"), settings.integer("depth"), images(settings)
     settings.must("act", "GELU")
     settings.must("global_pool", "avg")
@@ -31,21 +42,24 @@ def read(settings: Settings) -> Foreign:
         f"model.dim={dim}",
         f"model.depth={depth}",
         f"tokenizer.size={settings.integer('patch_size')}",
-        f"token_mixer.expansion={settings.integer('token_hidden') / dim!r}",
-        expansion(settings.integer("hidden"), dim),
+        *expansions,
         f"norm.eps={settings.number('eps')!r}",
     ]
-    rules = per_block(modules({f"blocks.{{n}}.{o}": f"blocks.{{n}}.{t}" for o, t in _LAYER.items()}), depth)
+    rules = per_block(modules({f"blocks.{{n}}.{o}": f"blocks.{{n}}.{t}" for o, t in layer.items()}), depth)
     rules += modules({"final_norm": "norm", "head.proj": "head"})
     return Foreign(overrides, [*rules, *patches(settings, data, "stem")], data, outputs=data.classes)
 
 
 def write(run: Trained) -> dict[str, Any]:
     """What `describe` would read off the library's model."""
+    token_hidden = (run.shape("blocks.0.token_mixer.expand.weight") or (1,))[0]
+    return mlp_mixer_settings(run) | {"token_hidden": token_hidden, "hidden": run.hidden}
+
+
+def mlp_mixer_settings(run: Trained) -> dict[str, Any]:
+    """The settings of a model of timm's class MlpMixer, without the widths of its MLPs."""
     return square(run) | {
         "depth": run.ctx.depth,
-        "token_hidden": (run.shape("blocks.0.token_mixer.expand.weight") or (1,))[0],
-        "hidden": run.hidden,
         "eps": run.option("norm.eps") or 1e-6,
         "act": "GELU",
         "global_pool": "avg",
