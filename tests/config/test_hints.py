@@ -114,3 +114,25 @@ def test_piped_lines_end_where_their_words_do(capsys: pytest.CaptureFixture[str]
         lines = capsys.readouterr().out.splitlines()
         assert max(map(len, lines)) > 40
         assert all(line == line.rstrip() for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("override", "proposal"),
+    [
+        ("data.mixup=0.2", "try objective.mixup"),
+        ("trainer.lr=0.1", "try optimizer.lr"),
+        ("mixup=0.2", "try objective.mixup"),
+        ("trainer.benchmark=true", "try trainer.extra.benchmark"),
+        ("hydra.run.dir=x", "runs are written below outputs=FOLDER"),
+    ],
+)
+def test_an_option_under_another_name_is_proposed_where_it_is(
+    override: str, proposal: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", override]) == 2
+    assert proposal in capsys.readouterr().err
+
+
+def test_a_flag_without_its_value_lists_the_values(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--info"]) == 2
+    assert "--info: a value is missing, one of all, config, defaults" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import json
 import signal
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
+from blockyard.config import lightning
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.engine import job
@@ -325,3 +327,7 @@ def test_stop_iteration_of_a_callback_is_a_failure_that_a_resume_makes_good(
     with made.lock():
         made.set_status("interrupted", "for this test")
     assert_same_bits(run(tmp_path / "made", *words), whole)
+
+
+def test_flags_that_are_proposed_are_those_that_pass() -> None:
+    assert set(lightning.PASSED_ON) == set(inspect.signature(pl.Trainer).parameters) - set(OWNED)

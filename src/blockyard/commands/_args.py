@@ -109,7 +109,8 @@ class Parser(argparse.ArgumentParser):
         named = re.fullmatch(r"argument ([^:\s/]+)[^:]*: (.*)", message)
         flag, text = named.groups() if named else ("command line", message)
         if text == "expected one argument":
-            text = "a value is missing"
+            values = next((each.choices for each in self._actions if flag in each.option_strings), None)
+            text = f"a value is missing, one of {', '.join(values)}" if values else "a value is missing"
         elif text.startswith("ignored explicit argument"):
             text = "takes no value"
         raise UserError(f"{flag}: {text}")

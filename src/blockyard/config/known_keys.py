@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blockyard.config import catalog, size_matching, synonyms, tree
+from blockyard.config import catalog, lightning, size_matching, synonyms, tree
 from blockyard.config.schema import RESERVED, Root, options
 from blockyard.config.targets import allowed, locate
 from blockyard.contracts import Issue
@@ -43,9 +43,7 @@ class KnownKeys:
         return self._option_issue([family, *rest], value)
 
     def _unknown_root_key(self, key: str) -> Issue:
-        everywhere = [f"{name}.{key}" for name, node in tree.nodes(self.config) if key in self._options(node)]
-        elsewhere = everywhere or synonyms.options_for(key)
-        hints = elsewhere or near(key, [*options(Root), *catalog.run_keys()])
+        hints = self._elsewhere(key) or near(key, [*options(Root), *catalog.run_keys()])
         return Issue(key, "unknown config key", hints, unknown=True)
 
     def _option_issue(self, path: list[str], value: str) -> Issue | None:
@@ -66,11 +64,18 @@ class KnownKeys:
             option for option in synonyms.options_for(rest[0], prefix) if option.rpartition(".")[2] in declared
         ]
         spelling = [f"{prefix}.{name}" for name in near(rest[0], declared)]
-        hint = self._dot_hint(path, value) or synonymous or spelling or synonyms.options_for(rest[0])
+        if prefix == "trainer" and rest[0] in lightning.PASSED_ON:
+            spelling += [f"trainer.extra.{rest[0]}"]
+        hint = self._dot_hint(path, value) or synonymous or spelling or self._elsewhere(rest[0])
         has = f"it has {fold(declared)}" if declared else "it has none"
         text = f"{prefix} ({node['_target_'].rsplit('.', 1)[-1]}) has no option {rest[0]!r}; {has}"
         see = self._explain(family) if declared and depth == 1 else ""
         return Issue(key, text, hint, see=see, unknown=depth == 1 and not self._exists(family, rest[0]))
+
+    def _elsewhere(self, option: str) -> list[str]:
+        """Options of this name that other parts of the config have, or options that others call so."""
+        everywhere = [f"{name}.{option}" for name, node in tree.nodes(self.config) if option in self._options(node)]
+        return everywhere or synonyms.options_for(option)
 
     def _exists(self, family: str, option: str) -> bool:
         """Whether any choice of a family has such an option."""

@@ -16,6 +16,11 @@ OWNED_CALLBACKS = {
     "LearningRateFinder": "the learning rate is a part of a run's identity; use a sweep over optimizer.lr",
     "GradientAccumulationScheduler": "use trainer.accumulate",
 }
+# Flags of `pytorch_lightning.Trainer` that `trainer.extra` passes on.
+PASSED_ON = (
+    *("benchmark", "detect_anomaly", "enable_autolog_hparams", "max_time", "model_registry", "profiler"),
+    "sync_batchnorm",
+)
 
 # Lightning's loggers that connect as they are made, which a check must not.
 CONNECTING_LOGGERS = ("CometLogger", "LitLogger")

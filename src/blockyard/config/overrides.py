@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 MULTIRUN_KEYS = ("hydra/launcher", "hydra/sweeper", "hydra.launcher", "hydra.sweeper", "hydra.sweep")
+FOLDER_KEYS = ("hydra.run", "hydra.job.chdir", "hydra.output_subdir")
 
 
 @dataclass
@@ -112,7 +113,10 @@ def _hydra_issue(name: str, text: str) -> Issue:
     if name.startswith(MULTIRUN_KEYS):
         what = "cannot be overridden: the runs of -m start one after another, in folders of their own under outputs/"
         return Issue(name, what, see="`blockyard sweep --help` for runs in parallel, on SLURM or Ray, and searches")
-    return Issue(name, "cannot be overridden; of Hydra's own keys only hydra.searchpath can")
+    what = "cannot be overridden; of Hydra's own keys only hydra.searchpath can"
+    if name.startswith(FOLDER_KEYS):
+        what += ", and no command changes the working folder; runs are written below outputs=FOLDER"
+    return Issue(name, what)
 
 
 def _sort_choice(
