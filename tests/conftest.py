@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from tests.paths import SHARED
 # Tiny models on two cores: one thread each is faster, and figures repeat.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("WANDB_MODE", "offline")
+
+# A shell starts jobs in the background with SIGINT ignored, and what tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples every time: a failure that comes and goes belongs to no change.
 settings.register_profile("blockyard", derandomize=True, deadline=None)

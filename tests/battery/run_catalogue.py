@@ -127,6 +127,8 @@ def _options(choices: dict[str, str], files: Path) -> tuple[str, ...]:
         words.append(f"tokenizer.path={files / 'tokenizer.json'}")
     if names["data"] == "translation" and names.get("experiment") == "translate_pairs":
         words.append(f"data.path={files / 'pairs.tsv'}")
+    if names["callbacks"] == "dropout_schedule":
+        words.append("model.dropout=0.1")
     head = str(names["head"])
     if products.needs_class_token(head) and "prefix" in config["model"]:
         words.append("model.prefix={class_token: true, registers: 1}")

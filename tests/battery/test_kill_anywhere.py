@@ -30,9 +30,12 @@ KILLS = 7  # of each config
 CONFIGS = [
     choice for choice in run_catalogue.registered() if choice[0] in ("data", "token_mixer", "preset", "experiment")
 ]
+CONFIGS += [("tokenizer", "pretrained"), ("tokenizer", "vq")]  # which none of those has
 CLOCKS = (time.CLOCK_PROCESS_CPUTIME_ID, time.CLOCK_MONOTONIC)
 LONGER = ("trainer.max_steps=20", "trainer.eval_every=6")
 AVERAGE = ("callbacks.ema._target_=pytorch_lightning.callbacks.EMAWeightAveraging", "callbacks.ema.decay=0.8")
+OWN_AVERAGE = ("callbacks=ema", "callbacks.ema.decay=0.8")
+DROPOUT = ("callbacks=dropout_schedule", "model.dropout=0.2")
 STOP = ("callbacks=early_stopping", "callbacks.early_stopping.patience=1", "callbacks.early_stopping.min_delta=0.05")
 EVERY_ATTENTION = ("callbacks=attention_maps", "callbacks.attention_maps.every_evaluation=true")
 
@@ -108,7 +111,8 @@ def _overrides(choice: Choice, files: Path, random: Random) -> tuple[str, ...]:
 
 def _settings(random: Random) -> list[str]:
     """An optimizer, a schedule, callbacks, and how the run trains, loads and saves."""
-    callbacks = random.choice([("callbacks=quiet",), ("callbacks=default",), AVERAGE, STOP, EVERY_ATTENTION])
+    plain: list[tuple[str, ...]] = [("callbacks=quiet",), ("callbacks=default",)]
+    callbacks = random.choice([*plain, AVERAGE, OWN_AVERAGE, STOP, DROPOUT, EVERY_ATTENTION])
     return [
         *(f"optimizer={random.choice(list(catalog.choices('optimizer')))}", "optimizer.lr=1e-3"),
         f"schedule={random.choice(list(catalog.choices('schedule')))}",
