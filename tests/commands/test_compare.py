@@ -278,3 +278,25 @@ def test_the_tables_of_a_sweep_need_no_torch(plan: SweepPlan) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_settings_of_a_few_runs_stand_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path, "position=rope", "optimizer.lr=0.01", figure=0.9)
+    run(tmp_path, "position=none", "optimizer.lr=0.01", figure=0.8)
+    run(tmp_path, "position=none", "optimizer.lr=0.01", "model.depth=3", figure=0.7)
+    lines = _said(capsys, str(tmp_path)).splitlines()
+    below = lines[lines.index("settings that differ") + 1 :]
+    table = below[: below.index("")]
+    rows = {line.split()[0]: sorted(line.split()[1:]) for line in table}
+    assert rows.keys() == {"setting", "position", "model.depth"}  # not the rate
+    assert rows["position"] == ["none", "none", "rope"]
+    assert rows["model.depth"] == ["3", "4", "4"]
+    markdown_lines = _said(capsys, str(tmp_path), "--markdown").splitlines()
+    assert any(line.startswith("| position |") for line in markdown_lines)
+    for number in range(5, 10):
+        run(tmp_path, "position=none", "optimizer.lr=0.01", f"model.depth={number}", figure=0.7)
+    assert "settings that differ" not in _said(capsys, str(tmp_path))
+
+
+def test_settings_of_a_sweep_are_those_of_its_file(plan: SweepPlan, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "settings that differ" not in _said(capsys, "norms")

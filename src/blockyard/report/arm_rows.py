@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from blockyard.report.changes import MAX_ARMS, changes
+from blockyard.report.changes import FEW_ARMS, MAX_ARMS, changes
 from blockyard.report.costs import KEYS, median_costs, pareto, ratios
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
 from blockyard.report.load.metrics import metric_names
@@ -33,12 +33,15 @@ def arm_rows(
     """Return one row for each arm, in the order of the sweep.
 
     results: of every arm; missing: why an arm has no result, for those that have none
-    cost: the key of the cost axis; with_changes: whether to compute what each arm changes
+    cost: the key of the cost axis; with_changes: whether to compute which modules each arm changes, and which
+        options, which are computed for a few runs of no sweep anyway
     """
     costs = {arm.name: median_costs(run.cost for run in arm.done) for arm in data.arms}
     points = {name: (results[name].mean.mean, costs[name].get(cost)) for name in costs}
     front = pareto(points, direction, KEYS[cost][0])
-    reference = data.arm(baseline) if baseline and with_changes else None
+    few = data.question is None and len(data.arms) <= FEW_ARMS
+    reference = data.arm(baseline) if baseline and (with_changes or few) else None
+    modules = with_changes and len(data.arms) <= MAX_ARMS
     baseline_costs = costs[baseline] if baseline else None
     names = metric_names(data.records)
     result_rows = []
@@ -62,7 +65,7 @@ def arm_rows(
                 "words": explanation,
                 "overrides": list(arm.overrides),
                 "levels": dict(arm.levels),
-                "changes": changes(arm, reference, parameters, modules=len(data.arms) <= MAX_ARMS),
+                "changes": changes(arm, reference, parameters, modules=modules),
                 "cost": costs[arm.name],
                 "cost_ratio": ratios(costs[arm.name], baseline_costs),
                 "pareto": arm.name in front,

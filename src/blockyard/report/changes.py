@@ -16,6 +16,7 @@ from typing import Any
 from blockyard.report.load.arm_names import RunConfig, factors, flatten, semantic_options
 from blockyard.report.load.arms import ArmRuns
 
+FEW_ARMS = 6  # whose options stand side by side on a terminal
 MAX_ARMS = 60  # with more arms, no models are built to compare their modules
 MAX_MODULES = 60
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from blockyard.report.render import columns
+from blockyard.report.render.settings import settings
 
-_LEFT = ("arm", "verdict", "Pareto")
+_LEFT = ("arm", "setting", "verdict", "Pareto")
 
 
 def markdown(data: dict[str, Any]) -> str:
@@ -18,6 +19,8 @@ def markdown(data: dict[str, Any]) -> str:
     parts += ["  \n".join(escape(line) for line in columns.head_lines(data))]
     parts += [_table(*columns.quality(data)), "  \n".join(escape(note) for note in columns.notes(data))]
     parts += [_table(*columns.costs(data)), "  \n".join(escape(note) for note in columns.cost_notes(data))]
+    header, rows = settings(data)
+    parts += ["### Settings that differ", _table(header, rows)] if rows else []
     sections = {
         "Tuned on validation": columns.tuning_lines(data),
         "Effects": columns.effect_lines(data),

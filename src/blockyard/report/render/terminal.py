@@ -1,4 +1,4 @@
-"""A comparison on a terminal: two tables, the verdicts as sentences, warnings and the answer."""
+"""A comparison on a terminal: tables, the verdicts as sentences, warnings and the answer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from blockyard.report.missing_arms import FAILED, NO_VALUE, NOT_DONE, REFUSED
 from blockyard.report.render import columns
+from blockyard.report.render.settings import settings
 from blockyard.report.stats.verdict import BASELINE, BETTER, TOO_FEW, WORSE
 from blockyard.terminal import console as make_console
 
@@ -37,6 +38,11 @@ def show(data: dict[str, Any], console: Console | None = None) -> None:
         screen.print(_table(header, rows, screen))
         for note in columns.cost_notes(data):
             screen.print(note, style="dim")
+    header, rows = settings(data)
+    if rows:
+        screen.print()
+        screen.print("settings that differ", style="bold")
+        screen.print(_table(header, rows, screen))
     _list(screen, "tuned on validation", columns.tuning_lines(data))
     _list(screen, "effects", columns.effect_lines(data))
     _list(screen, "verdicts", _explanations(data))
