@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 
+from blockyard.report.comparison import compare
+from blockyard.report.costs import AXES
 from blockyard.report.page import write
+from blockyard.report.render import columns
+from blockyard.report.render.markdown import markdown
 from tests.report.browser import LEFT_OUT, Witness, address, chromium, drawn, launched, resting_box, scroll
 from tests.report.page_data import comparison
+from tests.report.report_runs import sweep
 
 pytestmark = [pytest.mark.skipif(chromium() is None, reason=LEFT_OUT), pytest.mark.xdist_group("browser")]
 
@@ -84,7 +89,7 @@ def _cost_ticks(page: Any) -> list[str]:
 
 
 def test_ticks_of_a_cost_differ(opened: Opened) -> None:
-    made = comparison(arms=4)
+    made = comparison(arms=4) | {"cost_axis": "parameters"}
     for number, arm in enumerate(made["arms"]):
         arm["cost"] = {"parameters": 200_000 + 20_000 * number, "flops_per_sample": 5e6}
     page = opened(made, hash="#cost")
@@ -106,6 +111,33 @@ def test_costs_that_are_about_the_same_are_no_trade_off(opened: Opened) -> None:
     assert len(set(ticks)) == len(ticks)
     dots = [each.bounding_box()["x"] for each in page.locator("#cost svg.chart path[data-arm]").all()]
     assert max(dots) - min(dots) < 30  # pixels: not stretched over the width
+
+
+@pytest.mark.parametrize("flops", [(5e6, 5.1e6, 5.05e6), (5e6, 9e6, 7e6)], ids=["alike", "different"])
+def test_terminal_markdown_and_page_agree_on_the_pareto_front(
+    opened: Opened, tmp_path: Path, flops: tuple[float, ...]
+) -> None:
+    """Where FLOPs hardly differ, all three weigh quality against parameters."""
+    arms = {"post": ["block=post_norm"], "pre": ["block=pre_norm"], "deep": ["model.depth=5"]}
+    costs = {
+        name: {"flops_per_sample": {"forward": 1, "training": value}, "parameters": {"trainable": size}}
+        for name, value, size in zip(arms, flops, (300, 200, 100), strict=True)
+    }
+    values = {name: {0: 0.8 + 0.05 * number, 1: 0.81 + 0.05 * number} for number, name in enumerate(arms)}
+    data = compare(sweep(tmp_path, arms, values, summaries=costs)).as_dict()
+    assert data["cost_axis"] == ("parameters" if flops[1] < 6e6 else "flops")
+    header, rows = columns.costs(data)
+    front = {row[0] for row in rows if row[header.index("Pareto")] == "yes"}
+    assert front == ({"deep"} if flops[1] < 6e6 else {"post", "deep"})
+    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in markdown(data).splitlines() if "|" in line]
+    assert {row[0] for row in table if row[-1] == "yes"} == front
+    assert columns.axis(data) in markdown(data).replace("\\", "")
+    page = opened(data, hash="#cost")
+    assert page.locator("[data-key='cost:cost']").input_value() == AXES[data["cost_axis"]]
+    page.locator("#cost .more summary").click()
+    page.locator("#cost .more tbody").wait_for()
+    on_page = [row.locator("th, td").all_text_contents() for row in page.locator("#cost .more tbody tr").all()]
+    assert {row[0] for row in on_page if row[3] == "yes"} == front
 
 
 def test_labels_of_the_cost_chart_stay_inside_and_off_the_line(opened: Opened) -> None:

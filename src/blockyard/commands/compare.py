@@ -11,7 +11,8 @@ objective, are compared task by task, the one with the most runs first; a file o
   --direction max    or min, for a metric that does not say which direction is better
   --interesting D    the smallest difference that matters: for `a ~ b`, and for how many seeds would suffice;
                      default: the sweep's margin
-  --cost AXIS        what quality is plotted against: flops, parameters, step_seconds, seconds, peak_memory, ...
+  --cost AXIS        what quality is weighed against: flops, parameters, step_seconds, seconds, peak_memory, ...;
+                     default: flops, or the first cost in which the arms differ
   --markdown [FILE]  also --latex, --csv, --runs (CSV, one row a run); without FILE, or with -, to standard output
   --html FILE        write the page
   outputs=FOLDER     where names and ids are looked up
@@ -57,7 +58,7 @@ class CompareArgs(Args):
     by: str | None = None
     direction: str | None = None
     interesting: float | None = None
-    cost: str = "flops"
+    cost: str | None = None
     markdown: str | None = None
     latex: str | None = None
     csv: str | None = None
@@ -134,7 +135,7 @@ def _parser() -> Parser:
     for flag in ("--baseline", "--metric", "--by", "--direction"):
         parser.add_argument(flag)
     parser.add_argument("--interesting", type=flag_type(number(exclusive=True)))
-    parser.add_argument("--cost", default="flops")
+    parser.add_argument("--cost")
     for flag in FORMATS:
         parser.add_argument(flag)
     return parser

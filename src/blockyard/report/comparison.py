@@ -16,7 +16,7 @@ from blockyard.report import attention_maps, fairness, prediction_pictures
 from blockyard.report.answer import answer
 from blockyard.report.arm_rows import arm_rows, cell_row
 from blockyard.report.comparison_result import Comparison
-from blockyard.report.costs import AXES
+from blockyard.report.costs import AXES, default_axis, median_costs
 from blockyard.report.curves import curves
 from blockyard.report.load.arms import ComparisonInput
 from blockyard.report.load.metrics import choose_metric, direction_of, directions, metric_names
@@ -39,7 +39,7 @@ def compare(
     by: str | None = None,
     direction: str | None = None,
     margin: float | None = None,
-    cost_axis: str = "flops",
+    cost_axis: str | None = None,
     outputs: str | os.PathLike[str] = "outputs",
     changes: bool = True,
     task: int = 0,
@@ -51,7 +51,8 @@ def compare(
     metric: default the sweep's, else the objective's on test; a cost is possible too (step_seconds)
     by: a config key whose values are the arms; direction: max or min, where the metric does not tell
     margin: the smallest difference that matters, in the metric's unit; default the sweep's
-    cost_axis: the cost that quality is weighed against: flops, parameters, step_seconds, ...
+    cost_axis: the cost that quality is weighed against: flops, parameters, step_seconds, ...; default flops, or the
+        first cost in which the arms differ by more than 5 %
     changes: whether to compute what each arm changes in config and model, and the tables of single test samples,
         whose pictures and texts are read from the data again; takes a few seconds
 
@@ -60,7 +61,7 @@ def compare(
 
     Raises UserError for what does not exist, and where two arms built the same model.
     """
-    if cost_axis not in AXES:
+    if cost_axis is not None and cost_axis not in AXES:
         raise UserError(f"cost_axis={cost_axis}: expected one of {', '.join(AXES)}")
     if direction not in (None, "min", "max"):
         raise UserError(f"direction={direction}: expected max or min")
@@ -102,8 +103,9 @@ def _terms(
     return _Terms(metric, direction, recorded, baseline, margin, expected, warnings)
 
 
-def _result(data: ComparisonInput, terms: _Terms, cost_axis: str, changes: bool) -> Comparison:
+def _result(data: ComparisonInput, terms: _Terms, cost_axis: str | None, changes: bool) -> Comparison:
     """Return the comparison by these terms."""
+    cost_axis = cost_axis or default_axis(median_costs(run.cost for run in arm.done) for arm in data.arms)
     metric, direction, baseline, margin = terms.metric, terms.direction, terms.baseline, terms.margin
     question = data.question or {}
     values = {arm.name: arm.values(metric) for arm in data.arms}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 KEYS = {  # name -> the better direction, and the unit
@@ -17,6 +17,7 @@ KEYS = {  # name -> the better direction, and the unit
     "decode_tokens_per_second": ("max", "1/s"),
     "seconds": ("min", "s"),
 }
+ALIKE = 0.05  # costs within this part of each other are no trade-off: matching leaves as much
 AXES = {"flops": "flops_per_sample"} | {key: key for key in KEYS}  # name of a cost axis -> its key
 
 
@@ -39,6 +40,18 @@ def median_costs(runs: Iterable[Mapping[str, float]]) -> dict[str, float | None]
     every = list(runs)
     columns = {key: [run[key] for run in every if key in run] for key in KEYS}
     return {key: statistics.median(column) if column else None for key, column in columns.items()}
+
+
+def default_axis(arms: Iterable[Mapping[str, float | None]]) -> str:
+    """Return the cost axis that shows a trade-off: FLOPs, or the first one in which the arms differ. See `AXES`."""
+    every = list(arms)
+    known = {axis: [value for arm in every if (value := arm.get(key)) is not None] for axis, key in AXES.items()}
+    differing = (axis for axis, values in known.items() if len(values) > 1 and not _alike(values))
+    return next(differing, None) or next((axis for axis, values in known.items() if values), "flops")
+
+
+def _alike(values: Sequence[float]) -> bool:
+    return max(values) - min(values) <= ALIKE * abs(min(values))
 
 
 def ratios(arm: Mapping[str, float | None], baseline: Mapping[str, float | None] | None) -> dict[str, float | None]:

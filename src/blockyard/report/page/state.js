@@ -83,10 +83,7 @@ function begin() {
   state.metric = [twin, data.metric, "val/loss", names[0]].find((name) => names.includes(name)) || null;
   state.quality = data.metric;
   const costs = Object.keys(COSTS).filter((key) => data.arms.some((arm) => known((arm.cost || {})[key])));
-  // A cost in which the arms hardly differ shows nothing: prefer one in which they do.
-  const differs = (key) => !alike(data.arms.map((arm) => (arm.cost || {})[key]).filter(known), "");
-  const requested = costs.find((key) => key.startsWith(String(data.cost_axis)));
-  state.cost = [requested, ...costs].find((key) => key && differs(key)) || requested || costs[0] || null;
+  state.cost = costs.find((key) => key.startsWith(String(data.cost_axis))) || costs[0] || null;
   if (data.arms.length > SHOWN) {
     const keep = leaders();
     state.hidden = new Set(data.arms.map((arm) => arm.name).filter((name) => !keep.has(name)));
