@@ -12,7 +12,7 @@ objective, are compared task by task, the one with the most runs first; a file o
   --interesting D    the smallest difference that matters: for `a ~ b`, and for how many seeds would suffice;
                      default: the sweep's margin
   --cost AXIS        what quality is weighed against: flops, parameters, step_seconds, seconds, peak_memory, ...;
-                     default: flops, or the first cost in which the arms differ
+                     default: flops, or parameters where the arms differ in these alone
   --markdown [FILE]  also --latex, --csv, --runs (CSV, one row a run); without FILE, or with -, to standard output
   --html FILE        write the page
   outputs=FOLDER     where names and ids are looked up

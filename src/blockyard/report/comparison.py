@@ -51,8 +51,8 @@ def compare(
     metric: default the sweep's, else the objective's on test; a cost is possible too (step_seconds)
     by: a config key whose values are the arms; direction: max or min, where the metric does not tell
     margin: the smallest difference that matters, in the metric's unit; default the sweep's
-    cost_axis: the cost that quality is weighed against: flops, parameters, step_seconds, ...; default flops, or the
-        first cost in which the arms differ by more than 5 %
+    cost_axis: the cost that quality is weighed against: flops, parameters, step_seconds, ...; default flops, or
+        parameters or the cache where the arms differ in these by more than 5 % and in FLOPs by less
     changes: whether to compute what each arm changes in config and model, and the tables of single test samples,
         whose pictures and texts are read from the data again; takes a few seconds
 

@@ -18,6 +18,7 @@ KEYS = {  # name -> the better direction, and the unit
     "seconds": ("min", "s"),
 }
 ALIKE = 0.05  # costs within this part of each other are no trade-off: matching leaves as much
+DETERMINED = ("flops", "parameters", "cache_bytes_per_token")  # by the config alone, and so the same in every run
 AXES = {"flops": "flops_per_sample"} | {key: key for key in KEYS}  # name of a cost axis -> its key
 
 
@@ -43,10 +44,10 @@ def median_costs(runs: Iterable[Mapping[str, float]]) -> dict[str, float | None]
 
 
 def default_axis(arms: Iterable[Mapping[str, float | None]]) -> str:
-    """Return the cost axis that shows a trade-off: FLOPs, or the first one in which the arms differ. See `AXES`."""
+    """Return the cost axis that shows a trade-off: FLOPs, or else the first of `DETERMINED` in which the arms differ."""
     every = list(arms)
     known = {axis: [value for arm in every if (value := arm.get(key)) is not None] for axis, key in AXES.items()}
-    differing = (axis for axis, values in known.items() if len(values) > 1 and not _alike(values))
+    differing = (axis for axis in DETERMINED if len(known[axis]) > 1 and not _alike(known[axis]))
     return next(differing, None) or next((axis for axis, values in known.items() if values), "flops")
 
 
