@@ -10,8 +10,13 @@ from pathlib import Path
 import pytest
 
 from blockyard.cli import main
-from blockyard.commands._templates import TEMPLATES
+from blockyard.commands.templates import TEMPLATES
 from blockyard.verify.run import verify
+
+TINY_RUN = (
+    *("trainer.max_steps=2", "trainer.limit_val=1", "trainer.limit_test=1", "model.dim=16", "model.depth=1"),
+    *("model.heads=2", "data.batch_size=8", "logger=none", "trainer.accelerator=cpu"),
+)
 
 
 @pytest.fixture
@@ -42,11 +47,12 @@ def test_a_new_component_passes_its_own_test(family: str, here: Path, capsys: py
     assert {str(path.relative_to(here)) for path in here.rglob("*.*")} == written | {"blockyard.yaml"}
     assert all(f"wrote {path}\n" in said for path in written)
     run_its_test(here / "tests" / "test_mine.py")
-    # The formula is compared: another one is noticed.
+    # The formula is compared: a planted bug is noticed.
     component = here / "mypackage" / "mine.py"
     text = component.read_text()
-    last = [line for line in text.splitlines() if "return " in line][-1]
-    component.write_text(text.replace(last, last.replace("return ", "return 2 * ")))
+    old, new = TEMPLATES[family].bug
+    assert text.count(old) == 1
+    component.write_text(text.replace(old, new))
     for name in [name for name in sys.modules if name.startswith("mypackage")]:
         del sys.modules[name]
     sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
@@ -60,12 +66,24 @@ def test_a_new_component_passes_its_own_test(family: str, here: Path, capsys: py
         sys.dont_write_bytecode = before
 
 
+@pytest.mark.parametrize("family", [family for family, template in TEMPLATES.items() if not template.verified])
+def test_a_new_component_trains(family: str, here: Path) -> None:
+    assert main(["new", family, "mine"]) == 0
+    words = [*TINY_RUN, f"{family}=mine", *TEMPLATES[family].beside]
+    kept = {word.partition("=")[0] for word in words[len(TINY_RUN) :]}
+    words = [word for word in words[: len(TINY_RUN)] if word.partition("=")[0] not in kept] + words[len(TINY_RUN) :]
+    assert main(["train", *words, "--config-dir", "myconf", "allow=[mypackage]"]) == 0
+    (summary,) = here.glob("outputs/*/s0/summary.json")
+    assert summary.is_file()
+
+
 @pytest.mark.full
-@pytest.mark.parametrize("family", TEMPLATES)
+@pytest.mark.parametrize("family", [family for family, template in TEMPLATES.items() if template.verified])
 def test_a_new_component_keeps_what_it_declares(family: str, here: Path) -> None:
     name = f"my_{family}"  # torch's compiler remembers modules by their names
     assert main(["new", family, name]) == 0
-    verdicts = {each.name: each.verdict for each in verify([f"{family}={name}", "allow=[mypackage]"], ["myconf"])}
+    words = [f"{family}={name}", *TEMPLATES[family].beside, "allow=[mypackage]"]
+    verdicts = {each.name: each.verdict for each in verify(words, ["myconf"])}
     assert "broken" not in verdicts.values(), verdicts
     assert verdicts["gradients"] == "holds"
 
@@ -87,7 +105,7 @@ def test_the_project_file_names_the_folders(here: Path, capsys: pytest.CaptureFi
         ([], "takes a family and a name"),
         (["norm"], "takes a family and a name"),
         (["nrom", "mine"], "did you mean norm?"),
-        (["head", "mine"], "no template for head"),
+        (["model", "mine"], "no template for model"),
         (["norm", "My-Norm"], "not a name"),
         (["norm", "class"], "not a name"),
         (["norm", "rms"], "choice of blockyard already"),

@@ -11,6 +11,7 @@ import pytest
 
 from blockyard.cli import main
 from blockyard.errors import UserError
+from blockyard.head.mean_pool import MeanPool
 from blockyard.verify.properties import PROPERTIES
 from blockyard.verify.run import Finding, verify
 from tests.verify.own_mixer import write_package
@@ -81,6 +82,24 @@ def test_ours_hold_too() -> None:
     findings = {each.name: each for each in verify(["token_mixer=attention", "position=rope", "block=rezero"])}
     assert findings.pop("permutation").detail == "the position scheme tells tokens apart"
     assert {each.verdict for each in findings.values()} == {"holds"}
+
+
+@pytest.mark.usefixtures("no_compiler")
+@pytest.mark.parametrize(("head", "padding"), [("mean_pool", "holds"), ("flatten", "not declared")])
+def test_a_head_for_sequences_is_held_to_what_it_gives(head: str, padding: str) -> None:
+    findings = {each.name: each for each in verify([f"head={head}", "data=code_topics", "objective=classify"])}
+    verdicts = {name: each.verdict for name, each in findings.items()}
+    assert verdicts.pop("padding") == padding
+    assert verdicts.pop("gradients") == verdicts.pop("determinism") == verdicts.pop("bf16") == "holds"
+    assert set(verdicts.values()) == {"not declared"}
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_a_head_that_reads_padding_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MeanPool, "pool", lambda self, x, seq: x.mean(1))
+    findings = {each.name: each for each in verify(["head=mean_pool", "data=code_topics", "objective=classify"])}
+    assert findings["padding"].verdict == "broken"
+    assert "padding a sequence of" in findings["padding"].detail
 
 
 @pytest.mark.usefixtures("no_compiler")

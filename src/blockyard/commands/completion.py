@@ -70,7 +70,7 @@ def _arguments(command: str, before: list[str], typed: str) -> list[str]:
     if command in ("sweep", "compare", "board"):
         return _sweep(command, before, typed)
     if command == "new":
-        from blockyard.commands._templates import TEMPLATES
+        from blockyard.commands.templates import TEMPLATES
 
         return [] if before else list(TEMPLATES)
     if command == "bench":

@@ -1,7 +1,8 @@
 """blockyard new FAMILY NAME [package=PACKAGE] [conf=DIR]
 
-Write a component of your own to start from: NAME in FAMILY, one of token_mixer, channel_mixer, norm and block. It
-works as it is; replace what it computes, and the formula in its test.
+Write a component of your own to start from: NAME in FAMILY, one of token_mixer, channel_mixer, norm, block, position,
+head, data, tokenizer, objective, optimizer, schedule and callbacks. It works as it is; replace what it computes, and
+the formula in its test.
 
   package=PACKAGE  the Python package of your components; default that of blockyard.yaml, or mypackage
   conf=DIR         the folder of your choices; default that of blockyard.yaml, or myconf
@@ -17,6 +18,7 @@ Examples:
   blockyard new token_mixer running_mean
   blockyard verify token_mixer=running_mean
   python -m pytest tests/test_running_mean.py
+  blockyard new data last_digit && blockyard train data=last_digit tokenizer=symbols
 """
 
 from __future__ import annotations
@@ -28,8 +30,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from blockyard.atomic_files import write_text
-from blockyard.commands._template_heads import TEST_HEAD, YAML
-from blockyard.commands._templates import TEMPLATES
+from blockyard.commands.templates import TEMPLATES
 from blockyard.config import catalog, project_file
 from blockyard.errors import UserError, did_you_mean
 
@@ -60,7 +61,10 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.write(f"wrote {_relative(each)}\n")
     if project and (package not in project.allow or str((folder / conf).absolute()) not in project.config_dirs):
         sys.stdout.write(f"add to {_relative(project.path)}: config_dirs: [{conf}] and allow: [{package}]\n")
-    sys.stdout.write(f"next: blockyard verify {family}={name}; python -m pytest tests/test_{name}.py\n")
+    template = TEMPLATES[family]
+    verb = "verify" if template.verified else "check"
+    command = " ".join((f"{family}={name}", *template.beside))
+    sys.stdout.write(f"next: blockyard {verb} {command}; python -m pytest tests/test_{name}.py\n")
     return 0
 
 
@@ -68,14 +72,15 @@ def texts(family: str, name: str, package: str, conf: str) -> dict[str, str]:
     """The files by their paths below the project's folder."""
     template = TEMPLATES[family]
     placeholders = {"FAMILY": family, "NAME": name, "CLASS": class_name(name), "PACKAGE": package, "CONF": conf}
+    placeholders["BESIDE"] = "".join(f', "{override}"' for override in template.beside)
 
     def filled(text: str) -> str:
         return re.sub("|".join(placeholders), lambda match: placeholders[match.group()], text)
 
     return {
         f"{package}/{name}.py": filled(template.component),
-        f"{conf}/{family}/{name}.yaml": filled(YAML),
-        f"tests/test_{name}.py": filled(TEST_HEAD + template.test),
+        f"{conf}/{family}/{name}.yaml": filled(template.yaml),
+        f"tests/test_{name}.py": filled(template.test_head + template.test),
     }
 
 

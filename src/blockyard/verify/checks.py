@@ -86,6 +86,24 @@ def padding(model: nn.Module, length: int) -> None:
 
 
 @torch.no_grad()
+def padding_of_sequences(model: nn.Module, length: int) -> None:
+    """A padded sequence is predicted as the sequence alone, whatever the padding contains.
+
+    For models with one prediction (B, V) for each sequence.
+    """
+    inputs = token_ids(4, length)
+    lengths = torch.tensor([length, length - 2, 2, 1])
+    padded = model(inputs, lengths=lengths)
+    other = inputs.where(torch.arange(length) < lengths[:, None], (inputs + 3) % VOCABULARY)
+    refilled = model(other, lengths=lengths)
+    for sample, count in enumerate(lengths.tolist()):
+        alone = model(inputs[sample : sample + 1, :count])
+        same(padded[sample, None], alone, f"padding a sequence of {count} tokens to {length}")
+        same(refilled[sample, None], alone, f"other ids in the padding after {count} tokens")
+    differs(padded, model(inputs))
+
+
+@torch.no_grad()
 def packing(model: nn.Module, length: int) -> None:
     """Packed documents equal each document alone; padding after them changes nothing."""
     inputs = token_ids(2, length)

@@ -36,9 +36,9 @@ class Property:
     check: Callable[[nn.Module, int], None]
 
     @property
-    def says(self) -> str:
-        """What it means, in one sentence."""
-        return str(self.check.__doc__).split("\n", 1)[0]
+    def of_tokens(self) -> bool:
+        """Whether it is about the outputs of single tokens, which a head for whole sequences does not give."""
+        return self.declared is not None
 
 
 PROPERTIES = (
@@ -53,3 +53,5 @@ PROPERTIES = (
     Property("bf16", ENCODER, None, checks.bfloat16),
     Property("compile", ENCODER, None, checks.compiles),
 )
+# The check of a property in a model with one prediction for each sequence, where it has one.
+OF_SEQUENCES = {"padding": checks.padding_of_sequences}

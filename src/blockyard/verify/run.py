@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from blockyard.config.build import Components
-from blockyard.config.check import check
+from blockyard.config.check import check as issues_of
 from blockyard.config.compose import compose
 from blockyard.contracts import Traits
 from blockyard.errors import UserError, first_line
 from blockyard.verify.checks import Broken
-from blockyard.verify.properties import DECODER, ENCODER, LENGTH, PROPERTIES, Property
+from blockyard.verify.properties import DECODER, ENCODER, LENGTH, OF_SEQUENCES, PROPERTIES, Property
 
 Verdict = Literal["holds", "broken", "not declared", "not possible"]
 
@@ -38,7 +38,7 @@ def verify(overrides: Sequence[str], config_dirs: Sequence[str] = ()) -> list[Fi
     findings = []
     for each in PROPERTIES:
         composed = compose([*each.base, *overrides], config_dirs)
-        issues = check(composed)
+        issues = issues_of(composed)
         if issues:
             reasons |= dict.fromkeys(map(str, issues))
             findings.append(Finding(each.name, "not possible", issues[0].text))
@@ -64,13 +64,21 @@ def _finding(wanted: Property, components: Components, declared: Traits) -> Find
         return Finding(wanted.name, "not declared", "the position scheme tells tokens apart")
     if wanted.name == "cached decoding" and not mixer.func.has("init_cache", dict(mixer.keywords)):
         return Finding(wanted.name, "not declared", "it has no init_cache; decoding computes the sequence anew")
+    check = wanted.check
+    head = components.node("head").func
+    if wanted.of_tokens and head.gives == "sequence":
+        if wanted.name not in OF_SEQUENCES:
+            return Finding(wanted.name, "not declared", "the head predicts for a sequence, not for each token")
+        if head.fixed_length:
+            return Finding(wanted.name, "not declared", "the head takes sequences of one length")
+        check = OF_SEQUENCES[wanted.name]
     try:
-        wanted.check(stirred(components.model(0)).double().eval(), LENGTH)
+        check(stirred(components.model(0)).double().eval(), LENGTH)
     except Broken as broken:
         return Finding(wanted.name, "broken", str(broken))
     except Exception as error:  # a component may raise anything
         return Finding(wanted.name, "broken", f"{type(error).__name__}: {first_line(error)}")
-    return Finding(wanted.name, "holds", wanted.says)
+    return Finding(wanted.name, "holds", str(check.__doc__).split("\n", 1)[0])
 
 
 def stirred(model: nn.Module) -> nn.Module:
@@ -89,6 +97,6 @@ def small_model(overrides: Sequence[str], config_dirs: Sequence[str] = (), *, ca
     Raises UserError with every reason why it cannot be built.
     """
     composed = compose([*(DECODER if causal else ENCODER), *overrides], config_dirs)
-    if issues := check(composed):
+    if issues := issues_of(composed):
         raise UserError("no small model can hold this:\n  - " + "\n  - ".join(map(str, issues)))
     return stirred(Components(composed.config).model(0)).double().eval()

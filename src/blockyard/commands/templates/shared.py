@@ -4,14 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-
-class Template(NamedTuple):
-    """component: the Python file; test: what its test does after the imports."""
-
-    component: str
-    test: str
-
-
 HEAD = '''"""NAME: what it does, in one sentence.
 
 Source: the paper, with its arXiv number and the equation
@@ -27,6 +19,10 @@ YAML = """# What it is, in one line. Options that a reader may vary stand below.
 _target_: PACKAGE.NAME.CLASS
 _partial_: true
 """
+# Of what is built from its options alone.
+PLAN_YAML = """# What it is, in one line. Options that a reader may vary stand below.
+_target_: PACKAGE.NAME.CLASS
+"""
 TEST_HEAD = '''"""NAME against a formula that is written independently; replace both."""
 
 from __future__ import annotations
@@ -38,7 +34,7 @@ from blockyard.contracts import Seq
 from blockyard.verify import small_model
 from PACKAGE.NAME import CLASS
 
-CHOICE = ["FAMILY=NAME", "allow=[PACKAGE]"]
+CHOICE = ["FAMILY=NAME", "allow=[PACKAGE]"BESIDE]
 
 
 def component(causal: bool = False) -> CLASS:
@@ -54,3 +50,27 @@ def tokens() -> tuple[torch.Tensor, Seq]:
 
 
 '''
+
+PLAN_TEST_HEAD = '''"""NAME against a formula that is written independently; replace both."""
+
+from __future__ import annotations
+
+'''
+
+
+class Template(NamedTuple):
+    """The files of one family. In each text FAMILY, NAME, CLASS, PACKAGE and CONF stand for what was asked for.
+
+    component: the Python file; test: what its test does after the imports of `test_head`; yaml: the choice
+    beside: overrides that a run of the component needs, as the command that is proposed writes them
+    verified: whether `blockyard verify` holds it to what it declares
+    bug: what a passage of the component is replaced by for its test to fail
+    """
+
+    component: str
+    test: str
+    bug: tuple[str, str]
+    yaml: str = YAML
+    test_head: str = TEST_HEAD
+    beside: tuple[str, ...] = ()
+    verified: bool = False

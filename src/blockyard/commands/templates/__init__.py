@@ -1,0 +1,24 @@
+"""The files that `blockyard new` writes: for each family a component that works, and its test against a formula."""
+
+from __future__ import annotations
+
+from blockyard.commands.templates.around import POOLED_HEAD, POSITION
+from blockyard.commands.templates.blocks import BLOCK, NORM
+from blockyard.commands.templates.mixers import CHANNEL_MIXER, TOKEN_MIXER
+from blockyard.commands.templates.tasks import DATA, OBJECTIVE, TOKENIZER
+from blockyard.commands.templates.training import CALLBACK, OPTIMIZER, SCHEDULE
+
+TEMPLATES = {
+    "token_mixer": TOKEN_MIXER,
+    "channel_mixer": CHANNEL_MIXER,
+    "norm": NORM,
+    "block": BLOCK,
+    "position": POSITION,
+    "head": POOLED_HEAD,
+    "data": DATA,
+    "tokenizer": TOKENIZER,
+    "objective": OBJECTIVE,
+    "optimizer": OPTIMIZER,
+    "schedule": SCHEDULE,
+    "callbacks": CALLBACK,
+}

@@ -1,0 +1,94 @@
+"""Templates of norms and blocks."""
+
+from __future__ import annotations
+
+from blockyard.commands.templates.shared import HEAD, Template
+
+NORM = Template(
+    HEAD
+    + '''import torch
+from torch import Tensor, nn
+
+from blockyard.contracts import Context, Positive
+from blockyard.weight_init import Init
+
+
+class CLASS(nn.Module):
+    """Each token divided by the mean size of its channels, with a learned gain.
+
+    Options:
+        eps: added to the mean size
+    """
+
+    def __init__(self, ctx: Context, *, eps: Positive = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(ctx.dim))
+
+    def init_weights(self, init: Init) -> None:
+        """Gain one."""
+        init.ones("weight")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, N, D) -> (B, N, D)."""
+        return x / (x.abs().mean(dim=-1, keepdim=True) + self.eps) * self.weight
+''',
+    """def test_the_formula() -> None:
+    x, _ = tokens()
+    norm = component()
+    sizes = sum(x[..., channel].abs() for channel in range(16)) / 16
+    assert_close(norm(x), x / (sizes[..., None] + norm.eps) * norm.weight)
+""",
+    bug=("x.abs()", "x.square()"),
+    verified=True,
+)
+
+BLOCK = Template(
+    HEAD
+    + '''from typing import Any
+
+from torch import Tensor
+
+from blockyard.block._base import BranchedBlock, ChannelFactory, MixerFactory, NormFactory
+from blockyard.contracts import Context, Memory, Rate, Seq
+
+
+class CLASS(BranchedBlock):
+    """The channel mixer before the token mixer, each on a normalised copy of the stream.
+
+    Options:
+        dropout: dropout rate on the output of each mixer
+        drop_path: stochastic depth: rate at which a sample skips a branch of the last block
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        token_mixer: MixerFactory,
+        channel_mixer: ChannelFactory,
+        norm: NormFactory,
+        *,
+        dropout: Rate = 0.0,
+        drop_path: Rate = 0.0,
+    ) -> None:
+        super().__init__(ctx, token_mixer, channel_mixer, norm, dropout, drop_path)
+
+    def forward(self, x: Tensor, seq: Seq, cache: Any = None, memory: Memory | None = None) -> Tensor:
+        """x (B, N, D) -> (B, N, D)."""
+        if self.channel_norm is not None:
+            x = x + self.drop(self.channel_mixer(self.channel_norm(x)))
+        if self.token_norm is not None:
+            x = x + self.drop(self._token(self.token_norm(x), seq, cache, memory))
+        if self.cross_norm is not None:
+            x = x + self.drop(self._cross(self.cross_norm(x), seq, memory))
+        return x
+''',
+    """def test_the_formula() -> None:
+    x, seq = tokens()
+    block = component()
+    after = x + block.channel_mixer(block.channel_norm(x))
+    assert_close(block(x, seq), after + block.token_mixer(block.token_norm(after), seq))
+""",
+    bug=("self.channel_mixer(self.channel_norm(x))", "self.channel_mixer(x)"),
+    verified=True,
+)
