@@ -15,6 +15,7 @@ import pytest
 
 from blockyard.engine import evaluator, setup, summary
 from blockyard.engine.callbacks.loop import LoopCallback
+from blockyard.engine.callbacks.loop_actions import LoopActions
 from blockyard.engine.module import Learner
 from blockyard.engine.run import train
 from blockyard.runs import start
@@ -147,7 +148,7 @@ def _plant(case: Case) -> None:
         "evaluation": partial(_before, evaluator, "evaluate", act, evaluation(2)),
         "save": partial(_before, AtomicCheckpointIO, "save_checkpoint", act, evaluation(3))
         if case.kind == "cpu"
-        else partial(_before, LoopCallback, "_save", act, at(6)),
+        else partial(_before, LoopActions, "save", act, at(6)),
         "last step": partial(_before, LoopCallback, "on_train_batch_end", act, at(11)),
         "last evaluation": partial(_before, evaluator, "evaluate", act, evaluation(3)),
         "summary": partial(_before, summary, "best_model", act),
