@@ -69,7 +69,9 @@ class StandInSlurm:
         pid = os.fork()
         if pid == 0:
             _in_a_job(lambda: _run(entry.name, Path(folder.strip("'\""))))
-        entry.write_text(f"RUNNING\n{pid}\n")
+        written = self.folder / f".{entry.name}"
+        written.write_text(f"RUNNING\n{pid}\n")
+        written.replace(entry)  # `squeue` never reads half of it
         return pid
 
     def end(self) -> None:
