@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from blockyard.data._augment import Augment
 from blockyard.data._hash import uniform
+from blockyard.data._images import Moments, Preprocess
 
 KEY = 987654321
 
@@ -110,3 +111,19 @@ def test_every_shift_is_drawn() -> None:
     moved = Augment(shift=2).shift_and_flip(store, torch.arange(500), KEY)
     assert (moved.sum(0)[0] > 0).all()
     assert moved.sum() == 500
+
+
+@pytest.mark.parametrize("size", [8, 128])
+def test_large_images_are_treated_as_small_ones(size: int) -> None:
+    """Image by image, to the same bits."""
+    images = torch.randint(256, (5, 3, size, size), dtype=torch.uint8)
+    order, before = torch.arange(5), images.clone()
+    moments = Moments(
+        torch.tensor([3.0, 90.0, 200.0]).view(1, 3, 1, 1), torch.tensor([7.0, 60.0, 1.0]).view(1, 3, 1, 1)
+    )
+    inputs = Preprocess(moments, Augment(flip=True))(images, order, 3)
+    mirrored = uniform(3, order, 3)[0] < 0.5
+    assert 0 < mirrored.sum() < 5
+    flipped = torch.stack([image.flip(-1) if flip else image for image, flip in zip(images, mirrored, strict=True)])
+    assert torch.equal(inputs, (flipped.float() - moments.mean) / moments.std)
+    assert torch.equal(images, before)  # they may be those of the data set

@@ -10,6 +10,8 @@ from torch.nn import functional as F
 
 from blockyard.data._hash import uniform
 
+LARGE = 2**15  # values of an image from which on each is treated by itself
+
 
 @dataclass(frozen=True)
 class Augment:
@@ -38,7 +40,7 @@ class Augment:
             return images
         draws = uniform(key, order, 3)  # (3, B)
         if self.flip:
-            images = torch.where((draws[0] < 0.5)[:, None, None, None], images.flip(-1), images)
+            images = _flipped(images, draws[0] < 0.5)
         if self.shift:
             (height, width), pad = images.shape[2:], (self.shift,) * 4
             windows = F.pad(images, pad).unfold(2, height, 1).unfold(3, width, 1)  # (B, C, 2s + 1, 2s + 1, H, W)
@@ -58,3 +60,13 @@ class Augment:
         theta[:, :, 2] = centre.T
         grid = F.affine_grid(theta, list(images.shape), align_corners=False)  # (B, H, W, 2)
         return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
+
+
+def _flipped(images: Tensor, which: Tensor) -> Tensor:
+    """Returns images (B, C, H, W), those of the mask `which` (B,) mirrored left to right."""
+    if not len(images) or images[0].numel() < LARGE:
+        return torch.where(which[:, None, None, None], images.flip(-1), images)
+    result = images.clone()
+    for index in which.nonzero()[:, 0].tolist():  # a tenth of the time of `where` for photographs
+        result[index] = images[index].flip(-1)
+    return result

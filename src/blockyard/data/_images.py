@@ -22,7 +22,7 @@ from blockyard.contracts import (
     Splits,
     Tokenizer,
 )
-from blockyard.data._augment import Augment
+from blockyard.data._augment import LARGE, Augment
 from blockyard.data._image_tokens import token_splits
 from blockyard.data._loaded import LoadedData
 from blockyard.data._split import Fraction, sha256, stratified
@@ -83,8 +83,19 @@ class Preprocess:
         shifted = self.augment.change_bytes(images, order, key)
         if self.moments is None:
             return self.augment.change_floats(shifted.float(), order, key).round_().to(torch.uint8)
-        inputs = shifted.float().sub_(self.moments.mean).div_(self.moments.std)
-        return self.augment.change_floats(inputs, order, key)
+        return self.augment.change_floats(_normalized(shifted, self.moments), order, key)
+
+
+def _normalized(images: Tensor, moments: Moments) -> Tensor:
+    """Returns uint8 images (B, C, height, width) as float32 with the moments taken out."""
+    if not len(images) or images[0].numel() < LARGE:
+        return images.float().sub_(moments.mean).div_(moments.std)
+    from torch.utils.data import default_collate
+
+    # Image by image it stays in the cache, and in a worker process the batch is made in shared memory at once.
+    mean, std = moments.mean[0], moments.std[0]
+    batch: Tensor = default_collate([image.float().sub_(mean).div_(std) for image in images])
+    return batch
 
 
 class ImageSplit:
