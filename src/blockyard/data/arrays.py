@@ -41,6 +41,7 @@ from blockyard.data._array_parts import split_array
 from blockyard.data._array_splits import Rows, array_splits, image_splits, scale_of
 from blockyard.data._augment import Augment
 from blockyard.data._loaded import LoadedData
+from blockyard.data._read_once import forget, read_once
 from blockyard.data._split import Fraction, check_fractions, sha256
 from blockyard.data._with_targets import with_values
 from blockyard.errors import UserError
@@ -114,6 +115,9 @@ class Arrays(LoadedData):
     @cached_property
     def values(self) -> np.ndarray:
         """The inputs. Raises UserError for a shape that is nothing known, and for values that are not finite."""
+        return read_once(self, "values", [self._path], self._read_values)
+
+    def _read_values(self) -> np.ndarray:
         values = read_array(self._path, self.inputs, "data.inputs")
         check_inputs(values, self.kind, self.vocabulary, self._path, self.inputs)
         return values
@@ -126,8 +130,11 @@ class Arrays(LoadedData):
         path = Path(self.target).expanduser() if self._path.suffix == ".npy" else self._path
         if not path.is_file():
             raise UserError(f"data.target={self.target}: no file {path}; an .npy has its targets in another, or null")
-        target = read_array(path, self.target, "data.target")
-        check_targets(target, self.values, self.reads, path, self.target)
+        return read_once(self, "targets", dict.fromkeys((self._path, path)), lambda: self._read_targets(path))
+
+    def _read_targets(self, path: Path) -> np.ndarray:
+        target = read_array(path, str(self.target), "data.target")
+        check_targets(target, self.values, self.reads, path, str(self.target))
         return target
 
     @cached_property
@@ -159,6 +166,7 @@ class Arrays(LoadedData):
         parts = self._parts(target)
         rows = [Rows(self.values, part) for part in parts]
         targets = [target[part] for part in parts]
+        forget()  # what was kept is in this module
         self._fingerprint = sha256(
             [*(chunk for each in rows for chunk in each.chunks()), *self._own_targets(parts, target)]
         )

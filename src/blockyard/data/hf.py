@@ -61,6 +61,15 @@ class HuggingFace(Table):
     def _saved(self) -> bool:
         return any((Path(self.path).expanduser() / mark).is_file() for mark in MARKS)
 
+    @property
+    def read_files(self) -> list[Path]:
+        """All files that `rows` depends on, those of the folder included."""
+        return (
+            sorted(path for path in Path(self.path).expanduser().rglob("*") if path.is_file())
+            if self._saved
+            else self.files
+        )
+
     @cached_property
     def _parts(self) -> dict[str, Any]:
         """The data sets by the name of their split, "" for a single one. Raises UserError for a damaged folder."""

@@ -43,6 +43,7 @@ from blockyard.contracts import (
 )
 from blockyard.data._decode import read_picture
 from blockyard.data._loaded import LoadedData
+from blockyard.data._read_once import forget, read_once
 from blockyard.data._split import Fraction
 from blockyard.data._table_checks import checked_rows
 from blockyard.data._table_columns import Kinds, Rows, read_rows
@@ -131,6 +132,11 @@ class Table(LoadedData):
         """The files that `path` names."""
         return files_of(self.path)
 
+    @property
+    def read_files(self) -> list[Path]:
+        """All files that `rows` depends on."""
+        return self.files
+
     @cached_property
     def names(self) -> list[str]:
         """The columns of the first file; none without a file."""
@@ -180,7 +186,7 @@ class Table(LoadedData):
     @cached_property
     def rows(self) -> Rows:
         """The tables, checked. Raises UserError naming every row that cannot be used, with its line."""
-        return checked_rows(self)
+        return read_once(self, "rows", self.read_files, lambda: checked_rows(self))
 
     def load(self, tokenizer: Tokenizer) -> Splits:
         """Reads and encodes the splits; fits a tokenizer of texts on those of training unless its state was loaded.
@@ -189,6 +195,7 @@ class Table(LoadedData):
         of rows that several splits share.
         """
         splits, self._fingerprint = load_rows(self, tokenizer)
+        forget()  # what was kept is in this module
         return splits
 
     def read_source(self, path: str) -> Tensor:
