@@ -13,6 +13,7 @@ SAFETY = "tests/config/test_safety.py"
 FOLDERS = "tests/config/test_user_folders.py"
 BOUNDS = "tests/config/test_bounds.py"
 FOLDER = "tests/runs/test_folder.py"
+ONE_PROCESS = "tests/runs/test_one_process.py"
 BOARD = "tests/report/test_board.py"
 PAGE = "tests/report/test_page.py"
 CSV = "tests/report/test_csv.py"
@@ -106,7 +107,7 @@ BUGS = (
         "    if text:",
         "tests/commands/test_addresses.py",
     ),
-    _bug("locks-shared", "runs/lock.py", "_try_lock(handle, fcntl.LOCK_EX) and _same_file", "_same_file", FOLDER),
+    _bug("locks-shared", "runs/lock.py", "_try_lock(handle, fcntl.LOCK_EX) and _same_file", "_same_file", ONE_PROCESS),
     _bug(
         "loggers-stop-runs",
         "engine/loggers/feed.py",

@@ -1,12 +1,6 @@
-"""Graphs: the atlas against networkx, files of molecules, codes of nodes and edges, and what is refused."""
+"""Graphs: the atlas against networkx, batches, classes, and what is refused."""
 
 from __future__ import annotations
-
-import gzip
-import json
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import networkx
 import numpy as np
@@ -15,13 +9,8 @@ import torch
 from torch.testing import assert_close
 
 from blockyard.cli import main
-from blockyard.contracts import Batch, Splits
 from blockyard.data.atlas import Atlas
-from blockyard.data.molecules import Molecules
-from blockyard.errors import UserError
-from blockyard.tokenizer.char import Char
 from blockyard.tokenizer.nodes import Nodes
-from tests.molecule_files import molecule, write_molecules
 
 PROPERTIES = {
     "connectivity": networkx.algebraic_connectivity,
@@ -79,182 +68,6 @@ def test_batches_are_cut_to_their_largest_graph() -> None:
     assert list(batch.arguments()) == ["inputs", "lengths", "pairs"]
 
 
-def read(path: Path, **options: Any) -> Splits:
-    return Molecules(path=str(path), **options).load(Nodes())
-
-
-def write(path: Path, *records: Any) -> Path:
-    """A file with these records after 12 sound ones, from line 13 on; texts are written as they are."""
-    draws = np.random.default_rng(0)
-    lines = [molecule(draws, number) for number in range(12)]
-    path.write_text("".join(f"{r if isinstance(r, str) else json.dumps(r)}\n" for r in [*lines, *records]))
-    return path
-
-
-def test_molecules_are_read_as_written(tmp_path: Path) -> None:
-    path = write_molecules(tmp_path / "x.graphs.jsonl")
-    zipped = tmp_path / "x.graphs.jsonl.gz"
-    zipped.write_bytes(gzip.compress(path.read_bytes()))
-    records = [json.loads(line) for line in path.read_text().splitlines()]
-    for file in (path, zipped):
-        tokenizer = Nodes()
-        splits = Molecules(path=str(file)).load(tokenizer)
-        state = tokenizer.state()
-        for split, name in zip(splits, ("train", "val", "test"), strict=True):
-            mine = [record for record in records if record["split"] == name]
-            batch = split.batch(torch.arange(len(split)), None)
-            assert len(split) == len(mine)
-            assert_close(
-                (batch.target.double() * split.std + split.mean)[:, 0],
-                torch.tensor([record["y"][0] for record in mine]).double(),
-                rtol=1e-5,
-                atol=1e-5,
-            )
-            for number, record in enumerate(mine):
-                count = len(record["atoms"])
-                assert batch.lengths[number] == count
-                for node, atom in enumerate(record["atoms"]):
-                    codes = batch.inputs[number, node, :2].tolist()
-                    assert codes == [state["nodes"][c].index(value) + 1 for c, value in enumerate(atom)]
-                for i, j, *kind in record["bonds"]:
-                    code = state["edges"].index(kind) + 2
-                    assert batch.pairs[number, i, j, :2].tolist() == batch.pairs[number, j, i, :2].tolist() == [1, code]
-
-
-def test_values_that_training_lacks_are_unseen(tmp_path: Path) -> None:
-    strange = {"atoms": [[99, 0], [6, 0]], "bonds": [[0, 1, 3, 0]], "y": [1.0], "split": "test"}
-    test = read(write(tmp_path / "x.jsonl", strange)).test
-    batch = test.batch(torch.tensor([len(test) - 1]), None)
-    assert batch.inputs[0, 0].tolist()[0] == 0
-    assert batch.inputs[0, 1].tolist()[0] > 0
-    assert batch.pairs[0, 0, 1, :2].tolist() == [1, 1]
-
-
-def test_a_saved_tokenizer_gives_the_same_codes(tmp_path: Path) -> None:
-    path, first, second = write_molecules(tmp_path / "x.jsonl"), Nodes(), Nodes()
-    data = Molecules(path=str(path))
-    train = data.load(first).train
-    second.load_state(json.loads(json.dumps(first.state())))
-    again = data.load(second).train
-    assert torch.equal(train.nodes, again.nodes)
-    assert torch.equal(train.pairs, again.pairs)
-    assert first.spec(data.spec) == second.spec(data.spec)
-    with pytest.raises(ValueError, match="not the saved state of tokenizer=nodes"):
-        second.load_state({"nodes": [["a"]], "edges": []})
-
-
-def test_gaps_among_several_targets(tmp_path: Path) -> None:
-    rows = [{"atoms": [[6]], "bonds": [], "y": [n, None if n % 3 else 2 * n], "split": s}
-            for n, s in enumerate(["train"] * 9 + ["val"] * 3 + ["test"] * 3)]  # fmt: skip
-    path = tmp_path / "x.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
-    train = read(path).train
-    assert train.target.isnan().tolist() == [[False, n % 3 != 0] for n in range(9)]
-    assert_close(train.mean, torch.tensor([4.0, 6.0]).double())
-
-
-def test_splits_are_named_drawn_or_in_a_table(tmp_path: Path) -> None:
-    rows = [
-        {"smiles": "C" * (n + 1), "atoms": [[6]], "bonds": [], "y": [n], "scaffold_split": "train"} for n in range(20)
-    ]
-    rows[1] |= {"atoms": [[6], [6]], "bonds": [[0, 1, 2]]}  # the first bond tells how many numbers a bond has
-    rows[3]["scaffold_split"], rows[4]["scaffold_split"] = "valid", "test"
-    path = tmp_path / "x.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
-    assert [len(split) for split in read(path, split="scaffold_split")] == [18, 1, 1]
-    drawn = read(path, split=None)
-    assert [len(split) for split in drawn] == [16, 2, 2]
-    assert not torch.equal(drawn.test.target, read(path, split=None, split_seed=1).test.target)
-    table = tmp_path / "x.csv"
-    named = [*["train"] * 10, *["val"] * 5, *["test"] * 5]
-    table.write_text("\n".join(["smiles,split", *(f"{'C' * (n + 1)},{name}" for n, name in enumerate(named))]))
-    assert [len(split) for split in read(path, splits=str(table))] == [10, 5, 5]
-    with pytest.raises(
-        UserError, match=r"no line names a split \(it has no split\); use data.split=NAME, data.splits="
-    ):
-        read(path)
-    table.write_text("smiles,split\nC,train\nC,test\n")
-    with pytest.raises(UserError, match="line 3: 'C' is of split test here and train before"):
-        read(path, splits=str(table))
-    table.write_text("smiles,split\nC,train\n")
-    with pytest.raises(UserError, match=r"19 lines cannot be used\n  line 2: smiles 'CC' is not in .*x.csv\n"):
-        read(path, splits=str(table))
-    with pytest.raises(ValueError, match="leave one out"):
-        Molecules(split=None, splits="x.csv")
-
-
-SOUND = {"atoms": [[6, 0], [8, 0], [6, 1]], "bonds": [[0, 1, 1, 0], [1, 2, 1, 0]], "y": [1.0], "split": "train"}
-BAD = [
-    ("{", "not JSON"),
-    ("[1]", r"\[1\] is not an object with atoms, bonds and y"),
-    ({"atoms": [[6, 0]]}, "it has no bonds, y"),
-    ({"atoms": []}, "it has no atom"),
-    ({"atoms": [[6, 0], [8]]}, r"atoms: \[8\] has 1 numbers, the first has 2"),
-    ({"atoms": [[6, 0], [8, 0.5], [6, 1]]}, r"atoms: \[8, 0.5\] is not a list of whole numbers"),
-    ({"atoms": [[6, True], [8, 0], [6, 1]]}, "is not a list of whole numbers"),
-    ({"bonds": [[0, 1, 1, 0], [1, 3, 1, 0]]}, r"bond \[1, 3\] joins an atom that is not there; atoms are 0 to 2"),
-    ({"bonds": [[0, 1, 1, 0], [-1, 2, 1, 0]]}, r"bond \[-1, 2\] joins an atom that is not there"),
-    ({"bonds": [[0, 1, 1, 0], [2, 2, 1, 0]]}, r"bond \[2, 2\] joins an atom with itself"),
-    ({"bonds": [[0, 1, 1, 0], [1, 2, 1, 0], [1, 0, 2, 0]]}, r"bond \[0, 1\] is there 2 times"),
-    ({"bonds": [[0, 1, 1, 0]]}, "its atoms are in 2 parts that no bond joins; data.disconnected=keep"),
-    ({"atoms": [[6, 0]] * 20, "bonds": [[n, n + 1, 1, 0] for n in range(19)]}, "20 atoms, more than data.max_nodes=12"),
-    ({"y": [None]}, "y has no value; leave the line out"),
-    ({"y": ["high"]}, "y: 'high' is not a number"),
-    ({"y": [1, 2]}, "y has 2 values, the first has 1"),
-    ({"split": "fit"}, "split: 'fit'; allowed: train, val"),
-]
-
-
-@pytest.mark.parametrize(("change", "message"), BAD, ids=[message[:30] for _, message in BAD])
-def test_a_bad_line_is_refused_by_its_number(tmp_path: Path, change: Any, message: str) -> None:
-    path = write(tmp_path / "x.jsonl", SOUND, change if isinstance(change, str) else {**SOUND, **change})
-    if isinstance(change, dict) and "atoms" in change and len(change) == 1 and len(change["atoms"]) == 1:
-        path = write(tmp_path / "x.jsonl", SOUND, change)
-    with pytest.raises(UserError, match=f"x.jsonl: 1 line cannot be used\n  line 14: .*{message}"):
-        read(path, max_nodes=12)
-
-
-def test_all_bad_lines_are_told_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write(tmp_path / "x.jsonl", "{", "[]")
-    assert main(["train", "experiment=molecules", f"data.path={path}", f"outputs={tmp_path}", "logger=none"]) == 2
-    told = capsys.readouterr().err
-    assert "2 lines cannot be used" in told
-    assert "line 13: not JSON" in told
-    assert "line 14: [] is not an object" in told
-
-
-def test_parts_that_no_bond_joins_may_be_kept(tmp_path: Path) -> None:
-    salt = {**SOUND, "bonds": [[0, 1, 1, 0]], "split": "test"}
-    test = read(write(tmp_path / "x.jsonl", salt), disconnected="keep").test
-    assert test.pairs[-1, 0, 2].tolist() == [255, 0, 0, 0, 0, 0]
-
-
-def test_a_target_must_vary(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_text("\n".join(json.dumps({**SOUND, "split": part}) for part in ("train", "train", "val", "test")))
-    with pytest.raises(ValueError, match="target 1 has one value or none in the training split"):
-        read(path)
-
-
-def test_other_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_molecules(tmp_path / "x.jsonl")
-    with pytest.raises(ValueError, match="graphs need a tokenizer of graphs, not Char"):
-        Molecules(path=str(path)).load(Char())
-    assert "set data.path=FILE" in str(Molecules(path=str(tmp_path / "no.jsonl")).missing())
-    assert "set data.splits=FILE" in str(Molecules(path=str(path), splits=str(tmp_path / "no.csv")).missing())
-    with pytest.raises(ValueError, match=r"data.values names columns of a table"):
-        Molecules(path=str(path), values=("a",))
-    (tmp_path / "empty.jsonl").write_text("\n")
-    with pytest.raises(UserError, match="has no molecule; a line for each"):
-        read(tmp_path / "empty.jsonl")
-    (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(path.read_bytes())[:-9])
-    with pytest.raises(UserError, match=r"x.jsonl.gz cannot be read"):
-        read(tmp_path / "x.jsonl.gz")
-    (tmp_path / "x.csv").write_text("smiles,y\nC,1\n")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "pip install 'blockyard[molecules]'" in str(Molecules(path=str(tmp_path / "x.csv")).missing())
-
-
 def test_too_many_values_for_a_column() -> None:
     with pytest.raises(ValueError, match="column 0 of nodes: 300 distinct values, more than 254"):
         Nodes().fit(torch.arange(300)[:, None], torch.zeros(0, 1, dtype=torch.long))
@@ -285,49 +98,3 @@ def test_what_does_not_fit_is_refused(words: list[str], message: str, capsys: py
 
 def test_planarity_is_a_class() -> None:
     assert main(["check", "experiment=atlas", "data.property=planar", "objective=classify", "logger=none"]) == 0
-
-
-ESOL = ("molecules/esol_delaney.graphs.jsonl.gz", "molecules/esol_delaney.csv")
-
-
-@pytest.mark.shared_data
-def test_esol_as_it_is_shipped(shared_data: Path) -> None:
-    path, table = (str(shared_data / name) for name in ESOL)
-    train, validation, test = Molecules(path=path, splits=table).load(Nodes())
-    assert [len(train), len(validation), len(test)] == [872, 121, 124]
-    error = float((test.target.double() * test.std).square().mean().sqrt())
-    assert abs(error - 1.918) < 1e-3
-    assert [len(part) for part in read(Path(path), splits=table, split="scaffold_split")] == [893, 111, 113]
-
-
-@pytest.mark.shared_data
-def test_rdkit_gives_the_graphs_of_the_file(shared_data: Path) -> None:
-    """The table of SMILES and the lines of JSON are the same molecules."""
-    pytest.importorskip("rdkit")
-    path, table = (str(shared_data / name) for name in ESOL)
-    read_lines = Molecules(path=path, splits=table).load(Nodes())
-    read_table = Molecules(path=table).load(Nodes())
-    for ours, theirs in zip(read_table, read_lines, strict=True):
-        assert torch.equal(ours.target, theirs.target)
-        order = torch.arange(min(100, len(ours)))
-        for graph, other in zip(_pairs_of(ours.batch(order, None)), _pairs_of(theirs.batch(order, None)), strict=True):
-            assert graph == other
-
-
-def _pairs_of(batch: Batch) -> Iterator[list[list[int]]]:
-    """What each graph's pairs of nodes are, with the codes of both, in an order that no numbering changes."""
-    for nodes, pairs, count in zip(batch.inputs, batch.pairs, batch.lengths.tolist(), strict=True):
-        one = nodes[:count, None].expand(-1, count, -1)
-        both = torch.cat([one, one.transpose(0, 1), pairs[:count, :count].long()], -1)  # (N, N, 2 C + 2 + P)
-        yield sorted(both.flatten(0, 1).tolist())
-
-
-def test_bad_smiles_are_told_by_line(tmp_path: Path) -> None:
-    pytest.importorskip("rdkit")
-    path = tmp_path / "x.csv"
-    path.write_text("smiles,y,split\nCCO,1,train\nC1CC,2,train\nCC.O,3,train\nCC,,train\n,4,val\nCCC,5,test\n")
-    with pytest.raises(UserError) as caught:
-        Molecules(path=str(path)).load(Nodes())
-    told = str(caught.value).splitlines()
-    assert told[0].endswith("4 lines cannot be used")
-    assert [line.split(":")[0].strip() for line in told[1:]] == ["line 3", "line 4", "line 5", "line 6"]

@@ -1,4 +1,4 @@
-"""Hidden patches: which, what a model may know of them, what counts, and the error of simple predictions."""
+"""Hidden patches: which, what counts, and the error of simple predictions."""
 
 from __future__ import annotations
 
@@ -6,33 +6,25 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.testing import assert_close
 from torchmetrics.image import PeakSignalNoiseRatio
 from transformers import ViTMAEConfig, ViTMAEForPreTraining
 
-from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.contracts import Batch, DataSpec
 from blockyard.data._hash import uniform
 from blockyard.data._order import eval_indices, take
 from blockyard.evaluate.loop import evaluate
-from blockyard.model._mask_token import MaskToken
 from blockyard.objective._errors import PeakSignalToNoise
 from blockyard.objective._patches import cut, join
 from blockyard.objective.restore import Restore
 from blockyard.tokenizer.patch import Patch
 from blockyard.tokenizer.series_patch import SeriesPatch
-from tests.helpers import stir
-from tests.tiny import configured
+from tests.components.restoring import CO2, DIGITS, TASK, components, stirred
 
 IMAGE, SERIES = DataSpec("image", (2, 4, 6)), DataSpec("series", (14, 3))
-TINY = ("model.dim=16", "model.depth=1", "model.heads=2", "logger=none", "debug=none", "trainer=cpu")
-SIDE_BY_SIDE = ("tokenizer=series_patch", "tokenizer.size=8", "tokenizer.stride=8", "tokenizer.pad_end=false")
-DIGITS = ("experiment=restore_digits", *TINY)
-TASK = ("head=token", "objective=restore", "model=encoder", *TINY)
-CO2 = ("data=co2", *SIDE_BY_SIDE, *TASK)
 
 
 def objective(data: DataSpec = IMAGE, **options: object) -> Restore:
@@ -44,14 +36,6 @@ def objective(data: DataSpec = IMAGE, **options: object) -> Restore:
 
 def inputs(data: DataSpec = IMAGE, size: int = 8) -> Tensor:
     return torch.randn(size, *data.shape, generator=torch.Generator().manual_seed(0))
-
-
-def components(*overrides: str) -> Components:
-    return Components(configured(*overrides)[0])
-
-
-def stirred(parts: Components) -> nn.Module:
-    return stir(parts.model(0)).double().eval()
 
 
 @pytest.mark.parametrize("data", [IMAGE, SERIES])
@@ -117,95 +101,6 @@ def test_the_planted_selection_per_batch_is_caught() -> None:
     task = PerBatch()
     task.tokens(Patch(size=2).spec(IMAGE))
     assert not torch.equal(drawn(task, torch.arange(40)[5:7], 7), drawn(task, torch.arange(40), 7)[5:7])
-
-
-BARE = (
-    *("data=digits", "tokenizer=patch", "position=learned", "head=token", "objective=restore", "model=bare"),
-    *("block=none", "token_mixer=none", "channel_mixer=none", "norm=none", *TINY[3:]),
-)
-ARCHITECTURES = (
-    DIGITS,
-    (*DIGITS, "position.combine=concat", "position=sinusoidal"),
-    (*DIGITS, "tokenizer=conv_patch", "tokenizer.size=2"),
-    (*DIGITS, "token_mixer=fixed_features"),
-    (*DIGITS, "model.prefix.registers=2"),
-    BARE,
-    (*DIGITS, "model=perceiver", "position=learned"),
-    CO2,
-    (*CO2, "tokenizer.normalise=instance"),
-    (*CO2, "tokenizer.normalise=last", "tokenizer.missing=flag"),
-)
-
-
-@torch.no_grad()
-def knows_hidden_values(*overrides: str) -> bool:
-    """Whether a prediction changes with the values of hidden patches; asserts that it does with visible ones."""
-    parts = components(*overrides)
-    model, task = stirred(parts), parts.objective
-    assert isinstance(task, Restore)
-    task.tokens(parts.tokenizer.spec(parts.data.spec))
-    shape = parts.data.spec.shape
-    x = torch.randn(2, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    other = torch.randn(2, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    hidden = task.prepare(Batch(x)).hidden
-    assert hidden is not None
-
-    def moved(where: Tensor) -> Tensor:
-        return join(torch.where(where[..., None], cut(other, task.layout), cut(x, task.layout)), x, task.layout)
-
-    def predicted(images: Tensor) -> Tensor:
-        return model(**task.prepare(Batch(images)).arguments())
-
-    before = predicted(x)
-    assert not torch.allclose(predicted(moved(~hidden)), before)
-    return not torch.equal(predicted(moved(hidden)), before)
-
-
-@pytest.mark.parametrize("overrides", ARCHITECTURES, ids=lambda each: " ".join(each[-2:]))
-def test_nothing_of_a_hidden_patch_reaches_a_prediction(overrides: tuple[str, ...]) -> None:
-    assert not knows_hidden_values(*overrides)
-
-
-def test_hidden_values_that_are_not_erased_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: with the values in place, the mask token alone hides them from plain patches only."""
-    monkeypatch.setattr("blockyard.objective.restore.erase", lambda x, hidden, tokens: x)
-    assert not knows_hidden_values(*DIGITS)
-    assert not knows_hidden_values(*DIGITS, "token_mixer=fixed_features")
-    assert knows_hidden_values(*DIGITS, "tokenizer=conv_patch", "tokenizer.size=2")
-    assert knows_hidden_values(*CO2, "tokenizer.normalise=instance")
-
-
-def test_a_mask_token_that_is_added_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: the learned vector is added to hidden tokens instead of replacing them."""
-    monkeypatch.setattr("blockyard.objective.restore.erase", lambda x, hidden, tokens: x)
-
-    def add(self: MaskToken, x: Tensor, seq: object, hidden: Tensor) -> Tensor:
-        return x + hidden[..., None] * self.vector
-
-    monkeypatch.setattr(MaskToken, "forward", add)
-    assert knows_hidden_values(*DIGITS)
-
-
-def test_the_mask_token_is_learned_and_stands_before_positions() -> None:
-    parts = components(*DIGITS)
-    model = stirred(parts)
-    batch = parts.objective.prepare(Batch(torch.randn(2, 1, 8, 8, dtype=torch.float64)))
-    steps = model.steps(**batch.arguments())
-    assert_close(steps["embedded"][batch.hidden], model.mask_token.vector.expand(int(batch.hidden.sum()), -1))
-    assert len(steps["placed"][0][batch.hidden[0]].unique(dim=0)) == int(batch.hidden[0].sum())
-    parts.objective.loss(model(**batch.arguments()), batch.target).backward()
-    assert model.mask_token.vector.grad.abs().sum() > 0
-
-
-def test_models_without_a_mask_token_hide_nothing() -> None:
-    model = components("experiment=vit_digits", *TINY).model(0)
-    assert model.mask_token is None
-    with pytest.raises(ValueError, match="this model has no mask token"):
-        model(torch.zeros(1, 1, 8, 8), hidden=torch.zeros(1, 16, dtype=torch.bool))
-    hides = components(*DIGITS).model(0)
-    with pytest.raises(ValueError, match=r"hidden of shape \(1, 3\): the model has tokens \(1, 16\)"):
-        hides(torch.zeros(1, 1, 8, 8), hidden=torch.zeros(1, 3, dtype=torch.bool))
-    assert components(*DIGITS, "objective.rate=0", "objective.noise=0.3").model(0).mask_token is None
 
 
 def test_noise_is_normal_and_its_target_the_clean_input() -> None:

@@ -1,28 +1,22 @@
-"""The engine's parts: numbered batches, precision, compilation, clipping, cost, progress."""
+"""The engine's parts: micro-batches, precision, compilation, clipping, cost, progress."""
 
 from __future__ import annotations
 
 import json
-from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from blockyard.config import build
 from blockyard.contracts import Batch, Objective
-from blockyard.engine import cost_card, setup_model, threads
+from blockyard.engine import setup_model
 from blockyard.engine.callbacks.base import RunState
 from blockyard.engine.callbacks.progress import Progress
-from blockyard.engine.layout import Layout
 from blockyard.engine.learner_settings import Settings
-from blockyard.engine.loader import BatchDataset, training_loader
 from blockyard.engine.module import Learner
 from blockyard.engine.trainer import TrainerPlan
-from blockyard.errors import UserError
 from blockyard.ops import flops
 from blockyard.runs.folder import RunFolder
 from tests.engine_runs import config, folder, rows, run, state, text_run
@@ -38,73 +32,6 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> build.Components:
 @pytest.fixture(scope="module")
 def still(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return run(tmp_path_factory.mktemp("still"), *STILL)
-
-
-class Numbers:
-    """A split whose sample number n is the image n."""
-
-    def __len__(self) -> int:
-        return 100
-
-    def batch(self, order: torch.Tensor, key: int | None) -> Batch:
-        return Batch(order[:, None].clone(), order % 10)
-
-
-class Unprepared:
-    """An objective that takes batches as they are."""
-
-    mixes = False
-
-    def ready(self, batch: Batch, key: int | None = None) -> Batch:
-        return batch
-
-
-def numbers(layout: Layout, start: int, stop: int, workers: int = 0) -> list[list[int]]:
-    dataset = BatchDataset(Numbers(), layout, Unprepared())
-    batches = training_loader(dataset, start=start, stop=stop, workers=workers, pin=False, timeout=60)
-    return [batch.inputs[:, 0].tolist() for batch in batches]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_batches_by_number_start_anywhere(workers: int) -> None:
-    layout = Layout(seed=0, samples=100, batch_size=16)
-    assert layout.steps_per_epoch == 6
-    whole = numbers(layout, 0, 15)
-    assert numbers(layout, 7, 15, workers) == whole[7:]
-    epochs = [sorted(chain(*whole[at : at + 6])) for at in (0, 6)]
-    assert all(len(set(epoch)) == 96 for epoch in epochs)
-    assert whole[:6] != whole[6:12]
-
-
-def test_processes_and_pieces_together_see_the_batch_of_one() -> None:
-    whole = numbers(Layout(seed=3, samples=100, batch_size=16), 0, 9)
-    shares: dict[int, list[int]] = {update: [] for update in range(9)}
-    for rank in (0, 1):
-        layout = Layout(seed=3, samples=100, batch_size=16, micro_batches=2, rank=rank, world=2)
-        for number, share in enumerate(numbers(layout, 0, 18)):
-            assert len(share) == 4
-            shares[number // 2] += share
-    assert [sorted(share) for share in shares.values()] == [sorted(batch) for batch in whole]
-
-
-def test_groups_are_the_same_in_several_processes_and_from_any_batch_on() -> None:
-    grouped = partial(Layout, seed=3, samples=100, batch_size=16, group=2, lengths=torch.arange(100) * 7 % 31)
-    whole = numbers(grouped(), 0, 15)
-    assert whole != numbers(Layout(seed=3, samples=100, batch_size=16), 0, 15)
-    assert numbers(grouped(), 7, 15) == whole[7:]
-    shares = [numbers(grouped(rank=rank, world=2), 0, 15) for rank in (0, 1)]
-    assert [sorted(left + right) for left, right in zip(*shares, strict=True)] == [sorted(batch) for batch in whole]
-
-
-def test_a_batch_that_does_not_divide_is_refused() -> None:
-    with pytest.raises(UserError, match=r"data.batch_size=63 does not divide into 2 processes .* multiple of 4"):
-        Layout(seed=0, samples=100, batch_size=63, micro_batches=2, world=2)
-
-
-def test_overfit_and_limit_shorten_the_epoch() -> None:
-    once = numbers(Layout(seed=0, samples=100, batch_size=16, overfit=2), 0, 6)
-    assert once[:2] == once[2:4] == once[4:]
-    assert Layout(seed=0, samples=100, batch_size=16, limit=4).steps_per_epoch == 4
 
 
 LINES = ("tokenizer=byte", "position=rope", "data.batch_size=8", "callbacks=default", "schedule=constant")
@@ -212,61 +139,6 @@ def test_a_run_keeps_the_precision_it_began_with(tmp_path: Path) -> None:
         assert setup_model._precision(made, TrainerPlan(), torch.device("cpu")) == earlier
 
 
-@pytest.mark.parametrize(
-    ("flops", "available", "processes", "expected"),
-    [
-        (0, 8, 1, 1),
-        (0.29e9, 8, 1, 1),
-        (0.31e9, 8, 1, 2),
-        (1e9, 8, 1, 4),
-        (1e12, 8, 1, 8),
-        (1e12, 8, 2, 4),
-        (1e12, 1, 2, 1),
-    ],
-)
-def test_threads_follow_from_the_flops_of_a_batch(
-    monkeypatch: pytest.MonkeyPatch, flops: float, available: int, processes: int, expected: int
-) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: available)
-    assert threads.thread_count(int(flops), processes=processes)["threads"] == expected
-    monkeypatch.setenv("OMP_NUM_THREADS", "6")
-    assert threads.thread_count(int(flops))["threads"] == available
-
-
-def test_threads_are_recorded_and_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        made = run(tmp_path, *STILL, "trainer.max_steps=2")
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-    recorded = made.facts()["threads"]
-    assert recorded["threads"] == 1
-    assert "GFLOPs a batch" in recorded["why"]
-    assert json.loads((made.path / "summary.json").read_text())["threads"] == 1
-
-
-@pytest.mark.parametrize("kv", [4, 1])
-def test_flops_are_those_of_the_formula(kv: int, tmp_path: Path) -> None:
-    dim, depth, heads, side, classes, expansion = 64, 3, 4, 4, 10, 4
-    words = (f"model.dim={dim}", f"model.depth={depth}", f"model.heads={heads}", f"token_mixer.num_kv_heads={kv}")
-    more = (f"tokenizer.size={8 // side}", "channel_mixer=mlp", f"channel_mixer.expansion={expansion}")
-    made = build.Components(config(tmp_path, *STILL, *words, *more)[0])
-    batch = made.data.load(made.tokenizer).train.batch(torch.arange(2), None)
-    found = cost_card.flops_per_sample(made.model(0), made.objective, batch)
-    tokens, patch = side * side, (8 // side) ** 2
-    projections = dim * (dim + 2 * dim * kv // heads) + dim * dim + 2 * expansion * dim * dim
-    attention = 2 * tokens * tokens * dim
-    forward = 2 * (tokens * patch * dim + depth * (tokens * projections + attention) + dim * classes)
-    assert found["forward"] == forward
-    # Backward is twice each matmul, but nothing flows into the image; attention takes 5 matmuls to 2.
-    backward = 2 * forward - 2 * tokens * patch * dim + depth * attention
-    assert found["training"] == forward + backward
-
-
 def test_torchs_own_counter_leaves_the_cpus_flash_kernel_out(plan: build.Components) -> None:
     """The planted bug: what the count would be without our entry in the table."""
     batch = plan.data.load(plan.tokenizer).train.batch(torch.arange(2), None)
@@ -336,34 +208,6 @@ def test_progress_shows_loss_speed_and_time_left(capsys: pytest.CaptureFixture[s
         assert "loss 1.2500 640 tokens/s 0:10 left" in shown
 
 
-def test_a_trainer_without_an_end_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"trainer.max_steps and trainer.max_epochs are both null"):
-        TrainerPlan(max_epochs=None)
-
-
-def test_more_gpus_than_there_are_is_for_the_user() -> None:
-    with pytest.raises(UserError, match=r"trainer.accelerator=gpu: this machine has \d+ GPUs"):
-        TrainerPlan(accelerator="gpu", devices=999).device_type()
-
-
-def test_the_shorter_of_steps_and_epochs_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert TrainerPlan(max_steps=30, max_epochs=2).total_steps(20) == 30
-    assert TrainerPlan(max_steps=50, max_epochs=2).total_steps(20) == 40
-    assert TrainerPlan(max_steps=50, max_epochs=None).total_steps(20) == 50
-    assert TrainerPlan(max_epochs=2).total_steps(20) == 40
-    assert run(tmp_path, *STILL, "trainer.limit_train=5", "trainer.max_epochs=1").status.step == 5
-    assert "trainer.max_epochs=1 ends this run after 5 steps" in caplog.text
-
-
-@pytest.mark.parametrize("choice", ["fast", "overfit", "profiler"])
-def test_a_debug_setting_makes_all_its_steps(tmp_path: Path, choice: str) -> None:
-    trainer = config(tmp_path, f"debug={choice}", "trainer.max_steps=null", "trainer.max_epochs=1")[0]["trainer"]
-    assert trainer["max_epochs"] == 1
-    from blockyard.config.compose import compose
-
-    assert compose([f"debug={choice}"]).config["trainer"]["max_epochs"] is None
-
-
 def test_what_cannot_be_shared_is_known_before_a_run(plan: build.Components) -> None:
     from blockyard.engine.callbacks.early_stopping import EarlyStopping
 
@@ -379,20 +223,3 @@ def test_what_cannot_be_shared_is_known_before_a_run(plan: build.Components) -> 
     assert EarlyStopping(monitor="val/loss", mode="min").problems(*asked) == []
     (said,) = EarlyStopping(monitor="perplexity", mode="min").problems(*asked)
     assert "unknown metric; the objective has accuracy, loss" in said
-
-
-@pytest.mark.parametrize("cell", [nn.RNN, nn.GRU, nn.LSTM])
-def test_fused_cells_are_counted_like_their_steps(cell: type[nn.RNNBase]) -> None:
-    """torch's own counter knows the steps that the meta device takes, and leaves out what CPU and cuDNN fuse."""
-    gates = {nn.RNN: 1, nn.GRU: 3, nn.LSTM: 4}[cell]
-    wanted = 2 * 2 * 5 * gates * 16 * (12 + 16)  # of 2 rows of 5 tokens
-    for device in ("meta", "cpu"):
-        layer, x = cell(12, 16, batch_first=True).to(device), torch.zeros(2, 5, 12, device=device)
-        with flops.counter() as forward:
-            states = layer(x)[0]
-        with flops.counter() as backward:
-            states.sum().backward()
-        assert forward.get_total_flops() == wanted
-        assert wanted < backward.get_total_flops() <= 2 * wanted
-    sizes = [torch.Size(size) for size in ((gates * 16, 12), (gates * 16, 16), (gates * 16,), (gates * 16,))]
-    assert flops._recurrent(torch.Size((5, 2, 12)), sizes, 4) == wanted  # as cuDNN is called

@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 
 from blockyard.config.compose import compose
+from blockyard.report.comparison_result import Comparison
 from blockyard.runs.identity import identity, run_name
 from blockyard.sweep.plan.sweep_plan import Arm, Refused, SweepPlan
 from tests.tiny import UNTRAINED, plan_of
@@ -221,3 +222,28 @@ def _table(accuracy: float, points: int, seed: int) -> str:
         loss = 2.3 * (1 - 0.9 * share) + 0.01 * ((number * 7 + seed) % 5)
         lines.append(f"{10 * number},{loss:.5f},{share:.4f},{640 * number},{2560 * number},{0.2 * number:.3f},{judged}")
     return "\n".join(lines) + "\n"
+
+
+def warned(result: Comparison, *words: str) -> bool:
+    """Whether a warning of the comparison holds all of these words."""
+    return any(all(word in line for word in words) for line in result.warnings)
+
+
+def runs_of_three_arms(outputs: Path) -> None:
+    """Runs outside a sweep, three seeds each."""
+    for seed in range(3):
+        run(outputs, "block=pre_norm", seed=seed, figure=0.95 + 0.001 * seed)
+        run(outputs, "block=post_norm", seed=seed, figure=0.90 + 0.002 * seed)
+        run(outputs, "block=pre_norm", "optimizer.lr=0.01", seed=seed, figure=0.91 + 0.001 * seed**2)
+
+
+MEASURED: dict[str, dict[int, float | str]] = {
+    "post": {0: 0.90, 1: 0.91, 2: 0.905, 3: 0.9},
+    "pre": {0: 0.93, 1: 0.95, 2: 0.94, 3: 0.935},
+    "alibi": {0: 0.9, 1: 0.91, 2: 0.92, 3: 0.9},
+}
+
+
+def norms_sweep(outputs: Path, **more: Any) -> SweepPlan:
+    """A sweep over `ARMS` whose cells ended as in `MEASURED`, or as `values` says."""
+    return sweep(outputs, ARMS, more.pop("values", MEASURED), **more)

@@ -1,4 +1,4 @@
-"""Each statistic of a comparison against scipy, statsmodels or an independent formula, and on simulated sweeps."""
+"""Each statistic of a comparison against scipy, statsmodels or an independent formula."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import stats
-from scipy.integrate import quad
 from statsmodels.stats.multitest import multipletests
-from statsmodels.stats.power import TTestPower
 
-from blockyard.report.stats import intervals, verdict
-from blockyard.report.stats.intervals import bca_interval, mean_of, t_interval
+from blockyard.report.stats import verdict
+from blockyard.report.stats.intervals import mean_of
 from blockyard.report.stats.paired import (
     Difference,
     difference,
@@ -22,23 +20,17 @@ from blockyard.report.stats.paired import (
     paired_difference,
     permutation_p,
     smallest_p,
-    t_p,
 )
-from blockyard.report.stats.power import detectable_effect, min_seeds_exact, seeds_needed, t_test_power
+from blockyard.report.stats.power import seeds_needed
 from blockyard.report.stats.verdict import compare_arms, corrected
 
 SEEDS = (3, 5, 10)
-SWEEPS = 2_000
-ARMS = 3  # beside the baseline
 
 
 def _pair(n: int, shift: float = 0.3) -> tuple[np.ndarray, np.ndarray]:
     draw = np.random.default_rng(n)
     block = draw.normal(size=n)
     return block + draw.normal(shift, 0.5, n), block + draw.normal(0, 0.5, n)
-
-
-# -- means ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [2, *SEEDS, 19])
@@ -70,9 +62,6 @@ def test_values_that_cannot_say_have_no_interval() -> None:
     assert mean_of([1.0] * 30).interval is None  # bca of equal values is no number
     single = np.float32([0.9, 0.9 + 1e-8, 0.9]).astype(float)
     assert mean_of(list(single)).interval is None
-
-
-# -- differences ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n", [*SEEDS, 13])
@@ -157,9 +146,6 @@ def test_equal_differences_have_no_t_test_but_an_exact_one() -> None:
     assert (one.n, one.t_p, one.permutation_p, one.smallest_p) == (1, None, 1.0, 1.0)
 
 
-# -- verdicts ------------------------------------------------------------------------------------------
-
-
 def test_p_is_corrected_over_the_arms_that_can_have_a_verdict() -> None:
     ps = {"a": 0.01, "b": 0.04, "c": 0.03}
     result = {name: Difference(5, 0.1, t_p=p) for name, p in ps.items()} | {"few": Difference(2, 0.1, t_p=1e-9)}
@@ -230,162 +216,3 @@ def test_six_equal_differences_are_enough() -> None:
     assert result.verdict == "better"
     assert result.difference is not None
     assert result.difference.holm_p == pytest.approx(2 / 64)
-
-
-def test_advice_on_seeds_is_statsmodels() -> None:
-    for size, alpha in ((0.5, 0.05), (1.0, 0.05 / 3), (2.5, 0.05), (0.2, 0.01)):
-        wanted = TTestPower().solve_power(effect_size=size, alpha=alpha, power=0.8)
-        assert seeds_needed(size, alpha) == max(3, math.ceil(wanted))
-        assert seeds_needed(-size, alpha) == seeds_needed(size, alpha)
-    assert seeds_needed(0.0, 0.05) is None
-    assert seeds_needed(0.01, 0.05) is None
-    assert seeds_needed(1e6, 0.05) == 3
-    for n in SEEDS:
-        wanted = TTestPower().solve_power(nobs=n, alpha=0.05, power=0.8)
-        assert detectable_effect(n, 0.05) == pytest.approx(wanted, rel=1e-3)
-
-
-def _power(effect: float, n: int, alpha: float) -> float:
-    """The power of a paired t test, integrated over the estimated standard deviation s (of a true one of 1)."""
-    free, shift = n - 1, effect * math.sqrt(n)
-    critical = stats.t.isf(alpha / 2, free)
-
-    def density(s: float) -> float:
-        rejected = stats.norm.sf(critical * s - shift) + stats.norm.cdf(-critical * s - shift)
-        return 2 * free * s * stats.chi2.pdf(free * s * s, free) * rejected
-
-    end = (shift + 9) / critical
-    return float(quad(density, 0, end, limit=500, points=[max(0.0, (shift - 9) / critical)])[0])
-
-
-@pytest.mark.parametrize("alpha", [0.05 / arms for arms in (1, 2, 7, 100)])
-def test_seeds_and_effects_are_those_at_which_the_power_is_reached(alpha: float) -> None:
-    """Also where statsmodels' power is NaN: many arms and few seeds."""
-    for n in (3, 4, 5, 6, 8, 12, 30, 100):
-        effect_size = detectable_effect(n, alpha)
-        assert _power(effect_size, n, alpha) == pytest.approx(0.8, abs=1e-6)
-        assert t_test_power(effect_size, n, alpha) == pytest.approx(0.8, abs=1e-9)
-    for size in np.geomspace(0.2, 20, 25):
-        n = seeds_needed(float(size), alpha)
-        assert n is not None
-        assert _power(float(size), n, alpha) >= 0.8 - 1e-9
-        assert n == 3 or _power(float(size), n - 1, alpha) < 0.8
-
-
-def test_the_fewest_seeds_that_an_exact_test_needs() -> None:
-    for arms in (1, 2, 5, 20):
-        n = min_seeds_exact(arms)
-        assert smallest_p(n) * arms <= 0.05
-        assert n == 3 or smallest_p(n - 1) * arms > 0.05
-
-
-# -- simulated sweeps ----------------------------------------------------------------------------------
-
-
-def _sweeps(n: int, sweeps: int, arms: int = ARMS) -> np.ndarray:
-    """Values without any effect: a part that all arms of a seed share, and noise. (sweeps, 1 + arms, n)."""
-    draw = np.random.default_rng(n)
-    return 0.9 + 0.01 * draw.normal(size=(sweeps, 1, n)) + 0.01 * draw.normal(size=(sweeps, 1 + arms, n))
-
-
-def _false_positives(figures: np.ndarray) -> float:
-    """The share of sweeps in which any arm gets a verdict, from the functions that `compare_arms` calls."""
-    arms, base = figures[:, 1:], np.broadcast_to(figures[:, :1], figures[:, 1:].shape)
-    ps, means, n = t_p(arms, base), (arms - base).mean(-1), figures.shape[-1]
-    wrong = 0
-    for p, mean in zip(ps, means, strict=True):
-        made = corrected({str(k): Difference(n, float(mean[k]), t_p=float(p[k])) for k in range(len(p))})
-        wrong += any(verdict.verdict(one, "max") in ("better", "worse") for one in made.values())
-    return wrong / len(figures)
-
-
-@pytest.mark.parametrize("n", SEEDS)
-def test_without_an_effect_few_sweeps_claim_one(n: int) -> None:
-    rate = _false_positives(_sweeps(n, SWEEPS))
-    assert 0.03 <= rate <= 0.06, rate
-
-
-def test_the_simulation_sees_a_missing_correction(monkeypatch: pytest.MonkeyPatch) -> None:
-    def uncorrected(result: dict[str, Difference]) -> dict[str, Difference]:
-        return {name: replace(one, holm_p=one.p) for name, one in result.items()}
-
-    monkeypatch.setitem(globals(), "corrected", uncorrected)
-    assert _false_positives(_sweeps(5, 1_000)) > 0.08
-
-
-@pytest.mark.parametrize("n", [3, 5])
-def test_the_whole_judgement_is_made_of_those_parts(n: int) -> None:
-    """`compare_arms` on simulated sweeps: the same verdicts as its parts give."""
-    figures = _sweeps(n, 120)
-    by_hand = []
-    for sweep in figures:
-        values = {str(k): dict(enumerate(map(float, row))) for k, row in enumerate(sweep)}
-        by_hand.append(any(one.verdict in ("better", "worse") for one in compare_arms(values, "0", "max").values()))
-    assert np.mean(by_hand) == pytest.approx(_false_positives(figures))
-
-
-@pytest.mark.parametrize("n", SEEDS)
-def test_accuracies_of_few_images_do_not_make_effects(n: int) -> None:
-    """Values in steps of 1/360, in single precision: many ties and equal differences."""
-    draw = np.random.default_rng(n)
-    wrong = 0
-    figures = np.float32(np.round(324 + 0.8 * draw.normal(size=(300, 3, n))) / 360).astype(float)
-    for sweep in figures:
-        gaps = corrected({str(k): difference(sweep[k], sweep[0]) for k in (1, 2)})
-        wrong += any(verdict.verdict(gap, "max") in ("better", "worse") for gap in gaps.values())
-    assert wrong / len(figures) <= 0.06
-
-
-@pytest.mark.parametrize("n", SEEDS)
-def test_intervals_cover_what_they_say(n: int) -> None:
-    figures = _sweeps(n, 20_000, arms=1)
-    low, high = t_interval(figures[:, 1])
-    assert 0.94 <= np.mean((low <= 0.9) & (high >= 0.9)) <= 0.96
-    low, high = t_interval(figures[:, 1] - figures[:, 0])
-    assert 0.94 <= np.mean((low <= 0) & (high >= 0)) <= 0.96
-    one = mean_of(list(figures[0, 1])).interval
-    assert one == pytest.approx([float(end[0]) for end in t_interval(figures[:1, 1])])
-
-
-def test_bca_covers_about_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intervals, "RESAMPLES", 999)
-    draw = np.random.default_rng(0)
-    ends = np.array([bca_interval(draw.normal(size=24)) for _ in range(600)])
-    assert 0.89 <= np.mean((ends[:, 0] <= 0) & (ends[:, 1] >= 0)) <= 0.97
-
-
-def test_a_bootstrap_of_few_seeds_would_cover_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intervals, "RESAMPLES", 999)
-    draw = np.random.default_rng(0)
-    ends = np.array([bca_interval(draw.normal(size=5)) for _ in range(300)])
-    assert np.mean((ends[:, 0] <= 0) & (ends[:, 1] >= 0)) < 0.89
-
-
-@pytest.mark.full
-def test_whole_sweeps_without_an_effect() -> None:
-    """2,000 sweeps through `compare_arms` itself, sentences included."""
-    wrong = 0
-    for sweep in _sweeps(5, SWEEPS):
-        values = {str(k): dict(enumerate(map(float, row))) for k, row in enumerate(sweep)}
-        wrong += any(one.verdict in ("better", "worse") for one in compare_arms(values, "0", "max").values())
-    assert wrong / SWEEPS <= 0.06
-
-
-@pytest.mark.full
-def test_bca_covers_at_twenty_and_thirty() -> None:
-    draw = np.random.default_rng(0)
-    for n in (20, 30):
-        ends = np.array([bca_interval(draw.normal(size=n)) for _ in range(1_000)])
-        assert 0.91 <= np.mean((ends[:, 0] <= 0) & (ends[:, 1] >= 0)) <= 0.96
-
-
-def test_a_true_effect_is_found() -> None:
-    draw = np.random.default_rng(0)
-    result = 0
-    for _ in range(100):
-        base = draw.normal(0.9, 0.01, 5)
-        arm = base + draw.normal(0.02, 0.01, 5)
-        gap = corrected({"arm": difference(arm, base)})["arm"]
-        result += verdict.verdict(gap, "max") == "better"
-    power = TTestPower().power(2.0, 5, 0.05)
-    assert result / 100 == pytest.approx(power, abs=0.1)

@@ -26,3 +26,8 @@ def run_folder(outputs: Path, name: str, accuracy: float | None = 0.5, *, state:
             path / "summary.json", {"metrics": metrics, "directions": directions, "parameters": {"trainable": 7}}
         )
     return path
+
+
+def run_config(outputs: Path, **more: Any) -> dict[str, Any]:
+    """The least that a run folder is created from."""
+    return {"seed": 0, "name": "run", "outputs": str(outputs), "force": False, "model": {"dim": 4}, **more}

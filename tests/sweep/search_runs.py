@@ -7,12 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import optuna
+
 from blockyard.atomic_files import write_json, write_yaml
 from blockyard.engine.system.interrupts import PAUSED
 from blockyard.runs.identity import run_name
 from blockyard.runs.status import Status, write_status
 from blockyard.sweep.executor.base import Executor, Outcome, Task
 from blockyard.sweep.plan.sweep_plan import Arm, SweepPlan
+from blockyard.sweep.search import optuna_store
 from tests.tiny import TINY, configured, plan_of
 
 RATES = {"optimizer.lr": {"low": 1e-4, "high": 1e-1, "log": True}}
@@ -94,3 +97,15 @@ class Fake(Executor):
 
 
 PRUNED = (PAUSED, "pruned at step 8 by median: val/accuracy 0.1 in evaluation 1")
+
+
+def trials(found: SweepPlan, arm: str) -> list[Any]:
+    """The trials of an arm, as the study of the plan's folder holds them."""
+    return optuna.load_study(
+        study_name=arm, storage=optuna_store.storage(optuna_store.storage_url(found.folder))
+    ).get_trials()
+
+
+def states(found: SweepPlan, arm: str) -> list[str]:
+    """Their states, in their order."""
+    return [trial.state.name for trial in trials(found, arm)]

@@ -1,49 +1,24 @@
-"""Executors: where cells run, which devices they get, and what happens when their process dies."""
+"""Executors: one cell, and what happens when its process dies."""
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from blockyard.atomic_files import read_json
-from blockyard.cli import main
-from blockyard.errors import UserError
 from blockyard.runs.lock import RunLock, held
-from blockyard.runs.metrics_table import read_metrics
 from blockyard.runs.start import create_run
 from blockyard.runs.status import read_status
 from blockyard.sweep.execution.cell import execute
-from blockyard.sweep.execution.runner import run_plan
-from blockyard.sweep.executor import build
-from blockyard.sweep.executor._slots import DeviceSlots
-from blockyard.sweep.executor.base import BUSY, Outcome, Task
+from blockyard.sweep.executor.base import BUSY, Outcome
 from blockyard.sweep.executor.local import LocalExecutor
-from blockyard.sweep.executor.slurm import SlurmExecutor
-from tests.sweep.sweep_runs import figures, plan, wait_for
+from tests.sweep.executor_tasks import read_lock, task_of, until_ended
+from tests.sweep.sweep_runs import plan, wait_for
 from tests.warm_servers import fork_servers, start_servers
 
 pytestmark = pytest.mark.xdist_group("sweep_executors")
-
-
-def task_of(made, index=0, **changes):
-    cell = made.cells[index]
-    variant = made.variants[cell.variant]
-    return Task(cell.run, made.config(cell) | changes.pop("config", {}), variant.choices, ("test",), **changes)
-
-
-def until_ended(executor, count):
-    found = []
-    wait_for(lambda: found.extend(executor.poll(0.1)) or len(found) >= count)
-    return {outcome.key: outcome for outcome in found}
-
-
-# -- one cell, in this process ------------------------------------------------------------------------
 
 
 def test_a_cell_trains_once_and_writes_its_log(tmp_path, capfd):
@@ -102,35 +77,6 @@ def test_a_plan_of_another_version_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-# -- slots --------------------------------------------------------------------------------------------
-
-
-def config(devices=1, accelerator="auto", nodes=1):
-    return {"trainer": {"devices": devices, "accelerator": accelerator, "num_nodes": nodes}}
-
-
-def test_gpus_go_to_the_least_loaded_with_a_limit_of_cells_each():
-    slots = DeviceSlots(6, ["0", "1"], per_gpu=2)
-    acquired = [slots.acquire(config()) for _ in range(4)]
-    assert [gpus for _, gpus in acquired] == [["0"], ["1"], ["0"], ["1"]]
-    assert slots.acquire(config()) is None
-    slots.release(acquired[1])
-    assert slots.acquire(config(accelerator="cpu")) == (1, [])  # a slot, no GPU
-
-
-def test_a_cell_of_several_devices_takes_as_many():
-    slots = DeviceSlots(2, ["0", "1"])
-    assert slots.acquire(config(2)) == (2, ["0", "1"])
-    assert slots.acquire(config(accelerator="cpu")) is None
-    assert DeviceSlots(2, []).acquire(config(5)) == (2, [])  # more processes than cores: it runs alone
-    assert "64" in DeviceSlots(2, ["0"]).problem(config(64))
-    assert "num_nodes=2" in DeviceSlots(2, []).problem(config(nodes=2))
-    assert "no GPU" in DeviceSlots(2, []).problem(config(accelerator="gpu"))
-
-
-# -- warm processes -----------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _servers_of_users():
     start_servers()
@@ -162,10 +108,6 @@ def test_a_killed_worker_loses_its_cell_only(pool, tmp_path):
     assert (status.state, status.reason) == ("interrupted", lost.reason)
 
 
-def read_lock(path: Path):
-    return read_json(path.parent / f".{path.name}.lock")
-
-
 def test_a_crash_is_a_failure(pool, tmp_path):
     made = plan(tmp_path, *SLOW)
     pool.submit(task_of(made))
@@ -175,9 +117,6 @@ def test_a_crash_is_a_failure(pool, tmp_path):
     (ended,) = until_ended(pool, 1).values()
     assert (ended.code, ended.reason) == (-11, "killed by SIGSEGV")
     assert read_status(path).state == "failed"
-
-
-# -- a time limit -------------------------------------------------------------------------------------
 
 
 def with_limit(monkeypatch, seconds):
@@ -299,133 +238,3 @@ def test_leaving_saves_what_runs(tmp_path):
     assert status.state == "interrupted"
     assert "SIGTERM" in status.reason
     assert not made.path(made.cells[1]).exists()  # it never began
-
-
-# -- the others ---------------------------------------------------------------------------------------
-
-
-EVEN = ("trainer.max_steps=400", "trainer.max_epochs=null", "trainer.eval_every=100", "trainer.log_every=10")
-
-
-@pytest.fixture(scope="module")
-def here(tmp_path_factory):
-    """What the cells find in this process."""
-    made = plan(tmp_path_factory.mktemp("here"), *EVEN)
-    assert run_plan(made, build("slurm", {"cluster": "debug"}), say=str) == 0
-    return figures(made)
-
-
-@pytest.mark.full
-def test_ray_finds_the_same(tmp_path, here):
-    pytest.importorskip("ray")
-    made = plan(tmp_path, *EVEN)
-    assert run_plan(made, build("ray", {}, workers=2), say=str) == 0
-    assert figures(made) == here
-
-
-@pytest.mark.full
-def test_a_job_of_submitit_that_is_cut_off_goes_on_and_finds_the_same(tmp_path, here):
-    """Told by submitit's signal, a job saves, and its next turn goes on to the end."""
-    made = plan(tmp_path, *EVEN)
-    key, path = made.cells[0].run, made.path(made.cells[0])
-    with build("slurm", {"cluster": "local"}) as executor:
-        executor.home = made.folder
-        executor.submit(task_of(made))
-        executor.poll(0.0)
-        wait_for(lambda: (path / "metrics.csv").exists() and len(read_metrics(path / "metrics.csv")) > 3)
-        os.kill(int(read_lock(path)["pid"]), signal.SIGUSR2)
-        assert until_ended(executor, 1)[key] == Outcome(key, 0)
-    (turn,) = read_json(path / "run.json")["resumes"]
-    assert "SIGTERM" in turn["was"]
-    assert list((made.folder / "submitit").glob("*_submitted.pkl"))
-    only = replace(made, cells=made.cells[:1])
-    assert figures(only) == {("pre_norm", 0): here["pre_norm", 0]}
-
-
-def test_a_cell_whose_node_died_starts_again_a_few_times(tmp_path, monkeypatch, caplog):
-    errors = pytest.importorskip("ray").exceptions
-    made = plan(tmp_path)
-    task, again = task_of(made), []
-    executor = build("ray", {"retries": 3})
-    monkeypatch.setattr(executor, "submit", again.append)
-    died = errors.NodeDiedError("Task failed because the node is dead. Node IP: 127.0.0.2,\nand more")
-    for error in (died, errors.WorkerCrashedError(), errors.OutOfMemoryError("no memory"), died):
-        executor._lost(task, error)
-    assert again == [task, task, task]
-    (outcome,) = executor.poll(0.0)
-    assert outcome == Outcome(task.key, 143, "Ray lost the cell: NodeDiedError: Task failed because the node is dead")
-    assert caplog.text.count(f"{task.key} goes on elsewhere: ") == 3
-    executor._lost(task_of(made, 1), errors.RuntimeEnvSetupError("no such package"))
-    assert "no such package" in executor.poll(0.0)[0].reason
-    assert len(again) == 3
-
-
-def test_missing_packages_name_what_to_install(monkeypatch):
-    for package, extra in (("ray", "ray"), ("submitit", "slurm")):
-        monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(UserError, match=rf"blockyard\[{extra}\]"):
-            build("ray" if extra == "ray" else "slurm", {})
-
-
-def test_without_slurm_the_message_names_an_alternative(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    executor = SlurmExecutor()
-    executor.home = tmp_path
-    with pytest.raises(UserError, match=r"executor\.cluster=local"), executor:
-        pass
-
-
-# -- choosing one -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "workers", "says"),
-    [
-        ("locl", {}, None, "did you mean local"),
-        ("local", {"partition": "gpu"}, None, "executor.partition"),
-        ("slurm", {"partion": "gpu"}, None, "did you mean partition"),
-        ("slurm", {"timeout_min": 0}, None, "executor.timeout_min: invalid value 0"),
-        ("slurm", {"timeout_min": 1}, None, "signal_delay_s=120"),
-        ("local", {"gpus": [99]}, None, "no GPU 99"),
-        ("local", {}, 0, "executor.workers: invalid value 0"),
-    ],
-)
-def test_invalid_options_are_named(name, options, workers, says):
-    with pytest.raises(UserError, match=says):
-        build(name, options, workers)
-
-
-def test_all_problems_at_once():
-    with pytest.raises(UserError) as caught:
-        build("slurm", {"partion": "x", "mem_gb": -1})
-    assert "partion" in str(caught.value)
-    assert "mem_gb" in str(caught.value)
-
-
-def test_workers_are_one_of_the_options():
-    assert build("local", {"gpus": None, "workers": 3}).capacity == 3
-    assert build("local", {"gpus": None}, workers=3).capacity == 3
-
-
-def test_a_run_takes_no_executor(capsys):
-    assert main(["check", "executor=local", "executor.workers=2"]) == 2
-    said = capsys.readouterr().err
-    assert said.count("is not part of a run; `blockyard sweep` takes it") == 2
-
-
-@pytest.mark.parametrize("name", ["local", "ray", "slurm"])
-def test_executors_are_listed_and_explained(name, capsys):
-    assert main(["list", "executor"]) == 0
-    assert name in capsys.readouterr().out
-    assert main(["explain", f"executor={name}"]) == 0
-    said = capsys.readouterr().out
-    assert f"blockyard sweep FILE executor={name}" in said
-    assert "executor.workers" in said
-
-
-def test_listing_imports_nothing_heavy():
-    code = (
-        "import sys; from blockyard.cli import main; main(['list', 'executor']); "
-        "assert not {'torch', 'ray', 'submitit'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -1,0 +1,81 @@
+"""Numbered batches: from any start, in any number of processes and micro-batches."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import chain
+
+import pytest
+import torch
+
+from blockyard.contracts import Batch
+from blockyard.engine.layout import Layout
+from blockyard.engine.loader import BatchDataset, training_loader
+from blockyard.errors import UserError
+
+
+class Numbers:
+    """A split whose sample number n is the image n."""
+
+    def __len__(self) -> int:
+        return 100
+
+    def batch(self, order: torch.Tensor, key: int | None) -> Batch:
+        return Batch(order[:, None].clone(), order % 10)
+
+
+class Unprepared:
+    """An objective that takes batches as they are."""
+
+    mixes = False
+
+    def ready(self, batch: Batch, key: int | None = None) -> Batch:
+        return batch
+
+
+def numbers(layout: Layout, start: int, stop: int, workers: int = 0) -> list[list[int]]:
+    dataset = BatchDataset(Numbers(), layout, Unprepared())
+    batches = training_loader(dataset, start=start, stop=stop, workers=workers, pin=False, timeout=60)
+    return [batch.inputs[:, 0].tolist() for batch in batches]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_by_number_start_anywhere(workers: int) -> None:
+    layout = Layout(seed=0, samples=100, batch_size=16)
+    assert layout.steps_per_epoch == 6
+    whole = numbers(layout, 0, 15)
+    assert numbers(layout, 7, 15, workers) == whole[7:]
+    epochs = [sorted(chain(*whole[at : at + 6])) for at in (0, 6)]
+    assert all(len(set(epoch)) == 96 for epoch in epochs)
+    assert whole[:6] != whole[6:12]
+
+
+def test_processes_and_pieces_together_see_the_batch_of_one() -> None:
+    whole = numbers(Layout(seed=3, samples=100, batch_size=16), 0, 9)
+    shares: dict[int, list[int]] = {update: [] for update in range(9)}
+    for rank in (0, 1):
+        layout = Layout(seed=3, samples=100, batch_size=16, micro_batches=2, rank=rank, world=2)
+        for number, share in enumerate(numbers(layout, 0, 18)):
+            assert len(share) == 4
+            shares[number // 2] += share
+    assert [sorted(share) for share in shares.values()] == [sorted(batch) for batch in whole]
+
+
+def test_groups_are_the_same_in_several_processes_and_from_any_batch_on() -> None:
+    grouped = partial(Layout, seed=3, samples=100, batch_size=16, group=2, lengths=torch.arange(100) * 7 % 31)
+    whole = numbers(grouped(), 0, 15)
+    assert whole != numbers(Layout(seed=3, samples=100, batch_size=16), 0, 15)
+    assert numbers(grouped(), 7, 15) == whole[7:]
+    shares = [numbers(grouped(rank=rank, world=2), 0, 15) for rank in (0, 1)]
+    assert [sorted(left + right) for left, right in zip(*shares, strict=True)] == [sorted(batch) for batch in whole]
+
+
+def test_a_batch_that_does_not_divide_is_refused() -> None:
+    with pytest.raises(UserError, match=r"data.batch_size=63 does not divide into 2 processes .* multiple of 4"):
+        Layout(seed=0, samples=100, batch_size=63, micro_batches=2, world=2)
+
+
+def test_overfit_and_limit_shorten_the_epoch() -> None:
+    once = numbers(Layout(seed=0, samples=100, batch_size=16, overfit=2), 0, 6)
+    assert once[:2] == once[2:4] == once[4:]
+    assert Layout(seed=0, samples=100, batch_size=16, limit=4).steps_per_epoch == 4
