@@ -11,7 +11,6 @@ import torch
 
 from blockyard.config import catalog
 from blockyard.config.build import Components
-from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.config.targets import locate
 from blockyard.contracts import Batch, DataSpec, Splits
@@ -27,11 +26,15 @@ from blockyard.objective.answer import Answer
 from blockyard.tokenizer.symbols import Symbols
 
 FEW_SAMPLES = {"samples": 300, "eval_samples": 60}
+
+
 EVERY = [
     pytest.param(locate(choice.target), id=name)
     for name, choice in catalog.choices("data").items()
     if issubclass(locate(choice.target), SyntheticTask)
 ]
+
+
 Rule = Callable[[list[int]], list[int] | int]  # the answers that follow from a sequence's token ids
 
 
@@ -206,20 +209,6 @@ def test_classes_are_fair() -> None:
     assert values.min() > 150
 
 
-def test_sizes_that_do_not_fit_are_refused() -> None:
-    for make, message in (
-        (lambda: AssociativeRecall(pairs=17), "to be 68 or more"),
-        (lambda: AssociativeRecall(symbols=8), "too few for 8 keys"),
-        (lambda: Copy(held=40), "to be 80 or more"),
-        (lambda: LongAgreement(length=30), "a multiple of 4"),
-        (lambda: LongAgreement(length=16, clauses=4), "room for 3"),
-        (lambda: ListOps(max_args=1), "two arguments or more"),
-        (lambda: ListOps(least=65), "more than data.length=64"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            make()
-
-
 def test_token_ids_pass_through() -> None:
     tokens = Symbols().spec(AssociativeRecall().spec)
     assert (tokens.grid, tokens.vocabulary, tokens.variable) == ((64,), 256, False)
@@ -241,22 +230,6 @@ def test_ignored_targets_do_not_count() -> None:
     torch.testing.assert_close(metrics["accuracy"].compute(), torch.tensor(2 / 3))
     torch.testing.assert_close(metrics["exact"].compute(), torch.tensor(0.5))
     assert objective.best() == ("accuracy", "max")
-
-
-def refusal(*overrides: str) -> str:
-    return " ".join(map(str, check(compose(["logger=none", *overrides]))))
-
-
-def test_what_does_not_go_together_is_refused() -> None:
-    assert "objective=masked_token needs a bidirectional model" in refusal("experiment=bert_code", "model=decoder")
-    assert "tokenizer=char reads texts, but data=associative_recall gives symbols " in refusal(
-        "experiment=recall", "tokenizer=char"
-    )
-    assert "objective=next_token is for texts" in refusal("experiment=recall", "objective=next_token")
-    assert "objective=answer needs target tokens for each sequence" in refusal(
-        "experiment=gpt_code", "objective=answer"
-    )
-    assert "has a source sequence" in refusal("experiment=translate_dates", "model=decoder")
 
 
 def test_the_mask_is_wired_through_the_plan() -> None:

@@ -1,4 +1,4 @@
-"""Text data: disjoint splits, windows, lines and packed documents."""
+"""Text data: disjoint splits, lines and packed documents."""
 
 from __future__ import annotations
 
@@ -10,52 +10,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from blockyard.contracts import Batch, Splits, TextTokenizer
-from blockyard.data._order import epoch_key
 from blockyard.data._split import by_size
-from blockyard.data._text import Documents, Lines, Windows, nonblank_lines
+from blockyard.data._text import Lines, Windows, nonblank_lines
 from blockyard.data.code import Code
 from blockyard.data.text_file import TextFile, _slice
 from blockyard.objective.next_token import NextToken
 from blockyard.tokenizer.byte import Byte
 from blockyard.tokenizer.char import Char
 from blockyard.tokenizer.patch import Patch
-
-
-def windows(total: int, context: int) -> Windows:
-    return Windows(torch.arange(total, dtype=torch.int32), None, context, 1.0)
-
-
-@given(st.integers(2, 300), st.integers(1, 40))
-def test_windows_predict_every_token_once(total: int, context: int) -> None:
-    if total <= context:
-        return
-    split = windows(total, context)
-    batch = split.batch(torch.arange(len(split)), None)
-    assert batch.inputs.shape == (len(split), context + 1)
-    targets = batch.inputs[:, 1:].flatten()
-    torch.testing.assert_close(targets, torch.arange(1, len(targets) + 1))
-    assert total - 1 - len(targets) < context  # an incomplete sequence is dropped
-
-
-@given(st.integers(20, 300), st.integers(1, 19), st.integers(0, 2**40))
-def test_a_key_moves_all_windows_by_one_offset(total: int, context: int, key: int) -> None:
-    split = windows(total, context)
-    moved = split.batch(torch.arange(len(split)), key).inputs
-    assert int(moved.max()) < total
-    torch.testing.assert_close(moved - moved[:, :1], torch.arange(context + 1).expand_as(moved))
-    start = moved[:, 0]
-    assert (start[1:-1].diff() == context).all()
-    assert start[0] == min(key % context, total - 1 - context)
-    # Wherever the cuts are, a token is a target at most twice an epoch, and twice only at the end.
-    counts = torch.bincount(moved[:, 1:].flatten(), minlength=total)
-    assert (counts[: total - 1 - context] <= 1).all()
-    assert (counts <= 2).all()
-
-
-def test_offsets_differ_from_epoch_to_epoch() -> None:
-    split = windows(10_000, 64)
-    starts = {int(split.batch(torch.tensor([0]), epoch_key(0, epoch)).inputs[0, 0]) for epoch in range(64)}
-    assert len(starts) > 30
 
 
 def write(folder: Path, texts: dict[str, str]) -> Path:
@@ -226,39 +188,6 @@ def test_a_character_of_the_test_split_only_is_not_learned(tmp_path: Path) -> No
     splits = load(tmp_path, text, tokenizer, context=8)
     assert tokenizer.state() == {"symbols": "ab"}
     assert (splits.test.batch(torch.tensor([0]), None).inputs == 0).all()
-
-
-def test_the_library_is_read_the_same_twice() -> None:
-    one, two, other = Code(), Code(), Code(split_seed=1)
-    assert one.missing() is None
-    for data in (one, two, other):
-        data.load(Byte())
-    assert one.fingerprint() == two.fingerprint() != other.fingerprint()
-    parts = one.documents()
-    total = sum(len(text) for part in parts for text in part)
-    assert 1_000_000 < total < 2_000_000
-    texts = [text for part in parts for text in part]
-    assert len(set(texts)) == len(texts)
-
-
-def assert_shares(parts: Documents, shares: tuple[float, float, float]) -> None:
-    """Checks the share of the text in train, validation and test.
-
-    Modules are assigned whole: a split misses its share by half a module at most, the rest by the sum of both.
-    """
-    sizes = [sum(map(len, part)) for part in parts]
-    half = max(len(text) for part in parts for text in part) / 2 / sum(sizes)
-    for size, share, tolerance in zip(sizes, shares, (2 * half, half, half), strict=True):
-        assert size / sum(sizes) == pytest.approx(share, abs=tolerance)
-
-
-def test_splits_of_the_library_have_their_shares() -> None:
-    data = Code(validation_fraction=0.1, test_fraction=0.3)
-    assert_shares(data.documents(), (0.6, 0.1, 0.3))
-    train, validation, test = data.documents()
-    for planted in ((train, test, validation), (validation, test, train)):
-        with pytest.raises(AssertionError):
-            assert_shares(Documents(*planted), (0.6, 0.1, 0.3))
 
 
 def test_messages_of_problems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

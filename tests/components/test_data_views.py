@@ -1,4 +1,4 @@
-"""Views and canvases: functions of key and sample, made of their own split alone, and predicted patch by patch."""
+"""Views and canvases: functions of key and sample, made of their own split alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from blockyard.config.check import check
 from blockyard.config.compose import compose
-from blockyard.contracts import Batch, DataSpec, TokenSpec
 from blockyard.data._augmented_views import ANGLE, CONTRAST, NOISE, SCALE, SHIFT, augmented_views, draws_of_view
 from blockyard.data._images import LabelledImages, Moments
 from blockyard.data._views import ViewSplit
@@ -21,7 +20,6 @@ from blockyard.data.digit_canvas import INK, CanvasSplit, DigitCanvas
 from blockyard.data.digits import Digits
 from blockyard.data.digits_views import DigitsViews
 from blockyard.data.image_folder_views import ImageFolderViews
-from blockyard.objective.segment import Segment
 from blockyard.tokenizer.patch import Patch
 
 ORDER = torch.tensor([5, 0, 17, 40])
@@ -177,38 +175,6 @@ def test_a_canvas_has_a_fingerprint() -> None:
     for data in (one, two, other):
         data.load(Patch())
     assert one.fingerprint() == two.fingerprint() != other.fingerprint()
-
-
-def segment_objective(cover: float = 0.25) -> Segment:
-    objective = Segment(cover=cover)
-    data = DataSpec("image", (1, 8, 8), target="pixels", classes=11)
-    tokens = objective.tokens(Patch(size=4).spec(data))
-    assert objective.outputs(data, tokens) == 11
-    return objective
-
-
-def test_the_class_of_a_patch_is_what_covers_it() -> None:
-    pixels = torch.zeros(2, 8, 8, dtype=torch.int64)
-    pixels[0, :2, :2] = 3  # 4 of 16 pixels of the first patch: a quarter
-    pixels[0, 0, 4:7] = 5  # 3 of 16: too few
-    pixels[0, 4:, :4] = 7
-    pixels[0, 4, :4] = 2  # 4 against 12
-    pixels[1] = Batch.ignore
-    prepared = segment_objective().prepare(Batch(torch.zeros(2, 1, 8, 8), pixels))
-    assert prepared.target.tolist() == [[3, 0, 7, 0], [Batch.ignore] * 4]
-    assert segment_objective(0.1).prepare(Batch(torch.zeros(2, 1, 8, 8), pixels)).target[0].tolist() == [3, 5, 7, 0]
-    with pytest.raises(ValueError, match="on 1 axes"):
-        Segment().outputs(DigitCanvas().spec, TokenSpec((4,)))
-
-
-def test_mean_iou_is_the_mean_over_classes() -> None:
-    metric = segment_objective().metrics()["mean_iou"]
-    target = torch.tensor([[0, 0, 1, 1], [1, 2, 2, Batch.ignore]])
-    guess = torch.tensor([[0, 1, 1, 1], [1, 2, 0, 5]])
-    for row in range(2):
-        metric.update(torch.nn.functional.one_hot(guess[row : row + 1], 11).float(), target[row : row + 1])
-    # Background 1 of 3, digit 0: 3 of 4, digit 1: 1 of 2; the other classes do not occur.
-    torch.testing.assert_close(metric.compute(), torch.tensor((1 / 3 + 3 / 4 + 1 / 2) / 3))
 
 
 def by_hand(image: Tensor, draws: Tensor, side: int, strength: float) -> Tensor:

@@ -14,7 +14,6 @@ import torch
 
 from blockyard.engine import setup as prepare_module
 from blockyard.engine.callbacks import loop_actions
-from blockyard.engine.callbacks.early_stopping import EarlyStopping
 from blockyard.engine.callbacks.loop_actions import LoopActions
 from blockyard.engine.callbacks.nan_guard import NanGuard, NotFinite
 from blockyard.engine.module import Learner
@@ -188,57 +187,6 @@ def test_data_that_changed_since_is_refused_on_resume(tmp_path: Path) -> None:
     facts.write_text(json.dumps(content))
     with folder(tmp_path, *MORE) as made, pytest.raises(UserError, match=r"the data of .* changed"):
         train(made, resume=True)
-
-
-def test_early_stopping_ends_a_run_as_done(tmp_path: Path) -> None:
-    words = ("callbacks=early_stopping", "callbacks.early_stopping.patience=2", "callbacks.early_stopping.min_delta=9")
-    made = run(tmp_path, *words)
-    summary = json.loads((made.path / "summary.json").read_text())
-    assert summary["steps"] == 24
-    assert summary["stopped"] == "val/accuracy did not improve in 2 evaluations"
-
-
-@pytest.mark.parametrize("words", [{"monitor": "val/loss"}, {"mode": "min"}, {"monitor": "a", "mode": "low"}])
-def test_early_stopping_wants_metric_and_mode_together(words: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match=r"early_stopping\.mo"):
-        EarlyStopping(**words)
-
-
-def test_an_early_stop_survives_a_kill_before_the_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from blockyard.engine import summary as module
-
-    words = ("callbacks=early_stopping", "callbacks.early_stopping.patience=2", "callbacks.early_stopping.min_delta=9")
-
-    def struck() -> int:
-        module.summarize = lambda job: os.kill(os.getpid(), signal.SIGKILL)
-        return train(folder(tmp_path, *words))
-
-    assert forked(struck) == -signal.SIGKILL
-    made = run(tmp_path, *words)
-    summary = json.loads((made.path / "summary.json").read_text())
-    assert summary["steps"] == 24
-    assert "did not improve" in summary["stopped"]
-
-
-def test_an_evaluation_made_up_for_may_end_the_run(tmp_path: Path) -> None:
-    from blockyard.engine import evaluator
-
-    words = ("callbacks=early_stopping", "callbacks.early_stopping.patience=2", "callbacks.early_stopping.min_delta=9")
-
-    def struck() -> int:
-        evaluate, calls = evaluator.evaluate, []
-
-        def at_the_third(*arguments: Any, **settings: Any) -> dict[str, float]:
-            calls.append(1)
-            if len(calls) == 3:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return evaluate(*arguments, **settings)
-
-        evaluator.evaluate = at_the_third
-        return train(folder(tmp_path, *words))
-
-    assert forked(struck) == 143
-    assert json.loads((run(tmp_path, *words).path / "summary.json").read_text())["steps"] == 24
 
 
 def test_two_callbacks_of_one_class_keep_their_own_state(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ import pytest
 from blockyard.runs.checkpoint import newest_good
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.predictions_file import TEST, read_predictions
-from blockyard.runs.rank import local_rank_of, rank_in
 from tests import engine_runs
 from tests.engine.process_runs import NO_DROPOUT, start, trained
 from tests.engine_runs import rows, run
@@ -225,27 +224,3 @@ def test_torchrun_starts_one_run_and_its_ranks_go_on_together(tmp_path: Path) ->
     assert rows(RunFolder.open(made.path)) == [pytest.approx(row, rel=1e-6) for row in before]
     # Eight evaluations would be those of a run from the start.
     assert f"interrupted at step {stood}" in resumed.stderr
-
-
-@pytest.mark.parametrize(
-    ("environment", "rank", "local"),
-    [
-        ({}, 0, 0),
-        ({"RANK": "3", "LOCAL_RANK": "1"}, 3, 1),
-        ({"RANK": "0", "SLURM_PROCID": "2", "SLURM_NTASKS": "4"}, 0, 0),
-        ({"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1"}, 2, 1),
-        ({"SLURM_PROCID": "2"}, 0, 0),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "LOCAL_RANK": "1"}, 1, 1),
-        ({"NODE_RANK": "1", "LOCAL_RANK": "1"}, 3, 1),
-        ({"NODE_RANK": "1"}, 2, 0),
-    ],
-)
-def test_there_is_one_answer_to_which_process_this_is(
-    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], rank: int, local: int
-) -> None:
-    for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    assert rank_in({"trainer": {"devices": 2}}) == rank
-    assert local_rank_of() == local

@@ -7,16 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
-from blockyard.engine import evaluator, randomness
+from blockyard.engine import evaluator
 from blockyard.engine.callbacks import loop
-from blockyard.ops import rng
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.metrics import MetricsWriter
 from tests.engine_runs import assert_same_bits, folder, killed_at, run, state
 
 pytestmark = pytest.mark.xdist_group("engine_resume")  # its runs are made once
+
 
 MORE = ("callbacks.checkpoint.every=3",)
 
@@ -222,27 +221,6 @@ def test_a_random_stream_left_alone_is_caught(
     made = run(tmp_path, *MORE)
     with pytest.raises(AssertionError):
         assert_same_bits(made, undisturbed)
-
-
-def test_reseeding_depends_on_every_word() -> None:
-    cpu = torch.device("cpu")
-
-    def draw(*words: object) -> float:
-        randomness.reseed(cpu, *words)
-        return float(torch.rand(()))
-
-    base = draw(0, "train", 5, 0)
-    assert draw(0, "train", 5, 0) == base
-    assert base not in {draw(1, "train", 5, 0), draw(0, "other", 5, 0), draw(0, "train", 6, 0), draw(0, "train", 5, 1)}
-
-
-def test_what_is_drawn_undisturbed_leaves_no_trace() -> None:
-    torch.manual_seed(3)
-    expected = torch.rand(4)
-    torch.manual_seed(3)
-    with rng.undisturbed():
-        torch.rand(100)
-    torch.testing.assert_close(torch.rand(4), expected, rtol=0, atol=0)
 
 
 def test_callbacks_of_a_resumed_run_see_the_best_so_far(tmp_path: Path) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from blockyard.sweep.executor._slots import DeviceSlots
 from tests.sweep.executor_tasks import config
-
-pytestmark = pytest.mark.xdist_group("sweep_executors")
 
 
 def test_gpus_go_to_the_least_loaded_with_a_limit_of_cells_each():

@@ -12,8 +12,6 @@ from blockyard.errors import UserError
 from blockyard.sweep.executor import build
 from blockyard.sweep.executor.slurm import SlurmExecutor
 
-pytestmark = pytest.mark.xdist_group("sweep_executors")
-
 
 def test_missing_packages_name_what_to_install(monkeypatch):
     for package, extra in (("ray", "ray"), ("submitit", "slurm")):

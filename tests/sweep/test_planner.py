@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -12,13 +10,13 @@ import pytest
 from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.sweep.plan import history, planner
-from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.sweep_plan import SweepPlan, cell_name
-from tests.paths import ROOT
 from tests.sweep.spec_plans import plan_from, refusals
 from tests.tiny import VIT
 
 BASE = f"base: [{', '.join(VIT)}]"
+
+
 GRID = f"""
 claim: x
 {BASE}
@@ -217,46 +215,6 @@ def test_a_search_leaves_its_cells_open(tmp_path):
         "search.space.optimizer.lr",
         "search.space.optimizer.lrr",
     ]
-
-
-def test_the_composer_reports_what_check_reports():
-    """Also for invalid configs whose parts appear in valid ones."""
-    base = ["experiment=vit_digits", "model.dim=16", "model.heads=2", "model.depth=1", "trainer=cpu"]
-    composer = CellComposer()
-    lines = [
-        [],
-        ["optimizer.lr=0.1"],
-        ["data.batch_size=60"],
-        ["trainer.accumulate=8"],
-        ["data.batch_size=60", "trainer.accumulate=8"],  # each alone is valid
-        ["token_mixer=fourier"],
-        ["position=rope"],
-        ["token_mixer=fourier", "position=rope"],  # likewise
-        ["optimizer=muon", "optimizer.lr=0.1"],
-        ["optimizer=muon", "optimizer.lr=-1"],
-        ["trainer.max_epochs=null", "trainer.max_steps=3"],
-        ["trainer.max_epochs=null"],
-        ["typo=1"],
-        ["seed=1.5"],
-        ["seed=1"],
-        ["model._target_=os.system"],
-    ]
-    for _ in range(2):
-        for line in lines:
-            composed, problems = composer.checked([*base, *line])
-            assert problems == [str(issue) for issue in check(composed)], line
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("case", ["wide", "tall"])
-def test_ten_thousand_cells(case):
-    """Within a gigabyte; how long it takes is printed, and under a minute on two cores that do nothing else."""
-    script = ROOT / "benchmarks" / "plan_10000.py"
-    done = subprocess.run([sys.executable, str(script), case], capture_output=True, text=True, check=True)
-    sys.stdout.write(done.stdout)
-    assert "10,000 cells" in done.stdout
-    assert int(done.stdout.split("peak memory ")[1].split()[0].replace(",", "")) <= 1024
-    assert float(done.stdout.split("plan.json ")[1].split()[0]) <= 10.0
 
 
 def test_a_plan_is_small(tmp_path):
