@@ -1,7 +1,8 @@
 """Resume a run. Nothing that decides its outcome may change.
 
 `resume=RUN` accepts overrides of incidental options (loggers, devices, workers, tags). Any other difference from the
-frozen config is refused by name: it would either be ignored, or mix two runs in one folder.
+frozen config is refused by name: it would either be ignored, or mix two runs in one folder. A path of the data may
+change where the content is the same.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import identity
 from blockyard.runs.join import join_run
+from blockyard.runs.moved_data import check_moved, pop_moved
 from blockyard.runs.provenance import host_facts, versions
 from blockyard.runs.rank import rank_in
 from blockyard.runs.start import take_over
@@ -54,6 +56,7 @@ def reopen(
             f"{identity(folder.config)} now, by run.json; one of them was edited, or written by another version of "
             "blockyard. Start a new run"
         )
+    moved = pop_moved(folder, values)
     config, refused = apply(folder, values, config_dirs)
     if refused:
         raise UserError(
@@ -64,10 +67,14 @@ def reopen(
         return join_run(folder.path, config)
     folder.lock()
     try:
-        checked = RunFolder(folder.path, config)
+        here = config | {"data": {**config["data"], **moved}} if moved else config
+        checked = RunFolder(folder.path, here)
         trusted_config(checked, allow, training=True)
+        if moved:
+            check_moved(folder, here)
         note = differences(folder, config)
         take_over(folder, config, command, retry_failed=True)
+        folder.config = here  # config.yaml keeps the path that the identity is of
         folder.resumes = True
         folder.message = "; ".join(filter(None, [folder.message or f"resuming {folder.path}", note]))
     except OSError as error:
