@@ -60,7 +60,7 @@ class SampleRecorder:
         return SamplePredictions(self.kind, arrays, {"of": self.total, **classes, **meta})
 
     def record(self, predictions: SamplePredictions | None, file: str) -> dict[str, object]:
-        """Return what the run's summary says of them."""
+        """Return the entry of these predictions in the run's summary."""
         if predictions is None:
             return {"left_out": self.reason}
         return {"file": file, "samples": len(predictions), "of": self.total}

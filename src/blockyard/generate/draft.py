@@ -28,7 +28,7 @@ LONGEST = 3  # tokens that are looked up in the text so far
 
 
 class ModelDraft:
-    """A model that proposes token by token, with what the sampler keeps of its scores."""
+    """A model that proposes token by token, each with the distribution from which it was sampled."""
 
     def __init__(
         self, model: nn.Module, prompt: list[int], most: int, *, cache: bool, memory: Memory | None, end: int | None

@@ -138,7 +138,7 @@ def _image_tokenizer(loaded: Loaded) -> ImageTokens:
 
 
 def _classes(loaded: Loaded, tokenizer: ImageTokens, count: int, label: int | None) -> Tensor | None:
-    """The class of each image, None where the run knows none. Raises UserError for one that is not there."""
+    """The class of each image; None for a run without classes. Raises UserError for a class that the data lacks."""
     if tokenizer.condition is None:
         if label is not None:
             raise UserError(

@@ -15,8 +15,9 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Layout:
-    """What the tokens of a model are, as far as shapes do not say. grid: of a full sequence, None if not known
+    """What resizing must know of a model's tokens besides the shapes of its weights.
 
+    grid: of a full sequence; None if not known
     mask: whether the last token id is one that hides others, which an objective has added
     """
 

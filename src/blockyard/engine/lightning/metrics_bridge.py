@@ -29,7 +29,7 @@ class MetricsBridge(Logger):
 
     @property
     def version(self) -> str:
-        """A run has one version."""
+        """Empty: a run has one version."""
         return ""
 
     @property

@@ -60,7 +60,7 @@ class ServerProcess:
         )
 
     def send(self, request: Request) -> None:
-        """Send a request, to a new server if there is none. Raises ServerLost."""
+        """Send a request; start a server if none is running. Raises ServerLost."""
         self.start()
         assert self.socket is not None
         try:

@@ -92,7 +92,7 @@ def write(run: Trained) -> dict[str, Any]:
 
 
 def shared(run: Trained, names: dict[str, str]) -> dict[str, Any]:
-    """The keys of GPT-2 and Image GPT."""
+    """The settings that GPT-2 and Image GPT have in common, by the library's keys."""
     return {
         "n_positions": run.ctx.tokens.max_len,
         "n_embd": run.ctx.dim,
