@@ -105,7 +105,7 @@ def test_the_project_file_names_the_folders(here: Path, capsys: pytest.CaptureFi
         ([], "takes a family and a name"),
         (["norm"], "takes a family and a name"),
         (["nrom", "mine"], "did you mean norm?"),
-        (["model", "mine"], "no template for model"),
+        (["logger", "mine"], "no template for logger"),
         (["norm", "My-Norm"], "not a name"),
         (["norm", "class"], "not a name"),
         (["norm", "rms"], "choice of blockyard already"),
@@ -131,4 +131,5 @@ def test_families_are_completed() -> None:
     from blockyard.commands.completion import complete
 
     assert complete("blockyard new chan") == ["channel_mixer"]
+    assert complete("blockyard new mod") == ["model"]
     assert complete("blockyard new norm m") == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from blockyard.commands.templates.around import POOLED_HEAD, POSITION
 from blockyard.commands.templates.blocks import BLOCK, NORM
 from blockyard.commands.templates.mixers import CHANNEL_MIXER, TOKEN_MIXER
+from blockyard.commands.templates.models import MODEL
 from blockyard.commands.templates.tasks import DATA, OBJECTIVE, TOKENIZER
 from blockyard.commands.templates.training import CALLBACK, OPTIMIZER, SCHEDULE
 
@@ -15,6 +16,7 @@ TEMPLATES = {
     "block": BLOCK,
     "position": POSITION,
     "head": POOLED_HEAD,
+    "model": MODEL,
     "data": DATA,
     "tokenizer": TOKENIZER,
     "objective": OBJECTIVE,
