@@ -19,12 +19,15 @@ from blockyard.token_shards.plan import ShardPlan
 _tokenizer: TextTokenizer | None = None  # of a worker process
 
 
-def start_worker(tokenizer: TextTokenizer | None) -> None:
-    """Prepare a worker process, which ends when its parent has died. tokenizer: for `write_shard`"""
+def start_worker(tokenizer: TextTokenizer | None, parent: int) -> None:
+    """Prepare a worker process, which ends when its parent has died, even before this.
+
+    tokenizer: for `write_shard`; parent: its process id
+    """
     global _tokenizer
     _tokenizer = tokenizer
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # it would start threads of its own
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
 def _end_with(parent: int) -> None:

@@ -9,6 +9,7 @@ unfinished.json    the plan, as long as shards are missing; a second start compa
 from __future__ import annotations
 
 import multiprocessing
+import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -143,4 +144,4 @@ def _split_record(records: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _pool(workers: int, tokenizer: TextTokenizer | None) -> ProcessPoolExecutor:
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=start_worker, initargs=(tokenizer,))
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=start_worker, initargs=(tokenizer, os.getpid()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -24,7 +23,6 @@ from blockyard.engine.system.child_watch import ChildWatch
 
 ALLOW = "BLOCKYARD_ALLOW"  # JSON: the packages besides our own that the command line allowed
 _SET_BY_LAUNCH = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE", ALLOW)
-_PR_SET_PDEATHSIG = 1
 
 
 class RunLauncher(_SubprocessScriptLauncher):
@@ -155,12 +153,3 @@ def abort_rank(*, seconds: float, kill: bool) -> None:
         time.sleep(0.1)
     if kill and os.getppid() == parent:
         os.kill(parent, signal.SIGKILL)
-
-
-def end_with_parent() -> None:
-    """End this process with the one that started it, where the system can do that; it has nothing to do without."""
-    parent = os.getppid()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGKILL)

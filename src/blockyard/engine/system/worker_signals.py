@@ -10,11 +10,17 @@ import os
 import signal
 from types import FrameType
 
+from blockyard.engine.system.parent import end_with_parent
+
 _SECONDS = 5  # that a worker goes on after SIGTERM; who sends it to the worker alone means it
 
 
 def leave_signals_to_main(_worker: int) -> None:
-    """In a worker: ignore the signals that stop a run, and end some seconds after SIGTERM."""
+    """In a worker: ignore the signals that stop a run, end some seconds after SIGTERM, and with the main process.
+
+    torch's own look at the parent does not notice one that died before the worker began to look.
+    """
+    end_with_parent()
     for each in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(each, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, _end)

@@ -1,0 +1,51 @@
+"""A worker process whose parent died before it could look for it ends too."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from blockyard.engine.system.worker_signals import leave_signals_to_main
+from blockyard.token_shards.shard_writer import start_worker
+from tests.fork import forked
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are not forked")
+
+Start = Callable[[int], None]
+STARTS: dict[str, Start] = {
+    "loader": lambda parent: leave_signals_to_main(0),
+    "shards": lambda parent: start_worker(None, parent),
+    "none": lambda parent: None,
+}
+
+
+def lives_on(start: Start, parent: int, note: Path) -> None:
+    """The worker: begins after its parent's end, and writes a note if it is still there later."""
+    while os.getppid() == parent:
+        time.sleep(0.01)
+    start(parent)
+    time.sleep(0.5)  # more than `start_worker` takes to look
+    note.write_text("alive")
+    os._exit(0)
+
+
+@pytest.mark.parametrize("kind", STARTS)
+def test_a_worker_that_lost_its_parent_early_ends(kind: str, tmp_path: Path) -> None:
+    note = tmp_path / "note"
+
+    def work() -> int:
+        context = multiprocessing.get_context("fork")
+        context.Process(target=lives_on, args=(STARTS[kind], os.getpid(), note)).start()
+        os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+    assert forked(work) == -signal.SIGKILL
+    time.sleep(1.5)
+    assert note.exists() == (kind == "none")
