@@ -46,9 +46,9 @@ def median_costs(runs: Iterable[Mapping[str, float]]) -> dict[str, float | None]
 def default_axis(arms: Iterable[Mapping[str, float | None]]) -> str:
     """Return the cost axis that shows a trade-off: FLOPs, or the first of `DETERMINED` in which arms differ."""
     every = list(arms)
-    known = {axis: [value for arm in every if (value := arm.get(key)) is not None] for axis, key in AXES.items()}
-    differing = (axis for axis in DETERMINED if len(known[axis]) > 1 and not _alike(known[axis]))
-    return next(differing, None) or next((axis for axis, values in known.items() if values), "flops")
+    available = {axis: [value for arm in every if (value := arm.get(key)) is not None] for axis, key in AXES.items()}
+    differing = (axis for axis in DETERMINED if len(available[axis]) > 1 and not _alike(available[axis]))
+    return next(differing, None) or next((axis for axis, values in available.items() if values), "flops")
 
 
 def _alike(values: Sequence[float]) -> bool:

@@ -87,10 +87,7 @@ def padding(model: nn.Module, length: int) -> None:
 
 @torch.no_grad()
 def padding_of_sequences(model: nn.Module, length: int) -> None:
-    """A padded sequence is predicted as the sequence alone, whatever the padding contains.
-
-    For models with one prediction (B, V) for each sequence.
-    """
+    """A padded sequence is predicted (B, V) as the sequence alone, whatever the padding contains."""
     inputs = token_ids(4, length)
     lengths = torch.tensor([length, length - 2, 2, 1])
     padded = model(inputs, lengths=lengths)

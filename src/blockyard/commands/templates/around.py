@@ -43,12 +43,12 @@ class CLASS(Position):
     """def test_the_formula() -> None:
     position = component()
     head, q, k = torch.arange(4)[:, None, None], torch.arange(6.0)[:, None], torch.arange(6.0)
-    found = position.bias(head, (q,), (k,))
+    bias = position.bias(head, (q,), (k,))
     for h in range(4):
         for i in range(6):
             for j in range(6):
                 distance = torch.tensor(1.0 + abs(i - j), dtype=torch.float64)
-                assert_close(found[h, i, j].double(), -position.factor[h] * distance.log(), rtol=1e-6, atol=1e-6)
+                assert_close(bias[h, i, j].double(), -position.factor[h] * distance.log(), rtol=1e-6, atol=1e-6)
 """,
     bug=("torch.log1p(distance)", "torch.log1p(2 * distance)"),
     verified=True,
