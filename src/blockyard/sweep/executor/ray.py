@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import signal
+import socket
 import sys
 import threading
 import time
@@ -29,6 +31,7 @@ from blockyard.sweep.executor.base import Executor, Outcome, Task
 
 log = logging.getLogger("blockyard")
 
+_ANSWERS = 10.0  # seconds in which a cluster accepts a connection
 _PATIENCE = 60.0  # seconds that a cell has to save after a stop signal
 
 
@@ -76,6 +79,7 @@ class RayExecutor(Executor):
 
     def __enter__(self) -> RayExecutor:
         if not self._started:
+            check_answers(self._address)
             local = {"num_cpus": self.capacity * self._threads} if self._address is None else {}
             os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")  # the coming default; silences a warning
             logging.getLogger("ray").setLevel(logging.ERROR)
@@ -167,6 +171,18 @@ def _cell(task: Task, threads: int, folder: str, path: list[str]) -> Outcome:
     sys.path.extend(entry for entry in path if entry not in sys.path)
     set_threads(threads)
     return execute(task)
+
+
+def check_answers(address: str | None) -> None:
+    """Raise UserError where nothing answers at HOST:PORT. Ray itself would try for minutes."""
+    named = re.fullmatch(r"(?:ray://)?(.+):(\d+)", address or "")
+    if named is None:
+        return
+    try:
+        socket.create_connection((named[1].strip("[]"), int(named[2])), timeout=_ANSWERS).close()
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"executor.address={address}: no cluster answers there ({reason})") from error
 
 
 @contextlib.contextmanager
