@@ -142,8 +142,11 @@ def test_a_lost_node_ends_the_run_with_a_reason(tmp_path: Path, started: list[No
     os.kill(pid, signal.SIGKILL)
     assert all(nodes.wait()), nodes.said()
     status = nodes.made().status
-    assert status.state == "failed", status
-    assert "process 1" in str(status.reason)
+    if status.state == "interrupted":  # torchrun's store was on the lost node, and the other agent saw it first
+        assert "SIGTERM" in str(status.reason), status
+    else:
+        assert status.state == "failed", status
+        assert "process 1" in str(status.reason)
     assert newest_good(nodes.made().checkpoints).step
 
 
