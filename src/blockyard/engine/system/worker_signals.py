@@ -6,6 +6,7 @@ it that the main process needs to finish its step, and the run would fail instea
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 from types import FrameType
@@ -20,7 +21,8 @@ def leave_signals_to_main(_worker: int) -> None:
 
     torch's own look at the parent does not notice one that died before the worker began to look.
     """
-    end_with_parent()
+    main = multiprocessing.parent_process()
+    end_with_parent(None if main is None else main.pid)
     for each in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(each, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, _end)
