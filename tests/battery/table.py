@@ -16,7 +16,7 @@ BATTERIES = {
     "kill_anywhere": Battery("SIGKILL at random moments; the resumed run ends with the same bits", 924),
     "kill_file_operations": Battery("SIGKILL before and after every file operation of a run", 100),
     "resume_every_step": Battery("resume at every step of a run of three epochs", 400),
-    "resume_components": Battery("every registered component resumes with the same bits", 249),
+    "resume_components": Battery("every registered component resumes with the same bits", 252),
     "signals": Battery("TERM, INT, HUP, USR1, doubles, STOP and CONT in every phase; the exit code is never 0", 60),
     "damaged_files": Battery("damaged, foreign and special files in place of those of a run", 150),
     "hooks": Battery("non-finite values and exceptions in every hook; no poisoned checkpoint", 100),

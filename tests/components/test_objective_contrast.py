@@ -15,7 +15,8 @@ from blockyard.config.check import reasons
 from blockyard.config.compose import compose
 from blockyard.contracts import Batch
 from blockyard.data._order import take
-from blockyard.objective.masked_contrast import Contrast, MaskedContrast, distractors
+from blockyard.objective._distractors import distractors
+from blockyard.objective.masked_contrast import Contrast, MaskedContrast
 
 WORDS = (
     *("data=dial_tones", "data.samples=24", "data.eval_samples=8", "tokenizer=char", "objective=masked_contrast"),

@@ -52,10 +52,10 @@ SOUND = (
 )
 
 
-@pytest.mark.parametrize("objective", ["ctc", "masked_contrast"])
+@pytest.mark.parametrize("objective", ["ctc", "masked_contrast", "quantized_contrast"])
 def test_a_killed_run_on_sounds_ends_with_the_same_bits(tmp_path: Path, objective: str) -> None:
     """With batches by length, masks that are drawn and spans that are hidden."""
-    words = (*SOUND, f"objective={objective}")
+    words = (*SOUND, f"objective={objective}", *(["head=contrast"] if objective == "quantized_contrast" else []))
     whole = run(tmp_path / "whole", *words)
     assert killed_at(5, tmp_path / "killed", *words) == -signal.SIGKILL
     assert_same_bits(run(tmp_path / "killed", *words), whole)

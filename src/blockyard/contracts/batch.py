@@ -114,6 +114,8 @@ class Seq:
     scale: what the embedder took out of each sequence of values, an offset and a size, each (B, 1, C); None where
         it took nothing
     position: the position scheme of the model, or None
+    embedded: (B, N, E) the embedder's vectors before any is hidden, without the prefix; None in models that hide none
+    hidden: (B, N) bool, which of `embedded` the model does not see; None where it sees all
     memo: what `ops` computed once from the fields above, for all layers of one forward pass
     """
 
@@ -129,6 +131,8 @@ class Seq:
     scale: tuple[Tensor, Tensor] | None = None
     ties: bool = False
     shown: Tensor | None = None
+    embedded: Tensor | None = None
+    hidden: Tensor | None = None
     memo: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:

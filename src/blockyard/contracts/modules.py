@@ -149,7 +149,9 @@ class Block(nn.Module):
 class Head(nn.Module):
     """From vectors to predictions: forward(x, seq) -> (B, V) or (B, N, V)."""
 
-    gives: ClassVar[str]  # one prediction per "token" or per "sequence", or a "mixture" of densities per token
+    # One prediction per "token" or per "sequence"; or per token a "mixture" of densities, or a "contrast": a prediction
+    # and what it is to be told apart from.
+    gives: ClassVar[str]
     needs_class_token: ClassVar[bool] = False
     fixed_length: ClassVar[bool] = False  # it has weights for each position, so all sequences are of one length
 

@@ -24,7 +24,7 @@ class Objective(ABC):
     """The task of a model: its target, its loss and its metrics."""
 
     needs_causal: ClassVar[bool | None] = None  # True, False, or None where either will do
-    takes: ClassVar[str]  # "token", "sequence" or "mixture": what the head must give
+    takes: ClassVar[str]  # "token", "sequence", "mixture" or "contrast": what the head must give
     target: ClassVar[str | None] = None  # what the data must provide; None where it is made here
     modality: ClassVar[str | tuple[str, ...] | None] = None  # the only one that it takes, or those, or None
     patches: ClassVar[bool] = False  # it predicts the values of patches: `TokenSpec.patch`

@@ -65,7 +65,7 @@ class PerceiverModel(nn.Module):
         blocks = [parts.block(inner.at(layer), parts.token_mixer, *rest) for layer in range(ctx.depth)]
         self.blocks = nn.ModuleList(blocks)
         self.head = parts.head(ctx)
-        self.write = parts.block(ctx.at(ctx.depth - 1), cross, *rest) if self.head.gives == "token" else None
+        self.write = parts.block(ctx.at(ctx.depth - 1), cross, *rest) if self.head.gives != "sequence" else None
         self.final_norm = parts.norm(ctx) if blocks[-1].needs_final_norm else nn.Identity()
         write_norm = self.write is not None and self.write.needs_final_norm
         self.last_norm = parts.norm(ctx) if write_norm else nn.Identity()

@@ -53,12 +53,13 @@ def mask_token(ctx: Context, width: int) -> MaskToken | None:
 
 
 def hide(token: MaskToken | None, x: Tensor, seq: Seq, hidden: Tensor | None) -> Tensor:
-    """Returns x (B, N, D) with the mask token where `hidden` (B, N) says so.
+    """Returns x (B, N, D) with the mask token where `hidden` (B, N) says so; `seq` keeps x and `hidden`.
 
     Raises ValueError where a model without one is to hide tokens.
     """
-    if hidden is None:
-        return x
-    if token is None:
+    if token is None and hidden is not None:
         raise ValueError("hidden tokens: this model has no mask token; use an objective that hides tokens")
-    return token(x, seq, hidden)
+    if token is None:
+        return x
+    seq.embedded, seq.hidden = x, hidden
+    return x if hidden is None else token(x, seq, hidden)

@@ -1,4 +1,4 @@
-"""Metrics of `masked_contrast`: those of a classifier whose classes are the candidates of each token."""
+"""Metrics of contrasts: those of a classifier whose classes are the candidates of each token."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
+from blockyard.contracts import Batch
 from blockyard.objective._metrics import Accuracy, MeanCrossEntropy
 
+EQUAL = 1e-4  # of logits: products of equal vectors differ in their last bits
 Logits = Callable[[Tensor, Any], Tensor]
 
 
@@ -34,3 +36,33 @@ class ContrastAccuracy(Accuracy):
     def update(self, prediction: Tensor, target: Any) -> None:
         """prediction: (B, N, F); target: `Contrast`."""
         super().update(self.logits(prediction, target), target.truth)
+
+
+class SharedAccuracy(Accuracy):
+    """As `ContrastAccuracy`, where candidates that are equally similar share the point."""
+
+    def __init__(self, logits: Logits) -> None:
+        super().__init__()
+        self.logits = logits
+
+    def update(self, prediction: Tensor, target: Any) -> None:
+        """prediction: as `logits` takes it; target: has `truth`."""
+        counts = target.truth != Batch.ignore
+        logits = self.logits(prediction, target)[counts]  # (n, 1 + K), the true one first
+        best = logits >= logits.amax(-1, keepdim=True) - EQUAL
+        self.total += (best[:, 0] / best.sum(-1)).double().sum()
+        self.count += counts.sum()
+
+
+class Information(ContrastLoss):
+    """A constant less the mean cross entropy, in nats."""
+
+    higher_is_better = True
+
+    def __init__(self, logits: Logits, constant: float) -> None:
+        super().__init__(logits)
+        self.constant = constant
+
+    def compute(self) -> Tensor:
+        """Over all updates."""
+        return self.constant - super().compute()

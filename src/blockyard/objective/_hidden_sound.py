@@ -73,18 +73,22 @@ class HiddenSound(Objective):
         latest = torch.where(begins, index, -self.span).cummax(1).values  # the last span that began
         return (index - latest < self.span) & real
 
+    def tokens_of(self, samples: Tensor, lengths: Tensor | None) -> tuple[int, Tensor]:
+        """Returns N, the tokens that the samples (B, T) become, at least 1, and those of each recording (B,)."""
+        assert self._source is not None, "source_tokens() comes before tokens_of()"
+        if lengths is None:
+            lengths = torch.full((len(samples),), samples.shape[1], device=samples.device)
+        return max(int(self._source.tokens_of(torch.tensor(samples.shape[1]))), 1), self._source.tokens_of(lengths)
+
     def frames(self, samples: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         """Returns log-mel frames (B, N, mels), one where each token begins, and the number of tokens of each (B,)."""
         assert self._source is not None, "source_tokens() comes before frames()"
         samples = samples.float() if samples.is_floating_point() else samples / 32768
-        if lengths is None:
-            lengths = torch.full((len(samples),), samples.shape[1], device=samples.device)
         stride = 1
         for _, step, _ in self._source.shrink:
             stride *= step
         window = max(stride, round(WINDOW * self._rate))
-        most = max(int(self._source.tokens_of(torch.tensor(samples.shape[1]))), 1)
-        tokens = self._source.tokens_of(lengths)
+        most, tokens = self.tokens_of(samples, lengths)
         samples = F.pad(samples, (0, max((most - 1) * stride + window - samples.shape[1], 0)))
         filters = mel_filters(window, MELS, self._rate)
         shape, bands = (each.to(samples.device) for each in (hann(window), filters))

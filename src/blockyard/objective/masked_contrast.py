@@ -1,8 +1,8 @@
 """Masked contrast: which of many sounds of the same recording is hidden here? Learns without texts.
 
 Source: Baevski et al. 2020, wav2vec 2.0 (arXiv 2006.11477), section 3.2, equation 3. Its targets are learned and
-    quantized, and a second loss keeps the codebook in use (equation 4); table 4 compares continuous ones. Here they
-    are log-mel frames, which are not learned and so cannot collapse
+    quantized, and a second loss keeps the codebook in use (equation 4), which is `quantized_contrast`; table 4 compares
+    continuous ones. Here they are log-mel frames, which are not learned and so cannot collapse
 Reference: transformers Wav2Vec2ForPreTraining.compute_contrastive_logits; _sample_negative_indices for distractors
 Equation: mean over hidden n of -log (exp(sim(c_n, q_n) / T) / sum_{q in Q_n} exp(sim(c_n, q) / T)), sim the cosine,
     c_n the prediction, q_n the frame at token n, Q_n it and K frames of other hidden tokens of the recording
@@ -26,10 +26,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Batch, Count, DataSpec, Positive, Split, TokenSpec
-from blockyard.data._hash import uniform
-from blockyard.data._order import mix
 from blockyard.data._split import Fraction
-from blockyard.objective._hidden_sound import MELS, HiddenSound, samples_of
+from blockyard.objective._distractors import choose, similarities
+from blockyard.objective._hidden_sound import MELS, HiddenSound
 
 if TYPE_CHECKING:
     import torchmetrics
@@ -85,20 +84,14 @@ class MaskedContrast(HiddenSound):
         frames, tokens = self.frames(batch.inputs, batch.lengths)  # (B, N, F)
         mean, size = (part.to(frames.device) for part in self._scale)
         hidden = self.hidden(batch, key, frames.shape[1], tokens)
-        count = hidden.shape[1] * self.negatives
-        draws = uniform(mix("negatives", 0 if key is None else key), samples_of(batch), count)
-        negatives = distractors(hidden, draws.T.reshape(*hidden.shape, self.negatives))
-        counts = hidden & (hidden.sum(1, keepdim=True) > 1)
-        truth = torch.zeros_like(negatives[..., 0]).masked_fill(~counts, Batch.ignore)
+        truth, negatives = choose(batch, hidden, key, self.negatives)
         return replace(batch, hidden=hidden, target=Contrast(truth, negatives, (frames - mean) / size))
 
     def logits(self, prediction: Tensor, target: Any) -> Tensor:
         """Returns the similarities (B, N, 1 + K) of predictions (B, N, F) to the true frame and to the distractors."""
         frames = target.frames
-        cosine = F.normalize(prediction.float(), dim=-1) @ F.normalize(frames.float(), dim=-1).mT  # (B, N, N)
         equal = (frames[:, :, None] == frames[:, None]).all(-1)  # (B, N, N)
-        others = cosine.masked_fill(equal, -torch.inf).gather(2, target.negatives)  # (B, N, K)
-        return torch.cat([cosine.diagonal(dim1=1, dim2=2)[..., None], others], 2) / self.temperature
+        return similarities(prediction, frames, target.negatives, equal) / self.temperature
 
     def loss(self, prediction: Tensor, target: Any) -> Tensor:
         """Mean cross entropy over the hidden tokens, in nats. prediction: (B, N, F); target: `Contrast`."""
@@ -142,16 +135,3 @@ class MaskedContrast(HiddenSound):
         frames: Tensor = target.frames
         frames = frames.gather(1, nearest[..., None].expand_as(frames))
         return frames * visible.any(1)[:, None, None]
-
-
-def distractors(hidden: Tensor, draws: Tensor) -> Tensor:
-    """Returns other hidden tokens of the same recording (B, N, K) for each hidden one, all of them equally likely.
-
-    hidden: (B, N) bool; draws: (B, N, K) in [0, 1). What is returned for other tokens means nothing
-    """
-    others = hidden.sum(1)[:, None, None] - 1  # (B, 1, 1)
-    rank = hidden.cumsum(1)[..., None] - 1  # (B, N, 1), among the hidden tokens
-    chosen = (draws * others).long()
-    chosen = (chosen + (chosen >= rank)).clamp(0, hidden.shape[1] - 1)
-    order = (~hidden).int().argsort(dim=1, stable=True)  # hidden tokens first
-    return order.gather(1, chosen.flatten(1)).view_as(chosen)

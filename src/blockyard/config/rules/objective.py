@@ -13,6 +13,12 @@ _TARGETS = {
     "values": "real-valued targets",
 }
 
+# What heads give that is no plain prediction.
+_SPECIAL = {
+    "mixture": "a mixture of densities per token",
+    "contrast": "predictions and learned codes per token",
+}
+
 
 def target_of_objective(f: Facts) -> str | None:
     """The data has the target and the modality that the objective needs."""
@@ -68,11 +74,8 @@ def head_of_objective(f: Facts) -> str | None:
     gives, takes = f["head"].target.gives, f["objective"].target.takes
     if gives == takes:
         return None
-    if "mixture" in (gives, takes):
-        wanted, there = (
-            "a mixture of densities per token" if kind == "mixture" else f"one prediction per {kind}"
-            for kind in (takes, gives)
-        )
+    if _SPECIAL.keys() & {gives, takes}:
+        wanted, there = (_SPECIAL.get(kind, f"one prediction per {kind}") for kind in (takes, gives))
         return f"{f['objective']} needs {wanted}; {f['head']} gives {there}"
     return f"{f['objective']} needs one prediction per {takes}; {f['head']} gives one per {gives}"
 
@@ -123,6 +126,15 @@ def tied_width(f: Facts) -> str | None:
     )
 
 
+def width_of_codes(f: Facts) -> str | None:
+    """A head with learned codes reads embeddings as wide as the model; a concatenated position leaves narrower ones."""
+    if f["head"].target.gives != "contrast" or not f["position"].target.concatenates(f["position"].options):
+        return None
+    return (
+        f"{f['head']} reads embeddings, whose vectors are narrower than the model beside a concatenated {f['position']}"
+    )
+
+
 RULES = (
     Rule(("data", "objective"), target_of_objective),
     of_read(Rule(("tokenizer", "objective"), patches_of_objective)),
@@ -136,4 +148,5 @@ RULES = (
     Rule(("head", "model"), fixed_length_of_model),
     of_read(Rule(("head", "tokenizer"), tied_head)),
     Rule(("head", "position"), tied_width),
+    Rule(("head", "position"), width_of_codes),
 )

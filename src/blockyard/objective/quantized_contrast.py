@@ -1,0 +1,125 @@
+"""Quantized contrast: which learned code of the same recording stands at a hidden token?
+
+Source: Baevski et al. 2020, wav2vec 2.0 (arXiv 2006.11477), section 3.2, equation 3; what is logged as `information`
+    van den Oord et al. 2018, Contrastive Predictive Coding (arXiv 1807.03748), equation 5
+Reference: transformers Wav2Vec2ForPreTraining
+Equation: mean over hidden n of -log (exp(sim(c_n, q_n) / T) / sum_{q in Q_n} exp(sim(c_n, q) / T)), sim the cosine,
+    c_n the prediction, q_n the code at token n, Q_n it and those of K other hidden tokens of the recording
+
+    source   ~ ~ ~ ~ ~ ~ ~ ~ ~ ~     N tokens, of any source_tokenizer of sound
+    codes    7 7 7 2 2 9 9 9 4 4     of the vectors of these tokens, learned by head=contrast
+    model    ~ ~ . . . . ~ ~ . .     reads the mask token in spans of `span` tokens
+    at       2: is it the 7 of 2, or one of 2, 2, 9, 4, 4?
+
+The authors' code leaves out distractors that are the true code (`distinct=true`). Then the loss is 0 where all tokens
+have one code, and with head.diversity=0.1, its authors' value, a small model found that before anything else; so the
+default is the equation. Checkpoints are selected by `information`, log (1 + K) less the cross entropy among all
+candidates: at most what the surroundings tell of the code, in nats, and 0 where the codes have collapsed. In
+`accuracy`, candidates that are equally similar share the point. The baseline `uniform` prefers none.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from blockyard.contracts import Batch, Count, DataSpec, Positive, Split, TokenSpec, Width
+from blockyard.data._split import Fraction
+from blockyard.objective._distractors import choose, similarities
+from blockyard.objective._hidden_sound import HiddenSound
+
+if TYPE_CHECKING:
+    import torchmetrics
+
+
+class Candidates(NamedTuple):
+    """truth: (B, N) int64, 0 at hidden tokens, else `Batch.ignore`; negatives: (B, N, K), the tokens of the others."""
+
+    truth: Tensor
+    negatives: Tensor
+
+
+class QuantizedContrast(HiddenSound):
+    """Tells the code of hidden tokens from others of the same recording; requires a bidirectional model, head=contrast.
+
+    A recording with a single hidden token has nothing to tell it from, and does not count.
+
+    Options:
+        negatives: distractors for each hidden token, K; with repetitions
+        temperature: that similarities are divided by, T
+        rate: share of the tokens of a recording that is hidden, less where spans overlap
+        span: tokens that are hidden together
+        width: numbers in which predictions and codes are compared, F
+        distinct: leave out distractors that are the true code
+    """
+
+    name = "quantized_contrast"
+    takes: ClassVar[str] = "contrast"
+
+    def __init__(
+        self,
+        *,
+        negatives: Count = 100,
+        temperature: Positive = 0.1,
+        rate: Fraction = 0.5,
+        span: Count = 10,
+        width: Width = 64,
+        distinct: bool = False,
+    ) -> None:
+        super().__init__(rate, span)
+        self.negatives, self.temperature = negatives, temperature
+        self.width, self.distinct = width, distinct
+
+    def outputs(self, data: DataSpec, tokens: TokenSpec) -> int:
+        """F. Raises ValueError for data without sounds as a source."""
+        self.check_source(data)
+        return self.width
+
+    def prepare(self, batch: Batch, key: int | None = None) -> Batch:
+        """Recordings (B, T) -> hidden tokens (B, N), and the tokens that are to be told apart."""
+        count, tokens = self.tokens_of(batch.inputs, batch.lengths)
+        hidden = self.hidden(batch, key, count, tokens)
+        return replace(batch, hidden=hidden, target=Candidates(*choose(batch, hidden, key, self.negatives)))
+
+    def logits(self, prediction: Tensor, target: Any, *, distinct: bool) -> Tensor:
+        """Returns (B, N, 1 + K), the true code first. distinct: -inf for distractors that are the true code.
+
+        prediction: (B, N, 2 F + G), of head=contrast
+        """
+        predicted, codes = prediction[..., : self.width], prediction[..., self.width : 2 * self.width]
+        ids = prediction[..., 2 * self.width :]  # (B, N, G)
+        equal = (ids[:, :, None] == ids[:, None]).all(-1) if distinct else None  # (B, N, N)
+        return similarities(predicted, codes, target.negatives, equal) / self.temperature
+
+    def loss(self, prediction: Tensor, target: Any) -> Tensor:
+        """Mean cross entropy over the hidden tokens, in nats. prediction: (B, N, 2 F + G); target: `Candidates`."""
+        logits = self.logits(prediction, target, distinct=self.distinct)
+        return F.cross_entropy(logits.flatten(0, 1), target.truth.flatten(), ignore_index=Batch.ignore)
+
+    def metrics(self, split: Split | None = None) -> dict[str, torchmetrics.Metric]:
+        """Loss, and over all candidates the accuracy and the information."""
+        from blockyard.objective._contrast_metrics import ContrastLoss, Information, SharedAccuracy
+
+        def every(prediction: Tensor, target: Any) -> Tensor:
+            return self.logits(prediction, target, distinct=False)
+
+        def counted(prediction: Tensor, target: Any) -> Tensor:
+            return self.logits(prediction, target, distinct=self.distinct)
+
+        return {
+            "loss": ContrastLoss(counted),
+            "accuracy": SharedAccuracy(every),
+            "information": Information(every, math.log(1 + self.negatives)),
+        }
+
+    def best(self) -> tuple[str, str]:
+        """The highest information."""
+        return "information", "max"
+
+    def baselines(self, split: Split) -> dict[str, dict[str, float]]:
+        """Of preferring no candidate."""
+        return {"uniform": {"accuracy": 1 / (1 + self.negatives), "information": 0.0}}
