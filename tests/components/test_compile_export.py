@@ -13,16 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from blockyard.config import catalog, presets
+from blockyard.config import catalog
 from blockyard.config.build import Components
 from blockyard.config.compose import compose
-from blockyard.config.schema import options
-from blockyard.config.targets import locate
 from blockyard.contracts import Seq
 from blockyard.model._tower import Tower
 from blockyard.ops import attend
-from tests.config import products
-from tests.config.preset_data import data_of
+from tests.config.preset_data import small
 from tests.config.product_batches import batch_for
 
 PRESETS = sorted(catalog.choices("preset"))
@@ -42,8 +39,6 @@ EXPORTED = (
     "rnn",
     "whisper",
 )
-SIZES = {"dim": 16, "depth": 2, "heads": 2}
-CONTEXTS = {"code": ["data.context=8"], "translation": ["data.context=8", "data.source_context=8"]}
 
 
 def short(names: Sequence[str]) -> list[Any]:
@@ -53,13 +48,7 @@ def short(names: Sequence[str]) -> list[Any]:
 
 def components(preset: str, *overrides: str) -> Components:
     """The parts of a preset, small, over data that it reads."""
-    choices = presets.choices("preset", preset)
-    data = data_of(choices)
-    known = options(locate(str(catalog.choices("model")[choices["model"]].target)))
-    known = set(known) - products.set_by_preset(preset, "model")
-    sizes = [f"model.{name}={size}" for name, size in SIZES.items() if name in known]
-    composed = compose([f"preset={preset}", f"data={data}", "logger=none", *sizes, *CONTEXTS.get(data, []), *overrides])
-    return Components(composed.config)
+    return Components(compose([*small(preset), "logger=none", *overrides]).config)
 
 
 def arguments(parts: Components, size: int) -> dict[str, Tensor]:

@@ -1,6 +1,11 @@
-"""Which data a preset reads in tests."""
+"""Which data a preset reads in tests, and how small it is there."""
 
 from __future__ import annotations
+
+from blockyard.config import catalog, presets
+from blockyard.config.schema import options
+from blockyard.config.targets import locate
+from tests.config import products
 
 DATA = {
     "classify": "digits",
@@ -11,6 +16,8 @@ DATA = {
     "regress": "atlas",
     "ctc": "dial_tones",
 }
+SIZES = {"dim": 16, "depth": 2, "heads": 2}
+CONTEXTS = {"code": ["data.context=8"], "translation": ["data.context=8", "data.source_context=8"]}
 
 
 def data_of(choices: dict[str, str]) -> str:
@@ -22,3 +29,13 @@ def data_of(choices: dict[str, str]) -> str:
     if choices.get("source_tokenizer") == "patch":
         return "canvas_captions" if choices["objective"] == "translate" else "canvas_questions"
     return "dial_tones" if choices.get("source_tokenizer") == "log_mel" else DATA[choices["objective"]]
+
+
+def small(preset: str) -> list[str]:
+    """Overrides of a preset, small, over data that it reads."""
+    choices = presets.choices("preset", preset)
+    data = data_of(choices)
+    known = options(locate(str(catalog.choices("model")[choices["model"]].target)))
+    known = set(known) - products.set_by_preset(preset, "model")
+    sizes = [f"model.{name}={size}" for name, size in SIZES.items() if name in known]
+    return [f"preset={preset}", f"data={data}", *sizes, *CONTEXTS.get(data, [])]
