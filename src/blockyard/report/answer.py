@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from blockyard.report.missing_arms import NOT_DONE, REASONS
-from blockyard.report.stats.power import MIN_SEEDS
-from blockyard.report.stats.verdict import BETTER, NO_DIFFERENCE, TOO_FEW, WORSE
+from blockyard.report.stats.power import ALPHA, MIN_SEEDS
+from blockyard.report.stats.verdict import BETTER, NO_DIFFERENCE, TOO_FEW, WORSE, p_equals
 
 _MAX_NAMED = 4
 _HEADS = {"supported": "As expected", "contradicted": "Not as expected", "undecided": "Undecided"}
@@ -15,15 +15,32 @@ _HEADS = {"supported": "As expected", "contradicted": "Not as expected", "undeci
 Row = dict[str, Any]
 
 
-def answer(arms: Sequence[Row], baseline: str | None, metric: str, expect: dict[str, str] | None) -> str:
+def answer(
+    arms: Sequence[Row],
+    baseline: str | None,
+    metric: str,
+    expect: dict[str, str] | None,
+    effects: dict[str, Any] | None = None,
+) -> str:
     """Return which arms differ from the baseline, after the verdict on what was expected, if anything was.
 
-    arms: the rows of a comparison (`arm_rows`); expect: text, verdict and reason of the expectation
+    arms: the rows of a comparison (`arm_rows`); expect: text, verdict and reason of the expectation; effects: those of
+    a grid (`stats.effects`), whose significant interactions are named
     """
-    summary = _summary(arms, baseline, metric)
+    summary = " ".join([_summary(arms, baseline, metric), *_interactions(effects)])
     if expect is None:
         return summary
     return f"{_HEADS[expect['verdict']]} ({expect['text']}): {expect['reason']}. {summary}"
+
+
+def _interactions(effects: dict[str, Any] | None) -> list[str]:
+    tests = [] if effects is None else effects["interactions"]
+    return [
+        f"What {test['factors'][0]} changes depends on {test['factors'][1]} "
+        f"(F = {test['F']:.3g}, corrected {p_equals(test['holm_p'])})."
+        for test in tests
+        if test["holm_p"] is not None and test["holm_p"] <= ALPHA
+    ]
 
 
 def _summary(arms: Sequence[Row], baseline: str | None, metric: str) -> str:

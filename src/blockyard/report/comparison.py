@@ -125,6 +125,7 @@ def _result(data: ComparisonInput, terms: _Terms, cost_axis: str | None, changes
         with_changes=changes,
     )
     names = metric_names(data.records)
+    factors = _effects(data, values, results, baseline)
     return Comparison(
         title=data.title,
         claim=question.get("claim"),
@@ -135,14 +136,14 @@ def _result(data: ComparisonInput, terms: _Terms, cost_axis: str | None, changes
         metrics=names,
         directions={name: terms.directions[name] for name in {*names, *terms.directions} if name in terms.directions},
         baseline=baseline,
-        answer=answer(rows, baseline, metric, expect),
+        answer=answer(rows, baseline, metric, expect, factors),
         tasks=data.tasks,
         margin=margin,
         expect=expect,
         warnings=terms.warnings,
         seeds=sorted({run.seed for arm in data.arms for run in arm.runs}),
         arms=rows,
-        effects=_effects(data, values, results, baseline),
+        effects=factors,
         cells=[cell_row(record) for record in data.records],
         curves=curves(data.records, {row["name"]: row["cost"]["flops_per_sample"] for row in rows}),
         tuning=data.tuning,

@@ -1,7 +1,9 @@
 """Evaluate what a sweep expected: `pre_norm > post_norm and rope ~ alibi`.
 
-`>` means better in the metric's direction, whichever that is. The comparisons were stated before the runs were
-made, so p values are corrected over the comparisons of the expectation, not over all arms.
+`>` means better in the metric's direction, whichever that is. `(a - b) > (c - d)` says that a is better than b by more
+than c is than d: the difference of both differences, seed by seed, is judged as that of two arms. The comparisons
+were stated before the runs were made, so p values are corrected over the comparisons of the expectation, not over all
+arms.
 
 Source: Schuirmann 1987 (two one-sided tests, for `~` and, one of them, for `>=`); Holm 1979.
 """
@@ -13,12 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from blockyard.report.stats.paired import Difference, finite, paired_difference
+from blockyard.report.stats.paired import Difference, Values, finite, paired_difference
 from blockyard.report.stats.power import ALPHA, MIN_SEEDS
 from blockyard.report.stats.verdict import corrected, p_equals
 from blockyard.sweep.spec.expectation import Claim, parse
 
-MARGIN = 0.01  # of the second arm's mean: smaller differences count as none, unless the sweep states a margin
+MARGIN = 0.01  # of the last arm's mean: smaller differences count as none, unless the sweep states a margin
 
 Verdict = Literal["supported", "contradicted", "undecided"]
 
@@ -46,20 +48,21 @@ def evaluate(
 ) -> Outcome:
     """Return whether the results support an expectation.
 
-    values: arm -> seed -> value; margin: the smallest difference that matters; None: MARGIN of the second arm's mean
+    values: arm -> seed -> value
+    margin: the smallest difference that matters; None: MARGIN of the mean of the arm that a comparison names last
     missing: arm without a result -> the reason, as it reads after the arm's name ("was refused")
     Raises UserError as `sweep.spec.expectation.parse` does.
     """
     claims = parse(text, values)
     clean = {arm: finite(by_seed) for arm, by_seed in values.items()}
-    gaps = corrected({str(claim): paired_difference(clean[claim.arm], clean[claim.other]) for claim in claims})
+    gaps = corrected({str(claim): paired_difference(*_paired(claim, clean)) for claim in claims})
     parts: list[tuple[Verdict, str]] = []
     for claim in claims:
-        reasons = [f"{arm} {missing[arm]}" for arm in (claim.arm, claim.other) if missing and arm in missing]
+        reasons = [f"{arm} {missing[arm]}" for arm in claim.arms if missing and arm in missing]
         if reasons:
-            parts.append(("undecided", f"{claim.arm} against {claim.other}: {' and '.join(reasons)}"))
+            parts.append(("undecided", f"{' against '.join(claim.sides)}: {' and '.join(reasons)}"))
         else:
-            parts.append(_evaluate(claim, gaps[str(claim)], clean[claim.other], direction, margin))
+            parts.append(_evaluate(claim, gaps[str(claim)], clean, direction, margin))
     verdicts = [verdict for verdict, _ in parts]
     whole: Verdict = (
         "contradicted"
@@ -73,10 +76,22 @@ def evaluate(
     return Outcome(text, whole, reason)
 
 
+def _paired(claim: Claim, values: Values) -> tuple[dict[int, float], dict[int, float]]:
+    """The two sides of a claim, by seed. Of a contrast they are sums: (a - b) - (c - d) = (a + d) - (b + c).
+
+    So they are as large as the metric, and differences within its rounding count as equal as they do between arms.
+    """
+    if claim.minus is None:
+        return dict(values[claim.arm]), dict(values[claim.other])
+    a, c, (b, d) = values[claim.arm], values[claim.other], (values[arm] for arm in claim.minus)
+    seeds = a.keys() & b.keys() & c.keys() & d.keys()
+    return {seed: a[seed] + d[seed] for seed in seeds}, {seed: b[seed] + c[seed] for seed in seeds}
+
+
 def _evaluate(
-    claim: Claim, gap: Difference, other: Mapping[int, float], direction: str, margin: float | None
+    claim: Claim, gap: Difference, values: Values, direction: str, margin: float | None
 ) -> tuple[Verdict, str]:
-    pair = f"{claim.arm} against {claim.other}"
+    pair = " against ".join(claim.sides)
     if gap.n < MIN_SEEDS or gap.mean is None:
         return "undecided", f"{pair}: {gap.n} common seeds, at least {MIN_SEEDS} are needed"
     gain = gap.mean if direction == "max" else -gap.mean
@@ -90,14 +105,14 @@ def _evaluate(
         return "supported", numbers
     if gain == 0 and gap.deviation is None:
         return "supported", f"{numbers}: the same values on every seed"
-    size = margin or MARGIN * abs(sum(other.values()) / len(other))
+    last = claim.other if claim.minus is None else claim.minus[1]
+    size = margin or MARGIN * abs(sum(values[last].values()) / len(values[last]))
     if not size:
         problem = (
-            f"the mean of {claim.other} is 0, so {MARGIN:.0%} of it is not a margin; "
-            "set `margin: NUMBER` in the sweep file"
+            f"the mean of {last} is 0, so {MARGIN:.0%} of it is not a margin; set `margin: NUMBER` in the sweep file"
         )
         return ("contradicted", numbers) if significant else ("undecided", f"{numbers}: {problem}")
-    margin_text = f"{size:.2g} ({'the margin set' if margin else f'{MARGIN:.0%} of the mean of {claim.other}'})"
+    margin_text = f"{size:.2g} ({'the margin set' if margin else f'{MARGIN:.0%} of the mean of {last}'})"
     low, high = _gain_interval(gap, direction)
     if claim.sign == ">=":
         if low > -size:
