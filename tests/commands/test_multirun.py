@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import torch
 import yaml
 
 from blockyard.cli import main
+from blockyard.commands._multirun import comparison
 from tests.fork import blockyard
 from tests.tiny import DEBUG
 
@@ -64,6 +66,28 @@ def test_too_many_jobs_are_refused_before_a_process_is_started(capsys, monkeypat
     monkeypatch.setattr(ServerProcess, "start", lambda self: pytest.fail("a process was started"))
     assert main(["train", "-m", "seed=range(0,200)", "model.dim=range(1,200)"]) == 2
     assert "39,800 runs are too many; at most 10,000" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--cfg", "--info"])
+def test_a_flag_that_shows_one_config_is_refused(capsys, flag):
+    assert main(["train", "-m", "seed=1,2", flag, "job" if flag == "--cfg" else "all"]) == 2
+    assert f"{flag} shows one config; leave out -m" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("runs", "command"),
+    [
+        (["norm=rms", "norm=layer"], "blockyard compare outputs --by norm"),
+        (["norm=rms seed=1", "norm=rms seed=2", "norm=none seed=1"], "blockyard compare outputs --by norm"),
+        (["norm=rms outputs=my\\ runs", "norm=none outputs=my\\ runs"], "blockyard compare 'my\\ runs' --by norm"),
+        (["norm=rms block=parallel", "norm=layer block=pre_norm"], "blockyard compare outputs"),
+        (["seed=1", "seed=2"], None),
+        (["norm=rms"], None),
+        ([], None),
+    ],
+)
+def test_the_end_names_the_command_that_compares(runs, command):
+    assert comparison([re.split(r"(?<!\\) ", words) for words in runs]) == command
 
 
 @pytest.mark.full

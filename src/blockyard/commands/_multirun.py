@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shlex
 import signal
 import sys
 import time
@@ -49,7 +50,7 @@ def run(args: TrainArgs) -> int:
     if flag is not None:
         raise UserError(f"{flag} shows one config; leave out -m")
     dirs = [text for name in args.config_dirs for text in ("--config-dir", name)]
-    codes = []
+    codes: list[tuple[int, list[str]]] = []
     server = ServerProcess(None, MODULES)
     with StopSignals() as signals:
         try:
@@ -60,14 +61,30 @@ def run(args: TrainArgs) -> int:
             server.start()  # no process before the overrides are known to be right, and few enough
             for number, overrides in enumerate(combinations):
                 code = _train(server, number, [*overrides, *dirs], signals)
-                codes.append((code, " ".join(overrides)))
+                codes.append((code, list(overrides)))
                 if signals.signum is not None:
                     break
         finally:
             server.close(idle=True)
     for code, overrides in codes:
-        sys.stdout.write(f"exit {code}  {overrides}\n")
+        sys.stdout.write(f"exit {code}  {' '.join(overrides)}\n")
+    if command := comparison([overrides for code, overrides in codes if code == 0]):
+        sys.stdout.write(f"{command} shows them side by side\n")
     return signals.code or max((code for code, _ in codes), default=0)
+
+
+def comparison(runs: Sequence[Sequence[str]]) -> str | None:
+    """Returns the command that compares runs by the key in which they differ; None for fewer than two.
+
+    runs: the overrides of each that ended well. Those that differ in their seed alone are one arm.
+    """
+    pairs = [dict(word.partition("=")[::2] for word in words) for words in runs]
+    keys = {key for each in pairs for key in each if len({other.get(key) for other in pairs}) > 1} - {"seed"}
+    if not keys:
+        return None
+    folder = pairs[0].get("outputs", "outputs")
+    by = f" --by {next(iter(keys))}" if len(keys) == 1 else ""
+    return f"blockyard compare {shlex.quote(folder)}{by}" if "outputs" not in keys else None
 
 
 def train(arguments: Sequence[str]) -> int:
