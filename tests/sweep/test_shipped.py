@@ -22,7 +22,10 @@ NEED_FILES = {
     },
 }
 # Questions whose arms start from a run: what it is made of.
-NEED_RUNS = {"pretraining": ("experiment=bert_code", "tokenizer=byte", "name=pretrained")}
+NEED_RUNS = {
+    "audio_pretraining": ("experiment=tones_ctc", "objective=masked_units", "objective.span=2", "name=listened"),
+    "pretraining": ("experiment=bert_code", "tokenizer=byte", "name=pretrained"),
+}
 
 
 @pytest.mark.parametrize("name", SWEEPS)
@@ -33,7 +36,7 @@ def test_a_shipped_sweep_can_be_planned_and_its_wandb_files_are_current(
     needed, start = NEED_FILES.get(name, {}), NEED_RUNS.get(name)
     shared = request.getfixturevalue("shared_data") if needed else None
     if start is not None:  # a run of the name that the file gives, as the command in its header makes it
-        untrained(tmp_path / "pretrained-0000000000" / "s0", *start)
+        untrained(tmp_path / f"{start[-1].removeprefix('name=')}-0000000000" / "s0", *start)
     plan = make_plan(
         Path("sweeps") / f"{name}.yaml",
         outputs=str(tmp_path) if start else "outputs",
