@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ from blockyard.contracts import Splits
 from blockyard.data.arrays import Arrays
 from blockyard.errors import UserError
 from blockyard.tokenizer.columns import Columns
+from blockyard.tokenizer.levels import Levels
 from blockyard.tokenizer.patch import Patch
+from blockyard.tokenizer.patch_codes import PatchCodes
+from blockyard.tokenizer.patch_values import PatchValues
 from blockyard.tokenizer.series_patch import SeriesPatch
 from blockyard.tokenizer.symbols import Symbols
 
@@ -98,6 +102,24 @@ def test_targets_may_be_names_real_values_token_ids_or_none(tmp_path: Path) -> N
     alone = Arrays(path=write(tmp_path / "d.npz", x=ids), target=None)
     assert alone.spec.target is None
     assert batches(alone.load(Symbols()))[0].target is None
+
+
+@pytest.mark.parametrize("target", ["classes", "values", "none"])
+@pytest.mark.parametrize("make", [Levels, partial(PatchCodes, size=4, codes=8), partial(PatchValues, size=4)])
+def test_images_that_are_written_become_tokens_that_give_them_back(make: Any, target: str, tmp_path: Path) -> None:
+    tokenizer = make()
+    images = KINDS["gray images"][0]
+    targets = {"classes": {"y": CLASSES}, "values": {"y": images[:, 0, 0] / 3.0}, "none": {}}[target]
+    data = Arrays(path=write(tmp_path / "x.npz", x=images, **targets), target="y" if targets else None)
+    spec = tokenizer.spec(data.spec)
+    splits = data.load(tokenizer)
+    assert [len(split) for split in splits] == [48, 6, 6]
+    stored = {image.tobytes() for image in images}
+    for batch in batches(splits):
+        assert batch.target is None
+        assert batch.inputs.shape[1] == 1 + np.prod(spec.grid)
+        if not isinstance(tokenizer, PatchCodes):
+            assert {image.numpy().tobytes() for image in tokenizer.decode(batch.inputs[:, 1:])} <= stored
 
 
 def test_a_split_array_says_who_goes_where(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from blockyard.data.table import Table
 from blockyard.errors import UserError
 from blockyard.tokenizer.byte import Byte
 from blockyard.tokenizer.columns import Columns
+from blockyard.tokenizer.levels import Levels
 from blockyard.tokenizer.patch import Patch
 from tests.tables import write_pictures, write_rows
 
@@ -132,6 +133,18 @@ def test_images_by_their_paths_are_those_of_the_files(tmp_path: Path) -> None:
     for ours, theirs in zip(batches(splits), batches(lazy), strict=True):
         torch.testing.assert_close(ours.inputs, theirs.inputs)
         torch.testing.assert_close(ours.target, theirs.target)
+
+
+def test_images_that_are_written_have_no_target_but_their_tokens(tmp_path: Path) -> None:
+    path = write_pictures(tmp_path, 24)
+    with path.open() as file:
+        rows = [{**row, "price": n / 3} for n, row in enumerate(csv.DictReader(file))]
+    priced = write_rows(tmp_path / "priced.csv", rows)
+    data = Table(path=str(priced), image="file", size=8, channels=1, label=None, text=None, target=("price",))
+    assert data.spec.target == "values"
+    batch = batches(data.load(Levels()))[0]
+    assert batch.target is None
+    assert batch.inputs.shape == (20, 65)
 
 
 def test_images_of_parquet_may_be_the_bytes_of_files(tmp_path: Path) -> None:

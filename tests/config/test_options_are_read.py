@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.config import schema
-from blockyard.contracts import Context, Positive, Rate
+from blockyard.contracts import Context, HasAuxiliary, Positive, Rate, auxiliary_loss
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.norm.batch import Batch
 from blockyard.norm.layer_plain import LayerPlain
@@ -78,8 +78,8 @@ def _plain(annotation: Any) -> list[Any]:
 class Outcome:
     """All that can be seen of a model, worked out as far as it is asked for."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model, self.seen = model, []
+    def __init__(self, model: nn.Module, hides: bool) -> None:
+        self.model, self.hides, self.seen = model, hides, []
         self.stages = iter((self.weights, self.outputs, self.longer, self.training, self.weights))
 
     def __getitem__(self, stage: int) -> dict[str, Tensor]:
@@ -91,9 +91,14 @@ class Outcome:
         """Weights and what else a checkpoint holds; at first the initial ones, moved alike."""
         return {name: value.clone() for name, value in self.model.state_dict().items()}
 
+    def output(self, length: int) -> Tensor:
+        """Of rows of so many tokens, half of them hidden where the model can hide some."""
+        ids = token_ids(2, length)
+        return self.model(ids, hidden=ids % 2 == 0) if self.hides else self.model(ids)
+
     @torch.no_grad()
     def outputs(self) -> dict[str, Tensor]:
-        return {"output": self.model(token_ids(2, LENGTH))}
+        return {"output": self.output(LENGTH)}
 
     @torch.no_grad()
     def longer(self) -> dict[str, Tensor]:
@@ -101,18 +106,20 @@ class Outcome:
         position = self.model.position
         position.length_scale = 2.0 if position.scales_length else 1.0
         try:
-            return {"output": self.model(token_ids(2, 2 * LENGTH))}
+            return {"output": self.output(2 * LENGTH)}
         except ValueError:
             return {}
         finally:
             position.length_scale = 1.0
 
     def training(self) -> dict[str, Tensor]:
-        """Outputs and gradients, with the same draws."""
+        """Outputs and gradients with the same draws: where tokens are hidden of two passes, which may differ."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            output = self.model.train()(token_ids(2, LENGTH))
-        output.square().sum().backward()
+            self.model.train()
+            output = torch.stack([self.output(LENGTH) for _ in range(1 + self.hides)])
+        auxiliary = auxiliary_loss([module for module in self.model.modules() if isinstance(module, HasAuxiliary)])
+        (output.square().sum() + (0.0 if auxiliary is None else auxiliary)).backward()
         self.model.eval()
         grads = {name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}
         return {"": output.detach(), **grads}
@@ -146,6 +153,7 @@ def is_read(family: str, name: str, option: str, target: type | None = None) -> 
     options = schema.options(target)
     given = {key: value for key, value in made.keywords.items() if key in options}
     asked, needed = values(options[option], given.get(option, options[option].default))
+    hides = getattr(target, "gives", None) == "contrast"
     prefix = Prefix(class_token=True) if getattr(target, "needs_class_token", False) else NO_PREFIX
     for base, axes, causal in product(bases(name, target, given, option), (1, 2, 0), (False, True)):
         found: list[Outcome] = []
@@ -153,10 +161,11 @@ def is_read(family: str, name: str, option: str, target: type | None = None) -> 
             part = partial(target, **{**given, **base, option: value})
             picks = {family: name}
             try:
-                model = tiny(causal=causal, axes=axes, prefix=prefix, sizes=SIZES, replace={family: part}, **picks)
+                sizes = {**SIZES, "hides": hides}
+                model = tiny(causal=causal, axes=axes, prefix=prefix, sizes=sizes, replace={family: part}, **picks)
             except ValueError:
                 continue  # no legal value, or none for a model such as this one
-            outcome = Outcome(model)
+            outcome = Outcome(model, hides)
             if all(outcome.differs(other) for other in found):
                 found.append(outcome)
             if len(found) == needed:

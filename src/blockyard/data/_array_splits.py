@@ -9,15 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, Split, Splits
+from blockyard.contracts import Batch, DataSpec, ImageTokenizer, Split, Splits, Tokenizer
 from blockyard.data._array_checks import channels_are_last
 from blockyard.data._augment import Augment
 from blockyard.data._class_baselines import majority
+from blockyard.data._image_tokens import token_splits
 from blockyard.data._images import Moments, Preprocess
 from blockyard.errors import UserError
 
 CHUNK = 4096  # rows that are read at a time
-SAMPLE = 10_000  # images that give the channel statistics
+SAMPLE = 10_000  # images that give the channel statistics, and from which a tokenizer learns
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class ImageArraySplit:
         return len(self.target)
 
     def batch(self, order: Tensor, key: int | None) -> Batch:
-        """Returns inputs float32 (B, C, height, width) and target (B,); `key` None disables augmentation."""
+        """Returns inputs (B, C, height, width) and target (B,); `key` None disables augmentation."""
         images = channels_first(self.rows.take(order), last=self.last)
         return Batch(self.preprocess(images, order, key), self.target[order])
 
@@ -124,11 +125,18 @@ def array_splits(
     return Splits(*splits)
 
 
-def image_splits(rows: Sequence[Rows], targets: Sequence[Tensor], augment: Augment) -> Splits:
-    """Returns the splits of an array of images, normalized by the training images, which alone are augmented."""
+def image_splits(
+    rows: Sequence[Rows], targets: Sequence[Tensor], augment: Augment, tokenizer: Tokenizer, spec: DataSpec
+) -> Splits:
+    """Returns the splits of an array of images, of token ids where the tokenizer makes them.
+
+    Others are normalized by the training images. Only those are augmented.
+    """
     last = channels_are_last(rows[0].values.shape[1:])
     count = len(rows[0].index)
     sample = torch.linspace(0, count - 1, min(SAMPLE, count)).long()
-    scale = Moments.of(channels_first(rows[0].take(sample), last=last))
+    images = channels_first(rows[0].take(sample), last=last)
+    scale = None if isinstance(tokenizer, ImageTokenizer) else Moments.of(images)
     preprocess = (Preprocess(scale, each) for each in (augment, Augment(), Augment()))
-    return Splits(*(ImageArraySplit(*each, last=last) for each in zip(rows, targets, preprocess, strict=True)))
+    splits = [ImageArraySplit(*each, last=last) for each in zip(rows, targets, preprocess, strict=True)]
+    return token_splits(splits, tokenizer, images, spec) if isinstance(tokenizer, ImageTokenizer) else Splits(*splits)

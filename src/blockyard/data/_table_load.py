@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Splits, Tokenizer
+from blockyard.contracts import ImageTokenizer, Splits, Tokenizer
 from blockyard.data._pair_file import NAMES
 from blockyard.data._split import sha256
 from blockyard.data._table_images import RowImages, TableImages
@@ -68,7 +68,8 @@ def load_rows(table: Table, tokenizer: Tokenizer) -> tuple[Splits, str]:
     splits, content = _splits(assigned, tokenizer)
     names = [table.label or "label", *table.texts]
     fingerprint = content or sha256(_cells(assigned, names))
-    if assigned.values is not None:
+    # Images that are written have no other target than their own tokens.
+    if assigned.values is not None and not isinstance(tokenizer, ImageTokenizer):
         splits = with_values(splits, [assigned.values[part] for part in assigned.parts], table.target)
     if assigned.slices is not None and table.reads not in ("text", "pair"):
         slices = assigned.slices

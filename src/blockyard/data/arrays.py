@@ -3,7 +3,7 @@
 Source: the .npy format of NumPy
 Reference: numpy.load; sklearn's StandardScaler
 
-    x   uint8 (n, H, W), (n, C, H, W) or (n, H, W, C)     images       tokenizer=patch
+    x   uint8 (n, H, W), (n, C, H, W) or (n, H, W, C)     images       tokenizer=patch, levels
         integers (n, N)                                   token ids    tokenizer=symbols
         floats (n, steps, C)                              series       tokenizer=series_patch
         floats (n, F)                                     vectors      tokenizer=columns
@@ -28,6 +28,7 @@ from blockyard.contracts import (
     BatchSize,
     CountOrZero,
     DataSpec,
+    ImageTokenizer,
     Rate,
     Seed,
     Splits,
@@ -170,8 +171,9 @@ class Arrays(LoadedData):
         self._fingerprint = sha256(
             [*(chunk for each in rows for chunk in each.chunks()), *self._own_targets(parts, target)]
         )
-        splits = self._splits(rows, targets)
-        if self.targets is None or self.targets.dtype.kind != "f":
+        splits = self._splits(rows, targets, tokenizer)
+        # Images that are written have no other target than their own tokens.
+        if self.targets is None or self.targets.dtype.kind != "f" or isinstance(tokenizer, ImageTokenizer):
             return splits
         values = torch.from_numpy(self.targets.reshape(len(self.targets), -1).astype(np.float64))
         return with_values(
@@ -183,9 +185,9 @@ class Arrays(LoadedData):
         numbers = target if own is None or self.class_names else torch.from_numpy(np.ascontiguousarray(own))
         return [numbers[part] for part in parts]
 
-    def _splits(self, rows: list[Rows], targets: list[Tensor]) -> Splits:
+    def _splits(self, rows: list[Rows], targets: list[Tensor], tokenizer: Tokenizer) -> Splits:
         if self.reads == "image":
-            return image_splits(rows, targets, Augment(self.shift, self.crop, self.flip))
+            return image_splits(rows, targets, Augment(self.shift, self.crop, self.flip), tokenizer, self.spec)
         scale = None if self.reads == "symbols" else scale_of(rows[0], f"{self._path}, {self.inputs}")
         own: list[Tensor | None] = list(targets)
         if self.targets is None:
