@@ -155,7 +155,8 @@ def is_read(family: str, name: str, option: str, target: type | None = None) -> 
     asked, needed = values(options[option], given.get(option, options[option].default))
     hides = getattr(target, "gives", None) == "contrast"
     prefix = Prefix(class_token=True) if getattr(target, "needs_class_token", False) else NO_PREFIX
-    for base, axes, causal in product(bases(name, target, given, option), (1, 2, 0), (False, True)):
+    layouts = [(1, False)] if hides else list(product((1, 2, 0), (False, True)))  # recordings are rows, seen as a whole
+    for base, (axes, causal) in product(bases(name, target, given, option), layouts):
         found: list[Outcome] = []
         for value in asked:
             part = partial(target, **{**given, **base, option: value})
