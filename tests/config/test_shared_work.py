@@ -63,6 +63,8 @@ def test_a_preset_s_interpolation_follows_a_value():
         ["optimizer=muon"],
         ["data.batch_size=1000000000"],
         ["init.freeze=[nothing]"],
+        ["callbacks=dropout_schedule"],  # and no dropout
+        ["callbacks=dropout_schedule", "model.dropout=0.1"],
     ],
     ids=" ".join,
 )

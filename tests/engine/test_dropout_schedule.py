@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 from torch import nn
 
 from blockyard.config.build import Components
+from blockyard.config.check import check
+from blockyard.config.compose import compose
 from blockyard.engine.callbacks.dropout_schedule import DropoutSchedule, rates
 from blockyard.errors import UserError
 from tests.engine_runs import assert_same_bits, killed_at, rows, run
@@ -65,14 +68,27 @@ def test_a_killed_run_resumes_with_the_same_bits(tmp_path: Path) -> None:
     assert_same_bits(run(tmp_path / "killed", *options), whole)
 
 
-def test_nothing_to_change_is_refused(tmp_path: Path) -> None:
+def test_nothing_to_change_is_refused() -> None:
     no_dropout = tuple(word for word in TINY if "dropout" not in word)
-    with pytest.raises(UserError, match=r"every dropout rate of the model is 0; set one, such as model.dropout=0.1"):
-        run(tmp_path, TARGET, base=no_dropout)
+    told = r"every dropout rate of the model is 0; set one, such as model.dropout=0.1"
+    with pytest.raises(UserError, match=told):
+        DropoutSchedule().on_run_start(state_of(nn.Dropout(0.0), 0))
+    [issue] = check(compose([*no_dropout, "callbacks=dropout_schedule"]))
+    assert issue.key == "callbacks.dropout_schedule"
+    assert re.search(told, str(issue))
+    assert check(compose([*no_dropout, "callbacks=dropout_schedule", "block.drop_path=0.1"])) == []
 
 
 def test_what_would_compile_at_each_step_is_refused() -> None:
-    with pytest.raises(UserError, match=r"shape=linear with trainer.compile=true"):
+    told = r"shape=linear with trainer.compile=true"
+    with pytest.raises(UserError, match=told):
         DropoutSchedule().on_run_start(state_of(nn.Dropout(0.1), 0, compiled=True))
+    [issue] = check(compose([*TINY, "callbacks=dropout_schedule", "model.dropout=0.1", "trainer.compile=true"]))
+    assert re.search(told, str(issue))
     with pytest.raises(ValueError, match=r"begin=5 comes after until=3"):
         DropoutSchedule(begin=5, until=3)
+
+
+def test_an_average_of_sharded_weights_is_refused_by_the_check() -> None:
+    [issue] = check(compose([*TINY, "callbacks=ema", "trainer.strategy=fsdp", "trainer.devices=2"]))
+    assert str(issue).startswith("callbacks.ema: trainer.strategy=fsdp leaves no process all the weights")

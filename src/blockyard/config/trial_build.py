@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import nn
 
 from blockyard.config import lightning
 from blockyard.config.build import LATE, Components, context
@@ -81,9 +82,17 @@ def trained_alike(config: dict[str, Any]) -> str | None:
     if "init" in config:
         return None
     kept = {key: value for key, value in config.items() if key not in _NOT_OF_MODEL}
-    optimizer = instantiate(config["optimizer"], allow_of(config), META)
-    chooses = type(optimizer).model_problems is not OptimizerBuilder.model_problems
-    return json.dumps([kept, optimizer.tensors_per_weight, config["optimizer"]["_target_"] if chooses else None])
+    allow = allow_of(config)
+    optimizer = instantiate(config["optimizer"], allow, META)
+    named = config["optimizer"]["_target_"] if _looks_at_models(type(optimizer), OptimizerBuilder) else None
+    callbacks = [place for place in placed_nodes(config, allow) if place.key.startswith("callbacks.")]
+    nodes = [place.node for place in callbacks if _looks_at_models(locate(place.target), place.required)]
+    return json.dumps([kept, optimizer.tensors_per_weight, named, nodes])
+
+
+def _looks_at_models(component: Any, base: Any) -> bool:
+    """Whether it may have problems with a built model; Lightning's callbacks have none."""
+    return issubclass(component, base) and component.model_problems is not base.model_problems
 
 
 def build_model(
@@ -111,14 +120,24 @@ def build_model(
                 yield from problems
                 return
             components.adapt(model, 0)
-            if training and (texts := components.optimizer.model_problems(model)):
-                yield from (Issue("optimizer", text) for text in texts)
+            if training and (problems := list(_training_problems(components, model))):
+                yield from problems
                 return
         issue = memory_issue(components, model, training=training) if on_this_machine else None
     except Exception as error:
         issue = Issue("model", _message(error))
     if issue is not None:
         yield issue
+
+
+def _training_problems(components: Components, model: nn.Module) -> Iterator[Issue]:
+    """What the optimizer and the callbacks cannot train of a model, or not with the trainer's options."""
+    yield from (Issue("optimizer", text) for text in components.optimizer.model_problems(model))
+    trainer = components.node("trainer")
+    for name, callback in components.node("callbacks").items():
+        if hasattr(callback, "model_problems"):  # one of Lightning's has none
+            texts = callback.model_problems(model, trainer)
+            yield from (Issue(f"callbacks.{name}", text) for text in texts)
 
 
 def _build_modules(ctx: Context, architecture: Any, facts: Facts, refused: set[str]) -> Iterator[Issue]:

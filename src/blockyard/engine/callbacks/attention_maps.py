@@ -10,7 +10,7 @@ one sample. The maps are of the last step's weights, which need not be the best.
 from __future__ import annotations
 
 import contextlib
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from blockyard.atomic_files import read_json, write_json
 from blockyard.contracts import CountOrZero, Side, iter_blocks
@@ -18,6 +18,9 @@ from blockyard.data._order import take
 from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.errors import UserError
 from blockyard.ops.maps import attention, block_number, smaller
+
+if TYPE_CHECKING:
+    from torch import nn
 
 FILE = "attention.json"
 _DIGITS = 4
@@ -52,12 +55,16 @@ class AttentionMaps(RunCallback):
         self.side = side
         self.every_evaluation = every_evaluation
 
+    def model_problems(self, model: nn.Module, trainer: Any) -> list[str]:
+        """The layers must exist."""
+        depth = sum(1 for _ in iter_blocks(model))
+        wrong = [layer for layer in self.layers or () if layer >= depth]
+        return [f"layers={wrong}: the model has {depth} blocks, 0 to {depth - 1}"] if wrong else []
+
     def on_run_start(self, state: RunState) -> None:
         """Raise UserError for a layer or a sample that does not exist."""
-        depth = sum(1 for _ in iter_blocks(state.learner.model))
-        wrong = [layer for layer in self.layers or () if layer >= depth]
-        if wrong:
-            raise UserError(f"attention_maps.layers={wrong}: the model has {depth} blocks, 0 to {depth - 1}")
+        for problem in self.model_problems(state.learner.model, state.learner.settings):
+            raise UserError(f"attention_maps.{problem}")
         if state.validation is not None and self.sample >= len(state.validation):
             raise UserError(
                 f"attention_maps.sample={self.sample}: validation has {len(state.validation)} samples, from 0"

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from blockyard.contracts import Split
     from blockyard.engine.module import Learner
 
@@ -67,6 +69,13 @@ class RunCallback:
     priority: ClassVar[int] = 0
     averages: ClassVar[bool] = False
     selects: bool = False
+
+    def model_problems(self, model: nn.Module, trainer: Any) -> list[str]:
+        """What of a built model, on the meta device, and of the trainer's options this cannot work with.
+
+        One sentence each; a run with such a problem is refused before it starts. trainer: the component of that name
+        """
+        return []
 
     def on_run_start(self, state: RunState) -> None:
         """Called before the first step, also of a resumed run."""

@@ -62,19 +62,27 @@ class DropoutSchedule(RunCallback):
             return self.start if step < until else self.end
         return self.start + (self.end - self.start) * progress(step, begin, max(begin, until))
 
+    def model_problems(self, model: nn.Module, trainer: Any) -> list[str]:
+        """The model must have a rate to change, and compiled blocks cannot have one that changes at each step."""
+        problems = []
+        if self.shape == "linear" and trainer.compile:
+            problems.append(
+                "shape=linear with trainer.compile=true would compile the blocks anew for each rate; use shape=step or "
+                "trainer.compile=false"
+            )
+        if not rates(model):
+            problems.append(
+                "nothing to change: every dropout rate of the model is 0; set one, such as model.dropout=0.1, "
+                "channel_mixer.dropout=0.1 or block.drop_path=0.1"
+            )
+        return problems
+
     def on_run_start(self, state: RunState) -> None:
-        """Find the rates and set those of the next step. Raises UserError where there are none."""
-        if self.shape == "linear" and state.learner.settings.compile:
-            raise UserError(
-                "callbacks.dropout_schedule.shape=linear with trainer.compile=true would compile the blocks anew for "
-                "each rate; use shape=step or trainer.compile=false"
-            )
-        self._rates = self._rates or rates(state.learner.model)
+        """Find the rates and set those of the next step. Raises UserError for what `model_problems` names."""
         if not self._rates:
-            raise UserError(
-                "callbacks=dropout_schedule has nothing to change: every dropout rate of the model is 0; set one, "
-                "such as model.dropout=0.1, channel_mixer.dropout=0.1 or block.drop_path=0.1"
-            )
+            for problem in self.model_problems(state.learner.model, state.learner.settings):
+                raise UserError(f"callbacks=dropout_schedule: {problem}")
+            self._rates = rates(state.learner.model)
         self._set(state)
 
     def on_step(self, state: RunState) -> None:

@@ -44,12 +44,16 @@ class EMA(RunCallback):
         self._average: dict[str, Tensor] = {}  # by the names of `averaged`
         self._saved: dict[str, Tensor] = {}  # of a checkpoint, by the names of the model's state
 
+    def model_problems(self, model: nn.Module, trainer: Any) -> list[str]:
+        """Every process must have all weights."""
+        if not trainer.sharded:
+            return []
+        return ["trainer.strategy=fsdp leaves no process all the weights that are averaged; use ddp"]
+
     def on_run_start(self, state: RunState) -> None:
         """Begin with the weights as they are, or with the average of the checkpoint. Raises UserError under FSDP."""
-        if state.learner.settings.sharded:
-            raise UserError(
-                "callbacks=ema does not work with trainer.strategy=fsdp, where no process has all weights; use ddp"
-            )
+        for problem in self.model_problems(state.learner.model, state.learner.settings):
+            raise UserError(f"callbacks=ema: {problem}")
         self._model = state.learner.model
         tensors = averaged(self._model)
         self._average = {
