@@ -78,7 +78,7 @@ def comparison(runs: Sequence[Sequence[str]]) -> str | None:
 
     runs: the overrides of each that ended well. Those that differ in their seed alone are one arm.
     """
-    pairs = [dict(word.partition("=")[::2] for word in words) for words in runs]
+    pairs = [dict(override.partition("=")[::2] for override in overrides) for overrides in runs]
     keys = {key for each in pairs for key in each if len({other.get(key) for other in pairs}) > 1} - {"seed"}
     if not keys:
         return None

@@ -27,7 +27,7 @@ def remove_options(config: dict[str, Any], choices: dict[str, str | None], folde
         former, node = of_experiment.get(family, catalog.default_choices().get(family)), config.get(family)
         if present == former or family in catalog.SEVERAL or not isinstance(node, dict):
             continue
-        known = catalog.choices(family, folders)
-        if former in known and present in known:
-            for option in {*known[former].options} - {*known[present].options}:
+        of_family = catalog.choices(family, folders)
+        if former in of_family and present in of_family:
+            for option in {*of_family[former].options} - {*of_family[present].options}:
                 node.pop(option, None)

@@ -75,7 +75,7 @@ class ImageFolder(Photographs):
     def parts(self) -> tuple[ImageFiles, ImageFiles, ImageFiles]:
         """Lists the files of each split. Raises ValueError if the folder of a split is empty, or has several names."""
         folders = self._folders()
-        log.info("%s", self._said(folders))
+        log.info("%s", self._summary(folders))
         rest = self._list("train")
         listed = {split: self._list(folder) for split, folder in folders.items()}
         for split, share, seed in (
@@ -123,7 +123,7 @@ class ImageFolder(Photographs):
             folders["test"] = "test"
         return folders
 
-    def _said(self, folders: dict[str, str]) -> str:
+    def _summary(self, folders: dict[str, str]) -> str:
         """Where each split comes from."""
         texts = [f"{self._root}: training images of train/"]
         for split, share in (("validation", self.validation_fraction), ("test", self.test_fraction)):

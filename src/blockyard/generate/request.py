@@ -120,18 +120,19 @@ def source_batch(loaded: Loaded, sources: Sequence[str]) -> Batch:
     """
     tokenizer = loaded.components.source_tokenizer
     if isinstance(tokenizer, TextTokenizer):
-        rows = [torch.tensor([_encode(loaded, "source", source, tokenizer)]) for source in sources]
-        if not min(row.shape[1] for row in rows):
+        sequences = [torch.tensor([_encode(loaded, "source", source, tokenizer)]) for source in sources]
+        if not min(sequence.shape[1] for sequence in sequences):
             raise UserError("a source is empty: give at least one character")
     elif isinstance(loaded.data, SourceFiles):
-        rows = [loaded.data.read_source(source) for source in sources]
+        sequences = [loaded.data.read_source(source) for source in sources]
     else:
         raise UserError(f"{loaded.folder.name}: {type(loaded.data).__name__} reads no source from a file")
-    lengths = torch.tensor([row.shape[1] for row in rows])
+    lengths = torch.tensor([sequence.shape[1] for sequence in sequences])
     if bool((lengths == lengths[0]).all()):
-        return Batch(torch.cat(rows))
-    behind = [(0, 0) * (row.ndim - 2) + (0, int(lengths.max()) - row.shape[1]) for row in rows]
-    return Batch(torch.cat([F.pad(row, pad) for row, pad in zip(rows, behind, strict=True)]), lengths=lengths)
+        return Batch(torch.cat(sequences))
+    longest = int(lengths.max())
+    padded = [F.pad(each, ((0, 0) * (each.ndim - 2) + (0, longest - each.shape[1]))) for each in sequences]
+    return Batch(torch.cat(padded), lengths=lengths)
 
 
 def _encode(loaded: Loaded, name: str, text: str, tokenizer: TextTokenizer | None = None) -> list[int]:

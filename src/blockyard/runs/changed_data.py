@@ -60,10 +60,10 @@ def _files(text: str) -> Iterator[Path]:
     """The existing files and folders that a text names, by itself or as a pattern, and what lies in these folders."""
     try:
         named = [os.path.expanduser(text), *(glob.glob(os.path.expanduser(text)) if "*" in text else ())]
-        found = [Path(name) for name in named if name and os.path.exists(name)]
+        files = [Path(name) for name in named if name and os.path.exists(name)]
     except ValueError:  # a null byte
         return
-    for path in found:
+    for path in files:
         yield path
         inside = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
         yield from (each for each in islice(inside, MOST) if each.exists())
