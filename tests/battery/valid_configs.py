@@ -37,6 +37,8 @@ SIZES = {
 KEPT = {"trainer", "logger", "callbacks", "data.root", "data.path", "data.source", "data.target", "data.download"}
 KEPT |= {"data.train_size", "data.validation_size", "data.test_size"}  # at most as many as there are
 KEPT |= {"tokenizer.name", "tokenizer.pretrained", "data.pattern", "data.memory_limit", "data.workers"}
+# Milliseconds from token to token: a tenth of one makes a hundred times as many tokens as by default.
+KEPT |= {"tokenizer.hop_ms", "source_tokenizer.hop_ms"}
 DRAWN_CHOICES, DRAWN_OPTIONS, TRIES = 3, 4, 4
 
 
