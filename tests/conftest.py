@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.disk import skip_sync
 from tests.paths import SHARED
 
 # Tiny models on two cores: one thread each is faster, and figures repeat.
@@ -25,12 +24,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # The same examples every time: a failure that comes and goes belongs to no change.
 settings.register_profile("blockyard", derandomize=True, deadline=None)
 settings.load_profile("blockyard")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Nothing waits for the disk, but in the whole battery."""
-    if not config.getoption("--whole-battery", default=False):
-        skip_sync()
 
 
 def pytest_collectstart() -> None:

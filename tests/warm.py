@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tests.disk import skip_sync_if_asked
 from tests.engine_runs import run
 
 
@@ -32,6 +31,5 @@ def warm_up() -> None:
     torch.set_rng_state(states[2])
 
 
-skip_sync_if_asked()
 if not torch.cuda.is_available():
     warm_up()
