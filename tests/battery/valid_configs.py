@@ -39,6 +39,7 @@ KEPT |= {"data.train_size", "data.validation_size", "data.test_size"}  # at most
 KEPT |= {"tokenizer.name", "tokenizer.pretrained", "data.pattern", "data.memory_limit", "data.workers"}
 # Milliseconds from token to token: a tenth of one makes a hundred times as many tokens as by default.
 KEPT |= {"tokenizer.hop_ms", "source_tokenizer.hop_ms"}
+KEPT |= {"optimizer.lr"}  # a model without norms diverges at the rates that would be drawn, and its run rightly fails
 DRAWN_CHOICES, DRAWN_OPTIONS, TRIES = 3, 4, 4
 
 
