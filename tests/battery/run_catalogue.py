@@ -42,6 +42,8 @@ SMALL_NETWORK = ("timm", "view_timm")  # tokenizers that name a network of timm'
 BESIDE = {
     ("data", "tokens"): {"tokenizer": "ids"},
     ("tokenizer", "ids"): {"data": "tokens"},
+    ("data", "table"): {"tokenizer": "byte", "head": "mean_pool", "objective": "classify"},
+    ("data", "hf"): {"tokenizer": "byte", "head": "mean_pool", "objective": "classify"},
     ("trainer", "context"): {
         "data": "code",
         "tokenizer": "byte",

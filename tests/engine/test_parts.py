@@ -58,7 +58,10 @@ def test_pieces_without_weights_are_caught(tmp_path: Path, monkeypatch: pytest.M
         assert pieces[0] == pytest.approx(whole[0], rel=1e-3)
 
 
-def test_a_piece_that_asks_for_nothing_counts_for_nothing(plan: build.Components) -> None:
+@pytest.mark.parametrize("weight", [torch.tensor(0.0), None])
+def test_a_batch_or_a_piece_that_asks_for_nothing_counts_for_nothing(
+    plan: build.Components, weight: torch.Tensor | None
+) -> None:
     from blockyard.objective.next_token import NextToken
 
     class Scores(torch.nn.Embedding):
@@ -68,7 +71,7 @@ def test_a_piece_that_asks_for_nothing_counts_for_nothing(plan: build.Components
 
     model = Scores(5, 5)
     learner = Learner(model, NextToken(), plan.optimizer, plan.schedule, Settings(total=1))
-    batch = Batch(torch.ones(1, 4, dtype=torch.int64), lengths=torch.tensor([1]), weight=torch.tensor(0.0))
+    batch = Batch(torch.ones(1, 4, dtype=torch.int64), lengths=torch.tensor([1]), weight=weight)
     loss = learner.training_step(learner.objective.prepare(batch), 0)
     loss.backward()
     torch.testing.assert_close(loss.detach(), torch.tensor(0.0))

@@ -100,7 +100,11 @@ class Objective(ABC):
     def count(self, batch: Batch) -> int:
         """Returns the number of targets in a prepared batch that count, by which micro-batches are weighted."""
         assert batch.target is not None
-        return int(batch.counted(batch.target if isinstance(batch.target, Tensor) else batch.target[0]).sum())
+        return int(_counted(batch.target).sum())
+
+    def any_target(self, target: Any) -> Tensor:
+        """Returns whether any target of a prepared batch counts, a bool scalar on its device."""
+        return _counted(target).any()
 
     def remarks(self, splits: Splits) -> Iterator[str]:
         """Yields what the user should know about the splits before training, a sentence each; none by default.
@@ -141,6 +145,11 @@ class Objective(ABC):
         directions = {name: "max" if better else "min" for name, better in declared.items() if better is not None}
         name, mode = self.best()
         return {**directions, name: mode}
+
+
+def _counted(target: Any) -> Tensor:
+    """Which targets count; of a named tuple its first tensor says it."""
+    return Batch.counted(target if isinstance(target, Tensor) else target[0])
 
 
 def any_split(**facts: Any) -> Any:

@@ -108,9 +108,9 @@ class Learner(pl.LightningModule):
             weight = share if weight is None else weight * share
         loss = self.objective.loss(prediction, target)
         auxiliary = auxiliary_loss(self.auxiliary)
-        if weight is not None:
-            # A mean over nothing is NaN; a micro-batch without a target counts for nothing.
-            loss = torch.where(weight > 0, loss * weight, torch.zeros_like(loss))
+        # A mean over nothing is NaN; a batch without a target, or a part of one, counts for nothing.
+        counts = self.objective.any_target(target) if weight is None else weight > 0
+        loss = torch.where(counts, loss if weight is None else loss * weight, torch.zeros_like(loss))
         self.step.loss = loss.detach()
         self.losses.add(self.step.loss)
         if auxiliary is None:
