@@ -70,6 +70,19 @@ def test_what_differs_between_arms_is_said(
     assert len(result.warnings) == 1
 
 
+@pytest.mark.parametrize(
+    ("match", "size", "message"), [("params", 1.64, True), ("params", 1.02, False), (None, 1.64, False)]
+)
+def test_sizes_that_were_matched_and_are_not_equal_are_said(
+    tmp_path: Path, match: str | None, size: float, message: bool
+) -> None:
+    """A vocabulary that is learned is smaller than the one by which sizes were matched."""
+    counts = {"post": 1e5, "pre": size * 1e5, "alibi": 1e5}
+    summaries = {arm: {"parameters": {"trainable": round(count)}} for arm, count in counts.items()}
+    result = compare(_sweep(tmp_path, summaries=summaries, question={"match": match}))
+    assert _warned(result, "matched in parameters", "pre has 1.64 times those of post") == message
+
+
 @pytest.mark.parametrize(("load", "message"), [(2.4, False), (6.0, True)])
 def test_times_of_an_unequally_busy_machine_are_not_trusted(tmp_path: Path, load: float, message: bool) -> None:
     for seed in range(3):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
+from blockyard.report.costs import ALIKE
 from blockyard.report.load.arms import ArmRuns, ComparisonInput
 from blockyard.report.load.run_record import RunRecord
 from blockyard.report.range_ends import range_ends
@@ -23,6 +24,7 @@ def warnings(data: ComparisonInput, metric: str | None) -> list[str]:
         *_without_metric(arms, metric),
         *_tuning(arms),
         *range_ends(data),
+        *_sizes(data),
         *_last_weights(arms),
     ]
     for name, fact in FACTS:
@@ -57,6 +59,24 @@ FACTS: tuple[tuple[str, Fact], ...] = (
     ("threads", _summary_value("threads")),
     ("processes", _summary_value("processes")),
 )
+
+
+def _sizes(data: ComparisonInput) -> Iterator[str]:
+    """Yield a warning where arms that were matched in parameters were trained with other numbers of them."""
+    baseline = data.arm(data.baseline or "")
+    if baseline is None or (data.question or {}).get("match") != "params":
+        return
+    counts = {arm.name: list(arm.values("parameters").values()) for arm in data.arms}
+    means = {arm: sum(values) / len(values) for arm, values in counts.items() if values}
+    target = means.get(baseline.name)
+    ratios = {arm: value / target for arm, value in means.items() if target and abs(value / target - 1) > ALIKE}
+    if ratios:
+        listed = ", ".join(f"{arm} has {ratio:.2f} times" for arm, ratio in ratios.items())
+        yield (
+            f"the arms were matched in parameters, but {listed} those of {baseline.name} once trained: sizes are "
+            "matched before a tokenizer has learned its vocabulary; set its size in `base`, such as "
+            "tokenizer.max_words=1000"
+        )
 
 
 def _differences(name: str, arms: list[ArmRuns], fact: Fact) -> Iterator[str]:
