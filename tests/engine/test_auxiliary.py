@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -10,7 +11,9 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from blockyard.contracts import Batch
+from blockyard.engine import cost_card
 from blockyard.engine.learner_settings import Settings
+from blockyard.engine.loss_mean import LossMean
 from blockyard.engine.module import Learner
 from blockyard.evaluate.loop import evaluate
 from blockyard.objective.classify import Classify
@@ -77,3 +80,24 @@ def test_evaluation_does_not_see_them_and_models_without_one_log_none() -> None:
     made = learner(plain)
     made.training_step(Points().batch(torch.arange(6), None), 0)
     assert made.auxiliaries.take() is None
+
+
+def test_what_is_counted_before_a_run_leaves_none_behind() -> None:
+    """One that stays would keep the model from being copied, as averages of weights do."""
+    model = Model().train()
+    cost_card.flops_per_sample(model, Classify(), Points().batch(torch.arange(6), None))
+    cost_card.kernels(model, Classify(), Points(), torch.device("cpu"))
+    assert_close(copy.deepcopy(model).state_dict(), model.state_dict())
+
+
+def test_a_mean_goes_on_after_a_resume_with_the_same_bits() -> None:
+    first, second = (torch.tensor(value, dtype=torch.bfloat16) for value in (0.0972, 0.0979))
+    whole, resumed = LossMean(), LossMean()
+    whole.add(first)
+    resumed.load_state(*whole.state(), first.device)
+    for mean in (whole, resumed):
+        mean.add(second)
+    one, other = whole.take(), resumed.take()
+    assert one is not None
+    assert other is not None
+    assert float(one) == float(other) == (float(first) + float(second)) / 2

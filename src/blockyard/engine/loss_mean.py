@@ -14,7 +14,8 @@ class LossMean:
         self._count = 0
 
     def add(self, loss: Tensor) -> None:
-        """Count a detached loss."""
+        """Count a detached loss. Losses in bfloat16 add up in float32, as they do after a resume."""
+        loss = loss.float()
         self._sum = loss if self._sum is None else self._sum + loss
         self._count += 1
 
