@@ -42,7 +42,8 @@ def _distances(nodes: int, source: Ints, target: Ints) -> npt.NDArray[np.float64
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import shortest_path
 
-    edges = coo_array((np.ones(len(source)), (source, target)), shape=(nodes, nodes))
+    pairs = source.astype(np.int32), target.astype(np.int32)  # scipy 1.13 takes no others here
+    edges = coo_array((np.ones(len(source)), pairs), shape=(nodes, nodes))
     distance: npt.NDArray[np.float64] = shortest_path(edges.tocsr(), unweighted=True, directed=False)
     return distance
 
