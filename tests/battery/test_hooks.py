@@ -188,8 +188,9 @@ def test_every_hook_of_the_interfaces_is_tried() -> None:
     from blockyard.engine.callbacks.base import RunCallback
 
     hooks = {name for name, value in vars(RunCallback).items() if callable(value)}
-    # `in_place` runs inside an evaluation, whose faults are those of "evaluation", and for averages only.
-    assert hooks - {"load_state_dict", "in_place"} == set(RUN_HOOKS)
+    # `in_place` runs inside an evaluation, whose faults are those of "evaluation", and for averages only; the check
+    # asks for `model_problems`, before there is a run.
+    assert hooks - {"load_state_dict", "in_place", "model_problems"} == set(RUN_HOOKS)
     assert {place for place, _ in ERRORS} == set(PLACES)
     assert {kind for _, kind in ERRORS} == set(RAISED)
     assert len([hook for hook in LIGHTNING_HOOKS if "train" in hook]) >= 6
