@@ -13,7 +13,7 @@ class Battery(NamedTuple):
 
 
 BATTERIES = {
-    "kill_anywhere": Battery("SIGKILL at random moments; the resumed run ends with the same bits", 931),
+    "kill_anywhere": Battery("SIGKILL at random moments; the resumed run ends with the same bits", 938),
     "kill_file_operations": Battery("SIGKILL before and after every file operation of a run", 100),
     "resume_every_step": Battery("resume at every step of a run of three epochs", 400),
     "resume_components": Battery("every registered component resumes with the same bits", 252),

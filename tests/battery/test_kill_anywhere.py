@@ -30,7 +30,7 @@ KILLS = 7  # of each config
 CONFIGS = [
     choice for choice in run_catalogue.registered() if choice[0] in ("data", "token_mixer", "preset", "experiment")
 ]
-CONFIGS += [("tokenizer", "pretrained"), ("tokenizer", "vq")]  # which none of those has
+CONFIGS += [("tokenizer", name) for name in ("pretrained", "vq", "waveform")]  # which none of those has
 CLOCKS = (time.CLOCK_PROCESS_CPUTIME_ID, time.CLOCK_MONOTONIC)
 LONGER = ("trainer.max_steps=20", "trainer.eval_every=6")
 AVERAGE = ("callbacks.ema._target_=pytorch_lightning.callbacks.EMAWeightAveraging", "callbacks.ema.decay=0.8")
