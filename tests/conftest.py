@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,9 @@ os.environ.setdefault("WANDB_MODE", "offline")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Cases of one function that xdist hands out together.
+PACK = 25
+
 # The same examples every time: a failure that comes and goes belongs to no change.
 settings.register_profile("blockyard", derandomize=True, deadline=None)
 settings.load_profile("blockyard")
@@ -33,10 +37,25 @@ def pytest_collectstart() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share a fixture of their module run in one worker, so that it is made once."""
+    """Tests that share a fixture of their module run in one worker, so that it is made once.
+
+    The many cases of one function go to a worker in packs: xdist's controller takes 1 ms for each piece of work.
+    """
+    cases: Counter[tuple[Path, str]] = Counter()
     for item in items:
-        if item.get_closest_marker("xdist_group") is None and _shares_a_fixture(item):
+        if item.get_closest_marker("xdist_group") is not None:
+            continue
+        if _shares_a_fixture(item):
             item.add_marker(pytest.mark.xdist_group(Path(item.path).stem))
+        elif (of_one := _cases_of_one(item)) is not None:
+            item.add_marker(pytest.mark.xdist_group(f"{of_one[0].stem}-{of_one[1]}-{cases[of_one] // PACK}"))
+            cases[of_one] += 1
+
+
+def _cases_of_one(item: pytest.Item) -> tuple[Path, str] | None:
+    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+        return None
+    return Path(item.path), item.originalname
 
 
 def _shares_a_fixture(item: pytest.Item) -> bool:

@@ -43,8 +43,8 @@ class Case:
 
 # What a server may do with a call.
 ANSWERS: dict[str, Callable[[Call], Any]] = {
-    "500": lambda call: call.answer(500),
     "403": lambda call: call.answer(403, b'{"errors": [{"message": "permission denied"}]}'),
+    "500": lambda call: call.answer(500),
     "429": lambda call: call.answer(429),
     "HTML": lambda call: call.answer(200, b"<html>sign in to the network</html>"),
     "null": lambda call: call.answer(200, b'{"data": null}'),

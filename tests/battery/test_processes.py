@@ -82,7 +82,7 @@ CASES = [
     for index, act in enumerate([*ACTS, "nan"])
     for kind in ("ddp", "fsdp")
     for number in (1, 0)
-    for phase in (("step", ("setup", "evaluation")[(index + (kind == "ddp")) % 2]) if act != "nan" else ("step",))
+    for phase in ((("setup", "evaluation")[(index + (kind == "ddp")) % 2], "step") if act != "nan" else ("step",))
     if _possible(case := Case(kind, act, number, phase))
 ]
 

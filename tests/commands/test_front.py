@@ -108,12 +108,12 @@ def test_explain_prints_what_a_choice_declares(capsys):
 
 def test_list_compatible_prints_what_check_accepts(capsys):
     overrides = ["experiment=gpt_code_small", "position=none", "model.depth=1"]
-    assert main(["list", "norm", "token_mixer", "--compatible", *overrides, "norm=batch"]) == 0
+    assert main(["list", "norm", "block", "--compatible", *overrides, "norm=batch"]) == 0
     out = capsys.readouterr().out
-    norms, mixers = ({line.split()[0] for line in part.splitlines()[2:]} for part in out.strip().split("\n\n"))
+    norms, blocks = ({line.split()[0] for line in part.splitlines()[2:]} for part in out.strip().split("\n\n"))
     assert {"layer", "rms"} <= norms
     assert "batch" not in norms  # its statistics would mix tokens of the future in
-    assert mixers == set()  # none is compatible with the norm that is asked for
+    assert blocks == set()  # none is compatible with the norm that is asked for
     assert main(["list", "token_mixer", "--compatible", *overrides]) == 0
     mixers = {line.split()[0] for line in capsys.readouterr().out.splitlines()[2:] if line}
     assert {"attention", "conv"} <= mixers

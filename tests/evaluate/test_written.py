@@ -27,7 +27,7 @@ WRITTEN = ["the old cat sat on the mat today", "", "a bb ccc", "5. Mai 2018"]
 REFERENCES = ["the cat is on the mat today again", "nothing", "a bb ccc", "5. Mai 2019"]
 DATES = (
     *("experiment=translate_dates", *ON_CPU, "model.depth=1"),
-    *("schedule.warmup=10", "data.test_size=200", "data.validation_size=200", *steps(200, 200)),
+    *("schedule.warmup=10", "optimizer.lr=6e-3", "data.test_size=60", "data.validation_size=60", *steps(120, 120)),
 )
 
 

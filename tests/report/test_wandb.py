@@ -106,6 +106,7 @@ def test_a_network_that_swallows_everything_delays_by_less_than_15_seconds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     plan, result = answered(tmp_path, mode="online")
+    monkeypatch.setattr("blockyard.engine.loggers._wandb._PROBE_SECONDS", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as server, caplog.at_level(logging.WARNING):
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.getsockname()[1]}")
         monkeypatch.setenv("WANDB_API_KEY", "0" * 40)

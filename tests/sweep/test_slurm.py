@@ -282,7 +282,7 @@ def test_an_array_that_is_cancelled_is_reported_together(
     cluster: Cluster, made: SweepPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wait for a late result is one for all jobs, not one after the other."""
-    monkeypatch.setattr(_slurm_jobs, "_RESULT_WAIT", 1.0)
+    monkeypatch.setattr(_slurm_jobs, "_RESULT_WAIT", 0.5)
     cluster.script("squeue", cluster.queue(*(f"77_{number} CANCELLED" for number in range(4))))
     with cluster.executor(cancel=False) as executor:
         submit(executor, made, 4)
@@ -321,7 +321,7 @@ def test_a_queue_that_does_not_answer_ends_no_job(
     cluster.script("squeue", "echo 'Unable to contact slurm controller' >&2; exit 1")
     with cluster.executor(cancel=False) as executor:
         submit(executor, made, 2)
-        assert executor.poll(2.0) == []
+        assert executor.poll(1.2) == []
     assert caplog.text.count("squeue does not answer (Unable to contact slurm controller)") == 1
 
 
@@ -329,7 +329,7 @@ def test_a_job_that_is_held_is_told_once(cluster: Cluster, made: SweepPlan, capl
     cluster.script("squeue", "echo '77_0|PENDING|JobHeldUser|/x'; echo '77_1|PENDING|Priority|/x'")
     with cluster.executor(cancel=False) as executor:
         submit(executor, made, 2)
-        assert executor.poll(2.0) == []
+        assert executor.poll(1.2) == []
     assert caplog.text.count("will not start by itself") == 1
     assert "job 77_0 waits in SLURM's queue and will not start by itself: JobHeldUser" in caplog.text
 

@@ -26,18 +26,21 @@ from tests.helpers import (
     tiny,
     traits,
 )
+from tests.pairwise import in_pairs
 
 
-def cacheable() -> list[tuple[str, str, int]]:
-    """Legal combinations whose mixer decodes from a cache."""
-    return [c for c in combinations("causal") if has(c[0], "init_cache")]
+def cacheable() -> list[tuple[str, str, int, Prefix]]:
+    """Legal combinations whose mixer decodes from a cache, with and without registers."""
+    return [
+        (mixer, position, axes, prefix)
+        for mixer, position, axes in combinations("causal")
+        for prefix in (NO_PREFIX, Prefix(registers=2))
+        if has(mixer, "init_cache") and (prefix == NO_PREFIX or traits(mixer).prefix)
+    ]
 
 
-@pytest.mark.parametrize("prefix", [NO_PREFIX, Prefix(registers=2)], ids=["plain", "registers"])
-@pytest.mark.parametrize(("mixer", "position", "axes"), cacheable())
+@pytest.mark.parametrize(("mixer", "position", "axes", "prefix"), in_pairs(cacheable()), ids=str)
 def test_cached_decoding(mixer: str, position: str, axes: int, prefix: Prefix) -> None:
-    if prefix and not traits(mixer).prefix:
-        return
     cached_decoding(tiny(causal=True, axes=axes, prefix=prefix, token_mixer=mixer, position=position), LENGTH)
 
 

@@ -6,6 +6,7 @@ import copy
 import inspect
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from blockyard.token_mixer.attention import Attention
 from blockyard.weight_init import Init, initialise
 from tests.components.properties.checks import fused_equals_unfused, tokens_alone
 from tests.helpers import axes_of, blocks, choices, context, factory, legal, node, stir, tiny, token_ids
+from tests.pairwise import in_pairs
 
 
 @pytest.mark.parametrize("name", choices("channel_mixer"))
@@ -72,11 +74,15 @@ def variants() -> list[tuple[str, dict[str, Any]]]:
     return [(name, options) for name in parameters for options in variants if options.keys() <= parameters[name].keys()]
 
 
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("channel", projected("channel_mixer"))
-@pytest.mark.parametrize(("mixer", "options"), variants(), ids=str)
-@pytest.mark.parametrize("block", fusing())
-def test_fused_equals_unfused(block: str, mixer: str, options: dict[str, Any], channel: str, bias: bool) -> None:
+VARIANTS = {f"{mixer} {options or ''}".strip(): (mixer, options) for mixer, options in variants()}
+
+
+@pytest.mark.parametrize(
+    ("block", "variant", "channel", "bias"),
+    in_pairs([*product(fusing(), VARIANTS, projected("channel_mixer"), (False, True))]),
+)
+def test_fused_equals_unfused(block: str, variant: str, channel: str, bias: bool) -> None:
+    mixer, options = VARIANTS[variant]
     for causal in (False, True):
         pair = [
             tiny(

@@ -26,44 +26,51 @@ from tests.helpers import (
     tiny,
     traits,
 )
+from tests.pairwise import in_pairs
+
+Case = tuple[str, str, int, bool, bool]
+COLUMNS = ("mixer", "position", "axes", "causal", "prefixed")
 
 
-def on_a_line(*traits: str) -> list[tuple[str, str, int]]:
-    """Legal combinations for text, whose tokens lie on a line or have no coordinates."""
-    return [choice for choice in combinations(*traits) if choice[2] < 2]
+def legal_cases(*declared: str) -> list[Case]:
+    """Mixer, position, coordinate axes, whether the model is causal, whether it has a prefix: all that are legal."""
+    return [
+        (mixer, position, axes, causal, prefixed)
+        for mixer, position, axes in combinations(*declared)
+        for causal in (False, True)
+        for prefixed in (False, True)
+        if not (causal and (not traits(mixer).causal or reads_later(position)))
+        if not (prefixed and not traits(mixer).prefix)
+    ]
 
 
-def prefixes(mixer: str, causal: bool) -> list[Prefix]:
-    """The prefixes to test a mixer with."""
-    if not traits(mixer).prefix:
-        return [NO_PREFIX]
-    return [NO_PREFIX, Prefix(class_token=not causal, registers=2)]
+def can_be_packed(case: Case) -> bool:
+    """Text lies on a line or has no coordinates; registers in a bidirectional model would mix its documents."""
+    _, _, axes, causal, prefixed = case
+    return axes < 2 and (causal or not prefixed)
 
 
-@pytest.mark.parametrize(("mixer", "position", "axes"), combinations("causal"))
-def test_causality(mixer: str, position: str, axes: int) -> None:
-    for prefix in prefixes(mixer, causal=True):
-        model = tiny(causal=True, axes=axes, prefix=prefix, token_mixer=mixer, position=position)
-        causality(model, LENGTH)
+def prefix_of(prefixed: bool, causal: bool) -> Prefix:
+    """What stands before the tokens of a model with a prefix: a class token would see the whole sequence."""
+    return Prefix(class_token=not causal, registers=2) if prefixed else NO_PREFIX
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("mixer", "position", "axes"), combinations("padding", "any_length"))
-def test_padding(mixer: str, position: str, axes: int, causal: bool) -> None:
-    if causal and (not traits(mixer).causal or reads_later(position)):
-        return
-    for prefix in prefixes(mixer, causal):
-        padding(tiny(causal=causal, axes=axes, prefix=prefix, token_mixer=mixer, position=position), LENGTH)
+@pytest.mark.parametrize(COLUMNS, in_pairs([case for case in legal_cases("causal") if case[3]]))
+def test_causality(mixer: str, position: str, axes: int, causal: bool, prefixed: bool) -> None:
+    prefix = prefix_of(prefixed, causal)
+    causality(tiny(causal=causal, axes=axes, prefix=prefix, token_mixer=mixer, position=position), LENGTH)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("mixer", "position", "axes"), on_a_line("packing", "any_length"))
-def test_packing(mixer: str, position: str, axes: int, causal: bool) -> None:
-    if causal and (not traits(mixer).causal or reads_later(position)):
-        return
-    # Registers in a bidirectional model would mix the documents, and are refused.
-    for prefix in prefixes(mixer, causal) if causal else [NO_PREFIX]:
-        packing(tiny(causal=causal, axes=axes, prefix=prefix, token_mixer=mixer, position=position), LENGTH)
+@pytest.mark.parametrize(COLUMNS, in_pairs(legal_cases("padding", "any_length")))
+def test_padding(mixer: str, position: str, axes: int, causal: bool, prefixed: bool) -> None:
+    prefix = prefix_of(prefixed, causal)
+    padding(tiny(causal=causal, axes=axes, prefix=prefix, token_mixer=mixer, position=position), LENGTH)
+
+
+@pytest.mark.parametrize(COLUMNS, in_pairs([*filter(can_be_packed, legal_cases("packing", "any_length"))]))
+def test_packing(mixer: str, position: str, axes: int, causal: bool, prefixed: bool) -> None:
+    prefix = prefix_of(prefixed, causal)
+    packing(tiny(causal=causal, axes=axes, prefix=prefix, token_mixer=mixer, position=position), LENGTH)
 
 
 def pooling() -> list[str]:
@@ -100,11 +107,16 @@ def test_planted_shift_of_the_mask_is_caught() -> None:
 
 
 ALONE = [name for name in choices("norm") if not getattr(node("norm", name)[0], "across_tokens", False)]
-WIRED = [(block, channel) for block in blocks() for channel in choices("channel_mixer") if takes(block, channel)]
+WIRED = [
+    (block, channel, norm)
+    for block in blocks()
+    for channel in choices("channel_mixer")
+    for norm in ALONE
+    if takes(block, channel)
+]
 
 
-@pytest.mark.parametrize("norm", ALONE)
-@pytest.mark.parametrize(("block", "channel"), WIRED)
+@pytest.mark.parametrize(("block", "channel", "norm"), in_pairs(WIRED))
 def test_blocks_keep_the_traits_of_mixers(block: str, channel: str, norm: str) -> None:
     for causal in (False, True):
         model = tiny(causal=causal, block=block, channel_mixer=channel, norm=norm, position="rope")
