@@ -97,7 +97,7 @@ def test_every_patch_is_its_nearest_code(name: str, images: Tensor) -> None:
                 assert_close(decoded[7, :, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2].float(), code)
 
 
-@pytest.mark.parametrize("order", ["column", "snake", "random"])
+@pytest.mark.parametrize("order", ["column", *(pytest.param(o, marks=pytest.mark.full) for o in ("snake", "random"))])
 @pytest.mark.parametrize("name", MAKERS)
 def test_the_order_changes_no_code(name: str, order: str, images: Tensor) -> None:
     plain, other = fitted(name, images), fitted(name, images, order=order)

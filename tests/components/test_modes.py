@@ -194,7 +194,7 @@ def test_steps_name_what_a_forward_pass_goes_through() -> None:
 @pytest.mark.parametrize(("family", "name"), EACH)
 def test_compiled_blocks(family: str, name: str) -> None:
     """Each block compiles into one graph and gives what it gives uncompiled."""
-    compiled_equals_plain(tiny(**{family: name}).float().train())
+    compiled_equals_plain(tiny(axes=axes_of(family, name), **{family: name}).float().train())
 
 
 @pytest.mark.full

@@ -33,6 +33,7 @@ def run_or_refuse(row: dict[str, str]) -> str:
         assert loss.isfinite()
         optimizer.zero_grad()
         loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # without norms a step of any length would diverge
         optimizer.step()
     silent = [name for name, weight in model.named_parameters() if weight.grad is None]
     # A strict mixer shows nothing of a token that is alone, such as the one channel of a series.

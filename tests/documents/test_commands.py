@@ -32,7 +32,7 @@ def typed(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
         command = line.replace("python ", f"{sys.executable} ", 1)
         return subprocess.run(command, shell=True, cwd=folder, capture_output=True, text=True, check=False)
     trains = line.startswith(("blockyard train", "blockyard sweep")) and not re.search(r"resume=|--cfg|debug=", line)
-    return blockyard(folder, *shlex.split(line + " debug=fast" * trains)[1:])
+    return blockyard(folder, *shlex.split(line + " debug=fast" * trains)[1:], limit=1200)
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.full] * (n in LONG)) for n in TYPED])
