@@ -77,6 +77,7 @@ def test_it_holds_every_sweep(installed, tmp_path):
     assert "15 to run" in done.stdout
 
 
+@pytest.mark.full
 def test_it_trains_from_an_empty_folder(installed, tmp_path):
     done = run(installed, tmp_path, "train", "debug=fast", "logger=none")
     assert done.returncode == 0, done.stderr

@@ -114,9 +114,9 @@ def on_step(step: int, of_rank: int, act: Callable[[], Any]) -> None:
     LoopCallback.on_train_batch_start = planted  # type: ignore[method-assign]
 
 
-def two(outputs: Path, kind: str, *overrides: str) -> Callable[[], int]:
+def two(outputs: Path, kind: str, *overrides: str, base: tuple[str, ...] = TWO) -> Callable[[], int]:
     """Training with two processes, a process that calls this and a fork of it; returns the exit code."""
-    plain, choices = config(outputs, f"trainer={kind}", *overrides, base=TWO)
+    plain, choices = config(outputs, f"trainer={kind}", *overrides, base=base)
 
     def work() -> int:
         fork_ranks()

@@ -89,6 +89,7 @@ def test_packages_that_are_functions_stay_packages() -> None:
     assert blockyard.runs.store.find
 
 
+@pytest.mark.full
 def test_the_notebook_runs(tmp_path: Path) -> None:
     cells = json.loads((ROOT / "docs/python.ipynb").read_text(encoding="utf-8"))["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")

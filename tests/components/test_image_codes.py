@@ -250,7 +250,7 @@ def test_the_autoencoder_keeps_the_places_of_pixels() -> None:
     assert touched.amax(0).tolist() == [4, 6]
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.full] * (n == "vq")) for n in MAKERS])
 def test_codes_follow_the_fit_seed_or_where_it_is_null_the_run(name: str, images: Tensor) -> None:
     def codes(fit_seed: int | None, run_seed: int) -> dict[str, object]:
         tokenizer = MAKERS[name](fit_seed=fit_seed)

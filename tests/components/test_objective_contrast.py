@@ -25,7 +25,7 @@ WORDS = (
 )
 
 
-@pytest.fixture(scope="module", params=["log_mel", "waveform"])
+@pytest.fixture(scope="module", params=["log_mel", pytest.param("waveform", marks=pytest.mark.full)])
 def plan(request: pytest.FixtureRequest) -> Any:
     composed = compose([*WORDS, f"source_tokenizer={request.param}"])
     assert reasons(composed) == []

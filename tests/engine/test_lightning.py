@@ -67,7 +67,7 @@ def test_averaged_weights_are_evaluated_saved_and_tested(tmp_path: Path) -> None
     assert evaluate(made.path)["test/loss"] == made.summary()["metrics"]["test/loss"]
 
 
-@pytest.mark.parametrize("words", [EMA, SWA], ids=["ema", "swa"])
+@pytest.mark.parametrize("words", [EMA, pytest.param(SWA, marks=pytest.mark.full)], ids=["ema", "swa"])
 def test_averages_survive_a_kill_to_the_last_bit(tmp_path: Path, words: tuple[str, ...]) -> None:
     whole = run(tmp_path / "whole", *words, SAVE)
     for step in (10, 20, 25) if words is EMA else (25, 43, 60):

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,10 @@ from blockyard.runs.checkpoint import newest_good
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.predictions_file import TEST, read_predictions
 from tests import engine_runs
+from tests.battery import ranks
 from tests.engine.process_runs import NO_DROPOUT, start, trained
 from tests.engine_runs import rows, run
+from tests.fork import forked
 from tests.tiny import TEXT, TINY
 
 
@@ -32,10 +35,27 @@ def wait_for_step(outputs: Path, step: int) -> None:
     raise AssertionError("the run does not get on")
 
 
-@pytest.mark.parametrize("kind", ["ddp", pytest.param("fsdp", marks=pytest.mark.full)])
-def test_two_processes_follow_the_loss_of_one_at_the_same_global_batch(tmp_path: Path, kind: str) -> None:
+def forked_twins(outputs: Path, kind: str) -> RunFolder:
+    """As `trained`, in a process that has imported everything and a fork of it."""
+    base = tuple(word for word in TINY if not word.startswith("trainer="))
+    work = ranks.two(outputs, kind, "trainer.accelerator=cpu", "trainer.devices=2", *NO_DROPOUT, base=base)
+    assert forked(work) == 0
+    return ranks.only_run(outputs)
+
+
+@pytest.mark.parametrize(
+    ("kind", "start"),
+    [
+        ("ddp", forked_twins),
+        pytest.param("ddp", trained, marks=pytest.mark.full),
+        pytest.param("fsdp", trained, marks=pytest.mark.full),
+    ],
+)
+def test_two_processes_follow_the_loss_of_one_at_the_same_global_batch(
+    tmp_path: Path, kind: str, start: Callable[[Path, str], RunFolder]
+) -> None:
     one = run(tmp_path / "one", *NO_DROPOUT)
-    two = trained(tmp_path / "two", kind)
+    two = start(tmp_path / "two", kind)
     assert two.status.state == "done"
     summary = json.loads((two.path / "summary.json").read_text())
     assert summary["processes"] == 2

@@ -62,6 +62,7 @@ def test_trackio_holds_a_flat_config(tmp_path: Path) -> None:
     assert Trackio().package == "trackio"
 
 
+@pytest.mark.full
 def test_trackio_takes_pictures_into_the_record_of_the_run(tmp_path: Path) -> None:
     pytest.importorskip("trackio")
     code = (

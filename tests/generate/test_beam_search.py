@@ -112,7 +112,10 @@ def test_beams_reorder_every_cache(mixer: str) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("block", blocks_with_cross())
+@pytest.mark.parametrize(
+    "block",
+    [pytest.param(b, marks=[pytest.mark.full] * (b not in ("pre_norm", "post_norm"))) for b in blocks_with_cross()],
+)
 def test_beams_from_sources(block: str) -> None:
     """Each hypothesis looks at the source of its own prompt, however many others there are."""
     model = tiny_encoder_decoder(block=block, position="rope")

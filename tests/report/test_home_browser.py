@@ -194,6 +194,7 @@ def test_hostile_texts_stay_text_on_a_phone(browser: Any, tmp_path: Path) -> Non
     page.close()
 
 
+@pytest.mark.full
 def test_500_runs_are_drawn_and_searched(browser: Any, tmp_path: Path) -> None:
     page, witness = opened(browser, tmp_path, content(tmp_path, configs=250, seeds=2), "#seeds=apart&archived=shown")
     assert len(rows(page)) == 200

@@ -401,6 +401,7 @@ def test_a_name_that_html_would_run_is_seen(browser, tmp_path):
     page.close()
 
 
+@pytest.mark.full
 def test_500_runs(opened):
     made = comparison(arms=100, seeds=5, points=200)
     page = opened(made)
@@ -459,6 +460,7 @@ def test_without_scripts_the_answer_is_there(browser, tmp_path):
     context.close()
 
 
+@pytest.mark.full
 def test_the_board_follows_a_sweep_and_keeps_the_readers_choices(browser, tmp_path: Path, monkeypatch):
     from blockyard.report.page import watch
     from blockyard.report.page.server import Board

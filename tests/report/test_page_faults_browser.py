@@ -162,6 +162,7 @@ def test_the_menu_does_not_put_the_legend_over_a_heading(opened: Opened) -> None
         assert heading["y"] >= legend["y"] + legend["height"]
 
 
+@pytest.mark.full
 def test_attention_maps_are_a_table_on_one_scale(opened: Opened) -> None:
     made = comparison(arms=3, attention=True)
     flat = [[0.01] * 4 for _ in range(4)]
@@ -256,6 +257,7 @@ def test_a_hostile_folder_is_no_address_of_its_own(opened: Opened) -> None:
         assert links == ["file:", "file:"]
 
 
+@pytest.mark.full
 def test_the_address_keeps_the_view(opened: Opened) -> None:
     made = comparison(arms=4, tuned=True, samples="classes")
     page = opened(made)

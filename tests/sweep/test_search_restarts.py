@@ -60,6 +60,7 @@ def _searcher(outputs: Path, trials: int, seconds: float, done: Any) -> None:
     done.put([task.key for task in executor.tasks])
 
 
+@pytest.mark.full
 def test_two_processes_share_one_budget_and_no_trial_is_made_twice(tmp_path: Path) -> None:
     context = server()
     done = context.Queue()
