@@ -22,8 +22,8 @@ os.environ.setdefault("WANDB_MODE", "offline")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Cases of one function that xdist hands out together.
-PACK = 25
+# Parametrized cases of one function that xdist schedules together.
+CHUNK = 25
 
 # The same examples every time: a failure that comes and goes belongs to no change.
 settings.register_profile("blockyard", derandomize=True, deadline=None)
@@ -39,7 +39,7 @@ def pytest_collectstart() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that share a fixture of their module run in one worker, so that it is made once.
 
-    The many cases of one function go to a worker in packs: xdist's controller takes 1 ms for each piece of work.
+    Parametrized cases of one function are scheduled in chunks, because xdist's controller takes 1 ms per work item.
     """
     cases: Counter[tuple[Path, str]] = Counter()
     for item in items:
@@ -47,12 +47,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         if _shares_a_fixture(item):
             item.add_marker(pytest.mark.xdist_group(Path(item.path).stem))
-        elif (of_one := _cases_of_one(item)) is not None:
-            item.add_marker(pytest.mark.xdist_group(f"{of_one[0].stem}-{of_one[1]}-{cases[of_one] // PACK}"))
-            cases[of_one] += 1
+        elif (function := _parametrized_function(item)) is not None:
+            item.add_marker(pytest.mark.xdist_group(f"{function[0].stem}-{function[1]}-{cases[function] // CHUNK}"))
+            cases[function] += 1
 
 
-def _cases_of_one(item: pytest.Item) -> tuple[Path, str] | None:
+def _parametrized_function(item: pytest.Item) -> tuple[Path, str] | None:
+    """The file and name of the function that an item is a case of; None if it is not parametrized."""
     if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
         return None
     return Path(item.path), item.originalname

@@ -22,31 +22,31 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_there_and_back(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is exported can be imported, and then generates and is exported as safetensors."""
+    """An exported run can be imported again; the import generates the same text and exports to safetensors."""
     monkeypatch.chdir(tmp_path)
 
-    def typed(*words: str) -> str:
-        """What a command prints that succeeds; `generate` reports its speed on the other stream."""
-        assert main([*words]) == 0
-        said = capsys.readouterr()
-        assert said.err == "" or words[0] == "generate"
-        return said.out
+    def output(*args: str) -> str:
+        """The standard output of a successful command; `generate` also reports its speed on stderr."""
+        assert main([*args]) == 0
+        captured = capsys.readouterr()
+        assert captured.err == "" or args[0] == "generate"
+        return captured.out
 
-    said = typed("export", f"run={run}", "to=hf", "format=hf")
-    assert "GPT2LMHeadModel.from_pretrained" in said
-    assert "without a tokenizer: Byte" in said
-    said = typed("import", "hf", "out=back", *TINY[1:4])
-    assert "preset=gpt2 from transformers GPT2LMHeadModel" in said
+    printed = output("export", f"run={run}", "to=hf", "format=hf")
+    assert "GPT2LMHeadModel.from_pretrained" in printed
+    assert "without a tokenizer: Byte" in printed
+    printed = output("import", "hf", "out=back", *TINY[1:4])
+    assert "preset=gpt2 from transformers GPT2LMHeadModel" in printed
     assert sorted(path.name for path in (tmp_path / "back").iterdir()) == [
         *("config.yaml", "import.json", "model.safetensors", "run.json")
     ]
     texts = [
-        typed("generate", f"run={where}", "prompt=def", "max_tokens=8", "temperature=0") for where in (run, "back")
+        output("generate", f"run={where}", "prompt=def", "max_tokens=8", "temperature=0") for where in (run, "back")
     ]
     assert texts[0] == texts[1]
-    typed("export", "run=back", "to=plain", "format=safetensors")
+    output("export", "run=back", "to=plain", "format=safetensors")
     assert json.loads((tmp_path / "plain" / "run.json").read_text())["export"]["step"] == 0
-    typed("export", "run=plain", "to=again", "format=hf")
+    output("export", "run=plain", "to=again", "format=hf")
     assert (tmp_path / "again" / "model.safetensors").read_bytes() == (
         tmp_path / "hf" / "model.safetensors"
     ).read_bytes()

@@ -121,7 +121,7 @@ def test_cfg_job_prints_and_stops(tmp_path):
 
 def test_a_reader_that_leaves_does_not_end_a_run(tmp_path):
     def work() -> int:
-        """The command with both of its streams into a pipe that nobody reads any more."""
+        """Run the command with stdout and stderr connected to a closed pipe."""
         reader, writer = os.pipe()
         os.dup2(writer, 1)
         os.dup2(writer, 2)

@@ -30,8 +30,8 @@ def numbers() -> Iterator[tuple[str, str, schema.Option]]:
             seen.add(target)
 
 
-def taken(key: str, option: schema.Option) -> list[float]:
-    """The wrong numbers that an option does not refuse."""
+def accepted(key: str, option: schema.Option) -> list[float]:
+    """The invalid numbers that an option accepts."""
     return [value for value in WRONG if option.problem(value) is None and not (value == -1 and key in FROM_THE_END)]
 
 
@@ -42,7 +42,7 @@ for of_choice, of_key, of_option in numbers():
 
 @pytest.mark.parametrize("choice", BY_CHOICE)
 def test_what_is_no_size_is_refused(choice: str) -> None:
-    assert {key: wrong for key, option in BY_CHOICE[choice].items() if (wrong := taken(key, option))} == {}
+    assert {key: wrong for key, option in BY_CHOICE[choice].items() if (wrong := accepted(key, option))} == {}
 
 
 def test_there_are_numbers_to_ask_about() -> None:
@@ -60,7 +60,7 @@ def test_a_plain_float_is_caught() -> None:
     class Plain:
         def __init__(self, *, std: float | None = None) -> None: ...
 
-    assert taken("position.std", schema.options(Plain)["std"])
+    assert accepted("position.std", schema.options(Plain)["std"])
 
 
 @pytest.mark.parametrize(

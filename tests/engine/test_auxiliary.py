@@ -82,15 +82,15 @@ def test_evaluation_does_not_see_them_and_models_without_one_log_none() -> None:
     assert made.auxiliaries.take() is None
 
 
-def test_what_is_counted_before_a_run_leaves_none_behind() -> None:
-    """One that stays would keep the model from being copied, as averages of weights do."""
+def test_counting_flops_leaves_no_auxiliary_loss() -> None:
+    """A remaining loss would prevent the deep copy that weight averaging makes."""
     model = Model().train()
     cost_card.flops_per_sample(model, Classify(), Points().batch(torch.arange(6), None))
     cost_card.kernels(model, Classify(), Points(), torch.device("cpu"))
     assert_close(copy.deepcopy(model).state_dict(), model.state_dict())
 
 
-def test_a_mean_goes_on_after_a_resume_with_the_same_bits() -> None:
+def test_a_resumed_mean_is_bitwise_equal() -> None:
     first, second = (torch.tensor(value, dtype=torch.bfloat16) for value in (0.0972, 0.0979))
     whole, resumed = LossMean(), LossMean()
     whole.add(first)

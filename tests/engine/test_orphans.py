@@ -36,7 +36,7 @@ def lives_on(start: Start, parent: int, note: Path) -> None:
     os._exit(0)
 
 
-def test_workers_that_lost_their_parent_early_end(tmp_path: Path) -> None:
+def test_orphaned_workers_end(tmp_path: Path) -> None:
     def work() -> int:
         context = multiprocessing.get_context("fork")
         for kind, start in STARTS.items():

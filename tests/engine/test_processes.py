@@ -35,8 +35,8 @@ def wait_for_step(outputs: Path, step: int) -> None:
     raise AssertionError("the run does not get on")
 
 
-def forked_twins(outputs: Path, kind: str) -> RunFolder:
-    """As `trained`, in a process that has imported everything and a fork of it."""
+def trained_in_forks(outputs: Path, kind: str) -> RunFolder:
+    """Like `trained`, but the second process is a fork of the first, which saves the imports."""
     base = tuple(word for word in TINY if not word.startswith("trainer="))
     work = ranks.two(outputs, kind, "trainer.accelerator=cpu", "trainer.devices=2", *NO_DROPOUT, base=base)
     assert forked(work) == 0
@@ -46,7 +46,7 @@ def forked_twins(outputs: Path, kind: str) -> RunFolder:
 @pytest.mark.parametrize(
     ("kind", "start"),
     [
-        ("ddp", forked_twins),
+        ("ddp", trained_in_forks),
         pytest.param("ddp", trained, marks=pytest.mark.full),
         pytest.param("fsdp", trained, marks=pytest.mark.full),
     ],

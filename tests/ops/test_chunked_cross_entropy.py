@@ -47,7 +47,9 @@ def test_it_equals_the_loss_of_all_logits(rows: int, options: dict[str, float], 
     torch.testing.assert_close(chunked, plain, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.skipif(not hasattr(F, "linear_cross_entropy"), reason="torch 2.14 has it")
+@pytest.mark.skipif(
+    not hasattr(F, "linear_cross_entropy"), reason="needs torch.nn.functional.linear_cross_entropy (torch >= 2.14)"
+)
 def test_it_equals_that_of_torch() -> None:
     made, target = tensors()
     loss = F.linear_cross_entropy(made.x[0], made.weight, target[0], label_smoothing=0.1)

@@ -42,7 +42,7 @@ def _distances(nodes: int, source: Ints, target: Ints) -> npt.NDArray[np.float64
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import shortest_path
 
-    pairs = source.astype(np.int32), target.astype(np.int32)  # scipy 1.13 takes no others here
+    pairs = source.astype(np.int32), target.astype(np.int32)  # scipy 1.13 requires int32 indices
     edges = coo_array((np.ones(len(source)), pairs), shape=(nodes, nodes))
     distance: npt.NDArray[np.float64] = shortest_path(edges.tocsr(), unweighted=True, directed=False)
     return distance

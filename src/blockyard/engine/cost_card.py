@@ -38,7 +38,7 @@ def flops_per_sample(model: nn.Module, objective: Objective, batch: Batch) -> di
     Runs both once on the device of `batch`; gradients are cleared, buffers and random generators keep their state.
     """
     batch = objective.ready(batch)
-    with undisturbed(), _left_as_it_was(model):
+    with undisturbed(), _preserved(model):
         with counter() as forward:
             prediction = model(**batch.arguments())
         loss = objective.loss(prediction, batch.target)
@@ -62,15 +62,15 @@ def two_samples(split: Split, batch_size: int) -> Batch:
 def kernels(model: nn.Module, objective: Objective, split: Split, device: torch.device) -> list[dict[str, Any]]:
     """Layer by layer, the attention kernel of a training step, and why no faster one is used."""
     batch = objective.ready(split.batch(torch.arange(min(2, len(split))), None).to(device))
-    with undisturbed(), _left_as_it_was(model):
+    with undisturbed(), _preserved(model):
         return [dict(entry) for entry in record(model, **batch.arguments())]
 
 
 @contextmanager
-def _left_as_it_was(model: nn.Module) -> Iterator[None]:
-    """Restore buffers, as statistics that two samples must not change, and forget auxiliary losses.
+def _preserved(model: nn.Module) -> Iterator[None]:
+    """Restore buffers, such as running statistics, and discard auxiliary losses.
 
-    A loss that stays on its module hangs on to the graph of a forward pass, and such a module cannot be copied.
+    An auxiliary loss keeps the autograd graph of its forward pass, and a module that holds one cannot be copied.
     """
     before = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:

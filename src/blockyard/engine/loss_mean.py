@@ -14,7 +14,7 @@ class LossMean:
         self._count = 0
 
     def add(self, loss: Tensor) -> None:
-        """Count a detached loss. Losses in bfloat16 add up in float32, as they do after a resume."""
+        """Add a detached loss. The sum is in float32, the dtype in which a checkpoint stores it."""
         loss = loss.float()
         self._sum = loss if self._sum is None else self._sum + loss
         self._count += 1
@@ -32,7 +32,7 @@ class LossMean:
         if self._sum is None:
             return 0.0, self._count
         # One process saves for all: the mean of the sums, from which each of them then continues.
-        total = self._sum if strategy is None else strategy.reduce(self._sum.float(), reduce_op="mean")  # type: ignore[attr-defined]
+        total = self._sum if strategy is None else strategy.reduce(self._sum, reduce_op="mean")  # type: ignore[attr-defined]
         return float(total), self._count
 
     def load_state(self, total: float, count: int, device: torch.device) -> None:
