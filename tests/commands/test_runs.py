@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from blockyard.atomic_files import write_yaml
 from blockyard.cli import main
 from blockyard.runs.lock import RunLock
 from tests.runs.run_folders import run_folder
@@ -19,10 +22,10 @@ from tests.sweep.sweep_runs import plan
 def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "outputs"
-    run_folder(out, "vit-aaaa/s0", 0.7, position="rope")
-    run_folder(out, "vit-aaaa/s1", 0.8, position="rope")
-    run_folder(out, "gpt-bbbb/s0", 0.4, optimizer={"lr": 0.01}, block="post_norm")
-    run_folder(out, "gpt-cccc/s0", None, state="failed")
+    run_folder(out, "vit-aaaaaaaaaa/s0", 0.7, position="rope")
+    run_folder(out, "vit-aaaaaaaaaa/s1", 0.8, position="rope")
+    run_folder(out, "gpt-bbbbbbbbbb/s0", 0.4, optimizer={"lr": 0.01}, block="post_norm")
+    run_folder(out, "gpt-cccccccccc/s0", None, state="failed")
     return out
 
 
@@ -35,20 +38,26 @@ def listed(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([], ["gpt-cccc/s0", "gpt-bbbb/s0", "vit-aaaa/s1", "vit-aaaa/s0"]),
-        (["position=rope"], ["vit-aaaa/s1", "vit-aaaa/s0"]),
-        (["position!=rope"], ["gpt-cccc/s0", "gpt-bbbb/s0"]),
-        (["optimizer.lr<0.01"], ["gpt-cccc/s0", "vit-aaaa/s1", "vit-aaaa/s0"]),
-        (["optimizer.lr=1e-2"], ["gpt-bbbb/s0"]),
-        (["test/accuracy>=0.7", "seed=1"], ["vit-aaaa/s1"]),
-        (["state=failed"], ["gpt-cccc/s0"]),
-        (["test/accuracy=null"], ["gpt-cccc/s0"]),
-        (["vit"], ["vit-aaaa/s1", "vit-aaaa/s0"]),
-        (["block=post_*"], ["gpt-bbbb/s0"]),
-        (["--best", "test/accuracy"], ["vit-aaaa/s1", "vit-aaaa/s0", "gpt-bbbb/s0", "gpt-cccc/s0"]),
-        (["--best", "test/loss", "--limit", "1"], ["vit-aaaa/s1"]),
-        (["--sort", "test/accuracy"], ["gpt-bbbb/s0", "vit-aaaa/s0", "vit-aaaa/s1", "gpt-cccc/s0"]),
-        (["--sort=-run"], ["vit-aaaa/s1", "vit-aaaa/s0", "gpt-cccc/s0", "gpt-bbbb/s0"]),
+        ([], ["gpt-cccccccccc/s0", "gpt-bbbbbbbbbb/s0", "vit-aaaaaaaaaa/s1", "vit-aaaaaaaaaa/s0"]),
+        (["position=rope"], ["vit-aaaaaaaaaa/s1", "vit-aaaaaaaaaa/s0"]),
+        (["position!=rope"], ["gpt-cccccccccc/s0", "gpt-bbbbbbbbbb/s0"]),
+        (["optimizer.lr<0.01"], ["gpt-cccccccccc/s0", "vit-aaaaaaaaaa/s1", "vit-aaaaaaaaaa/s0"]),
+        (["optimizer.lr=1e-2"], ["gpt-bbbbbbbbbb/s0"]),
+        (["test/accuracy>=0.7", "seed=1"], ["vit-aaaaaaaaaa/s1"]),
+        (["state=failed"], ["gpt-cccccccccc/s0"]),
+        (["test/accuracy=null"], ["gpt-cccccccccc/s0"]),
+        (["vit"], ["vit-aaaaaaaaaa/s1", "vit-aaaaaaaaaa/s0"]),
+        (["block=post_*"], ["gpt-bbbbbbbbbb/s0"]),
+        (
+            ["--best", "test/accuracy"],
+            ["vit-aaaaaaaaaa/s1", "vit-aaaaaaaaaa/s0", "gpt-bbbbbbbbbb/s0", "gpt-cccccccccc/s0"],
+        ),
+        (["--best", "test/loss", "--limit", "1"], ["vit-aaaaaaaaaa/s1"]),
+        (
+            ["--sort", "test/accuracy"],
+            ["gpt-bbbbbbbbbb/s0", "vit-aaaaaaaaaa/s0", "vit-aaaaaaaaaa/s1", "gpt-cccccccccc/s0"],
+        ),
+        (["--sort=-run"], ["vit-aaaaaaaaaa/s1", "vit-aaaaaaaaaa/s0", "gpt-cccccccccc/s0", "gpt-bbbbbbbbbb/s0"]),
     ],
 )
 def test_conditions_and_order(
@@ -61,12 +70,12 @@ def test_the_table_shows_what_tells_the_runs_apart(outputs: Path, capsys: pytest
     assert main(["runs", "seed=0"]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split() == ["run", "state", "started", "position", "block", "seed", "test/accuracy", "tags"]
-    assert rows[1].split() == ["gpt-bbbb/s0", "done", "2026-11-22", "10:03", "none", "post_norm", "0", "0.4"]
+    assert rows[1].split() == ["gpt-bbbbbbbbbb/s0", "done", "2026-11-22", "10:03", "none", "post_norm", "0", "0.4"]
     assert rows[-1] == "3 runs of 4 in outputs"
 
 
 def test_json_has_everything(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["runs", "gpt-bbbb", "--json"]) == 0
+    assert main(["runs", "gpt-bbbbbbbbbb", "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert found["config"]["optimizer"] == {"lr": 0.01}
     assert found["choices"]["block"] == "post_norm"
@@ -84,10 +93,9 @@ def test_json_has_everything(outputs: Path, capsys: pytest.CaptureFixture[str]) 
         (["--limit", "-1"], "--limit"),
         (["--yes"], "--yes is for `blockyard runs delete RUN...`"),
         (["tag"], "runs tag needs a run"),
-        (["tag", "gpt-bbbb/s0"], "runs tag gpt-bbbb/s0 needs a tag"),
-        (["tag", "gpt-bbbb/s0", "two words"], "tag 'two words': expected up to 40 letters"),
-        (["delete", "vit-aaaa"], "matches 2 runs; choose one"),
-        (["delete", "gpt-bbbb/s0"], "--yes confirms; nothing was deleted"),
+        (["tag", "gpt-bbbbbbbbbb/s0"], "runs tag gpt-bbbbbbbbbb/s0 needs a tag"),
+        (["tag", "gpt-bbbbbbbbbb/s0", "two words"], "tag 'two words': expected up to 40 letters"),
+        (["delete", "vit-aaaaaaaaaa"], "matches 2 runs; choose one"),
     ],
 )
 def test_wrong_words_are_refused(
@@ -99,65 +107,170 @@ def test_wrong_words_are_refused(
 
 
 def test_tags_and_notes_stay_with_a_run(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["runs", "tag", "vit-aaaa/s1", "good", "baseline"]) == 0
-    assert main(["runs", "untag", "vit-aaaa/s1", "good"]) == 0
-    assert main(["runs", "note", "vit-aaaa/s1", "the", "one", "to", "beat"]) == 0
+    assert main(["runs", "tag", "vit-aaaaaaaaaa/s1", "good", "baseline"]) == 0
+    assert main(["runs", "untag", "vit-aaaaaaaaaa/s1", "good"]) == 0
+    assert main(["runs", "note", "vit-aaaaaaaaaa/s1", "the", "one", "to", "beat"]) == 0
     assert "tags baseline" in capsys.readouterr().out
-    assert listed(capsys, "tags=baseline") == ["vit-aaaa/s1"]
-    assert listed(capsys, "note=*beat") == ["vit-aaaa/s1"]
+    assert listed(capsys, "tags=baseline") == ["vit-aaaaaaaaaa/s1"]
+    assert listed(capsys, "note=*beat") == ["vit-aaaaaaaaaa/s1"]
     assert listed(capsys, "tags=good") == []
 
 
 def test_an_archived_run_is_left_out_and_comes_back(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["runs", "archive", "vit-aaaa/s0", "vit-aaaa/s1"]) == 0
-    assert capsys.readouterr().out == "vit-aaaa/s0: archived\nvit-aaaa/s1: archived\n"
-    assert listed(capsys) == ["gpt-cccc/s0", "gpt-bbbb/s0"]
+    assert main(["runs", "archive", "vit-aaaaaaaaaa/s0", "vit-aaaaaaaaaa/s1"]) == 0
+    assert capsys.readouterr().out == "vit-aaaaaaaaaa/s0: archived\nvit-aaaaaaaaaa/s1: archived\n"
+    assert listed(capsys) == ["gpt-cccccccccc/s0", "gpt-bbbbbbbbbb/s0"]
     assert len(listed(capsys, "--archived")) == 4
-    assert main(["runs", "unarchive", "vit-aaaa/s0"]) == 0
+    assert main(["runs", "unarchive", "vit-aaaaaaaaaa/s0"]) == 0
     capsys.readouterr()
-    assert listed(capsys, "position=rope") == ["vit-aaaa/s0"]
+    assert listed(capsys, "position=rope") == ["vit-aaaaaaaaaa/s0"]
 
 
-def test_a_deleted_run_is_gone(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["runs", "delete", "gpt-bbbb/s0", "gpt-cccc/s0", "--yes"]) == 0
-    assert capsys.readouterr().out == "2 runs deleted\n"
-    assert not list(outputs.glob("gpt*"))
-    assert listed(capsys) == ["vit-aaaa/s1", "vit-aaaa/s0"]
+@pytest.fixture
+def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The outputs of three runs of two arms, with the lock files of their training."""
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "outputs"
+    for name, dim in (("vit/s0", 32), ("vit/s1", 32), ("gpt/s0", 16)):
+        RunLock(run_folder(out, name, model={"dim": dim})).acquire().release()
+    return out
+
+
+def test_a_deleted_run_is_gone(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The arm's folder goes with its last run, and the command names the folder and the number of its files."""
+    (folder,) = trained.glob("gpt-*/s0")
+    assert main(["runs", "delete", "gpt", "--yes"]) == 0
+    assert capsys.readouterr().out == f"deleting {folder} (4 files, 0.0 MB)\n1 run deleted\n"
+    assert not list(trained.glob("gpt*"))
+    assert main(["runs", "delete", str(next(trained.glob("vit-*/s0"))), "--yes"]) == 0
+    assert [path.name for path in trained.glob("*/s*")] == ["s1"]
+
+
+def test_the_folder_of_an_arm_stays_where_it_holds_something_else(trained: Path) -> None:
+    (folder,) = trained.glob("gpt-*")
+    (folder / "thoughts.txt").write_text("mine")
+    assert main(["runs", "delete", "gpt", "--yes"]) == 0
+    assert [path.name for path in folder.iterdir()] == ["thoughts.txt"]
+
+
+def _project(root: Path, run: Path) -> Path:
+    folder = root / "proj"
+    folder.mkdir()
+    (folder / "config.yaml").write_text("a: 1")
+    return folder
+
+
+def _copied(root: Path, run: Path) -> Path:
+    return Path(shutil.copytree(run, root / "copy"))
+
+
+def _other_hash(root: Path, run: Path) -> Path:
+    return Path(shutil.copytree(run, root / "vit-0123456789" / "s0"))
+
+
+def _other_seed(root: Path, run: Path) -> Path:
+    return run.rename(run.with_name("s7"))
+
+
+def _without_status(root: Path, run: Path) -> Path:
+    (run / "status.json").unlink()
+    return run
+
+
+def _edited(root: Path, run: Path) -> Path:
+    (run / "config.yaml").write_text((run / "config.yaml").read_text().replace("32", "48"))
+    return run
+
+
+def _linked(root: Path, run: Path) -> Path:
+    link = root / run.parent.name / "s0"
+    link.parent.mkdir()
+    link.symlink_to(run)
+    return link
+
+
+def _linked_arm(root: Path, run: Path) -> Path:
+    (root / run.parent.name).symlink_to(run.parent)
+    return root / run.parent.name / "s0"
+
+
+NO_RUNS = (_project, _copied, _other_hash, _other_seed, _without_status, _edited, _linked, _linked_arm)
+
+
+@pytest.mark.parametrize("change", NO_RUNS)
+def test_nothing_but_a_run_is_deleted(
+    trained: Path, capsys: pytest.CaptureFixture[str], change: Callable[[Path, Path], Path]
+) -> None:
+    """A folder that is not NAME-HASH/sSEED of its own config and seed is refused by name, with all its files left."""
+    folder = change(trained.parent, next(trained.glob("vit-*/s0")))
+    (folder / "thesis.tex").write_text("years of work")
+    before = sorted(trained.parent.rglob("*"))
+    assert main(["runs", "delete", str(folder), "--yes"]) == 2
+    assert str(folder) in capsys.readouterr().err
+    assert sorted(trained.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize("change", [each for each in NO_RUNS if each is not _edited])
+@pytest.mark.parametrize("action", ["tag", "note", "archive", "unarchive"])
+def test_nothing_but_a_run_gets_a_note(trained: Path, action: str, change: Callable[[Path, Path], Path]) -> None:
+    """Notes, tags and the archive write into runs only."""
+    folder = change(trained.parent, next(trained.glob("vit-*/s0")))
+    assert main(["runs", action, str(folder), *(["text"] if action in ("tag", "note") else [])]) == 2
+    assert not (folder / "notes.json").exists()
+
+
+def test_one_folder_that_is_no_run_keeps_all_of_them(trained: Path) -> None:
+    folder = _project(trained.parent, trained)
+    assert main(["runs", "delete", "gpt", str(folder), "--yes"]) == 2
+    assert len(list(trained.glob("*/s*"))) == 3
+
+
+def test_links_in_a_run_are_not_followed(trained: Path, tmp_path: Path) -> None:
+    (run,) = trained.glob("gpt-*/s0")
+    (tmp_path / "big").mkdir()
+    (tmp_path / "big" / "last.ckpt").write_text("weights")
+    (run / "checkpoints").symlink_to(tmp_path / "big")
+    assert main(["runs", "delete", "gpt", "--yes"]) == 0
+    assert (tmp_path / "big" / "last.ckpt").read_text() == "weights"
 
 
 def test_deletion_names_the_sweeps_that_would_train_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = plan(tmp_path, arms={"pre": ["block=pre_norm"]}, seeds=(0,))
     made.save()
     (cell,) = made.cells
-    run_folder(tmp_path, str(made.path(cell).relative_to(tmp_path)))
+    path = made.path(cell)
+    run_folder(tmp_path, str(path.relative_to(tmp_path)))
+    write_yaml(path / "config.yaml", made.config(cell))
     assert main(["runs", "delete", "last", f"outputs={tmp_path}"]) == 2
     assert "; cells of sweep tiny, which would be trained again?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("answer", "left"), [("y", 1), ("n", 2), ("", 2)])
 def test_deletion_asks_first(
-    outputs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, answer: str, left: int
+    trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, answer: str, left: int
 ) -> None:
     asked: list[str] = []
+    (run,) = trained.glob("vit-*/s1")
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("builtins.input", lambda text: asked.append(text) or answer)
-    assert main(["runs", "delete", "vit-aaaa/s1"]) == 0
-    assert asked[0].startswith("delete 1 run (0.0 MB): vit-aaaa/s1? [y/N]")
-    assert len(list(outputs.glob("vit-aaaa/s*"))) == left
+    assert main(["runs", "delete", "vit/s1"]) == 0
+    assert asked[0].startswith(f"delete 1 run (4 files, 0.0 MB): {run.parent.name}/s1? [y/N]")
+    assert len(list(trained.glob("vit-*/s*"))) == left
 
 
-def test_a_run_in_use_is_not_deleted(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lock = RunLock(outputs / "vit-aaaa" / "s1").acquire()
+def test_a_run_in_use_is_not_deleted(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run,) = trained.glob("vit-*/s1")
+    lock = RunLock(run).acquire()
     try:
-        assert main(["runs", "delete", "vit-aaaa/s0", "vit-aaaa/s1", "--yes"]) == 2
+        assert main(["runs", "delete", "vit/s0", "vit/s1", "--yes"]) == 2
     finally:
         lock.release()
-    assert "vit-aaaa/s1: a process is running it; nothing was deleted" in capsys.readouterr().err
-    assert len(list(outputs.glob("vit-aaaa/s*"))) == 2
+    assert "/s1: a process is running it; nothing was deleted" in capsys.readouterr().err
+    assert len(list(trained.glob("vit-*/s*"))) == 2
 
 
 def test_a_damaged_note_is_named(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (outputs / "gpt-bbbb" / "s0" / "notes.json").write_text('{"tags": "good"}')
+    (outputs / "gpt-bbbbbbbbbb" / "s0" / "notes.json").write_text('{"tags": "good"}')
     assert main(["runs"]) == 0
     assert "notes.json is damaged: expected tags, note and archived" in capsys.readouterr().err
-    assert main(["runs", "tag", "gpt-bbbb/s0", "good"]) == 2
+    assert main(["runs", "tag", "gpt-bbbbbbbbbb/s0", "good"]) == 2

@@ -6,17 +6,26 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.atomic_files import write_json, write_yaml
+from blockyard.runs.identity import identity
 from blockyard.runs.status import Status, write_status
+
+CHOICES = ("position", "block")
 
 
 def run_folder(outputs: Path, name: str, accuracy: float | None = 0.5, *, state: Any = "done", **config: Any) -> Path:
-    """A run NAME-HASH/sSEED with its four files; choices: those of position and block in the config."""
+    """A run NAME-HASH/sSEED with its four files; choices: those of position and block in the config.
+
+    A name without a hash, such as vit/s0, gets the identity of the config.
+    """
+    arm, _, seed = name.partition("/")
+    if "-" not in arm:
+        name = f"{arm}-{identity(_options(seed, config))}/{seed}"
     path = outputs / name
     path.mkdir(parents=True)
-    options = {"seed": int(name.rpartition("/s")[2]), "model": {"dim": 32}, "optimizer": {"lr": 0.001}, **config}
-    choices = {family: options.pop(family, "none") for family in ("position", "block")}
-    write_yaml(path / "config.yaml", options)
-    write_json(path / "run.json", {"choices": {**choices, "preset": None}})
+    choices = {family: config.get(family, "none") for family in CHOICES}
+    write_yaml(path / "config.yaml", _options(seed, config))
+    recorded = path.parent.name.rpartition("-")[2]
+    write_json(path / "run.json", {"choices": {**choices, "preset": None}, "identity": recorded})
     minute = len(list(outputs.glob("*/s*")))
     write_status(path, Status(state, started=f"2026-11-22T10:{minute:02d}:00.000Z", ended="2026-11-22T11:00:00.000Z"))
     if accuracy is not None:
@@ -26,6 +35,11 @@ def run_folder(outputs: Path, name: str, accuracy: float | None = 0.5, *, state:
             path / "summary.json", {"metrics": metrics, "directions": directions, "parameters": {"trainable": 7}}
         )
     return path
+
+
+def _options(seed: str, config: dict[str, Any]) -> dict[str, Any]:
+    given = {key: value for key, value in config.items() if key not in CHOICES}
+    return {"seed": int(seed[1:]), "model": {"dim": 32}, "optimizer": {"lr": 0.001}, **given}
 
 
 def run_config(outputs: Path, **more: Any) -> dict[str, Any]:

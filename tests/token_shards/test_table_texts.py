@@ -66,3 +66,13 @@ def test_bad_input_is_refused(
     assert tokenize(tmp_path / name, f"out={tmp_path / 'out'}", *([f"column={column}"] if column else [])) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_a_folder_of_the_same_name_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The texts of tables lie in OUT.texts, whose other files are not removed with them."""
+    mine = tmp_path / "a.texts" / "mine.txt"
+    mine.parent.mkdir()
+    mine.write_text("x")
+    assert tokenize(write_table(tmp_path / "x.jsonl"), f"out={tmp_path / 'a'}", "column=body") == 2
+    assert "a.texts" in capsys.readouterr().err
+    assert mine.read_text() == "x"

@@ -296,3 +296,20 @@ def test_force_writes_again(texts: Path, tmp_path: Path) -> None:
     assert tokenize(texts, f"out={out}", "tokenizer=char") == 2
     assert tokenize(texts, f"out={out}", "tokenizer=char", "force=true") == 0
     assert "char" in (out / "manifest.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("thesis.tex", "years of work"), ("train-00000.bin.bak", ""), ("manifest.json", '{"name": "an app"}')],
+)
+def test_force_removes_its_own_shards_only(
+    texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: str
+) -> None:
+    """A folder with a file that tokenize did not write, be it a manifest of something else, is left as it is."""
+    out = tmp_path / "out"
+    assert tokenize(texts, f"out={out}", "tokenizer=byte") == 0
+    (out / name).write_text(content)
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    assert tokenize(texts, f"out={out}", "tokenizer=char", "force=true") == 2
+    assert name in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in out.iterdir()} == before

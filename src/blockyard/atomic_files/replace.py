@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 TEMPORARY = ".tmp-"
+_TEMPORARY_FILE = re.compile(rf"{re.escape(TEMPORARY)}.*-[0-9]+-[0-9a-f]+", re.S)  # a name of `replacing`
 
 
 def sync_folder(folder: Path) -> None:
@@ -73,6 +75,8 @@ def remove_temporary(folder: Path, *, untouched: float = 0.0) -> list[str]:
     removed = []
     for path in sorted(folder.glob(f"{TEMPORARY}*")):
         with contextlib.suppress(OSError):
+            if not _TEMPORARY_FILE.fullmatch(path.name):
+                continue
             if untouched and time.time() - path.lstat().st_mtime < untouched:
                 continue
             path.unlink()

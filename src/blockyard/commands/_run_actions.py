@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from blockyard.config.local_path import local_path
-from blockyard.errors import UserError, fold
+from blockyard.errors import UserError, fold, printable
+from blockyard.runs.delete import Size, check_is_run, check_is_unchanged, delete, size_of
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.lock import held
 from blockyard.runs.notes import read_notes, write_notes
@@ -26,6 +24,7 @@ def act(action: str, arguments: Sequence[str], outputs: str, *, yes: bool) -> in
         run, rest = find(arguments[0], outputs), list(arguments[1:])
         if not rest:
             raise UserError(f"runs {action} {arguments[0]} needs {'a text' if action == 'note' else 'a tag'}")
+        check_is_run(run, f"runs {action}")
         notes = read_notes(run.path)
         if action == "note":
             notes = replace(notes, note=" ".join(rest))
@@ -37,6 +36,8 @@ def act(action: str, arguments: Sequence[str], outputs: str, *, yes: bool) -> in
         )
         return 0
     folders = list({run.path: run for run in (find(name, outputs) for name in arguments)}.values())
+    for run in folders:
+        (check_is_unchanged if action == "delete" else check_is_run)(run, f"runs {action}")
     if action == "delete":
         return _delete(folders, Path(local_path(outputs, "outputs")), yes=yes)
     for run, notes in [(run, read_notes(run.path)) for run in folders]:
@@ -51,7 +52,9 @@ def _delete(runs: Sequence[RunFolder], outputs: Path, *, yes: bool) -> int:
         raise UserError(f"{fold(busy)}: a process is running it; nothing was deleted")
     used = _sweeps_with(runs, outputs)
     count = f"{len(runs)} run{'s'[: len(runs) != 1]}"
-    what = f"delete {count} ({sum(map(_size, runs)) / 1e6:.1f} MB): {fold([run.name for run in runs])}"
+    sizes = {run.path: size_of(run) for run in runs}
+    whole = Size(sum(size.files for size in sizes.values()), sum(size.bytes for size in sizes.values()))
+    what = f"delete {count} ({whole}): {fold([run.name for run in runs])}"
     if used:
         what += f"; cells of {fold(used)}, which would be trained again"
     if not yes:
@@ -61,21 +64,10 @@ def _delete(runs: Sequence[RunFolder], outputs: Path, *, yes: bool) -> int:
             sys.stdout.write("nothing was deleted\n")
             return 0
     for run in runs:
-        # Renamed first, so that a run is either whole or gone from every listing.
-        doomed = run.path.with_name(f".deleted-{run.path.name}-{secrets.token_hex(4)}")
-        try:
-            os.rename(run.path, doomed)
-            shutil.rmtree(doomed)
-            if not any(doomed.parent.iterdir()):
-                doomed.parent.rmdir()
-        except OSError as error:
-            raise UserError(f"{run.path} cannot be deleted: {error.strerror}") from error
+        sys.stdout.write(f"deleting {printable(str(run.path))} ({sizes[run.path]})\n")
+        delete(run)
     sys.stdout.write(f"{count} deleted\n")
     return 0
-
-
-def _size(run: RunFolder) -> int:
-    return sum(path.lstat().st_size for path in run.path.rglob("*") if not path.is_dir())
 
 
 def _sweeps_with(runs: Sequence[RunFolder], outputs: Path) -> list[str]:

@@ -22,7 +22,8 @@ alone asks for runs with it in their name. KEY is a metric (test/accuracy), a fa
   outputs=FOLDER   where the runs are
 
 An archived run stays where it is: sweeps, compare and run=NAME find it. A deleted run is gone; cells of a sweep that
-used it are trained again when the sweep is run.
+used it are trained again when the sweep is run. Only runs are deleted: folders NAME-HASH/sSEED with the config and the
+status of that run, reached without a link. Whatever else a command line names is refused, and nothing is removed.
 
 Examples:
   blockyard runs position=rope 'test/accuracy>0.9' --best test/accuracy

@@ -6,16 +6,18 @@ same at every start, and are removed at the end.
 
 from __future__ import annotations
 
-import shutil
+import contextlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from blockyard.atomic_files import replacing
+from blockyard.atomic_files import TEMPORARY, replacing
 from blockyard.data._table_columns import read_rows
 from blockyard.data._table_file import kind_of
-from blockyard.errors import UserError
+from blockyard.errors import UserError, fold
 
 _ROWS = 10_000  # texts that are written at a time
+_OWN = re.compile(rf"[0-9]{{5,}}-.*\.txt|{re.escape(TEMPORARY)}.*", re.S)  # names of the files
 
 
 def texts_folder(folder: Path) -> Path:
@@ -36,6 +38,8 @@ def without_tables(files: Sequence[Path], folder: Path, column: str | None) -> l
     if not tables:
         raise UserError(f"column={column} has no effect: no table is among the files")
     target = texts_folder(folder)
+    if others := [file.name for file in _listed(target) if not _OWN.fullmatch(file.name)]:
+        raise UserError(f"{target} is needed for the texts of tables and holds {fold(others)}; move it, or choose out=")
     target.mkdir(parents=True, exist_ok=True)
     return [
         _extracted(file, target / f"{number:05}-{file.name}.txt", column) if kind_of(file) else file
@@ -44,8 +48,17 @@ def without_tables(files: Sequence[Path], folder: Path, column: str | None) -> l
 
 
 def remove_texts(folder: Path) -> None:
-    """Remove the texts of tables, once the shards of `folder` are written."""
-    shutil.rmtree(texts_folder(folder), ignore_errors=True)
+    """Remove the texts of tables, once the shards of `folder` are written, and nothing else."""
+    target = texts_folder(folder)
+    for file in _listed(target):
+        if _OWN.fullmatch(file.name) and not file.is_dir():
+            file.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # it is not there, or somebody put something into it meanwhile
+        target.rmdir()
+
+
+def _listed(target: Path) -> list[Path]:
+    return sorted(target.iterdir()) if target.is_dir() else []
 
 
 def _extracted(table: Path, path: Path, column: str) -> Path:

@@ -10,24 +10,29 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import shutil
+import re
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from blockyard.atomic_files import read_json, remove_temporary, write_json
+from blockyard.atomic_files import TEMPORARY, read_json, remove_temporary, write_json
 from blockyard.contracts import TextTokenizer
 from blockyard.data._token_folder import FORMAT, MANIFEST, PLAN, TOKENIZER, TokenSource, read_manifest
 from blockyard.data._token_texts import check_tokenizer, describe, state_hash
-from blockyard.errors import UserError
+from blockyard.errors import UserError, fold
 from blockyard.token_shards.plan import SPLITS, Cutting, ShardPlan, plan_record, plan_shards
 from blockyard.token_shards.shard_writer import finished, record_path, start_worker, write_shard
 from blockyard.token_shards.text_files import scan
 
 Progress = Callable[[int, int, int, int], None]  # shards that are written, of how many; bytes of text, of how many
 _UINT16 = 2**16
+_OWN = re.compile(  # names of the files that tokenize writes
+    rf"{'|'.join(map(re.escape, (MANIFEST, PLAN, TOKENIZER)))}|({'|'.join(SPLITS)})-[0-9]{{5,}}\.bin(\.json)?"
+    rf"|{re.escape(TEMPORARY)}.*",
+    re.S,
+)
 
 
 def tokenize(
@@ -78,10 +83,29 @@ def tokenize(
 
 
 def clear(folder: Path) -> None:
-    """Remove what an earlier tokenize wrote. Raises UserError for a folder that holds anything else."""
+    """Remove the files that an earlier tokenize wrote. Raises UserError for a folder that holds anything else."""
     if not (folder / MANIFEST).is_file() and not (folder / PLAN).is_file():
         raise UserError(f"force=true removes shards of `blockyard tokenize`, and {folder} has no {MANIFEST} of it")
-    shutil.rmtree(folder)
+    files = sorted(folder.iterdir())
+    others = [file.name for file in files if not (_OWN.fullmatch(file.name) and (file.is_symlink() or file.is_file()))]
+    if (folder / MANIFEST).is_file() and not _is_own_manifest(folder):
+        others.insert(0, MANIFEST)
+    if others:
+        raise UserError(
+            f"force=true removes shards of `blockyard tokenize`, and {folder} holds {fold(others)}, which it did not "
+            "write; nothing was removed"
+        )
+    for file in files:
+        file.unlink(missing_ok=True)
+
+
+def _is_own_manifest(folder: Path) -> bool:
+    """Whether the manifest is one of `blockyard tokenize`, or damaged beyond reading."""
+    try:
+        manifest = read_json(folder / MANIFEST)
+    except (OSError, ValueError):
+        return True
+    return isinstance(manifest, dict) and manifest.get("format") == FORMAT
 
 
 def _manifest_of(folder: Path) -> dict[str, Any]:

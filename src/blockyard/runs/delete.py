@@ -1,0 +1,119 @@
+"""Delete runs, and nothing else: a folder is only removed where everything about it says that it is a run.
+
+outputs/vit-6cd717198b/s0      NAME-HASH/sSEED, neither of them a link
+    config.yaml                its seed is SEED and its identity is HASH
+    status.json                every run has one
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+from dataclasses import dataclass
+
+from blockyard.atomic_files import is_regular, sync_folder
+from blockyard.errors import UserError
+from blockyard.runs.folder import CONFIG, RunFolder
+from blockyard.runs.identity import identity
+from blockyard.runs.lock import RunLock
+from blockyard.runs.status import FILE as STATUS
+
+_ARM = re.compile(r"(?s).+-(?P<hash>[0-9a-f]{10})")
+_SEED = re.compile(r"s(?P<seed>[0-9]+)")
+
+
+@dataclass(frozen=True)
+class Size:
+    """What lies in a folder. Links count as themselves: what they lead to stays where it is."""
+
+    files: int
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.files} file{'s'[: self.files != 1]}, {self.bytes / 1e6:.1f} MB"
+
+
+def size_of(run: RunFolder) -> Size:
+    """Return the number and size of a run's files."""
+    sizes = [path.lstat().st_size for path in run.path.rglob("*") if path.is_symlink() or not path.is_dir()]
+    return Size(len(sizes), sum(sizes))
+
+
+def check_is_run(run: RunFolder, action: str) -> None:
+    """Raise UserError, with the reason, for a folder that `blockyard train` did not write as a run, or a link to one.
+
+    action: the command that needs a run, for the message
+    """
+    if (reason := _why_no_run(run)) is not None:
+        raise UserError(f"{action}: {run.path} {reason}; nothing was changed")
+
+
+def check_is_unchanged(run: RunFolder, action: str) -> None:
+    """Raise UserError for a folder that is no run, or whose config does not have the identity in the folder's name."""
+    check_is_run(run, action)
+    if run.config.get("allow"):
+        return  # the identity needs the user's own packages, which are not imported to delete a folder
+    expected = _hash(run)
+    if (computed := _identity(run)) != expected:
+        raise UserError(
+            f"{action}: {run.path / CONFIG} does not fit its folder: its identity is {computed or 'unknown'}, not "
+            f"{expected} (edited, or of another version); nothing was changed. Remove the folder by hand if it is yours"
+        )
+
+
+def delete(run: RunFolder) -> None:
+    """Remove a run, and the arm's folder NAME-HASH once it is empty. Raises UserError.
+
+    `check_is_unchanged` comes first. The run is renamed before its files are removed, so that it is either whole or
+    gone from every listing.
+    """
+    lock = RunLock(run.path).acquire()
+    arm = run.path.parent
+    doomed = run.path.with_name(f".deleted-{run.path.name}-{secrets.token_hex(4)}")
+    try:
+        os.rename(run.path, doomed)
+        lock.path.unlink(missing_ok=True)
+        sync_folder(arm)
+        shutil.rmtree(doomed)
+    except OSError as error:
+        left = f"; what is left of it is {doomed}" if doomed.exists() else ""
+        raise UserError(f"{run.path} cannot be deleted: {error.strerror or error}{left}") from error
+    finally:
+        lock.release()
+    with contextlib.suppress(OSError):  # other seeds, or files of somebody else, are there
+        arm.rmdir()
+
+
+def _why_no_run(run: RunFolder) -> str | None:
+    arm, seed = _ARM.fullmatch(run.path.parent.name), _SEED.fullmatch(run.path.name)
+    for path in (run.path, run.path.parent):
+        if path.is_symlink():
+            return f"is reached through a link, {path} to {os.readlink(path)}; give the path of the folder itself"
+    if arm is None or seed is None:
+        return "is no run of blockyard: those are folders NAME-HASH/sSEED, such as vit_digits-6cd717198b/s0"
+    if not is_regular(run.path / STATUS):
+        return f"is no run of blockyard: it has no {STATUS}"
+    if run.config.get("seed", 0) != int(seed["seed"]):
+        return f"is no run of blockyard: the seed in its {CONFIG} is {run.config.get('seed', 0)!r:.40}"
+    try:
+        recorded = run.facts().get("identity")
+    except UserError:
+        recorded = None
+    if arm["hash"] not in (recorded, _identity(run)):
+        return f"is no run of blockyard: its {CONFIG} does not have the identity {arm['hash']}"
+    return None
+
+
+def _hash(run: RunFolder) -> str:
+    return run.path.parent.name.rpartition("-")[2]
+
+
+def _identity(run: RunFolder) -> str | None:
+    """Return the identity of a config, without packages of the user; None for a config that has none."""
+    try:
+        return identity(run.config | {"allow": []})
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        return None
