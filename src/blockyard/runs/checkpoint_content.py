@@ -36,7 +36,7 @@ def check_weights(
     missing, extra = sorted(expected.keys() - weights.keys()), sorted(map(str, weights.keys() - expected.keys()))
     both = expected.keys() & weights.keys()
     other = sorted(name for name in both if expected[name].shape != weights[name].shape)
-    kind = sorted(name for name in both if expected[name].is_floating_point() != weights[name].is_floating_point())
+    kind = sorted(name for name in both if _other_type(expected[name], weights[name]))
     problems = [
         f"{what} {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
         for what, names in (
@@ -125,6 +125,13 @@ def _plain(value: Any) -> bool:
     import torch
 
     return isinstance(value, torch.Tensor) and value.layout is torch.strided and value.device.type != "meta"
+
+
+def _other_type(expected: Any, tensor: Any) -> bool:
+    """Whether a tensor is not of the kind that a model has; no model of a run has floats of 8 bits or fewer."""
+    if expected.is_floating_point() != tensor.is_floating_point() or expected.is_complex() != tensor.is_complex():
+        return True
+    return bool(expected.is_floating_point() and tensor.dtype.itemsize == 1)
 
 
 def _spoilt(tensor: Any, *, infinite: bool) -> bool:

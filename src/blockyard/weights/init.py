@@ -157,14 +157,15 @@ class Init:
         yield from tokenizers or self._transfer(components, model, source).problems(self.parts, strict=self.strict)
 
     def _transfer(self, components: Components, model: nn.Module, source: Source) -> Transfer:
-        ours, theirs = facts(components), self._facts(components, source)
+        ours, theirs, stored = facts(components), self._facts(components, source), outline(source)
         return compare(
             model,
-            outline(source).shapes,
+            stored.shapes,
             self.parts,
             head=theirs is not None and theirs.task == ours.task,
             theirs=theirs.layout if theirs else UNKNOWN,
             ours=ours.layout,
+            dtypes=stored.dtypes,
         )
 
     def _facts(self, components: Components, source: Source) -> Facts | None:

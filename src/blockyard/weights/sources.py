@@ -29,6 +29,7 @@ from blockyard.weights.lora import merged
 from blockyard.weights.safetensors_files import files_of_folder, read_files
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 PICKLES = (".pt", ".pth", ".bin", ".pkl", ".ckpt", ".tar")
@@ -68,10 +69,11 @@ class Weights:
 
 @dataclass(frozen=True)
 class Outline:
-    """What is known of weights without keeping them: the shape of each, and the hash of all."""
+    """What is known of weights without keeping them: the shape and number type of each, and the hash of all."""
 
     shapes: Mapping[str, tuple[int, ...]]
     sha256: str
+    dtypes: Mapping[str, torch.dtype]
 
 
 def find_source(name: str, *, which: str = "best", outputs: str = "outputs") -> Source:
@@ -139,7 +141,12 @@ def outline(source: Source) -> Outline:
 def _outline(path: Path, files: tuple[Path, ...], library: str | None, _stamps: tuple[tuple[int, ...], ...]) -> Outline:
     run = RunFolder.open(path) if library is None and path.is_dir() and (path / CONFIG).is_file() else None
     weights = read_weights(Source(path, files, run, library))
-    return Outline({name: tuple(tensor.shape) for name, tensor in weights.tensors.items()}, weights.sha256)
+    tensors = weights.tensors
+    return Outline(
+        {name: tuple(tensor.shape) for name, tensor in tensors.items()},
+        weights.sha256,
+        {name: tensor.dtype for name, tensor in tensors.items()},
+    )
 
 
 def _find_run(name: str, outputs: str) -> RunFolder:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.errors import UserError, fold
+from blockyard.weights.number_types import number_type_problem
 from blockyard.weights.parts import HEAD, is_in
 from blockyard.weights.resizing import UNKNOWN, Fitting, Layout, Shape, own_tensors
 
@@ -26,6 +27,7 @@ class Transfer:
     taken: as they are; resized: tables of positions and of token ids, with the shapes of source and model
     missing: tensors of the model that the source lacks; differing: tensors of another shape, with both shapes
     outside: tensors of the model in no part that is taken; unused: tensors of the source
+    unusable: why the numbers of a tensor are no weights, a sentence each
     """
 
     taken: tuple[str, ...]
@@ -34,6 +36,7 @@ class Transfer:
     differing: Mapping[str, tuple[Shape, Shape]]
     outside: tuple[str, ...]
     unused: tuple[str, ...]
+    unusable: tuple[str, ...] = ()
 
     def problems(self, parts: tuple[str, ...] | None, *, strict: bool) -> Iterator[str]:
         """Why these weights cannot be taken; `strict` also objects to what would be left."""
@@ -46,6 +49,9 @@ class Transfer:
             none = f"it has {fold(self.unused) or 'none'}, and the model, with blockyard's names, {fold(names)}"
             yield f"no tensor of it fits this model: {other if shapes else none}"
             return
+        if self.unusable:
+            more = len(self.unusable) - 1
+            yield self.unusable[0] + (f" (and {more} more tensor{'s' if more > 1 else ''})" if more else "")
         if not strict:
             return
         otherwise = "init.strict=false leaves such tensors at their initial values, init.parts=[...] leaves out parts"
@@ -96,11 +102,13 @@ def compare(
     head: bool,
     theirs: Layout = UNKNOWN,
     ours: Layout = UNKNOWN,
+    dtypes: Mapping[str, torch.dtype] | None = None,
 ) -> Transfer:
     """What `model`, with or without additions of LoRA, takes of tensors with these shapes. Allocates nothing.
 
     parts: that are taken; None is all, with the head where `head` says that it predicts the same
     theirs, ours: the tokens of the source and of the model
+    dtypes: the number types of the source's tensors; None where they are known to be the model's
     """
     tensors, fitting = own_tensors(model), Fitting(model, theirs, ours)
     first: dict[int, str] = {}  # tensors that several names share are one
@@ -123,7 +131,13 @@ def compare(
             differing[name] = (shapes[name], shape)
     shared = {name for name, tensor in tensors.items() if first[id(tensor)] != name}
     unused = [name for name in shapes if name not in taken and name not in resized and name not in shared]
-    return Transfer(tuple(taken), resized, tuple(missing), differing, tuple(outside), tuple(unused))
+    problems = (
+        number_type_problem(name, dtypes[name], tensors[name].dtype, shapes)
+        for name in (*taken, *resized)
+        if dtypes is not None
+    )
+    unusable = tuple(problem for problem in problems if problem is not None)
+    return Transfer(tuple(taken), resized, tuple(missing), differing, tuple(outside), tuple(unused), unusable)
 
 
 def load(
@@ -138,9 +152,9 @@ def load(
     tensors, fitting = own_tensors(model), Fitting(model, theirs, ours)
     with torch.no_grad():
         for name in (*transfer.taken, *transfer.resized):
-            own, value = tensors[name], source[name]
+            own, value = tensors[name], source[name].to(tensors[name].dtype)
             if name in transfer.resized:
-                fitted = fitting.fitted(name, own, value.to(own.dtype))
+                fitted = fitting.fitted(name, own, value)
                 assert fitted is not None, "only what can be resized is"
                 value = fitted
             if own.is_floating_point() and not bool(torch.isfinite(value).all()):

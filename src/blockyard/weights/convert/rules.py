@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from blockyard.errors import UserError, fold
+from blockyard.weights.number_types import is_low_precision, number_type_problem
 
 Map = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 KINDS = ("weight", "bias")
@@ -115,9 +116,10 @@ def convert(
 
     weights: theirs; wanted: ours, for names and shapes; ignored: names of theirs that hold nothing that ours needs
 
-    Raises UserError for a weight that is missing, has no counterpart, or is of another shape.
+    Raises UserError for a weight that is missing, has no counterpart, is not floating point, or is of another shape.
     """
     left, missing, converted = set(weights) - set(ignored), [], dict[str, Tensor]()
+    unusable = []
     for rule in rules:
         absent = [name for name in rule.theirs if name not in weights]
         ours = [name for name in rule.ours if name in wanted]
@@ -128,9 +130,17 @@ def convert(
             continue
         if rule.ours and not ours:
             continue  # reported below: ours has nothing for it
+        left -= {*rule.theirs, *rule.copies}
+        if rule.ours:
+            own = wanted[ours[0]].dtype
+            problems = [number_type_problem(name, weights[name].dtype, own, weights) for name in rule.theirs]
+            if any(problems):
+                unusable += [problem for problem in problems if problem is not None]
+                continue
         values = rule.to_ours([_full(weights[name]) for name in rule.theirs])
         converted |= dict(zip(rule.ours, values, strict=True))
-        left -= {*rule.theirs, *rule.copies}
+    if unusable:
+        raise UserError("; ".join(unusable[:1]) + (f" (and {len(unusable) - 1} more)" if unusable[1:] else ""))
     if missing:
         raise UserError(f"the weights have no {fold(sorted(missing))}")
     if left:
@@ -172,4 +182,4 @@ def _transpose(x: Tensor) -> Tensor:
 
 
 def _full(x: Tensor) -> Tensor:
-    return x.float() if x.is_floating_point() and x.dtype in (torch.float16, torch.bfloat16) else x
+    return x.float() if is_low_precision(x.dtype) else x
