@@ -150,6 +150,7 @@ def _arm(labels: list[str], i: int, values: list[list[float]], tuned: bool) -> d
             "t_p": 0.0002 if clear else 0.31,
             "permutation_p": max(2 ** (1 - n), 0.01) if clear else 0.44,
             "smallest_p": 2 ** (1 - n),
+            "sampled": False,
             "holm_p": 0.0004 if clear else 0.62,
             "effect": middle / wide if wide else None,
             "effect_kind": "Cohen's d of the pairs",

@@ -15,3 +15,19 @@ def test_no_text_is_computed_by_a_spreadsheet(text: str) -> None:
 @pytest.mark.parametrize(("value", "expected"), [(-1.5, -1.5), (None, ""), ("norm=rms", "norm=rms")])
 def test_other_values_stay(value: object, expected: object) -> None:
     assert _cell(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (0.10000000149011612, 0.1),  # 0.1 in single precision
+        (-1.2345678806304932, -1.2345679),
+        (0.1, 0.1),  # of double precision
+        (1 / 3, 1 / 3),
+        (16777217.0, 16777217.0),
+        (276258, 276258),
+        (0.5, 0.5),
+    ],
+)
+def test_numbers_of_single_precision_have_no_more_digits_than_they_need(value: float, expected: float) -> None:
+    assert repr(_cell(value)) == repr(expected)

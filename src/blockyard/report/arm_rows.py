@@ -13,6 +13,7 @@ from blockyard.report.load.metrics import metric_names
 from blockyard.report.load.run_record import RunRecord
 from blockyard.report.missing_arms import MissingResult
 from blockyard.report.stats.intervals import mean_of
+from blockyard.report.stats.metric_range import clipped, metric_range
 from blockyard.report.stats.paired import EFFECT, Difference
 from blockyard.report.stats.verdict import BASELINE, TOO_FEW, ArmResult
 
@@ -112,5 +113,6 @@ def cell_row(record: RunRecord) -> dict[str, Any]:
 
 
 def _other(arm: ArmRuns, metric: str) -> dict[str, Any]:
-    mean = mean_of(list(arm.values(metric).values()))
-    return {"mean": mean.mean, "interval": mean.interval, "n": mean.n}
+    values = list(arm.values(metric).values())
+    mean = mean_of(values)
+    return {"mean": mean.mean, "interval": clipped(mean.interval, metric_range(metric, values)), "n": mean.n}

@@ -26,6 +26,7 @@ from blockyard.report.provenance import provenance
 from blockyard.report.samples.build import samples
 from blockyard.report.stats import effects
 from blockyard.report.stats.expectations import Outcome, evaluate
+from blockyard.report.stats.metric_range import metric_range
 from blockyard.report.stats.paired import Values
 from blockyard.report.stats.verdict import ArmResult, compare_arms
 from blockyard.report.written_texts import written_texts
@@ -109,7 +110,8 @@ def _result(data: ComparisonInput, terms: _Terms, cost_axis: str | None, changes
     metric, direction, baseline, margin = terms.metric, terms.direction, terms.baseline, terms.margin
     question = data.question or {}
     values = {arm.name: arm.values(metric) for arm in data.arms}
-    results = compare_arms(values, baseline, direction, margin=margin)
+    limits = metric_range(metric, (value for by_seed in values.values() for value in by_seed.values()))
+    results = compare_arms(values, baseline, direction, margin=margin, limits=limits)
     reasons = ((arm.name, missing_result(arm, metric, data.records)) for arm in data.arms)
     missing = {name: reason for name, reason in reasons if reason is not None}
     phrases = {name: reason.phrase for name, reason in missing.items()}
@@ -151,9 +153,18 @@ def _result(data: ComparisonInput, terms: _Terms, cost_axis: str | None, changes
         predictions=prediction_pictures.pictures(data.records),
         samples=samples([run for arm in data.arms for run in arm.runs]) if changes else None,
         written=written_texts([run for arm in data.arms for run in arm.runs]) if changes else None,
+        ranges=_ranges(data, names),
         cost_axis=cost_axis,
         provenance=provenance(data),
     )
+
+
+def _ranges(data: ComparisonInput, names: list[str]) -> dict[str, list[float]]:
+    """Return the range of each metric that has one: where the intervals of its mean end."""
+    ranges = {
+        name: metric_range(name, (run.metrics[name] for run in data.records if name in run.metrics)) for name in names
+    }
+    return {name: list(limits) for name, limits in ranges.items() if limits is not None}
 
 
 def _baseline(requested: str | None, data: ComparisonInput) -> str | None:

@@ -40,6 +40,7 @@ class Comparison:
     written: dict[str, Any] | None = None
     cost_axis: str = "flops"
     provenance: dict[str, Any] = field(default_factory=dict)
+    ranges: dict[str, list[float]] = field(default_factory=dict)  # of metrics that are shares, where intervals end
 
     def as_dict(self) -> dict[str, Any]:
         """Return a copy as plain JSON; NaN and infinity become None."""

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from blockyard.report.load.arm_names import format_value
-from blockyard.report.stats.verdict import format_p, p_equals
+from blockyard.report.stats.verdict import NO_DIFFERENCE, format_p, p_equals
 
+UNCORRECTED = "*"  # behind an interval that the corrected verdict does not agree with
 SHORT = {"no difference shown": "no difference"}
 COSTS = (  # key, header, base of the prefix
     ("parameters", "parameters", 1000),
@@ -34,15 +35,22 @@ def quality(data: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 def _quality(arm: dict[str, Any], digits: int) -> list[str]:
     n = str(arm["n"]) if arm["n"] == arm["planned"] else f"{arm['n']}/{arm['planned']}"
     gap = arm["difference"] or {}
+    mark = UNCORRECTED if uncorrected(arm) else ""
     return [
         n,
         mean_with_interval(arm["mean"], arm["interval"], digits),
-        mean_with_interval(gap.get("mean"), gap.get("interval"), digits, sign=True),
+        mean_with_interval(gap.get("mean"), gap.get("interval"), digits, sign=True) + mark,
         format_p(gap["holm_p"]) if gap.get("holm_p") is not None else "",
         format_p(gap["permutation_p"]) if gap.get("permutation_p") is not None else "",
         f"{gap['effect']:+.2f}" if gap.get("effect") is not None else "",
         SHORT.get(arm["verdict"], arm["verdict"]),
     ]
+
+
+def uncorrected(arm: dict[str, Any]) -> bool:
+    """Return whether the interval of an arm's difference leaves 0 out while its corrected p shows no difference."""
+    low, high = (arm["difference"] or {}).get("interval") or (0, 0)
+    return arm["verdict"] == NO_DIFFERENCE and (low > 0 or high < 0)
 
 
 def costs(data: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
@@ -112,6 +120,9 @@ def duration(value: float) -> str:
 def notes(data: dict[str, Any]) -> list[str]:
     """Return what the columns of `quality` mean, and the smallest p that so many seeds allow."""
     lines = ["± and intervals: 95 %" + (", BCa bootstrap" if _has_interval(data, "bca") else ", Student's t")]
+    if limits := (data.get("ranges") or {}).get(data["metric"]):
+        if any(end in limits for arm in data["arms"] for end in arm["interval"] or ()):
+            lines[0] += f"; cut off at {limits[0]:g} and {limits[1]:g}, the range of {data['metric']}"
     compared = [arm for arm in data["arms"] if arm["difference"]]
     if compared:
         tested = sum(arm["difference"]["holm_p"] is not None for arm in compared)
@@ -120,6 +131,10 @@ def notes(data: dict[str, Any]) -> list[str]:
             f"difference: to {data['baseline']}, paired by seed; p: paired t test{over}; "
             "effect: d_z with Hedges' correction"
         )
+        if tested > 1:
+            lines.append("intervals are those of one arm alone: they are not corrected, the verdict is")
+        if any(map(uncorrected, compared)):
+            lines.append(f"{UNCORRECTED}: the interval leaves 0 out, but the corrected p, which decides, is above 0.05")
         least = sorted({(arm["difference"]["n"], arm["difference"]["smallest_p"]) for arm in compared})
         sizes = ", ".join(f"{format_p(p)} with {n} seed{'s' * (n != 1)}" for n, p in least)
         sampled = ", sampled" if any(arm["difference"]["sampled"] for arm in compared) else ""

@@ -1,9 +1,14 @@
-"""A comparison as tidy CSV: one row an arm, or one row a run; numbers in full precision, empty where missing."""
+"""A comparison as tidy CSV: one row an arm, or one row a run; numbers in full precision, empty where missing.
+
+A number that was computed in single precision is written with the fewest digits that give it back.
+"""
 
 from __future__ import annotations
 
 import csv as csv_module
 import io
+import math
+import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -62,4 +67,21 @@ def _cell(value: Any) -> Any:
     """A value; a text that a spreadsheet would compute gets an apostrophe in front."""
     if isinstance(value, str) and value.lstrip().startswith(_COMPUTED):
         return f"'{value}"
-    return "" if value is None else value
+    return "" if value is None else shortest(value)
+
+
+def shortest(value: Any) -> Any:
+    """Return a fraction that single precision computed as the shortest number that gives it back: 0.1, not 0.10000000149.
+
+    Other values, integers of any type among them, are returned as they are.
+    """
+    if not isinstance(value, float) or not math.isfinite(value) or value.is_integer() or abs(value) >= 2**23:
+        return value
+    if _single(value) != value:
+        return value
+    candidates = (float(f"{value:.{digits}g}") for digits in range(1, 10))
+    return next((number for number in candidates if _single(number) == value), value)
+
+
+def _single(value: float) -> float:
+    return float(struct.unpack("f", struct.pack("f", value))[0])

@@ -21,13 +21,18 @@ _SPECIAL = {
 
 
 def latex(data: dict[str, Any]) -> str:
-    """Return two tables, quality and cost, in one float; needs `booktabs`. data: `Comparison.as_dict()`."""
+    """Return two tables, quality and cost, in one float, with notes below; needs `booktabs`.
+
+    data: `Comparison.as_dict()`
+    """
     better = "more" if data["direction"] == "max" else "less"
-    text = " ".join([data["claim"] or data["title"], *(f"{note}." for note in columns.notes(data))])
-    caption = f"{escape(text)} {escape(data['metric'])}: {better} is better."
+    claim = _line(data["claim"] or data["title"])
+    caption = f"{escape(claim)}{'' if claim[-1:] in '.!?' else '.'} {escape(data['metric'])}: {better} is better."
     lines = [f"% {_line(note)}" for note in data["warnings"]]
     lines += [r"\begin{table}", r"\centering", rf"\caption{{{caption}}}"]
     lines += [*_tabular(*columns.quality(data)), "", r"\medskip", "", *_tabular(*columns.costs(data))]
+    notes = " ".join(f"{escape(note)}." for note in columns.notes(data))
+    lines += ["", r"\medskip", "", rf"\begin{{minipage}}{{\linewidth}}\footnotesize {notes}\end{{minipage}}"]
     return "\n".join([*lines, r"\end{table}"]) + "\n"
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from blockyard.report.stats.intervals import Mean, mean_of
+from blockyard.report.stats.metric_range import Range, clipped
 from blockyard.report.stats.paired import Difference, Values, finite, paired_difference
 from blockyard.report.stats.power import (
     ALPHA,
@@ -41,20 +42,27 @@ class ArmResult:
 
 
 def compare_arms(
-    values: Values, baseline: str | None, direction: str, *, margin: float | None = None
+    values: Values, baseline: str | None, direction: str, *, margin: float | None = None, limits: Range | None = None
 ) -> dict[str, ArmResult]:
     """Compare every arm with the baseline.
 
     values: arm -> seed -> value; values that are not finite are left out
     direction: "max" where more is better, else "min"
     margin: the smallest difference that matters, for the advice on seeds
+    limits: the range of the metric, where intervals end; differences lie between minus and plus its width
     """
     clean = {arm: finite(by_seed) for arm, by_seed in values.items()}
     others = [arm for arm in clean if baseline is not None and arm != baseline]
     differences = corrected({arm: paired_difference(clean[arm], clean[str(baseline)]) for arm in others})
+    if limits is not None:
+        width = limits[1] - limits[0]
+        differences = {
+            arm: replace(gap, interval=clipped(gap.interval, (-width, width))) for arm, gap in differences.items()
+        }
     results = {}
     for arm, by_seed in clean.items():
         mean = mean_of(list(by_seed.values()))
+        mean = replace(mean, interval=clipped(mean.interval, limits))
         gap = differences.get(arm)
         if gap is None:
             text = "The baseline." if arm == baseline else "The comparison has no baseline."
@@ -108,8 +116,24 @@ def explain(gap: Difference, direction: str, baseline: str, compared: int, margi
         return _equal_differences(gap, kind, other, compared)
     numbers = f"{format_difference(gap)}, corrected {p_equals(gap.holm_p)}"
     if kind == NO_DIFFERENCE:
-        return f"No difference shown to {other}: {numbers}, {gap.n} seeds. {_advice(gap, compared, margin)}"
+        note = f" {uncorrected_note(compared)}" if uncorrected(gap) else ""
+        return f"No difference shown to {other}: {numbers}, {gap.n} seeds.{note} {_advice(gap, compared, margin)}"
     return f"{kind.capitalize()} than {other}: {numbers}, {gap.n} seeds."
+
+
+def uncorrected(gap: Difference) -> bool:
+    """Return whether the interval, which is not corrected for the number of arms, leaves 0 out and Holm's p does not."""
+    if gap.interval is None or gap.holm_p is None or gap.holm_p <= ALPHA:
+        return False
+    return gap.interval[0] > 0 or gap.interval[1] < 0
+
+
+def uncorrected_note(compared: int) -> str:
+    """Return the sentence for an arm whose interval and verdict seem to disagree."""
+    return (
+        f"The interval leaves 0 out, but it is that of this arm alone; the verdict is corrected for {compared} "
+        f"comparisons (Holm)."
+    )
 
 
 def _too_few(n: int, compared: int) -> str:
