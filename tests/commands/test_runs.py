@@ -274,3 +274,33 @@ def test_a_damaged_note_is_named(outputs: Path, capsys: pytest.CaptureFixture[st
     assert main(["runs"]) == 0
     assert "notes.json is damaged: expected tags, note and archived" in capsys.readouterr().err
     assert main(["runs", "tag", "gpt-bbbbbbbbbb/s0", "good"]) == 2
+
+
+def test_runs_of_a_sweep_are_found_by_its_name_and_have_columns_for_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """`sweep=NAME` was refused (no run has it), and two arms that differ in one option looked the same."""
+    from tests.report.report_runs import run, sweep
+
+    monkeypatch.chdir(tmp_path)
+    arms = {"plain": ["token_mixer.qk_norm=false"], "qk": ["token_mixer.qk_norm=true"]}
+    sweep(tmp_path / "outputs", arms, {"plain": {0: 0.9}, "qk": {0: 0.8}}, name="norms")
+    run(tmp_path / "outputs", "position=none", figure=0.5)
+    assert len(listed(capsys, "sweep=norms")) == 2
+    assert len(listed(capsys, "sweep!=norms")) == 1
+    assert len(listed(capsys, "arm=qk")) == 1
+    assert main(["runs", "sweep=norms", "--best", "test/accuracy"]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    columns = head.split()
+    assert {"sweep", "arm", "token_mixer.qk_norm"} <= set(columns)
+    assert [row.split()[columns.index("arm")] for row in rows[:2]] == ["plain", "qk"]
+    assert main(["runs", "sweep=nosuch"]) == 0
+    assert "0 runs of 3" in capsys.readouterr().out
+    assert main(["runs", "arm=qk", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["sweep"] == ["norms"]
+    (tmp_path / "outputs" / "sweeps" / "norms" / "plan.json").write_text("{")
+    assert main(["runs"]) == 0
+    assert "plan.json is damaged" in caplog.text

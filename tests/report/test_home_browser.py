@@ -84,7 +84,7 @@ def test_seeds_stand_together_and_the_search_selects(browser: Any, tmp_path: Pat
     assert rows(page) == ["vit-0002", "vit-0001", "vit-0000"]  # the latest first, without the archived one
     first = page.locator("tr[data-row='vit-0002']")
     assert "0.821" in first.locator("td[data-column='test/accuracy']").inner_text()
-    assert "± 0.001" in first.locator("td[data-column='test/accuracy']").inner_text()
+    assert "± 0.0025" in first.locator("td[data-column='test/accuracy']").inner_text()
     assert "the loss is NaN" in page.locator("tr[data-row='vit-0001']").inner_text()
     for query, expected in {
         "position=rope": ["vit-0001"],
@@ -145,7 +145,7 @@ def test_any_number_stand_side_by_side_with_differences_only(browser: Any, tmp_p
     found = table()
     assert found["position"] == ["none", "rope", "none"]
     assert found["optimizer.lr"] == ["0.001", "0.002", "0.003"]
-    assert found["test/accuracy"] == ["0.801 ± 0.001", "0.8105 ± 7.1e-4", "0.821 ± 0.001"]
+    assert found["test/accuracy"] == ["0.801 ± 0.0025", "0.8105 ± 0.0064", "0.821 ± 0.0025"]
     assert found["data.sizes"] == ["–", "[1, 2]", "[1, 2]"]
     assert not {"block", "parameters", "steps"} & set(found)
     page.locator("[data-key=rows]").uncheck()
@@ -191,6 +191,60 @@ def test_hostile_texts_stay_text_on_a_phone(browser: Any, tmp_path: Path) -> Non
     schemes = page.locator("main a").evaluate_all("each => [...new Set(each.map((one) => one.protocol))]")
     assert schemes == ["file:"]
     assert witness.silent(), (witness.console, witness.requests)
+    page.close()
+
+
+def test_arms_that_differ_in_an_option_are_told_apart_and_numbers_are_exact(browser: Any, tmp_path: Path) -> None:
+    """Parameters were rounded to five digits, `position=none` was a dash, and arms of one option looked the same."""
+    made = content(tmp_path, configs=3)
+    made["apart"] = ["token_mixer.qk_norm"]
+    made["keys"] = ["token_mixer.qk_norm", "data.sizes"]
+    made["ranges"] = {"test/accuracy": [0, 1]}
+    made["sweeps"][0]["arms"] = ["plain", "qk"]
+    for number, row in enumerate(made["runs"]):
+        row["parameters"] = 276_258 + 2 * (number // 3)
+        row["options"] = ["true" if number // 3 else "false", None]
+    for row, value in zip(made["runs"][:3], (0.1, 0.5, 0.9), strict=True):
+        row["metrics"] = {"test/accuracy": value}
+    made["runs"][5]["reason"] = "a reason that goes on and on " * 20
+    page, witness = opened(browser, tmp_path, made)
+    first = page.locator("tr[data-row='vit-0000']")
+    assert first.locator("[data-apart='token_mixer.qk_norm']").inner_text() == "qk_norm=false"
+    assert first.locator("[data-apart=position]").inner_text() == "position=none"
+    assert first.locator("td[data-column=parameters]").inner_text() == "276,258"
+    assert first.locator("td[data-column='test/accuracy']").inner_text().split() == ["0.5", "[0,", "1]"]
+    assert first.locator("td[data-column=sweep] a").get_attribute("href") == "./sweeps/norms/report.html"
+    assert "plain" in first.locator("td[data-column=sweep]").inner_text()
+    assert page.locator("tr[data-row='vit-0001']").bounding_box()["height"] < 140
+    keys = page.locator("#keys").inner_text()
+    assert "failed" in keys
+    assert "95 % interval" in keys
+    page.locator("#query").fill("arm=qk")
+    assert rows(page) == ["vit-0001"]
+    assert witness.silent(), (witness.console, witness.requests)
+    page.close()
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_metric_and_verdict_are_seen_at_once(browser: Any, tmp_path: Path, width: int) -> None:
+    """The table of runs was cut at 1400 pixels; on a phone neither a metric nor a verdict was in sight."""
+    made = content(tmp_path)
+    made["metrics"] += ["test/loss"]
+    made |= {"families": ["position", "block"], "apart": ["token_mixer.qk_norm"]}
+    made["sweeps"][0] |= {"answer": "rope is better by a little " * 30, "arms": ["learned_with_a_long_name", "rope"]}
+    for row in made["runs"]:
+        row["metrics"] = dict.fromkeys(made["metrics"], 0.812345) if row["metrics"] else {}
+        row["reason"] = (
+            row["reason"] and "the loss is NaN at step 140 (train/loss); the last good weights are kept " * 4
+        )
+    page, _ = opened(browser, tmp_path, made, width=width)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for table in ("Sweeps", "Runs"):
+        assert page.locator(f"[aria-label={table}].scroll").evaluate("box => box.scrollWidth <= box.clientWidth"), table
+    for selector in (".sweeps .chip", "td[data-column='test/accuracy']", "td[data-column='test/loss']"):
+        box = page.locator(selector).first.bounding_box()
+        assert box["x"] >= 0, selector
+        assert box["x"] + box["width"] <= width, selector
     page.close()
 
 

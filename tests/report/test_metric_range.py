@@ -71,7 +71,7 @@ def test_a_row_whose_interval_and_verdict_disagree_is_marked() -> None:
 def test_the_verdict_of_such_an_arm_explains_it() -> None:
     gaps = [0.006, 0.008, 0.001, 0.009, 0.007]
     noise = [0.01, -0.02, 0.02, -0.01, 0.0]
-    base = {seed: 0.9 for seed in range(5)}
+    base = dict.fromkeys(range(5), 0.9)
     values = {"base": base, "near": {seed: base[seed] + 0.4 * gap - 0.0006 for seed, gap in enumerate(gaps)}}
     values |= {f"arm_{k}": {seed: base[seed] + noise[(seed + k) % 5] for seed in range(5)} for k in range(6)}
     result = compare_arms(values, "base", "max")["near"]

@@ -8,11 +8,12 @@ List runs, the latest first, and keep order among them.
 
 A CONDITION is KEY=VALUE (VALUE may hold * and ?), KEY!=VALUE, or KEY<NUMBER with <, <=, > or >=; all must hold. A word
 alone asks for runs with it in their name. KEY is a metric (test/accuracy), a family (position), an option
-(optimizer.lr), or run, name, state, reason, started, seconds, steps, parameters, tags, note.
+(optimizer.lr), or run, name, sweep, arm, state, reason, started, seconds, steps, parameters, tags, note.
 
   --sort KEY       by any key, ascending; --sort=-KEY descending
   --best METRIC    the best first; the runs know whether more or less is better
-  --columns K,...  what to show; default: state, start, the families that differ, the metric, tags
+  --columns K,...  what to show; default: sweep and arm, state, start, the families that differ and up to three options
+                   that tell configs apart, the metric, tags
   --limit N        rows in the table, default 20; 0 shows all. CSV and JSON hold all unless it is given
   --archived       archived runs too, which are left out otherwise
   --csv, --json    to standard output; JSON with every metric, choice and the config
@@ -27,6 +28,7 @@ status of that run, reached without a link. Whatever else a command line names i
 
 Examples:
   blockyard runs position=rope 'test/accuracy>0.9' --best test/accuracy
+  blockyard runs sweep=quickstart --best test/loss
   blockyard runs state=failed --columns reason,seconds
   blockyard runs --html
   blockyard runs tag vit_digits-6cd717198b/s0 baseline
@@ -44,9 +46,11 @@ from blockyard.commands._args import Args, Parser, flag_type
 from blockyard.commands._runs_output import print_table, write_csv
 from blockyard.config.option_text import integer
 from blockyard.errors import UserError, printable
+from blockyard.report.telling_apart import telling_apart
 from blockyard.runs.index import records
 from blockyard.runs.query import check_keys, direction, ordered, parse, select
 from blockyard.runs.record import RunRecord
+from blockyard.sweep.plan.cell_names import cell_names
 
 SHOWN = 20  # rows of the table where no limit is given
 ACTIONS = ("tag", "untag", "note", "archive", "unarchive", "delete")
@@ -82,7 +86,7 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError("one of --sort and --best, and one of --csv, --json and --html, can be given")
     if args.html is not None:
         return _write_home(args, str(outputs))
-    every = records(outputs)
+    every = cell_names(records(outputs), str(outputs))
     selected = [
         each for each in select(every, [parse(text) for text in args.overrides]) if args.archived or not each.archived
     ]
@@ -134,7 +138,7 @@ def _write_home(args: RunsArgs, outputs: str) -> int:
     root = local_path(outputs, "outputs")
     if not root.is_dir():
         raise UserError(f"no folder {root}; give outputs=FOLDER")
-    selected = select(records(outputs), [parse(text) for text in args.overrides])
+    selected = select(cell_names(records(outputs), root), [parse(text) for text in args.overrides])
     path = local_path(args.html, "--html") if args.html else root / "index.html"
     try:
         write_home(path, root, selected)
@@ -151,7 +155,11 @@ def _columns(every: Sequence[RunRecord], selected: Sequence[RunRecord], args: Ru
     else:
         metric = args.best or _main_metric(selected)
         keys = [parse(text).key for text in args.overrides] + [(args.sort or "").removeprefix("-")]
-        columns = ["state", "started", *_differing(selected), *keys, metric, "tags"]
+        members = [key for key in ("sweep", "arm") if any(record.value(key) for record in selected)]
+        families = _differing(selected)
+        shown = selected if args.csv else selected[: SHOWN if args.limit is None else args.limit or None]
+        options = telling_apart(shown, [*families, *keys])
+        columns = [*members, "state", "started", *families, *options, *keys, metric, "tags"]
     columns = [name for name in dict.fromkeys(columns) if name and name != "run"]
     check_keys(every, [*columns, *filter(None, [args.best, (args.sort or "").removeprefix("-")])])
     return columns

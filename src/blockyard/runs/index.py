@@ -125,7 +125,7 @@ def _stored(index: sqlite3.Connection) -> dict[str, tuple[str, str]]:
 
 
 def _store(index: sqlite3.Connection, fresh: dict[str, tuple[str, RunRecord]], gone: set[str]) -> None:
-    entries = [(run, signature, json.dumps(asdict(record))) for run, (signature, record) in fresh.items()]
+    entries = [(run, signature, json.dumps(_stored_fields(record))) for run, (signature, record) in fresh.items()]
     if not entries and not gone:
         return
     try:
@@ -134,6 +134,11 @@ def _store(index: sqlite3.Connection, fresh: dict[str, tuple[str, RunRecord]], g
             index.executemany("DELETE FROM runs WHERE run = ?", [(run,) for run in gone])
     except sqlite3.Error as error:  # a full disk, a folder of somebody else's: the listing is right without it
         log.debug("the index of runs cannot be written: %s", error)
+
+
+def _stored_fields(record: RunRecord) -> dict[str, Any]:
+    """What a row holds: everything that the files of the run say."""
+    return {key: value for key, value in asdict(record).items() if key not in ("sweep", "arm")}
 
 
 def _record(text: str) -> RunRecord | None:

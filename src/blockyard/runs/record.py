@@ -21,7 +21,7 @@ from blockyard.runs.status import read_status
 
 SOURCES = (CONFIG, RUN, STATUS, SUMMARY, NOTES)  # the files that a record is read from
 # What a condition or a column may name besides metrics, families and config keys.
-FACTS = ("run", "name", "state", "reason", "started", "seconds", "steps", "parameters", "tags", "note")
+FACTS = ("run", "name", "sweep", "arm", "state", "reason", "started", "seconds", "steps", "parameters", "tags", "note")
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class RunRecord:
     directions: max or min for each metric; choices: family -> choice
     config_json: the whole config, redacted as on disk; ten thousand are listed without a look into theirs
     damage: why files of the run could not be read, or None; what they would have said is then missing
+    sweep, arm: the sweeps with a cell that is this run, and the arm in each; empty until `cell_names` gives them
     """
 
     run: str
@@ -48,6 +49,8 @@ class RunRecord:
     note: str = ""
     archived: bool = False
     damage: str | None = None
+    sweep: tuple[str, ...] = ()
+    arm: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -82,6 +85,7 @@ class RunRecord:
     def plain(self) -> dict[str, Any]:
         """As JSON writes it, with the config as a mapping."""
         fields = asdict(self) | {"tags": list(self.tags), "config": self.config}
+        fields |= {"sweep": list(self.sweep), "arm": list(self.arm)}
         del fields["config_json"]
         return fields
 

@@ -12,6 +12,8 @@ from blockyard.atomic_files import read_json
 from blockyard.errors import UserError
 from blockyard.report.load.arm_names import flatten
 from blockyard.report.stale import DATA, PAGE
+from blockyard.report.stats.metric_range import metric_range
+from blockyard.report.telling_apart import is_other, telling_apart
 from blockyard.runs.record import RunRecord
 from blockyard.sweep.plan.sweep_plan import FILE as PLAN
 from blockyard.sweep.plan.sweep_plan import FOLDER as SWEEPS
@@ -20,26 +22,33 @@ from blockyard.sweep.plan.sweep_plan import SweepPlan
 MAX_OPTIONS = 400  # that differ between the runs, the most often recorded ones
 MAX_TEXT = 2000  # characters of a note, an answer or an option
 FILES = ("config.yaml", "metrics.csv", "summary.json", "log.txt", "error.txt", "checkpoints")
-_OF_THE_MACHINE = ("seed", "outputs", "allow")
 
 
 def home(root: Path, records: Sequence[RunRecord]) -> dict[str, Any]:
     """Return the content of the page of the runs `records` under `root`, and of all sweeps there."""
     options = [_options(record) for record in records]
     keys = _differing(options)
+    families = _families(records)
+    metrics = [name for name, _ in Counter(name for record in records for name in record.metrics).most_common(60)]
+    ranges = {
+        name: metric_range(name, (record.metrics[name] for record in records if name in record.metrics))
+        for name in metrics
+    }
     return {
         "title": root.absolute().name,
         "sweeps": sweeps(root),
         "keys": keys,
         "directions": {name: direction for record in records for name, direction in record.directions.items()},
-        "metrics": [name for name, _ in Counter(name for record in records for name in record.metrics).most_common(60)],
-        "families": _families(records),
+        "metrics": metrics,
+        "ranges": {name: list(limits) for name, limits in ranges.items() if limits is not None},
+        "families": families,
+        "apart": telling_apart(records, families),
         "runs": [_run(root, record, own, keys) for record, own in zip(records, options, strict=True)],
     }
 
 
 def sweeps(root: Path) -> list[dict[str, Any]]:
-    """Return a row for each sweep, the latest first: name, claim, verdict, answer, cells, runs."""
+    """Return a row for each sweep, the latest first: name, claim, verdict, answer, its runs and the arm of each."""
     every = [_sweep(path.parent) for path in sorted((root / SWEEPS).glob(f"*/{PLAN}"))]
     return sorted(every, key=lambda row: row["time"] or "", reverse=True)
 
@@ -54,6 +63,7 @@ def _sweep(folder: Path) -> dict[str, Any]:
         "stale": None,
         "time": None,
         "runs": [],
+        "arms": [],
         "page": f"{SWEEPS}/{folder.name}/{PAGE}" if (folder / PAGE).is_file() else None,
     }
     try:
@@ -61,6 +71,7 @@ def _sweep(folder: Path) -> dict[str, Any]:
     except UserError as error:
         return row | {"answer": str(error)[:MAX_TEXT]}
     row |= {"claim": plan.question.get("claim"), "time": plan.facts.get("time"), "runs": [c.run for c in plan.cells]}
+    row |= {"arms": [plan.variants[cell.variant].arm for cell in plan.cells]}
     row |= {"metric": plan.question.get("metric")}
     try:
         compared = read_json(folder / DATA)
@@ -102,7 +113,7 @@ def _run(root: Path, record: RunRecord, options: dict[str, str], keys: list[str]
 
 def _options(record: RunRecord) -> dict[str, str]:
     """Every option of a run as text, JSON for all but texts."""
-    flat = flatten({key: value for key, value in record.config.items() if key not in _OF_THE_MACHINE})
+    flat = flatten({key: value for key, value in record.config.items() if not is_other(key)})
     return {key: _text(value)[:MAX_TEXT] for key, value in flat.items()}
 
 

@@ -86,3 +86,8 @@ function cut(text, most) {
   const tail = Math.max(1, Math.floor((most - 1) / 2));
   return `${text.slice(0, Math.max(1, most - 1 - tail))}…${text.slice(-tail)}`;
 }
+
+// The 97.5 % point of Student's t for 1 to 30 degrees of freedom.
+const T = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16, 2.145, 2.131, 2.12, 2.11,
+  2.101, 2.093, 2.086, 2.08, 2.074, 2.069, 2.064, 2.06, 2.056, 2.052, 2.048, 2.045, 2.042];
+const student = (df) => T[df - 1] || 1.96 + 2.372 / df + 2.82 / df ** 2;

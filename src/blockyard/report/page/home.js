@@ -17,10 +17,10 @@ function drawRuns() {
   const rows = rowsShown();
   const runs = rows.reduce((sum, row) => sum + row.runs.length, 0);
   const more = rows.length > FIRST && !state.all;
-  document.getElementById("list").replaceChildren(
+  document.getElementById("list").replaceChildren(...[
     h("p", { class: "note", role: "status" }, `${plural(runs, "run")} of ${data.runs.length.toLocaleString("en")}${state.grouped ? `, ${plural(rows.length, "config")}` : ""}`),
-    rows.length ? runTable(rows) : h("p", { class: "empty" }, data.runs.length ? "No run meets the search." : "There is no run here yet."),
-    more ? h("button", { type: "button", class: "quiet", "data-key": "more", onclick: () => { state.all = true; redraw(); } }, `Show all ${rows.length.toLocaleString("en")}`) : "");
+    rows.length ? [legendOfRuns(rows), runTable(rows)] : h("p", { class: "empty" }, data.runs.length ? "No run meets the search." : "There is no run here yet."),
+    more ? h("button", { type: "button", class: "quiet", "data-key": "more", onclick: () => { state.all = true; redraw(); } }, `Show all ${rows.length.toLocaleString("en")}`) : ""].flat());
 }
 
 /** The picked rows side by side. */
@@ -44,10 +44,14 @@ function controls() {
     oninput: (event) => { state.query = event.target.value; state.all = false; redraw(); } });
   box.value = state.query;
   return h("div", { class: "controls" }, box,
-    choice("metric", "Metric", [["", "most frequent"], ...metricNames().map((name) => [name, name])], state.metric || "", (value) => { state.metric = value || null; redraw(); }),
+    choice("metric", "Metric", [["", metricNames().slice(0, 2).join(", ") || "none"], ...metricNames().map((name) => [name, name])], state.metric || "", (value) => { state.metric = value || null; redraw(); }),
+    choice("sort", "Sort by", sortKeys(), state.sort.replace(/^-/, ""), (key) => { state.sort = `${numeric(key) && data.directions[key] !== "min" ? "-" : ""}${key}`; redraw(); }),
     tick("grouped", "seeds together", state.grouped, (on) => { state.grouped = on; redraw(); }),
     data.runs.some((run) => run.archived) ? tick("archived", "archived too", state.archived, (on) => { state.archived = on; redraw(); }) : null);
 }
+
+/** Whether a key is sorted from the largest value at first. */
+const numeric = (key) => key === "started" || data.metrics.includes(key) || ["parameters", "seconds"].includes(key);
 
 /** Draw everything. */
 function build() {

@@ -5,15 +5,14 @@ function pickedRows() {
   return [...state.picked].map((name) => ({ name, runs: data.runs.filter((run) => run.run === name || groupOf(run) === name) })).filter((row) => row.runs.length);
 }
 
-/** A text for the value of a row: the mean and deviation of numbers that differ, else all values. */
+/** A text for the value of a row: the mean and 95 % interval of a metric, the mean time, else all values. */
 function comparedText(row, key, metric) {
   const values = row.runs.map((run) => valueOf(run, key)).filter((value) => value !== undefined && value !== null && !(Array.isArray(value) && !value.length) && value !== "");
   if (!values.length) return NONE;
-  if (metric && values.every(known)) {
-    const spread = deviation(values);
-    return `${short(mean(values), 5)}${spread === undefined ? "" : ` ± ${short(spread, 2)}`}`;
-  }
-  return [...new Set(values.map(word))].join(", ");
+  if (metric && values.every(known)) return meanTexts(values, key, 5).filter(Boolean).join(" ");
+  if (key === "seconds") return time(mean(values), 4);
+  if (["parameters", "steps"].includes(key)) return exact(values);
+  return [...new Set(values.flat().map(word))].join(", ");
 }
 
 /** The table: a column for each picked row; rows in which all are alike are left out, unless they are asked for. */
@@ -22,10 +21,10 @@ function compareTable(rows) {
     ["Metrics", metricNames(), true],
     ["Choices", [...new Set(rows.flatMap((row) => row.runs.flatMap((run) => Object.keys(run.choices))))], false],
     ["Options", data.keys.filter((key) => !key.endsWith("_target_") && !key.endsWith("_partial_")), false],
-    ["Facts", ["state", "reason", "started", "seconds", "steps", "parameters", "tags", "note"], false],
+    ["Facts", ["sweep", "arm", "state", "reason", "started", "seconds", "steps", "parameters", "tags", "note"], false],
   ];
   const body = parts.flatMap(([part, keys, metric]) => {
-    const lines = keys.map((key) => [key, rows.map((row) => comparedText(row, key, metric || ["seconds", "parameters", "steps"].includes(key)))])
+    const lines = keys.map((key) => [key, rows.map((row) => comparedText(row, key, metric))])
       .filter(([, texts]) => texts.some((text) => text !== NONE) && (!state.differences || new Set(texts).size > 1 || rows.length === 1));
     return lines.length ? [h("tr", { class: "part" }, h("th", { colspan: rows.length + 1, scope: "rowgroup" }, part)),
       ...lines.map(([key, texts]) => h("tr", { "data-compared": key }, h("th", { scope: "row" }, h("code", {}, key)), texts.map((text) => h("td", {}, text))))] : [];

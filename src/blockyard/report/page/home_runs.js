@@ -8,41 +8,76 @@ function sweepTable() {
   const states = new Map(data.runs.map((run) => [run.run, run.state]));
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Sweeps" },
     h("table", { class: "plain sweeps" }, h("caption", {}, "Sweeps"),
-      h("thead", {}, h("tr", {}, ["sweep", "claim", "verdict", "answer", "cells"].map((name) => h("th", { scope: "col" }, name)))),
+      h("thead", {}, h("tr", {}, ["sweep", "claim", "verdict", "answer", "cells done"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", {}, data.sweeps.map((sweep) => {
         const kind = { supported: "good", contradicted: "bad" }[sweep.verdict] || "even";
         const done = sweep.runs.filter((run) => states.get(run) === "done").length;
         const at = address(sweep.page);
         return h("tr", {},
           h("th", { scope: "row" }, at ? h("a", { href: at }, sweep.name) : sweep.name, sweep.time ? h("small", { class: "below" }, sweep.time.slice(0, 10)) : null),
-          h("td", { class: "wide" }, sweep.claim || NONE),
-          h("td", {}, h("span", { class: `chip ${kind}` }, h("span", { "aria-hidden": "true" }, VERDICT_SIGNS[sweep.verdict] || "·"), sweep.verdict || "not judged")),
-          h("td", { class: "wide" }, sweep.stale ? h("strong", {}, `${sweep.stale} `) : null, sweep.answer || NONE),
-          h("td", { class: "number" }, h("button", { type: "button", class: "quiet", "data-key": `cells:${sweep.name}`, title: `show the runs of ${sweep.name}`,
+          h("td", { class: "wide", "data-label": "claim" }, sweep.claim || NONE),
+          h("td", { "data-label": "verdict" }, h("span", { class: `chip ${kind}` }, h("span", { "aria-hidden": "true" }, VERDICT_SIGNS[sweep.verdict] || "·"), sweep.verdict || "not judged")),
+          h("td", { class: "wide", "data-label": "answer" }, h("div", {}, sweep.stale ? h("strong", {}, `${sweep.stale} `) : null, folded(sweep.answer, 260) || NONE)),
+          h("td", { class: "number", "data-label": "cells done" }, h("button", { type: "button", class: "quiet", "data-key": `cells:${sweep.name}`, title: `show the runs of ${sweep.name}`,
             onclick: () => { state.query = `sweep=${sweep.name}`; document.getElementById("query").value = state.query; redraw(); document.getElementById("runs").scrollIntoView(); } },
           `${done} of ${sweep.runs.length}`)));
       }))));
 }
 
+/** A text that is long, cut; a press shows the whole. */
+function folded(text, most) {
+  if (!text || text.length <= most) return text || null;
+  return h("details", { class: "fold" }, h("summary", {}, `${text.slice(0, most).trimEnd()}…`), h("span", {}, text));
+}
+
+/** What tells the configs apart, below a name: position=rope, token_mixer.qk_norm=true. */
+function apart(row) {
+  const names = data.apart || [];
+  const briefly = (key) => (names.filter((other) => other.split(".").pop() === key.split(".").pop()).length > 1 ? key : key.split(".").pop());
+  const pairs = [...data.families, ...names].map((key) => [key, valueOf(row.runs[0], key)]).filter(([, value]) => value !== undefined && value !== null);
+  return pairs.length ? h("small", { class: "below apart" }, pairs.map(([key, value]) =>
+    h("span", { title: `${key}=${word(value)}`, "data-apart": key }, `${briefly(key)}=${cut(word(value), 24)}`))) : null;
+}
+
+/** The sweeps of a row, links to their pages, each with the arm. */
+function memberships(row) {
+  const pairs = new Map();
+  for (const sweep of data.sweeps) {
+    sweep.runs.forEach((run, k) => {
+      if (row.runs.some((own) => own.run === run)) pairs.set(`${sweep.name} ${(sweep.arms || [])[k]}`, [sweep, (sweep.arms || [])[k]]);
+    });
+  }
+  return [...pairs.values()].map(([sweep, arm]) => {
+    const at = address(sweep.page);
+    return h("span", { class: "member" }, arm ? h("strong", {}, arm) : null, " ", h("small", {}, at ? h("a", { href: at }, sweep.name) : sweep.name));
+  });
+}
+
 /** The columns of the table of runs: [key, name, content of a row's cell, whether it is a number]. */
 function runColumns() {
   const metrics = state.metric ? [state.metric] : metricNames().slice(0, 2);
-  const figure = (key, format) => (row) => {
-    const values = row.runs.map((run) => valueOf(run, key)).filter(known);
-    const spread = deviation(values);
-    return values.length ? [format(mean(values)), spread ? h("small", {}, ` ± ${format(spread, 2)}`) : null] : NONE;
+  const numbers = (row, key) => row.runs.map((run) => valueOf(run, key)).filter(known);
+  const metric = (key) => (row) => {
+    const values = numbers(row, key);
+    if (!values.length) return NONE;
+    const [middle, reach] = meanTexts(values, key);
+    return [middle, reach ? h("small", {}, ` ${reach}`) : null];
   };
-  const common = (key) => (row) => [...new Set(row.runs.map((run) => word(valueOf(run, key) ?? null)))].join(", ").replace(/^none$/, NONE);
+  const several = (key, text) => (row) => { const values = numbers(row, key); return values.length ? text(values) : NONE; };
   return [
+    data.sweeps.length ? ["sweep", "arm, sweep", memberships] : null,
     ["state", "state", states],
-    ...metrics.map((name) => [name, name, figure(name, (value, precision = 4) => short(value, precision)), true]),
-    ...data.families.slice(0, 6).map((family) => [family, family, common(family)]),
-    ["parameters", "parameters", figure("parameters", count), true],
-    ["seconds", "time", figure("seconds", time), true],
+    ...metrics.map((name) => [name, name, metric(name), true]),
+    ["parameters", "parameters", several("parameters", exact), true],
+    ["seconds", "time", several("seconds", (values) => time(mean(values))), true],
     ["started", "started", (row) => (row.runs[0].started || NONE).slice(0, 16).replace("T", " ")],
-    ["tags", "tags, note", (row) => [...new Set(row.runs.flatMap((run) => run.tags))].map((tag) => h("span", { class: "tag" }, tag)).concat([...new Set(row.runs.map((run) => run.note).filter(Boolean))].map((note) => h("small", {}, cut(note, 80))))],
-  ];
+    ["tags", "tags, note", (row) => [...new Set(row.runs.flatMap((run) => run.tags))].map((tag) => h("span", { class: "tag" }, tag)).concat([...new Set(row.runs.map((run) => run.note).filter(Boolean))].map((note) => h("small", {}, folded(note, 80))))],
+  ].filter(Boolean);
 }
+
+/** By what the rows can be sorted: [key, name]. Choices and options that tell runs apart have no column of their own. */
+const sortKeys = () => [["run", state.grouped ? "config" : "run"], ...runColumns().map(([key, name]) => [key, name]),
+  ...[...data.families, ...(data.apart || [])].map((key) => [key, key])];
 
 /** The states of a row's runs, each a link to its folder, and the reasons of those that failed. */
 function states(row) {
@@ -51,7 +86,15 @@ function states(row) {
     const [at, text] = [address(run.link), run.run.split("/")[1]];
     const mark = [h("span", { "aria-hidden": "true" }, STATE_SIGNS[run.state] || "?"), ` ${text}`, h("span", { class: "unseen" }, run.state)];
     return at ? h("a", { class: `seed ${run.state}`, href: `${at}/`, title: `${run.run}: ${run.state}` }, mark) : h("span", { class: `seed ${run.state}`, title: run.state }, mark);
-  }), reasons.length ? h("small", { class: "below" }, cut(reasons.join("; "), 160)) : null];
+  }), reasons.length ? h("small", { class: "below" }, folded(reasons.join("; "), 60)) : null];
+}
+
+/** What the signs, the sign ± and the brackets of the table mean. */
+function legendOfRuns(rows) {
+  const present = Object.keys(STATE_SIGNS).filter((name) => rows.some((row) => row.runs.some((run) => run.state === name)));
+  const several = rows.some((row) => row.runs.length > 1);
+  return h("p", { class: "keys", id: "keys" }, present.map((name) => h("span", {}, h("span", { class: `seed ${name}`, "aria-hidden": "true" }, STATE_SIGNS[name]), ` ${name}`)),
+    several ? h("span", {}, "Metrics: mean over seeds ± half of its 95 % interval (Student's t), as on the pages of sweeps; in brackets where it ends at the range of the metric. Time: mean.") : null);
 }
 
 /** The table of runs. */
@@ -72,8 +115,8 @@ function runTable(rows) {
       h("tbody", {}, shown.map((row) => h("tr", { "data-row": row.name },
         h("td", {}, h("input", { type: "checkbox", checked: state.picked.has(row.name), "aria-label": `compare ${row.name}`, "data-key": `pick:${row.name}`,
           onchange: () => { state.picked[state.picked.has(row.name) ? "delete" : "add"](row.name); redraw("compare"); } })),
-        h("th", { scope: "row" }, h("code", {}, row.name), files(row)),
-        all.map(([key, , cell, number]) => h("td", { class: number ? "number" : null, "data-column": key }, cell(row))))))));
+        h("th", { scope: "row" }, h("code", {}, row.name), apart(row), files(row)),
+        all.map(([key, name, cell, number]) => h("td", { class: number ? "number" : null, "data-column": key, "data-label": name }, h("div", {}, cell(row)))))))));
 }
 
 /** Links to the files of a row's only run; the files of several are in their folders. */
@@ -81,5 +124,6 @@ function files(row) {
   const [run] = row.runs;
   const at = address(run.link);
   if (row.runs.length > 1 || !at) return null;
-  return h("small", { class: "below" }, run.files.map((file) => h("a", { class: "fact", href: `${at}/${encodeURIComponent(file)}` }, file)));
+  return run.files.length ? h("details", { class: "fold below" }, h("summary", {}, plural(run.files.length, "file")),
+    h("small", {}, run.files.map((file) => h("a", { class: "fact", href: `${at}/${encodeURIComponent(file)}` }, file)))) : null;
 }

@@ -1,13 +1,19 @@
 // The home page's data, the reader's choices, and the address that holds them: #q=position%3Drope&sort=-test%2Faccuracy.
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const FACTS = ["run", "state", "reason", "started", "seconds", "steps", "parameters", "tags", "note"];
+const FACTS = ["run", "name", "state", "reason", "started", "seconds", "steps", "parameters", "tags", "note"];
 const FIRST = 200; // rows that are drawn at once
 const state = { query: "", sort: "-started", grouped: true, archived: false, all: false, metric: null, picked: new Set(), open: new Set(), differences: true };
 
 // Run -> the sweeps whose cell it is.
 const SWEEPS_OF = new Map();
-for (const sweep of data.sweeps) for (const run of sweep.runs) SWEEPS_OF.set(run, [...(SWEEPS_OF.get(run) || []), sweep.name]);
+const ARMS_OF = new Map();
+for (const sweep of data.sweeps) {
+  sweep.runs.forEach((run, k) => {
+    SWEEPS_OF.set(run, [...(SWEEPS_OF.get(run) || []), sweep.name]);
+    if ((sweep.arms || [])[k]) ARMS_OF.set(run, [...(ARMS_OF.get(run) || []), sweep.arms[k]]);
+  });
+}
 
 /** The metrics that tell most: those on test first, scores before losses. */
 function metricNames() {
@@ -49,11 +55,27 @@ const groupOf = (run) => run.run.split("/")[0];
 
 const mean = (values) => (values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : undefined);
 
-/** The standard deviation of a sample, or undefined for fewer than two values. */
-function deviation(values) {
+/** Half of the 95 % interval of a mean (Student's t), or undefined for fewer than two values and for equal ones. */
+function halfInterval(values) {
   if (values.length < 2) return undefined;
   const middle = mean(values);
-  return Math.sqrt(values.reduce((sum, value) => sum + (value - middle) ** 2, 0) / (values.length - 1));
+  const deviation = Math.sqrt(values.reduce((sum, value) => sum + (value - middle) ** 2, 0) / (values.length - 1));
+  return deviation > 0 ? (student(values.length - 1) * deviation) / Math.sqrt(values.length) : undefined;
+}
+
+/** The text of a mean and of its interval: ["0.821", "± 0.003"], or ["0.4", "[0, 0.9]"] where a share ends at 0 or 1. */
+function meanTexts(values, metric, precision = 4) {
+  const [middle, half] = [mean(values), halfInterval(values)];
+  if (half === undefined) return [short(middle, precision), ""];
+  const [least, most] = data.ranges && data.ranges[metric] ? data.ranges[metric] : [-Infinity, Infinity];
+  if (middle - half >= least && middle + half <= most) return [short(middle, precision), `± ${short(half, 2)}`];
+  return [short(middle, precision), `[${short(Math.max(least, middle - half), 2)}, ${short(Math.min(most, middle + half), 2)}]`];
+}
+
+/** Whole numbers in full: "276,258", or "276,258 to 276,480". */
+function exact(values) {
+  const [least, most] = [Math.min(...values), Math.max(...values)].map((value) => value.toLocaleString("en", { maximumFractionDigits: 20 }));
+  return least === most ? least : `${least} to ${most}`;
 }
 
 /** The rows of the table: {name, runs}, runs that meet the search, alone or by everything but the seed. */

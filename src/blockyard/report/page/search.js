@@ -4,8 +4,10 @@ const CONDITION = /^([^<>=!]+)(<=|>=|!=|=|<|>)(.*)$/s;
 
 /** The value of a fact, a metric, a family or an option of a run; undefined where it has none. */
 function valueOf(run, key) {
+  if (key === "name") return groupOf(run).replace(/-[^-]*$/, "");
   if (FACTS.includes(key)) return run[key];
   if (key === "sweep") return SWEEPS_OF.get(run.run) || [];
+  if (key === "arm") return ARMS_OF.get(run.run) || [];
   if (Object.hasOwn(run.metrics, key)) return run.metrics[key];
   if (Object.hasOwn(run.choices, key)) return run.choices[key];
   const index = data.keys.indexOf(key);
@@ -21,7 +23,7 @@ function meets(run, text) {
 function one(run, part) {
   const match = CONDITION.exec(part);
   if (!match) {
-    const text = [run.run, run.state, run.note, ...run.tags, ...Object.entries(run.choices).map((pair) => pair.join("="))].join(" ").toLowerCase();
+    const text = [run.run, run.state, run.note, ...run.tags, ...(ARMS_OF.get(run.run) || []), ...Object.entries(run.choices).map((pair) => pair.join("="))].join(" ").toLowerCase();
     return text.includes(part.toLowerCase());
   }
   const [, key, sign, wanted] = match;

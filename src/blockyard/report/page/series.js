@@ -1,11 +1,6 @@
 // Curves over seeds: mean, band, and the number of seeds at each point.
 
 const POINTS = 160;
-// The 97.5 % point of Student's t for 1 to 30 degrees of freedom.
-const T = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16, 2.145, 2.131, 2.12, 2.11,
-  2.101, 2.093, 2.086, 2.08, 2.074, 2.069, 2.064, 2.06, 2.056, 2.052, 2.048, 2.045, 2.042];
-const student = (df) => T[df - 1] || 1.96 + 2.372 / df + 2.82 / df ** 2;
-
 /** The points of one run that have both the metric and the axis, in order. */
 function points(curve, metric, axis) {
   const [across, values] = [curve[axis] || [], curve.metrics[metric] || []];

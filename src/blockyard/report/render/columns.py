@@ -120,9 +120,9 @@ def duration(value: float) -> str:
 def notes(data: dict[str, Any]) -> list[str]:
     """Return what the columns of `quality` mean, and the smallest p that so many seeds allow."""
     lines = ["± and intervals: 95 %" + (", BCa bootstrap" if _has_interval(data, "bca") else ", Student's t")]
-    if limits := (data.get("ranges") or {}).get(data["metric"]):
-        if any(end in limits for arm in data["arms"] for end in arm["interval"] or ()):
-            lines[0] += f"; cut off at {limits[0]:g} and {limits[1]:g}, the range of {data['metric']}"
+    limits = (data.get("ranges") or {}).get(data["metric"])
+    if limits and any(end in limits for arm in data["arms"] for end in arm["interval"] or ()):
+        lines[0] += f"; cut off at {limits[0]:g} and {limits[1]:g}, the range of {data['metric']}"
     compared = [arm for arm in data["arms"] if arm["difference"]]
     if compared:
         tested = sum(arm["difference"]["holm_p"] is not None for arm in compared)

@@ -71,7 +71,7 @@ def _cell(value: Any) -> Any:
 
 
 def shortest(value: Any) -> Any:
-    """Return a fraction that single precision computed as the shortest number that gives it back: 0.1, not 0.10000000149.
+    """Return a fraction of single precision with the fewest digits that give it back: 0.1, not 0.10000000149.
 
     Other values, integers of any type among them, are returned as they are.
     """

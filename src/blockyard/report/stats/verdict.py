@@ -122,7 +122,7 @@ def explain(gap: Difference, direction: str, baseline: str, compared: int, margi
 
 
 def uncorrected(gap: Difference) -> bool:
-    """Return whether the interval, which is not corrected for the number of arms, leaves 0 out and Holm's p does not."""
+    """Return whether the interval, which is not corrected, leaves 0 out while Holm's p is above 0.05."""
     if gap.interval is None or gap.holm_p is None or gap.holm_p <= ALPHA:
         return False
     return gap.interval[0] > 0 or gap.interval[1] < 0

@@ -1,0 +1,54 @@
+"""Options that tell runs of the same choices apart: two arms may differ in `token_mixer.qk_norm` alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+
+from blockyard.report.load.arm_names import flatten, format_value
+from blockyard.runs.record import RunRecord
+
+MAX_OPTIONS = 3
+# Options that are no part of the question: of the machine, of the replicate, and of where metrics go.
+OTHER = ("seed", "outputs", "allow", "name", "logger")
+
+
+def is_other(key: str) -> bool:
+    """Return whether an option is of the machine, the replicate or a logger, and no part of the question."""
+    return key.partition(".")[0] in OTHER
+
+
+def telling_apart(records: Sequence[RunRecord], shown: Sequence[str], most: int = MAX_OPTIONS) -> list[str]:
+    """Return the options, at most `most`, that tell configs apart which have the same values of the keys `shown`.
+
+    The option that tells most configs apart comes first. Runs of one config differ in the seed only.
+    """
+    configs = {record.run.rpartition("/")[0]: record for record in records}
+    known = {name: [_hashable(record.value(key)) for key in shown] for name, record in configs.items()}
+    if len({tuple(values) for values in known.values()}) == len(configs):
+        return []
+    options = {
+        name: {key: _hashable(value) for key, value in flatten(record.config).items() if not is_other(key)}
+        for name, record in configs.items()
+    }
+    counts = Counter(key for own in options.values() for key in own)
+    candidates = [
+        key for key in counts if not key.endswith("_target_") and len({own.get(key) for own in options.values()}) > 1
+    ]
+    chosen: list[str] = []
+    while len(chosen) < most:
+        best, groups = "", len({tuple(values) for values in known.values()})
+        for key in candidates:
+            split = len({(*values, options[name].get(key)) for name, values in known.items()})
+            if split > groups:
+                best, groups = key, split
+        if not best:
+            break
+        chosen.append(best)
+        for name, values in known.items():
+            values.append(options[name].get(best))
+    return chosen
+
+
+def _hashable(value: object) -> Hashable:
+    return format_value(value) if isinstance(value, list | dict) else value  # type: ignore[return-value]
