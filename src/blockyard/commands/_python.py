@@ -41,7 +41,7 @@ def train(
     from blockyard.config.compose import compose
     from blockyard.engine.run import train as train_in
     from blockyard.runs.not_started import AlreadyDone
-    from blockyard.runs.start import create_run
+    from blockyard.runs.start import create_run, discard
 
     arguments = [*as_texts(overrides), f"outputs={os.fspath(outputs)}"]
     composed = compose(arguments, [os.fspath(folder) for folder in config_dirs])
@@ -53,7 +53,11 @@ def train(
     except AlreadyDone as done:
         return done.folder
     with folder:
-        code = train_in(folder, resume=folder.resumes)
+        try:
+            code = train_in(folder, resume=folder.resumes)
+        except UserError:
+            discard(folder)
+            raise
     if code:
         raise RunFailed(f"{folder.path} is {folder.status.state}: {folder.status.reason}")
     return folder

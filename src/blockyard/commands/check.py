@@ -1,7 +1,9 @@
 """blockyard check [key=value ...] [--config-dir DIR]
 
-Validate a config before anything is built or read: unknown keys, wrong types, illegal combinations, shapes that do
-not fit, missing data. Every problem is reported at once. A valid config is printed as a table: component, choice,
+Validate a config before anything is trained: unknown keys, wrong types, illegal combinations, shapes that do not fit,
+missing data. Every problem is reported at once. Then the data is read as a run reads it, and what a run would refuse is
+reported: missing columns, classes without rows, splits that are too small. Data that would have to be downloaded, or
+whose files have more than 256 MiB, is left to the run. A valid config is printed as a table: component, choice,
 parameters, FLOPs per sample, tokens, and the attention kernel to expect.
 
   --config-dir DIR  a folder with choices of your own, in addition to the shipped ones
@@ -27,11 +29,19 @@ def run(arguments: Sequence[str]) -> int:
     from blockyard.commands._model_card import print_card
     from blockyard.config.size_matching import describe_match
     from blockyard.errors import refuse
+    from blockyard.runs.redact import redact_text
 
     composed, problems = compose_and_check(read("check", arguments))
     if problems:
         return refuse(problems)
+    from blockyard.engine.data_reader import DataReader
+
+    facts = DataReader().read(composed.config)
+    if facts.problem:
+        return refuse([redact_text(facts.problem)])
     print_card(composed.config, composed.choices)
+    if facts.note:
+        sys.stdout.write(f"{'note':<12}{facts.note}\n")
     if composed.matched:
         sys.stdout.write(f"{'matched':<12}{describe_match(composed.matched)}\n")
     return 0

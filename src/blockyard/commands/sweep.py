@@ -51,9 +51,11 @@ def run(arguments: Sequence[str]) -> int:
     if args.one:
         return _run_one(args, command)
     executor = args.build_executor()
+    from blockyard.engine.data_reader import MOST_BYTES, DataReader
     from blockyard.sweep.plan.history import refuse_other_question
     from blockyard.sweep.plan.planner import make_plan
 
+    data = None if args.to_wandb else DataReader(MOST_BYTES if args.dry_run else None)
     try:
         plan = make_plan(
             args.file,
@@ -63,6 +65,7 @@ def run(arguments: Sequence[str]) -> int:
             command=command,
             elsewhere=args.elsewhere,
             seeds=args.seeds,
+            data=data,
         )
     except BadQuestion as bad:
         return refuse(bad.problems)
@@ -73,6 +76,8 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     refuse_other_question(plan)
     announced = show_sweep(plan, executor, args)
+    if data is not None:
+        data.release()
     if args.dry_run:
         return 0
     start = time.monotonic()

@@ -116,16 +116,24 @@ class Components:
         return {name: instantiate(each, allow, self.inner) for name, each in (node or {}).items() if each is not None}
 
     def load(self) -> Splits:
-        """The splits of the data, encoded; the objective learns from the training split what its targets need."""
+        """The splits of the data, encoded; the objective learns from the training split what its targets need.
+
+        Raises UserError where the data is missing, or where it does not suit the options.
+        """
         missing = self.data.missing()
         if missing:  # a trained model is rebuilt without its data, and may be asked for them later
             raise UserError(missing)
-        if self.source_tokenizer is self.tokenizer:
-            splits = self.data.load(self.tokenizer)
-        else:
-            splits = self.data.load_both(self.tokenizer, self.source_tokenizer)
-        self.context()  # which tells the objective its tokens
-        self.objective.learn(splits.train)
+        try:
+            if self.source_tokenizer is self.tokenizer:
+                splits = self.data.load(self.tokenizer)
+            else:
+                splits = self.data.load_both(self.tokenizer, self.source_tokenizer)
+            self.context()  # which tells the objective its tokens
+            self.objective.learn(splits.train)
+        except UserError:
+            raise
+        except ValueError as error:  # with which data sets and tokenizers refuse what they read
+            raise UserError(str(error)) from error
         return splits
 
     def tokens(self) -> TokenSpec:

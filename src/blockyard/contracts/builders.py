@@ -34,6 +34,10 @@ class DataModule(ABC):
         """Returns what is missing on the disk and how to get it, or None. Reads and downloads nothing."""
         return None
 
+    def to_download(self) -> bool:
+        """Returns whether `prepare` has something to download."""
+        return False
+
     def prepare(self) -> None:  # noqa: B027 - most data sets need nothing
         """Download what the options allow. Called once on each machine, before `load`."""
 

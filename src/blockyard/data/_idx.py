@@ -49,9 +49,13 @@ class IdxData(ImageData):
             f"{self.folder}/raw, or data.download=true"
         )
 
+    def to_download(self) -> bool:
+        """Returns whether files are missing and `download` is set."""
+        return self.download and any(self._file(name) is None for name in FILES)
+
     def prepare(self) -> None:
         """Downloads missing files if `download` is set."""
-        if self.download and any(self._file(name) is None for name in FILES):
+        if self.to_download():
             self.fetch()
 
     def read(self) -> tuple[LabelledImages, LabelledImages]:

@@ -51,7 +51,10 @@ def _column(path: Path, header: list[str], key: str, name: str) -> int:
     index = header.index(name) if name in header else int(name) - 1 if name.isdigit() else -1
     if not 0 <= index < len(header):
         names = ", ".join(header)[:200]
-        raise ValueError(f"data.{key}={name}: {path} has the columns {names}; use a name, or a number from 1")
+        raise ValueError(
+            f"data.{key}={name}: the first line of {path} has the columns {names}; use a name or a number from 1, "
+            "such as data.source=1 data.target=2 for a file without a header line"
+        )
     return index
 
 

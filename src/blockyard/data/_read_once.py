@@ -8,7 +8,8 @@ that changed a moment ago is not kept: it could change once more within the reso
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -37,6 +38,7 @@ class _Key(NamedTuple):
 
 
 _entry: tuple[_Key, dict[str, Any]] | None = None
+_keeping = False
 
 
 def read_once(data: LoadedData, name: str, files: Iterable[Path], read: Callable[[], Value]) -> Value:
@@ -61,9 +63,21 @@ def read_once(data: LoadedData, name: str, files: Iterable[Path], read: Callable
 
 
 def forget() -> None:
-    """Drops the entry."""
+    """Drops the entry, unless inside `kept`."""
     global _entry
-    _entry = None
+    if not _keeping:
+        _entry = None
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Keeps the entry inside although data is loaded, because the data module is built once more afterwards."""
+    global _keeping
+    before, _keeping = _keeping, True
+    try:
+        yield
+    finally:
+        _keeping = before
 
 
 def _key(data: LoadedData, files: list[Path]) -> _Key | None:

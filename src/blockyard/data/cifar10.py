@@ -50,9 +50,13 @@ class CIFAR10(ImageData):
             "cifar-10-batches-py, or data.download=true"
         )
 
+    def to_download(self) -> bool:
+        """Returns whether files are missing and `download` is set."""
+        return self.download and bool(self._absent())
+
     def prepare(self) -> None:
         """Downloads missing files if `download` is set."""
-        if self.download and self._absent():
+        if self.to_download():
             from torchvision import datasets
 
             datasets.CIFAR10(str(self._root), download=True)

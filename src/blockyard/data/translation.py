@@ -24,7 +24,18 @@ from pathlib import Path
 
 import torch
 
-from blockyard.contracts import BatchSize, DataSpec, Length, Samples, Seed, Splits, Text, TextTokenizer, Tokenizer
+from blockyard.contracts import (
+    BatchSize,
+    Count,
+    DataSpec,
+    Length,
+    Samples,
+    Seed,
+    Splits,
+    Text,
+    TextTokenizer,
+    Tokenizer,
+)
 from blockyard.data._dates import date_pairs, normalize, unavailable
 from blockyard.data._loaded import LoadedData
 from blockyard.data._order import mix
@@ -39,7 +50,8 @@ class Translation(LoadedData):
 
     Options:
         path: a file of tab-separated pairs; null generates pairs of dates, which need no file
-        source: what the encoder reads: a language for dates (en, en-GB, iso), or a column of the file by name or number
+        source: what the encoder reads: a language for dates (en, en-GB, iso), or a column of the file by its name or by
+            its number from 1; a file without a header line needs numbers for both
         target: what the decoder writes, likewise
         samples: maximum training pairs, drawn by split_seed; null uses all
         train_size: training pairs to keep, before those that are too long are left out; null keeps all, and a smaller
@@ -55,8 +67,8 @@ class Translation(LoadedData):
     """
 
     path: Text | None = None
-    source: Text = "en"
-    target: Text = "de"
+    source: Text | Count = "en"
+    target: Text | Count = "de"
     samples: Samples | None = None
     validation_fraction: Fraction = 0.1
     test_fraction: Fraction = 0.1
@@ -69,7 +81,7 @@ class Translation(LoadedData):
 
     def __post_init__(self) -> None:
         check_fractions(self.validation_fraction, self.test_fraction)
-        source, target = self.source, self.target
+        source, target = self._sides
         if source == target or (self.path is None and normalize(source) == normalize(target)):
             raise ValueError(f"data.source={source} and data.target={target} are the same; name two different sides")
 
@@ -85,7 +97,7 @@ class Translation(LoadedData):
         """Returns which file or dates are missing and how to get them, or None."""
         path = self._path
         if path is None:
-            return unavailable(self.source, self.target)
+            return unavailable(*self._sides)
         return None if path.is_file() else f"no file {path.absolute()}; set data.path=FILE, or null for dates"
 
     def load(self, tokenizer: Tokenizer) -> Splits:
@@ -119,9 +131,9 @@ class Translation(LoadedData):
         """Returns the pairs of the training, validation and test split. Raises ValueError if one is empty."""
         path = self._path
         if path is None:
-            pairs, assigned = date_pairs(self.source, self.target, self.split_seed), None
+            pairs, assigned = date_pairs(*self._sides, self.split_seed), None
         else:
-            pairs, assigned = read_pairs(path, self.source, self.target)
+            pairs, assigned = read_pairs(path, *self._sides)
         order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(mix("pairs", self.split_seed)))
         if assigned is None:
             validation, test = (round(share * len(pairs)) for share in (self.validation_fraction, self.test_fraction))
@@ -138,6 +150,11 @@ class Translation(LoadedData):
                 source = "the dates" if path is None else path
                 raise ValueError(f"no {name} pair is left of {source}; raise its fraction, or use more pairs")
         return splits
+
+    @property
+    def _sides(self) -> tuple[str, str]:
+        """The source and the target as texts, also where they are column numbers."""
+        return str(self.source), str(self.target)
 
     @property
     def _path(self) -> Path | None:

@@ -4,7 +4,8 @@ running -> done (0)           the last step was taken, the best weights were tes
         -> failed (1)         an error; everything saved before stays
         -> interrupted        SIGTERM (143), Ctrl-C (130), another signal (128 + its number) or a callback (79); the
                               state was saved
-        -> queued (2)         bad input found before the first step
+        -> queued (2)         bad input found before the first step; the command removes a folder that is new, and a
+                              cell of a sweep has failed
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from blockyard.runs.predictions_file import write_predictions
 from blockyard.runs.rank import rank_in
 from blockyard.runs.rank_notes import clear_notes
 from blockyard.runs.redact import redact_text
+from blockyard.runs.start import discard
 
 if TYPE_CHECKING:
     from blockyard.engine.callbacks.base import RunCallback
@@ -56,11 +58,18 @@ def train(folder: RunFolder, *, resume: bool = False, callbacks: Mapping[str, Ru
 
 
 def fit(folder: RunFolder, resume: bool) -> int:
-    """Train in a folder that this process has locked, release it, and print the result."""
+    """Train in a folder that this process has locked, release it, and print the result.
+
+    Raises UserError for bad input that is found before the first step; a new folder is removed then.
+    """
     if folder.message:
         sys.stderr.write(printable(f"{folder.message}\n"))
     with folder:
-        code = train(folder, resume=resume)
+        try:
+            code = train(folder, resume=resume)
+        except UserError:
+            discard(folder)
+            raise
         if code == 0 and not rank_in(folder.config):
             print_result(folder)
     return code

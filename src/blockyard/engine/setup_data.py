@@ -51,10 +51,18 @@ def load_data(run: Run) -> Data:
     if local_rank_of() == 0:
         components.data.prepare()  # once on a machine
     splits = components.load()
-    layout = Layout(
-        seed=folder.seed,
+    layout = lay_out(splits, components.data.batch_size, options, seed=folder.seed, rank=rank)
+    dataset = BatchDataset(splits.train, layout, components.objective, weighted=_targets_vary(components.data.spec))
+    device = torch.device("cpu") if device_type == "cpu" else torch.device("cuda", local_rank_of())
+    return Data(splits, layout, dataset, rank, device)
+
+
+def lay_out(splits: Splits, batch_size: int, options: TrainerPlan, *, seed: int, rank: int) -> Layout:
+    """How steps and processes share the training split. Raises UserError where the options do not suit the data."""
+    return Layout(
+        seed=seed,
         samples=len(splits.train),
-        batch_size=components.data.batch_size,
+        batch_size=batch_size,
         micro_batches=options.accumulate,
         rank=rank,
         world=options.world,
@@ -66,9 +74,6 @@ def load_data(run: Run) -> Data:
         lengths=_lengths(splits.train) if options.group else None,
         classes=classes_of(splits.train) if options.sampling == "balanced" else None,
     )
-    dataset = BatchDataset(splits.train, layout, components.objective, weighted=_targets_vary(components.data.spec))
-    device = torch.device("cpu") if device_type == "cpu" else torch.device("cuda", local_rank_of())
-    return Data(splits, layout, dataset, rank, device)
 
 
 def _targets_vary(spec: DataSpec) -> bool:

@@ -45,7 +45,13 @@ def refuse_changed_data(run: RunFolder, config: dict[str, Any]) -> None:
 
 def _newest(node: Any) -> float:
     """When the last of the files and folders that a config node names was written, in seconds; 0.0 if it names none."""
-    return max((path.stat().st_mtime for text in _texts(node) for path in _files(text)), default=0.0)
+    return max((path.stat().st_mtime for path in named_files(node)), default=0.0)
+
+
+def named_files(node: Any) -> Iterator[Path]:
+    """The existing files and folders that a config node names, and what lies in these folders."""
+    for text in _texts(node):
+        yield from _files(text)
 
 
 def _texts(node: Any) -> Iterator[str]:

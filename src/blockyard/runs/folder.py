@@ -56,6 +56,8 @@ class RunFolder:
         self.path = path
         self.config = config
         self.resumes = False  # whether there is a state to resume from
+        self.created = False  # whether this process has created the folder
+        self.replaced: Path | None = None  # the old run that a forced new one has moved aside
         self.message: str | None = None  # shown to the user at the start
         self.foreign = False  # whether only the folder's own config vouches for the packages it allows
         self.moved: dict[str, Any] = {}  # where the data of a config lie now, see `with_data`

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +18,7 @@ from blockyard.runs.changed_data import refuse_changed_data
 from blockyard.runs.folder import CHECKPOINTS, CONFIG, RUN, SOURCE_TOKENIZER, SUMMARY, TOKENIZER, RunFolder
 from blockyard.runs.identity import identity, run_name
 from blockyard.runs.join import join_run
-from blockyard.runs.lock import RunLock
+from blockyard.runs.lock import RunLock, lock_path
 from blockyard.runs.metrics import FILE as METRICS
 from blockyard.runs.not_started import AlreadyDone, FailedBefore
 from blockyard.runs.provenance import provenance
@@ -75,6 +77,22 @@ def create_run(
     return run
 
 
+def discard(run: RunFolder) -> None:
+    """Remove a locked folder that this process created and in which no step was taken; put back what it replaced.
+
+    A folder that was there before stays as it is.
+    """
+    if not run.created:
+        return
+    shutil.rmtree(run.path, ignore_errors=True)
+    if run.replaced is not None:
+        os.rename(run.replaced, run.path)
+        return
+    with contextlib.suppress(OSError):  # who waits for the lock opens a new file; other seeds keep the parent
+        lock_path(run.path).unlink()
+        run.path.parent.rmdir()
+
+
 def take_over(
     run: RunFolder,
     config: dict[str, Any],
@@ -86,7 +104,7 @@ def take_over(
     """Resume an existing, locked run under `config`, whose semantic part must equal the frozen one.
 
     Options that may change (loggers, devices, workers) are frozen again; their old values go to run.json.
-    Raises AlreadyDone, or FailedBefore unless `retry_failed`.
+    Raises AlreadyDone, or FailedBefore unless `retry_failed`; a run that was refused before its first step may start.
     """
     status = read_status(run.path, alive=False)  # the lock is ours
     if status.finished and not (run.path / SUMMARY).exists():  # which is written first
@@ -96,7 +114,8 @@ def take_over(
             remove_temporary(folder, untouched=_IDLE)
         refuse_changed_data(run, config)
         raise AlreadyDone(run)
-    if status.state == "failed" and not (retry_failed or restarted()):
+    refused = status.state == "failed" and status.exit_code == 2  # bad input, found before the first step
+    if status.state == "failed" and not (refused or retry_failed or restarted()):
         raise FailedBefore(run.path, status.reason)
     remember(config)
     removed = remove_temporary(run.path) + remove_temporary(run.checkpoints)
@@ -105,7 +124,7 @@ def take_over(
     frozen.pop("force", None)
     changed = {key: old.get(key) for key in {*old, *frozen} if old.get(key) != frozen.get(key)}
     run.config, run.foreign = config, False
-    run.resumes = status.state != "queued" or any(run.checkpoints.glob("*.ckpt"))
+    run.resumes = not (refused or status.state == "queued") or any(run.checkpoints.glob("*.ckpt"))
     if run.resumes:
         run.message = f"resuming {run.path}, which was {status}"
     entry = provenance(command) | {"was": str(status), "before": changed, "swept": removed}
@@ -148,11 +167,12 @@ def _begin(
     choices: Mapping[str, str | None] | None,
     lock: RunLock,
 ) -> RunFolder:
-    message = None
+    message, replaced = None, None
     lost = "" if (path / CONFIG).exists() else f"{path} has no {CONFIG}; "
     # A folder that lost its config is not a run, but its metrics and checkpoints must not join a new one.
     if (path / CONFIG).exists() or (path / METRICS).exists() or any((path / CHECKPOINTS).glob("*.ckpt")):
-        message = f"{lost}the old run is kept as {_move_aside(path)}"
+        replaced = _move_aside(path)
+        message = f"{lost}the old run is kept as {replaced}"
     (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     remove_temporary(path)
     remove_temporary(path / CHECKPOINTS)
@@ -160,7 +180,7 @@ def _begin(
     frozen = redact(config, secret_keys=secret_keys)
     frozen.pop("force", None)
     run = RunFolder(path, config, lock)
-    run.message = message
+    run.created, run.replaced, run.message = True, replaced, message
     # The config comes last: a folder without one is not a run, so a kill before this line leaves nothing behind.
     facts = {"identity": identity(config), "choices": dict(choices or {}), "resumes": []}
     run.write_json(RUN, provenance(command) | facts)

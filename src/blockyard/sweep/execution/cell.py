@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.engine.run import train
-from blockyard.errors import UserError
+from blockyard.errors import UserError, printable
 from blockyard.runs.checkpoint import newest_good
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import identity, run_name
@@ -41,7 +41,12 @@ def execute(task: Task) -> Outcome:
     """
     try:
         with _folder(task) as folder, log_to_file(folder.path / LOG):
-            code = _train(task, folder)
+            try:
+                code = _train(task, folder)
+            except UserError as error:  # bad input that was found before the first step
+                sys.stderr.write(printable(f"failed: {error}\n"))
+                folder.set_status("failed", str(error), exit_code=2)
+                return Outcome(task.key, 2, str(error))
             return Outcome(task.key, code, None if code == 0 else folder.status.reason)
     except AlreadyDone:
         return Outcome(task.key, 0)

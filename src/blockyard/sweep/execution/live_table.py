@@ -66,14 +66,18 @@ class SweepScreen:
         with contextlib.suppress(OSError):  # the sweep continues without its terminal
             self._display.update(self._table(runs, parallel), refresh=True)
 
-    def report(self, run: PlannedRun) -> None:
-        """Print how a run ended: always a failure, and without a table every run."""
+    def report(self, run: PlannedRun, *, again: bool = False) -> None:
+        """Print how a run ended: always a failure, and without a table every run.
+
+        again: whether an earlier run of this command ended for the same reason, which is not printed twice
+        """
         self.count += 1
         variant = self.plan.variants[run.cells[0].variant]
         name = cell_name(variant.arm, variant.setting, run.cells[0].seed)
         duration = f" in {_time(run.seconds)}" if run.seconds is not None else ""
         if run.now.state != "done":
-            self.say(f"[{self.count}/{self.total}] {name} {run.now.state}{duration}: {run.now.reason}")
+            reason = "as above" if again else run.now.reason
+            self.say(f"[{self.count}/{self.total}] {name} {run.now.state}{duration}: {reason}")
         elif self._display is None:
             metric, value = self._value(run.now.metrics)
             result = f" {metric} {value:.4g}" if value is not None else ""

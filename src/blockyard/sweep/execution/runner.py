@@ -27,6 +27,7 @@ from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan
 
 _POLL = 0.5  # seconds that one round of the loop waits for an ended cell
 _LOOK = 2.0  # seconds between two looks at a run that another process holds
+_ALIKE = 2  # cells that bad input ended for one reason, and no other cell has ended: the others would end like them
 
 
 @dataclass
@@ -63,6 +64,7 @@ class _Loop:
     ready: deque[str] = field(default_factory=deque)
     elsewhere: set[str] = field(default_factory=set)  # runs that another process holds
     left: set[str] = field(default_factory=set)  # runs that may be in a job of an earlier planner
+    ended: list[tuple[int, str | None]] = field(default_factory=list)  # exit code and reason of the runs of this loop
 
     def add_due(self) -> None:
         """Add the cells that are due now and were not before; finished ones may make others due."""
@@ -114,7 +116,7 @@ class _Loop:
             for outcome in outcomes:
                 self._finish(outcome)
             self._look_elsewhere()
-            if not self.unfinished or (outcomes and self.plan.question.get("tune_seeds")):
+            if not self._all_refused() and (not self.unfinished or (outcomes and self.plan.question.get("tune_seeds"))):
                 self.add_due()
         self.screen.show(self.runs, self.executor.parallel, last=True)
 
@@ -154,11 +156,22 @@ class _Loop:
         run.ended, run.now = True, read_state(run.path)
         run.seconds = run.now.seconds
         if run.now.state != "done":  # a run that is done stays done, however its process ended afterwards
-            # Bad input leaves a run queued with the reason; for this command it has failed.
+            # A run that its executor refuses has no folder; for this command it has failed.
             stopped = outcome.code in CODES.values() or run.now.state == "interrupted"
             reason = outcome.reason or run.now.reason
             run.now = CellState("interrupted" if stopped else "failed", reason, step=run.now.step)
-        self.screen.report(run)
+        self.screen.report(run, again=(outcome.code, run.now.reason) in self.ended)
+        self.ended.append((outcome.code, run.now.reason))
+        if self.ready and self._all_refused():
+            self.screen.say(
+                f"stopped: bad input ended the first {len(self.ended)} cells for one reason; {len(self.ready)} cells "
+                "were not started"
+            )
+            self.ready.clear()
+
+    def _all_refused(self) -> bool:
+        """Whether all runs of this loop that have ended were refused before their first step, for one reason."""
+        return len(self.ended) >= _ALIKE and len(set(self.ended)) == 1 and self.ended[0][0] == 2
 
     def _look_elsewhere(self) -> None:
         """Look at runs that another process holds; one that it left unfinished becomes ready."""

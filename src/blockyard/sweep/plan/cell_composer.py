@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from blockyard.config.check import reasons
 from blockyard.config.compose import Composed, compose
 from blockyard.contracts import Issue
 from blockyard.sweep.spec.override_text import key_of, to_override
+
+if TYPE_CHECKING:
+    from blockyard.engine.data_reader import DataReader
 
 
 class CellComposer:
@@ -16,13 +20,23 @@ class CellComposer:
     config_dirs: folders of the user's own choices
     elsewhere: whether the cells run on other machines, so that GPUs missing on this one do not matter
     outputs: the folder of all runs, in which `init.from` finds one by its name; None for the default
+    data: reads the data of configs that are otherwise sound; None reads none
     """
 
-    def __init__(self, config_dirs: Sequence[str] = (), *, elsewhere: bool = False, outputs: str | None = None) -> None:
+    def __init__(
+        self,
+        config_dirs: Sequence[str] = (),
+        *,
+        elsewhere: bool = False,
+        outputs: str | None = None,
+        data: DataReader | None = None,
+    ) -> None:
         self._config_dirs = tuple(config_dirs)
         self._outputs = outputs
         self._on_this_machine = not elsewhere
         self._models: dict[str, list[Issue]] = {}
+        self._data = data
+        self.notes: dict[str, None] = {}  # why data was not read, in the order of the configs
 
     def compose(self, overrides: Sequence[str]) -> Composed:
         """The config of these overrides, with its issues."""
@@ -32,7 +46,13 @@ class CellComposer:
 
     def problems(self, composed: Composed) -> list[str]:
         """Every reason why a config cannot run, as `blockyard check` reports it."""
-        return reasons(composed, on_this_machine=self._on_this_machine, models=self._models)
+        problems = reasons(composed, on_this_machine=self._on_this_machine, models=self._models)
+        if problems or self._data is None:
+            return problems
+        facts = self._data.read(composed.config)
+        if facts.note:
+            self.notes[facts.note] = None
+        return [facts.problem] if facts.problem else []
 
     def checked(self, overrides: Sequence[str]) -> tuple[Composed, list[str]]:
         """The config of these overrides, and every reason why it cannot run."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blockyard.config.local_path import local_path
 from blockyard.config.model_size import ModelSizes
@@ -24,6 +24,9 @@ from blockyard.sweep.spec.bad_question import BadQuestion
 from blockyard.sweep.spec.override_text import override_problem, to_override
 from blockyard.sweep.spec.question import Question, read
 
+if TYPE_CHECKING:
+    from blockyard.engine.data_reader import DataReader
+
 
 def make_plan(
     path: Path,
@@ -34,15 +37,17 @@ def make_plan(
     command: Sequence[str] | None = None,
     elsewhere: bool = False,
     seeds: int | None = None,
+    data: DataReader | None = None,
 ) -> SweepPlan:
     """Make the plan of a sweep file; writes nothing.
 
     outputs: the folder of all runs; overrides: added to the file's base; seeds: in place of the file's
     elsewhere: whether cells run on other machines, so that GPUs missing on this one do not matter
+    data: reads the data of the cells, so that what their runs would refuse is refused here; None reads none
     Raises BadQuestion with every problem of the file, its base or its baseline, or where two arms are the same run.
     """
     folder = str(local_path(outputs, "outputs").absolute())
-    composer = CellComposer(config_dirs, elsewhere=elsewhere, outputs=folder)
+    composer = CellComposer(config_dirs, elsewhere=elsewhere, outputs=folder, data=data)
     try:
         question = read(Path(path), seeds)
     except BadQuestion as bad:
@@ -145,7 +150,11 @@ class _Planner:
 
     def notes(self) -> list[str]:
         """What the planner decided."""
-        return [*cell_settings.precision_notes(self.precisions), *matched_widths.width_notes(self.matched)]
+        return [
+            *cell_settings.precision_notes(self.precisions),
+            *matched_widths.width_notes(self.matched),
+            *self.composer.notes,
+        ]
 
     def _overrides(self, arm: Arm, widths: dict[str, int]) -> list[str]:
         width = [f"model.dim={widths[arm.name]}"] if arm.name in widths else []

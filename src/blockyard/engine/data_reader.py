@@ -1,0 +1,118 @@
+"""Reads the data of configs before their runs exist, to report what a run would refuse.
+
+The reading is that of a run: files, splits, sizes, a tokenizer's vocabulary, what the objective learns, and how steps
+share the samples. Nothing is downloaded or trained. Trained tokenizers go to the cache, from which runs take them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from blockyard.config.build import Components
+from blockyard.config.targets import allow_of
+from blockyard.contracts import Splits
+from blockyard.data._read_once import forget, kept
+from blockyard.engine.layout import Layout
+from blockyard.engine.setup_data import lay_out
+from blockyard.errors import first_line
+from blockyard.runs.changed_data import named_files
+
+MOST_BYTES = 2**28  # of files that `check` and a dry run read
+_NOT_READ = ("batch_size", "eval_batch_size", "workers")  # options of data that change no sample
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What reading the data of a config has shown.
+
+    problem: why a run could not train on it, or None
+    note: why it was not read here, or None
+    train_samples: samples of the training split; None where it was not read
+    """
+
+    problem: str | None = None
+    note: str | None = None
+    train_samples: int | None = None
+
+
+@dataclass
+class DataReader:
+    """Reads data once for each distinct config of it; the splits of the last one are kept.
+
+    most_bytes: files above this size in total are left to the runs; None reads files of any size
+    """
+
+    most_bytes: int | None = MOST_BYTES
+    _facts: dict[str, DataFacts] = field(default_factory=dict)
+    _last: tuple[str, Components, Splits] | None = None
+
+    def read(self, config: dict[str, Any]) -> DataFacts:
+        """Read the data of a checked config, unless its facts are known."""
+        parts = ("data", "tokenizer", "source_tokenizer", "objective", "init", "trainer")
+        key = json.dumps([config.get(name) for name in parts], sort_keys=True, default=str)
+        if key not in self._facts:
+            self._facts[key] = self._read(config)
+        return self._facts[key]
+
+    def splits(self, config: dict[str, Any]) -> tuple[Components, Splits]:
+        """The components of a config and its splits. Raises UserError or what a class of the user's own raises."""
+        components = Components(config)
+        key = _reading_key(config)
+        if self._last is not None and self._last[0] == key:
+            read = self._last[1]
+            own = read.source_tokenizer is not read.tokenizer
+            components.tokenizer = read.tokenizer
+            components.source_tokenizer = read.source_tokenizer if own else read.tokenizer
+            components.objective = read.objective
+            return components, self._last[2]
+        self._last = None  # two data sets would take twice the memory
+        with torch.device("cpu"), kept():
+            if components.init is not None:
+                components.init.prepare_tokenizers(components)
+            self._last = (key, components, components.load())
+        return components, self._last[2]
+
+    def release(self) -> None:
+        """Drop the splits and what was kept of files; facts stay known."""
+        self._last = None
+        forget()
+
+    def _read(self, config: dict[str, Any]) -> DataFacts:
+        if note := self._unread(config):
+            return DataFacts(note=note)
+        try:
+            components, splits = self.splits(config)
+            layout = layout_of(config, components, splits)
+        except Exception as error:  # a data set of the user's own may fail in any way
+            text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {first_line(error)}"
+            return DataFacts(problem=text if text.startswith("data") else f"data: {text}")
+        return DataFacts(train_samples=layout.samples)
+
+    def _unread(self, config: dict[str, Any]) -> str | None:
+        """Why data is left to the runs: it must be downloaded first, or is too large."""
+        components = Components(config)
+        if components.data.to_download():
+            return "the data is read by the run, which downloads it"
+        if self.most_bytes is None:
+            return None
+        size = sum(path.stat().st_size for path in named_files(config["data"]) if path.is_file())
+        if size <= self.most_bytes:
+            return None
+        return f"the data ({size / 2**30:.1f} GiB of files) is read by the run, which refuses what it cannot use"
+
+
+def layout_of(config: dict[str, Any], components: Components, splits: Splits) -> Layout:
+    """The layout of the main process of a run. Raises UserError where the options do not suit the data."""
+    seed = int(config.get("seed") or 0)
+    return lay_out(splits, components.data.batch_size, components.node("trainer"), seed=seed, rank=0)
+
+
+def _reading_key(config: dict[str, Any]) -> str:
+    """Equal for configs whose splits are the same."""
+    data = {name: value for name, value in config["data"].items() if name not in _NOT_READ}
+    parts = [data, *(config.get(name) for name in ("tokenizer", "source_tokenizer", "objective", "init", "seed"))]
+    return json.dumps([*parts, allow_of(config)], sort_keys=True, default=str)
