@@ -13,10 +13,9 @@ import pytest
 from hypothesis import settings
 
 from tests.paths import SHARED
+from tests.support.isolation import isolate_environment, working_folder
 
-# Tiny models on two cores: one thread each is faster, and figures repeat.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("WANDB_MODE", "offline")
+isolate_environment()
 
 # A shell starts jobs in the background with SIGINT ignored, and what tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -70,6 +69,21 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fixtures of modules and of the session start in an empty folder too."""
+    parent = tmp_path_factory.mktemp("working_folders")
+    os.chdir(parent)
+    return parent
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(_no_checkout: Path) -> Iterator[None]:
+    """A working folder for each test."""
+    with working_folder(_no_checkout):
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     """The same random numbers in each test, whatever ran before it."""
@@ -79,7 +93,7 @@ def _seed() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _forked_servers() -> None:
+def _forked_servers(_no_checkout: Path) -> None:
     """Sweeps fork their server; see `tests/warm_servers.py`."""
     from tests.warm_servers import fork_servers
 
