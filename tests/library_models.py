@@ -67,7 +67,8 @@ def classified(model: nn.Module, given: dict[str, Tensor]) -> Tensor:
 
 def heard(model: nn.Module, given: dict[str, Tensor]) -> Tensor:
     """Whisper's predictions, from the spectrogram that `test_features_are_those_of_whisper` compares."""
-    features = log_mel(given["source"], hann(WINDOW), HOP, mel_filters(WINDOW, 40, 8000))
+    sound = given["source"]
+    features = log_mel(sound, hann(WINDOW).to(sound), HOP, mel_filters(WINDOW, 40, 8000).to(sound))
     return model(input_features=features, decoder_input_ids=given["inputs"]).logits
 
 

@@ -12,8 +12,8 @@ from tests.paths import ROOT
 TESTS = ROOT / "tests"
 PACKAGE = ROOT / "src" / "blockyard"
 # `components` holds the tests of all families of components, `documents` those of the documentation, `battery` attacks,
-# `engines` runs real schedulers, `compat` holds runs of earlier releases.
-WITHOUT_A_FOLDER = {"components", "documents", "battery", "engines", "compat"}
+# `engines` runs real schedulers, `compat` holds runs of earlier releases, `support` is what tests share.
+WITHOUT_A_FOLDER = {"components", "documents", "battery", "engines", "compat", "support"}
 
 
 def imported(tree: ast.AST) -> set[str]:
