@@ -15,8 +15,9 @@ from torch import Tensor
 
 # Both sides compute in float64 throughout.
 FLOAT64 = {"rtol": 1e-9, "atol": 1e-9}
-# Both sides are in float64, but the library casts single steps to float32 (norms, softmax, angles of rotations): each
-# rounds by 6e-8 of its values once, independent of the length of any sum, and a few dozen such steps follow each other.
+# Both sides are in float64, but single steps are in float32: the library casts norms, softmax or angles of rotations,
+# or an import adds up weights. Each rounds by 6e-8 of its values once, whatever the length of any sum, and a few dozen
+# such steps follow each other.
 FLOAT32_STEPS = {"rtol": 1e-5, "atol": 1e-5}
 
 

@@ -89,7 +89,7 @@ def test_a_folder_with_a_tokenizer_is_a_run_at_once(tmp_path: Path) -> None:
     assert loaded.config["tokenizer"]["mask_id"] == 4
     assert loaded.config["tokenizer"]["vocab_size"] == 256
     inputs = torch.tensor([loaded.tokenizer.encode("def fed")])
-    assert_close(loaded.model(inputs), model(inputs).logits, **CLOSE)
+    assert_close(loaded.model.double()(inputs), model.double()(inputs).logits, **FLOAT64)
     export_weights(loaded, tmp_path / "back", kind="hf")
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
     assert again("def fed")["input_ids"] == loaded.tokenizer.encode("def fed")

@@ -15,6 +15,7 @@ from blockyard.runs.load import Loaded, load
 from blockyard.weights.convert.exporting import export_weights
 from blockyard.weights.convert.graphs import example
 from tests.helpers import stir
+from tests.support.tolerances import float32
 from tests.untrained import untrained
 
 RUNS = {
@@ -44,7 +45,9 @@ def test_torch_reads_a_graph_without_pickles(loaded: Loaded, tmp_path: Path) -> 
     program = torch.export.load(path).module()
     for batch in (1, 3):
         inputs = example(loaded, batch)
-        assert_close(program(**inputs), loaded.model(**inputs), rtol=1e-5, atol=1e-5)
+        expected = loaded.model(**inputs)
+        # A program is compiled for float32 and may fuse operations: sums of 64 hidden channels, two blocks of four.
+        assert_close(program(**inputs), expected, **float32(terms=64, layers=8, size=expected.abs().max().item()))
 
 
 @pytest.mark.full
@@ -55,7 +58,9 @@ def test_onnx_runs_a_graph(loaded: Loaded, tmp_path: Path) -> None:
     program = reference.ReferenceEvaluator(str(tmp_path / "out" / "model.onnx"))
     inputs = example(loaded, 3)
     (answer,) = program.run(None, {name: value.numpy() for name, value in inputs.items()})
-    assert_close(torch.from_numpy(answer), loaded.model(**inputs), rtol=1e-4, atol=1e-4)
+    expected = loaded.model(**inputs)
+    close = float32(terms=64, layers=8, size=expected.abs().max().item())
+    assert_close(torch.from_numpy(answer), expected, **close)
 
 
 def test_the_one_that_is_wrong_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

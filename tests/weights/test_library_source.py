@@ -22,8 +22,7 @@ from blockyard.weights.convert.source import read_source
 from blockyard.weights.sources import find_source, outline, read_weights
 from tests.helpers import stir
 from tests.library_models import CASES
-
-CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+from tests.support.tolerances import FLOAT32_STEPS, FLOAT64
 
 
 @pytest.fixture
@@ -71,7 +70,7 @@ def test_a_model_of_transformers_predicts_what_it_predicted(by_name: bool, cache
     given = ["preset=gpt2", *sizes, *CASES["gpt2"].overrides, f"init.from={name}"]
     inputs = CASES["gpt2"].inputs()
     ours = started(*given)  # its head is the table of tokens
-    assert_close(ours(**inputs), CASES["gpt2"].call(theirs, inputs), **CLOSE)
+    assert_close(ours.double()(**inputs), CASES["gpt2"].call(theirs.double(), inputs), **FLOAT64)
     composed = compose(["logger=none", *given])
     assert composed.config["init"]["from"] == name
     # The same weights, imported first, are the same source.
@@ -92,8 +91,8 @@ def test_a_pretrained_model_of_timm(cache: Path) -> None:
     sizes = read_source(folder).foreign.overrides
     parts = "init.parts=[embedder,position,prefix,blocks,final_norm,head]"
     ours = started("preset=vit", *sizes, "data=digits", f"init.from=timm:{name}", parts)
-    pictures = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    assert_close(ours(pictures), theirs(pictures), **CLOSE)
+    pictures = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert_close(ours.double()(pictures), theirs.double()(pictures), **FLOAT32_STEPS)
 
 
 @pytest.mark.parametrize(
