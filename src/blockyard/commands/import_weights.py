@@ -42,7 +42,7 @@ def run(arguments: Sequence[str]) -> int:
 
     imported = import_weights(sources[0], out, preset=preset, timm=timm, overrides=args.overrides)
     source = imported.source
-    lines = [f"{imported.folder}: preset={source.converter.preset} from {source.converter.name}"]
+    lines = [f"{imported.folder}: preset={source.converter.preset} from {source.name}"]
     lines += [f"sha256 {source.sha256[:16]} of {source.path}"]
     if imported.unread:
         lines.append(f"not read, without a counterpart: {fold(imported.unread)}")

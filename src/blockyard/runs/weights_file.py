@@ -6,7 +6,7 @@ A folder of a run may hold `model.safetensors` in the place of checkpoints: what
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,22 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         return dict(load_file(path))
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise UserError(f"{path} is damaged or no safetensors file ({first_line(error)})") from error
+
+
+def shapes_of(paths: Iterable[Path]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors of all files, by name, from their headers. Raises UserError as `read_weights` does."""
+    from safetensors import SafetensorError, safe_open
+
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in paths:
+        if not is_regular(path):
+            raise UserError(f"{path} is not a regular file; expected a safetensors file")
+        try:
+            with safe_open(path, framework="pt") as file:
+                shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError, ValueError, KeyError) as error:
+            raise UserError(f"{path} is damaged or no safetensors file ({first_line(error)})") from error
+    return shapes
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor], facts: Mapping[str, str] | None = None) -> None:

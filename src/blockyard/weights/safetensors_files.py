@@ -5,11 +5,11 @@ Reference: https://huggingface.co/docs/safetensors; an index file lists the shar
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from blockyard.atomic_files import read_json
 from blockyard.errors import UserError, first_line
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def files_of_folder(folder: Path) -> list[Path]:
     if not index.is_file():
         return sorted(folder.glob("*.safetensors"))
     try:
-        names = {str(name) for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
+        names = {str(name) for name in read_json(index)["weight_map"].values()}
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise UserError(f"{index} is damaged ({type(error).__name__}: {first_line(error)})") from error
     outside = sorted(name for name in names if Path(name).name != name)

@@ -164,7 +164,7 @@ def _facts(source: Source, missing: list[str], unread: list[str]) -> dict[str, A
         "preset": source.converter.preset,
         "overrides": source.foreign.overrides,
         "library": source.converter.library,
-        "architecture": source.converter.architecture,
+        "architecture": source.architecture,
         "from": str(source.path),
         "sha256": source.sha256,
         "missing": missing,

@@ -119,7 +119,7 @@ def convert(
     Raises UserError for a weight that is missing, has no counterpart, is not floating point, or is of another shape.
     """
     left, missing, converted = set(weights) - set(ignored), [], dict[str, Tensor]()
-    unusable = []
+    unusable, shapes = [], []
     for rule in rules:
         absent = [name for name in rule.theirs if name not in weights]
         ours = [name for name in rule.ours if name in wanted]
@@ -137,7 +137,14 @@ def convert(
             if any(problems):
                 unusable += [problem for problem in problems if problem is not None]
                 continue
-        values = rule.to_ours([_full(weights[name]) for name in rule.theirs])
+        try:
+            values = rule.to_ours([_full(weights[name]) for name in rule.theirs])
+        except (RuntimeError, IndexError, ValueError) as error:
+            if isinstance(error, UserError):
+                raise
+            sizes = " and ".join(f"{name} {tuple(weights[name].shape)}" for name in rule.theirs)
+            shapes.append(f"{sizes}, which {' and '.join(ours) or 'no weight of ours'} cannot be made of")
+            continue
         converted |= dict(zip(rule.ours, values, strict=True))
     if unusable:
         raise UserError("; ".join(unusable[:1]) + (f" (and {len(unusable) - 1} more)" if unusable[1:] else ""))
@@ -145,6 +152,8 @@ def convert(
         raise UserError(f"the weights have no {fold(sorted(missing))}")
     if left:
         raise UserError(f"the weights hold {fold(sorted(left))}, which the preset has no counterpart for")
+    if shapes:
+        raise UserError(f"weights of another shape: {fold(shapes)}")
     _check_shapes(converted, wanted)
     return {name: converted[name].contiguous() for name in wanted if name in converted}
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from blockyard.errors import UserError, quoted
+from blockyard.weights.convert.declared_sizes import Stored, flag, mapping, real_number, whole_number
 
 _ABSENT = object()
+_LONGEST = 64  # numbers in a list
 # Keys that do not change what a model computes in evaluation: bookkeeping, token ids, generation, initialisation.
 HARMLESS = frozenset(
     [
@@ -105,10 +107,11 @@ class Settings:
     """The keys of a config, each taken once; `finish` refuses those that are left.
 
     values: plain data; name: what messages call it, such as the path of the file
+    stored: what the file of weights bounds; None where there is no file
     """
 
-    def __init__(self, values: Mapping[str, Any], name: str) -> None:
-        self.values, self.name = dict(values), name
+    def __init__(self, values: Mapping[str, Any], name: str, stored: Stored | None = None) -> None:
+        self.values, self.name, self.stored = dict(values), name, stored
         self.problems: list[str] = []
         self.taken: set[str] = set()
 
@@ -121,19 +124,39 @@ class Settings:
             raise UserError(f"{self.name} has no {key}")
         return default
 
-    def integer(self, key: str, default: Any = _ABSENT) -> int:
-        """A positive whole number. Raises UserError for anything else."""
+    def integer(self, key: str, default: Any = _ABSENT, *, least: int = 1, is_dimension: bool = True) -> int:
+        """A whole number within its bounds. Raises UserError for anything else.
+
+        is_dimension: whether a weight has this dimension, or a larger one; a default is of the library and not checked
+        """
+        stored = self.stored if key in self.values else None
         value = self.take(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise UserError(f"{self.name}: {key}={quoted(value)} is not a whole number above 0")
-        return value
+        return whole_number(self.name, key, value, least=least, stored=stored, is_dimension=is_dimension)
+
+    def optional_integer(self, key: str) -> int | None:
+        """The same; None where the key is absent, null or 0, which stand for another key's value."""
+        value = self.take(key, None)
+        return None if value is None or (value == 0 and isinstance(value, int)) else self.integer(key)
+
+    def integers(self, key: str, default: list[int]) -> list[int]:
+        """A list of positive whole numbers, up to 64 of them. Raises UserError for anything else."""
+        value = self.take(key, default)
+        if not isinstance(value, list | tuple) or not 1 <= len(value) <= _LONGEST:
+            raise UserError(f"{self.name}: {key}={quoted(value)} is not a list of 1 to {_LONGEST} whole numbers")
+        return [whole_number(self.name, key, each, is_dimension=False) for each in value]
 
     def number(self, key: str, default: Any = _ABSENT) -> float:
-        """A number. Raises UserError for anything else."""
-        value = self.take(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise UserError(f"{self.name}: {key}={quoted(value)} is not a number")
-        return float(value)
+        """A finite number. Raises UserError for anything else."""
+        return real_number(self.name, key, self.take(key, default))
+
+    def flag(self, key: str, default: Any = _ABSENT) -> bool:
+        """True or false. Raises UserError for anything else."""
+        return flag(self.name, key, self.take(key, default))
+
+    def mapping(self, key: str) -> dict[str, Any]:
+        """A mapping; empty where the key is absent or null. Raises UserError for anything else."""
+        value = self.take(key, None)
+        return {} if value is None else mapping(self.name, key, value)
 
     def must(self, key: str, *allowed: Any, why: str = "") -> None:
         """Notes a problem where the key is there and is none of the allowed values."""
@@ -145,7 +168,7 @@ class Settings:
     def one_of(self, key: str, names: Mapping[str, str], default: str) -> str:
         """Our name of a value of theirs; a value without one is noted as a problem."""
         value = self.take(key, default)
-        if value not in names:
+        if not isinstance(value, str) or value not in names:
             self.problems.append(f"{key}={quoted(value)}: expected {' or '.join(names)}")
             return names[default]
         return names[value]

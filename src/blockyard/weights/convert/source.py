@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from blockyard.atomic_files import read_json
 from blockyard.config.local_path import local_path
-from blockyard.errors import UserError, did_you_mean
-from blockyard.runs.weights_file import WEIGHTS, read_weights
+from blockyard.errors import UserError, did_you_mean, quoted
+from blockyard.runs.weights_file import WEIGHTS, read_weights, shapes_of
 from blockyard.weights.convert.converter import Converter, Foreign, converters
+from blockyard.weights.convert.declared_sizes import Stored, mapping, names
 from blockyard.weights.convert.settings import Settings
 from blockyard.weights.convert.tensor_names import aligned
-from blockyard.weights.convert.timm_models import describe
+from blockyard.weights.convert.timm_models import checked_arguments, describe
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,6 +44,18 @@ class Source:
     tokenizer: Path | None
     sha256: str
 
+    @property
+    def architecture(self) -> str:
+        """The library's class that the config names; the converter's where it names none with the same head."""
+        known = {self.converter.architecture, *self.converter.others}
+        named = (name for name in self.config.get("architectures") or () if name in known)
+        return next(named, self.converter.architecture)
+
+    @property
+    def name(self) -> str:
+        """The library and its class."""
+        return f"{self.converter.library} {self.architecture}"
+
 
 def read_source(path: str | Path, preset: str | None = None, timm: str | None = None) -> Source:
     """Read a folder of a library's checkpoint, or a file of weights of a model of timm.
@@ -59,10 +72,11 @@ def read_source(path: str | Path, preset: str | None = None, timm: str | None = 
     folder = path if path.is_dir() else path.parent
     files = _files(path)
     config = _config(folder / CONFIG) if path.is_dir() or timm is None else {}
+    stored = Stored.of(shapes_of(files))
     if timm is not None or "architecture" in config:
-        converter, settings = _of_timm(timm or str(config["architecture"]), config, preset)
+        converter, settings = _of_timm(timm or config["architecture"], config, preset, folder, stored)
     else:
-        converter, settings = _of_transformers(config, folder, preset)
+        converter, settings = _of_transformers(config, folder, preset, stored)
     foreign = converter.read(settings)
     settings.finish(converter.preset)
     weights = {}
@@ -91,11 +105,12 @@ def _files(path: Path) -> list[Path]:
     if (path / WEIGHTS).is_file():
         return [path / WEIGHTS]
     if (path / INDEX).is_file():
-        names = sorted(set(dict(_config(path / INDEX).get("weight_map") or {}).values()))
-        odd = [name for name in names if not isinstance(name, str) or Path(name).name != name]
-        if odd or not names:
+        weight_map = mapping(str(path / INDEX), "weight_map", _config(path / INDEX).get("weight_map"))
+        files = sorted(set(names(str(path / INDEX), "weight_map", list(weight_map.values()))))
+        odd = [name for name in files if Path(name).name != name or "\0" in name]
+        if odd or not files:
             raise UserError(f"{path / INDEX} names no files of this folder")
-        return [path / name for name in names]
+        return [path / name for name in files]
     single = sorted(path.glob("*.safetensors"))
     if len(single) == 1:
         return single
@@ -120,18 +135,20 @@ def _config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _of_transformers(config: Mapping[str, Any], folder: Path, preset: str | None) -> tuple[Converter, Settings]:
+def _of_transformers(
+    config: Mapping[str, Any], folder: Path, preset: str | None, stored: Stored
+) -> tuple[Converter, Settings]:
     kind = config.get("model_type")
     by_type = {each.model_type: each for each in converters().values() if each.library == "transformers"}
-    if preset is None and kind not in by_type:
+    if preset is None and (not isinstance(kind, str) or kind not in by_type):
         raise UserError(
-            f"{folder / CONFIG}: model_type={kind!r} has no converter (there are {', '.join(sorted(by_type))}); "
+            f"{folder / CONFIG}: model_type={quoted(kind)} has no converter (there are {', '.join(sorted(by_type))}); "
             "as=PRESET reads it as one of another name"
         )
     converter = by_type[str(kind)] if preset is None else converters()[preset]
     if converter.library != "transformers":
         raise UserError(f"as={preset} reads {converter.name}; {folder / CONFIG} is of transformers")
-    architectures = [str(name) for name in config.get("architectures") or ()]
+    architectures = names(str(folder / CONFIG), "architectures", config.get("architectures") or ())
     heads = {converter.architecture, *converter.others}
     bare = re.compile(r"[A-Za-z0-9]+(?<!Heads)(?<!Head)Model")  # a model without a head, such as GPT2Model
     other = [name for name in architectures if name not in heads and not bare.fullmatch(name)]
@@ -144,7 +161,7 @@ def _of_transformers(config: Mapping[str, Any], folder: Path, preset: str | None
     first = special_id(folder / TOKENIZER, "[CLS]", "<s>")
     if first is not None:
         values.setdefault("cls_token_id", first)
-    return converter, Settings(values, str(folder / CONFIG))
+    return converter, Settings(values, str(folder / CONFIG), stored)
 
 
 def special_id(path: Path, *names: str) -> int | None:
@@ -157,11 +174,15 @@ def special_id(path: Path, *names: str) -> int | None:
         return None  # `tokenizer=pretrained` refuses a damaged file with the reason
 
 
-def _of_timm(name: str, config: Mapping[str, Any], preset: str | None) -> tuple[Converter, Settings]:
-    arguments = dict(config.get("model_args") or {})
+def _of_timm(
+    name: Any, config: Mapping[str, Any], preset: str | None, folder: Path, stored: Stored
+) -> tuple[Converter, Settings]:
+    if not isinstance(name, str):
+        raise UserError(f"{folder / CONFIG}: architecture={quoted(name)} is not the name of a model of timm")
+    arguments = mapping(str(folder / CONFIG), "model_args", config.get("model_args") or {})
     if "num_classes" in config:
         arguments.setdefault("num_classes", config["num_classes"])
-    kind, sizes = describe(name, arguments)
+    kind, sizes = describe(name, checked_arguments(name, arguments, stored))
     if preset is not None and preset != kind:
         raise UserError(f"as={preset}: {name} of timm is like preset={kind}")
     return converters()[kind], Settings(sizes, f"{name} of timm")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from blockyard.errors import UserError, near
+from blockyard.errors import UserError, near, quoted
+from blockyard.weights.convert.declared_sizes import Stored, flag, real_number, whole_number
 
 # Names whose sizes an export tries, of each preset: timm fixes width, depth and patch by them.
 _NAMES = {
@@ -14,6 +15,47 @@ _NAMES = {
 }
 # Modules of a block or a model that have weights and no counterpart with us.
 _EXTRAS = ("norm_pre", "fc_norm", "attn_pool")
+
+
+# Arguments of a model of timm that a file may set, and the type of each. All others are refused: some open files
+# (checkpoint_path), download (pretrained) or change what the model is (features_only, pretrained_cfg).
+_NUMBERS = ("img_size", "patch_size", "in_chans", "num_classes", "embed_dim", "depth", "num_heads", "reg_tokens")
+_FLAGS = ("class_token", "no_embed_class", "qkv_bias", "qk_norm", "pre_norm", "fc_norm", "final_norm", "proj_bias")
+_FLAGS += ("dynamic_img_size", "dynamic_img_pad", "reg_prefix", "scale_attn_norm", "scale_mlp_norm", "flatten")
+_NAMES_OF = ("global_pool", "act_layer", "pos_embed", "norm_layer", "weight_init")
+_RATES = ("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate")
+_RATIOS = ("mlp_ratio", "init_values")
+_WIDEST = 64.0  # ratio of a hidden width
+
+
+def checked_arguments(name: str, arguments: Mapping[str, Any], stored: Stored | None = None) -> dict[str, Any]:
+    """Arguments of a model of timm from a file. Raises UserError for one that is unknown, or out of its bounds."""
+    where, checked = f"cannot build {name}: model_args", dict[str, Any]()
+    for key, value in arguments.items():
+        if key in _NUMBERS:
+            pair = value if isinstance(value, list) and len(value) == 2 and "size" in key else [value]
+            least = 0 if key in ("num_classes", "reg_tokens") else 1
+            of_file = None if key in ("img_size", "num_classes") else stored
+            numbers = [whole_number(where, key, each, least=least, stored=of_file) for each in pair]
+            checked[key] = tuple(numbers) if isinstance(value, list) else numbers[0]
+        elif value is None and key in (*_FLAGS, *_NAMES_OF, *_RATIOS):
+            checked[key] = None
+        elif key in _FLAGS:
+            checked[key] = flag(where, key, value)
+        elif key in _NAMES_OF and isinstance(value, str):
+            checked[key] = value
+        elif key in _RATES:
+            checked[key] = real_number(where, key, value)
+        elif key in _RATIOS:
+            pair = value if isinstance(value, list) and len(value) == 2 else [value]
+            ratios = [real_number(where, key, each) for each in pair]
+            if any(not 0 < each <= _WIDEST for each in ratios):
+                raise UserError(f"{where}: {key}={quoted(value)}: expected numbers above 0, at most {_WIDEST:g}")
+            checked[key] = tuple(ratios) if isinstance(value, list) else ratios[0]
+        else:
+            known = ", ".join((*_NUMBERS, *_RATIOS, *_FLAGS, *_NAMES_OF, *_RATES))
+            raise UserError(f"{where}: {key}={quoted(value)} is not taken from a file (these are: {known})")
+    return checked
 
 
 def create(name: str, arguments: Mapping[str, Any]) -> Any:

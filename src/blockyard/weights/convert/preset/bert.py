@@ -83,8 +83,8 @@ def read(settings: Settings) -> Foreign:
     rules = layers(LAYER, "bert.encoder.layer", depth, dim) + modules(names)
     if CLASSIFIER in (settings.values.get("architectures") or ()):
         return _classifier(settings, overrides, rules, vocabulary, positions)
-    is_tied = settings.take("tie_word_embeddings", True)
-    hidden = settings.values.get("hidden_act", "gelu")
+    is_tied = settings.flag("tie_word_embeddings", True)
+    hidden = str(settings.values.get("hidden_act", "gelu"))
     overrides += ["head.tied=false", f"head.hidden={ACTIVATIONS.get(hidden, 'gelu')}"]
     rules += masked_head(is_tied, "bert")
     return Foreign(
@@ -120,8 +120,10 @@ def _classifier(
     settings: Settings, overrides: list[str], rules: list[Rule], vocabulary: int, positions: int
 ) -> Foreign:
     """Of a class from the first token, [CLS], which is our class token: its vector and that of the first position."""
-    labels = settings.take("num_labels", None) or len(settings.take("id2label", None) or (0, 1))
-    first = settings.take("cls_token_id", 101)
+    labels = settings.optional_integer("num_labels") or len(settings.mapping("id2label") or (0, 1))
+    first = settings.integer("cls_token_id", 101, least=0)
+    if first >= vocabulary:
+        settings.problems.append(f"cls_token_id={first}: expected a token id below vocab_size={vocabulary}")
     settings.take("tie_word_embeddings", True)  # of the masked language model
     own = ("embedder.symbols.weight", "position.table", "prefix.class_token")
     names = [f"bert.embeddings.{each}_embeddings.weight" for each in ("word", "position", "token_type")]

@@ -29,7 +29,7 @@ def read(settings: Settings) -> Foreign:
         settings.must(key, False)
     for key in ("tpu_short_seq_length", "type_vocab_size"):
         settings.take(key, None)
-    is_tied = settings.take("tie_word_embeddings", True)
+    is_tied = settings.flag("tie_word_embeddings", True)
     vocabulary, positions = settings.integer("vocab_size", 32000), settings.integer("max_position_embeddings", 512)
     overrides += ["head.tied=false", "head.hidden=gelu_tanh"]
     names = LAYER | {"token_norm": "fourier.output.LayerNorm"}

@@ -21,8 +21,8 @@ def read(settings: Settings) -> Foreign:
     settings.must("position_embedding_type", "absolute")
     settings.must("tie_word_embeddings", False)
     settings.must("num_image_with_embedding", None)
-    vision = dict(settings.take("vision_config", None) or {})
-    side, patch = vision.get("image_size", 224), vision.get("patch_size", 16)
+    vision = Settings(settings.mapping("vision_config"), f"{settings.name}: vision_config")
+    side, patch = vision.integer("image_size", 224), vision.integer("patch_size", 16)
     vocabulary, positions = settings.integer("vocab_size", 30522), settings.integer("max_position_embeddings", 1024)
     embeddings = "git.embeddings"
     rules = layers(LAYER, "git.encoder.layer", depth, dim) + modules(

@@ -32,7 +32,7 @@ def sizes(settings: Settings) -> tuple[list[str], int, int]:
         settings.must(key, False)
     settings.must("scale_attn_weights", True)
     dim, depth = settings.integer("n_embd", 768), settings.integer("n_layer", 12)
-    hidden = settings.take("n_inner", None) or 4 * dim
+    hidden = settings.optional_integer("n_inner") or 4 * dim
     overrides = [f"model.dim={dim}", f"model.depth={depth}", f"model.heads={settings.integer('n_head', 12)}"]
     overrides += [expansion(hidden, dim), f"norm.eps={settings.number('layer_norm_epsilon', 1e-5)!r}"]
     return overrides, settings.integer("n_positions", 1024), depth
@@ -60,7 +60,7 @@ def read(settings: Settings) -> Foreign:
     """GPT-2's config as overrides."""
     overrides, positions, depth = sizes(settings)
     vocabulary = settings.integer("vocab_size", 50257)
-    is_tied = settings.take("tie_word_embeddings", True)
+    is_tied = settings.flag("tie_word_embeddings", True)
     activation = settings.one_of("activation_function", ACTIVATIONS, "gelu_new")
     overrides += [f"channel_mixer.activation={activation}", f"head.tied={boolean(is_tied)}"]
     table = "transformer.wte.weight"

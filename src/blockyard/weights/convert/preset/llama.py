@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from blockyard.contracts import DataSpec
+from blockyard.errors import quoted
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean
+from blockyard.weights.convert.declared_sizes import real_number
 from blockyard.weights.convert.rules import Rule, modules, per_block, same, stacked, tied
 from blockyard.weights.convert.settings import Settings
 
@@ -28,9 +30,9 @@ def read(settings: Settings) -> Foreign:
     """Llama's config as overrides."""
     sizes = Sizes(settings)
     overrides = [*sizes.overrides, f"norm.eps={settings.number('rms_norm_eps', 1e-6)!r}"]
-    overrides += [f"token_mixer.bias={boolean(settings.take('attention_bias', False))}"]
-    overrides += [f"channel_mixer.bias={boolean(settings.take('mlp_bias', False))}"]
-    is_tied = settings.take("tie_word_embeddings", False)
+    overrides += [f"token_mixer.bias={boolean(settings.flag('attention_bias', False))}"]
+    overrides += [f"channel_mixer.bias={boolean(settings.flag('mlp_bias', False))}"]
+    is_tied = settings.flag("tie_word_embeddings", False)
     overrides += [f"head.tied={boolean(is_tied)}"]
     rules = decoder(sizes, is_tied) + modules({"blocks.{n}.channel_norm": "model.layers.{n}.post_attention_layernorm"})
     return sizes.foreign(overrides, per_block(rules, sizes.depth), is_tied)
@@ -42,10 +44,10 @@ class Sizes:
     def __init__(self, settings: Settings) -> None:
         self.dim, self.depth = settings.integer("hidden_size"), settings.integer("num_hidden_layers")
         self.heads = settings.integer("num_attention_heads")
-        self.kv_heads = settings.take("num_key_value_heads", None) or self.heads
-        self.head_dim = settings.take("head_dim", None) or self.dim // self.heads
+        self.kv_heads = settings.optional_integer("num_key_value_heads") or self.heads
+        self.head_dim = settings.optional_integer("head_dim") or self.dim // self.heads
         self.hidden, self.vocabulary = settings.integer("intermediate_size"), settings.integer("vocab_size")
-        self.positions = settings.integer("max_position_embeddings", 2048)
+        self.positions = settings.integer("max_position_embeddings", 2048, is_dimension=False)
         if self.hidden % 8:
             settings.problems.append(f"intermediate_size={self.hidden}: expected a multiple of 8")
         settings.must("sliding_window", None)
@@ -79,21 +81,24 @@ class Sizes:
 
 def _rotary(settings: Settings) -> list[str]:
     """Of both ways to write it: keys of their own, and one mapping."""
-    rope = dict(settings.take("rope_parameters", None) or settings.take("rope_scaling", None) or {})
+    rope = settings.mapping("rope_parameters") or settings.mapping("rope_scaling")
     settings.take("rope_scaling", None)
+    where = f"{settings.name}: rope_parameters"
     kind = rope.pop("rope_type", rope.pop("type", "default"))
-    base = rope.pop("rope_theta", None) or settings.number("rope_theta", 10000.0)
+    theta = rope.pop("rope_theta", None)
+    base = real_number(where, "rope_theta", theta) if theta else settings.number("rope_theta", 10000.0)
     settings.take("rope_theta", None)
-    overrides = [f"position.base={float(base)!r}"]
+    overrides = [f"position.base={base!r}"]
     if kind == "linear":
-        overrides += ["position.scaling=linear", f"position.factor={float(rope.pop('factor', 1.0))!r}"]
+        factor = real_number(where, "factor", rope.pop("factor", 1.0))
+        overrides += ["position.scaling=linear", f"position.factor={factor!r}"]
     elif kind != "default":
-        settings.problems.append(f"rope_parameters.rope_type={kind!r}: expected 'default' or 'linear'")
+        settings.problems.append(f"rope_parameters.rope_type={quoted(kind)}: expected 'default' or 'linear'")
         return overrides
     share = rope.pop("partial_rotary_factor", 1.0)
     if share != 1.0 or settings.take("partial_rotary_factor", 1.0) != 1.0:
-        settings.problems.append(f"partial_rotary_factor={share}: expected 1.0")
-    settings.problems += [f"rope_parameters.{key}={value!r}: unknown" for key, value in rope.items()]
+        settings.problems.append(f"partial_rotary_factor={quoted(share)}: expected 1.0")
+    settings.problems += [f"rope_parameters.{key}={quoted(value)}: unknown" for key, value in rope.items()]
     return overrides
 
 

@@ -22,7 +22,7 @@ def read(settings: Settings) -> Foreign:
     sizes = Sizes(settings)
     settings.must("use_qk_norm", False)
     settings.must("attention_bias", False)
-    is_tied = settings.take("tie_word_embeddings", True)
+    is_tied = settings.flag("tie_word_embeddings", True)
     overrides = [*sizes.overrides, f"norm.eps={settings.number('layer_norm_eps', 1e-5)!r}"]
     overrides += [f"head.tied={boolean(is_tied)}"]
     halves = _halves(sizes.head_dim)

@@ -52,12 +52,13 @@ def read(settings: Settings) -> Foreign:
     for key, allowed in _PLAIN.items():
         settings.must(key, *allowed)
     dim, depth = settings.integer("d_model", 128), settings.integer("num_hidden_layers", 3)
-    steps, horizon = settings.integer("context_length", 32), settings.integer("prediction_length", 24)
-    size, stride = settings.integer("patch_length", 1), settings.integer("patch_stride", 1)
+    steps = settings.integer("context_length", 32, is_dimension=False)
+    horizon = settings.integer("prediction_length", 24)
+    size, stride = settings.integer("patch_length", 1), settings.integer("patch_stride", 1, is_dimension=False)
     if (steps - size) % stride:
         settings.problems.append(f"context_length={steps}: patches of {size} every {stride} steps leave some out")
     settings.take("num_input_channels", 1)  # each is a series of its own, with the same weights
-    bias = boolean(settings.take("bias", True))
+    bias = boolean(settings.flag("bias", True))
     overrides = [
         f"model.dim={dim}",
         f"model.depth={depth}",

@@ -20,7 +20,7 @@ def read(settings: Settings) -> Foreign:
     """The sizes of the first stage as overrides."""
     dim, depth, hidden = (settings.integer(key) for key in ("embed_dim", "depth", "hidden"))
     settings.take("stages")
-    side, channels = settings.integer("img_size"), settings.integer("in_chans")
+    side, channels = settings.integer("img_size", is_dimension=False), settings.integer("in_chans")
     rules = []
     for ours, theirs in {"token_norm": "norm1", "channel_norm": "norm2"}.items():
         rules += modules({f"blocks.{{n}}.{ours}": f"stages.0.blocks.{{n}}.{theirs}"})

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from blockyard.contracts import DataSpec
+from blockyard.errors import quoted
 from blockyard.weights.convert.converter import Converter, Foreign, Trained, boolean, expansion
 from blockyard.weights.convert.rules import Rule, mapped, modules, per_block, same, scaled, stacked, tied
 from blockyard.weights.convert.settings import Settings
@@ -22,19 +23,19 @@ def read(settings: Settings) -> Foreign:
     dim, heads = settings.integer("d_model", 512), settings.integer("num_heads", 8)
     width, hidden = settings.integer("d_kv", 64), settings.integer("d_ff", 2048)
     depth = settings.integer("num_layers", 6)
-    below = settings.take("num_decoder_layers", None) or depth
-    buckets = settings.take("relative_attention_num_buckets", 32)
-    far = settings.take("relative_attention_max_distance", 128)
+    below = settings.optional_integer("num_decoder_layers") or depth
+    buckets = settings.integer("relative_attention_num_buckets", 32)
+    far = settings.integer("relative_attention_max_distance", 128, is_dimension=False)
     act = settings.take("feed_forward_proj", "relu")
     for key in ("dense_act_fn", "is_gated_act"):
         settings.take(key, None)
     if act not in ("relu", "gated-gelu"):
-        settings.problems.append(f"feed_forward_proj={act!r}: expected 'relu' or 'gated-gelu'")
+        settings.problems.append(f"feed_forward_proj={quoted(act)}: expected 'relu' or 'gated-gelu'")
     gated = act == "gated-gelu"
     if gated and hidden % 8:
         settings.problems.append(f"d_ff={hidden}: expected a multiple of 8")
-    is_tied = settings.take("tie_word_embeddings", True)
-    divides = settings.take("scale_decoder_outputs", is_tied)
+    is_tied = settings.flag("tie_word_embeddings", True)
+    divides = settings.flag("scale_decoder_outputs", is_tied)
     vocabulary = settings.integer("vocab_size", 32128)
     overrides = [
         f"model.dim={dim}",

@@ -31,7 +31,7 @@ def read(settings: Settings) -> Foreign:
     settings.must("num_images", -1)
     for key in ("type_vocab_size", "tie_word_embeddings"):
         settings.take(key, None)
-    side, patch = settings.integer("image_size", 384), settings.integer("patch_size", 32)
+    side, patch = settings.integer("image_size", 384, is_dimension=False), settings.integer("patch_size", 32)
     channels = settings.integer("num_channels", 3)
     vocabulary, word_table = settings.integer("vocab_size", 30522), settings.integer("max_position_embeddings", 40)
     rules = layers(LAYER, "encoder.layer", depth, dim, "attention.attention") + modules({"final_norm": "layernorm"})

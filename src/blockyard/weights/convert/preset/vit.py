@@ -28,7 +28,7 @@ _LAYER = {
 
 def images(settings: Settings) -> DataSpec:
     """The images and classes that a model of timm is for."""
-    side = settings.integer("img_size")
+    side = settings.integer("img_size", is_dimension=False)
     shape = (settings.integer("in_chans"), side, side)
     return DataSpec("image", shape, target="class", classes=settings.integer("num_classes"))
 
@@ -47,7 +47,7 @@ def read(settings: Settings) -> Foreign:
     """A Vision Transformer's sizes as overrides."""
     dim, depth, data = settings.integer("embed_dim"), settings.integer("depth"), images(settings)
     settings.must("act", "GELU")
-    registers, has_class = settings.take("reg_tokens"), settings.take("class_token")
+    registers, has_class = settings.integer("reg_tokens", least=0), settings.flag("class_token")
     pool = settings.take("global_pool")
     if pool not in ("token", "avg") or (pool == "avg") is has_class:
         settings.problems.append(

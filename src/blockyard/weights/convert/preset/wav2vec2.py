@@ -69,9 +69,9 @@ def read(settings: Settings) -> Foreign:
     }.items():
         settings.must(key, value)
     dim, depth = settings.integer("hidden_size", 768), settings.integer("num_hidden_layers", 12)
-    channels = list(settings.take("conv_dim", [512] * 7))
-    kernels = list(settings.take("conv_kernel", [10, 3, 3, 3, 3, 2, 2]))
-    strides = list(settings.take("conv_stride", [5, 2, 2, 2, 2, 2, 2]))
+    channels = settings.integers("conv_dim", [512] * 7)
+    kernels = settings.integers("conv_kernel", [10, 3, 3, 3, 3, 2, 2])
+    strides = settings.integers("conv_stride", [5, 2, 2, 2, 2, 2, 2])
     if len(set(channels)) != 1:
         settings.problems.append(f"conv_dim={channels}: expected the same number in every layer")
     vocabulary = settings.integer("vocab_size", 32)
