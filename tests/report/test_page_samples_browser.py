@@ -51,6 +51,7 @@ def test_the_matrix_the_scores_and_the_calibration(browser: Any, tmp_path: Path)
 
 def test_samples_are_shown_with_picture_text_or_line(browser: Any, tmp_path: Path) -> None:
     page, witness = opened(browser, tmp_path, comparison(arms=2, samples="classes"), width=390)
+    page.locator("[data-key='fold:samples']").click()
     worst = page.locator("#samples .cards").first.locator(".card")
     assert worst.nth(0).locator("img").evaluate("image => image.naturalWidth") == 1
     assert worst.nth(1).locator("blockquote").text_content() == "a line of text"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from blockyard.errors import UserError
@@ -56,13 +56,19 @@ def _merge(plans: list[SweepPlan], resolved: Resolved, by: str | None, task: int
         raise UserError("nothing to compare yet: no cell of the sweep has been started")
     selected, notes = (list(paths), []) if by else keep_best_trials(list(paths), resolved.listed)
     names = [plan.name for plan in plans] or [path.name for path in resolved.runs[:1]]
-    result = from_runs(selected, by=by, title=" and ".join(names) if plans else "runs", task=task)
+    result = from_runs(selected, by=by, title=" and ".join(names) if plans else _folder_name(paths), task=task)
     result.warnings += notes
     if not_started:
         result.warnings.append(f"{not_started} cells of {', '.join(names)} have not been started")
     if sweeps and not resolved.runs:
         _inherit(result, sweeps, by)
     return result
+
+
+def _folder_name(runs: Iterable[Path]) -> str:
+    """Return the name of the folder that holds all runs, NAME-HASH/sSEED each; "runs" where there are several."""
+    folders = {path.absolute().parents[1] for path in runs}
+    return (folders.pop().name if len(folders) == 1 else "") or "runs"
 
 
 def _inherit(result: ComparisonInput, sweeps: list[ComparisonInput], by: str | None) -> None:

@@ -47,6 +47,7 @@ function toAddress(place = section()) {
 /** A link of the menu goes to its section and keeps the choices. */
 function goTo(event, id) {
   event.preventDefault();
+  unfold(id);
   toAddress(id);
   document.getElementById(id).scrollIntoView();
 }

@@ -1,7 +1,8 @@
 // What all charts share: a frame with title and description for screen readers, axes, grid, a tooltip.
 
 /**
- * Create an SVG with axes. x, y: {domain, label, format, logarithm, ticks: [[value, text]] | undefined}.
+ * Create an SVG with axes. x, y: {domain, label, format, logarithm, whole: no fractions, ticks: [[value, text]] | undefined}.
+ * Labels of the x axis that would overlap the one before are left out; their ticks stay.
  * Returns {root, plot, x, y, left, right, top, bottom}; draw into `plot`.
  */
 function frame({ width, height, title, desc, x, y, margin = {} }) {
@@ -21,10 +22,13 @@ function frame({ width, height, title, desc, x, y, margin = {} }) {
       s("text", { x: left - 8, y: at + 4, "text-anchor": "end" }, text));
   }
   const sideways = x.ticks || labels(across, Math.max(2, Math.round((right - left) / 95)), x);
-  for (const [value, text] of sideways) {
-    const at = across(value);
-    lines.append(s("line", { class: "tick", x1: at, x2: at, y1: bottom, y2: bottom + 5 }),
-      s("text", { x: at, y: bottom + 19, "text-anchor": "middle" }, text));
+  let taken = -Infinity;
+  for (const [value, text] of [...sideways].sort(([a], [b]) => a - b)) {
+    const [at, half] = [across(value), labelWidth(text) / 2];
+    lines.append(s("line", { class: "tick", x1: at, x2: at, y1: bottom, y2: bottom + 5 }));
+    if (at - half < taken + 6) continue;
+    taken = at + half;
+    lines.append(s("text", { x: at, y: bottom + 19, "text-anchor": "middle" }, text));
   }
   lines.append(s("line", { class: "base", x1: left, x2: right, y1: bottom, y2: bottom }));
   if (y.label) lines.append(s("text", { class: "label", x: 2, y: 12 }, y.label));
@@ -34,8 +38,8 @@ function frame({ width, height, title, desc, x, y, margin = {} }) {
 }
 
 /** The ticks of a scale with their labels. */
-function labels(map, n, { format, logarithm }) {
-  const ticks = map.ticks(n);
+function labels(map, n, { format, logarithm, whole }) {
+  const ticks = map.ticks(n, whole);
   const digits = ticks.length > 1 && !logarithm ? Math.max(0, Math.min(8, -Math.floor(Math.log10(ticks[1] - ticks[0]) + 1e-9))) : null;
   const fine = digits !== null && ticks.some((value) => Number(value.toFixed(digits)) !== value) ? digits + 1 : digits;
   if (format) {
@@ -46,6 +50,16 @@ function labels(map, n, { format, logarithm }) {
   }
   return ticks.map((value) => [value, fine === null ? short(value) : fixed(value, Math.min(fine, 8))]);
 }
+
+/** The width of a label in the font of the charts. */
+function labelWidth(text) {
+  const context = labelWidth.context || (labelWidth.context = document.createElement("canvas").getContext("2d"));
+  context.font = `12px ${getComputedStyle(document.body).fontFamily}`;
+  return context.measureText(text).width + 2;
+}
+
+/** The arms of a chart with their lines and markers, below it. */
+const armKeys = (names, ...more) => h("p", { class: "keys" }, names.map((name) => h("span", { "data-arm": tag(name)["data-arm"] }, swatch(name), label(name))), more);
 
 /** The SVG path through [x, y] pairs. */
 const path = (points) => points.map(([x, y], index) => `${index ? "L" : "M"}${x.toFixed(1)},${y.toFixed(1)}`).join("");

@@ -2,7 +2,7 @@
 
 const PARTS = { all: ["the whole run", 0], half: ["the last half", 0.5], tenth: ["the last tenth", 0.9] };
 const SMOOTHINGS = { 0: "none", 0.6: "a little (0.6)", 0.9: "strong (0.9)", 0.97: "very strong (0.97)" };
-const BANDS = { range: "lowest to highest seed", interval: "95 % interval of the mean (Student's t)", seeds: "every seed" };
+const BANDS = { pointed: "of the arm pointed at", range: "lowest to highest seed", interval: "95 % interval of the mean (Student's t)", seeds: "every seed" };
 
 /** Draw controls, chart, caption and data. */
 function drawCurves(body) {
@@ -22,7 +22,8 @@ function drawCurves(body) {
   ];
   const ragged = curves.some((one) => one.n.some((n) => n < one.seeds.length));
   const drawn = curves.length ? curveChart(body, curves) : { chart: h("p", { class: "empty" }, "None of the arms shown has this metric."), cutoff: null };
-  const band = state.band === "seeds" ? "each thin line is one seed" : `the band is the ${BANDS[state.band]}`;
+  const band = { seeds: "each thin line is one seed", pointed: "point at a line or its name to see the range from the lowest to the highest seed" }[state.band] ||
+    `the band is the ${BANDS[state.band]}`;
   body.append(figure("curves", { controls, chart: drawn.chart, table: () => curveTable(curves),
     caption: `Mean of ${state.metric} over seeds; ${band}. ${wish(state.metric)[0].toUpperCase()}${wish(state.metric).slice(1)}.` +
       `${state.smooth ? ` Each run is smoothed by an exponential mean of weight ${state.smooth}; the table, too.` : ""}` +
@@ -55,7 +56,7 @@ function curveChart(body, curves) {
   const chart = frame({ width, height: Math.max(260, Math.min(420, width * 0.62)), margin: { right: direct ? room : 16, top: 30 },
     title: `${state.metric} against ${lower(AXES[state.axis].name)}`,
     desc: `${plural(curves.length, "arm")}; a line is the mean over seeds. ${curves.map(ending).join(" ")}`,
-    x: { domain: state.zoom || extent([...(state.part === "all" ? [0] : []), ...curves.flatMap((one) => one.x)], 0), label: AXES[state.axis].name, format: AXES[state.axis].format },
+    x: { domain: state.zoom || extent([...(state.part === "all" ? [0] : []), ...curves.flatMap((one) => one.x)], 0), label: AXES[state.axis].name, format: AXES[state.axis].format, whole: AXES[state.axis].whole },
     y: { domain, logarithm: state.logarithm, label: state.metric } });
   const clip = fresh("clip");
   chart.root.prepend(s("clipPath", { id: clip }, s("rect", { x: chart.left, y: chart.top - 4, width: chart.right - chart.left + 4,
@@ -97,7 +98,8 @@ function bandOf(one, at) {
   const inside = one.x.slice(0, whole(one) + 1);
   const upper = inside.map((x, k) => at(x, one.high[k]));
   const lower = inside.map((x, k) => at(x, one.low[k])).reverse();
-  return [s("path", { class: "band", ...tag(one.name), d: `${path([...upper, ...lower])}Z`, style: { fill: stroke } })];
+  const hidden = state.band === "pointed" && shown().length > 1;
+  return [s("path", { class: hidden ? "band pointed" : "band", ...tag(one.name), d: `${path([...upper, ...lower])}Z`, style: { fill: stroke } })];
 }
 
 /** The mean line: opaque where all seeds have a value, faint where some have none. */
@@ -115,18 +117,24 @@ function follow(chart, curves, at) {
   const rule = s("line", { class: "rule", y1: chart.top, y2: chart.bottom, visibility: "hidden" });
   chart.plot.append(rule);
   const digits = decimals(curves.flatMap((one) => one.mean));
-  listen(chart, (event, x) => {
+  listen(chart, (event, x, y) => {
     const value = chart.x.back(x);
     const near = curves.map((one) => [one, one.x.reduce((best, at_, k) => (Math.abs(at_ - value) < Math.abs(one.x[best] - value) ? k : best), 0)])
       .sort(([a, i], [b, j]) => b.mean[j] - a.mean[i]).slice(0, 14);
     // The points whose values are listed, not the place of the pointer; where arms have different ones, each has its own.
     const [step, ...others] = new Set(near.map(([one, k]) => one.x[k]));
+    pointAt(chart, near.reduce((a, b) => (Math.abs(at(0, a[0].mean[a[1]])[1] - y) <= Math.abs(at(0, b[0].mean[b[1]])[1] - y) ? a : b))[0].name);
     const { name, format } = AXES[state.axis];
     const place = others.length ? x : chart.x(step);
     rule.setAttribute("x1", place); rule.setAttribute("x2", place); rule.setAttribute("visibility", "visible");
     tip(event, others.length ? `nearest ${lower(name)}s` : `${name} ${format(step)}`,
       near.map(([one, k]) => [one.name, `${fixed(one.mean[k], digits)}  ${label(one.name)}${others.length ? ` at ${format(one.x[k])}` : ""}`]));
-  }, () => rule.setAttribute("visibility", "hidden"), zoomTo);
+  }, () => { rule.setAttribute("visibility", "hidden"); pointAt(chart, null); }, zoomTo);
+}
+
+/** Show the band of one arm, or of none. */
+function pointAt(chart, name) {
+  for (const band of chart.root.querySelectorAll(".band.pointed")) band.classList.toggle("on", name !== null && band.dataset.arm === String(tag(name)["data-arm"]));
 }
 
 /** "pre_norm ends at 0.95." */

@@ -12,6 +12,7 @@ import hashlib
 import html
 import json
 import os
+import re
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -22,6 +23,7 @@ from urllib.parse import quote
 from blockyard.atomic_files import write_text
 from blockyard.report.page.thin import thin
 
+_COMMENT_LINES = re.compile(r"^ *(?://[^\n]*|/\*\*.*?\*/)\n", re.M | re.S)
 STYLES = ("style", "tables", "samples", "charts")
 SCRIPTS = (
     "dom", "format", "state", "address", "palette", "scale", "export", "chart", "legend", "verdict", "table", "detail",
@@ -131,8 +133,8 @@ def joined_style(names: Sequence[str]) -> str:
 
 
 def joined_script(names: Sequence[str]) -> str:
-    """Return the scripts `names` in one function, so that no name of theirs is global."""
-    body = "\n".join(read_part(f"{name}.js") for name in names)
+    """Return the scripts `names` in one function, so that no name of theirs is global, without comment lines."""
+    body = "\n".join(_COMMENT_LINES.sub("", read_part(f"{name}.js")) for name in names)
     return f'(() => {{\n"use strict";\n{body}}})();\n'
 
 

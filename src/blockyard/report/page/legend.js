@@ -12,6 +12,7 @@ function legend() {
   const single = (index) => {
     for (const mark of document.querySelectorAll(".charts .chart [data-arm]")) {
       mark.classList.toggle("dim", index !== null && mark.dataset.arm !== String(index));
+      if (mark.classList.contains("pointed")) mark.classList.toggle("on", mark.dataset.arm === String(index));
     }
   };
   return h("div", { class: "legend", role: "group", "aria-label": "Arms shown in the charts" },

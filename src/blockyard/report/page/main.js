@@ -16,6 +16,46 @@ const SECTIONS = [
   { id: "provenance", name: "Provenance", heading: "Provenance", draw: drawProvenance },
 ];
 
+// On a phone these sections show their heading only, until it is pressed: a page of all of them is twenty screens long.
+const FOLDED = new Set(["pairs", "effects", "tuning", "cells", "attention", "predictions", "samples", "written", "provenance"]);
+const PHONE = matchMedia("(max-width: 640px)");
+
+/** Whether a section shows its heading only. */
+const foldedUp = (id) => PHONE.matches && !state.printing && FOLDED.has(id) && !state.open.has(`section:${id}`);
+
+/** Open or close a section; one that is opened is drawn. */
+function foldSection(id) {
+  const node = document.getElementById(id);
+  const up = foldedUp(id);
+  node.classList.toggle("folded", up);
+  const button = node.querySelector("h2 > button");
+  if (button) button.setAttribute("aria-expanded", String(!up));
+  const body = node.querySelector(".body");
+  if (up || drawn.has(id)) body.classList.remove("waiting");
+  if (!up && !drawn.has(id)) {
+    body.classList.add("waiting");
+    watch.observe(body);
+  }
+}
+
+/** Open the section that a link points to. */
+function unfold(id) {
+  if (!foldedUp(id) || !document.getElementById(id)) return;
+  state.open.add(`section:${id}`);
+  foldSection(id);
+  paint(id);
+}
+
+/** The heading of a section; on a phone a button that opens and closes it. */
+function sectionHeading(id, heading) {
+  if (!FOLDED.has(id)) return h("h2", {}, heading);
+  return h("h2", {}, h("button", { type: "button", class: "unfold", "data-key": `fold:${id}`, "aria-expanded": "true", onclick: () => {
+    state.open[state.open.has(`section:${id}`) ? "delete" : "add"](`section:${id}`);
+    foldSection(id);
+    toAddress();
+  } }, heading));
+}
+
 const drawn = new Set();
 const watch = new IntersectionObserver((entries) => {
   for (const entry of entries) if (entry.isIntersecting) paint(entry.target.closest("section").id);
@@ -23,7 +63,7 @@ const watch = new IntersectionObserver((entries) => {
 
 /** Draw the sections that nobody has scrolled to, one at a time while the browser is idle: for searches and whole-page pictures. */
 function drawRest() {
-  const next = SECTIONS.find(({ id }) => !drawn.has(id) && document.getElementById(id));
+  const next = SECTIONS.find(({ id }) => !drawn.has(id) && document.getElementById(id) && !foldedUp(id));
   if (!next) return;
   paint(next.id);
   (window.requestIdleCallback || setTimeout)(drawRest);
@@ -45,7 +85,7 @@ function redraw(what) {
   const key = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.key : null;
   const scrolled = [...document.querySelectorAll("#table .scroll")].map((box) => box.scrollLeft);
   for (const { id, chart } of SECTIONS) {
-    if (drawn.has(id) && (what === "all" || what === id || (chart && what === "arms"))) paint(id);
+    if (drawn.has(id) && !foldedUp(id) && (what === "all" || what === id || (chart && what === "arms"))) paint(id);
   }
   const bar = document.querySelector(".legend");
   if (bar && (what === "arms" || what === "all")) { bar.replaceWith(legend()); measureLegend(); }
@@ -66,7 +106,7 @@ function build() {
   drawn.clear();
   watch.disconnect();
   const nodes = new Map(present.map(({ id, heading, bare }) => [id, h("section", { id, "data-section": true, class: bare ? "sheet lead" : "sheet",
-    "aria-label": heading || "Answer" }, heading ? h("h2", {}, heading) : null, h("div", { class: "body waiting" }))]));
+    "aria-label": heading || "Answer" }, heading ? sectionHeading(id, heading) : null, h("div", { class: "body waiting" }))]));
   const charts = present.filter(({ chart, id }) => chart && !["attention", "predictions", "samples", "written"].includes(id)).map(({ id }) => nodes.get(id));
   const group = h("div", { class: "charts" }, charts.length ? legend() : null, charts);
   const before = present.filter(({ id }) => id === "answer" || id === "table").map(({ id }) => nodes.get(id));
@@ -75,7 +115,7 @@ function build() {
   document.getElementById("nav").replaceChildren(...present.map(({ id, name }) => h("a", { href: `#${id}`, onclick: (event) => goTo(event, id) }, name)));
   for (const { id } of present) {
     if (id === "answer" || id === "table") paint(id);
-    else watch.observe(nodes.get(id).querySelector(".body"));
+    else foldSection(id);
   }
   measureLegend();
   (window.requestIdleCallback || setTimeout)(drawRest);
@@ -91,6 +131,7 @@ function measureLegend() {
 /** When printing, every section is drawn and every row is open. */
 function printing(on) {
   state.printing = on;
+  for (const { id } of SECTIONS) if (FOLDED.has(id) && document.getElementById(id)) foldSection(id);
   if (on) for (const { id } of SECTIONS) if (!drawn.has(id)) paint(id);
   redraw("table");
 }
@@ -99,6 +140,7 @@ theme();
 begin();
 fromAddress();
 build();
+if (section()) unfold(section());
 if (section() && document.getElementById(section())) document.getElementById(section()).scrollIntoView();
 addEventListener("hashchange", () => {
   if (!location.hash.includes("&")) return toAddress(); // a link to a section: the choices stay
@@ -111,6 +153,7 @@ new ResizeObserver(() => {
   if (now !== width) requestAnimationFrame(() => { redraw("arms"); redraw("table"); });
   width = now;
 }).observe(document.getElementById("main"));
+PHONE.addEventListener("change", () => { for (const id of FOLDED) if (document.getElementById(id)) foldSection(id); });
 addEventListener("beforeprint", () => printing(true));
 addEventListener("afterprint", () => printing(false));
 addEventListener("scroll", untip, { passive: true });

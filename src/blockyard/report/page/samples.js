@@ -1,5 +1,7 @@
 // What the runs predict for the single test samples: tables of one arm, and the samples to look at.
 
+const CARDS = 8; // samples that are drawn at first
+
 /** Draw the tables of the chosen arm, then its worst samples and the most disputed ones. */
 function drawSamples(body) {
   const { arms, kind } = data.samples;
@@ -14,13 +16,13 @@ function drawSamples(body) {
     h("p", { class: "note" }, sampleNote(own)),
     kind === "classes" ? classTables(own, body.clientWidth) : valueTables(own, body.clientWidth),
     h("h3", {}, `Highest loss: ${state.sampleArm}`),
-    cards((data.samples.worst[state.sampleArm] || []), (row) => `loss ${short(row.loss)}`),
+    ...[cards("worst", data.samples.worst[state.sampleArm] || [], (row) => `loss ${short(row.loss)}`)].flat().filter(Boolean),
     h("h3", {}, "Most disputed"),
     ...(data.samples.disputed.length
       ? [h("p", { class: "note" }, kind === "classes"
         ? `The predicted classes of ${plural(data.samples.runs, "run")} differ; the disagreement is the share of runs that do not predict the most frequent one (variation ratio).`
         : `The standard deviation of the predictions of ${plural(data.samples.runs, "run")}, in standard deviations of the targets.`),
-      cards(data.samples.disputed, (row) => `disagreement ${fixed(row.disagreement, 2)}`)]
+      ...[cards("disputed", data.samples.disputed, (row) => `disagreement ${fixed(row.disagreement, 2)}`)].flat().filter(Boolean)]
       : [h("p", { class: "note" }, data.samples.runs < 2 ? "One run alone disputes nothing." : "All runs agree on every sample.")]));
 }
 
@@ -32,12 +34,16 @@ function sampleNote({ runs }) {
     others.length ? `Left out: ${others.slice(0, 4).join("; ")}${others.length > 4 ? ` and ${others.length - 4} more` : ""}.` : ""];
 }
 
-/** Samples as cards; `measure` is the small print of each. */
-function cards(rows, measure) {
+/** Samples as cards, the first ones and a button for the others; `measure` is the small print of each. */
+function cards(key, rows, measure) {
   if (!rows.length) return h("p", { class: "note" }, "None.");
-  return h("div", { class: "cards" }, rows.map((row) => h("figure", { class: "card", "data-sample": row.sample },
+  const whole = `cards:${key}`;
+  const cut = state.open.has(whole) || rows.length <= CARDS + 2 || state.printing ? rows : rows.slice(0, CARDS);
+  const more = cut.length < rows.length ? h("button", { type: "button", class: "quiet", "data-key": whole,
+    onclick: () => { state.open.add(whole); redraw("samples"); } }, `Show all ${rows.length}`) : null;
+  return [h("div", { class: "cards" }, cut.map((row) => h("figure", { class: "card", "data-sample": row.sample },
     sampleView(data.samples.views[row.sample], row.sample),
-    h("figcaption", {}, ...(drawsLines(row) ? [forecast(row)] : [h("span", {}, h("small", {}, "true "), h("strong", {}, targetText(row))), answerLines(row)]), h("small", {}, `#${row.sample} · ${measure(row)}`)))));
+    h("figcaption", {}, ...(drawsLines(row) ? [forecast(row)] : [h("span", {}, h("small", {}, "true "), h("strong", {}, targetText(row))), answerLines(row)]), h("small", {}, `#${row.sample} · ${measure(row)}`))))), more];
 }
 
 /** Whether the values of a sample are the steps of a series, to be drawn as one. */

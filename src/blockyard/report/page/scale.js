@@ -26,16 +26,17 @@ function scale(domain, pixels, logarithm = false) {
     const value = low + ((pixel - pixels[0]) / (pixels[1] - pixels[0] || 1)) * (high - low);
     return logarithm ? 10 ** value : value;
   };
-  map.ticks = (n) => (logarithm ? powers(domain, n) : rounds(domain, n));
+  map.ticks = (n, whole = false) => (logarithm ? powers(domain, n) : rounds(domain, n, whole));
   map.domain = domain;
   return map;
 }
 
-/** Round values about (high - low) / n apart. */
-function rounds([low, high], n) {
+/** Round values about (high - low) / n apart; with `whole`, such as for steps, whole numbers only. */
+function rounds([low, high], n, whole = false) {
   const rough = (high - low) / Math.max(n, 1);
   const size = 10 ** Math.floor(Math.log10(rough));
-  const step = size * ([1, 2, 2.5, 5].find((factor) => size * factor >= rough * 0.999) || 10);
+  const fits = (factor) => size * factor >= rough * 0.999 && (!whole || Number.isInteger(Number((size * factor).toPrecision(12))));
+  const step = size * ([1, 2, 2.5, 5].find(fits) || Math.max(10, whole ? 1 / size : 0));
   const ticks = [];
   for (let k = Math.ceil(low / step - 1e-9); k * step <= high * (1 + 1e-12) + step * 1e-9; k += 1) {
     ticks.push(Number((k * step).toPrecision(12)));

@@ -92,13 +92,6 @@ function around(values) {
   return [middle - half, middle + half];
 }
 
-/** The width of a label in the font of the charts. */
-function labelWidth(text) {
-  const context = labelWidth.context || (labelWidth.context = document.createElement("canvas").getContext("2d"));
-  context.font = `12px ${getComputedStyle(document.body).fontFamily}`;
-  return context.measureText(text).width + 2;
-}
-
 /** Write names beside the points, on a side that is free; a name that fits nowhere is in the tooltip only. */
 function names(chart, dots, at, best, steps) {
   const taken = dots.map((one) => { const [x, y] = at(one); return [x - 7, y - 7, x + 7, y + 7]; });

@@ -48,7 +48,8 @@ function series(name, metric, axis, band) {
     if (band === "interval") {
       const deviation = Math.sqrt(values.reduce((sum, value) => sum + (value - mean) ** 2, 0) / Math.max(n - 1, 1));
       const half = n > 1 ? (student(n - 1) * deviation) / Math.sqrt(n) : 0;
-      [low, high] = [mean - half, mean + half];
+      const [least, most] = (data.ranges || {})[metric] || [-Infinity, Infinity];
+      [low, high] = [Math.max(least, mean - half), Math.min(most, mean + half)];
     }
     result.mean.push(mean); result.low.push(low); result.high.push(high); result.n.push(n);
   }

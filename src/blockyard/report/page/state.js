@@ -8,7 +8,7 @@ const state = {
   sort: { column: null, down: false },
   metric: null,
   axis: "step",
-  band: "range",
+  band: "pointed",
   part: "all",
   smooth: 0,
   zoom: null,
@@ -33,8 +33,8 @@ const COSTS = {
 };
 
 const AXES = {
-  step: { name: "Step", format: count },
-  samples: { name: "Samples seen", format: count },
+  step: { name: "Step", format: count, whole: true },
+  samples: { name: "Samples seen", format: count, whole: true },
   flops: { name: "Training FLOPs", format: count },
   seconds: { name: "Wall time", format: time },
 };

@@ -2,6 +2,7 @@
 
 const PRINTED = 24; // arms; with more, only the rows are printed
 const NARROW = 560; // pixels of the section, below which the columns are in the order for a phone
+const WHISKER = [4, 92]; // the ends of the scale of differences, in pixels
 const SIGNS = { better: "▲", worse: "▼", baseline: "●", "no difference shown": "≈", "too few seeds": "…",
   "not done yet": "…", "no value": "∅", failed: "✗", refused: "⊘" };
 
@@ -25,8 +26,10 @@ function columns() {
   const against = !gaps.length ? [] : [
     { key: "difference", name: "Difference", help: "to the baseline, paired by seed, with its 95 % interval",
       group: "Against the baseline", value: (arm) => (arm.difference || {}).mean,
+      under: () => differenceAxis(domain),
       cell: (arm) => (arm.difference ? h("div", { class: "difference" }, whisker(arm, domain),
-        h("div", {}, estimate(change(arm.difference.mean, digits), arm.difference.interval, digits))) : "") },
+        h("div", {}, estimate(change(arm.difference.mean, digits), arm.difference.interval, digits),
+          uncorrected(arm) ? h("small", { class: "uncorrected" }, "interval not corrected") : null)) : "") },
     p("t_p", "p (t)", "paired t-test"), p("permutation_p", "p (perm.)", "exact permutation test over the signs of the pairs"),
     p("holm_p", "p (Holm)", "the p that decides, corrected over the arms (Holm)"),
     { key: "effect", name: "Effect", help: (gaps.find((gap) => gap.effect_kind) || {}).effect_kind, group: "Against the baseline",
@@ -49,18 +52,38 @@ function costColumns() {
       h("small", {}, arm.name === data.baseline ? "" : ratio((arm.cost_ratio || {})[key]))] }));
 }
 
-/** On a phone the difference, which is the answer, comes first, and groups of columns have no heading. */
+/** Whether the interval, which is not corrected, leaves 0 out while the corrected p shows no difference. */
+const uncorrected = ({ verdict, difference }) => Boolean(verdict === "no difference shown" && difference && difference.interval && (difference.interval[0] > 0 || difference.interval[1] < 0));
+
+/** The axis of the column of differences: its ends and zero, below the name of the column. */
+function differenceAxis(domain) {
+  const across = scale(domain, WHISKER);
+  const values = [0, ...rounds(domain, 4).filter((value) => value !== 0)].sort((a, b) => Math.abs(b) - Math.abs(a) || a - b);
+  const taken = [];
+  const texts = [0, ...values.filter((value) => value !== 0)].map((value) => {
+    const [at, text] = [across(value), value > 0 ? `+${short(value, 2)}` : short(value, 2)];
+    const half = labelWidth(text) * 0.4 + 1;
+    const x = Math.max(half, Math.min(96 - half, at));
+    const free = taken.every(([from, to]) => x + half < from || x - half > to);
+    if (free) taken.push([x - half, x + half]);
+    return [s("line", { x1: at, x2: at, y1: 12, y2: 16 }), free ? s("text", { x, y: 9, "text-anchor": "middle" }, text) : null];
+  });
+  return s("svg", { class: "scale", width: 96, height: 17, viewBox: "0 0 96 17", role: "img", "aria-label": `scale of the differences, from ${short(domain[0])} to ${short(domain[1])}` },
+    s("line", { x1: WHISKER[0], x2: WHISKER[1], y1: 16, y2: 16 }), texts.flat());
+}
+
+/** On a phone the difference, which is the answer, comes first, the verdict stands below the arm's name, and groups of columns have no heading. */
 function narrowed(all) {
-  const first = ["difference", "verdict", "mean"];
+  const first = ["difference", "mean"];
   const place = ({ key }) => (first.includes(key) ? first.indexOf(key) : first.length);
-  return [...all].sort((a, b) => place(a) - place(b));
+  return all.filter(({ key }) => key !== "verdict").sort((a, b) => place(a) - place(b));
 }
 
 /** The difference and its interval on a common scale for all arms, with zero marked. */
 function whisker(arm, domain) {
   const { mean, interval: pair } = arm.difference;
   if (!known(mean)) return null;
-  const across = scale(domain, [4, 92]);
+  const across = scale(domain, WHISKER);
   return s("svg", { class: `whisker ${{ better: "good", worse: "bad" }[arm.verdict] || "even"}`, width: 96, height: 20,
     viewBox: "0 0 96 20", "aria-hidden": "true", focusable: "false" },
     s("line", { class: "zero", x1: across(0), x2: across(0), y1: 0, y2: 20 }),
@@ -93,7 +116,8 @@ function head(column, first) {
   return h("th", { scope: "col", class: first ? "arm" : column.words ? null : "number", "data-column": column.key,
     "aria-sort": on ? (state.sort.down ? "descending" : "ascending") : "none" },
     h("button", { type: "button", class: "sort", "data-key": `sort:${column.key}`, onclick: press, title: column.help },
-      column.name, h("span", { class: "arrow", "aria-hidden": "true" }, on ? (state.sort.down ? "↓" : "↑") : "↕")));
+      column.name, h("span", { class: "arrow", "aria-hidden": "true" }, on ? (state.sort.down ? "↓" : "↑") : "↕")),
+    column.under ? column.under() : null);
 }
 
 /** Draw the table in a scrolling box, and the notes on its columns. */
@@ -143,7 +167,8 @@ function row(arm, all) {
     h("th", { scope: "row", class: "arm" },
       h("button", { type: "button", class: "expand", "aria-expanded": String(open), "aria-controls": `detail-${index}`,
         "data-key": `expand:${index}`, onclick: press, title: arm.name },
-      h("span", { class: "twisty", "aria-hidden": "true" }, open ? "▾" : "▸"), swatch(arm.name), h("span", { class: "name" }, breakable(arm.name)))),
+      h("span", { class: "twisty", "aria-hidden": "true" }, open ? "▾" : "▸"), swatch(arm.name), h("span", { class: "name" }, breakable(arm.name))),
+      all.some(({ key }) => key === "verdict") ? null : h("div", { class: "verdict" }, chip(arm.verdict))),
     all.map((column) => h("td", { class: column.words ? null : "number", "data-column": column.key }, column.cell(arm))));
   if (!open) return [line];
   return [line, h("tr", { class: "detail", id: `detail-${index}` }, h("td", { colspan: all.length + 1 }, detail(arm)))];
@@ -166,9 +191,12 @@ function smallest() {
 /** The explanation of the table. */
 function reading() {
   const kinds = [...new Set(data.arms.filter((arm) => arm.interval).map((arm) => arm.interval_kind))];
+  const ranged = (data.ranges || {})[data.metric];
   const named = { t: "Student's t", bca: "the BCa bootstrap" };
   return h("ul", { class: "note" },
     h("li", {}, `Intervals are 95 %${kinds.length ? `, by ${kinds.map((kind) => named[kind] || kind).join(" and ")}` : ""}.`),
+    ranged ? h("li", {}, `Intervals of ${data.metric} end at ${ranged[0]} and ${ranged[1]}, beyond which it has no values.`) : null,
+    h("li", {}, "Intervals are those of one arm alone: they are not corrected for the number of arms, the verdict is. Where an interval leaves 0 out and the corrected p is above 0.05, the row says \u201cinterval not corrected\u201d, and the verdict is that no difference is shown."),
     h("li", {}, "Differences are paired: arm minus baseline within each seed, then averaged."),
     h("li", {}, "The verdict is better or worse where the Holm-corrected p of the t test is at most 0.05 (that of the exact test where all differences are equal). Fewer than three common seeds give no verdict."),
     h("li", {}, "× is the ratio to the baseline. A dash is a missing value."),

@@ -6,12 +6,12 @@ function drawTuning(body) {
   const keys = [...new Set(data.tuning.flatMap((one) => Object.keys(one.setting)))];
   const varied = keys.filter((key) => new Set(data.tuning.map((one) => word(one.setting[key]))).size > 1);
   const metric = String(data.metric).replace(/^test\//, "val/");
-  const width = varied.length > 1 && body.clientWidth > 760 ? (body.clientWidth - 24) / 2 : body.clientWidth;
+  const width = varied.length > 1 && body.clientWidth > 760 ? Math.floor((body.clientWidth - 30) / 2) : body.clientWidth;
   const best = (a, b) => (data.direction === "max" ? b.mean - a.mean : a.mean - b.mean);
   body.append(figure("tuning", {
-    chart: tried.some((one) => known(one.mean)) ? h("div", { class: "panels" }, varied.map((key) => tuningChart(key, tried, metric, Math.max(270, width), best)))
+    chart: tried.some((one) => known(one.mean)) ? h("div", {}, armKeys([...new Set(tried.filter((one) => known(one.mean)).map((one) => one.arm))]), h("div", { class: "panels" }, varied.map((key) => tuningChart(key, tried, metric, Math.max(270, width), best))))
       : h("p", { class: "empty" }, "No setting has a value yet."),
-    caption: `Mean ${metric} of every setting tried. The line goes through the best setting at each value; the ring marks the chosen one. ` +
+    caption: `Mean ${metric} of every setting tried, ${wish(data.metric)}. A line joins settings that differ in nothing else; a ring marks the chosen one. ` +
       "Settings are chosen on validation, never on test.",
     table: () => grid("Settings tried", ["arm", "setting", `mean ${metric}`, "seeds", "chosen"],
       tried.map((one) => [one.arm, h("code", {}, setting(one.setting)), short(one.mean), String(Object.keys(one.values || {}).length), one.chosen ? "yes" : "no"]), [2, 3]),
@@ -30,14 +30,14 @@ function tuningChart(key, tried, metric, width, best) {
   const chart = frame({ width, height: Math.max(240, Math.min(320, width * 0.5)), title: `${metric} by ${key}`,
     desc: `${plural(good.length, "setting")} of ${plural(new Set(good.map((one) => one.arm)).size, "arm")}; chosen: ` +
       `${good.filter((one) => one.chosen).map((one) => `${one.arm} ${word(one.setting[key])}`).join(", ")}.`,
-    x: { domain: extent(good.map(position), 0.06, logarithm), label: key, ticks, logarithm },
-    y: { domain: extent(good.map((one) => one.mean), 0.1) } });
+    x: { domain: extent(good.map(position), 0.06, logarithm), label: key, ticks, logarithm, whole: numeric && values.every(Number.isInteger) },
+    y: { domain: extent(good.map((one) => one.mean), 0.1), label: metric }, margin: { top: 30 } });
   const at = (one) => [chart.x(position(one)), chart.y(one.mean)];
   for (const arm of new Set(good.map((one) => one.arm))) {
     const own = good.filter((one) => one.arm === arm);
     const top = values.map((value) => own.filter((one) => one.setting[key] === value).sort(best)[0]).filter(Boolean);
     const { stroke, dash } = look(arm);
-    chart.plot.append(s("path", { class: "line", d: path(top.map(at)), "stroke-dasharray": dash, style: { stroke } }));
+    for (const line of joined(own, key, position)) chart.plot.append(s("path", { class: "line", ...tag(arm), d: path(line.map(at)), "stroke-dasharray": dash, style: { stroke } }));
     for (const one of own) {
       const dot = marker(arm, ...at(one), 4.5);
       if (!top.includes(one)) dot.classList.add("faint");
@@ -46,4 +46,14 @@ function tuningChart(key, tried, metric, width, best) {
     }
   }
   return chart.root;
+}
+
+/** The settings of an arm that differ in one key alone, in the order of its values: what a line may join. */
+function joined(own, key, position) {
+  const groups = new Map();
+  for (const one of own) {
+    const others = setting(Object.fromEntries(Object.entries(one.setting).filter(([name]) => name !== key).sort()));
+    groups.set(others, [...(groups.get(others) || []), one]);
+  }
+  return [...groups.values()].filter((group) => group.length > 1).map((group) => group.sort((a, b) => position(a) - position(b)));
 }

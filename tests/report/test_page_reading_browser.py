@@ -1,0 +1,136 @@
+"""What a reader sees of a sweep's page: bands, ticks, axes, labels, marks, and the page on a phone."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockyard.report.page import write
+from tests.report.browser import LEFT_OUT, Witness, address, chromium, launched, scroll
+from tests.report.page_data import comparison
+from tests.report.test_metric_range import disagreeing
+
+pytestmark = [pytest.mark.skipif(chromium() is None, reason=LEFT_OUT), pytest.mark.xdist_group("browser")]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with launched() as started:
+        yield started
+
+
+@pytest.fixture
+def opened(browser: Any, tmp_path: Path) -> Iterator[Any]:
+    pages = []
+
+    def open_page(content: dict[str, Any], width: int = 1280, end: str = "") -> Any:
+        path = write(content, tmp_path / "page.html")
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        pages.append((page, Witness(page, address(path))))
+        page.goto(address(path) + end)
+        scroll(page)
+        return page
+
+    yield open_page
+    for page, witness in pages:
+        assert witness.silent(), (witness.console, witness.requests)
+        page.close()
+
+
+def test_only_the_arm_that_is_pointed_at_has_a_band(opened: Any) -> None:
+    """Five bands over one another were mud."""
+    page = opened(comparison(arms=5))
+    bands = page.locator("#curves .band.pointed")
+    assert bands.count() == 5
+    assert page.locator("#curves .band.on").count() == 0
+    page.locator("[data-key='legend-arm:2']").hover()
+    assert page.locator("#curves .band.on").get_attribute("data-arm") == "2"
+    page.locator("[data-key='curves:band']").select_option("range")
+    assert page.locator("#curves .band:not(.pointed)").count() == 5
+
+
+def test_ticks_of_steps_are_whole(opened: Any) -> None:
+    """Ten steps had ticks at 2.5 and 7.5."""
+    made = comparison(arms=2, seeds=1, points=4)
+    for curve in made["curves"]:
+        curve["step"] = [1, 2, 4, 10]
+    page = opened(made)
+    labels = page.locator("#curves .axes text[text-anchor=middle]:not(.label)").all_text_contents()
+    assert len(labels) >= 3
+    assert all(label.isdigit() for label in labels)
+
+
+def test_tuning_of_several_keys(opened: Any) -> None:
+    """Labels of ticks overlapped, the y axis had no name, and a line joined trials that differ in other settings."""
+    made = comparison(arms=2, tuned=True)
+    values = (0.02, 2, 4, 1, 19)
+    made["tuning"] = [
+        {"arm": arm["name"], "setting": {"optimizer.lr": lr, "model.depth": k}, "mean": 0.9 + 0.01 * k,
+         "values": {"0": 0.9}, "chosen": k == 1}
+        for arm in made["arms"] for k, lr in enumerate(values)
+    ]  # fmt: skip
+    made["tuning"].append(made["tuning"][0] | {"setting": {"optimizer.lr": 7, "model.depth": 0}})
+    page = opened(made)
+    charts = page.locator("#tuning svg.chart")
+    assert charts.count() == 2
+    assert page.locator("#tuning path.line").count() == 1  # the two trials that differ in the learning rate alone
+    for chart in charts.all():
+        assert "val/accuracy" in chart.locator(".label").all_text_contents()
+        boxes = [text.bounding_box() for text in chart.locator(".axes text[text-anchor=middle]:not(.label)").all()]
+        edges = sorted((box["x"], box["x"] + box["width"]) for box in boxes)
+        assert all(left[1] <= right[0] for left, right in itertools.pairwise(edges))
+    assert page.locator("#tuning .keys > span").count() == 2
+    first, second = (chart.bounding_box() for chart in charts.all())
+    assert first["y"] == second["y"]
+
+
+def test_a_row_says_that_its_interval_is_not_corrected(opened: Any) -> None:
+    """The interval left 0 out beside "no difference shown", and no sentence said why."""
+    page = opened(disagreeing())
+    marks = page.locator("#arms-table .uncorrected")
+    assert marks.count() == 1
+    assert page.locator("tr[data-arm='1'] .uncorrected").inner_text() == "interval not corrected"
+    page.locator("[data-key='open:how']").click()
+    assert "not corrected for the number of arms" in page.locator("#table details").inner_text()
+
+
+def test_differences_have_an_axis_and_calibration_lines_have_names(opened: Any) -> None:
+    page = opened(comparison(arms=4, samples="classes"))
+    axis = page.locator("#arms-table th[data-column=difference] svg.scale")
+    assert "0" in axis.locator("text").all_text_contents()
+    assert axis.locator("text").count() >= 2
+    zero = axis.bounding_box()["x"]
+    assert abs(page.locator("#arms-table .whisker").first.bounding_box()["x"] - zero) < 1
+    names = page.locator("#samples .keys > span[data-arm]").all_text_contents()
+    assert names == [arm["name"] for arm in comparison(arms=4)["arms"]]
+
+
+def test_a_phone_sees_the_verdict_and_folded_sections(opened: Any) -> None:
+    """The badge and the menu were cut at 390 pixels, and the page was 14,000 pixels long."""
+    made = comparison(arms=5, tuned=True, failed=True, samples="classes", grid=True)
+    made["arms"][1]["verdict"] = "no difference shown"
+    made["samples"]["disputed"] *= 24
+    page = opened(made, width=390)
+    assert page.evaluate("document.documentElement.scrollHeight") < 6000
+    for item in [*page.locator("#arms-table .chip").all(), *page.locator("#nav a").all()]:
+        box = item.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390, item.inner_text()
+    body = page.locator("#samples > .body")
+    assert not body.is_visible()
+    page.locator("#nav a", has_text="Samples").click()
+    assert body.is_visible()
+    assert page.locator("#samples svg.chart").bounding_box()["width"] > 200
+    assert page.locator("#samples .cards").nth(1).locator(".card").count() == 8
+    page.locator("[data-key='cards:disputed']").click()
+    assert page.locator("#samples .cards").nth(1).locator(".card").count() == 24
+    page.locator("[data-key='fold:samples']").click()
+    assert not body.is_visible()
+    assert page.locator("[data-key='fold:samples']").get_attribute("aria-expanded") == "false"
+    page.set_viewport_size({"width": 1200, "height": 900})
+    page.locator("#tuning svg.chart").first.wait_for()
+    assert page.locator("#tuning > .body").is_visible()
