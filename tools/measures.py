@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import io
+import os
 import re
 import statistics
 import subprocess
 import sys
 import tokenize
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests import test_layers as layers  # noqa: E402
+from tools import import_graph as layers  # noqa: E402
 from tools import walks  # noqa: E402
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -197,6 +199,65 @@ class Tree:
         short = sum(s.lines < 40 for s in self.sources if s.path.name != "__init__.py")
         return f"{short} / {single} of {len(self.sources)}"
 
+    def import_share(self) -> str:
+        """The share of import statements in the lines of code: all but blank lines, comments and docstrings."""
+        code = imports = 0
+        for source in self.sources:
+            lines = source.text.splitlines()
+            nodes = (n.body[0] for n in ast.walk(source.tree) if _has_docstring(n))
+            docstrings = {line for node in nodes for line in range(node.lineno, node.end_lineno + 1)}
+            statements = (n for n in ast.walk(source.tree) if isinstance(n, ast.Import | ast.ImportFrom))
+            importing = {line for node in statements for line in range(node.lineno, node.end_lineno + 1)}
+            for number, line in enumerate(lines, 1):
+                if line.strip() and not line.strip().startswith("#") and number not in docstrings:
+                    code += 1
+                    imports += number in importing
+        return f"{100 * imports / code:.1f} %"
+
+    def file_circles(self) -> str:
+        """Groups of modules that import one another in a circle, imports for annotations included."""
+        return _groups(layers.file_cycles(self.package))
+
+    def inner_circles(self) -> str:
+        """The same for folders, two levels deep; a folder and the folders in it count as different ones."""
+        return _groups(layers.inner_cycles(self.package))
+
+    def duplicate_classes(self) -> str:
+        """Public class names that more than one module defines."""
+        defined: dict[str, set[Path]] = {}
+        for source in self.sources:
+            for node in ast.walk(source.tree):
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    defined.setdefault(node.name, set()).add(source.path)
+        return str(sum(len(paths) > 1 for paths in defined.values()))
+
+    def untyped_dicts(self) -> str:
+        """How often `dict[str, Any]` is written."""
+        return str(sum(source.text.count("dict[str, Any]") for source in self.sources))
+
+    def checked_lines(self) -> str:
+        """The share of lines that mypy checks, by `files` of pyproject.toml."""
+        settings = tomllib.loads((self.path / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mypy"]
+        roots = [self.path / name for name in settings["files"]]
+        total = checked = 0
+        for source in self.sources:
+            path = self.package / source.path
+            total += source.lines
+            checked += source.lines * any(path.is_relative_to(root) for root in roots)
+        return f"{100 * checked / total:.0f} %"
+
+    def repeated_defaults(self) -> str:
+        """Options in the YAML of a choice whose value is the default of its constructor, of all options there."""
+        return _traced(self.path, "repeated_defaults")
+
+    def forward_files(self) -> str:
+        """Files of the package that run in one forward pass of `experiment=vit_digits`, and their lines."""
+        return _traced(self.path, "forward_files")
+
+    def step_files(self) -> str:
+        """Files that run in one training step of the same, from batch to optimizer, the forward pass included."""
+        return _traced(self.path, "step_files")
+
     def rooms(self) -> str:
         """Folders and loose files at the top of the package."""
         rooms = {layers.room(name) for name in layers.modules(self.package)}
@@ -238,7 +299,14 @@ class Tree:
 
     def private_words(self) -> str:
         """Locals, parameters and functions whose name is one of PRIVATE_WORDS; TABLE and STANDARD say what is not."""
-        names = Counter(word for source in self.sources for word in _private_names(source))
+        return self._private_words(self.sources)
+
+    def private_words_of_tests(self) -> str:
+        """The same in the tests."""
+        return self._private_words(self.tests)
+
+    def _private_words(self, sources: list[Source]) -> str:
+        names = Counter(word for source in sources for word in _private_names(source))
         counts = {word: names[word] for word in PRIVATE_WORDS if names[word]}
         top = ", ".join(f"{word} {n}" for word, n in sorted(counts.items(), key=lambda item: -item[1])[:5])
         return f"{sum(counts.values())}" + (f" ({top}, ...)" if len(counts) > 5 else f" ({top})" if top else "")
@@ -278,6 +346,21 @@ def quantiles(values: list[int], *percents: int) -> str:
     """These percentiles of some lengths."""
     ordered = sorted(values)
     return " / ".join(str(ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]) for percent in percents)
+
+
+def _groups(groups: list[set[str]]) -> str:
+    return f"{len(groups)} (of {', '.join(str(len(group)) for group in groups)})" if groups else "0"
+
+
+def _traced(tree: Path, measure: str) -> str:
+    """What `tools/traced_files.py` prints for a checkout: it imports that checkout's package, in its own process."""
+    script = ROOT / "tools" / "traced_files.py"
+    environment = os.environ | {"PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1", "BLOCKYARD_PROJECT": "none"}
+    command = [sys.executable, str(script), measure, str(tree)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}:\n{done.stderr}")
+    return done.stdout.strip()
 
 
 def _share(nodes: list, test: Callable) -> str:
@@ -333,7 +416,7 @@ def _floors(pairs: set[tuple[str, str]]) -> int:
         if importer != imported:
             graph.setdefault(importer, set()).add(imported)
             graph.setdefault(imported, set())
-    reach = {room: layers._reachable(graph, room) for room in graph}
+    reach = {room: layers.reachable(graph, room) for room in graph}
     group = {room: frozenset({room, *(o for o in reach[room] if room in reach[o])}) for room in graph}
     below = {g: {group[o] for room in g for o in graph[room]} - {g} for g in set(group.values())}
 

@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests import test_layers as layers  # noqa: E402
+from tools import import_graph as layers  # noqa: E402
 
 PACKAGE = ROOT / "src" / "blockyard"
 PAGE = ROOT / "docs" / "architecture.md"
