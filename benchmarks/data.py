@@ -122,7 +122,7 @@ def training_rates(large: Path, rounds: int) -> dict[str, list[float]]:
         for number in range(10):
             order = step_indices(0, 0, number, num_samples=count, batch_size=BATCH, keyed=keyed)
             batch = components.objective.prepare(split.batch(order, epoch_key(0, 0)))  # type: ignore[attr-defined]
-            loss = components.objective.loss(model(**batch.arguments()), batch.target)
+            loss = components.objective.loss(model(batch), batch.target)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()

@@ -48,7 +48,7 @@ def measure(overrides: tuple[str, ...], rounds: int, counts: tuple[int, int]) ->
             torch.set_num_threads(count)
             for _ in range(5):  # the first steps after a change of the thread pool are slower
                 start = time.perf_counter()
-                plan.objective.loss(model(**batch.arguments()), batch.target).backward()
+                plan.objective.loss(model(batch), batch.target).backward()
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
                 if number:

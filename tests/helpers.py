@@ -17,7 +17,7 @@ from blockyard.config.compose import complete
 from blockyard.config.instantiate import settings
 from blockyard.config.schema import RESERVED
 from blockyard.contracts import UNREACHABLE, Context, DataSpec, Embedder, Parts, Seq, TokenSpec, Traits
-from blockyard.model._positions import set_pairs
+from blockyard.model._embedding import set_pairs
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.weight_init import Init, initialise
 from tests.paths import CONF

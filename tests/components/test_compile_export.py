@@ -16,9 +16,10 @@ from torch.testing import assert_close
 from blockyard.config import catalog
 from blockyard.config.build import Components
 from blockyard.config.compose import compose
-from blockyard.contracts import Seq
+from blockyard.contracts import Batch, Seq
 from blockyard.model._tower import Tower
 from blockyard.ops import attend
+from blockyard.weights.convert.graphs import by_name
 from tests.config.preset_data import small
 from tests.config.product_batches import batch_for
 
@@ -41,16 +42,17 @@ def components(preset: str, *overrides: str) -> Components:
     return Components(compose([*small(preset), "logger=none", *overrides]).config)
 
 
-def arguments(parts: Components, size: int) -> dict[str, Tensor]:
-    """What a model is called with, for a batch of `size` samples; another size has other values and lengths."""
-    return parts.objective.ready(batch_for(parts, size)).arguments()
+def inputs(parts: Components, size: int) -> Batch:
+    """What a model reads, for a batch of `size` samples; another size has other values and lengths."""
+    return parts.objective.ready(batch_for(parts, size))
 
 
-def export(model: nn.Module, example: dict[str, Tensor]) -> nn.Module:
+def export(model: nn.Module, example: Batch) -> nn.Module:
     """The exported program, for batches of any size."""
     batch = torch.export.Dim("batch", min=2)
-    shapes = {name: {0: batch} for name in example}
-    return torch.export.export(model, (), example, dynamic_shapes=shapes, strict=False).module()
+    facts = example.facts()
+    shapes = {name: {0: batch} for name in facts}
+    return torch.export.export(by_name(model), (), facts, dynamic_shapes=shapes, strict=False).module()
 
 
 def compiled(model: nn.Module, backend: str) -> Any:
@@ -59,10 +61,10 @@ def compiled(model: nn.Module, backend: str) -> Any:
     return torch.compile(model, fullgraph=True, backend=backend)
 
 
-def outputs(model: nn.Module, call: Any, batch: dict[str, Tensor]) -> list[Tensor]:
+def outputs(model: nn.Module, call: Any, batch: Batch) -> list[Tensor]:
     """A prediction, and the gradient of every parameter after a backward pass from its mean square."""
     model.zero_grad()
-    prediction = call(**batch)
+    prediction = call(batch)
     prediction.square().mean().backward()
     return [prediction.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
 
@@ -70,7 +72,7 @@ def outputs(model: nn.Module, call: Any, batch: dict[str, Tensor]) -> list[Tenso
 def compare(preset: str, backend: str) -> None:
     """Predictions and gradients of the compiled model are those of the plain one."""
     parts = components(preset)
-    model, batch = parts.model(0).train(), arguments(parts, 2)
+    model, batch = parts.model(0).train(), inputs(parts, 2)
     pairs = zip(outputs(model, compiled(model, backend), batch), outputs(model, model, batch), strict=True)
     for fast, plain in pairs:
         assert_close(fast, plain, rtol=1e-4, atol=1e-5)
@@ -83,10 +85,10 @@ def test_a_preset_exports(preset: str) -> None:
     parts = components(preset)
     model = parts.model(0).eval()
     with torch.no_grad():
-        exported = export(model, arguments(parts, 2))
+        exported = export(model, inputs(parts, 2))
         for size in (2, 3):
-            batch = arguments(parts, size)
-            assert_close(exported(**batch), model(**batch), rtol=1e-4, atol=1e-5)
+            batch = inputs(parts, size)
+            assert_close(exported(**batch.facts()), model(batch), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("preset", short(TRACED))
@@ -113,10 +115,10 @@ def test_a_preset_compiles_to_kernels(preset: str) -> None:
 def test_block_masks_compile_with_the_model(preset: str, override: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, where FlexAttention takes padding and windows: its block masks are made inside the graph."""
     parts = components(preset, override)
-    model, batch = parts.model(0).eval(), arguments(parts, 2)
-    plain = model(**batch)
+    model, batch = parts.model(0).eval(), inputs(parts, 2)
+    plain = model(batch)
     monkeypatch.setattr(attend, "refusal", lambda *_: None)
-    assert_close(compiled(model, "eager")(**batch), plain, rtol=1e-4, atol=1e-5)
+    assert_close(compiled(model, "eager")(batch), plain, rtol=1e-4, atol=1e-5)
 
 
 def test_a_planted_branch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,9 +129,9 @@ def test_a_planted_branch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         return add_prefix(tower, x * 2 if bool((x > 0).any()) else x, seq, past)
 
     parts = components("vit")
-    model, batch = parts.model(0).eval(), arguments(parts, 2)
+    model, batch = parts.model(0).eval(), inputs(parts, 2)
     monkeypatch.setattr(Tower, "_add_prefix", branching)
     with pytest.raises(Exception, match="data-dependent"):
         export(model, batch)
     with pytest.raises(Exception, match=r"[Dd]ata-dependent"):
-        compiled(model, "eager")(**batch)
+        compiled(model, "eager")(batch)

@@ -65,7 +65,7 @@ def test_batches_are_cut_to_their_largest_graph() -> None:
     assert longest < 7
     assert batch.inputs.shape == (3, longest, 1)
     assert batch.pairs.shape == (3, longest, longest, 1)
-    assert list(batch.arguments()) == ["inputs", "lengths", "pairs"]
+    assert list(batch.facts()) == ["inputs", "lengths", "pairs"]
 
 
 def test_too_many_values_for_a_column() -> None:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from blockyard.contracts import Batch
-from blockyard.model._mask_token import MaskToken
+from blockyard.contracts import Batch, Inputs
+from blockyard.model._embedding import MaskToken
 from blockyard.objective._patches import cut, join
 from blockyard.objective.restore import Restore
 from tests.components.restoring import CO2, DIGITS, TINY, components, stirred
@@ -50,7 +50,7 @@ def knows_hidden_values(*overrides: str) -> bool:
         return join(torch.where(where[..., None], cut(other, task.layout), cut(x, task.layout)), x, task.layout)
 
     def predicted(images: Tensor) -> Tensor:
-        return model(**task.prepare(Batch(images)).arguments())
+        return model(task.prepare(Batch(images)))
 
     before = predicted(x)
     assert not torch.allclose(predicted(moved(~hidden)), before)
@@ -86,10 +86,10 @@ def test_the_mask_token_is_learned_and_stands_before_positions() -> None:
     parts = components(*DIGITS)
     model = stirred(parts)
     batch = parts.objective.prepare(Batch(torch.randn(2, 1, 8, 8, dtype=torch.float64)))
-    steps = model.steps(**batch.arguments())
+    steps = model.steps(batch)
     assert_close(steps["embedded"][batch.hidden], model.mask_token.vector.expand(int(batch.hidden.sum()), -1))
     assert len(steps["placed"][0][batch.hidden[0]].unique(dim=0)) == int(batch.hidden[0].sum())
-    parts.objective.loss(model(**batch.arguments()), batch.target).backward()
+    parts.objective.loss(model(batch), batch.target).backward()
     assert model.mask_token.vector.grad.abs().sum() > 0
 
 
@@ -97,8 +97,8 @@ def test_models_without_a_mask_token_hide_nothing() -> None:
     model = components("experiment=vit_digits", *TINY).model(0)
     assert model.mask_token is None
     with pytest.raises(ValueError, match="this model has no mask token"):
-        model(torch.zeros(1, 1, 8, 8), hidden=torch.zeros(1, 16, dtype=torch.bool))
+        model(Inputs(torch.zeros(1, 1, 8, 8), hidden=torch.zeros(1, 16, dtype=torch.bool)))
     hides = components(*DIGITS).model(0)
     with pytest.raises(ValueError, match=r"hidden of shape \(1, 3\): the model has tokens \(1, 16\)"):
-        hides(torch.zeros(1, 1, 8, 8), hidden=torch.zeros(1, 3, dtype=torch.bool))
+        hides(Inputs(torch.zeros(1, 1, 8, 8), hidden=torch.zeros(1, 3, dtype=torch.bool)))
     assert components(*DIGITS, "objective.rate=0", "objective.noise=0.3").model(0).mask_token is None

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from blockyard.config.check import reasons
 from blockyard.config.compose import compose
-from blockyard.contracts import DataSpec, TokenSpec
+from blockyard.contracts import DataSpec, Inputs, TokenSpec
 from blockyard.model._prefix import Prefix
 from blockyard.model.decoder import Decoder
 from blockyard.model.joint import Joint
@@ -61,11 +61,11 @@ def test_a_joint_model_is_a_decoder_over_both(mixer: str) -> None:
     ours.position.state_dict()[name].copy_(both[M:])
     inputs, source = token_ids(2, N), token_ids(2, M, 1)
     expected = theirs(torch.cat([source, inputs], 1))[:, M:]
-    assert_close(ours(inputs, source=source), expected, **EXACT)
+    assert_close(ours(Inputs(inputs, source=source)), expected, **EXACT)
     ours.types, typed = None, joint(token_mixer=mixer)
     assert typed.types.vectors.shape == (2, 16)
     typed.load_state_dict(ours.state_dict(), strict=False)
-    differs(typed(inputs, source=source), expected)
+    differs(typed(Inputs(inputs, source=source)), expected)
 
 
 def attending() -> list[str]:
@@ -79,7 +79,7 @@ MIXERS = [name for name in choices("token_mixer") if name not in ("cycle", "fixe
 
 def streams(model: nn.Module, inputs: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
     """The tokens of the source after the first block (B, M, D), and the predictions (B, N, V)."""
-    steps = model.steps(inputs, source=source)
+    steps = model.steps(Inputs(inputs, source=source))
     return steps["block.0"][:, :M], steps["prediction"]
 
 
@@ -136,22 +136,22 @@ def test_the_past_alone_is_seen(mixer: str) -> None:
 def test_a_cache_continues_both(sees: str, prefix: Prefix) -> None:
     model = joint(sees, prefix, position="sinusoidal")
     inputs, source = token_ids(2, N), token_ids(2, M, 1)
-    full = model(inputs, source=source)
+    full = model(Inputs(inputs, source=source))
     memory = model.encode(source)
-    assert_close(model(inputs, memory=memory), full, **EXACT)
+    assert_close(model(Inputs(inputs, memory=memory)), full, **EXACT)
     cache = model.init_cache(2)
-    parts = [model(inputs[:, :2], cache=cache, source=source)]
+    parts = [model(Inputs(inputs[:, :2], source=source), cache=cache)]
     parts += [model(inputs[:, t : t + 1], cache=cache) for t in range(2, 4)]
     order = torch.tensor([1, 0])
     cache.reorder(order)
     parts += [model(inputs[order, t : t + 1], cache=cache)[order] for t in range(4, N)]
     assert_close(torch.cat(parts, 1), full, **EXACT)
     assert cache.length == N
-    for bad in ({}, {"source": source, "memory": memory}, {"cache": cache, "source": source}):
+    for bad, kept in (({}, None), ({"source": source, "memory": memory}, None), ({"source": source}, cache)):
         with pytest.raises(ValueError, match="reads one source"):
-            model(inputs, **bad)
+            model(Inputs(inputs, **bad), kept)
     with pytest.raises(ValueError, match="of different lengths"):
-        model(inputs, source=source, source_lengths=torch.tensor([3, 7]))
+        model(Inputs(inputs, source=source, source_lengths=torch.tensor([3, 7])))
 
 
 @torch.no_grad()
@@ -163,14 +163,14 @@ def test_a_scheme_acts_in_the_sequence_alone() -> None:
     ctx = plan.context(data, TokenSpec((N,), vocabulary=11), 11)
     model = stir(initialise(plan.build(ctx, parts), 0)).double().eval()
     inputs, source = token_ids(2, N), token_ids(2, M, 1)
-    before = model(inputs, source=source)
-    differs(model(inputs, source=changed(source, 2)), before)
-    facts = model.steps(inputs, source=source)["seq"]
+    before = model(Inputs(inputs, source=source))
+    differs(model(Inputs(inputs, source=changed(source, 2))), before)
+    facts = model.steps(Inputs(inputs, source=source))["seq"]
     assert facts.num_prefix == M
     assert facts.coords[:, :M].abs().max() == 0
     assert facts.coords[0, M:, 0].tolist() == list(range(N))
-    moved = model.steps(inputs, source=source.flip(1))["source.placed"]
-    differs(moved.flip(1), model.steps(inputs, source=source)["source.placed"])
+    moved = model.steps(Inputs(inputs, source=source.flip(1)))["source.placed"]
+    differs(moved.flip(1), model.steps(Inputs(inputs, source=source))["source.placed"])
     with pytest.raises(ValueError, match="mixers leave the source alone"):
         tiny(plan, position="rope")
 
@@ -180,15 +180,15 @@ def test_heads_read_the_sequence() -> None:
     """Predictions and means are over the sequence's own tokens; its padding is not there; the class token is first."""
     inputs, source, lengths = token_ids(2, N), token_ids(2, M, 1), torch.tensor([6, 4])
     pooled = joint_encoder(head="mean_pool")
-    padded = pooled(inputs, lengths=lengths, source=source)
+    padded = pooled(Inputs(inputs, lengths=lengths, source=source))
     for row, count in enumerate(lengths.tolist()):
-        alone = pooled(inputs[row : row + 1, :count], source=source[row : row + 1])
+        alone = pooled(Inputs(inputs[row : row + 1, :count], source=source[row : row + 1]))
         assert_close(padded[row], alone[0], **EXACT)
-    steps = pooled.steps(inputs, source=source)
+    steps = pooled.steps(Inputs(inputs, source=source))
     assert steps["normed"].shape == (2, M + N, 16)
     assert_close(steps["prediction"], pooled.head.proj(steps["normed"][:, M:].mean(1)), **EXACT)
     classed = joint_encoder(Prefix(class_token=True, registers=1), head="class_token")
-    steps = classed.steps(inputs, source=source)
+    steps = classed.steps(Inputs(inputs, source=source))
     assert steps["normed"].shape == (2, 2 + M + N, 16)
     assert_close(steps["prediction"], classed.head.proj(steps["normed"][:, 0]), **EXACT)
     assert joint_encoder().ctx.causal is False

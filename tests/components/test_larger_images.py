@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from blockyard.contracts import DataSpec, Parts, Tokenizer
+from blockyard.contracts import DataSpec, Inputs, Parts, Tokenizer
 from blockyard.model._prefix import Prefix
 from blockyard.model.encoder import Encoder
 from blockyard.tokenizer.conv_patch import ConvPatch
@@ -96,6 +96,6 @@ def test_images_that_cannot_be_cut_are_refused(tokenizer: str) -> None:
 def test_what_only_text_has_is_refused() -> None:
     model, images = built(Patch(size=2), "rope"), torch.randn(1, 3, 8, 8).double()
     with pytest.raises(ValueError, match="an image is one full sequence"):
-        model(images, lengths=torch.tensor([16]))
+        model(Inputs(images, lengths=torch.tensor([16])))
     with pytest.raises(ValueError, match="an image is one full sequence"):
         model.embedder(images, segment=torch.zeros(1, 16))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from blockyard.contracts import DataSpec, TokenSpec
+from blockyard.contracts import DataSpec, Inputs, TokenSpec
 from blockyard.model.encoder import Encoder
 from blockyard.model.perceiver import Perceiver
 from blockyard.tokenizer._views import ViewEmbedder
@@ -34,21 +34,21 @@ def test_two_rows(block: str, position: str) -> None:
     """The target looks back only, all of it sees all of the source; padding of either is not there."""
     model = tiny_encoder_decoder(block=block, position=position)
     inputs, source = token_ids(2, 6), token_ids(2, 7, 1)
-    before = model(inputs, source=source)
+    before = model(Inputs(inputs, source=source))
     for t in range(6):
         changed = inputs.clone()
         changed[:, t:] = (changed[:, t:] + 1) % 11
-        after = model(changed, source=source)
+        after = model(Inputs(changed, source=source))
         assert_close(after[:, :t], before[:, :t], **EXACT)
         differs(after[:, t], before[:, t])
     for t in range(7):
         changed = source.clone()
         changed[:, t] = (changed[:, t] + 1) % 11
-        assert (model(inputs, source=changed) - before).abs().amax((0, 2)).min() > 1e-7
+        assert (model(Inputs(inputs, source=changed)) - before).abs().amax((0, 2)).min() > 1e-7
     lengths, source_lengths = torch.tensor([6, 4]), torch.tensor([3, 7])
-    padded = model(inputs, lengths=lengths, source=source, source_lengths=source_lengths)
+    padded = model(Inputs(inputs, lengths=lengths, source=source, source_lengths=source_lengths))
     for row, (count, size) in enumerate(zip(lengths.tolist(), source_lengths.tolist(), strict=True)):
-        alone = model(inputs[row : row + 1, :count], source=source[row : row + 1, :size])
+        alone = model(Inputs(inputs[row : row + 1, :count], source=source[row : row + 1, :size]))
         assert_close(padded[row, :count], alone[0], **EXACT)
 
 
@@ -57,31 +57,31 @@ def test_two_rows(block: str, position: str) -> None:
 def test_two_rows_from_a_cache(block: str) -> None:
     model = tiny_encoder_decoder(block=block, position="rope")
     inputs, source, lengths = token_ids(2, 6), token_ids(2, 7, 1), torch.tensor([5, 7])
-    full = model(inputs, source=source, source_lengths=lengths)
+    full = model(Inputs(inputs, source=source, source_lengths=lengths))
     memory = model.encode(source, lengths)
-    assert_close(model(inputs, memory=memory), full, **EXACT)
+    assert_close(model(Inputs(inputs, memory=memory)), full, **EXACT)
     cache = model.init_cache(2)
-    made = [model(inputs[:, :2], cache=cache, source=source, source_lengths=lengths)]
+    made = [model(Inputs(inputs[:, :2], source=source, source_lengths=lengths), cache=cache)]
     made += [model(inputs[:, t : t + 1], cache=cache) for t in range(2, 4)]
     order = torch.tensor([1, 0])
     cache.reorder(order)
     made += [model(inputs[order, t : t + 1], cache=cache)[order] for t in range(4, 6)]
     assert_close(torch.cat(made, 1), full, **EXACT)
-    for bad in ({}, {"source": source, "memory": memory}, {"cache": cache, "source": source}):
+    for bad, kept in (({}, None), ({"source": source, "memory": memory}, None), ({"source": source}, cache)):
         with pytest.raises(ValueError, match="reads one source"):
-            model(inputs, **bad)
+            model(Inputs(inputs, **bad), kept)
 
 
 def test_positions_do_not_reach_across() -> None:
     """Moving the source's coordinates changes nothing where positions are relative."""
     model = tiny_encoder_decoder(position="rope")
     inputs, source = token_ids(2, 6), token_ids(2, 7, 1)
-    before = model(inputs, source=source)
+    before = model(Inputs(inputs, source=source))
     memory = model.encode(source)
     memory.seq.coords = memory.seq.coords + 5
-    assert_close(model(inputs, memory=memory), before, **EXACT)
+    assert_close(model(Inputs(inputs, memory=memory)), before, **EXACT)
     memory.seq.position, memory.seq.memo = model.position, {}  # planted: one scheme for both rows
-    differs(model(inputs, memory=memory), before)
+    differs(model(Inputs(inputs, memory=memory)), before)
 
 
 def perceiver(head: str, variable: bool = False, **picks: str) -> nn.Module:
@@ -104,7 +104,7 @@ def test_perceiver(head: str) -> None:
         changed = inputs.clone()
         changed[:, t] = (changed[:, t] + 1) % 11
         assert (model(changed) - before).flatten(1).abs().amax(1).min() > 1e-7
-    padded = model(inputs, lengths=torch.tensor([6, 4]))
+    padded = model(Inputs(inputs, lengths=torch.tensor([6, 4])))
     alone = model(inputs[1:, :4])
     assert_close(padded[1] if head == "mean_pool" else padded[1, :4], alone[0], **EXACT)
     order = torch.randperm(6, generator=torch.Generator().manual_seed(0))
@@ -113,7 +113,7 @@ def test_perceiver(head: str) -> None:
     differs(placed(inputs[:, order]), placed(inputs) if head == "mean_pool" else placed(inputs)[:, order])
     assert model(token_ids(1, 40)).shape[-1] == 11
     with pytest.raises(ValueError, match="carry one document into another"):
-        model(inputs, segment=torch.zeros(2, 6, dtype=torch.long))
+        model(Inputs(inputs, segment=torch.zeros(2, 6, dtype=torch.long)))
 
 
 def test_the_depth_of_a_perceiver_does_not_see_the_length() -> None:
@@ -156,7 +156,7 @@ def order_of_views(model: nn.Module) -> None:
             changed = sets.clone()
             changed[:, view] = torch.rand(2, 1, 8, 8, dtype=torch.float64, generator=generator)
             differs(model(changed), before)
-    padded = model(sets, lengths=torch.tensor([7, 3]))
+    padded = model(Inputs(sets, lengths=torch.tensor([7, 3])))
     assert_close(padded, torch.cat([model(sets[:1]), model(sets[1:, :3])]), **EXACT)
 
 
@@ -189,9 +189,9 @@ def test_the_order_of_views_in_training_and_in_single_precision(name: str, train
     else:
         assert_close(model(other)[:1], before[:1], **ROUNDING[dtype])
     lengths = torch.tensor([5, 2, 4])
-    padded, other = model(sets, lengths=lengths), sets.clone()
+    padded, other = model(Inputs(sets, lengths=lengths)), sets.clone()
     other[1, 2:], other[2, 4:] = 7.0, -7.0
-    assert_close(model(other, lengths=lengths), padded, **ROUNDING[dtype])
+    assert_close(model(Inputs(other, lengths=lengths)), padded, **ROUNDING[dtype])
 
 
 @pytest.mark.parametrize("head", ["mean_pool", "class_token"])

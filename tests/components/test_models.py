@@ -8,7 +8,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from blockyard.config import schema
-from blockyard.contracts import Memory, Seq
+from blockyard.contracts import Inputs, Memory, Seq
 from blockyard.model._prefix import Prefix
 from tests.components.tiny_models import build_tiny
 from tests.helpers import blocks, choices, factory, node, tiny, token_ids
@@ -16,8 +16,8 @@ from tests.helpers import blocks, choices, factory, node, tiny, token_ids
 
 def called(model: nn.Module) -> torch.Tensor:
     """What a model says of two rows, and of two sources where it reads some."""
-    source = {"source": token_ids(2, 7, 1)} if model.ctx.data.source else {}
-    return model(token_ids(2, 6), **source)
+    source = token_ids(2, 7, 1) if model.ctx.data.source else None
+    return model(Inputs(token_ids(2, 6), source=source))
 
 
 def having(option: str) -> list[str]:

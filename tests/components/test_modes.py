@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from blockyard.block._base import BranchDropout
-from blockyard.contracts import Parts, Seq
+from blockyard.contracts import Inputs, Parts, Seq
 from blockyard.model._prefix import Prefix
 from blockyard.model._transformer import Transformer
 from blockyard.ops.flex import flex
@@ -89,7 +89,7 @@ def test_meta_device(mixer: str, position: str, axes: int) -> None:
         meta_model = Transformer(ctx, Parts(embedder=TinyEmbedder, **made), prefix=prefix, dropout=0.0)
         out = meta_model(torch.zeros(2, 6, dtype=torch.long))
         if traits(mixer).padding:
-            meta_model(torch.zeros(2, 6, dtype=torch.long), lengths=torch.tensor([6, 3]))
+            meta_model(Inputs(torch.zeros(2, 6, dtype=torch.long), lengths=torch.tensor([6, 3])))
     assert out.device.type == "meta"
     assert out.shape == (2, 6, 11)
     assert all(parameter.is_meta for parameter in meta_model.parameters())
@@ -226,7 +226,7 @@ def compiled_equals_plain(model: nn.Module) -> None:
                     # The compiler leaves torch's recurrent cells to torch.
                     whole = not any(isinstance(part, nn.RNNBase) for part in block.modules())
                     block.compile(fullgraph=whole, backend="aot_eager")
-            out = model(inputs, lengths)
+            out = model(Inputs(inputs, lengths=lengths))
             out.square().mean().backward()
             grads.append([out, *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
         for plain, fast in zip(*grads, strict=True):

@@ -137,7 +137,7 @@ def test_steps_lower_the_loss(plan: Any) -> None:
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     losses = []
     for _ in range(60):
-        loss = plan.objective.loss(model(**batch.arguments()), batch.target)
+        loss = plan.objective.loss(model(batch), batch.target)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

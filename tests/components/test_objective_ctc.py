@@ -50,7 +50,7 @@ def logits(tokens: int = 10, seed: int = 0) -> Tensor:
 def test_labels_are_the_text_without_its_ends() -> None:
     ready = objective().ready(batch())
     assert isinstance(ready.target, Labels)
-    assert set(ready.arguments()) == {"inputs", "lengths"}
+    assert set(ready.facts()) == {"inputs", "lengths"}
     assert ready.target.tokens.tolist() == [10, 2, 6, 5]
     assert ready.target.labels.tolist() == [[1, 2, -100, -100], [3, -100, -100, -100], [1, 4, 2, -100], [-100] * 4]
     assert objective().count(ready) == 6

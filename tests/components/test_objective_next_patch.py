@@ -172,6 +172,6 @@ def test_patches_of_images_are_predicted_too() -> None:
     parts.tokens()
     batch = parts.objective.prepare(parts.data.load(parts.tokenizer).train.batch(torch.arange(4), None))
     model = parts.model(0)
-    loss = parts.objective.loss(model(**batch.arguments()), batch.target)
+    loss = parts.objective.loss(model(batch), batch.target)
     loss.backward()
     assert loss.isfinite()

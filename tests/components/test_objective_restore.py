@@ -194,7 +194,7 @@ def test_two_processes_evaluate_as_one() -> None:
             order = eval_indices(step, num_samples=len(split), batch_size=64, rank=rank, world=2)
             batch = task.ready(take(split, order, None))
             with torch.no_grad():
-                prediction = model(**batch.arguments())
+                prediction = model(batch)
             for metric in metrics[rank].values():
                 metric.update(prediction, batch.target)
     totals = [sum(part["mse"].total for part in metrics), sum(part["mse"].count for part in metrics)]

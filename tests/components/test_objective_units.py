@@ -49,10 +49,10 @@ def test_hidden_tokens_are_spans_of_real_ones_and_the_model_reads_none_of_them(p
         cut = row[count - 1]  # the last run may be cut by the end
         assert all(len(run) >= 4 for run in (runs[:-1] if cut else runs))
     model = plan.model(0).eval()
-    prediction = model(**ready.arguments())
+    prediction = model(ready)
     assert prediction.shape == (*ready.hidden.shape, 8)
     model.mask_token.vector.data[:, ::2] += 1  # a norm takes a constant out
-    assert (model(**ready.arguments()) - prediction).abs().max() > 1e-4
+    assert (model(ready) - prediction).abs().max() > 1e-4
     assert torch.equal(batch_of(plan)[1].hidden, ready.hidden)  # type: ignore[arg-type]
     assert not torch.equal(batch_of(plan, 5)[1].hidden, ready.hidden)  # type: ignore[arg-type]
 

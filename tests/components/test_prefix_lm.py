@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from blockyard.config.check import check
 from blockyard.config.compose import compose
-from blockyard.contracts import DataSpec, TokenSpec
+from blockyard.contracts import DataSpec, Inputs, TokenSpec
 from blockyard.generate.draft import NgramDraft
 from blockyard.generate.sampling import Sampler
 from blockyard.generate.speculative import SpeculativeStats, speculate
@@ -80,7 +80,7 @@ def test_kernels_agree_and_padding_is_absence() -> None:
     for name in ("eager", "online", "sdpa"):
         with attention_kernel(name):  # type: ignore[arg-type]
             assert_close(net(tokens), expected)
-    assert_close(net(tokens, lengths=torch.tensor([10, 8]))[1, :8], net(tokens[1:, :8])[0])
+    assert_close(net(Inputs(tokens, lengths=torch.tensor([10, 8])))[1, :8], net(tokens[1:, :8])[0])
 
 
 @torch.no_grad()

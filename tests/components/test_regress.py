@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.compose import compose
-from blockyard.contracts import Batch, DataSpec, Split, Standardized, TokenSpec
+from blockyard.contracts import Batch, DataSpec, Inputs, Split, Standardized, TokenSpec
 from blockyard.data._order import eval_indices, eval_steps, take
 from blockyard.evaluate.loop import evaluate
 from blockyard.objective.classify import Classify
@@ -50,8 +50,8 @@ class Tasks:
 class Same(nn.Module):
     """Predicts its inputs."""
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs
+    def forward(self, inputs: Inputs) -> Tensor:
+        return inputs.inputs
 
 
 def by_scikit() -> dict[str, float]:
@@ -151,7 +151,7 @@ def test_a_bare_model_has_the_optimum_of_linear_and_ridge_regression(penalty: fl
     def closure() -> Tensor:
         optimizer.zero_grad()
         shrinkage = penalty * head.weight.square().sum() / len(train)
-        loss = parts.objective.loss(model(**whole.arguments()), whole.target.double()) + shrinkage
+        loss = parts.objective.loss(model(whole), whole.target.double()) + shrinkage
         loss.backward()
         return loss
 
@@ -165,7 +165,7 @@ def test_a_bare_model_has_the_optimum_of_linear_and_ridge_regression(penalty: fl
     rival.fit(counts(whole), whole.target[:, 0].double().numpy())
     last = test.batch(torch.arange(len(test)), None)
     expected = rival.predict(counts(last))
-    assert_close(model(**last.arguments())[:, 0], torch.from_numpy(expected), rtol=1e-4, atol=1e-4)
+    assert_close(model(last)[:, 0], torch.from_numpy(expected), rtol=1e-4, atol=1e-4)
     units = [value * float(test.std) + float(test.mean) for value in (last.target[:, 0].double().numpy(), expected)]
     found = evaluate(model.float(), test, parts.objective, batch_size=100)
     assert found["rmse"] == pytest.approx(root_mean_squared_error(*units), rel=1e-4)

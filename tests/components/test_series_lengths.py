@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from blockyard.contracts import DataSpec, Parts, TokenSpec
+from blockyard.contracts import DataSpec, Inputs, Parts, TokenSpec
 from blockyard.model._example_batch import example
 from blockyard.model._prefix import Prefix
 from blockyard.model._transformer import Transformer
@@ -48,18 +48,18 @@ def series() -> Tensor:
 def check_alone(made: nn.Module, size: int) -> None:
     """Predictions of padded series are those of each alone; what stands behind the end changes nothing."""
     x = series()
-    padded = made(x, lengths=LENGTHS)
+    padded = made(Inputs(x, lengths=LENGTHS))
     assert padded.isfinite().all()
     behind = torch.arange(STEPS) >= LENGTHS[:, None]
     for filling in (7.0, torch.nan):
-        assert_close(made(x.masked_fill(behind[..., None], filling), lengths=LENGTHS), padded, **EXACT)
+        assert_close(made(Inputs(x.masked_fill(behind[..., None], filling), lengths=LENGTHS)), padded, **EXACT)
     for sample, length in enumerate(LENGTHS.tolist()):
         if length >= size:
             alone = made(x[sample : sample + 1, :length])
             assert_close(padded[sample : sample + 1], alone, **EXACT)
             changed = x[sample : sample + 1].clone()
             changed[:, length - 2] += 1.0  # the last step, or the one before it where that is missing
-            assert (made(changed, lengths=LENGTHS[sample : sample + 1]) - alone).abs().max() > 1e-9
+            assert (made(Inputs(changed, lengths=LENGTHS[sample : sample + 1])) - alone).abs().max() > 1e-9
 
 
 OPTIONS = list(
@@ -101,9 +101,9 @@ def test_full_series_are_those_of_data_of_one_length(pad_end: bool, sizes: tuple
     x = series()
     expected = fixed(x)
     assert_close(model(tokenizer)(x), expected, **EXACT)
-    assert_close(model(tokenizer)(x, lengths=torch.full((len(x),), STEPS)), expected, **EXACT)
+    assert_close(model(tokenizer)(Inputs(x, lengths=torch.full((len(x),), STEPS))), expected, **EXACT)
     with pytest.raises(ValueError, match="omit lengths"):
-        fixed(x, lengths=LENGTHS)
+        fixed(Inputs(x, lengths=LENGTHS))
     with pytest.raises(ValueError, match="this model reads histories"):
         fixed(x[:, :-1])
 
@@ -134,9 +134,9 @@ def test_token_counts_are_those_of_convolutions() -> None:
 
 def test_an_example_is_as_long_as_the_input() -> None:
     made = model(SeriesPatch(size=6, stride=3))
-    arguments = example(made.ctx, "cpu", 2)
-    assert arguments["lengths"].tolist() == [STEPS, STEPS]
-    assert made.double()(arguments["inputs"].double(), arguments["lengths"]).shape == (2, 5)
+    inputs = example(made.ctx, "cpu", 2)
+    assert inputs.lengths.tolist() == [STEPS, STEPS]
+    assert made.double()(replace(inputs, inputs=inputs.inputs.double())).shape == (2, 5)
 
 
 @pytest.mark.parametrize("tokenizer", [SeriesChannel(), TrendSeason()])

@@ -15,7 +15,7 @@ from blockyard.config.build import Components
 from blockyard.config.check import check, reasons
 from blockyard.config.compose import compose
 from blockyard.config.model_size import flops_by_module
-from blockyard.contracts import Batch, DataSpec, Objective, Splits, Tokenizer, TokenSpec
+from blockyard.contracts import Batch, DataSpec, Inputs, Objective, Splits, Tokenizer, TokenSpec
 from blockyard.contracts.targets import source_as_input
 from blockyard.data._loaded import LoadedData
 from blockyard.evaluate.by_position import ByPosition
@@ -108,13 +108,13 @@ def assert_encoder_is_a_vision_transformer() -> None:
     alone = Components(compose([*words, *sizes]).config).model(1).eval()
     missing = alone.load_state_dict(model.encoder.state_dict(), strict=False).missing_keys
     assert all(name.startswith("head.") for name in missing)
-    expected, seq = alone.forward_features(alone.embedder, batch().source)
+    expected, seq = alone.forward_features(Inputs(batch().source))
     memory = model.encode(batch().source)
     torch.testing.assert_close(memory.seq.coords, seq.coords)
     torch.testing.assert_close(memory.x, expected)
-    prediction = model(**batch().arguments())
+    prediction = model(batch())
     assert prediction.shape == (2, TEXT, 258)
-    assert not torch.allclose(model(**replace(batch(), source=batch().source.flip(0)).arguments()), prediction)
+    assert not torch.allclose(model(replace(batch(), source=batch().source.flip(0))), prediction)
 
 
 def test_the_encoder_is_the_encoder_of_its_own_kind() -> None:
@@ -134,10 +134,11 @@ def test_a_source_is_counted_in_its_own_items() -> None:
     ctx = components.context()
     assert ctx.tokens.grid == (TEXT,)
     assert ctx.source_tokens.grid == (4, 4)
-    arguments = example(ctx, "meta", 3)
-    assert arguments["source"].shape == (3, *IMAGE)
-    assert arguments["source"].is_floating_point()
-    assert "source_lengths" not in arguments
+    inputs = example(ctx, "meta", 3)
+    assert inputs.source is not None
+    assert inputs.source.shape == (3, *IMAGE)
+    assert inputs.source.is_floating_point()
+    assert inputs.source_lengths is None
     coarse = Components(described(*PATCHES, "source_tokenizer.size=4").config)
     flops = [flops_by_module(each.meta_model(), each.context())["encoder.blocks.0"] for each in (components, coarse)]
     assert flops[0] > 4 * flops[1]
@@ -196,11 +197,11 @@ def test_a_model_reads_the_source_alone() -> None:
     ctx = components.context()
     assert (ctx.data.modality, ctx.tokens.grid, ctx.outputs, ctx.data.source) == ("image", (4, 4), 258, None)
     model, ready = components.model(0), components.objective.ready(batch())
-    assert set(ready.arguments()) == {"inputs"}
+    assert set(ready.facts()) == {"inputs"}
     torch.testing.assert_close(ready.inputs, batch().source)
     assert ready.target[0].tolist() == batch().inputs[0].tolist()
     assert ready.target[1].tolist() == [*batch().inputs[1, :2].tolist(), *[Batch.ignore] * (TEXT - 2)]
-    components.objective.loss(model(**ready.arguments()), ready.target).backward()
+    components.objective.loss(model(ready), ready.target).backward()
     parts = ByPosition(components.objective, "loss", 2, 2)  # a wrapper reads what its objective reads
     torch.testing.assert_close(parts.ready(batch()).inputs, batch().source)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import MeanSquaredError
 
-from blockyard.contracts import Batch, DataSpec, Objective, Split, TokenSpec
+from blockyard.contracts import Batch, DataSpec, Inputs, Objective, Split, TokenSpec
 from blockyard.data._order import eval_indices, eval_steps, take
 from blockyard.evaluate.loop import evaluate
 
@@ -58,8 +58,8 @@ class Squares(Objective):
 class Double(nn.Module):
     """Predicts twice the input."""
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        return 2 * inputs[:, 0]
+    def forward(self, inputs: Inputs) -> Tensor:
+        return 2 * inputs.inputs[:, 0]
 
 
 def by_two_processes(objective: Objective) -> float:
@@ -69,7 +69,7 @@ def by_two_processes(objective: Objective) -> float:
         for rank in (0, 1):
             order = eval_indices(step, num_samples=SAMPLES, batch_size=4, rank=rank, world=2)
             batch = objective.ready(take(Numbers(), order, None))
-            metric.update(Double()(**batch.arguments()), batch.target)
+            metric.update(Double()(batch), batch.target)
     return float(metric.compute())
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.config import schema
-from blockyard.contracts import Context, HasAuxiliary, Positive, Rate, auxiliary_loss
+from blockyard.contracts import Context, HasAuxiliary, Inputs, Positive, Rate, auxiliary_loss
 from blockyard.model._prefix import NO_PREFIX, Prefix
 from blockyard.norm.batch import Batch
 from blockyard.norm.layer_plain import LayerPlain
@@ -94,7 +94,7 @@ class Outcome:
     def output(self, length: int) -> Tensor:
         """Of rows of so many tokens, half of them hidden where the model can hide some."""
         ids = token_ids(2, length)
-        return self.model(ids, hidden=ids % 2 == 0) if self.hides else self.model(ids)
+        return self.model(Inputs(ids, hidden=ids % 2 == 0)) if self.hides else self.model(ids)
 
     @torch.no_grad()
     def outputs(self) -> dict[str, Tensor]:

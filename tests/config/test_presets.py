@@ -45,7 +45,7 @@ def test_a_preset_and_data_are_a_whole_command(name: str) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(2):
         batch = plan.objective.ready(batch_for(plan))
-        loss = plan.objective.loss(model(**batch.arguments()), batch.target)
+        loss = plan.objective.loss(model(batch), batch.target)
         assert loss.isfinite()
         optimizer.zero_grad()
         loss.backward()

@@ -29,7 +29,7 @@ def run_or_refuse(row: dict[str, str]) -> str:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(2):
         batch = plan.objective.ready(rows)
-        loss = plan.objective.loss(model(**batch.arguments()), batch.target)
+        loss = plan.objective.loss(model(batch), batch.target)
         assert loss.isfinite()
         optimizer.zero_grad()
         loss.backward()
@@ -50,7 +50,7 @@ def blind_to_padding(row: dict[str, str], plan: Components, model: nn.Module) ->
     losses = []
     for padding in range(2):
         batch = plan.objective.ready(rows_of(row, plan, padding))
-        losses.append(plan.objective.loss(model(**batch.arguments()), batch.target))
+        losses.append(plan.objective.loss(model(batch), batch.target))
     assert_close(losses[0], losses[1])
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from blockyard.contracts import Batch
+from blockyard.contracts import Batch, Inputs
 from blockyard.engine import cost_card
 from blockyard.engine.learner_settings import Settings
 from blockyard.engine.loss_mean import LossMean
@@ -39,8 +39,8 @@ class Model(nn.Module):
         self.proj = nn.Linear(3, 4)
         self.norms = nn.Sequential(Norms(), Norms()) if norms else nn.Identity()
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.norms(self.proj(inputs))
+    def forward(self, inputs: Inputs) -> Tensor:
+        return self.norms(self.proj(inputs.inputs))
 
 
 class Points:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.config.build import Components
+from blockyard.contracts import Batch
 from blockyard.engine.block_checkpoints import checkpoint_blocks
 from tests.engine_runs import assert_same_bits, run
 from tests.tiny import DECODER, configured
@@ -27,7 +28,7 @@ MODELS = {
 }
 
 
-def gradients(model: nn.Module, arguments: dict[str, Tensor]) -> tuple[dict[str, Tensor], int]:
+def gradients(model: nn.Module, batch: Batch) -> tuple[dict[str, Tensor], int]:
     """The gradient of each parameter, and the bytes that are kept for the backward pass."""
     kept: dict[int, int] = {}
 
@@ -37,7 +38,7 @@ def gradients(model: nn.Module, arguments: dict[str, Tensor]) -> tuple[dict[str,
 
     torch.manual_seed(0)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        loss = model(**arguments).float().square().mean()
+        loss = model(batch).float().square().mean()
     loss.backward()
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}, sum(kept.values())
 
@@ -54,8 +55,8 @@ def test_gradients_and_statistics_have_the_same_bits_and_less_is_kept(name: str)
     again = copy.deepcopy(plain)
     checkpoint_blocks(again)
     again = copy.deepcopy(again)  # which must compute with its own weights
-    expected, kept = gradients(plain, batch.arguments())
-    found, less = gradients(again, batch.arguments())
+    expected, kept = gradients(plain, batch)
+    found, less = gradients(again, batch)
     assert expected.keys() == found.keys()
     assert all(torch.equal(found[key], expected[key]) for key in expected)
     assert less < 0.6 * kept, (less, kept)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from blockyard.config import build
-from blockyard.contracts import Batch, Objective
+from blockyard.contracts import Batch, Inputs, Objective
 from blockyard.engine import setup_model
 from blockyard.engine.callbacks.base import RunState
 from blockyard.engine.callbacks.progress import Progress
@@ -65,9 +65,10 @@ def test_a_batch_or_a_piece_that_asks_for_nothing_counts_for_nothing(
     from blockyard.objective.next_token import NextToken
 
     class Scores(torch.nn.Embedding):
-        def forward(self, inputs: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-            assert lengths.tolist() == [1]
-            return super().forward(inputs)
+        def forward(self, inputs: Inputs) -> torch.Tensor:
+            assert inputs.lengths is not None
+            assert inputs.lengths.tolist() == [1]
+            return super().forward(inputs.inputs)
 
     model = Scores(5, 5)
     learner = Learner(model, NextToken(), plan.optimizer, plan.schedule, Settings(total=1))

@@ -12,6 +12,7 @@ from PIL import Image
 from torch.testing import assert_close
 
 from blockyard.cli import main
+from blockyard.contracts import Inputs
 from blockyard.evaluate.predict import predict
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import load
@@ -43,7 +44,7 @@ def test_texts_have_the_classes_of_the_table(table_run: RunFolder) -> None:
     assert predictions.names == ["ham", "spam"]
     assert predictions.answers == ["spam", "ham"]
     ids = torch.tensor([loaded.tokenizer.encode("see you at lunch 5")])
-    expected = loaded.model(ids, lengths=torch.tensor([ids.shape[1]])).double().softmax(-1)
+    expected = loaded.model(Inputs(ids, lengths=torch.tensor([ids.shape[1]]))).double().softmax(-1)
     assert_close(predictions.probabilities[1:], expected, rtol=1e-4, atol=1e-5)  # alone, and padded beside a longer one
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Batch, Objective, Split
+from blockyard.contracts import Batch, Inputs, Objective, Split
 from blockyard.data._order import eval_indices, eval_steps, take
 from blockyard.evaluate.api import evaluate as evaluate_run
 from blockyard.evaluate.by_slice import BySlice
@@ -41,8 +41,8 @@ class Colours:
 class Fixed(nn.Module):
     """Logits (B, V) that depend on the sample."""
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        return torch.stack([(inputs[:, 0] * (k + 2.3)).sin() for k in range(CLASSES)], 1)
+    def forward(self, inputs: Inputs) -> Tensor:
+        return torch.stack([(inputs.inputs[:, 0] * (k + 2.3)).sin() for k in range(CLASSES)], 1)
 
 
 def by_loops() -> dict[str, float]:
@@ -63,7 +63,7 @@ def by_two_processes(names: tuple[str, ...] = NAMES) -> dict[str, float]:
         for rank in (0, 1):
             order = eval_indices(step, num_samples=SAMPLES, batch_size=4, rank=rank, world=2)
             batch = objective.ready(take(split, order, None))
-            by_slice.update(Fixed()(**batch.arguments()), batch)
+            by_slice.update(Fixed()(batch), batch)
     return by_slice.compute()
 
 
@@ -99,8 +99,8 @@ class Letters(Colours):
 
 
 class Next(nn.Module):
-    def forward(self, inputs: Tensor) -> Tensor:
-        return torch.stack([(inputs.float() * (k + 1.7)).cos() for k in range(CLASSES)], 2)
+    def forward(self, inputs: Inputs) -> Tensor:
+        return torch.stack([(inputs.inputs.float() * (k + 1.7)).cos() for k in range(CLASSES)], 2)
 
 
 class Perplexed(NextToken):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from blockyard.contracts import Inputs
 from blockyard.errors import UserError
 from blockyard.generate.beam_search import _Search, beam_search_batch
 from blockyard.generate.stats import Stats
@@ -29,7 +30,7 @@ def best_of_all(model: nn.Module, prompt: list[int], length: int, end: int | Non
                 rows.append((closed, list(row)))
         if rows:
             sequences = torch.tensor([[*prompt, *closed] for closed, _ in rows])
-            logs = torch.log_softmax(model(sequences, **more), -1)[:, len(prompt) - 1 : -1]
+            logs = torch.log_softmax(model(Inputs(sequences, **more)), -1)[:, len(prompt) - 1 : -1]
             totals = logs.gather(2, sequences[:, len(prompt) :, None]).sum((1, 2)).tolist()
             found += [(t / len(closed) ** alpha, row) for t, (closed, row) in zip(totals, rows, strict=True)]
     return max(found)

@@ -14,6 +14,7 @@ import torch
 
 import blockyard
 from blockyard.cli import main
+from blockyard.contracts import Inputs
 from blockyard.errors import UserError
 from blockyard.generate.api import generate, generate_all, stream_to_terminal
 from blockyard.generate.decode import decode
@@ -145,9 +146,9 @@ def test_a_mixer_of_one_length_runs_the_padded_row(caplog: pytest.LogCaptureFixt
         def init_cache(self, batch_size: int) -> None:
             raise ValueError("its mixer takes rows of one length only")
 
-        def forward(self, inputs: torch.Tensor, cache: Any = None) -> torch.Tensor:
-            rows.append(inputs)
-            return torch.nn.functional.one_hot((inputs + 1) % 5, 5).float()
+        def forward(self, inputs: Inputs, cache: Any = None) -> torch.Tensor:
+            rows.append(inputs.inputs)
+            return torch.nn.functional.one_hot((inputs.inputs + 1) % 5, 5).float()
 
     stats = Stats()
     made = list(decode(Fixed(1, 1), [1, 2], Sampler(0, None, 0), max_tokens=9, cache=True, stats=stats))

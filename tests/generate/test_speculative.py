@@ -12,7 +12,7 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor, nn
 
-from blockyard.contracts import Seq
+from blockyard.contracts import Inputs, Seq
 from blockyard.errors import UserError
 from blockyard.generate import speculative
 from blockyard.generate.draft import ModelDraft, NgramDraft, follow
@@ -159,8 +159,8 @@ class Bigram(nn.Module):
         self.ctx, self.mixers = SimpleNamespace(tokens=tokens, outputs=outputs), []
         self.position = SimpleNamespace(bounded=False, length_scale=1)
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.scores[inputs]
+    def forward(self, inputs: Inputs | Tensor) -> Tensor:
+        return self.scores[Inputs.of(inputs).inputs]
 
 
 def pairs_p_value(draws: int = 1200) -> float:

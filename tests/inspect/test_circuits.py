@@ -37,7 +37,7 @@ def record_layer(model: nn.Module, sample: Sample, layer: int) -> tuple[Tensor, 
     last = block.token_mixer if isinstance(finish, nn.Identity) else finish
     handles.append(last.register_forward_hook(lambda _, args, y: added.append(y)))
     with unfused(model):
-        call = maps.attention(model, **sample.batch.arguments())[layer]
+        call = maps.attention(model, sample.batch)[layer]
     for handle in handles:
         handle.remove()
     x, norm = stream[0][0], block.token_norm

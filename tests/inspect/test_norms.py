@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from blockyard.atomic_files import read_json
 from blockyard.cli import main
-from blockyard.contracts import Batch
+from blockyard.contracts import Batch, Inputs
 from blockyard.errors import UserError
 from blockyard.inspect.samples import Sample
 from blockyard.inspect.token_norms import token_norms
@@ -27,7 +27,7 @@ def test_norms_are_those_of_the_stream_without_padding() -> None:
     layers = token_norms(model, [Sample(Batch(inputs, lengths=lengths), 0)])
     assert [layer.name for layer in layers] == ["stream", "block.0", "block.1"]
     with torch.no_grad():
-        record = model.steps(inputs, lengths=lengths)
+        record = model.steps(Inputs(inputs, lengths=lengths))
     for layer in layers:
         norms = record[layer.name][0].square().sum(-1).sqrt()
         assert_close(layer.prefix, norms[:2])

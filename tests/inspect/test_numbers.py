@@ -22,7 +22,7 @@ def jacobian_norms(model: nn.Module, path: str, sample: Sample) -> Tensor:
     calls: list[Any] = []
     handle = module.register_forward_pre_hook(lambda _, args, kwargs: calls.append((args, kwargs)), with_kwargs=True)
     with unfused(model), torch.no_grad():
-        model(**sample.batch.arguments())
+        model(sample.batch)
     handle.remove()
     (x, *rest), kwargs = calls[0]
     jacobian = torch.autograd.functional.jacobian(lambda tokens: module(tokens, *rest, **kwargs)[0], x)

@@ -83,7 +83,7 @@ def by_loops(loaded: Loaded, layer: int, count: int) -> float:
     for sample in load_samples(loaded, Options(samples=count)):
         if sample.region is None:
             continue
-        call = maps.attention(loaded.model, **sample.batch.arguments())[layer]
+        call = maps.attention(loaded.model, sample.batch)[layer]
         weights = call.weights()[0, 0, 0, 1:37].tolist()
         total = asked = 0.0
         for patch, weight in enumerate(weights):

@@ -51,7 +51,7 @@ def record_cross(model: nn.Module, sample: Sample, path: str) -> tuple[Tensor, A
     handles = [
         m.register_forward_hook(lambda _, args, y, n=n: calls.update({n: (args, y)})) for n, m in modules.items()
     ]
-    call = {call.layer: call for call in maps.attention(model, **sample.batch.arguments())}[path]
+    call = {call.layer: call for call in maps.attention(model, sample.batch)}[path]
     for handle in handles:
         handle.remove()
     (args, added) = calls["mixer"]

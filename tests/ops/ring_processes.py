@@ -80,7 +80,7 @@ def trained(name: str, by: ring_cut.Ring | None, updates: int = 20, causal: bool
         wanted = batch.target.clone()
         wanted[0, 1 + update % 3] = Batch.ignore
         with ring_cut.sharing(by):
-            prediction = model(**batch.arguments())
+            prediction = model(batch)
         target, share = (wanted, 1.0) if by is None else by.targets(wanted)
         loss = objective.loss(prediction, target) * share / (1 if by is None else by.world)
         optimizer.zero_grad()

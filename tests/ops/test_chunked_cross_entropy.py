@@ -101,16 +101,16 @@ def test_the_head_leaves_many_logits_to_the_loss_only_where_it_may(monkeypatch: 
     """A tied table gets one gradient of both uses."""
     model, objective = tiny(causal=True, head="token", options={"head": {"tied": True}}), NextToken()
     batch = objective.prepare(Batch(token_ids(2, 7)))
-    plain = objective.loss(model(**batch.arguments()), batch.target)
+    plain = objective.loss(model(batch), batch.target)
     plain.backward()
     gradients = {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
     model.zero_grad()
     with deferred():
-        assert isinstance(model(**batch.arguments()), Tensor)
+        assert isinstance(model(batch), Tensor)
         monkeypatch.setattr(projection, "LOGITS", 1)
-        prediction = model(**batch.arguments())
+        prediction = model(batch)
     assert isinstance(prediction, Projection)
-    assert isinstance(model(**batch.arguments()), Tensor)
+    assert isinstance(model(batch), Tensor)
     chunked = objective.loss(prediction, batch.target)
     chunked.backward()
     torch.testing.assert_close(chunked, plain)

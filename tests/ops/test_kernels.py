@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from blockyard.contracts import Context, Position
+from blockyard.contracts import Context, Inputs, Position
 from blockyard.ops import kernel
 from blockyard.ops.expected_kernel import expected
 from blockyard.weight_init import Init
@@ -114,7 +114,7 @@ def test_each_mixer_is_expected_to_do_what_it_does(mixer: str, position: str, ca
 def test_reasons_are_given() -> None:
     model = tiny(causal=True, position="alibi")
     lengths, segment = torch.tensor([6, 3]), torch.tensor([[0, 0, 0, 1, 1, 1]] * 2)
-    (first, second) = model.kernels(token_ids(2, 6), lengths, segment)
+    (first, second) = model.kernels(Inputs(token_ids(2, 6), lengths=lengths, segment=segment))
     assert first["layer"] == "blocks.0.token_mixer"
     assert second["layer"] == "blocks.1.token_mixer"
     for word in ("position bias", "padded", "segments", "CUDA only"):
@@ -158,7 +158,7 @@ def test_what_is_expected_is_what_happens(position: str, variable: bool, dropout
     model = tiny(position=position, axes=axes, sizes=sizes, options={"token_mixer": {"dropout": dropout}}).train()
     (record, _) = model.kernels()
     lengths = torch.tensor([6, 4]) if variable else None
-    assert model.kernels(token_ids(2, 6), lengths)[0] == record
+    assert model.kernels(Inputs(token_ids(2, 6), lengths=lengths))[0] == record
     ctx = context(axes=axes, **sizes)
     said = expected(ctx, model.position, "cpu", torch.float32, dropout)
     assert said == (record["kernel"], record["reason"])

@@ -11,6 +11,7 @@ import transformers
 from torch.testing import assert_close
 from transformers.models.whisper.modeling_whisper import sinusoids
 
+from blockyard.contracts import Inputs
 from blockyard.runs.load import load
 from blockyard.weights.convert.converter import converters
 from blockyard.weights.convert.exporting import export_weights
@@ -54,11 +55,11 @@ def test_both_ways(case: str, tmp_path: Path) -> None:
     assert made.loads
     assert made.missing == []
     loaded = load(made.folder)
-    assert_close(loaded.model.double()(**inputs), expected, **close)
+    assert_close(loaded.model.double()(Inputs(**inputs)), expected, **close)
     # Other weights than those that were imported, as after training.
     stir(loaded.model.float())
     export_weights(loaded, tmp_path / "back", kind="hf")
-    ours = loaded.model.double()(**inputs)
+    ours = loaded.model.double()(Inputs(**inputs))
     again, report = type(theirs).from_pretrained(tmp_path / "back", output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]

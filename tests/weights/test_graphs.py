@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from blockyard.contracts import Inputs
 from blockyard.errors import UserError
 from blockyard.runs.load import Loaded, load
 from blockyard.weights.convert.exporting import export_weights
@@ -45,7 +46,7 @@ def test_torch_reads_a_graph_without_pickles(loaded: Loaded, tmp_path: Path) -> 
     program = torch.export.load(path).module()
     for batch in (1, 3):
         inputs = example(loaded, batch)
-        expected = loaded.model(**inputs)
+        expected = loaded.model(Inputs(**inputs))
         # A program is compiled for float32 and may fuse operations: sums of 64 hidden channels, two blocks of four.
         assert_close(program(**inputs), expected, **float32(terms=64, layers=8, size=expected.abs().max().item()))
 
@@ -58,7 +59,7 @@ def test_onnx_runs_a_graph(loaded: Loaded, tmp_path: Path) -> None:
     program = reference.ReferenceEvaluator(str(tmp_path / "out" / "model.onnx"))
     inputs = example(loaded, 3)
     (answer,) = program.run(None, {name: value.numpy() for name, value in inputs.items()})
-    expected = loaded.model(**inputs)
+    expected = loaded.model(Inputs(**inputs))
     close = float32(terms=64, layers=8, size=expected.abs().max().item())
     assert_close(torch.from_numpy(answer), expected, **close)
 

@@ -16,6 +16,7 @@ from torch.testing import assert_close
 from blockyard.config.build import Components
 from blockyard.config.check import check
 from blockyard.config.compose import compose
+from blockyard.contracts import Inputs
 from blockyard.errors import UserError
 from blockyard.weights.convert.importing import import_weights
 from blockyard.weights.convert.source import read_source
@@ -70,7 +71,7 @@ def test_a_model_of_transformers_predicts_what_it_predicted(by_name: bool, cache
     given = ["preset=gpt2", *sizes, *CASES["gpt2"].overrides, f"init.from={name}"]
     inputs = CASES["gpt2"].inputs()
     ours = started(*given)  # its head is the table of tokens
-    assert_close(ours.double()(**inputs), CASES["gpt2"].call(theirs.double(), inputs), **FLOAT64)
+    assert_close(ours.double()(Inputs(**inputs)), CASES["gpt2"].call(theirs.double(), inputs), **FLOAT64)
     composed = compose(["logger=none", *given])
     assert composed.config["init"]["from"] == name
     # The same weights, imported first, are the same source.

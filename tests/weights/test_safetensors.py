@@ -28,11 +28,11 @@ def test_an_exported_run_predicts_the_same_bits(preset: str, tmp_path: Path) -> 
     if "data=translation" in base:
         base = (*base, "data.context=40", "data.source_context=40")  # of its words, in bytes
     trained = load(run(tmp_path / "runs", base=base).path)
-    batch = trained.objective.ready(batch_for(trained.components)).arguments()
+    batch = trained.objective.ready(batch_for(trained.components))
     written = export_weights(trained, tmp_path / "exported", kind="safetensors").folder
     with torch.no_grad():
-        expected = trained.model(**batch)
-        assert torch.equal(load(written).model(**batch), expected)
+        expected = trained.model(batch)
+        assert torch.equal(load(written).model(batch), expected)
         for parameter in trained.model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-        assert not torch.equal(trained.model(**batch), expected)  # what is compared depends on the weights
+        assert not torch.equal(trained.model(batch), expected)  # what is compared depends on the weights

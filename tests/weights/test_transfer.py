@@ -8,7 +8,7 @@ from torch import nn
 
 from blockyard.contracts import Embedder, Seq
 from blockyard.errors import UserError
-from blockyard.model._positions import scaled_coords
+from blockyard.model._embedding import scaled_coords
 from blockyard.position.learned import Learned
 from blockyard.weights.lora import Lora, add_lora
 from blockyard.weights.resizing import Layout

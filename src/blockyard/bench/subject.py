@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from blockyard.config.build import Components
-from blockyard.contracts import Batch
+from blockyard.contracts import Batch, Inputs
 
 Of = Literal["mixer", "step", "decode"]
 
@@ -45,7 +45,7 @@ def subject(components: Components, of: Of, batch: int, device: str) -> Subject:
 def _mixer(model: Any, tokens: Tensor) -> Subject:
     """Forward and backward pass of the first block's mixer, with the masks that it needs."""
     with torch.no_grad():
-        x, seq = model.placed(model.embedder, tokens, None, None, None, None, None, None)  # (B, N, D)
+        x, seq = model.embed_tokens(Inputs(tokens))  # (B, N, D)
     mixer = model.mixers[0]
     grad = torch.ones_like(x)
 
@@ -65,7 +65,7 @@ def _step(model: Any, components: Components, tokens: Tensor) -> Subject:
         batch = components.objective.ready(Batch(tokens[:, :-1]))
 
     def run() -> None:
-        components.objective.loss(model(**batch.arguments()), batch.target).backward()
+        components.objective.loss(model(batch), batch.target).backward()
         model.zero_grad(set_to_none=True)
 
     return Subject(model, run)

@@ -35,7 +35,7 @@ def flops_by_module(model: nn.Module, ctx: Context) -> dict[str, int]:
     """
     device = next((parameter.device for parameter in model.parameters()), torch.device("meta"))
     with without_compiler(), torch.no_grad(), counter() as counted:
-        model.eval()(**example(full(ctx), device))
+        model.eval()(example(full(ctx), device))
     root = type(model).__name__
     by_path = {path: sum(ops.values()) for path, ops in counted.get_flop_counts().items()}
     inside = {path.removeprefix(f"{root}."): n for path, n in by_path.items() if path.startswith(f"{root}.")}

@@ -22,7 +22,7 @@ from blockyard.config.rules import Facts
 from blockyard.config.targets import allow_of, locate
 from blockyard.contracts import Context, Issue, OptimizerBuilder
 from blockyard.errors import UserError, first_line
-from blockyard.model._positions import check_key_widths
+from blockyard.model._embedding import check_key_widths
 from blockyard.ops.meta import without_compiler
 from blockyard.weight_init import initialise
 

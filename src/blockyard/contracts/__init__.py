@@ -26,7 +26,7 @@ head) is built later, from a `Context` and its options.
 from __future__ import annotations
 
 from blockyard.contracts.auxiliary import HasAuxiliary, auxiliary_loss
-from blockyard.contracts.batch import UNREACHABLE, Batch, Memory, Seq
+from blockyard.contracts.batch import UNREACHABLE, Batch, Inputs, Memory, Seq
 from blockyard.contracts.builders import Architecture, DataModule, OptimizerBuilder, Parts, Schedule
 from blockyard.contracts.modules import (
     Block,
@@ -109,6 +109,7 @@ __all__ = [
     "Head",
     "Heads",
     "ImageTokenizer",
+    "Inputs",
     "Issue",
     "KeyedOrder",
     "LayerDecay",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from torch import Tensor
@@ -17,15 +17,12 @@ UNREACHABLE = 255  # the distance of two tokens that no path joins
 
 
 @dataclass
-class Batch:
-    """The samples of one step, on one device.
+class Inputs:
+    """What a model reads: `model(inputs, cache=None, record=None)`. A `Batch` is one; a tensor may stand for one.
 
     inputs: images (B, C, height, width), float or uint8; views (B, N, C, height, width); token ids (B, N) int64;
         time series (B, steps, C) float, NaN where a value is missing; nodes of graphs (B, N, C) int64, a code for each
-        column; audio (B, samples), float in [-1, 1] or int16, in the unit 1/32768
-    target: classes (B,) int64; token ids (B, N), or classes of pixels (B, height, width), int64 with `ignore`
-        without a target; real values (B, ...) float with NaN without a target; after `Objective.prepare` also a named
-        tuple of tensors
+        column; audio (B, samples), float in [-1, 1] or int16, in the unit 1/32768. With a cache, the new tokens only
     lengths: (B,) int64, the valid items of each input: tokens of a text, steps of a series, samples of audio, views;
         None where all are. `TokenSpec.tokens_of` says how many tokens that are
     segment: (B, N) int64, the document of each token; None where a sequence is one document
@@ -36,6 +33,39 @@ class Batch:
     source_lengths: (B,) int64, the valid items of each source, as `lengths`; None where all are
     pairs: (B, N, N, P) uint8, facts of each pair of tokens: their distance, or `UNREACHABLE`, and then codes that the
         tokenizer counts in `TokenSpec.pairs`. None where pairs have no facts
+    memory: the encoded source, from the model's `encode`, in place of `source`; no batch of data has one
+    """
+
+    inputs: Tensor
+    _: KW_ONLY
+    lengths: Tensor | None = None
+    segment: Tensor | None = None
+    hidden: Tensor | None = None
+    source: Tensor | None = None
+    source_lengths: Tensor | None = None
+    pairs: Tensor | None = None
+    memory: Memory | None = None
+
+    @classmethod
+    def of(cls, inputs: Inputs | Tensor) -> Inputs:
+        """Return the inputs as they are; a tensor is the inputs of which no other fact is known."""
+        return cls(inputs) if isinstance(inputs, Tensor) else inputs
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is known, by name: the fields that a model reads and that are not None."""
+        return {each.name: value for each in fields(Inputs) if (value := getattr(self, each.name)) is not None}
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+@dataclass
+class Batch(Inputs):
+    """The samples of one step, on one device: what the model reads, and what objective and engine know besides.
+
+    target: classes (B,) int64; token ids (B, N), or classes of pixels (B, height, width), int64 with `ignore`
+        without a target; real values (B, ...) float with NaN without a target; after `Objective.prepare` also a named
+        tuple of tensors
     weight: () float, set by the engine on a micro-batch: the factor that turns its mean loss into its share of the
         mean over the whole batch. None is 1
     sample: (B,) int64, the index of each sample in its split, set by the engine. What an objective draws for a
@@ -43,14 +73,8 @@ class Batch:
     slice: (B,) int64, which of `DataSpec.slices` each sample belongs to; None where the data has no slices
     """
 
-    inputs: Tensor
     target: Target | None = None
-    lengths: Tensor | None = None
-    segment: Tensor | None = None
-    hidden: Tensor | None = None
-    source: Tensor | None = None
-    source_lengths: Tensor | None = None
-    pairs: Tensor | None = None
+    _: KW_ONLY
     weight: Tensor | None = None
     sample: Tensor | None = None
     slice: Tensor | None = None
@@ -70,20 +94,9 @@ class Batch:
         """Returns which targets count, bool: those that are not `ignore`, or not NaN where they are floats."""
         return ~target.isnan() if target.is_floating_point() else target != Batch.ignore
 
-    def arguments(self) -> dict[str, Tensor]:
-        """Returns what a model is called with: `model(**batch.arguments())`.
-
-        Fields that are None are left out, so that a model without a source refuses one by its signature.
-        """
-        names = ("inputs", "lengths", "segment", "hidden", "source", "source_lengths", "pairs")
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
-
     def pin_memory(self) -> Batch:
         """Returns the batch in pinned memory, for a DataLoader's pinning thread."""
         return self.map(Tensor.pin_memory)
-
-    def __len__(self) -> int:
-        return len(self.inputs)
 
 
 def _map(value: Any, function: Callable[[Tensor], Tensor]) -> Any:

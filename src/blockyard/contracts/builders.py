@@ -116,9 +116,9 @@ class Architecture(ABC):
 
     @abstractmethod
     def build(self, ctx: Context, parts: Parts) -> nn.Module:
-        """Returns the model: forward(inputs, lengths=None, segment=None, cache=None) -> prediction.
+        """Return the model: forward(inputs, cache=None, record=None) -> prediction. inputs: an `Inputs`, or a tensor.
 
-        A model with an encoder and a decoder also takes `source` and `source_lengths`.
+        Only a model that decodes token by token needs `cache`, and only one whose intermediates have names `record`.
         """
 
 

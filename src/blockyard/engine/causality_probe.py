@@ -7,6 +7,7 @@ can reach. The project's own components are held to their declarations by its te
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -60,8 +61,8 @@ def _gap(probe: nn.Module, batch: Batch, first: int, vocabulary: int) -> int | N
     changed = batch.inputs.clone()
     changed[:, first:] = (changed[:, first:] + 1) % vocabulary
     with torch.random.fork_rng(), torch.no_grad():
-        before: Tensor = probe(**batch.arguments())
-        after: Tensor = probe(**(batch.arguments() | {"inputs": changed}))
+        before: Tensor = probe(batch)
+        after: Tensor = probe(replace(batch, inputs=changed))
     if before.ndim != 3 or before.shape[1] != batch.inputs.shape[1]:  # one prediction for a whole sequence
         return None
     gaps = (after - before)[:, :first].abs().amax((0, 2))  # (first,)

@@ -40,7 +40,7 @@ def flops_per_sample(model: nn.Module, objective: Objective, batch: Batch) -> di
     batch = objective.ready(batch)
     with undisturbed(), _preserved(model):
         with counter() as forward:
-            prediction = model(**batch.arguments())
+            prediction = model(batch)
         loss = objective.loss(prediction, batch.target)
         with counter() as backward:
             loss.backward()
@@ -63,7 +63,7 @@ def kernels(model: nn.Module, objective: Objective, split: Split, device: torch.
     """Layer by layer, the attention kernel of a training step, and why no faster one is used."""
     batch = objective.ready(split.batch(torch.arange(min(2, len(split))), None).to(device))
     with undisturbed(), _preserved(model):
-        return [dict(entry) for entry in record(model, **batch.arguments())]
+        return [dict(entry) for entry in record(model, batch)]
 
 
 @contextmanager

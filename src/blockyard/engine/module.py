@@ -101,7 +101,7 @@ class Learner(pl.LightningModule):
         Losses that modules have of their own are added to what is returned, and to no metric.
         """
         with deferred(self.defers), sharing(self.ring):
-            prediction = self.model(**batch.arguments())
+            prediction = self.model(batch)
         target, weight = batch.target, batch.weight
         if self.ring is not None:
             target, share = self.ring.targets(target)

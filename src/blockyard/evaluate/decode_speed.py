@@ -60,7 +60,7 @@ def _decode(model: nn.Module, tokens: int) -> Stats:
     stats, memory = Stats(), None
     if model.ctx.data.source is not None:
         device = next(model.parameters()).device
-        memory = model.encode(example(full(model.ctx), device)["source"])
+        memory = model.encode(example(full(model.ctx), device).source)
     # `generate` refuses scores that are not finite; here only the time counts.
     choose = [lambda scores: int(scores.argmax())]
     for _ in decode_batch(model, [[0]], choose, max_tokens=tokens, cache=True, stats=stats, memory=memory):

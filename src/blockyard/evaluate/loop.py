@@ -68,7 +68,7 @@ def evaluate(
                 order = eval_indices(step, num_samples=len(split), batch_size=batch_size, rank=rank, world=world)
                 # No key: random numbers of a sample are the same at every evaluation, and in batches of any size.
                 batch = objective.ready(take(split, order, None).to(device, non_blocking=True), None)
-                prediction = model(**batch.arguments())
+                prediction = model(batch)
                 for metric in metrics.values():
                     metric.update(prediction, batch.target)
                 by_slice.update(prediction, batch)

@@ -132,7 +132,7 @@ def _outputs(loaded: Loaded, batches: Iterator[Batch]) -> Tensor:
     with torch.no_grad():
         for batch in batches:
             try:
-                prediction = loaded.model(**batch.arguments())  # (B, V)
+                prediction = loaded.model(batch)  # (B, V)
             except ValueError as error:  # a model for sequences of one length
                 raise UserError(f"{loaded.folder.name} does not read this: {error}") from error
             parts.append(prediction.double().flatten(1))

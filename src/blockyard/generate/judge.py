@@ -68,7 +68,7 @@ def read_by(judge: Loaded, result: GeneratedImages) -> Reading:
     split: Any = load_data(judge).test  # an image split: it normalizes as in the judge's training
     inputs = split.preprocess(result.images, torch.arange(len(result.images)), None)
     with torch.inference_mode():
-        read = judge.model(**Batch(inputs).arguments()).argmax(-1)  # (n,)
+        read = judge.model(Batch(inputs)).argmax(-1)  # (n,)
     return Reading(float((read == result.classes).float().mean()), read, name)
 
 

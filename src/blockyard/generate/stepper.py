@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Memory
+from blockyard.contracts import Inputs, Memory
 from blockyard.generate.compiled_step import CompiledStep
 from blockyard.generate.context_limit import max_context, max_length
 from blockyard.generate.stats import Stats
@@ -129,8 +129,8 @@ class Stepper:
             self._step = self._step or CompiledStep(self.model, self._cache)
             return self._step(new)
         # The cache keeps the memory that came with the first tokens.
-        has_memory = self.memory is None or self._cache.memory is not None
-        scores: Tensor = self.model(new, cache=self._cache, **({} if has_memory else {"memory": self.memory}))
+        memory = self.memory if self._cache.memory is None else None
+        scores: Tensor = self.model(Inputs(new, memory=memory), cache=self._cache)
         return scores
 
     def _full_pass(self, count: int) -> Tensor:
@@ -140,8 +140,7 @@ class Stepper:
         padding = [0] * (self.model.ctx.tokens.max_len - length if fixed else 0)
         padded = [sequence + padding for sequence in self.sequences]
         inputs = torch.tensor(padded, dtype=torch.int64, device=self._device)  # (R, N)
-        optional = {} if self.memory is None else {"memory": self.memory}
-        return self.model(inputs, **optional)[:, length - count : length]  # (R, count, V)
+        return self.model(Inputs(inputs, memory=self.memory))[:, length - count : length]  # (R, count, V)
 
     def _record_size(self, size: int, length: int) -> None:
         self.stats.cache_bytes = size

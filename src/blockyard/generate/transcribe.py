@@ -59,4 +59,4 @@ def transcribed(model: nn.Module, objective: Transcriber, batch: Batch, beam: in
     if lengths is None:
         lengths = torch.full((len(batch),), batch.inputs.shape[1], device=batch.inputs.device)
     tokens = model.ctx.tokens.tokens_of(lengths)  # type: ignore[union-attr]
-    return objective.transcribe(model(**batch.arguments()), tokens, beam)
+    return objective.transcribe(model(batch), tokens, beam)

@@ -75,7 +75,7 @@ def attention_layers(
     entropies: list[list[tuple[Tensor, Tensor]]] = []
     region: list[list[tuple[Tensor, float]]] = []
     for number, sample in enumerate(samples):
-        calls = maps.attention(model, **sample.batch.arguments())
+        calls = maps.attention(model, sample.batch)
         paths = set(select_layers([call.layer for call in calls], layers)) if calls else set()
         calls = [call for call in calls if call.layer in paths]
         if number == 0:

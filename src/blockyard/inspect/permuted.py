@@ -136,7 +136,7 @@ def _record(model: Any, batch: Batch, order: Tensor | None) -> dict[str, Any]:
 
     handle = model.embedder.register_forward_hook(reorder)
     try:
-        record: dict[str, Any] = steps(**batch.arguments())
+        record: dict[str, Any] = steps(batch)
     finally:
         handle.remove()
     seq = record.get("seq")

@@ -69,7 +69,7 @@ def forward_once(model: nn.Module, batch: Batch, handles: Iterable[RemovableHand
     model.eval()
     try:
         with unfused(model), torch.no_grad():
-            model(**batch.arguments())
+            model(batch)
     finally:
         model.train(training)
         for handle in handles:

@@ -51,7 +51,7 @@ def restorations(loaded: Loaded, options: Options) -> list[Restoration]:
 def _restoration(loaded: Loaded, task: Restore, raw: Batch, index: int) -> Restoration:
     batch = task.ready(raw)
     assert isinstance(batch.target, Tensor)
-    prediction, true = loaded.model(**batch.arguments()), floats(raw.inputs)
+    prediction, true = loaded.model(batch), floats(raw.inputs)
     hidden = torch.zeros_like(batch.target, dtype=torch.bool)
     if batch.hidden is not None:
         hidden = batch.hidden[..., None].expand_as(hidden)

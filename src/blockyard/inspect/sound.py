@@ -86,7 +86,7 @@ def alignment(loaded: Loaded, batch: Batch, tokens: int) -> list[Label] | None:
     """Returns where a model hears each label of a batch of one; None for other objectives than CTC."""
     if not isinstance(loaded.objective, CTC):
         return None
-    best = loaded.model(**batch.arguments())[0, :tokens].argmax(-1).tolist()
+    best = loaded.model(batch)[0, :tokens].argmax(-1).tolist()
     labels, start = [], 0
     for token_id, run in groupby(best):
         stop = start + len(list(run))

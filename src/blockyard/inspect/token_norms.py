@@ -49,7 +49,7 @@ def token_norms(model: nn.Module, samples: list[Sample]) -> list[LayerNorms]:
     tokens: dict[str, list[Tensor]] = {}
     prefix: dict[str, list[Tensor]] = {}
     for sample in samples:
-        record = steps(**sample.batch.arguments())
+        record = steps(sample.batch)
         seq = record.get("seq")
         recorded = [name for name in record if name == "stream" or name.startswith("block.")]
         if not isinstance(seq, Seq) or not recorded or any(record[name].shape[1] != len(seq) for name in recorded):

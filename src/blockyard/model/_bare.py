@@ -7,24 +7,18 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, Parts, Rate, TokenMixer
-from blockyard.model._compatibility import check_only_embeds
-from blockyard.model._example_batch import record_kernels
-from blockyard.model._mask_token import hide, mask_token
-from blockyard.model._positions import add_position, embedder_and_position, set_pairs
+from blockyard.contracts import Context, Inputs, Parts, Rate, TokenMixer
+from blockyard.model._cache import Cache
+from blockyard.model._compatibility import check_no_cache, check_no_source, check_only_embeds
+from blockyard.model._embedding import Embeds
 from blockyard.model._record import Record, note
-from blockyard.ops import kernel
-from blockyard.ops.full_precision import as_stream
 
 
-class Bare(nn.Module):
-    """An embedder and a head: forward(inputs, lengths) -> (B, V) or (B, N, V)."""
+class Bare(Embeds):
+    """An embedder and a head: forward(inputs, None, record) -> (B, V) or (B, N, V)."""
 
     def __init__(self, ctx: Context, parts: Parts, *, dropout: Rate) -> None:
-        super().__init__()
-        self.ctx = ctx
-        self.embedder, self.position = embedder_and_position(ctx, parts)
-        self.mask_token = mask_token(ctx, self.position.width)
+        super().__init__(ctx, parts)
         self.dropout = nn.Dropout(dropout)
         self.head = parts.head(ctx)
         self.head.tie(self.embedder)
@@ -35,49 +29,13 @@ class Bare(nn.Module):
         """Empty: the model has no blocks."""
         return []
 
-    def forward(
-        self,
-        inputs: Tensor,
-        lengths: Tensor | None = None,
-        segment: Tensor | None = None,
-        record: Record | None = None,
-        hidden: Tensor | None = None,
-        pairs: Tensor | None = None,
-    ) -> Tensor:
-        """Returns the predictions for a batch."""
-        x, seq = self.embedder(inputs, lengths, segment, 0)  # (B, N, D - position.width)
-        set_pairs(seq, pairs)
-        x = hide(self.mask_token, as_stream(x), seq, hidden)
-        note(record, "embedded", x)
-        x = self.dropout(add_position(self.ctx, self.position, x, seq))  # (B, N, D)
-        note(record, "placed", x)
+    def forward(self, inputs: Inputs | Tensor, cache: Cache | None = None, record: Record | None = None) -> Tensor:
+        """Return the predictions for a batch."""
+        inputs = Inputs.of(inputs)
+        check_no_source(self, inputs)
+        check_no_cache(self, cache)
+        x, seq = self.embed_tokens(inputs, record)  # (B, N, D)
         note(record, "seq", seq)
-        prediction = self.head(x, seq)
+        prediction = self.head(self.dropout(x), seq)
         note(record, "prediction", prediction)
         return prediction
-
-    def steps(
-        self,
-        inputs: Tensor,
-        lengths: Tensor | None = None,
-        segment: Tensor | None = None,
-        hidden: Tensor | None = None,
-        pairs: Tensor | None = None,
-    ) -> Record:
-        """Returns every intermediate of a forward pass by name.
-
-        embedded (B, N, D - position.width); placed (B, N, D); seq, the facts of the tokens; prediction.
-        """
-        record: Record = {}
-        self.forward(inputs, lengths, segment, record, hidden, pairs)
-        return record
-
-    def kernels(
-        self,
-        inputs: Tensor | None = None,
-        lengths: Tensor | None = None,
-        hidden: Tensor | None = None,
-        pairs: Tensor | None = None,
-    ) -> list[kernel.Record]:
-        """Returns an empty list: nothing attends."""
-        return record_kernels(self, inputs, lengths=lengths, hidden=hidden, pairs=pairs)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from torch import nn
 
-from blockyard.contracts import Context, Head, Position, TokenMixer
+from blockyard.contracts import Context, Head, Inputs, Position, TokenMixer
+from blockyard.model._cache import Cache
 from blockyard.model._prefix import Prefix
 
 
@@ -43,12 +44,26 @@ def check_only_embeds(ctx: Context, position: Position, why: str) -> None:
         )
 
 
-def check_call(ctx: Context, prefix: Prefix, lengths: Tensor | None, segment: Tensor | None, cached: bool) -> None:
-    """Raises ValueError where the arguments of a forward pass contradict each other."""
-    if segment is not None and prefix and not ctx.causal:
+def check_call(ctx: Context, prefix: Prefix, inputs: Inputs, cached: bool) -> None:
+    """Raises ValueError where the inputs of a forward pass contradict each other."""
+    if inputs.segment is not None and prefix and not ctx.causal:
         raise ValueError(
             "packed sequences and model.prefix in a bidirectional model: class and register tokens would carry one "
             "document into another; use one document a sequence, or no prefix"
         )
-    if cached and (lengths is not None or segment is not None):
+    if cached and (inputs.lengths is not None or inputs.segment is not None):
         raise ValueError("a cache takes sequences of one length and one document; leave lengths and segment out")
+
+
+def check_no_source(model: nn.Module, inputs: Inputs) -> None:
+    """Raises ValueError where inputs have a source, for a model that reads none."""
+    if inputs.source is not None or inputs.memory is not None:
+        raise ValueError(
+            f"{type(model).__name__} reads no source, and these inputs have one; use model=encoder_decoder"
+        )
+
+
+def check_no_cache(model: nn.Module, cache: Cache | None) -> None:
+    """Raises ValueError where a cache is passed to a model that has none."""
+    if cache is not None:
+        raise ValueError(f"{type(model).__name__} keeps no cache; pass the whole sequence, or use model=decoder")

@@ -16,14 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from blockyard.contracts import Context, Memory, Parts, Rate, Seq
+from blockyard.contracts import Context, Inputs, Memory, Parts, Rate, Seq
 from blockyard.model._cache import Cache
-from blockyard.model._compatibility import check_only_embeds, check_parts
-from blockyard.model._positions import add_position, embedder_and_position
+from blockyard.model._compatibility import check_call, check_only_embeds, check_parts
+from blockyard.model._embedding import Embeds
 from blockyard.model._prefix import Prefix
 from blockyard.model._record import Record, note
 from blockyard.model._source_model import SourceModel, of_source
-from blockyard.ops.full_precision import as_stream
 from blockyard.weight_init import Init
 
 
@@ -45,23 +44,20 @@ class Types(nn.Module):
         return x + self.vectors[kind].to(x.dtype)
 
 
-class SourceTokens(nn.Module):
-    """The embedder and the position scheme of the source: forward(source, source_lengths) -> x (B, M, D), Seq."""
+class SourceTokens(Embeds):
+    """The embedder and the position scheme of the source: forward(source) -> x (B, M, D), Seq."""
 
     def __init__(self, ctx: Context, parts: Parts) -> None:
-        super().__init__()
-        self.ctx = ctx
-        self.embedder, self.position = embedder_and_position(ctx, parts)
+        super().__init__(ctx, parts)
         check_only_embeds(ctx, self.position, "mixers leave the source alone")
 
     def forward(self, source: Tensor) -> tuple[Tensor, Seq]:
-        """Returns the tokens of a source (`Batch.source`) and their facts."""
-        x, seq = self.embedder(source, None, None, 0)  # (B, M, D - position.width)
-        return add_position(self.ctx, self.position, as_stream(x), seq), seq  # (B, M, D)
+        """Return the tokens of a source (`Batch.source`) and their facts."""
+        return self.embed_tokens(Inputs(source))  # (B, M, D)
 
 
 class JointModel(SourceModel):
-    """One sequence of two kinds: forward(inputs, lengths, segment, cache, source) -> (B, V) or (B, N, V).
+    """One sequence of two kinds: forward(inputs, cache, record) -> (B, V) or (B, N, V).
 
     The tokens of the source are counted in `Seq.num_prefix`, so that heads, windows and the position scheme leave
     them alone as they do class and register tokens.
@@ -89,27 +85,17 @@ class JointModel(SourceModel):
         self.head.tie(self.embedder)
         check_parts(ctx, prefix, self.position, self.mixers, self.head)
 
-    def forward(
-        self,
-        inputs: Tensor,
-        lengths: Tensor | None = None,
-        segment: Tensor | None = None,
-        cache: Cache | None = None,
-        source: Tensor | None = None,
-        source_lengths: Tensor | None = None,
-        memory: Memory | None = None,
-        record: Record | None = None,
-        hidden: Tensor | None = None,
-        pairs: Tensor | None = None,
-    ) -> Tensor:
-        """Returns the predictions for the tokens of the sequence. With a cache, `inputs` are the new tokens only.
+    def forward(self, inputs: Inputs | Tensor, cache: Cache | None = None, record: Record | None = None) -> Tensor:
+        """Return the predictions for the tokens of the sequence. With a cache, `inputs` are the new tokens only.
 
         The source comes as in `Batch.source`, as the `memory` that `encode` returned, or in the cache, which keeps
         that of its first call. Raises ValueError unless it comes in exactly one of these ways.
         """
-        memory = self.memory_of(source, source_lengths, memory, cache, record)
+        inputs = Inputs.of(inputs)
+        memory = self.memory_of(inputs, cache, record)
+        check_call(self.ctx, self.prefix_options, inputs, cache is not None)
         past = 0 if cache is None else cache.length
-        x, seq = self.placed(self.embedder, inputs, lengths, segment, cache, record, hidden, pairs)  # (B, N, D)
+        x, seq = self.embed_tokens(inputs, record, start=past)  # (B, N, D)
         new = len(seq)
         x = x if self.types is None else self.types(x, 1)
         if past == 0:

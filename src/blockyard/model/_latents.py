@@ -15,15 +15,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Context, Memory, Parts, Rate, Seq, TokenMixer
-from blockyard.model._compatibility import check_only_embeds
-from blockyard.model._example_batch import record_kernels
-from blockyard.model._mask_token import hide, mask_token
-from blockyard.model._positions import add_position, embedder_and_position, set_pairs
+from blockyard.contracts import Context, Inputs, Memory, Parts, Rate, Seq, TokenMixer
+from blockyard.model._cache import Cache
+from blockyard.model._compatibility import check_no_cache, check_no_source, check_only_embeds
+from blockyard.model._embedding import Embeds
 from blockyard.model._record import Record, note
 from blockyard.model._tower import first_mixers
-from blockyard.ops import kernel
-from blockyard.ops.full_precision import as_stream
 from blockyard.weight_init import Init
 
 
@@ -47,17 +44,14 @@ class Latents(nn.Module):
         return latents, Seq(index, x.new_zeros((1, len(index), 0)), grid=())
 
 
-class PerceiverModel(nn.Module):
-    """Latents that read the input: forward(inputs, lengths) -> (B, V), or (B, N, V) for a head of tokens."""
+class PerceiverModel(Embeds):
+    """Latents that read the input: forward(inputs, None, record) -> (B, V), or (B, N, V) for a head of tokens."""
 
     def __init__(
         self, ctx: Context, inner: Context, parts: Parts, *, cross: Callable[[Context], TokenMixer], dropout: Rate
     ) -> None:
-        super().__init__()
-        self.ctx = ctx
+        super().__init__(ctx, parts)
         rest = (parts.channel_mixer, parts.norm)
-        self.embedder, self.position = embedder_and_position(ctx, parts)
-        self.mask_token = mask_token(ctx, self.position.width)
         self.dropout = nn.Dropout(dropout)
         self.latents = Latents(inner)
         self.input_norm = parts.norm(ctx)  # a block normalises its own stream, not the memory that it reads
@@ -87,27 +81,18 @@ class PerceiverModel(nn.Module):
         """The token mixer of each block over the latents, in order; a block without one is left out."""
         return first_mixers(self.blocks)
 
-    def forward(
-        self,
-        inputs: Tensor,
-        lengths: Tensor | None = None,
-        segment: Tensor | None = None,
-        record: Record | None = None,
-        hidden: Tensor | None = None,
-        pairs: Tensor | None = None,
-    ) -> Tensor:
-        """Returns the predictions for a batch. Raises ValueError for packed sequences, whose documents latents join."""
-        if segment is not None:
+    def forward(self, inputs: Inputs | Tensor, cache: Cache | None = None, record: Record | None = None) -> Tensor:
+        """Return the predictions for a batch. Raises ValueError for packed sequences, whose documents latents join."""
+        inputs = Inputs.of(inputs)
+        check_no_source(self, inputs)
+        check_no_cache(self, cache)
+        if inputs.segment is not None:
             raise ValueError(
                 "packed sequences in model=perceiver: latents would carry one document into another; use one document "
                 "a sequence"
             )
-        x, seq = self.embedder(inputs, lengths, None, 0)  # (B, N, D - position.width)
-        set_pairs(seq, pairs)
-        x = hide(self.mask_token, as_stream(x), seq, hidden)
-        note(record, "embedded", x)
-        x = self.dropout(add_position(self.ctx, self.position, x, seq))  # (B, N, D)
-        note(record, "placed", x)
+        x, seq = self.embed_tokens(inputs, record)  # (B, N, D)
+        x = self.dropout(x)
         note(record, "seq", seq)
         latents, latent_seq = self.latents(x)  # (B, M, D)
         latent_seq.scale = seq.scale
@@ -129,30 +114,3 @@ class PerceiverModel(nn.Module):
             prediction = self.head(x, seq)  # (B, N, V)
         note(record, "prediction", prediction)
         return prediction
-
-    def steps(
-        self,
-        inputs: Tensor,
-        lengths: Tensor | None = None,
-        segment: Tensor | None = None,
-        hidden: Tensor | None = None,
-        pairs: Tensor | None = None,
-    ) -> Record:
-        """Returns every intermediate of a forward pass by name, so that a probe needs no hooks.
-
-        embedded (B, N, D - position.width); placed (B, N, D); seq, the facts of the tokens; read, block.0, ... and
-        normed (B, M, D), the latents; written (B, N, D) for a head of tokens; prediction.
-        """
-        record: Record = {}
-        self.forward(inputs, lengths, segment, record, hidden, pairs)
-        return record
-
-    def kernels(
-        self,
-        inputs: Tensor | None = None,
-        lengths: Tensor | None = None,
-        hidden: Tensor | None = None,
-        pairs: Tensor | None = None,
-    ) -> list[kernel.Record]:
-        """Returns the kernel each mixer takes for this batch, or for full sequences of zeros, and why none faster."""
-        return record_kernels(self, inputs, lengths=lengths, hidden=hidden, pairs=pairs)

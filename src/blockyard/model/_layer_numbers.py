@@ -12,8 +12,8 @@ from __future__ import annotations
 from torch import nn
 
 from blockyard.contracts import Block, Embedder, Position
+from blockyard.model._embedding import MaskToken
 from blockyard.model._latents import Latents
-from blockyard.model._mask_token import MaskToken
 from blockyard.model._prefix import PrefixTokens
 
 _FIRST = (Embedder, Position, PrefixTokens, MaskToken, Latents)

@@ -7,6 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor, nn
+
+from blockyard.contracts import Context, Inputs
+from blockyard.model._example_batch import example
+from blockyard.ops import kernel
+
 Record = dict[str, Any]
 
 
@@ -14,3 +20,30 @@ def note(record: Record | None, name: str, value: Any) -> None:
     """Keep an intermediate under its name if anybody records."""
     if record is not None:
         record[name] = value
+
+
+class Recorded(nn.Module):
+    """A model that tells what happened in a forward pass: its intermediates, and the kernels that its mixers took.
+
+    Intermediates: embedded (B, N, D - position.width); placed (B, N, D); seq, the facts of the tokens with the prefix;
+    stream, block.0, block.1, ... and normed (B, prefix + N, D), of the latents (B, M, D) in a perceiver, which has
+    read (B, M, D) and written (B, N, D) besides; those of a source with "source." in front; memory where a tower
+    encodes it; prediction.
+    """
+
+    ctx: Context
+
+    def steps(self, inputs: Inputs | Tensor, cache: Any = None) -> Record:
+        """Return every intermediate of a forward pass by its name."""
+        record: Record = {}
+        self.forward(inputs, cache, record)
+        return record
+
+    def kernels(self, inputs: Inputs | Tensor | None = None) -> list[kernel.Record]:
+        """Return the kernel that each layer's mixer takes for these inputs, and why none faster.
+
+        None is one full sequence of zeros on the model's device, with the lengths and segments that its data brings.
+        """
+        if inputs is None:
+            inputs = example(self.ctx, next(self.parameters()).device)
+        return kernel.record(self, inputs)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from blockyard.contracts import Context, Memory, Parts, Rate, TokenMixer
+from blockyard.contracts import Context, Inputs, Memory, Parts, Rate, TokenMixer
 from blockyard.model._cache import Cache
 from blockyard.model._compatibility import check_parts
 from blockyard.model._prefix import NO_PREFIX
@@ -22,7 +22,7 @@ from blockyard.model._tower import Tower
 
 
 class SequenceToSequence(SourceModel):
-    """Encoder and decoder: forward(inputs, lengths, segment, cache, source, source_lengths) -> (B, N, V).
+    """Encoder and decoder: forward(inputs, cache, record) -> (B, N, V).
 
     The tower over the target is the model itself, so that its parts have the names of a decoder's; the tower over
     the source is `encoder`. A position scheme acts inside each sequence and never in cross-attention: the distance
@@ -52,24 +52,15 @@ class SequenceToSequence(SourceModel):
         for tower in (self, self.encoder):
             check_parts(tower.ctx, NO_PREFIX, tower.position, tower.mixers, self.head)
 
-    def forward(
-        self,
-        inputs: Tensor,
-        lengths: Tensor | None = None,
-        segment: Tensor | None = None,
-        cache: Cache | None = None,
-        source: Tensor | None = None,
-        source_lengths: Tensor | None = None,
-        memory: Memory | None = None,
-        record: Record | None = None,
-    ) -> Tensor:
-        """Returns the predictions for a batch. With a cache, `inputs` are the new tokens only.
+    def forward(self, inputs: Inputs | Tensor, cache: Cache | None = None, record: Record | None = None) -> Tensor:
+        """Return the predictions for a batch. With a cache, `inputs` are the new tokens only.
 
         The source comes as in `Batch.source`, as the `memory` that `encode` returned, or in the cache, which keeps
         the memory of its first call. Raises ValueError unless it comes in exactly one of these ways.
         """
-        memory = self.memory_of(source, source_lengths, memory, cache, record)
-        x, seq = self.forward_features(self.embedder, inputs, lengths, segment, cache, memory, record)
+        inputs = Inputs.of(inputs)
+        memory = self.memory_of(inputs, cache, record)
+        x, seq = self.forward_features(inputs, cache, record, memory=memory)
         if cache is not None:
             cache.memory = memory
         prediction = self.head(x, seq)
@@ -80,7 +71,8 @@ class SequenceToSequence(SourceModel):
         """Returns what the decoder reads of a source (`Batch.source`): x (B, M, D) and its facts."""
         embedder = getattr(self.encoder, "embedder", self.embedder)
         inner: Record | None = None if record is None else {}
-        memory = Memory(*self.encoder.forward_features(embedder, source, source_lengths, record=inner))
+        inputs = Inputs(source, lengths=source_lengths)
+        memory = Memory(*self.encoder.forward_features(inputs, record=inner, embedder=embedder))
         for name, value in (inner or {}).items():
             note(record, f"source.{name}", value)
         note(record, "memory", memory)

@@ -12,18 +12,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Block, Context, Embedder, Memory, Parts, Rate, Seq, TokenMixer
-from blockyard.model._cache import Cache
+from blockyard.contracts import Block, Context, Embedder, Inputs, Memory, Parts, Rate, Seq, TokenMixer
+from blockyard.model._cache import Cache, empty_cache
 from blockyard.model._compatibility import check_call
-from blockyard.model._mask_token import hide, mask_token
-from blockyard.model._positions import add_position, check_key_widths, embedder_and_position, set_pairs
+from blockyard.model._embedding import Embeds, check_key_widths
 from blockyard.model._prefix import Prefix, PrefixTokens
 from blockyard.model._record import Record, note
-from blockyard.ops.full_precision import as_stream
 from blockyard.ops.ring_cut import shared
 
 
-class Tower(nn.Module):
+class Tower(Embeds):
     """Embedder, position scheme, prefix, blocks and final norm of one sequence of tokens.
 
     embedder: the embedder of another tower, to be shared. It stays a part of that tower, and this one has none.
@@ -40,13 +38,8 @@ class Tower(nn.Module):
         embedder: Embedder | None = None,
         cross: Callable[[Context], TokenMixer] | None = None,
     ) -> None:
-        super().__init__()
-        self.ctx, self.prefix_options = ctx, prefix
-        if embedder is None:
-            self.embedder, self.position = embedder_and_position(ctx, parts)
-        else:
-            self.position = parts.position(ctx)
-        self.mask_token = mask_token(ctx, self.position.width)
+        super().__init__(ctx, parts, embedder=embedder)
+        self.prefix_options = prefix
         self.dropout = nn.Dropout(dropout)
         self.prefix = PrefixTokens(ctx, prefix) if prefix else None
         factories = (parts.token_mixer, parts.channel_mixer, parts.norm)
@@ -63,49 +56,30 @@ class Tower(nn.Module):
         """The token mixer of each block, in order; a block without one is left out."""
         return first_mixers(self.blocks)
 
+    def init_cache(self, batch_size: int) -> Cache:
+        """Return an empty cache for `batch_size` sequences. Raises ValueError for a mixer that cannot have one."""
+        return empty_cache(self.mixers, batch_size)
+
     def forward_features(
         self,
-        embedder: Embedder,
-        inputs: Tensor,
-        lengths: Tensor | None = None,
-        segment: Tensor | None = None,
+        inputs: Inputs,
         cache: Cache | None = None,
-        memory: Memory | None = None,
         record: Record | None = None,
-        hidden: Tensor | None = None,
-        pairs: Tensor | None = None,
+        *,
+        memory: Memory | None = None,
+        embedder: Embedder | None = None,
     ) -> tuple[Tensor, Seq]:
-        """Returns what a head reads: the stream after the final norm (B, prefix + N, D), and its facts."""
-        x, seq = self.placed(embedder, inputs, lengths, segment, cache, record, hidden, pairs)  # (B, N, D)
-        new, past = len(seq), 0 if cache is None else cache.length
+        """Return what a head reads: the stream after the final norm (B, prefix + N, D), and its facts."""
+        check_call(self.ctx, self.prefix_options, inputs, cache is not None)
+        past = 0 if cache is None else cache.length
+        x, seq = self.embed_tokens(inputs, record, start=past, embedder=embedder)  # (B, N, D)
+        new = len(seq)
         x, seq = self._add_prefix(x, seq, past)  # (B, prefix + N, D)
         if self.training:
             x, seq = shared(x, seq)  # this process's tokens
         x = self.mixed(x, seq, past, cache, memory, record)
         if cache is not None:
             cache.length = past + new
-        return x, seq
-
-    def placed(
-        self,
-        embedder: Embedder,
-        inputs: Tensor,
-        lengths: Tensor | None,
-        segment: Tensor | None,
-        cache: Cache | None,
-        record: Record | None,
-        hidden: Tensor | None,
-        pairs: Tensor | None,
-    ) -> tuple[Tensor, Seq]:
-        """Returns the tokens of the inputs with their positions (B, N, D), and their facts."""
-        check_call(self.ctx, self.prefix_options, lengths, segment, cache is not None)
-        past = 0 if cache is None else cache.length
-        x, seq = embedder(inputs, lengths, segment, past)  # (B, N, D - position.width)
-        set_pairs(seq, pairs)
-        x = hide(self.mask_token, as_stream(x), seq, hidden)
-        note(record, "embedded", x)
-        x = add_position(self.ctx, self.position, x, seq, past)  # (B, N, D)
-        note(record, "placed", x)
         return x, seq
 
     def mixed(

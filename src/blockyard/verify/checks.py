@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from blockyard.contracts import Inputs
+
 TOLERANCE = 1e-9  # absolute and relative, in float64
 VOCABULARY = 11  # token ids that the checks use
 
@@ -71,13 +73,13 @@ def padding(model: nn.Module, length: int) -> None:
     """A padded sequence equals the sequence alone, whatever the padding contains; no output is NaN."""
     inputs = token_ids(4, length)
     lengths = torch.tensor([length, length - 2, 1, 0])
-    padded = model(inputs, lengths=lengths)
+    padded = model(Inputs(inputs, lengths=lengths))
     if not torch.isfinite(padded).all():
         raise Broken(f"lengths {lengths.tolist()} give outputs that are not finite")
     other = inputs.clone()
     for sample, count in enumerate(lengths.tolist()):
         other[sample, count:] = (other[sample, count:] + 3) % VOCABULARY
-    refilled = model(other, lengths=lengths)
+    refilled = model(Inputs(other, lengths=lengths))
     for sample, count in enumerate(lengths.tolist()):
         if count:
             alone = model(inputs[sample : sample + 1, :count])
@@ -90,9 +92,9 @@ def padding_of_sequences(model: nn.Module, length: int) -> None:
     """A padded sequence is predicted (B, V) as the sequence alone, whatever the padding contains."""
     inputs = token_ids(4, length)
     lengths = torch.tensor([length, length - 2, 2, 1])
-    padded = model(inputs, lengths=lengths)
+    padded = model(Inputs(inputs, lengths=lengths))
     other = inputs.where(torch.arange(length) < lengths[:, None], (inputs + 3) % VOCABULARY)
-    refilled = model(other, lengths=lengths)
+    refilled = model(Inputs(other, lengths=lengths))
     for sample, count in enumerate(lengths.tolist()):
         alone = model(inputs[sample : sample + 1, :count])
         same(padded[sample, None], alone, f"padding a sequence of {count} tokens to {length}")
@@ -107,9 +109,9 @@ def packing(model: nn.Module, length: int) -> None:
     segment = torch.zeros(2, length, dtype=torch.long)
     segment[0, 2:] = 1
     segment[1, 1:], segment[1, 4:] = 1, 2
-    packed = model(inputs, segment=segment)
+    packed = model(Inputs(inputs, segment=segment))
     cut = length - 1
-    short = model(inputs, lengths=torch.tensor([cut, cut]), segment=segment)
+    short = model(Inputs(inputs, lengths=torch.tensor([cut, cut]), segment=segment))
     for sample in range(2):
         for document in segment[sample].unique():
             inside = segment[sample] == document

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from blockyard.contracts import Inputs
 from blockyard.verify.checks import cached_decoding, causality, differs, packing, padding, permutation
 from tests.helpers import token_ids
 
@@ -22,18 +23,18 @@ def padding_of_pooled_outputs(model: nn.Module, length: int) -> None:
     """The one prediction of a padded sequence equals that of the sequence alone; its first and last token matter."""
     inputs = token_ids(4, length)
     lengths = torch.tensor([length, length - 2, 1, 0])
-    padded = model(inputs, lengths=lengths)
+    padded = model(Inputs(inputs, lengths=lengths))
     assert torch.isfinite(padded).all()
     for sample, count in enumerate(lengths.tolist()):
         other = inputs[sample : sample + 1].clone()
         other[:, count:] = (other[:, count:] + 3) % 11
-        assert_close(model(other, lengths=lengths[sample : sample + 1])[0], padded[sample], **EXACT)
+        assert_close(model(Inputs(other, lengths=lengths[sample : sample + 1]))[0], padded[sample], **EXACT)
         if count:
             assert_close(padded[sample], model(inputs[sample : sample + 1, :count])[0], **EXACT)
         for index in {0, count - 1} if count else ():
             other = inputs[sample : sample + 1].clone()
             other[:, index] = (other[:, index] + 3) % 11
-            differs(model(other, lengths=lengths[sample : sample + 1])[0], padded[sample])
+            differs(model(Inputs(other, lengths=lengths[sample : sample + 1]))[0], padded[sample])
 
 
 @torch.no_grad()

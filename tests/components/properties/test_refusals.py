@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from blockyard.contracts import Embedder, Memory, Seq
+from blockyard.contracts import Embedder, Inputs, Memory, Seq
 from blockyard.head.mean_pool import MeanPool
 from blockyard.model._prefix import Prefix
 from blockyard.token_mixer.attention import Attention
@@ -144,7 +144,7 @@ def test_invalid_prefixes_are_refused() -> None:
         tiny(head="class_token")
     packed = torch.tensor([[0, 0, 0, 1, 1, 1]])
     with pytest.raises(ValueError, match="would carry one document into another"):
-        tiny(prefix=Prefix(registers=1))(token_ids(1, 6), segment=packed)
+        tiny(prefix=Prefix(registers=1))(Inputs(token_ids(1, 6), segment=packed))
 
 
 @pytest.mark.parametrize("head", [h for h in choices("head") if node("head", h)[0].gives == "sequence"])
@@ -167,7 +167,7 @@ def test_invalid_ties_are_refused() -> None:
 def test_a_cache_needs_sequences_of_one_length() -> None:
     model = tiny(causal=True)
     with pytest.raises(ValueError, match="sequences of one length"):
-        model(token_ids(2, 3), lengths=torch.tensor([3, 2]), cache=model.init_cache(2))
+        model(Inputs(token_ids(2, 3), lengths=torch.tensor([3, 2])), cache=model.init_cache(2))
     with pytest.raises(ValueError, match="the cache takes keys of shape"):
         model(token_ids(3, 3), cache=model.init_cache(2))
 

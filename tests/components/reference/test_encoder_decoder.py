@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from blockyard.contracts import DataSpec, Parts, TokenSpec
+from blockyard.contracts import DataSpec, Inputs, Parts, TokenSpec
 from blockyard.model.encoder_decoder import EncoderDecoder
 from blockyard.weight_init import initialise
 from tests.components.reference.inputs import preset
@@ -71,7 +71,7 @@ def test_transformer(norm_first: bool) -> None:
     ours, theirs = pair(norm_first)
     inputs, source = token_ids(2, 6), token_ids(2, 7, 1)
     lengths = torch.tensor([4, 7])
-    steps = ours.steps(inputs, source=source, source_lengths=lengths)
+    steps = ours.steps(Inputs(inputs, source=source, source_lengths=lengths))
     hidden = torch.arange(7) >= lengths[:, None]
     future = torch.ones(6, 6, dtype=torch.bool).triu(1)
 
@@ -119,9 +119,9 @@ def test_the_preset_from_token_ids() -> None:
             copy_layer(layer, block)
     inputs, source, lengths = token_ids(2, 6), token_ids(2, 7, 1), torch.tensor([4, 7])
     expected = original(ours, theirs, inputs, source, lengths)
-    assert_close(ours(inputs, source=source, source_lengths=lengths), expected)
+    assert_close(ours(Inputs(inputs, source=source, source_lengths=lengths)), expected)
     assert {name.partition(".")[0] for name, _ in ours.named_parameters()} == {"embedder", "blocks", "encoder"}
     plain = preset("preset=original_transformer", "data=translation", "tokenizer.scale=one")
     plain.load_state_dict(ours.state_dict())
     with pytest.raises(AssertionError):
-        assert_close(plain(inputs, source=source, source_lengths=lengths), expected)
+        assert_close(plain(Inputs(inputs, source=source, source_lengths=lengths)), expected)

@@ -49,17 +49,17 @@ for name in ("gin", "gat"):
 @torch.no_grad()
 def test_renumbering_nodes_changes_nothing(name: str) -> None:
     model = whole_model(*MODELS[name])
-    before = model(**a_batch(GRAPHS[:1]).arguments())
+    before = model(a_batch(GRAPHS[:1]))
     for seed in range(3):
         order = np.random.default_rng(seed).permutation(len(GRAPHS[0])).tolist()
         moved = networkx.Graph()
         moved.add_nodes_from(range(len(order)))  # networkx keeps the order in which nodes were added
         for i, j, facts in GRAPHS[0].edges(data=True):
             moved.add_edge(order[i], order[j], **facts)
-        assert_close(model(**a_batch([moved]).arguments()), before)
+        assert_close(model(a_batch([moved])), before)
     cut = GRAPHS[0].copy()
     cut.remove_edge(*next(iter(cut.edges)))
-    differs(model(**a_batch([cut]).arguments()), before)
+    differs(model(a_batch([cut])), before)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -67,26 +67,26 @@ def test_renumbering_nodes_changes_nothing(name: str) -> None:
 def test_a_padded_graph_equals_the_graph_alone(name: str) -> None:
     model = whole_model(*MODELS[name])
     together = a_batch(GRAPHS)
-    padded = model(**together.arguments())
+    padded = model(together)
     for number, each in enumerate(GRAPHS):
-        assert_close(model(**a_batch([each]).arguments())[0], padded[number])
+        assert_close(model(a_batch([each]))[0], padded[number])
     behind = torch.arange(max(SIZES)) >= together.lengths[:, None]
     both = (behind[:, :, None] | behind[:, None])[..., None]
     other = replace(together, pairs=torch.where(both, torch.ones_like(together.pairs), together.pairs))
-    assert_close(model(**other.arguments()), padded)
+    assert_close(model(other), padded)
 
 
 @torch.no_grad()
 def test_without_positions_a_graph_is_a_set_of_equal_nodes() -> None:
     """No encoding, no degrees: the mean of equal tokens tells nothing, and a class token no more than how many."""
     model = whole_model("experiment=atlas", "position=none", "head=mean_pool", "model.prefix.class_token=false")
-    out = model(**a_batch(GRAPHS).arguments())
+    out = model(a_batch(GRAPHS))
     assert_close(out, out[:1].expand_as(out))
     model = whole_model("experiment=atlas", "position=none")
     graphs = [graph(6, seed) for seed in range(4)]
-    out = model(**a_batch(graphs).arguments())
+    out = model(a_batch(graphs))
     assert_close(out, out[:1].expand_as(out))
-    differs(whole_model("experiment=atlas")(**a_batch(graphs).arguments())[:1], out[1:2])
+    differs(whole_model("experiment=atlas")(a_batch(graphs))[:1], out[1:2])
 
 
 def test_a_model_of_graphs_refuses_to_be_called_without_pairs() -> None:
@@ -102,7 +102,7 @@ def test_graphormer_is_the_formula_with_loops() -> None:
     """The whole preset, graph by graph and head by head, with a virtual node in front."""
     model = whole_model(*MODELS["graphormer"])
     batch = a_batch(GRAPHS)
-    out = model(**batch.arguments())
+    out = model(batch)
     for number, each in enumerate(GRAPHS):
         assert_close(looped_model(model, each), out[number])
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from blockyard.contracts import UNREACHABLE, Seq
-from blockyard.model._positions import set_pairs
+from blockyard.model._embedding import set_pairs
 from blockyard.ops.attend import attend
 from blockyard.ops.flex import flex
 from blockyard.ops.mask import bias_table

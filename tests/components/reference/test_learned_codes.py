@@ -210,7 +210,7 @@ def test_codes_are_of_what_stood_there_before_it_was_hidden(plan: Any) -> None:
     first, second = (plan.objective.ready(take(plan.splits.test, torch.arange(8), None), key) for key in (1, 2))
     assert not torch.equal(first.hidden, second.hidden)
     width = plan.objective.width
-    outputs = [model(**batch.arguments()) for batch in (first, second)]
+    outputs = [model(batch) for batch in (first, second)]
     real = first.target.truth.new_zeros(first.hidden.shape, dtype=torch.bool) | first.hidden | second.hidden
     targets = [out[..., width:][real] for out in outputs]
     assert_close(targets[0], targets[1])
@@ -222,7 +222,7 @@ def test_steps_raise_the_information_and_reach_every_parameter(plan: Any) -> Non
     optimizer = torch.optim.Adam(model.parameters(), 0.003)
     torch.manual_seed(0)
     for step in range(150):
-        loss = plan.objective.loss(model(**batch.arguments()), batch.target) + auxiliary_loss(model.modules())
+        loss = plan.objective.loss(model(batch), batch.target) + auxiliary_loss(model.modules())
         optimizer.zero_grad()
         loss.backward()
         if step == 0:
@@ -230,7 +230,7 @@ def test_steps_raise_the_information_and_reach_every_parameter(plan: Any) -> Non
         optimizer.step()
     information = plan.objective.metrics()["information"]
     with torch.no_grad():
-        information.update(model.eval()(**batch.arguments()), batch.target)
+        information.update(model.eval()(batch), batch.target)
     assert float(information.compute()) > 0.1
 
 

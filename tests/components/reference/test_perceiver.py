@@ -10,7 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 from transformers import PerceiverConfig, PerceiverModel
 
-from blockyard.contracts import DataSpec, Parts, TokenSpec
+from blockyard.contracts import DataSpec, Inputs, Parts, TokenSpec
 from blockyard.model.perceiver import Perceiver
 from blockyard.weight_init import initialise
 from tests.components.reference.inputs import images, preset
@@ -79,12 +79,12 @@ def copy_layer(layer: nn.Module, block: nn.Module, reads: nn.Module | None) -> N
 def test_perceiver() -> None:
     ours, theirs = pair()
     lengths = torch.tensor([6, 4])
-    steps = ours.steps(token_ids(2, 6), lengths=lengths)
+    steps = ours.steps(Inputs(token_ids(2, 6), lengths=lengths))
     mask = (torch.arange(6) < lengths[:, None]).long()
     assert_close(steps["block.1"], theirs(inputs=steps["placed"], attention_mask=mask).last_hidden_state)
     ours.input_norm.weight[0] += 1.0
     with pytest.raises(AssertionError):
-        assert_close(ours.steps(token_ids(2, 6), lengths=lengths)["block.1"], steps["block.1"])
+        assert_close(ours.steps(Inputs(token_ids(2, 6), lengths=lengths))["block.1"], steps["block.1"])
 
 
 @torch.no_grad()

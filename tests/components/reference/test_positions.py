@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from blockyard.contracts import Context
+from blockyard.contracts import Context, Inputs
 from blockyard.ops.mask import bias_table
 from blockyard.position.alibi import Alibi
 from blockyard.position.learned import Learned
@@ -155,7 +155,7 @@ def test_learned_refuses_sequences_it_cannot_interpolate(how: str) -> None:
     lengths = torch.tensor([8]) if how == "padded" else None
     segment = torch.zeros(1, 8, dtype=torch.long) if how == "packed" else None
     with pytest.raises(ValueError, match="supports 6 positions and the sequence has 8"):
-        model(token_ids(1, 8), lengths, segment)
+        model(Inputs(token_ids(1, 8), lengths=lengths, segment=segment))
     cache = tiny(causal=True, position="learned").init_cache(1)
     cache.length = 6
     with pytest.raises(ValueError, match="the sequence has 7"):

@@ -24,6 +24,7 @@ from transformers import (
     LlamaForCausalLM,
 )
 
+from blockyard.contracts import Inputs
 from tests.components.reference.inputs import preset
 from tests.components.reference.preset_weights import SINGLE, TEXT, concatenate, differ, renamed, token_ids
 from tests.helpers import stir
@@ -191,7 +192,7 @@ def test_bert_classifies(data: str, tmp_path: Path) -> None:
         visible = torch.arange(7) <= lengths[:, None]
         with torch.no_grad():
             model.blocks[1].token_norm.weight[::2] -= 0.5  # what `differ` has changed
-        assert_close(model(inputs, lengths=lengths), theirs(classed, attention_mask=visible.long()).logits)
+        assert_close(model(Inputs(inputs, lengths=lengths)), theirs(classed, attention_mask=visible.long()).logits)
 
 
 def masked_like(model: nn.Module, theirs: nn.Module) -> None:

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.testing import assert_close
 from transformers import Wav2Vec2Config, Wav2Vec2ForCTC, WhisperConfig, WhisperForConditionalGeneration
 
+from blockyard.contracts import Inputs
 from tests.components.reference.inputs import SIZES, preset
 from tests.components.reference.preset_weights import concatenate, renamed
 from tests.helpers import stir
@@ -145,6 +146,6 @@ def written_like(model: torch.nn.Module, features: Tensor, token_ids: Tensor) ->
     whole = log_mel.log_mel
     log_mel.log_mel = lambda *arguments: features
     try:
-        return model(token_ids, source=torch.zeros(2, 200 + 59 * 80, dtype=torch.float64))
+        return model(Inputs(token_ids, source=torch.zeros(2, 200 + 59 * 80, dtype=torch.float64)))
     finally:
         log_mel.log_mel = whole

@@ -19,6 +19,7 @@ from transformers import (
     ViltModel,
 )
 
+from blockyard.contracts import Inputs
 from tests.components.reference.inputs import preset
 from tests.components.reference.preset_weights import SINGLE, concatenate, differ, renamed
 from tests.helpers import stir
@@ -79,7 +80,7 @@ def test_t5() -> None:
     lengths = torch.tensor([7, 3, 5])
     mask = torch.arange(7) < lengths[:, None]
     expected = theirs(input_ids=source, attention_mask=mask.long(), decoder_input_ids=inputs).logits
-    call = partial(model, inputs, source=source, source_lengths=lengths)
+    call = partial(model, Inputs(inputs, source=source, source_lengths=lengths))
     assert_close(call(), expected, **SINGLE)
     differ(model, call, expected)
 
@@ -146,7 +147,7 @@ def test_git() -> None:
     model.load_state_dict(copied | own)
     inputs = drawn(model.ctx.outputs, 2, 6)
     expected = theirs(input_ids=inputs, pixel_values=canvas(), use_cache=False).logits[:, -6:]
-    call = partial(model, inputs, source=canvas())
+    call = partial(model, Inputs(inputs, source=canvas()))
     assert_close(call(), expected, **SINGLE)
     differ(model, call, expected)
     model.ties = False
@@ -217,7 +218,7 @@ def test_vilt() -> None:
     ).last_hidden_state  # text, then image
 
     def ours() -> Tensor:
-        x = model.steps(inputs, source=canvas())["normed"]  # class token, register, 9 patches, words
+        x = model.steps(Inputs(inputs, source=canvas()))["normed"]  # class token, register, 9 patches, words
         return torch.cat([x[:, :1], x[:, 11:]], 1)
 
     assert_close(ours(), expected[:, :6], **SINGLE)

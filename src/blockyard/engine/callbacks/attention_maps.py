@@ -83,7 +83,7 @@ class AttentionMaps(RunCallback):
         batch = take(state.validation, torch.tensor([self.sample]), None).to(state.learner.device)
         batch = state.learner.objective.ready(batch)
         maps: list[dict[str, Any]] = []
-        records = attention(state.learner.model, **batch.arguments())
+        records = attention(state.learner.model, batch)
         for record in records:
             layer = block_number(record.layer)
             if self.layers is not None and layer not in self.layers:

@@ -6,6 +6,8 @@ operation that the format lacks) is refused with the exporter's reason.
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import logging
 import warnings
 from collections.abc import Mapping
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blockyard.atomic_files import write_json
+from blockyard.contracts import Inputs
 from blockyard.errors import UserError, first_line
 from blockyard.model._example_batch import example as zeros
 from blockyard.runs.load import Loaded
@@ -21,7 +24,7 @@ from blockyard.runs.load import Loaded
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
 PT2, ONNX, FACTS = "model.pt2", "model.onnx", "inputs.json"
 CLOSE = 1e-4  # of the largest prediction: what ONNX's own evaluator may differ by
@@ -55,7 +58,7 @@ def write_onnx(loaded: Loaded, folder: Path) -> list[str]:
     size = sum(value.numel() * value.element_size() for value in loaded.model.state_dict().values())
     try:
         with _quiet(), torch.no_grad():
-            expected = loaded.model(**inputs)
+            expected = loaded.model(Inputs(**inputs))
             program = torch.onnx.export(_traced(loaded, inputs), dynamo=True, verbose=False)
             program.save(path, external_data=size > _EMBEDDED)
         onnx.checker.check_model(path)
@@ -76,11 +79,11 @@ def write_onnx(loaded: Loaded, folder: Path) -> list[str]:
 
 
 def example(loaded: Loaded, batch: int = 2) -> dict[str, Tensor]:
-    """Arguments of the model: random full sequences of the run's data, from a fixed seed."""
+    """Return what the graph takes, by name: random full sequences of the run's data, from a fixed seed."""
     import torch
 
     ctx, generator = loaded.model.ctx, torch.Generator().manual_seed(0)
-    inputs = zeros(ctx, "cpu", batch)
+    inputs = zeros(ctx, "cpu", batch).facts()
     for name, value in inputs.items():
         if value.is_floating_point():
             inputs[name] = torch.randn(value.shape, generator=generator)
@@ -91,6 +94,28 @@ def example(loaded: Loaded, batch: int = 2) -> dict[str, Tensor]:
     return inputs
 
 
+def by_name(model: nn.Module) -> nn.Module:
+    """Return a module over the weights of `model`, under their names, that takes the fields of `Inputs` by name.
+
+    A graph is called by programs that have no `Inputs`.
+    """
+    import torch
+
+    class ByName(torch.nn.Module):
+        def forward(self, **facts: Tensor) -> Tensor:
+            prediction: Tensor = model(Inputs(**facts))
+            return prediction
+
+    names = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)]
+    for field in dataclasses.fields(Inputs):
+        names.append(inspect.Parameter(field.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None))
+    ByName.forward.__signature__ = inspect.Signature(names)  # type: ignore[attr-defined]  # names the graph's inputs
+    module = ByName()
+    for state in ("_parameters", "_buffers", "_non_persistent_buffers_set", "_modules"):
+        module.__dict__[state] = model.__dict__[state]
+    return module
+
+
 def _traced(loaded: Loaded, inputs: Mapping[str, Tensor]) -> Any:
     import torch
 
@@ -98,7 +123,7 @@ def _traced(loaded: Loaded, inputs: Mapping[str, Tensor]) -> Any:
     shapes = {name: {0: batch} for name in inputs}
     try:
         with _quiet(), torch.no_grad():
-            return torch.export.export(loaded.model, (), dict(inputs), dynamic_shapes=shapes, strict=False)
+            return torch.export.export(by_name(loaded.model), (), dict(inputs), dynamic_shapes=shapes, strict=False)
     except Exception as error:  # torch.export raises errors of many kinds
         raise UserError(f"{loaded.folder.name} cannot be traced by torch.export: {first_line(error)}") from error
 

@@ -1,18 +1,108 @@
-"""How tokens get their positions: the two parts that every model builds first, and the one way to use them.
+"""From the inputs of one sequence to its tokens: embedder, mask token and position scheme, as every model uses them.
 
-embedder --> x (B, N, D - width) --(position.embed)--> (B, N, D)      width: channels of a concatenated code
-                 seq.coords  -----------^------ position.rotate and position.bias read them in every block
+embedder --> x (B, N, D - width) --> mask token --(position.embed)--> (B, N, D)     width: of a concatenated code
+                 seq.coords --------------------------^---- position.rotate and position.bias read them in every block
+
+The mask token is a learned vector in place of tokens that are hidden from the model. It is put there before positions
+are added, so that a hidden token still has its position.
+
+Source: of the mask token Devlin et al. 2019, BERT (arXiv 1810.04805), section 3.1; of image patches Xie et al. 2022,
+    SimMIM (arXiv 2111.09886), section 3.2
+Reference: transformers ViTMAEDecoder.mask_token, ViTEmbeddings.mask_token
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from blockyard.contracts import UNREACHABLE, Context, Embedder, Parts, Position, Seq, TokenMixer
+from blockyard.contracts import UNREACHABLE, Context, Embedder, Inputs, Parts, Position, Seq, TokenMixer
+from blockyard.model._record import Record, Recorded, note
+from blockyard.ops.full_precision import as_stream
+from blockyard.weight_init import Init
+
+
+class Embeds(Recorded):
+    """A model, or a part of one, that embeds a sequence: it holds the embedder, the position scheme and the mask token.
+
+    embedder: that of another part, to be shared. It stays a part of that one, and this one has none.
+    """
+
+    def __init__(self, ctx: Context, parts: Parts, *, embedder: Embedder | None = None) -> None:
+        super().__init__()
+        self.ctx = ctx
+        if embedder is None:
+            self.embedder, self.position = embedder_and_position(ctx, parts)
+        else:
+            self.position = parts.position(ctx)
+        self.mask_token = mask_token(ctx, self.position.width)
+
+    def embed_tokens(
+        self, inputs: Inputs, record: Record | None = None, *, start: int = 0, embedder: Embedder | None = None
+    ) -> tuple[Tensor, Seq]:
+        """Return the tokens of the inputs with their positions (B, N, D), and their facts.
+
+        start: index of the first token, for a sequence that is decoded in several calls
+        embedder: the shared one, for a part that has none
+        """
+        embed = self.embedder if embedder is None else embedder
+        x, seq = embed(inputs.inputs, inputs.lengths, inputs.segment, start)  # (B, N, D - position.width)
+        set_pairs(seq, inputs.pairs)
+        x = hide(self.mask_token, as_stream(x), seq, inputs.hidden)
+        note(record, "embedded", x)
+        x = add_position(self.ctx, self.position, x, seq, start)  # (B, N, D)
+        note(record, "placed", x)
+        return x, seq
+
+
+class MaskToken(nn.Module):
+    """One vector for all hidden tokens. ctx: that of the embedder, whose vectors it replaces."""
+
+    no_weight_decay: ClassVar[frozenset[str]] = frozenset({"vector"})  # as class and register tokens
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__()
+        self.vector = nn.Parameter(torch.empty(1, ctx.dim))
+
+    def init_weights(self, init: Init) -> None:
+        """A normal vector."""
+        init.normal("vector")
+
+    def forward(self, x: Tensor, seq: Seq, hidden: Tensor) -> Tensor:
+        """x (B, N, D), hidden (B, N) bool -> (B, N, D); `seq.features` of hidden tokens become zero.
+
+        Raises ValueError for another number of tokens.
+        """
+        if hidden.shape != x.shape[:2]:
+            raise ValueError(f"hidden of shape {tuple(hidden.shape)}: the model has tokens {tuple(x.shape[:2])}")
+        if seq.features is not None:
+            seq.features = seq.features.masked_fill(hidden[..., None], 0.0)
+        return torch.where(hidden[..., None], self.vector.to(x.dtype), x)
+
+
+def mask_token(ctx: Context, width: int) -> MaskToken | None:
+    """Returns the mask token of a model whose tokens may be hidden, and None for others.
+
+    width: of the codes that the position scheme appends
+    """
+    return MaskToken(replace(ctx, dim=ctx.dim - width)) if ctx.tokens.hides else None
+
+
+def hide(token: MaskToken | None, x: Tensor, seq: Seq, hidden: Tensor | None) -> Tensor:
+    """Returns x (B, N, D) with the mask token where `hidden` (B, N) says so; `seq` keeps x and `hidden`.
+
+    Raises ValueError where a model without one is to hide tokens.
+    """
+    if token is None and hidden is not None:
+        raise ValueError("hidden tokens: this model has no mask token; use an objective that hides tokens")
+    if token is None:
+        return x
+    seq.embedded, seq.hidden = x, hidden
+    return x if hidden is None else token(x, seq, hidden)
 
 
 def embedder_and_position(ctx: Context, parts: Parts) -> tuple[Embedder, Position]:
