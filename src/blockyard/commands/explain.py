@@ -1,33 +1,34 @@
-"""blockyard explain FAMILY=CHOICE ... [match.params=N | match.flops=N] [--config-dir DIR] [allow=[mypackage]]
+"""blockyard explain FAMILY=CHOICE|OPTION ... [match.params=N | match.flops=N] [--config-dir DIR] [allow=[mypackage]]
 
 Describe a choice: what it is, its paper and equation, its cost, its options with types and defaults, what it
 declares, what it can and cannot be combined with and why, and a command to copy. With a budget, also the size
 (match.by=dim, depth or expansion) that brings it nearest to so many parameters, or FLOPs.
 
-Example:
+Or describe an option: which components have it, with its type and default in each.
+
+Examples:
   blockyard explain token_mixer=attention
+  blockyard explain rope
+  blockyard explain qk_norm
+  blockyard explain model.dim
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blockyard.commands._args import read
-from blockyard.config import catalog
+from blockyard.config import catalog, tree
 from blockyard.config.overrides import meant_by
-from blockyard.errors import UserError, did_you_mean, fold
+from blockyard.errors import UserError, did_you_mean, fold, near
 from blockyard.terminal import console, table
 
-# Data that presets run on.
-PRESET_DATA = (
-    *("", " data=code", " data=translation", " data=digits_views", " data=co2", " data=atlas"),
-    *(" data=canvas_captions", " data=canvas_questions"),
-)
+if TYPE_CHECKING:
+    from blockyard.config.schema import Option
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -39,7 +40,11 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError("explain needs family=choice, such as token_mixer=attention; `blockyard list` shows them")
     screen, folders = console(), args.folders()
     for text in args.overrides:
-        family, _, name = text.partition("=")
+        family, equals, name = text.partition("=")
+        is_name = not equals and family not in catalog.groups() and not meant_by(family, folders)
+        if is_name and (places := _option_places(text, folders, allow)):
+            screen.print(_option_table(places))
+            continue
         choice = _find(family, name, folders)
         for line in _lines(choice, folders, allow):
             screen.print(line)
@@ -65,13 +70,80 @@ def _find(family: str, name: str, folders: tuple[Path, ...]) -> catalog.Choice:
             raise UserError(f"{family}: the name of several choices; which one? {fold(whole)}")
         family, _, name = whole[0].partition("=")
     if family not in (*groups, *catalog.OF_SOURCE):
-        raise UserError(f"{family}: unknown family{did_you_mean(family, groups)} (families: {', '.join(groups)})")
+        raise UserError(_unknown(family, name, folders))
     names = catalog.choices(family, folders)
     if name not in names:
         hint = did_you_mean(name, names)
         shown = f"choices: {fold(list(names))}; see `blockyard list {family}`"
         raise UserError(f"{family}={name}: unknown {family} {name!r}{hint} ({shown})")
     return names[name]
+
+
+def _unknown(name: str, choice: str, folders: tuple[Path, ...]) -> str:
+    """The message about a name that is no family and, where no choice is given, no choice and no option."""
+    groups = catalog.groups()
+    if choice:
+        return f"{name}: unknown family{did_you_mean(name, groups)} (families: {', '.join(groups)})"
+    meanings = {family: [family] for family in groups}
+    for family in groups:
+        for each in catalog.choices(family, folders):
+            meanings.setdefault(each, []).append(f"{family}={each}")
+    for place in _option_places(None, folders, []):
+        meanings.setdefault(place.name, []).append(place.key)
+    hints = list(dict.fromkeys(text for each in near(name, meanings)[:1] for text in meanings[each]))
+    hint = f"; did you mean {fold(hints)}?" if hints else ""
+    return f"{name}: unknown family, choice or option{hint} (families: {', '.join(groups)})"
+
+
+@dataclasses.dataclass(frozen=True)
+class OptionPlace:
+    """An option of one choice. key: as an override names it; option: from the signature; default: with this choice"""
+
+    key: str
+    choice: str
+    option: Option
+    default: Any
+
+    @property
+    def name(self) -> str:
+        """The last part of the key."""
+        return self.option.name
+
+
+def _option_places(name: str | None, folders: tuple[Path, ...], allow: list[str]) -> list[OptionPlace]:
+    """Every option of this name, `qk_norm` or `token_mixer.qk_norm`, in all choices; every option for None.
+
+    Where no component has one, those that are called so elsewhere: `d_model` finds model.dim.
+    """
+    from blockyard.config.schema import Root, options
+    from blockyard.config.synonyms import options_for
+    from blockyard.config.targets import allowed, locate
+
+    every = [OptionPlace(key, "", option, option.default) for key, option in options(Root).items()]
+    for family in catalog.groups():
+        for choice in catalog.choices(family, folders).values():
+            for prefix, node in tree.nodes(catalog.content(choice.path), family):
+                if family in ("preset", "experiment", "debug") or not allowed(str(node["_target_"]), allow):
+                    continue
+                for option in options(locate(str(node["_target_"]))).values():
+                    default = node.get(option.name, option.default)
+                    every.append(OptionPlace(f"{prefix}.{option.name}", choice.name, option, default))
+    if name is None:
+        return every
+    named = [place for place in every if name in (place.key, place.name)]
+    return named or [place for place in every if place.key in options_for(name)]
+
+
+def _option_table(places: Sequence[OptionPlace]) -> Any:
+    """A row for each meaning of an option, with all choices that share it."""
+    choices: dict[tuple[str, ...], list[str]] = {}
+    for place in places:
+        row = (place.key, place.option.describe(), _default_text(place.default), place.option.help)
+        choices.setdefault(row, []).append(place.choice)
+    rows = table(None, "option", "of", "type", "default", "what it does")
+    for (key, kind, default, text), names in choices.items():
+        rows.add_row(key, ", ".join(dict.fromkeys(names)), kind, default, text)
+    return rows
 
 
 def _lines(choice: catalog.Choice, folders: tuple[Path, ...], allow: list[str]) -> Iterator[Any]:
@@ -98,12 +170,29 @@ def _lines(choice: catalog.Choice, folders: tuple[Path, ...], allow: list[str]) 
         yield ""
         yield from (f"  {line}" for line in choice.path.read_text(encoding="utf-8").rstrip().splitlines())
     yield ""
-    yield f"  blockyard {'sweep FILE' if choice.family in catalog.OUTSIDE_RUN else 'train'} {_runnable(choice)}"
+    yield from _command(choice, folders, allow)
+
+
+def _command(choice: catalog.Choice, folders: tuple[Path, ...], allow: list[str]) -> Iterator[str]:
+    """A command to copy, and what it needs besides."""
+    from blockyard.config.runnable import runnable
+    from blockyard.config.targets import allowed
+
+    if choice.family in catalog.OUTSIDE_RUN:
+        yield f"  blockyard sweep FILE {choice.family}={choice.name}"
+        return
+    if choice.target and not allowed(choice.target, allow):
+        return
+    command = runnable(choice, folders, allow)
+    more = [f"--config-dir {folder}" for folder in folders] + ([f"'allow=[{','.join(allow)}]'"] if allow else [])
+    yield "  " + " ".join(("blockyard train", *command.overrides, *more))
+    if command.needs:
+        yield f"  needs: {command.needs}"
 
 
 def _options(choice: catalog.Choice, allow: list[str]) -> Iterator[Any]:
     from blockyard.config.alternatives import default_pick
-    from blockyard.config.schema import REQUIRED, options
+    from blockyard.config.schema import options
     from blockyard.config.targets import locate
 
     signature = options(locate(str(choice.target)))
@@ -111,17 +200,25 @@ def _options(choice: catalog.Choice, allow: list[str]) -> Iterator[Any]:
     rows = table(None, "option", "type", "default", "what it does")
     for name, option in signature.items():
         default = pick.options.get(name, option.default) if pick else option.default
-        default = ", ".join(default) if isinstance(default, dict | tuple) else default  # of nodes by name, the names
-        text = "(required)" if default is REQUIRED else "null" if default is None else _default_text(default)
-        rows.add_row(f"{choice.family}.{name}", option.describe(), text, option.help)
+        rows.add_row(f"{choice.family}.{name}", option.describe(), _default_text(default), option.help)
     yield ""
     yield rows if signature else "  no options"
 
 
 def _default_text(default: Any) -> str:
-    """A default as text; a factory as the name of its class."""
+    """A default as it is typed; a factory as the name of its class, and nodes by name as the names."""
+    from blockyard.config.schema import REQUIRED
+
+    if default is REQUIRED:
+        return "(required)"
+    if isinstance(default, dict):
+        return ", ".join(default) or "{}"
+    if isinstance(default, tuple | list):
+        return f"[{', '.join(map(_default_text, default))}]"
     product = getattr(default, "func", None)
-    return str(default) if product is None else str(product.__name__)
+    if product is not None:
+        return str(product.__name__)
+    return "null" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
 
 
 def _declares(choice: catalog.Choice, allow: list[str]) -> Iterator[str]:
@@ -166,23 +263,3 @@ def _declaration(name: str, value: Any) -> list[str]:
     if isinstance(value, frozenset):
         return [f"{name}: {', '.join(sorted(map(str, value)))}"] if value else []
     return [f"{name}: {value}"] if isinstance(value, str) and value else []
-
-
-def _runnable(choice: catalog.Choice) -> str:
-    """Overrides that run as they are, taken from an experiment that uses the choice where one does."""
-    override = f"{choice.family}={choice.name}"
-    if choice.family == "experiment":
-        return override
-    if choice.family == "preset":
-        return next((line for data in PRESET_DATA if _is_sound(line := override + data)), override)
-    for experiment in catalog.choices("experiment").values():
-        if re.search(rf"override /{choice.family}: *{choice.name}\s*$", experiment.path.read_text(), re.MULTILINE):
-            return f"experiment={experiment.name} {override}"
-    return override
-
-
-def _is_sound(line: str) -> bool:
-    from blockyard.config.check import check
-    from blockyard.config.compose import compose
-
-    return not check(compose(line.split()))

@@ -1,0 +1,123 @@
+"""A command that runs a choice: overrides beside it with which `check` accepts it.
+
+A choice alone often does not fit the defaults of the other families: `data=parity` has symbols, and the default
+tokenizer reads images. The companions come from an experiment that uses the choice; where none does, rules find them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from blockyard.config import catalog
+from blockyard.config.alternatives import default_pick, picks, refusal
+from blockyard.config.build import CONTRACTS, SOURCE_CONTRACTS
+from blockyard.config.check import check
+from blockyard.config.compose import compose
+from blockyard.config.presets import choices as choices_of_file
+from blockyard.config.rules import RULES, Facts
+from blockyard.contracts import Issue
+
+COMPANIONS = 6  # at most so many other families are changed
+TRIED = 12  # sets of companions that are checked as whole configs
+# Data that need no file, the common kinds first: companions of what reads them.
+BUILT_IN = (
+    *("digits", "code", "translation", "digits_views", "co2", "atlas", "canvas_captions", "canvas_questions"),
+    *("dial_tones", "key_tones", "digit_series", "parity", "breast_cancer", "molecules"),
+)
+
+
+@dataclass(frozen=True)
+class Runnable:
+    """Overrides of `blockyard train`, and what they need besides, such as a file that is not here; None for nothing."""
+
+    overrides: tuple[str, ...]
+    needs: str | None = None
+
+
+def runnable(choice: catalog.Choice, folders: Sequence[Path] = (), allow: Sequence[str] = ()) -> Runnable:
+    """Overrides with the choice that run as they are, or that need a file or a device at most.
+
+    folders: the user's own config folders; allow: packages that the command line allows
+    """
+    dirs = [str(folder) for folder in folders]
+    more = [f"allow=[{','.join(allow)}]"] if allow else []
+    lacking: Runnable | None = None
+    for stage, candidates in enumerate(_stages(choice, dirs, more)):
+        for overrides in candidates:
+            composed = compose([*overrides, *more], dirs)
+            issues = check(composed)
+            if not issues:
+                return Runnable(overrides)
+            if lacking is None and all(map(_of_user, check(composed, on_this_machine=False))):
+                lacking = Runnable(overrides, issues[0].text)
+        if lacking is not None and stage >= (0 if choice.family in ("data", "trainer") else 1):
+            break
+    if lacking is not None:
+        return lacking
+    plain = (f"{choice.family}={choice.name}",)
+    return Runnable(plain, str(check(compose([*plain, *more], dirs))[0]))
+
+
+def _of_user(issue: Issue) -> bool:
+    """Whether an issue is about a file of the user's, which another machine may have."""
+    return issue.key == "data" or issue.key.endswith(".path")
+
+
+def _stages(choice: catalog.Choice, dirs: list[str], more: list[str]) -> Iterator[Iterator[tuple[str, ...]]]:
+    """Overrides that may run the choice: of experiments that use it and alone, with companions, of any experiment."""
+    own = f"{choice.family}={choice.name}"
+    if choice.family == "experiment":
+        yield iter([(own,)])
+        return
+    experiments = [] if choice.family == "preset" else list(catalog.choices("experiment"))
+    yield iter([*((f"experiment={name}", own) for name in experiments if _uses(name, choice)), (own,)])
+    yield islice(((own, *beside) for beside in companions(choice, dirs, more)), TRIED)
+    yield iter([(f"experiment={name}", own) for name in experiments])
+
+
+def _uses(experiment: str, choice: catalog.Choice) -> bool:
+    """Whether the file of an experiment names a choice."""
+    text = catalog.choices("experiment")[experiment].path.read_text(encoding="utf-8")
+    return bool(re.search(rf"override /{choice.family}: *{choice.name}\s*$", text, re.MULTILINE))
+
+
+def companions(choice: catalog.Choice, dirs: Sequence[str], more: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Choices of other families with which no rule refuses this one, fewest first."""
+    facts = Facts(picks(compose([f"{choice.family}={choice.name}", *more], dirs), [*CONTRACTS, *SOURCE_CONTRACTS]))
+    fixed = {choice.family}
+    if choice.family == "preset":
+        fixed |= {*choices_of_file("preset", choice.name)}
+    for count in range(1, COMPANIONS + 1):
+        yield from _repaired(facts, fixed, count)
+
+
+def _repaired(facts: Facts, fixed: set[str], count: int) -> Iterator[tuple[str, ...]]:
+    """Sets of exactly `count` choices that leave no rule refusing. Only families outside `fixed` are changed."""
+    rule = next((rule for rule in RULES if refusal(rule, facts)), None)
+    if rule is None:
+        if count == 0:
+            yield ()
+        return
+    if count == 0:
+        return
+    for family in (family for family in rule.pair if family not in fixed and family in facts.picks):
+        for name in _ordered(family):
+            pick = default_pick(catalog.choices(family)[name])
+            if pick is None or name == facts[family].name:
+                continue
+            swapped = facts.swapped(pick)
+            if refusal(rule, swapped) is None:
+                for rest in _repaired(swapped, fixed | {family}, count - 1):
+                    yield (str(pick), *rest)
+
+
+def _ordered(family: str) -> list[str]:
+    """The choices of a family, the default first, and of data those that need no file."""
+    first = (catalog.default_choices().get(family), *(BUILT_IN if family == "data" else ()))
+    names = catalog.choices(family)
+    known = [name for name in first if name in names]
+    return [*dict.fromkeys([*known, *names])]
