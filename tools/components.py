@@ -44,8 +44,8 @@ def index() -> str:
         WRITTEN,
         "",
         "A config is one choice in each family and a value for each option. `blockyard list FAMILY` prints these "
-        "tables, `blockyard explain FAMILY=CHOICE` also what a choice combines with, and `blockyard explain OPTION` all "
-        "that have an option.",
+        "tables, `blockyard explain FAMILY=CHOICE` also what a choice combines with, and `blockyard explain OPTION` "
+        "all that have an option.",
     ]
     for part, families in PARTS.items():
         lines += ["", f"## {part}", "", "| family | choices |", "|---|---|"]
