@@ -21,7 +21,7 @@ from blockyard.report.samples.class_scores import calibration, class_scores, con
 from blockyard.report.samples.class_tables import class_table
 from blockyard.report.samples.selected import disputed, worst
 from blockyard.report.samples.value_tables import value_table
-from blockyard.report.samples.views import MAX_TEXT, _Test, _view, views
+from blockyard.report.samples.views import MAX_TEXT, _original_texts, _Test, _view, views
 from blockyard.runs.predictions_file import TEST, SamplePredictions, write_predictions
 from tests.engine_runs import run as trained
 from tests.engine_runs import text_run
@@ -185,6 +185,34 @@ def test_the_texts_are_what_the_model_reads(tmp_path: Path) -> None:
     assert note is None
     assert 20 < len(found["0"]["text"]) <= MAX_TEXT
     assert found["0"] != found["1"]
+
+
+def test_words_out_of_the_vocabulary_are_shown_as_they_were_written(tmp_path: Path) -> None:
+    """A text was decoded from its tokens: "\N{REPLACEMENT CHARACTER} and weird" instead of "dragons and weird"."""
+    texts = [f"{'good' if k % 2 else 'bad'} film number{k} of many" for k in range(60)]
+    lines = [f"{'yes' if k % 2 else 'no'}\t{text}" for k, text in enumerate(texts)]
+    (tmp_path / "films.tsv").write_text("label\ttext\n" + "\n".join(lines) + "\n")
+    config, _ = configured(
+        "experiment=spam_table", *ON_CPU, f"data.path={tmp_path}/films.tsv", "tokenizer.max_words=8", "data.context=4"
+    )
+    components = build.Components(config)
+    test = _Test(components.load().test, components)
+    assert "\N{REPLACEMENT CHARACTER}" in (_view(test, 0) or {})["text"]
+    originals = _original_texts(test, [0, 1])
+    assert all(any(text.startswith(shown) for text in texts) for shown in originals.values())
+    assert all(shown.split()[2].startswith("number") for shown in originals.values())
+    assert not any("many" in shown for shown in originals.values())  # beyond the context
+
+
+def test_windows_of_code_are_shown_as_they_were_written() -> None:
+    config, _ = configured("experiment=code_topics", *ON_CPU, "tokenizer.max_words=64")
+    components = build.Components(config)
+    test = _Test(components.load().test, components)
+    texts = [components.data.test_texts([sample], components.tokenizer)[0] for sample in (0, 3)]
+    for sample, text in zip((0, 3), texts, strict=True):
+        window = test.split.batch(torch.tensor([sample]), None).inputs[0].tolist()
+        assert components.tokenizer.encode(text) == window
+        assert "\N{REPLACEMENT CHARACTER}" not in text
 
 
 def _built(components: Any) -> tuple[dict[str, dict[str, Any]], Any]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from blockyard.contracts.batch import Batch
+
+if TYPE_CHECKING:
+    from blockyard.contracts.tokenizers import TextTokenizer
 
 
 class Split(Protocol):
@@ -81,6 +84,14 @@ class TextPairs(Protocol):
     """A split of sources and targets that are texts. pairs: (source, target) of each sample, in storage order."""
 
     pairs: Sequence[tuple[str, str]]
+
+
+@runtime_checkable
+class HasTexts(Protocol):
+    """Data whose samples are texts that can be read as they were before they became tokens."""
+
+    def test_texts(self, samples: Sequence[int], tokenizer: TextTokenizer) -> list[str]:
+        """Returns the texts of some samples of the loaded test split, as far as their tokens go."""
 
 
 @runtime_checkable

@@ -73,6 +73,10 @@ class TextTokenizer(Tokenizer):
     def decode(self, token_ids: list[int]) -> str:
         """Returns the text of token ids; the inverse of `encode` for known characters."""
 
+    def pieces(self, text: str) -> list[str] | None:
+        """Returns the part of `text` that each token stands for, known or not; None where tokens are no such parts."""
+        return None
+
     def token_name(self, token_id: int) -> str | None:
         """Returns the text of the token alone, if it has any."""
         try:

@@ -60,8 +60,11 @@ class Assigned:
         return images
 
 
-def load_rows(table: Table, tokenizer: Tokenizer) -> tuple[Splits, str]:
-    """Returns the splits of a table and their fingerprint. Raises UserError as `Table.load` does."""
+def load_rows(table: Table, tokenizer: Tokenizer) -> tuple[Splits, str, Tensor]:
+    """Returns the splits of a table, their fingerprint, and the rows of the test split (n,).
+
+    Raises UserError as `Table.load` does.
+    """
     rows = table.rows
     keys = _keys(table, rows)
     assigned = _assign(table, rows, keys)
@@ -76,7 +79,7 @@ def load_rows(table: Table, tokenizer: Tokenizer) -> tuple[Splits, str]:
         splits = Splits(*(Sliced(split, slices[part]) for split, part in zip(splits, assigned.parts, strict=True)))
     if assigned.values is not None:
         fingerprint = sha256([fingerprint, *(assigned.values[part] for part in assigned.parts)])
-    return splits, fingerprint
+    return splits, fingerprint, assigned.parts[2]
 
 
 def _splits(assigned: Assigned, tokenizer: Tokenizer) -> tuple[Splits, str]:

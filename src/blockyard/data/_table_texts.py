@@ -17,6 +17,7 @@ from blockyard.data._split import sha256
 
 if TYPE_CHECKING:
     from blockyard.data._table_load import Assigned
+    from blockyard.data.table import Table
 
 _CHUNK = 4096  # texts that are encoded at a time
 
@@ -87,6 +88,25 @@ def _texts(assigned: Assigned, part: Tensor) -> Iterator[str]:
         columns = [assigned.rows.texts(name, chunk.tolist()) for name in assigned.table.texts]
         for row in zip(*columns, strict=True):
             yield from row
+
+
+def read_texts(table: Table, rows: Sequence[int], tokenizer: TextTokenizer) -> list[str]:
+    """Returns the text of some rows as far as a model reads it; both of a pair, whole, with a blank between."""
+    columns = [table.rows.texts(name, rows) for name in table.texts]
+    if len(columns) > 1:
+        return [" ".join(row) for row in zip(*columns, strict=True)]
+    return [beginning(text, tokenizer, table.context) for text in columns[0]]
+
+
+def beginning(text: str, tokenizer: TextTokenizer, count: int) -> str:
+    """Returns the part of a text that its first `count` tokens stand for."""
+    low, high = 0, len(text)
+    if len(tokenizer.encode(text)) <= count:
+        return text
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if len(tokenizer.encode(text[:middle])) <= count else (low, middle - 1)
+    return text[:low]
 
 
 def _encoded(assigned: Assigned, part: Tensor, tokenizer: TextTokenizer) -> LabelledTexts:

@@ -13,10 +13,12 @@ imports and its first docstring, and the others.
 from __future__ import annotations
 
 import sysconfig
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from blockyard.contracts import BatchSize, DataSpec, Length, Seed, Splits, TextTokenizer, Tokenizer
 from blockyard.data._labelled_texts import LabelledSplit, LabelledTexts, encoded
@@ -50,6 +52,7 @@ class CodeTopics(LoadedData):
     split_seed: Seed = 0
     batch_size: BatchSize = 32
     eval_batch_size: BatchSize = 256
+    _test_starts: Tensor | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_fractions(self.validation_fraction, self.test_fraction)
@@ -83,6 +86,7 @@ class CodeTopics(LoadedData):
         train, *rest = (
             each.select(self.kept(number, len(each.target), each.target)) for number, each in enumerate(windows)
         )
+        self._test_starts = rest[1].start
         return Splits(
             *(LabelledSplit(part, tokenizer, train, len(PACKAGES), variable=False) for part in (train, *rest))
         )
@@ -97,6 +101,17 @@ class CodeTopics(LoadedData):
             for split, indices in zip(splits, (train, validation, test), strict=True):
                 split += [(texts[i], label) for i in indices]
         return splits
+
+    def test_texts(self, samples: Sequence[int], tokenizer: TextTokenizer) -> list[str]:
+        """Returns the text of each window, from the files where the tokenizer has unknown words."""
+        assert self._test_starts is not None, "test_texts() is valid after load()"
+        texts = [text for text, _ in self.files()[2]]
+        bounds = [(int(self._test_starts[sample]), int(self._test_starts[sample]) + self.context) for sample in samples]
+        if tokenizer.pieces("") is None:
+            token_ids = [token_id for text in texts for token_id in tokenizer.encode(text)]
+            return [tokenizer.decode(token_ids[start:stop]) for start, stop in bounds]
+        pieces = [piece for text in texts for piece in tokenizer.pieces(text) or []]
+        return ["".join(pieces[start:stop]) for start, stop in bounds]
 
     def _windows(self, name: str, files: Files, tokenizer: TextTokenizer) -> LabelledTexts:
         """Cuts the files of a split into windows, in order. Raises UserError if a package has none."""

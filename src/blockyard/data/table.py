@@ -21,7 +21,8 @@ stay together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -38,6 +39,7 @@ from blockyard.contracts import (
     Side,
     Splits,
     Text,
+    TextTokenizer,
     Tokenizer,
     Workers,
 )
@@ -50,6 +52,7 @@ from blockyard.data._table_columns import Kinds, Rows, read_rows
 from blockyard.data._table_file import column_names, files_of
 from blockyard.data._table_load import load_rows
 from blockyard.data._table_spec import LABEL, SPLIT, TEXT, Reads, check_options, named_columns, reads_of, spec_of
+from blockyard.data._table_texts import read_texts
 from blockyard.errors import UserError
 
 MOST_SLICES = 100
@@ -112,6 +115,7 @@ class Table(LoadedData):
     workers: Workers = 2
     batch_size: BatchSize = 32
     eval_batch_size: BatchSize = 256
+    _test_rows: Tensor | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -194,9 +198,14 @@ class Table(LoadedData):
         Raises UserError for a class without a training row, and for a group that the file puts in several splits. Warns
         of rows that several splits share.
         """
-        splits, self._fingerprint = load_rows(self, tokenizer)
+        splits, self._fingerprint, self._test_rows = load_rows(self, tokenizer)
         forget()  # what was kept is in this module
         return splits
+
+    def test_texts(self, samples: Sequence[int], tokenizer: TextTokenizer) -> list[str]:
+        """Returns the text of each sample, both of a pair, cut where its tokens are."""
+        assert self._test_rows is not None, "test_texts() is valid after load()"
+        return read_texts(self, [int(self._test_rows[sample]) for sample in samples], tokenizer)
 
     def read_source(self, path: str) -> Tensor:
         """Returns an image file as float32 (1, C, size, size) from -1 (black) to 1, for captions."""

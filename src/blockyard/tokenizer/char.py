@@ -56,6 +56,10 @@ class Char(LookupTokenizer, TextTokenizer):
         """Returns one token id per character."""
         return [self._ids.get(character, UNKNOWN) for character in text]
 
+    def pieces(self, text: str) -> list[str]:
+        """Returns the characters."""
+        return list(text)
+
     def decode(self, token_ids: list[int]) -> str:
         """Returns one character per token id."""
         return "".join(self._text[token_id] for token_id in token_ids)

@@ -50,7 +50,11 @@ class Word(LookupTokenizer, TextTokenizer):
 
     def encode(self, text: str) -> list[int]:
         """Returns one token id per word."""
-        return [self._ids.get(word, UNKNOWN) for word in WORD.findall(text)]
+        return [self._ids.get(word, UNKNOWN) for word in self.pieces(text)]
+
+    def pieces(self, text: str) -> list[str]:
+        """Returns the words, marks and runs of whitespace."""
+        return WORD.findall(text)
 
     def decode(self, token_ids: list[int]) -> str:
         """Returns the words, concatenated."""

@@ -45,6 +45,9 @@ def views(run: Path, fingerprint: str | None, samples: Sequence[int]) -> tuple[d
     try:
         test = _load(str(run), fingerprint)
         by_sample = {str(sample): _view(test, sample) for sample in samples}
+        for sample, text in _original_texts(test, samples).items():
+            if "text" in (by_sample[sample] or {}):
+                by_sample[sample] = {**(by_sample[sample] or {}), "text": _cut(text)}
     except ImportError as error:
         return {}, f"the samples are not shown: {error}"
     except _ERRORS as error:
@@ -68,6 +71,16 @@ def _load(run: str, fingerprint: str | None) -> _Test:
     if fingerprint and components.data.fingerprint() != fingerprint:
         raise UserError("the data is not the one that was predicted; it has changed since")
     return _Test(test, components)
+
+
+def _original_texts(test: _Test, samples: Sequence[int]) -> dict[str, str]:
+    """The texts of the samples as they were before they became tokens; none for data without them."""
+    from blockyard.contracts import HasTexts, TextTokenizer
+
+    data, tokenizer = test.components.data, test.components.tokenizer
+    if not isinstance(data, HasTexts) or not isinstance(tokenizer, TextTokenizer):
+        return {}
+    return dict(zip(map(str, samples), data.test_texts(samples, tokenizer), strict=True))
 
 
 def _view(test: _Test, sample: int) -> dict[str, Any] | None:
@@ -134,6 +147,10 @@ def _text(part: _Part, token_ids: list[int]) -> str:
     else:
         name = part.components.data.token_name
         text = " ".join(name(each) or part.tokenizer.token_name(each) or f"#{each}" for each in token_ids)
+    return _cut(text)
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
 
 
