@@ -52,6 +52,7 @@ docs: $(VENV)/dev.done  ## the documentation's site: site/index.html
 	$(BIN)/python tools/verdicts.py
 	$(BIN)/python tools/walks.py --write
 	$(BIN)/python tools/outputs.py docs/runs.md
+	$(BIN)/python tools/screenshots.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 lock: $(SUPPLY)/done  ## exact versions and hashes of what pyproject.toml requires; UPGRADE=--upgrade for newer ones

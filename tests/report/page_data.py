@@ -98,6 +98,15 @@ def comparison(
     return made
 
 
+def disagreeing() -> dict[str, Any]:
+    """The comparison of three arms of which the second has an interval above 0 and a corrected p above 0.05."""
+    made = comparison(arms=3)
+    arm = made["arms"][1]
+    arm["verdict"] = "no difference shown"
+    arm["difference"] |= {"mean": 0.006, "interval": [0.001, 0.012], "t_p": 0.038, "holm_p": 0.15}
+    return made
+
+
 def _arm(labels: list[str], i: int, values: list[list[float]], tuned: bool) -> dict[str, Any]:
     mean, spread = _mean(values[i])
     n = len(values[i])

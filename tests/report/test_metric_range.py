@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from blockyard.report.render.columns import UNCORRECTED, notes, quality
 from blockyard.report.render.latex import latex
 from blockyard.report.stats.metric_range import clipped, metric_range
 from blockyard.report.stats.verdict import NO_DIFFERENCE, compare_arms
-from tests.report.page_data import comparison
+from tests.report.page_data import comparison, disagreeing
 
 
 @pytest.mark.parametrize(
@@ -48,15 +46,6 @@ def test_tables_say_that_an_interval_was_cut_off() -> None:
     assert "cut off" not in notes(made)[0]
     made["arms"][0]["interval"] = [0.7, 1]
     assert "cut off at 0 and 1" in notes(made)[0]
-
-
-def disagreeing() -> dict[str, Any]:
-    """The comparison of three arms of which the second has an interval above 0 and a corrected p above 0.05."""
-    made = comparison(arms=3)
-    arm = made["arms"][1]
-    arm["verdict"] = NO_DIFFERENCE
-    arm["difference"] |= {"mean": 0.006, "interval": [0.001, 0.012], "t_p": 0.038, "holm_p": 0.15}
-    return made
 
 
 def test_a_row_whose_interval_and_verdict_disagree_is_marked() -> None:

@@ -11,8 +11,7 @@ import pytest
 
 from blockyard.report.page import write
 from tests.report.browser import LEFT_OUT, Witness, address, chromium, launched, scroll
-from tests.report.page_data import comparison
-from tests.report.test_metric_range import disagreeing
+from tests.report.page_data import comparison, disagreeing
 
 pytestmark = [pytest.mark.skipif(chromium() is None, reason=LEFT_OUT), pytest.mark.xdist_group("browser")]
 
