@@ -6,10 +6,17 @@ it is used, so that `blockyard --help` does not wait for torch.
 
 from __future__ import annotations
 
+import importlib
+import os
 import types
 from typing import TYPE_CHECKING, Any
 
 from blockyard import runs, sweep
+
+if "BLOCKYARD_PACKAGES" in os.environ:  # of the process that started this one, before anything of theirs is unpickled
+    from blockyard.config import package_finder
+
+    package_finder.install(os.environ["BLOCKYARD_PACKAGES"])
 
 if TYPE_CHECKING:
     from blockyard.commands._python import RunFailed, train
@@ -21,24 +28,23 @@ __version__ = "0.1.0"
 __all__ = ["RunFailed", "__version__", "compare", "load", "predict", "runs", "sweep", "train"]
 
 
+_MODULES = {
+    "load": "blockyard.runs.load",
+    "compare": "blockyard.report.comparison",
+    "predict": "blockyard.evaluate.predict",
+    "train": "blockyard.commands._python",
+    "RunFailed": "blockyard.commands._python",
+}
+
+
 def __getattr__(name: str) -> object:
-    if name == "load":
-        from blockyard.runs.load import load
+    if name not in _MODULES:
+        raise AttributeError(f"module 'blockyard' has no attribute {name!r}")
+    from blockyard.config.package_finder import importable, sealed
 
-        return load
-    if name == "compare":
-        from blockyard.report.comparison import compare
-
-        return compare
-    if name == "predict":
-        from blockyard.evaluate.predict import predict
-
-        return predict
-    if name in ("train", "RunFailed"):
-        from blockyard.commands import _python
-
-        return getattr(_python, name)
-    raise AttributeError(f"module 'blockyard' has no attribute {name!r}")
+    with importable(()):
+        attribute = getattr(importlib.import_module(_MODULES[name]), name)
+    return sealed(attribute) if name in ("load", "compare", "predict") else attribute
 
 
 class _Callable(types.ModuleType):

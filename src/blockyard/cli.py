@@ -9,7 +9,9 @@ import sys
 from collections.abc import Sequence
 
 from blockyard.commands import COMMANDS, HIDDEN, MODULES
-from blockyard.config.project_file import with_project
+from blockyard.config.override_grammar import packages_typed
+from blockyard.config.package_finder import importable
+from blockyard.config.project_file import import_folders, with_project
 from blockyard.errors import UserError, did_you_mean, refuse
 
 READ_ONLY = ("list", "explain", "check", "compare", "completion", "_complete")
@@ -59,7 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
     try:
-        code = int(module.run(with_project(command, arguments)))
+        arguments = with_project(command, arguments)
+        with importable(packages_typed(arguments), import_folders(command)):
+            code = int(module.run(arguments))
         sys.stdout.flush()  # here, where an error still has a message and an exit code
         return code
     except UserError as error:
@@ -107,10 +111,8 @@ def _open_missing_streams() -> None:
 def entry() -> None:
     """The console script."""
     _open_missing_streams()
-    # As with `python -m`, a package of the user's own in the working directory can be imported; last, so that
-    # nothing there shadows an installed module.
     try:
-        sys.path.append(os.getcwd())
+        os.getcwd()
     except FileNotFoundError:
         sys.exit(refuse(["the working folder has been removed; change to one that exists"]))
     for stream in (sys.stdout, sys.stderr):  # a path may have any byte: it is shown as an escape

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from blockyard.config.override_grammar import packages_typed
+from blockyard.config.package_finder import importable
 from blockyard.errors import UserError
 
 if TYPE_CHECKING:
@@ -37,13 +39,18 @@ def train(
     A run that was interrupted goes on where it stopped. Raises UserError with every problem of the config, or RunFailed
     where the run ends before its last step.
     """
+    arguments = [*as_texts(overrides), f"outputs={os.fspath(outputs)}"]
+    with importable(packages_typed(arguments)):
+        return _train(arguments, config_dirs)
+
+
+def _train(arguments: Sequence[str], config_dirs: Sequence[str | os.PathLike[str]]) -> RunFolder:
     from blockyard.config.check import check
     from blockyard.config.compose import compose
     from blockyard.engine.run import train as train_in
     from blockyard.runs.not_started import AlreadyDone
     from blockyard.runs.start import create_run, discard
 
-    arguments = [*as_texts(overrides), f"outputs={os.fspath(outputs)}"]
     composed = compose(arguments, [os.fspath(folder) for folder in config_dirs])
     problems = [str(issue) for issue in check(composed)]
     if problems:
@@ -75,20 +82,26 @@ def sweep(
     file: a path, or the name of a shipped sweep; workers: cells at a time; seeds: in place of the file's own
     Raises UserError for a bad file, RunFailed where a cell failed.
     """
+    flags = [
+        text for flag, value in (("--workers", workers), ("--seeds", seeds)) if value for text in (flag, str(value))
+    ]
+    texts = as_texts(overrides)
+    with importable(packages_typed(texts)):
+        return _sweep(os.fspath(file), [*texts, *flags], os.fspath(outputs))
+
+
+def _sweep(file: str, typed: Sequence[str], outputs: str) -> Comparison:
     from blockyard.commands import sweep as command
     from blockyard.report.comparison import compare
     from blockyard.sweep.plan.sweep_plan import FOLDER
     from blockyard.sweep.spec.locate import find_sweep
 
-    path = find_sweep(os.fspath(file))
-    flags = [
-        text for flag, value in (("--workers", workers), ("--seeds", seeds)) if value for text in (flag, str(value))
-    ]
-    arguments = [str(path), *as_texts(overrides), f"outputs={os.fspath(outputs)}", "--no-compare", *flags]
+    path = find_sweep(file)
+    arguments = [str(path), *typed, f"outputs={outputs}", "--no-compare"]
     code = command.run(arguments)
     if code == 2:  # the problems are on standard error
         raise UserError(f"{path} cannot be planned")
-    folder = os.path.join(os.fspath(outputs), FOLDER, path.stem)
+    folder = os.path.join(outputs, FOLDER, path.stem)
     if code:
         raise RunFailed(f"a cell of {folder} failed; `blockyard sweep {path} --dry-run` says which")
     return compare(folder)
@@ -131,10 +144,11 @@ def runs(*conditions: str, outputs: str | os.PathLike[str] = "outputs") -> Runs:
 
     Raises UserError for a key that no run has.
     """
-    from blockyard.runs.index import records
-    from blockyard.runs.query import parse, select
+    with importable(()):
+        from blockyard.runs.index import records
+        from blockyard.runs.query import parse, select
 
-    return Runs(tuple(select(records(outputs), [parse(condition) for condition in conditions])))
+        return Runs(tuple(select(records(outputs), [parse(condition) for condition in conditions])))
 
 
 def as_texts(overrides: Sequence[Overrides]) -> list[str]:

@@ -73,9 +73,13 @@ def with_project(command: str, arguments: Sequence[str]) -> list[str]:
     if added:
         shown = " ".join(text if re.fullmatch(r"[\w./=,\[\]-]+", text) else repr(text) for text in added)
         sys.stderr.write(printable(f"{_relative(path)}: {shown}\n"))
-    if project.allow and any(text.startswith("allow=") for text in added):
-        _importable(path.parent)
     return [*arguments, *added]
+
+
+def import_folders(command: str) -> list[Path]:
+    """The folder of the project file, from which a command imports packages that are allowed."""
+    path = find() if "allow" in TAKES.get(command, ()) else None
+    return [] if path is None else [path.resolve().parent]
 
 
 def find(start: Path | None = None) -> Path | None:
@@ -159,12 +163,3 @@ def _relative(path: Path) -> str:
         return os.path.relpath(path)
     except (OSError, ValueError):
         return str(path)
-
-
-def _importable(folder: Path) -> None:
-    """Let this process, and those it starts, import the project's own packages; installed ones come first."""
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-    before = os.environ.get("PYTHONPATH", "")
-    if str(folder) not in before.split(os.pathsep):
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (before, str(folder))))

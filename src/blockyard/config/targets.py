@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from blockyard.config.installed import installed_packages
+from blockyard.config.package_finder import not_allowed
 
 TRUSTED_PACKAGES = ("blockyard", "torch", "pytorch_lightning", "torchmetrics", "timm", "transformers")
 
@@ -48,9 +49,16 @@ def locate(target: str) -> type:
         # A module that is imported already is found faster; planning a large sweep asks a million times.
         located = getattr(sys.modules.get(module) or importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"{target} cannot be imported ({error})") from error
+        raise ValueError(f"{target} cannot be imported ({error}){_way_out(error)}") from error
     except Exception as error:  # a user's module may fail in any way while it is imported
         raise ValueError(f"{module} cannot be imported ({type(error).__name__}: {error})") from error
     if not inspect.isclass(located):
         raise ValueError(f"{target} is a {type(located).__name__}, not a class")
     return located
+
+
+def _way_out(error: Exception) -> str:
+    """What to allow where a package imports a module beside it that `allow` does not name; "" elsewhere."""
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    folder = not_allowed(name) if name else None
+    return f"; {name} is in {folder}, from where only packages that `allow` names are imported" if folder else ""

@@ -58,7 +58,7 @@ class RunLauncher(_SubprocessScriptLauncher):
         os.environ["NODE_RANK"] = str(environment.node_rank())
         os.environ["LOCAL_RANK"] = str(environment.local_rank())
         os.environ["WORLD_SIZE"] = str(self.num_processes * self.num_nodes)
-        command = [sys.executable, "-m", "blockyard", "_cell", str(self.folder)]
+        command = [sys.executable, "-P", "-m", "blockyard", "_cell", str(self.folder)]
         for local_rank in range(1, self.num_processes):
             self.procs.append(subprocess.Popen(command, env=os.environ | {"LOCAL_RANK": str(local_rank)}))
 

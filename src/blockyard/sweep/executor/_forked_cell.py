@@ -10,6 +10,7 @@ import pickle
 import signal
 import sys
 
+from blockyard.config import package_finder
 from blockyard.sweep.execution.cell import execute
 from blockyard.sweep.executor._fork_messages import Request
 
@@ -33,6 +34,7 @@ def run_cell(request: Request, write: int, server: int) -> int:
         if os.getppid() != server:
             return 143
     os.environ.update(request.environment or {})
+    package_finder.install(package_finder.described())
     if request.threads is not None:
         set_threads(request.threads)
     if request.command is not None:

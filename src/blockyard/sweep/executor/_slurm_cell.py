@@ -10,6 +10,7 @@ import sys
 from types import FrameType
 from typing import Any
 
+from blockyard.config import package_finder
 from blockyard.engine.system.interrupts import CODES
 from blockyard.sweep.execution.cell import execute
 from blockyard.sweep.executor._forked_cell import set_threads
@@ -36,9 +37,11 @@ class CellJob:
 
     def __init__(self, threads: int | None) -> None:
         self.threads = threads
+        self.packages = package_finder.described()  # a job may get none of the planner's environment
 
     def __call__(self, task: Task) -> Outcome:
         """Return the cell's outcome. Exits where the job goes back into the queue or was told to end."""
+        package_finder.install(self.packages)
         if self.threads is not None:
             set_threads(self.threads)
         engine = os.environ.get("SUBMITIT_EXECUTOR")

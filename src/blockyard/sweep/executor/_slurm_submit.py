@@ -73,7 +73,7 @@ class Submitter:
             cluster=self._cluster,
             local_max_num_timeout=self._requeues,
             slurm_max_num_timeout=self._requeues,
-            slurm_python=shlex.join(["sh", "-c", ignoring, sys.executable]),
+            slurm_python=shlex.join(["sh", "-c", ignoring, sys.executable, "-P"]),
         )
 
     def open(self, queue: Queue, partition: str | None) -> None:

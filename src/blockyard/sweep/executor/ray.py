@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal
 
+from blockyard.config import package_finder
 from blockyard.config.machine import cpu_cores
 from blockyard.contracts import Count, CountOrZero, NonNegative, Text
 from blockyard.errors import UserError
@@ -83,7 +84,9 @@ class RayExecutor(Executor):
             local = {"num_cpus": self.capacity * self._threads} if self._address is None else {}
             os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")  # the coming default; silences a warning
             logging.getLogger("ray").setLevel(logging.ERROR)
-            with _restored_signals():
+            # Ray puts the working folder on the path of its workers, before anything of ours runs there: one without
+            # modules. From the real one, cells import what is allowed.
+            with _restored_signals(), contextlib.chdir(sys.prefix):
                 try:
                     self._ray.init(
                         address=self._address or "local",
@@ -128,7 +131,7 @@ class RayExecutor(Executor):
                 self._ended.append(Outcome(task.key, 2, reason))
                 return
         remote = self._ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(_cell)
-        self._running[remote.remote(task, self._threads, os.getcwd(), sys.path)] = task
+        self._running[remote.remote(task, self._threads, os.getcwd(), sys.path, package_finder.described())] = task
 
     def poll(self, seconds: float) -> list[Outcome]:
         """Return the tasks that ended since the last call."""
@@ -164,11 +167,12 @@ class RayExecutor(Executor):
             self._ended.append(lost_outcome(task, LOST, f"Ray lost the cell: {reason}", failed=False))
 
 
-def _cell(task: Task, threads: int, folder: str, path: list[str]) -> Outcome:
+def _cell(task: Task, threads: int, folder: str, path: list[str], packages: str) -> Outcome:
     """Run a cell on a Ray worker."""
     with contextlib.suppress(OSError):
         os.chdir(folder)  # paths of data may be relative to it
     sys.path.extend(entry for entry in path if entry not in sys.path)
+    package_finder.install(packages)
     set_threads(threads)
     return execute(task)
 
