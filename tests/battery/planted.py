@@ -18,6 +18,7 @@ ONE_PROCESS = "tests/runs/test_one_process.py"
 BOARD = "tests/report/test_board.py"
 PAGE = "tests/report/test_page.py"
 CSV = "tests/report/test_csv.py"
+STRANGER = "tests/battery/test_stranger_folder.py"
 HOSTILE = "tests/battery/test_hostile_files.py"
 
 
@@ -83,6 +84,7 @@ BUGS = (
         "if 0:",
         ENDINGS,
     ),
+    _bug("folder-imports", "cli.py", "        os.getcwd()\n", "        sys.path.append(os.getcwd())\n", STRANGER),
     _bug("any-target", "config/targets.py", "return package in TRUSTED_PACKAGES or", "return True or", SAFETY),
     _bug("functions-build", "config/targets.py", "if not inspect.isclass(located):", "if located is None:", SAFETY),
     _bug("hydra-uncompared", _HYDRA, "    if changed:", "    if not own:", FOLDERS),

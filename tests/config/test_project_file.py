@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -35,8 +38,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "mine/norm.py").write_text(NORM)
     (tmp_path / "deep/er").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "deep/er")
-    monkeypatch.setenv("PYTHONPATH", "")
-    monkeypatch.setattr(sys, "path", [*sys.path])
     yield tmp_path
     for name in [name for name in sys.modules if name.partition(".")[0] == "mine"]:
         del sys.modules[name]
@@ -101,6 +102,73 @@ def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:
     path.chmod(0o666)
     with pytest.raises(UserError, match=r"everybody may write to it.*BLOCKYARD_PROJECT=none"):
         read(path)
+
+
+def other_owner(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    """Let a path belong to another user: in truth for root, in the eyes of Python otherwise."""
+    if os.getuid() == 0:
+        os.lchown(path, 12345, 12345)
+        return
+    lstat, status = Path.lstat, Path.stat
+
+    def of(real: os.stat_result, each: Path) -> Any:
+        other = {"st_mode": real.st_mode, "st_size": real.st_size, "st_uid": os.getuid() + 1}
+        return SimpleNamespace(**other) if each == path else real
+
+    monkeypatch.setattr(Path, "lstat", lambda each: of(lstat(each), each))
+    monkeypatch.setattr(Path, "stat", lambda each, **more: of(status(each, **more), each))
+
+
+def test_a_file_of_another_user_is_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing of the folder is imported before the owner is known, and the command ends with exit code 2."""
+    other_owner(monkeypatch, project / "blockyard.yaml")
+    assert main(["check", "norm=mine", *DEBUG]) == 2
+    assert "it belongs to another user" in capsys.readouterr().err
+    assert "mine" not in sys.modules
+
+
+@pytest.mark.parametrize("through", ["file", "folder", "chain", "relative"])
+def test_a_link_of_another_user_to_ones_own_file_is_refused(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], through: str
+) -> None:
+    """The owner of the file does not make the link's folder a trusted one."""
+    theirs = tmp_path / "theirs"
+    (theirs / "mine").mkdir(parents=True)
+    (theirs / "mine/norm.py").write_text(f"open({str(tmp_path / 'EXECUTED')!r}, 'w')\n" + NORM)
+    link = theirs / "blockyard.yaml"
+    if through == "folder":  # my link, through their link to my folder
+        (tmp_path / "door").symlink_to(project)
+        link.symlink_to(tmp_path / "door/blockyard.yaml")
+        other_owner(monkeypatch, tmp_path / "door")
+    elif through == "chain":
+        (tmp_path / "middle").symlink_to(project / "blockyard.yaml")
+        link.symlink_to(tmp_path / "middle")
+        other_owner(monkeypatch, tmp_path / "middle")
+    else:
+        link.symlink_to("../blockyard.yaml" if through == "relative" else project / "blockyard.yaml")
+        other_owner(monkeypatch, link)
+    monkeypatch.chdir(theirs)
+    assert main(["check", "norm=mine", *DEBUG]) == 2
+    assert "it is a link of another user" in capsys.readouterr().err
+    assert not (tmp_path / "EXECUTED").exists()
+
+
+def test_ones_own_link_leads_to_the_folder_of_the_file(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Paths and packages are those beside the file itself."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "blockyard.yaml").symlink_to("../blockyard.yaml")
+    monkeypatch.chdir(elsewhere)
+    assert read(elsewhere / "blockyard.yaml").outputs == str(project / "runs")
+    assert main(["check", "norm=mine", *DEBUG]) == 0
+    (elsewhere / "blockyard.yaml").unlink()
+    (elsewhere / "blockyard.yaml").symlink_to("blockyard.yaml")
+    assert main(["check", *DEBUG]) == 2
+    assert "links" in capsys.readouterr().err
 
 
 def test_a_sweep_file_says_what_it_needs_and_grants_nothing(

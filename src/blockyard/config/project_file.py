@@ -1,12 +1,13 @@
 """The project file: `blockyard.yaml` in the working directory or above it, so that nothing is typed at each command.
 
     config_dirs: [myconf]      # as --config-dir; paths are relative to this file
-    allow: [mypackage]         # as allow=[mypackage]; the file's folder is added to the Python path
+    allow: [mypackage]         # as allow=[mypackage]; the package may lie in the file's folder
     outputs: outputs           # as outputs=outputs
     logger: [tensorboard]      # as logger=[tensorboard]
 
 What the command line says comes first. BLOCKYARD_PROJECT=none reads no file. Which file was read is said on standard
-error. A file that another user owns, or that everybody may write to, is refused: it could name code to run.
+error. A file that another user owns, or that everybody may write to, is refused: it could name code to run. The same
+holds for a link to a file, and for every link on the way to it. The paths of a linked file are relative to where it is.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from blockyard.errors import UserError, did_you_mean, printable
 NAME = "blockyard.yaml"
 VARIABLE = "BLOCKYARD_PROJECT"
 LARGEST = 100_000  # bytes
+_LINKS = 40  # that are followed, as by the system
 KEYS = ("config_dirs", "allow", "outputs", "logger")
 # What each command takes of the file; commands that are not here take nothing.
 _RUN = ("allow", "outputs")
@@ -79,7 +81,7 @@ def with_project(command: str, arguments: Sequence[str]) -> list[str]:
 def import_folders(command: str) -> list[Path]:
     """The folder of the project file, from which a command imports packages that are allowed."""
     path = find() if "allow" in TAKES.get(command, ()) else None
-    return [] if path is None else [path.resolve().parent]
+    return [] if path is None else [_followed(path).parent]
 
 
 def find(start: Path | None = None) -> Path | None:
@@ -101,6 +103,7 @@ def default_outputs() -> str:
 
 def read(path: Path) -> Project:
     """The content of a file. Raises UserError that names the file, the key and what would work."""
+    path = _followed(path)
     content = _content(path)
     for key in content:
         if key not in KEYS:
@@ -123,6 +126,34 @@ def read(path: Path) -> Project:
     )
 
 
+def _followed(path: Path) -> Path:
+    """The file that a path leads to, without links. Raises UserError for a link of another user on the way."""
+    folder, names, links = Path(path.anchor), [*reversed(path.parts[1:])], 0
+    while names:
+        name = names.pop()
+        step = folder.parent if name == ".." else folder / name
+        try:
+            status = step.lstat()
+            if not stat.S_ISLNK(status.st_mode):
+                folder = step
+                continue
+            if status.st_uid not in (os.getuid(), 0):
+                raise _unsafe(step, "it is a link of another user")
+            target, links = step.readlink(), links + 1
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read: {error.strerror}: {step}") from error
+        if links > _LINKS:
+            raise UserError(f"{path}: leads through more than {_LINKS} links")
+        if target.is_absolute():
+            folder = Path(target.anchor)
+        names += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+    return folder
+
+
+def _unsafe(path: Path, reason: str) -> UserError:
+    return UserError(f"{path}: {reason}, and it could name code to run; {VARIABLE}=none works without it")
+
+
 def _content(path: Path) -> dict[str, Any]:
     import yaml
 
@@ -132,7 +163,7 @@ def _content(path: Path) -> dict[str, Any]:
             raise UserError(f"{path}: is not a regular file")
         if status.st_uid not in (os.getuid(), 0) or status.st_mode & stat.S_IWOTH:
             reason = "everybody may write to it" if status.st_mode & stat.S_IWOTH else "it belongs to another user"
-            raise UserError(f"{path}: {reason}, and it could name code to run; {VARIABLE}=none works without it")
+            raise _unsafe(path, reason)
         if status.st_size > LARGEST:
             raise UserError(f"{path}: has {status.st_size:,} bytes, at most {LARGEST:,} are read")
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
