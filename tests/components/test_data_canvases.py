@@ -143,8 +143,8 @@ def test_captions_say_what_is_where(digits: int) -> None:
 
 
 def test_the_word_before_is_a_baseline_of_captions() -> None:
-    split = CanvasCaptions(eval_samples=100).load(Word()).test
-    values = Translate().baselines(split)["word_before"]
+    splits = CanvasCaptions(eval_samples=100).load(Word())
+    values = Translate().baselines(splits.test, splits.train)["word_before"]
     assert values["exact"] < 0.05
     assert 0.4 < values["loss"] < 1.5
 

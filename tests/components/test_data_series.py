@@ -14,8 +14,7 @@ from blockyard.data.digit_series import DigitSeries
 from blockyard.data.series_file import SeriesFile
 from blockyard.errors import UserError
 from blockyard.evaluate.loop import evaluate
-from blockyard.objective._forecast_baselines import forecasts
-from blockyard.objective.forecast import Forecast
+from blockyard.objective.forecast import Forecast, forecasts
 from blockyard.tokenizer._series import fill_forward, standardize
 from blockyard.tokenizer.series_patch import SeriesPatch
 from tests import engine_runs

@@ -93,7 +93,7 @@ def test_nearest_is_the_nearest_neighbour_of_scikit_learn(tmp_path: Path) -> Non
     model = KNeighborsClassifier(1).fit(x, train.series.target.numpy())
     expected = model.predict(test.series.values.nan_to_num().flatten(1).numpy())
     assert nearest(train.series, test.series, 2).argmax(1).tolist() == expected.tolist()
-    assert [name for name, _ in test.baselines()] == ["majority", "nearest"]
+    assert [model.name for model in test.baselines()] == ["majority", "nearest"]
 
 
 def test_series_of_several_lengths_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

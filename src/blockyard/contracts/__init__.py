@@ -5,6 +5,7 @@ a task is *data + objective*. Each of those names is a folder next to this one, 
 `conf/`, and one class in a file of this one:
 
     specs.py          what is known before any weight: of data, of tokens, of a position in the model
+    baselines.py      rules and simple models beside the runs of a task
     batch.py          what is known of a batch, and of the tokens of one forward pass
     builders.py       data, model, optimizer, schedule
     tokenizers.py     tokenizer
@@ -26,6 +27,7 @@ head) is built later, from a `Context` and its options.
 from __future__ import annotations
 
 from blockyard.contracts.auxiliary import HasAuxiliary, auxiliary_loss
+from blockyard.contracts.baselines import Baseline, Baselines, SimpleModel
 from blockyard.contracts.batch import UNREACHABLE, Batch, Inputs, Memory, Seq
 from blockyard.contracts.builders import Architecture, DataModule, OptimizerBuilder, Parts, Schedule
 from blockyard.contracts.modules import (
@@ -87,6 +89,8 @@ __all__ = [
     "UNREACHABLE",
     "Architecture",
     "AsksForPart",
+    "Baseline",
+    "Baselines",
     "Batch",
     "BatchSize",
     "Because",
@@ -134,6 +138,7 @@ __all__ = [
     "Seed",
     "Seq",
     "Side",
+    "SimpleModel",
     "SourceFiles",
     "Split",
     "Splits",

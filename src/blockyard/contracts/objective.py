@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_chec
 import torch
 from torch import Tensor, nn
 
+from blockyard.contracts.baselines import Baselines
 from blockyard.contracts.batch import Batch
 from blockyard.contracts.specs import DataSpec, TokenSpec
 from blockyard.contracts.splits import Split, Splits
@@ -128,9 +129,12 @@ class Objective(ABC):
         `split` may have facts that a metric needs, such as `bytes_per_token` of a text.
         """
 
-    def baselines(self, split: Split) -> dict[str, dict[str, float]]:
-        """Returns metrics over `split` of rules and simple models, by their names; none by default."""
-        return {}
+    def baselines(self, split: Split, train: Split | None = None) -> Baselines:
+        """Returns rules and simple models, with the metrics that each reaches over `split`; none by default.
+
+        train: the training split; without it, those that have to be fitted on it are left out
+        """
+        return Baselines()
 
     @abstractmethod
     def best(self) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from blockyard.contracts.baselines import SimpleModel
 from blockyard.contracts.batch import Batch
 
 if TYPE_CHECKING:
@@ -75,8 +76,8 @@ class Transcripts(Protocol):
 class HasBaselines(Protocol):
     """A split with simple models of its own task, fitted on the training split."""
 
-    def baselines(self) -> Iterator[tuple[str, Tensor]]:
-        """Yields a name and the predictions for all samples in storage order, such as logits (n, V)."""
+    def baselines(self) -> Iterator[SimpleModel]:
+        """Yields the models; each is fitted when its `fit` is called."""
 
 
 @runtime_checkable

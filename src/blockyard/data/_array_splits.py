@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, DataSpec, ImageTokenizer, Split, Splits, Tokenizer
+from blockyard.contracts import Batch, DataSpec, ImageTokenizer, SimpleModel, Split, Splits, Tokenizer
 from blockyard.data._array_checks import channels_are_last
 from blockyard.data._augment import Augment
-from blockyard.data._class_baselines import majority
 from blockyard.data._image_tokens import token_splits
 from blockyard.data._images import Moments, Preprocess
+from blockyard.data._simple_models import majority_model
 from blockyard.errors import UserError
 
 CHUNK = 4096  # rows that are read at a time
@@ -65,9 +65,9 @@ class ArraySplit:
 class LabelledArraySplit(ArraySplit):
     """A split of rows with a class each, and the most frequent class beside it."""
 
-    def baselines(self) -> Iterator[tuple[str, Tensor]]:
-        """Yields the logits (n, V) of the most frequent class."""
-        yield "majority", majority(self.class_counts, len(self))
+    def baselines(self) -> Iterator[SimpleModel]:
+        """Yields the model of the most frequent class."""
+        yield majority_model(self.class_counts)
 
 
 class ImageArraySplit:

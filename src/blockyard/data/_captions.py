@@ -11,13 +11,12 @@ from torch import Tensor
 from blockyard.contracts import Batch, DataSpec, Splits, TextTokenizer, Tokenizer
 from blockyard.data._decode import levels_to_floats
 from blockyard.data._pairs import Pair, RaggedSequences
-from blockyard.data._written_baselines import WrittenBaselines
 from blockyard.errors import UserError
 
 log = logging.getLogger("blockyard")
 
 
-class CaptionedSplit(WrittenBaselines):
+class CaptionedSplit:
     """A split of images in memory with a caption each. images: uint8 (n, C, size, size)."""
 
     def __init__(
@@ -25,12 +24,10 @@ class CaptionedSplit(WrittenBaselines):
         images: Tensor,
         targets: RaggedSequences,
         pairs: Sequence[Pair],
-        train: RaggedSequences | None,
         *,
         blank: bool,
     ) -> None:
         self.images, self.targets, self.pairs, self.blank = images, targets, pairs, blank
-        self._train = train
 
     def __len__(self) -> int:
         return len(self.images)
@@ -40,10 +37,6 @@ class CaptionedSplit(WrittenBaselines):
         inputs, lengths = self.targets.padded(order)
         source = levels_to_floats(self.images[order])
         return Batch(inputs, lengths=lengths, source=torch.zeros_like(source) if self.blank else source)
-
-    def fitted(self) -> RaggedSequences:
-        """All captions of training, with their ends."""
-        return self._train or self.targets
 
 
 def caption_parts(
@@ -72,9 +65,8 @@ def caption_parts(
     for name, part, own in zip(Splits._fields, parts, texts, strict=True):
         pairs = [(names[i], text) for i, text in zip(part.tolist(), own, strict=True)]
         kept, targets = _encode(name, own, tokenizer, (tokens.start, tokens.end), spec.shape[0])
-        train = splits[0].targets if splits else None
         chosen = [pairs[i] for i in kept]
-        splits.append(CaptionedSplit(images[part[torch.tensor(kept)]], targets, chosen, train, blank=blank))
+        splits.append(CaptionedSplit(images[part[torch.tensor(kept)]], targets, chosen, blank=blank))
     return Splits(*splits)
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, TextTokenizer
-from blockyard.data._class_baselines import majority, tf_idf
+from blockyard.contracts import Batch, SimpleModel, TextTokenizer
+from blockyard.data._simple_models import MOST_SAMPLES, MOST_TOKENS, majority_model, tf_idf
 
 
 @dataclass(frozen=True)
@@ -80,18 +80,23 @@ class LabelledSplit:
             slice=None if texts.slice is None else texts.slice[order],
         )
 
-    def baselines(self) -> Iterator[tuple[str, Tensor]]:
-        """Yields the logits (n, V) of the most frequent class, and of a linear model of the words."""
-        yield "majority", majority(self.class_counts, len(self))
-        fit, own = (decoded(texts, self.tokenizer) for texts in (self.train, self.texts))
-        yield "tf_idf", tf_idf(fit, self.train.target, own, len(self.class_counts))
+    def baselines(self) -> Iterator[SimpleModel]:
+        """Yields the model of the most frequent class, and a linear model of the words."""
+        yield majority_model(self.class_counts)
+        tokens = max(int(self.train.lengths.double().mean()), 1)  # of a text
+        yield tf_idf(
+            lambda order: decoded(self.train.select(order), self.tokenizer),
+            self.train.target,
+            lambda order: decoded(self.texts.select(order), self.tokenizer),
+            len(self.class_counts),
+            min(MOST_SAMPLES, MOST_TOKENS // tokens),
+        )
 
 
 def decoded(texts: LabelledTexts, tokenizer: TextTokenizer) -> list[str]:
     """Returns each text as a model sees it: cut to the context, with the tokenizer's unknown token."""
     bounds = zip(texts.start.tolist(), (texts.start + texts.lengths).tolist(), strict=True)
-    stream = texts.stream.tolist()
-    return [_decode(stream[start:stop], tokenizer, texts.separator) for start, stop in bounds]
+    return [_decode(texts.stream[start:stop].tolist(), tokenizer, texts.separator) for start, stop in bounds]
 
 
 def _decode(ids: list[int], tokenizer: TextTokenizer, separator: int | None) -> str:

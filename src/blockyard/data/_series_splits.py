@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch
-from blockyard.data._class_baselines import majority
+from blockyard.contracts import Batch, SimpleModel
+from blockyard.data._simple_models import equally_spaced, majority_model, sampled
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,10 @@ class Series:
     values: Tensor
     lengths: Tensor
     target: Tensor
+
+    def select(self, indices: Tensor) -> Series:
+        """Returns the series `indices` (m,)."""
+        return Series(self.values[indices], self.lengths[indices], self.target[indices])
 
 
 class SeriesSplit:
@@ -47,10 +51,16 @@ class SeriesSplit:
             return Batch(values, self.series.target[order])
         return Batch(values[:, : int(lengths.max())], self.series.target[order], lengths=lengths)
 
-    def baselines(self) -> Iterator[tuple[str, Tensor]]:
-        """Yields the logits (n, V) of the most frequent class, and of the nearest training series."""
-        yield "majority", majority(self.class_counts, len(self))
-        yield "nearest", nearest(self.train, self.series, len(self.class_counts))
+    def baselines(self) -> Iterator[SimpleModel]:
+        """Yields the models of the most frequent class and of the nearest training series."""
+        yield majority_model(self.class_counts)
+        count, classes = len(self.train.target), len(self.class_counts)
+        yield SimpleModel(
+            "nearest",
+            lambda: lambda order: nearest(self.train, self.series.select(order), classes),
+            sampled("fitted", min(count, MOST_NEIGHBOURS), count),
+            ("loss",),
+        )
 
 
 def nearest(train: Series, series: Series, classes: int) -> Tensor:
@@ -59,7 +69,7 @@ def nearest(train: Series, series: Series, classes: int) -> Tensor:
     Series are resampled linearly to the longest, and missing values are zero, the mean.
     """
     count = len(train.target)
-    chosen = torch.linspace(0, count - 1, min(count, MOST_NEIGHBOURS)).long()
+    chosen = equally_spaced(count, MOST_NEIGHBOURS)
     references, own = _resampled(train, chosen), _resampled(series, torch.arange(len(series.target)))
     distance = torch.cdist(own, references)  # (n, m)
     result = torch.full((len(own), classes), -torch.inf)

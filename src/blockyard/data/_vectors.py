@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, Split
-from blockyard.data._class_baselines import LARGEST, majority
+from blockyard.contracts import Batch, SimpleModel, Split
+from blockyard.data._simple_models import equally_spaced, linear, majority_model, most_of_classes, sampled
 from blockyard.errors import UserError
 
 
@@ -45,30 +43,17 @@ class LabelledVectors(VectorSplit):
         self.train = train
         self.class_counts = train[1].bincount(minlength=classes)
 
-    def baselines(self) -> Iterator[tuple[str, Tensor]]:
-        """Yields the logits (n, V) of the most frequent class, and of a linear model of the numbers."""
-        yield "majority", majority(self.class_counts, len(self))
-        yield "linear", linear(*self.train, self.values, len(self.class_counts))
+    def baselines(self) -> Iterator[SimpleModel]:
+        """Yields the model of the most frequent class, and a linear model of the numbers."""
+        yield majority_model(self.class_counts)
+        (values, target), classes = self.train, len(self.class_counts)
+        some = equally_spaced(len(values), most_of_classes(classes))
 
+        def fit() -> Callable[[Tensor], Tensor]:
+            predict = linear(values[some], target[some], classes)
+            return lambda order: predict(self.values[order])
 
-def linear(fit: Tensor, target: Tensor, values: Tensor, classes: int) -> Tensor:
-    """Returns logits (n, V) of a logistic regression fitted on values (m, F), in which a missing one is the mean."""
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.linear_model import LogisticRegression
-
-    chosen = torch.linspace(0, len(fit) - 1, min(len(fit), LARGEST)).long()
-    logits = torch.full((len(values), classes), -torch.inf)
-    present = target[chosen].unique()
-    if len(present) == 1:
-        logits[:, present] = 0.0
-        return logits
-    model = LogisticRegression(max_iter=200)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the last digits of a baseline do not matter
-        model.fit(fit[chosen].nan_to_num().numpy(), target[chosen].numpy())
-    predicted = model.predict_log_proba(values.nan_to_num().numpy())
-    logits[:, torch.from_numpy(model.classes_)] = torch.from_numpy(predicted).float()
-    return logits
+        yield SimpleModel("linear", fit, sampled("fitted", len(some), len(values)))
 
 
 def vector_splits(

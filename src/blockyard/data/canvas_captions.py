@@ -36,15 +36,14 @@ from blockyard.data._canvas_data import CanvasData
 from blockyard.data._pairs import Pair, RaggedSequences
 from blockyard.data._scenes import ACROSS, CELLS, COLOURS, SHAPE, Scenes, SceneSource
 from blockyard.data._split import Fraction
-from blockyard.data._written_baselines import WrittenBaselines
 
 Number = Annotated[int, Ge(1), Le(CELLS), Because("a canvas has nine cells")]
 LONGEST = len("a green 3 left of ")  # characters for each digit, and so the largest number of tokens
-FITTED = 4_000  # captions that a tokenizer and a baseline learn from
+FITTED = 4_000  # captions that a tokenizer learns from
 
 
-class CaptionSplit(WrittenBaselines):
-    """A split of canvases with a caption each. train: the split that baselines learn from; None for this one."""
+class CaptionSplit:
+    """A split of canvases with a caption each."""
 
     def __init__(
         self,
@@ -54,10 +53,9 @@ class CaptionSplit(WrittenBaselines):
         samples: int,
         *,
         blank: bool,
-        train: CaptionSplit | None,
     ) -> None:
         self.scenes, self.tokenizer, self.ends, self.samples = scenes, tokenizer, ends, samples
-        self.blank, self.train = blank, train or self
+        self.blank = blank
         self._encoded: dict[str, list[int]] = {}
 
     def __len__(self) -> int:
@@ -82,11 +80,6 @@ class CaptionSplit(WrittenBaselines):
         """The name of each canvas, and its caption."""
         texts = captions(self.scenes.draw(torch.arange(len(self)), 0))
         return [(f"canvas {number}", text) for number, text in enumerate(texts)]
-
-    def fitted(self) -> RaggedSequences:
-        """Captions of training, with their ends, that a baseline counts."""
-        scenes = self.train.scenes.draw(torch.arange(min(FITTED, len(self.train))), 0)
-        return self.sequences(captions(scenes))
 
 
 def captions(scenes: Scenes) -> list[str]:
@@ -148,9 +141,9 @@ class CanvasCaptions(CanvasData):
         tokens = tokenizer.spec(self.spec)
         if tokens.start is None or tokens.end is None:
             raise ValueError(f"{type(tokenizer).__name__} has no start and end token; see TokenSpec.start")
-        first = self._split(train, tokenizer, (tokens.start, tokens.end), self.size_of(0, self.samples), None)
+        first = self._split(train, tokenizer, (tokens.start, tokens.end), self.size_of(0, self.samples))
         others = (
-            self._split(part, tokenizer, first.ends, self.size_of(number, self.eval_samples), first)
+            self._split(part, tokenizer, first.ends, self.size_of(number, self.eval_samples))
             for number, part in enumerate(rest, start=1)
         )
         return Splits(first, *others)
@@ -161,6 +154,5 @@ class CanvasCaptions(CanvasData):
         tokenizer: TextTokenizer,
         ends: tuple[int, int],
         samples: int,
-        train: CaptionSplit | None,
     ) -> CaptionSplit:
-        return CaptionSplit(scenes, tokenizer, ends, samples, blank=self.blank, train=train)
+        return CaptionSplit(scenes, tokenizer, ends, samples, blank=self.blank)

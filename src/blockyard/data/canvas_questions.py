@@ -18,15 +18,15 @@ digit that of most digits, whichever is asked for: only a model above it reads t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Batch, BatchSize, DataSpec, Samples, Seed, Splits, TextTokenizer, Tokenizer
+from blockyard.contracts import Batch, BatchSize, DataSpec, Samples, Seed, SimpleModel, Splits, TextTokenizer, Tokenizer
 from blockyard.data._canvas_data import CanvasData
 from blockyard.data._hash import uniform
 from blockyard.data._order import mix
@@ -115,18 +115,34 @@ class QuestionSplit:
         rest = (draws / (1 - self.colour_share) * COLOUR).long()  # below COLOUR for a share 1 - colour_share of draws
         return rest.clamp(max=COLOUR)
 
-    def baselines(self) -> Iterator[tuple[str, Tensor]]:
-        """Yields the logits (n, V) of the most frequent answer, of the most frequent one to each question, and of
-        counting alone: the right numbers, and for the colour of a digit that of most digits, whichever is asked for.
+    def baselines(self) -> Iterator[SimpleModel]:
+        """Yields the most frequent answer, the most frequent one to each question, and counting alone: the right
+        numbers, and for the colour of a digit that of most digits, whichever is asked for.
         """
-        _, question, answer, _, _ = (self._train or self).ask(torch.arange(len(self._train or self)), None)
-        counts = torch.zeros(len(QUESTIONS), len(ANSWERS)).index_put_((question, answer), torch.ones(()), True)
-        scenes, own, right, kind, _ = self.ask(torch.arange(len(self)), None)
-        yield "majority", counts.sum(0).log().expand(len(own), -1)
-        yield "question_alone", (counts + 1e-3).log()[own]
+        for name in ("majority", "question_alone", "counting_alone"):
+            yield SimpleModel(name, partial(self._model, name))
+
+    def _model(self, name: str) -> Callable[[Tensor], Tensor]:
+        return lambda order: self._answers(order)[name]
+
+    def _answers(self, order: Tensor) -> dict[str, Tensor]:
+        """The logits (B, V) of each simple model for the samples `order`."""
+        counts = self._answer_counts
+        scenes, own, right, kind, _ = self.ask(order, None)
         each = ((scenes.colour[:, :, None] == torch.arange(len(COLOURS))) & scenes.present[..., None]).sum(1)  # (n, 3)
         counted = torch.where(kind == COLOUR, MOST + 1 + each.argmax(1), right)  # (n,)
-        yield "counting_alone", 10.0 * F.one_hot(counted, len(ANSWERS))
+        return {
+            "majority": counts.sum(0).log().expand(len(own), -1),
+            "question_alone": (counts + 1e-3).log()[own],
+            "counting_alone": 10.0 * F.one_hot(counted, len(ANSWERS)),
+        }
+
+    @cached_property
+    def _answer_counts(self) -> Tensor:
+        """How often each question has each answer in the training split, (questions, V)."""
+        train = self._train or self
+        _, question, answer, _, _ = train.ask(torch.arange(len(train)), None)
+        return torch.zeros(len(QUESTIONS), len(ANSWERS)).index_put_((question, answer), torch.ones(()), True)
 
     @cached_property
     def class_counts(self) -> Tensor:

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, BatchSize, DataSpec, Samples, Seed, Splits, Tokenizer
-from blockyard.data._class_baselines import majority
+from blockyard.contracts import Batch, BatchSize, DataSpec, Samples, Seed, SimpleModel, Splits, Tokenizer
 from blockyard.data._loaded import LoadedData
 from blockyard.data._order import mix
 from blockyard.data._recordings import RaggedSounds
+from blockyard.data._simple_models import majority_model
 from blockyard.data._split import sha256
 from blockyard.data.dial_tones import GAP, KEYS, RATE, TONE, play
 
@@ -40,9 +40,9 @@ class KeySplit:
         sounds, lengths = self.sounds.padded(order)
         return Batch(sounds, self.target[order], lengths=lengths)
 
-    def baselines(self) -> Iterator[tuple[str, Tensor]]:
-        """Yields the logits (n, V) of the most frequent class."""
-        yield "majority", majority(self.class_counts, len(self))
+    def baselines(self) -> Iterator[SimpleModel]:
+        """Yields the model of the most frequent class."""
+        yield majority_model(self.class_counts)
 
 
 @dataclass(kw_only=True, eq=False)

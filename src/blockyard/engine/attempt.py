@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from blockyard.atomic_files import write_text
+from blockyard.engine.baselines import record_baselines
 from blockyard.engine.ending import Ending, ending_of
 from blockyard.engine.loggers import RunLog
 from blockyard.engine.peers import ConnectionLost, PeerLost
@@ -70,6 +71,8 @@ def record_ending(attempt: Attempt, ending: Ending) -> None:
     if ending.trace:  # after the status: a full disk may have room for one of them only
         with contextlib.suppress(OSError):
             write_text(folder.path / "error.txt", ending.trace)
+    if ending.state == "done":
+        ending.summary = record_baselines(attempt, ending.summary)
     close(attempt, ending)
 
 

@@ -34,5 +34,8 @@ def print_result(folder: RunFolder) -> None:
         text = "  ".join(
             f"test/{metric} {math.nan if value is None else value:.4g}" for metric, value in values.items()
         )
-        sys.stdout.write(f"baseline {name}: {text}\n")
+        note = summary.get("baseline_notes", {}).get(name)
+        sys.stdout.write(f"baseline {name}: {text}{f' ({note})' if note else ''}\n")
+    for name, reason in summary.get("baselines_missing", {}).items():
+        sys.stdout.write(f"baseline {name}: no value ({printable(str(reason))})\n")
     sys.stdout.write(f"{printable(str(folder.path))}\n")

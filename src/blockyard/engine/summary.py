@@ -55,12 +55,10 @@ def summarize(job: Job) -> Summary:
     metrics |= _averages(job, weights, step)
     curves = _curves(job, model)
     metrics |= {key: value for curve in curves for key, value in curve.metrics().items()}
-    baselines = job.components.objective.baselines(split)
     sample = cost_card.two_samples(job.splits.train, data.batch_size if data.spec.variable else 1).to(job.device)
     values = {
         "metrics": metrics,
         "directions": _directions(job),
-        **({"baselines": baselines} if baselines else {}),
         **({"refused": {k: reason for curve in curves for k, reason in curve.refused().items()}} if curves else {}),
         "monitor": list(state.monitor),
         "weights": weights,

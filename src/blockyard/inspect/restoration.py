@@ -13,8 +13,7 @@ from blockyard.errors import UserError
 from blockyard.inspect.options import Options
 from blockyard.inspect.samples import validation_samples
 from blockyard.objective._patches import floats, join
-from blockyard.objective._restore_baselines import simple_predictions
-from blockyard.objective.restore import Restore
+from blockyard.objective.restore import Restore, simple_predictions
 from blockyard.runs.load import Loaded
 
 

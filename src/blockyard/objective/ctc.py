@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Batch, DataSpec, Objective, Split, Splits, TokenSpec, Transcripts
+from blockyard.contracts import Baseline, Baselines, Batch, DataSpec, Objective, Split, Splits, TokenSpec, Transcripts
 from blockyard.errors import UserError
 from blockyard.ops import ctc
 
@@ -151,9 +151,9 @@ class CTC(Objective):
         """The lowest character error rate."""
         return "cer", "min"
 
-    def baselines(self, split: Split) -> dict[str, dict[str, float]]:
+    def baselines(self, split: Split, train: Split | None = None) -> Baselines:
         """Of writing nothing: every character is missing."""
-        return {"nothing": {"cer": 1.0, "wer": 1.0, "empty": 1.0}}
+        return Baselines([Baseline("nothing", lambda: {"cer": 1.0, "wer": 1.0, "empty": 1.0})])
 
     def transcribe(self, prediction: Tensor, tokens: Tensor, beam: int | None = None) -> list[list[int]]:
         """Returns the token ids that a model writes. prediction: (B, N, V); tokens: (B,), those of each source.

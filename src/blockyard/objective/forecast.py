@@ -12,14 +12,17 @@ one season earlier; `drift` adds to that the change of the mean from the season 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import DataSpec, Length, Objective, Positive, Split, TokenSpec
-from blockyard.objective._forecast_baselines import baselines
+from blockyard.contracts import Baselines, Batch, DataSpec, Length, Objective, Positive, Split, TokenSpec
+from blockyard.objective._baselines import rules
 from blockyard.objective._real_loss import Kind, real_loss
+from blockyard.tokenizer._series import fill_forward
 
 if TYPE_CHECKING:
     import torchmetrics
@@ -84,6 +87,30 @@ class Forecast(Objective):
         """The lowest squared error."""
         return "mse", "min"
 
-    def baselines(self, split: Split) -> dict[str, dict[str, float]]:
-        """The metrics of forecasts that need no training, by their names."""
-        return baselines(split, self)
+    def baselines(self, split: Split, train: Split | None = None) -> Baselines:
+        """Forecasts that need no training, of the rules that the history is long enough for."""
+
+        def predict(batch: Batch) -> Iterator[tuple[str, Tensor]]:
+            assert isinstance(batch.target, Tensor)
+            for name, forecast in forecasts(batch.inputs, batch.target.shape[1], self.season):
+                yield name, forecast.flatten(1)
+
+        first = self.ready(split.batch(torch.zeros(1, dtype=torch.long), None))
+        return Baselines(rules(split, self, [name for name, _ in predict(first)], predict))
+
+
+def forecasts(history: Tensor, horizon: int, season: int | None) -> Iterator[tuple[str, Tensor]]:
+    """Names and forecasts (B, horizon, C) of the rules that a history (B, L, C) is long enough for.
+
+    Missing values are those before them. season: steps after which the series repeats itself, or None
+    """
+    filled = fill_forward(history)
+    yield "repeat", filled[:, -1:].expand(-1, horizon, -1)
+    if season is None or season > history.shape[1]:
+        return
+    step = torch.arange(horizon, device=history.device)
+    seasonal = filled[:, -season:][:, step % season]
+    yield "seasonal", seasonal
+    if 2 * season <= history.shape[1]:
+        change = filled[:, -season:].mean(1) - filled[:, -2 * season : -season].mean(1)  # (B, C)
+        yield "drift", seasonal + change[:, None] * (1 + step // season)[None, :, None]

@@ -19,13 +19,14 @@ prefers none, `nearest` predicts the frame of the nearest token that is not hidd
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Batch, Count, DataSpec, Positive, Split, TokenSpec
+from blockyard.contracts import Baseline, Baselines, Batch, Count, DataSpec, Positive, Split, TokenSpec
 from blockyard.data._split import Fraction
 from blockyard.objective._distractors import choose, similarities
 from blockyard.objective._hidden_sound import MELS, HiddenSound
@@ -108,8 +109,12 @@ class MaskedContrast(HiddenSound):
         """The lowest loss."""
         return "loss", "min"
 
-    def baselines(self, split: Split) -> dict[str, dict[str, float]]:
+    def baselines(self, split: Split, train: Split | None = None) -> Baselines:
         """Of preferring no candidate, and of the frame of the nearest token that is not hidden."""
+        values = cache(lambda: self._baseline_values(split))
+        return Baselines(Baseline(name, partial(lambda name: values()[name], name)) for name in ("uniform", "nearest"))
+
+    def _baseline_values(self, split: Split) -> dict[str, dict[str, float]]:
         metrics = self.metrics()
         total = torch.zeros(3, dtype=torch.float64)  # hidden tokens, and the loss and the accuracy of preferring none
         for batch in self.prepared(split):

@@ -17,6 +17,7 @@ baseline `frequency` predicts how often each unit occurs in training.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,8 +25,9 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from blockyard.contracts import Batch, Count, DataSpec, NonNegative, Rate, Split, TokenSpec
+from blockyard.contracts import Baselines, Batch, Count, DataSpec, NonNegative, Rate, Split, TokenSpec
 from blockyard.data._split import Fraction
+from blockyard.objective._baselines import rules
 from blockyard.objective._cross_entropy import cross_entropy
 from blockyard.objective._hidden_sound import HiddenSound
 from blockyard.tokenizer._kmeans import kmeans, nearest
@@ -97,12 +99,13 @@ class MaskedUnits(HiddenSound):
         """The lowest loss."""
         return "loss", "min"
 
-    def baselines(self, split: Split) -> dict[str, dict[str, float]]:
+    def baselines(self, split: Split, train: Split | None = None) -> Baselines:
         """Of predicting each unit as often as it occurs in training."""
         assert self._shares is not None, "learn() comes before baselines()"
-        metrics = self.metrics()
-        for batch in self.prepared(split):
+        shares = self._shares.log()
+
+        def frequency(batch: Batch) -> Iterator[tuple[str, Tensor]]:
             assert isinstance(batch.target, Tensor)
-            for metric in metrics.values():
-                metric.update(self._shares.log().expand(*batch.target.shape, -1), batch.target)
-        return {"frequency": {name: float(metric.compute()) for name, metric in metrics.items()}}
+            yield "frequency", shares.expand(*batch.target.shape, -1)
+
+        return Baselines(rules(split, self, ["frequency"], frequency))

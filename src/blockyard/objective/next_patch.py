@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from blockyard.contracts import Batch, DataSpec, Length, Objective, Split, TokenSpec
+from blockyard.contracts import Baselines, Batch, DataSpec, Length, Objective, Split, TokenSpec
+from blockyard.data._order import take
+from blockyard.objective._baselines import rules
 from blockyard.objective._patches import cut, floats, mean_squared, patch_size
-from blockyard.objective._simple import over_split
 from blockyard.tokenizer._series import fill_forward
 
 if TYPE_CHECKING:
@@ -109,9 +110,12 @@ class NextPatch(Objective):
         """The lowest squared error."""
         return "mse", "min"
 
-    def baselines(self, split: Split) -> dict[str, dict[str, float]]:
-        """The metrics of predictions that need no training, by their names."""
-        return over_split(split, self, self.simple_predictions)
+    def baselines(self, split: Split, train: Split | None = None) -> Baselines:
+        """Rules that need no training."""
+        first = self.ready(take(split, torch.zeros(1, dtype=torch.long), None))
+        return Baselines(
+            rules(split, self, [name for name, _ in self.simple_predictions(first)], self.simple_predictions)
+        )
 
     def simple_predictions(self, batch: Batch) -> Iterator[tuple[str, Tensor]]:
         """Names and predictions (B, N, V) of the rules for a batch."""

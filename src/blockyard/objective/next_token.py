@@ -18,9 +18,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from blockyard.contracts import Batch, DataSpec, Split, TokenSpec
+from blockyard.contracts import Baselines, Batch, DataSpec, Split, TokenSpec
+from blockyard.objective._baselines import of_image_tokens
 from blockyard.objective._classes import ClassObjective
-from blockyard.objective._token_baselines import baselines
 
 if TYPE_CHECKING:
     import torchmetrics
@@ -79,9 +79,9 @@ class NextToken(ClassObjective):
             metrics["bits_per_byte"] = BitsPerByte(loss, bytes_per_token)
         return self.further(metrics)
 
-    def baselines(self, split: Split) -> dict[str, dict[str, float]]:
-        """Of images, the metrics of predictions that need no training; nothing of texts."""
-        return baselines(split, self)
+    def baselines(self, split: Split, train: Split | None = None) -> Baselines:
+        """Of images, two rules that need no training; nothing of texts."""
+        return of_image_tokens(split, self)
 
     def best(self) -> tuple[str, str]:
         """The lowest loss."""

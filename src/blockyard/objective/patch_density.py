@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from blockyard.contracts import Batch, DataSpec, Objective, Split, TokenSpec
+from blockyard.contracts import Baselines, Batch, DataSpec, Objective, Split, TokenSpec
 from blockyard.data._hash import uniform
+from blockyard.objective._baselines import of_image_tokens
 from blockyard.objective._mixture import OPEN, Kind, draw, log_density, log_mass, mixture_of
 from blockyard.objective._patches import patch_size
-from blockyard.objective._token_baselines import baselines
 
 if TYPE_CHECKING:
     import torchmetrics
@@ -112,9 +112,9 @@ class PatchDensity(Objective):
         loss = MeanNats(self.nats)
         return {"loss": loss, "bits_per_dim": Bits(loss)}
 
-    def baselines(self, split: Split) -> dict[str, dict[str, float]]:
-        """The metrics of predictions that need no training, by their names."""
-        return baselines(split, self)
+    def baselines(self, split: Split, train: Split | None = None) -> Baselines:
+        """Rules that need no training."""
+        return of_image_tokens(split, self)
 
     def best(self) -> tuple[str, str]:
         """The lowest loss."""

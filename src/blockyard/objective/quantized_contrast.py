@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from torch import Tensor
 from torch.nn import functional as F
 
-from blockyard.contracts import Batch, Count, DataSpec, Positive, Split, TokenSpec, Width
+from blockyard.contracts import Baseline, Baselines, Batch, Count, DataSpec, Positive, Split, TokenSpec, Width
 from blockyard.data._split import Fraction
 from blockyard.objective._distractors import choose, similarities
 from blockyard.objective._hidden_sound import HiddenSound
@@ -120,6 +120,7 @@ class QuantizedContrast(HiddenSound):
         """The highest information."""
         return "information", "max"
 
-    def baselines(self, split: Split) -> dict[str, dict[str, float]]:
+    def baselines(self, split: Split, train: Split | None = None) -> Baselines:
         """Of preferring no candidate."""
-        return {"uniform": {"accuracy": 1 / (1 + self.negatives), "information": 0.0}}
+        uniform = {"accuracy": 1 / (1 + self.negatives), "information": 0.0}
+        return Baselines([Baseline("uniform", lambda: uniform)])

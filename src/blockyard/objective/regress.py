@@ -4,7 +4,8 @@ Source: Huber 1964, Robust Estimation of a Location Parameter, for the loss betw
 Reference: torch.nn.functional.mse_loss, l1_loss, huber_loss; sklearn.metrics.r2_score
 Equation: mean over the targets that are there of (prediction - target)^2, in standard deviations of the training split
 
-The baseline that needs no training is computed beside every run: `mean` predicts the mean of the training split.
+Beside the runs on a data set stand two baselines: `mean` predicts the mean of the training split; `linear` is a linear
+model of images, series, vectors or graphs.
 """
 
 from __future__ import annotations
@@ -15,13 +16,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from blockyard.contracts import DataSpec, Objective, Positive, Split, Standardized, TokenSpec
+from blockyard.contracts import Baselines, DataSpec, Objective, Positive, Split, Standardized, TokenSpec
+from blockyard.objective._baselines import of_values
 from blockyard.objective._real_loss import Kind, real_loss
 
 if TYPE_CHECKING:
     import torchmetrics
-
-_BATCH = 512
 
 
 class Regress(Objective):
@@ -64,18 +64,9 @@ class Regress(Objective):
         """The lowest root of the mean squared error."""
         return "rmse", "min"
 
-    def baselines(self, split: Split) -> dict[str, dict[str, float]]:
-        """The metrics of predicting the mean of the training split, which standardized targets have at zero."""
-        if not isinstance(split, Standardized):
-            return {}
-        metrics = self.metrics(split)
-        for start in range(0, len(split), _BATCH):
-            batch = split.batch(torch.arange(start, min(start + _BATCH, len(split))), None)
-            assert isinstance(batch.target, Tensor)
-            target = batch.target.flatten(1)
-            for metric in metrics.values():
-                metric.update(torch.zeros_like(target), target)
-        return {"mean": {name: float(metric.compute()) for name, metric in metrics.items()}}
+    def baselines(self, split: Split, train: Split | None = None) -> Baselines:
+        """The mean of the training split, and of images, series, vectors and graphs a linear model."""
+        return of_values(split, train, self)
 
 
 def _sizes(split: Split) -> Tensor | None:

@@ -21,17 +21,20 @@ zero in standardized data; `average` the mean of every value over the evaluated 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
 from annotated_types import Ge, Lt
 from torch import Tensor
 
-from blockyard.contracts import Batch, DataSpec, NonNegative, Objective, Split, TokenSpec
+from blockyard.contracts import Baselines, Batch, DataSpec, NonNegative, Objective, Split, TokenSpec
 from blockyard.data._hash import normal, uniform
+from blockyard.data._order import take
+from blockyard.objective._baselines import BATCH, MOST_RULED, chosen, rules
 from blockyard.objective._patches import cut, erase, floats, join, mean_squared, patch_size
-from blockyard.objective._restore_baselines import baselines
 
 if TYPE_CHECKING:
     import torchmetrics
@@ -137,9 +140,17 @@ class Restore(Objective):
         """The lowest squared error."""
         return "mse", "min"
 
-    def baselines(self, split: Split) -> dict[str, dict[str, float]]:
-        """The metrics of predictions that need no training, by their names."""
-        return baselines(split, self)
+    def baselines(self, split: Split, train: Split | None = None) -> Baselines:
+        """Rules that need no training, with the patches and the noise of an evaluation."""
+        average = cache(lambda: _average(split, self))
+
+        def predict(batch: Batch) -> Iterator[tuple[str, Tensor]]:
+            yield from simple_predictions(batch, self)
+            if self.normalise == "none":
+                yield "average", average().expand(len(batch), -1, -1)
+
+        first = self.ready(take(split, torch.zeros(1, dtype=torch.long), None))
+        return Baselines(rules(split, self, [name for name, _ in predict(first)], predict))
 
 
 def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -154,3 +165,26 @@ def _normal(key: int, sample: Tensor, like: Tensor) -> Tensor:
     """Standard normal numbers of the shape and type of `like`, each a hash of (key, sample)."""
     draws = uniform(key, sample, 2 * like[0].numel()).T.reshape(*like.shape, 2)
     return normal(draws).to(like.dtype)
+
+
+def simple_predictions(batch: Batch, objective: Restore) -> Iterator[tuple[str, Tensor]]:
+    """Names and predictions (B, N, V) of the rules that read nothing but a prepared batch."""
+    assert isinstance(batch.target, Tensor)
+    yield "mean", torch.zeros_like(batch.target)
+    if objective.normalise == "patch":
+        return  # the mean of each hidden patch is taken out of its target
+    visible = cut(batch.inputs, objective.layout)  # (B, N, V)
+    if batch.hidden is None:
+        yield "input", visible
+        return
+    visible = visible.masked_fill(batch.hidden[..., None], float("nan"))
+    yield "visible", visible.nanmean((1, 2), keepdim=True).nan_to_num().expand_as(batch.target)
+
+
+def _average(split: Split, objective: Restore) -> Tensor:
+    """The mean of every value (N, V) over the samples of a split in which it is not missing."""
+    total, count = torch.zeros(()), torch.zeros(())
+    for order in chosen(split, MOST_RULED).split(BATCH):
+        values = cut(floats(split.batch(order, None).inputs), objective.layout).double()  # (B, N, V)
+        total, count = total + values.nansum(0), count + (~values.isnan()).sum(0)
+    return (total / count.clamp_min(1)).float()

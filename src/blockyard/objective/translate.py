@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from blockyard.contracts import Split
-from blockyard.objective._split_baselines import of_split
+from blockyard.contracts import Baselines, Split
+from blockyard.objective._baselines import of_written_texts
 from blockyard.objective.next_token import NextToken
 
 if TYPE_CHECKING:
@@ -33,6 +33,6 @@ class Translate(NextToken):
 
         return {**super().metrics(split), "exact": ExactMatch()}
 
-    def baselines(self, split: Split) -> dict[str, dict[str, float]]:
-        """The metrics of the split's own models, by their names."""
-        return of_split(split, self)
+    def baselines(self, split: Split, train: Split | None = None) -> Baselines:
+        """The word before alone; of texts from texts also a copy of the source, and the nearest training source."""
+        return of_written_texts(split, train, self)

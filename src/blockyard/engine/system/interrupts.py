@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -88,6 +90,16 @@ class Interrupts:
     def close(self) -> None:
         """Record signals only from here on: the run is over, and how it ended is being written."""
         self._raised = True
+
+    @contextlib.contextmanager
+    def open_again(self) -> Iterator[None]:
+        """After `close`, let a signal raise `Interrupted` in this block, once."""
+        self._raised, self.waiting = False, False
+        try:
+            self.check()  # one that came meanwhile
+            yield
+        finally:
+            self._raised = True
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         again = self.signum is not None

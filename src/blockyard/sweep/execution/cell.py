@@ -76,6 +76,11 @@ def record_lost(task: Task, reason: str, *, failed: bool) -> None:
                 folder.set_status("failed" if failed else "interrupted", reason)
 
 
+def is_done(task: Task) -> bool:
+    """Return whether the run is done, whatever became of the process that ran it."""
+    return read_status(_path(task), alive=False).finished
+
+
 def record_failure(task: Task, reason: str) -> None:
     """Write to the status that a run has failed which was stopped before its end, unless another process holds it."""
     with contextlib.suppress(UserError, OSError):

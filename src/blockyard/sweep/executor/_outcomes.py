@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from blockyard.engine.system.interrupts import CODES
-from blockyard.sweep.execution.cell import record_failure, record_lost
+from blockyard.sweep.execution.cell import is_done, record_failure, record_lost
 from blockyard.sweep.executor.base import Outcome, Task
 
 LOST = CODES[signal.SIGTERM]  # of a cell that a scheduler lost: like one that was told to stop, it can be resumed
@@ -26,6 +26,8 @@ def outcome_of_exit(task: Task, code: int) -> Outcome:
 def lost_outcome(task: Task, code: int, reason: str, *, failed: bool) -> Outcome:
     """The outcome of a lost cell, after writing the reason to the run's status."""
     record_lost(task, reason, failed=failed)
+    if is_done(task):  # its process died later, while it computed baselines
+        return Outcome(task.key, 0)
     return Outcome(task.key, code, reason)
 
 

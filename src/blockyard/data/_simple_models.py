@@ -1,0 +1,182 @@
+"""Simple models of a task, beside which a transformer is compared: the most frequent class, linear models, neighbours.
+
+Reference: scikit-learn LogisticRegression, Ridge, NearestCentroid, TfidfVectorizer
+
+What a model costs is bounded by what it is fitted on: samples at equal distances, and no more classes and features than
+the limits below. Fitted on all of the web pages of 509 languages, one of them once took the memory of its machine.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from blockyard.contracts import SimpleModel
+
+MOST_SAMPLES = 10_000  # training samples
+MOST_CLASSES = 100  # of a logistic regression
+MOST_WORDS = 50_000  # different words
+MOST_TOKENS = 10_000_000  # of the texts together
+_SAMPLES_BY_CLASSES = 200_000  # of a logistic regression
+_WEIGHTS = 1_000_000  # of a logistic regression, words by classes
+
+Predict = Callable[[Tensor], Tensor]
+
+
+def equally_spaced(count: int, most: int) -> Tensor:
+    """Returns the indices of at most `most` of `count` samples, at equal distances, (m,) int64."""
+    return torch.linspace(0, count - 1, min(count, most)).long()
+
+
+def sampled(verb: str, used: int, count: int) -> str | None:
+    """Returns "fitted on 5,000 of 60,000 samples", or None where all are used."""
+    return None if used == count else f"{verb} on {used:,} of {count:,} samples"
+
+
+def majority_model(counts: Tensor) -> SimpleModel:
+    """Returns the model that always predicts the most frequent class. counts: (V,) of the training split."""
+    return SimpleModel("majority", lambda: lambda order: majority(counts, len(order)))
+
+
+def majority(counts: Tensor, samples: int) -> Tensor:
+    """Returns logits (samples, V): the logarithm of each class's share of the training split, counts (V,)."""
+    share = counts.double() / counts.sum()
+    return share.log().float().expand(samples, -1)
+
+
+def most_of_classes(classes: int, most: int = MOST_SAMPLES) -> int:
+    """Returns how many samples a logistic regression of so many classes is fitted on."""
+    return min(most, _SAMPLES_BY_CLASSES // max(classes, 1))
+
+
+def check_classes(classes: int) -> None:
+    """Raises ValueError for more classes than a logistic regression is fitted for."""
+    if classes > MOST_CLASSES:
+        raise ValueError(f"{classes:,} classes; a linear model is fitted for at most {MOST_CLASSES}")
+
+
+def tf_idf(
+    texts: Callable[[Tensor], list[str]], target: Tensor, tested: Callable[[Tensor], list[str]], classes: int, most: int
+) -> SimpleModel:
+    """Returns a logistic regression on the weighted words of a text, of more than MOST_CLASSES the nearest centroid.
+
+    Words are those of scikit-learn's TfidfVectorizer, with the logarithm of their count. A class without a sample has
+    a logit of minus infinity.
+
+    texts, tested: give the samples `order` of the training split and of the one that is tested
+    target: (n,) int64 classes of the training split; most: samples that it is fitted on
+    """
+    many = classes > MOST_CLASSES
+    chosen = equally_spaced(len(target), most if many else most_of_classes(classes, most))
+
+    def fit() -> Predict:
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        own = target[chosen]
+        words = MOST_WORDS if many else min(MOST_WORDS, _WEIGHTS // classes)
+        vectors = TfidfVectorizer(sublinear_tf=True, max_features=words)
+        try:
+            features = vectors.fit_transform(texts(chosen))
+        except ValueError:  # no word of two letters in any text
+            counts = target.bincount(minlength=classes)
+            return lambda order: majority(counts, len(order))
+        predict = _centroids_of_words(features, own, classes) if many else _logistic(features, own, classes, C=10.0)
+        return lambda order: predict(vectors.transform(tested(order)))
+
+    name, without = ("tf_idf_centroid", ("loss",)) if many else ("tf_idf", ())
+    return SimpleModel(name, fit, sampled("fitted", len(chosen), len(target)), without)
+
+
+def linear(fit: Tensor, target: Tensor, classes: int, iterations: int = 200) -> Callable[[Tensor], Tensor]:
+    """Fits a logistic regression on values (m, F), in which a missing one is the mean; from values to logits (n, V).
+
+    Raises ValueError for more than MOST_CLASSES classes.
+    """
+    check_classes(classes)
+    present = target.unique()
+    if len(present) == 1:
+        logits = torch.full((classes,), -torch.inf).index_fill(0, present, 0.0)
+        return lambda values: logits.expand(len(values), -1)
+    predict = _logistic(fit.nan_to_num().numpy(), target, classes, max_iter=iterations)
+    return lambda values: predict(values.nan_to_num().numpy())
+
+
+def _logistic(features: object, target: Tensor, classes: int, **options: float) -> Callable[..., Tensor]:
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    model = LogisticRegression(**{"max_iter": 100, **options})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the last digits of a baseline do not matter
+        model.fit(features, target.numpy())
+    present = torch.from_numpy(model.classes_)
+
+    def predict(values: object) -> Tensor:
+        own = torch.from_numpy(model.predict_log_proba(values)).float()
+        return torch.full((len(own), classes), -torch.inf).index_copy_(1, present, own)
+
+    return predict
+
+
+def _centroids_of_words(features: object, target: Tensor, classes: int) -> Callable[..., Tensor]:
+    """From sparse rows of length one to cosines (n, V) with the mean of each class."""
+    import numpy as np
+    from scipy.sparse import csr_array
+    from sklearn.preprocessing import normalize
+
+    ones = np.ones(len(target), dtype=np.float32)
+    members = csr_array((ones, (target.numpy(), np.arange(len(target)))), shape=(classes, len(target)))
+    centroids = normalize(members @ features)  # (V, F)
+    absent = target.bincount(minlength=classes) == 0
+
+    def predict(values: object) -> Tensor:
+        cosines = torch.from_numpy((values @ centroids.T).toarray()).float()
+        return cosines.masked_fill(absent, -torch.inf)
+
+    return predict
+
+
+def nearest_centroid(fit: Tensor, target: Tensor, classes: int) -> Callable[[Tensor], Tensor]:
+    """Fits the mean of each class of values (m, F); from values to minus the distance to each (n, V)."""
+    fit = fit.nan_to_num()
+    counts = target.bincount(minlength=classes)
+    means = torch.zeros(classes, fit.shape[1]).index_add_(0, target, fit) / counts.clamp_min(1)[:, None]
+    absent = counts == 0
+    return lambda values: (-torch.cdist(values.nan_to_num(), means)).masked_fill(absent, -torch.inf)
+
+
+def ridge(fit: Tensor, target: Tensor) -> Callable[[Tensor], Tensor]:
+    """Fits least squares with a small penalty on values (m, F) and targets (m, V) with NaN; from values to (n, V)."""
+    fit = fit.nan_to_num().double()
+    mean, std = fit.mean(0), fit.std(0, correction=0)
+    std = torch.where(std > 1e-9, std, torch.inf)  # a feature that does not vary counts for nothing
+    weights, offsets = [], []
+    for column in target.double().unbind(1):
+        there = ~column.isnan()
+        x, y = (fit[there] - mean) / std, column[there]
+        level = y.mean() if len(y) else torch.zeros((), dtype=torch.float64)
+        square = x.T @ x + torch.eye(x.shape[1], dtype=torch.float64) * max(1e-3 * len(y), 1e-3)
+        weights.append(torch.linalg.solve(square, x.T @ (y - level)))
+        offsets.append(level)
+    matrix, offset = torch.stack(weights, 1), torch.stack(offsets)
+    return lambda values: (((values.nan_to_num().double() - mean) / std) @ matrix + offset).float()
+
+
+def nearest_sources(fit: Sequence[str]) -> Callable[[Sequence[str]], list[int]]:
+    """Fits the weighted words of texts; from other texts to the index of the most similar one of `fit`."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    vectors = TfidfVectorizer(sublinear_tf=True, max_features=MOST_WORDS, token_pattern=r"(?u)\b\w+\b")
+    try:
+        known = vectors.fit_transform(fit)
+    except ValueError:
+        raise ValueError("the training sources have no words") from None
+
+    def nearest(texts: Sequence[str]) -> list[int]:
+        similar = (vectors.transform(texts) @ known.T).toarray()
+        return [int(index) for index in similar.argmax(1)]
+
+    return nearest

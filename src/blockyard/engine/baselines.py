@@ -1,0 +1,168 @@
+"""Computes the baselines of a run's task after its end, once for each data set.
+
+A finished run is done, with its figures on disk, before the first baseline is computed: one that fails, or that takes
+the process with it, loses nothing but itself. What is computed lies in `outputs/.baselines/HASH.json`, by data,
+tokenizer and objective, where the next run of the same task finds it, and in summary.json of each run:
+
+    baselines          name -> metric -> value
+    baseline_notes     name -> the bound that it reached, such as "fitted on 5,000 of 60,000 samples"
+    baselines_missing  name -> why it has no value
+
+The cost is bounded by what baselines read, see `objective._baselines`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blockyard.atomic_files import read_json, write_json
+from blockyard.contracts import Baselines
+from blockyard.engine.system.interrupts import Interrupted
+from blockyard.errors import UserError
+from blockyard.runs.folder import PATHS
+from blockyard.runs.lock import InUse, RunLock
+from blockyard.runs.reason import reason_of
+
+if TYPE_CHECKING:
+    from blockyard.engine.attempt import Attempt
+    from blockyard.engine.job import Job
+
+log = logging.getLogger("blockyard")
+
+FOLDER = ".baselines"  # under the folder of runs
+LOST = "the process ended while it was computed"
+_VERSION = 1  # of what the baselines compute
+_WAIT = 300.0  # seconds for another run that computes the same ones
+_SIZES = {"batch_size", "eval_batch_size", "drop_last"}  # options of data that change no sample
+
+
+def record_baselines(attempt: Attempt, summary: dict[str, Any]) -> dict[str, Any]:
+    """Compute the baselines of a finished run, or read them, and write its summary with them; return that summary.
+
+    Nothing that happens here changes how the run ended.
+    """
+    folder, job = attempt.folder, attempt.job
+    assert job is not None
+    entries: dict[str, dict[str, Any]] = {}
+    try:
+        with attempt.interrupts.open_again():
+            baselines = job.components.objective.baselines(job.splits.test, job.splits.train)
+            if not baselines:
+                return summary
+            entries = {name: {"missing": LOST} for name in baselines}
+            folder.write_summary(summary | _of_summary(entries))
+            entries = _known_or_computed(baselines, folder.path.parent.parent / FOLDER / f"{_key(job)}.json")
+    except Interrupted as stop:
+        entries = {name: {"missing": str(stop)} for name in entries}
+    except Exception as error:  # the run is done, whatever a component's baselines raise
+        log.warning("the baselines of %s were not computed: %s", folder.path, reason_of(error))
+        entries = {name: {"missing": reason_of(error)} for name in entries}
+    for name, entry in entries.items():
+        if "missing" in entry:
+            log.warning("baseline %s has no value: %s", name, entry["missing"])
+    if entries:
+        summary = summary | _of_summary(entries)
+        try:
+            folder.write_summary(summary)
+        except OSError as error:
+            log.warning("the baselines of %s were not written: %s", folder.path, error)
+    return summary
+
+
+def _of_summary(entries: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The entries of a summary, without empty ones."""
+    names = {"baselines": "values", "baseline_notes": "note", "baselines_missing": "missing"}
+    parts = {
+        key: {name: entry[part] for name, entry in entries.items() if entry.get(part)} for key, part in names.items()
+    }
+    return {key: part for key, part in parts.items() if part}
+
+
+def _known_or_computed(baselines: Baselines, path: Path) -> dict[str, dict[str, Any]]:
+    """The entry of each baseline: those of the file, and the others computed and added to it, one after the other."""
+    with _alone(path):
+        entries = {name: entry for name, entry in _read(path).items() if name in baselines}
+        for name in baselines:
+            if name in entries:
+                continue
+            # Where the process does not survive it, the next run goes on with the others.
+            _write(path, entries | {name: {"missing": LOST}})
+            entries[name] = _computed(baselines, name)
+            _write(path, entries)
+    return {name: entries[name] for name in baselines}
+
+
+def _computed(baselines: Baselines, name: str) -> dict[str, Any]:
+    began = time.monotonic()
+    try:
+        values = {metric: float(value) for metric, value in baselines[name].items()}
+    except Exception as error:  # one that fails, also for lack of memory, does not lose the others
+        return {"missing": reason_of(error)}
+    seconds = round(time.monotonic() - began, 3)
+    note = baselines.note(name)
+    return {"values": values, "seconds": seconds, **({"note": note} if note else {})}
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Wait until no other run computes the same baselines, and keep others waiting."""
+    try:
+        path.parent.mkdir(exist_ok=True)
+    except OSError:
+        yield
+        return
+    lock, deadline = RunLock(path), time.monotonic() + _WAIT
+    while True:
+        try:
+            lock.acquire()
+            break
+        except InUse:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+        except UserError:  # a file system without locks
+            break
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    try:
+        entries = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(entries, dict):
+        return {}
+    return {name: entry for name, entry in entries.items() if isinstance(entry, dict)}
+
+
+def _write(path: Path, entries: dict[str, dict[str, Any]]) -> None:
+    try:
+        write_json(path, entries, checked=True)
+    except OSError as error:  # computed again by the next run
+        log.debug("%s: %s", path, error)
+
+
+def _key(job: Job) -> str:
+    """A hash of what the baselines depend on: data, tokenizers and objective."""
+    config, data = job.folder.config, job.components.data
+    left_out = {*_SIZES, *PATHS, *getattr(data, "incidental", ())}
+    facts = {
+        "version": _VERSION,
+        "fingerprint": data.fingerprint(),
+        "data": {name: value for name, value in (config.get("data") or {}).items() if name not in left_out},
+        "samples": [len(job.splits.train), len(job.splits.test)],
+        **{name: config.get(name) for name in ("tokenizer", "source_tokenizer", "objective")},
+        "states": [job.components.tokenizer.state(), job.components.source_tokenizer.state()],
+    }
+    text = json.dumps(facts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

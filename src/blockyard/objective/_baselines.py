@@ -1,0 +1,370 @@
+"""Baselines of the objectives: rules that need no training, and simple models, each with the objective's own metrics.
+
+The cost is bounded by what is read: of a large split, samples at equal distances are tested, and a model is fitted on
+at most as many. A note beside the metrics says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from blockyard.contracts import (
+    Baseline,
+    Baselines,
+    Batch,
+    HasBaselines,
+    Objective,
+    SimpleModel,
+    Split,
+    Standardized,
+    TextPairs,
+)
+from blockyard.data._classes import known_classes
+from blockyard.data._order import take
+from blockyard.data._simple_models import (
+    equally_spaced,
+    linear,
+    majority_model,
+    most_of_classes,
+    nearest_centroid,
+    nearest_sources,
+    ridge,
+    sampled,
+)
+
+if TYPE_CHECKING:
+    import torchmetrics
+
+BATCH = 512
+MOST_TESTED = 10_000  # samples of the split, by a model
+MOST_RULED = 200_000  # samples of the split, by a rule
+MOST_FITTED = 5_000  # training samples of a model of features
+MOST_READ = 200_000_000  # values of inputs that are read of a split
+LEAST_READ = 200  # samples, however large they are
+MOST_FEATURES = 1024
+MOST_VOCABULARY = 4096  # of counts of pairs of tokens
+_STEPS = 64  # of a series, as features
+_LOGITS = 2**24  # that are held at a time
+_LEAST_COUNT = 1e-3  # of a pair of tokens that training lacks
+
+Rules = Callable[[Batch], Iterable[tuple[str, Tensor]]]
+
+
+def chosen(split: Split, most: int) -> Tensor:
+    """Returns the samples of a split that are read, at equal distances: all where they are few and small."""
+    values = split.batch(torch.zeros(1, dtype=torch.long), None).inputs.numel()
+    return equally_spaced(len(split), min(most, max(MOST_READ // max(values, 1), LEAST_READ)))
+
+
+def rules(split: Split, objective: Objective, names: Sequence[str], predict: Rules) -> Iterator[Baseline]:
+    """Yields a baseline for each of the `names` that `predict` gives for prepared batches; all share one pass."""
+    tested = chosen(split, MOST_RULED)
+
+    @cache
+    def values() -> dict[str, dict[str, float]]:
+        metrics: dict[str, dict[str, torchmetrics.Metric]] = {name: dict(objective.metrics(split)) for name in names}
+        for order in tested.split(BATCH):
+            batch = objective.ready(take(split, order, None))
+            for name, prediction in predict(batch):
+                for metric in metrics[name].values():
+                    metric.update(prediction, batch.target)
+        return {name: computed(own) for name, own in metrics.items()}
+
+    for name in names:
+        yield Baseline(name, partial(lambda name: values()[name], name), sampled("tested", len(tested), len(split)))
+
+
+def computed(metrics: dict[str, torchmetrics.Metric]) -> dict[str, float]:
+    """Returns the values of metrics."""
+    return {name: float(metric.compute()) for name, metric in metrics.items()}
+
+
+def models(split: Split, objective: Objective, simple: Iterable[SimpleModel]) -> Iterator[Baseline]:
+    """Yields a baseline for each simple model of the split's task."""
+    tested = chosen(split, MOST_TESTED)
+
+    def values(model: SimpleModel) -> dict[str, float]:
+        predict = model.fit()
+        metrics = {name: each for name, each in objective.metrics(split).items() if name not in model.without}
+        for order in tested.split(BATCH):
+            target = objective.ready(take(split, order, None)).target
+            prediction = predict(order)
+            for metric in metrics.values():
+                metric.update(prediction, target)
+        return computed(metrics)
+
+    for model in simple:
+        notes = [model.note, sampled("tested", len(tested), len(split))]
+        yield Baseline(model.name, partial(values, model), "; ".join(filter(None, notes)) or None)
+
+
+# -- classes and real values ------------------------------------------------------------------------------
+
+
+def of_classes(split: Split, train: Split | None, objective: Objective, classes: int | None) -> Baselines:
+    """Returns the split's own models, the most frequent class, the nearest centroid and a linear model.
+
+    train: the training split; None leaves out what has to be fitted on it
+    classes: V; None where it is not known
+    """
+    own = list(split.baselines()) if isinstance(split, HasBaselines) else []
+    if train is not None and classes is not None:
+        own += _class_models(split, train, classes)
+    return Baselines(models(split, objective, own))
+
+
+def _class_models(split: Split, train: Split, classes: int) -> Iterator[SimpleModel]:
+    known = known_classes(train)
+    if known is not None:
+        yield majority_model(known.bincount(minlength=classes))
+    if not has_features(split):
+        return
+    features = _Features(train, split)
+    count = len(features.chosen)
+
+    def centroid() -> Callable[[Tensor], Tensor]:
+        predict = nearest_centroid(*features.fitted, classes)
+        return lambda order: predict(features.of(split, order))
+
+    def regression() -> Callable[[Tensor], Tensor]:
+        values, target = features.fitted
+        some = equally_spaced(count, most_of_classes(classes, count))
+        predict = linear(values[some], target[some], classes, iterations=100)
+        return lambda order: predict(features.of(split, order))
+
+    yield SimpleModel("nearest_centroid", centroid, sampled("fitted", count, len(train)), ("loss",))
+    yield SimpleModel("linear", regression, sampled("fitted", most_of_classes(classes, count), len(train)))
+
+
+def of_values(split: Split, train: Split | None, objective: Objective) -> Baselines:
+    """Returns the mean of the training split, which standardized targets have at zero, and a linear model."""
+    if not isinstance(split, Standardized):
+        return Baselines()
+
+    def mean(batch: Batch) -> Iterator[tuple[str, Tensor]]:
+        assert isinstance(batch.target, Tensor)
+        yield "mean", torch.zeros_like(batch.target.flatten(1))
+
+    baselines = list(rules(split, objective, ["mean"], mean))
+    if train is not None and has_features(split):
+        features = _Features(train, split)
+
+        def fit() -> Callable[[Tensor], Tensor]:
+            values, target = features.fitted
+            predict = ridge(values, target.flatten(1))
+            return lambda order: predict(features.of(split, order))
+
+        note = sampled("fitted", len(features.chosen), len(train))
+        baselines += models(split, objective, [SimpleModel("linear", fit, note)])
+    return Baselines(baselines)
+
+
+class _Features:
+    """Features of the samples of a training split, and of another one. chosen: the samples that are fitted on."""
+
+    def __init__(self, train: Split, split: Split) -> None:
+        self.train = train
+        self.chosen = chosen(train, MOST_FITTED)
+        self._known: dict[int, Tensor] = {}
+
+    @cached_property
+    def fitted(self) -> tuple[Tensor, Tensor]:
+        """Features (m, F) and targets (m, ...) of the training samples."""
+        batches = [self.train.batch(order, None) for order in self.chosen.split(BATCH)]
+        targets = [batch.target for batch in batches]
+        assert all(isinstance(target, Tensor) for target in targets)
+        return torch.cat([features(batch) for batch in batches]), torch.cat(targets)  # type: ignore[arg-type]
+
+    def of(self, split: Split, order: Tensor) -> Tensor:
+        """Returns the features (B, F) of samples of another split; those of a batch are kept for the next model."""
+        first = int(order[0])
+        if first not in self._known:
+            self._known[first] = features(split.batch(order, None))
+        return self._known[first]
+
+
+def has_features(split: Split) -> bool:
+    """Whether `features` exist for the samples of a split."""
+    batch = split.batch(torch.zeros(1, dtype=torch.long), None)
+    if not isinstance(batch.target, Tensor) or batch.source is not None:
+        return False
+    if batch.pairs is not None:
+        return True
+    inputs = batch.inputs
+    if not inputs.is_floating_point():
+        return False  # token ids, and sounds as levels
+    return inputs.ndim in (3, 4) or (inputs.ndim == 2 and batch.lengths is None and inputs.shape[1] <= MOST_FEATURES)
+
+
+def features(batch: Batch) -> Tensor:
+    """Returns numbers (B, F) that stand for whole samples, at most `MOST_FEATURES`: of vectors themselves.
+
+    Of images, averages over rectangles; of series, a number of steps at equal distances; of graphs, how many nodes have
+    each code, in each of their columns.
+    """
+    inputs = batch.inputs
+    if batch.pairs is not None:
+        return _node_counts(inputs, batch.lengths)
+    if inputs.ndim == 4:
+        side = math.isqrt(MOST_FEATURES // inputs.shape[1])
+        size = (min(inputs.shape[2], side), min(inputs.shape[3], side))
+        return F.adaptive_avg_pool2d(inputs, size).flatten(1)
+    if inputs.ndim == 3:
+        return _steps(inputs, batch.lengths)
+    return inputs
+
+
+def _steps(series: Tensor, lengths: Tensor | None) -> Tensor:
+    """Series (B, T, C) stretched linearly over a number of steps: (B, steps C), missing values are zero."""
+    count = max(min(_STEPS, MOST_FEATURES // series.shape[2]), 1)
+    if lengths is None:
+        lengths = torch.full((len(series),), series.shape[1])
+    step = torch.linspace(0, 1, count) * (lengths[:, None] - 1)  # (B, steps)
+    low = step.floor().long()
+    high = torch.minimum(low + 1, lengths[:, None] - 1)
+    share, values = (step - low)[..., None], series.nan_to_num()
+    batch = torch.arange(len(series))[:, None]
+    return (values[batch, low] * (1 - share) + values[batch, high] * share).flatten(1)[:, :MOST_FEATURES]
+
+
+def _node_counts(nodes: Tensor, lengths: Tensor | None) -> Tensor:
+    """Codes (B, N, C) -> how many nodes have each code: (B, F), of large codes together."""
+    size, count, columns = nodes.shape
+    most = max((MOST_FEATURES - 1) // columns, 1)
+    real = torch.ones(size, count) if lengths is None else (torch.arange(count) < lengths[:, None]).float()  # (B, N)
+    counts = torch.zeros(size, columns, most)
+    for column in range(columns):
+        counts[:, column].scatter_add_(1, nodes[:, :, column].clamp(0, most - 1), real)
+    return torch.cat([counts.flatten(1), real.sum(1, keepdim=True)], 1)
+
+
+# -- tokens -----------------------------------------------------------------------------------------------
+
+
+def of_image_tokens(split: Split, objective: Objective) -> Baselines:
+    """Returns two rules of the token ids of images; none for a split without `frequencies`.
+
+    uniform: all token ids have one probability; independent: that of each index in the training split
+    """
+    frequencies: Tensor | None = getattr(split, "frequencies", None)  # (N, V)
+    if frequencies is None:
+        return Baselines()
+    tested = chosen(split, MOST_RULED)
+
+    def independent() -> dict[str, float]:
+        surprise = -frequencies.double().log()  # nats
+        total, count = 0.0, 0
+        for order in tested.split(BATCH):
+            target = objective.ready(take(split, order, None)).target
+            assert isinstance(target, Tensor)
+            target = target.flatten(1).floor().long()  # of levels with noise, the levels
+            total += float(surprise.T.gather(0, target).sum())
+            count += target.numel()
+        return _of_nats(objective.metrics(split), total / count)
+
+    uniform = math.log(frequencies.shape[1])
+    return Baselines(
+        [
+            Baseline("uniform", lambda: _of_nats(objective.metrics(split), uniform)),
+            Baseline("independent", independent, sampled("tested", len(tested), len(split))),
+        ]
+    )
+
+
+def _of_nats(metrics: dict[str, torchmetrics.Metric], nats: float) -> dict[str, float]:
+    """The metrics of a mean cross entropy, in the form that `metrics` reports."""
+    metrics["loss"].total, metrics["loss"].count = torch.tensor(nats).double(), torch.tensor(1)
+    for metric in metrics.values():
+        metric._update_count = 1  # torchmetrics warns of a metric without one
+    return {name: value for name, value in computed(metrics).items() if not math.isnan(value)}
+
+
+def of_written_texts(split: Split, train: Split | None, objective: Objective) -> Baselines:
+    """Returns rivals of a model that writes from a source: the word before alone, a copy, the nearest source.
+
+    word_before: the token that follows another one most often in the training split, whatever the source is
+    copy_source: the source itself is the text
+    nearest_source: the text of the training source with the most similar words (tf-idf)
+    """
+    tested = chosen(split, MOST_TESTED)
+    note = sampled("tested", len(tested), len(split))
+    fitted = None if train is None else chosen(train, MOST_TESTED)
+    baselines = []
+    if train is not None and fitted is not None:
+        notes = "; ".join(filter(None, [sampled("fitted", len(fitted), len(train)), note])) or None
+        baselines.append(Baseline("word_before", lambda: _word_before(split, train, fitted, tested, objective), notes))
+    if isinstance(split, TextPairs) and _source_is_text(split):
+        baselines.append(Baseline("copy_source", lambda: {"exact": _copied(split, tested)}, note))
+        if train is not None and fitted is not None and isinstance(train, TextPairs):
+            baselines.append(
+                Baseline("nearest_source", lambda: {"exact": _nearest(split, train, fitted, tested)}, notes)
+            )
+    return Baselines(baselines)
+
+
+def _source_is_text(split: Split) -> bool:
+    source = split.batch(torch.zeros(1, dtype=torch.long), None).source
+    return source is None or not source.is_floating_point()
+
+
+def _word_before(split: Split, train: Split, fitted: Tensor, tested: Tensor, objective: Objective) -> dict[str, float]:
+    counts = torch.zeros(0, 0)
+    for order in fitted.split(BATCH):
+        before, after = _neighbours(objective.ready(take(train, order, None)))
+        counts = _grown(counts, int(max(before.max(), after.max())) + 1)
+        counts.index_put_((before, after), torch.ones(()), True)
+    metrics = dict(objective.metrics(split))
+    for order in tested.split(BATCH):
+        batch = objective.ready(take(split, order, None))
+        counts = _grown(counts, int(max(batch.inputs.max(), _targets(batch).max())) + 1)
+    table = (counts + _LEAST_COUNT).log()
+    table = table - table.logsumexp(1, keepdim=True)
+    for order in tested.split(max(1, _LOGITS // (len(table) * batch.inputs.shape[1]))):
+        batch = objective.ready(take(split, order, None))
+        logits = table[batch.inputs]  # (B, N, V)
+        for metric in metrics.values():
+            metric.update(logits, batch.target)
+    return computed(metrics)
+
+
+def _targets(batch: Batch) -> Tensor:
+    assert isinstance(batch.target, Tensor)
+    return batch.target
+
+
+def _neighbours(batch: Batch) -> tuple[Tensor, Tensor]:
+    """The token ids that are read and those that follow them, where these count."""
+    real = _targets(batch) != Batch.ignore
+    return batch.inputs[real], _targets(batch)[real]
+
+
+def _grown(counts: Tensor, size: int) -> Tensor:
+    """Counts of at least `size` token ids. Raises ValueError for more than `MOST_VOCABULARY`."""
+    if size > MOST_VOCABULARY:
+        raise ValueError(f"{size:,} token ids or more; pairs of tokens are counted for at most {MOST_VOCABULARY:,}")
+    grown = max(size - len(counts), 0)
+    return F.pad(counts, (0, grown, 0, grown))
+
+
+def _copied(split: Any, tested: Tensor) -> float:
+    pairs = [split.pairs[index] for index in tested.tolist()]
+    return sum(source.strip() == target.strip() for source, target in pairs) / len(pairs)
+
+
+def _nearest(split: Any, train: Any, fitted: Tensor, tested: Tensor) -> float:
+    known = [train.pairs[index] for index in fitted.tolist()]
+    nearest, right = nearest_sources([source for source, _ in known]), 0
+    for order in tested.split(BATCH):
+        pairs = [split.pairs[index] for index in order.tolist()]
+        similar = nearest([source for source, _ in pairs])
+        right += sum(
+            known[index][1].strip() == target.strip() for index, (_, target) in zip(similar, pairs, strict=True)
+        )
+    return right / len(tested)

@@ -1,0 +1,139 @@
+"""Baselines beside the runs: computed once for a data set, after the figures of a run, which they never lose."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from blockyard.cli import main
+from blockyard.contracts import SimpleModel
+from blockyard.data import _simple_models
+from blockyard.data._images import ImageSplit
+from blockyard.engine import baselines as engine_baselines
+from blockyard.objective import _baselines
+from blockyard.runs.folder import RunFolder
+
+SHORT = ["experiment=vit_digits", "trainer=cpu", "trainer.max_steps=2", "logger=none", "model.dim=16", "model.depth=1"]
+
+
+def train(outputs: Path, *words: str) -> tuple[int, RunFolder]:
+    code = main(["train", *SHORT, f"outputs={outputs}", *words])
+    (path,) = outputs.glob(f"*/s{next((word[5:] for word in words if word.startswith('seed=')), '0')}")
+    return code, RunFolder.open(path)
+
+
+def test_baselines_are_computed_once_for_all_runs_of_a_data_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second seed reads what the first has computed, and both have it in their summaries."""
+    computed: list[str] = []
+    original = engine_baselines._computed
+
+    def counting(baselines: Any, name: str) -> dict[str, Any]:
+        computed.append(name)
+        return original(baselines, name)
+
+    monkeypatch.setattr(engine_baselines, "_computed", counting)
+    summaries = []
+    for seed in ("0", "1"):
+        code, folder = train(tmp_path, f"seed={seed}")
+        assert code == 0
+        summaries.append(folder.summary())
+    assert computed == ["majority", "nearest_centroid", "linear"]
+    assert summaries[0]["baselines"] == summaries[1]["baselines"]
+    assert summaries[0]["baselines"]["linear"]["accuracy"] > 0.9
+    (file,) = (tmp_path / ".baselines").glob("*.json")
+    assert set(json.loads(file.read_text())) >= set(computed)
+
+
+@pytest.mark.parametrize("error", [MemoryError("too many words"), RuntimeError("planted")])
+def test_a_baseline_that_fails_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run is done with its figures and the other baselines, and the reason is recorded and printed."""
+
+    def fail(*arguments: Any, **options: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(_baselines, "linear", fail)
+    code, folder = train(tmp_path)
+    assert (code, folder.status.state) == (0, "done")
+    summary = folder.summary()
+    assert "test/accuracy" in summary["metrics"]
+    assert set(summary["baselines"]) == {"majority", "nearest_centroid"}
+    assert str(error) in summary["baselines_missing"]["linear"]
+    assert "baseline linear: no value" in capsys.readouterr().out
+
+
+KILLED = """
+import os, signal, sys
+from blockyard.objective import _baselines
+
+def killed(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+_baselines.linear = killed
+from blockyard.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_run_whose_baseline_is_killed_is_done(tmp_path: Path) -> None:
+    """As by a lack of memory: figures and reason are on disk, and the next seed goes on with the other baselines."""
+    words = ["train", *SHORT, f"outputs={tmp_path}"]
+    done = subprocess.run([sys.executable, "-c", KILLED, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    (path,) = tmp_path.glob("*/s0")
+    folder = RunFolder.open(path)
+    assert folder.status.state == "done"
+    assert "test/accuracy" in folder.summary()["metrics"]
+    assert folder.summary()["baselines_missing"]["linear"] == engine_baselines.LOST
+    code, again = train(tmp_path, "seed=1")
+    assert code == 0
+    assert set(again.summary()["baselines"]) == {"majority", "nearest_centroid"}
+    assert again.summary()["baselines_missing"] == {"linear": engine_baselines.LOST}
+
+
+def test_a_signal_ends_the_baselines_and_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*arguments: Any, **options: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(_baselines, "linear", stopped)
+    code, folder = train(tmp_path)
+    assert (code, folder.status.state) == (0, "done")
+    assert "SIGTERM" in folder.summary()["baselines_missing"]["linear"]
+
+
+def test_bounds_that_are_reached_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_baselines, "MOST_FITTED", 500)
+    monkeypatch.setattr(_baselines, "MOST_TESTED", 100)
+    _, folder = train(tmp_path)
+    note = folder.summary()["baseline_notes"]["linear"]
+    assert note == "fitted on 500 of 1,295 samples; tested on 100 of 359 samples"
+
+
+def test_classes_beyond_the_bound_have_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(_simple_models, "MOST_CLASSES", 9)
+    _, folder = train(tmp_path)
+    assert "10 classes" in folder.summary()["baselines_missing"]["linear"]
+
+
+def test_models_of_a_split_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A split may name a model as the objective does; the split's own is kept."""
+
+    def fit() -> Callable[[Tensor], Tensor]:
+        return lambda order: torch.zeros(len(order), 10)
+
+    monkeypatch.setattr(ImageSplit, "baselines", lambda split: [SimpleModel("linear", fit)], raising=False)
+    _, folder = train(tmp_path)
+    assert folder.summary()["baselines"]["linear"]["accuracy"] < 0.2
