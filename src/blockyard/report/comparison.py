@@ -24,6 +24,7 @@ from blockyard.report.load.selection import Selection, load_selection
 from blockyard.report.missing_arms import missing_result
 from blockyard.report.provenance import provenance
 from blockyard.report.samples.build import samples
+from blockyard.report.simple_baselines import below_a_baseline, simple_baselines
 from blockyard.report.stats import effects
 from blockyard.report.stats.expectations import Outcome, evaluate
 from blockyard.report.stats.metric_range import metric_range
@@ -126,6 +127,8 @@ def _result(data: ComparisonInput, terms: _Terms, cost_axis: str | None, changes
         cost=AXES[cost_axis],
         with_changes=changes,
     )
+    simple = simple_baselines(data.arms, metric)
+    below = below_a_baseline(rows, simple, metric, direction)
     names = metric_names(data.records)
     factors = _effects(data, values, results, baseline)
     return Comparison(
@@ -138,11 +141,12 @@ def _result(data: ComparisonInput, terms: _Terms, cost_axis: str | None, changes
         metrics=names,
         directions={name: terms.directions[name] for name in {*names, *terms.directions} if name in terms.directions},
         baseline=baseline,
-        answer=answer(rows, baseline, metric, expect, factors),
+        answer=" ".join(filter(None, [answer(rows, baseline, metric, expect, factors), below])),
         tasks=data.tasks,
         margin=margin,
         expect=expect,
         warnings=terms.warnings,
+        baselines=simple,
         seeds=sorted({run.seed for arm in data.arms for run in arm.runs}),
         arms=rows,
         effects=factors,

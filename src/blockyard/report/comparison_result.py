@@ -28,6 +28,7 @@ class Comparison:
     margin: float | None = None  # the smallest difference that matters, where one was set
     expect: dict[str, str] | None = None
     warnings: list[str] = field(default_factory=list)
+    baselines: list[dict[str, Any]] = field(default_factory=list)  # simple ones; `baseline` is an arm
     seeds: list[int] = field(default_factory=list)
     arms: list[dict[str, Any]] = field(default_factory=list)
     effects: dict[str, Any] | None = None

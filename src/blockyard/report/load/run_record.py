@@ -52,7 +52,7 @@ class RunRecord:
         metrics = self.summary.get("metrics") if self.done else None
         if not isinstance(metrics, dict):
             return {}
-        return {name: float(value) for name, value in metrics.items() if _is_finite(value)}
+        return {name: float(value) for name, value in metrics.items() if is_finite(value)}
 
     @property
     def cost(self) -> dict[str, float]:
@@ -106,8 +106,9 @@ def _read_mapping(path: Path) -> tuple[dict[str, Any], str | None]:
 
 
 def _not_finite(metrics: object) -> list[str]:
-    return [name for name, value in metrics.items() if not _is_finite(value)] if isinstance(metrics, dict) else []
+    return [name for name, value in metrics.items() if not is_finite(value)] if isinstance(metrics, dict) else []
 
 
-def _is_finite(value: object) -> bool:
+def is_finite(value: object) -> bool:
+    """Return whether a value is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -18,7 +18,7 @@ function drawScatter(body) {
     controls,
     chart: dots.length ? scatterChart(body, dots, best) : h("p", { class: "empty" }, "None of the arms shown has both values."),
     caption: `${state.quality} (${wish(state.quality)}) against ${lower(cost.name)} (${cost.more ? "more" : "less"} is better). ` +
-      `${near ? `${near} ` : "The line connects the Pareto front: the arms that no other arm beats in both. "}Whiskers are 95 % intervals.` +
+      `${near ? `${near} ` : "The line connects the Pareto front: the arms that no other arm beats in both. "}Whiskers are 95 % intervals.${baselineNote(state.quality)}` +
       `${missing > 0 ? ` ${plural(missing, "arm")} not shown for lack of a value.` : ""}`,
     table: () => grid(`${state.quality} and ${cost.name}`, ["arm", state.quality, cost.name, "on the Pareto line"],
       dots.map((one) => [one.name, short(one.y), cost.format(one.x), best.includes(one) ? "yes" : "no"]), [1, 2]),
@@ -64,11 +64,12 @@ function scatterChart(body, dots, best) {
     title: `${state.quality} against ${lower(cost.name)}`,
     desc: `${plural(dots.length, "arm")}. On the Pareto front: ${best.map((one) => one.name).join(", ")}.`,
     x: { domain: alike(values, "") ? around(values) : extent(values, 0.12, logarithm), label: `${cost.name}${cost.unit ? ` (${cost.unit})` : ""}`, format: cost.format, logarithm },
-    y: { domain: extent(dots.flatMap((one) => [one.y, ...(one.interval || [])]), 0.08), label: state.quality } });
+    y: { domain: extent([...dots.flatMap((one) => [one.y, ...(one.interval || [])]), ...baselineReach(state.quality)], 0.08), label: state.quality } });
   const at = (one) => [chart.x(one.x), chart.y(one.y)];
   // Between two arms the line stays at the quality of the cheaper one.
   const steps = alike(values, "") ? [] : best.flatMap((one, k) => (k ? [[at(one)[0], at(best[k - 1])[1]], at(one)] : [at(one)]));
   chart.plot.append(s("path", { class: "pareto", d: path(steps) }));
+  baselineLine(chart, state.quality);
   for (const one of dots) {
     const [x] = at(one);
     if (one.interval) {

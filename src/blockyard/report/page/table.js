@@ -137,6 +137,7 @@ function drawTable(body) {
         h("tbody", {}, rows))),
     saving("arms", null, () => document.getElementById("arms-table")),
     h("p", { class: "note" }, smallest()),
+    baselineTable() || "",
     costTable(ordered(all)),
     disclosure("how", "How to read this table", reading));
 }

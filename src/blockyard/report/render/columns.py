@@ -53,6 +53,27 @@ def uncorrected(arm: dict[str, Any]) -> bool:
     return arm["verdict"] == NO_DIFFERENCE and (low > 0 or high < 0)
 
 
+def baselines(data: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Return the header and one row a simple baseline: the metric, and what there is to say about it."""
+    rows = data.get("baselines") or []
+    digits = max(decimals(data["arms"]), 3)
+    return ["simple baseline", data["metric"], "note"], [
+        [_baseline_name(row), "" if row["value"] is None else f"{row['value']:.{digits}f}", _baseline_note(row)]
+        for row in rows
+    ]
+
+
+def _baseline_name(row: dict[str, Any]) -> str:
+    return f"{row['name']} ({', '.join(row['arms'])})" if row["arms"] else str(row["name"])
+
+
+def _baseline_note(row: dict[str, Any]) -> str:
+    if row["missing"]:
+        return f"no value: {row['missing']}"
+    others = [f"{name} {value:.4g}" for name, value in row["values"].items()] if row["value"] is None else []
+    return "; ".join([*others, *filter(None, [row["note"]])])
+
+
 def costs(data: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Return the header and one row an arm: each cost, with its ratio to the baseline unless that is 1."""
     columns = [column for column in COSTS if any(arm["cost"].get(column[0]) is not None for arm in data["arms"])]

@@ -1,6 +1,7 @@
-"""A comparison as tidy CSV: one row an arm, or one row a run; numbers in full precision, empty where missing.
+"""A comparison as tidy CSV: one row an arm or simple baseline, or one row a run.
 
-A number that was computed in single precision is written with the fewest digits that give it back.
+Numbers are in full precision, and empty where they are missing. A number that was computed in single precision is
+written with the fewest digits that give it back.
 """
 
 from __future__ import annotations
@@ -13,18 +14,28 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from blockyard.report.costs import KEYS
+from blockyard.report.simple_baselines import KIND
 
 _COMPUTED = ("=", "+", "-", "@")
 _GAP = ("t_p", "permutation_p", "smallest_p", "holm_p", "effect")
 
 
 def csv(data: dict[str, Any]) -> str:
-    """Return one row an arm. data: `Comparison.as_dict()`."""
+    """Return one row an arm, and one a simple baseline. data: `Comparison.as_dict()`."""
     others = [name for name in data["metrics"] if name != data["metric"]]
     header = ["arm", "baseline", "metric", "direction", "n", "planned", "mean", "low", "high", "interval_kind"]
     header += ["difference", "difference_low", "difference_high", "difference_n", *_GAP, "verdict", "pareto"]
     header += [*KEYS, *(f"{key}_ratio" for key in KEYS), *others]
-    return _text(header, (_arm(data, arm, others) for arm in data["arms"]))
+    rows = [_arm(data, arm, others) for arm in data["arms"]]
+    return _text(header, [*rows, *(_baseline(data, row, header) for row in data.get("baselines") or [])])
+
+
+def _baseline(data: dict[str, Any], row: dict[str, Any], header: Sequence[str]) -> list[Any]:
+    """A simple baseline: its name in the place of the arm's, its values, and its kind in that of the verdict."""
+    name = f"{row['name']} ({', '.join(row['arms'])})" if row["arms"] else row["name"]
+    known = {"arm": name, "metric": data["metric"], "direction": data["direction"], "mean": row["value"]}
+    known |= {"verdict": KIND, **{key: value for key, value in row["values"].items() if key != data["metric"]}}
+    return [known.get(column) for column in header]
 
 
 def _arm(data: dict[str, Any], arm: dict[str, Any], others: Sequence[str]) -> list[Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from blockyard.report.render import columns
 
+_LEFT = ("arm", "verdict", "Pareto", "simple baseline", "note")
 _SPECIAL = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -21,7 +22,7 @@ _SPECIAL = {
 
 
 def latex(data: dict[str, Any]) -> str:
-    """Return two tables, quality and cost, in one float, with notes below; needs `booktabs`.
+    """Return tables of quality, of simple baselines if any, and of cost in one float, with notes; needs `booktabs`.
 
     data: `Comparison.as_dict()`
     """
@@ -30,7 +31,10 @@ def latex(data: dict[str, Any]) -> str:
     caption = f"{escape(claim)}{'' if claim[-1:] in '.!?' else '.'} {escape(data['metric'])}: {better} is better."
     lines = [f"% {_line(note)}" for note in data["warnings"]]
     lines += [r"\begin{table}", r"\centering", rf"\caption{{{caption}}}"]
-    lines += [*_tabular(*columns.quality(data)), "", r"\medskip", "", *_tabular(*columns.costs(data))]
+    header, rows = columns.baselines(data)
+    tables = [columns.quality(data), *([(header, rows)] if rows else []), columns.costs(data)]
+    for number, table in enumerate(tables):
+        lines += [*(["", r"\medskip", ""] if number else []), *_tabular(*table)]
     notes = " ".join(f"{escape(note)}." for note in columns.notes(data))
     lines += ["", r"\medskip", "", rf"\begin{{minipage}}{{\linewidth}}\footnotesize {notes}\end{{minipage}}"]
     return "\n".join([*lines, r"\end{table}"]) + "\n"
@@ -46,7 +50,7 @@ def _line(text: str) -> str:
 
 
 def _tabular(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    alignment = "".join("l" if name in ("arm", "verdict", "Pareto") else "r" for name in header)
+    alignment = "".join("l" if name in _LEFT else "r" for name in header)
     body = [" & ".join(map(escape, row)) + r" \\" for row in (header, *rows)]
     return [
         rf"\begin{{tabular}}{{{alignment}}}",

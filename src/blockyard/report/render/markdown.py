@@ -9,7 +9,7 @@ from typing import Any
 from blockyard.report.render import columns
 from blockyard.report.render.settings import settings
 
-_LEFT = ("arm", "setting", "verdict", "Pareto")
+_LEFT = ("arm", "setting", "verdict", "Pareto", "simple baseline", "note")
 
 
 def markdown(data: dict[str, Any]) -> str:
@@ -18,6 +18,8 @@ def markdown(data: dict[str, Any]) -> str:
     parts = [f"## {escape(data['title'])}: {escape(data['metric'])}, {better} is better"]
     parts += ["  \n".join(escape(line) for line in columns.head_lines(data))]
     parts += [_table(*columns.quality(data)), "  \n".join(escape(note) for note in columns.notes(data))]
+    header, rows = columns.baselines(data)
+    parts += [_table(header, rows)] if rows else []
     parts += [_table(*columns.costs(data)), "  \n".join(escape(note) for note in columns.cost_notes(data))]
     header, rows = settings(data)
     parts += ["### Settings that differ", _table(header, rows)] if rows else []

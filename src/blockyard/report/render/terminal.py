@@ -32,6 +32,10 @@ def show(data: dict[str, Any], console: Console | None = None) -> None:
     screen.print(_table(*columns.quality(data), screen))
     for note in columns.notes(data):
         screen.print(note, style="dim")
+    header, rows = columns.baselines(data)
+    if rows:
+        screen.print()
+        screen.print(_table(header, rows, screen))
     header, rows = columns.costs(data)
     if len(header) > 2:
         screen.print()
@@ -62,7 +66,9 @@ def _table(header: list[str], rows: list[list[str]], screen: Console) -> Table:
             # Names wrap on a terminal; when piped, a row stays on one line.
             table.add_column(name, overflow="fold", max_width=_NAME_WIDTH if screen.is_terminal else None, style="cyan")
         else:
-            table.add_column(name, justify="left" if name in ("verdict", "Pareto") else "right", overflow="fold")
+            table.add_column(
+                name, justify="left" if name in ("verdict", "Pareto", "note") else "right", overflow="fold"
+            )
     for row in rows:
         table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
     return table
