@@ -26,9 +26,9 @@ from blockyard.report.page.thin import thin
 _COMMENT_LINES = re.compile(r"^ *(?://[^\n]*|/\*\*.*?\*/)\n", re.M | re.S)
 STYLES = ("style", "tables", "samples", "charts")
 SCRIPTS = (
-    "dom", "format", "state", "address", "palette", "scale", "export", "chart", "legend", "baselines", "verdict", "table", "detail",
-    "series", "curves", "scatter", "pairs", "effects", "tuning", "cells", "attention", "predictions", "classes",
-    "values", "samples", "written", "provenance", "live", "theme", "main",
+    "dom", "format", "state", "address", "palette", "scale", "export", "chart", "legend", "baselines", "verdict",
+    "table", "detail", "series", "curves", "scatter", "pairs", "effects", "tuning", "cells", "attention",
+    "predictions", "classes", "values", "samples", "written", "provenance", "live", "theme", "main",
 )  # fmt: skip
 
 
