@@ -36,7 +36,7 @@ def compared(outputs: Path, **summaries: dict[str, Any]) -> Comparison:
 
 def test_the_answer_says_that_every_arm_is_below_one(tmp_path: Path) -> None:
     comparison = compared(tmp_path)
-    assert comparison.answer.endswith(f"all 2 arms (at best 0.94) are below the {KIND} tf_idf (0.97).")
+    assert comparison.answer.endswith(f"both arms (at best 0.94) are below the {KIND} tf_idf (0.97).")
     rows = {row["name"]: row for row in comparison.baselines}
     assert (rows["tf_idf"]["value"], rows["tf_idf"]["note"]) == (0.97, "fitted on 5,000 of 60,000 samples")
     assert rows["tf_idf"]["values"] == {"test/accuracy": 0.97}  # without what is no finite number
@@ -54,7 +54,7 @@ def test_less_is_better_of_an_error() -> None:
     baselines = [{"name": "repeat", "arms": None, "value": 0.3}, {"name": "mean", "arms": None, "value": 1.0}]
     sentence = below_a_baseline(arms, baselines, "test/mse", "min")
     assert sentence is not None
-    assert "all 2 arms (at best 0.4) are above" in sentence
+    assert "both arms (at best 0.4) are above" in sentence
     assert "repeat (0.3)" in sentence
     assert below_a_baseline(arms, baselines, "test/mse", "max") is not None
     assert below_a_baseline([], baselines, "test/mse", "min") is None

@@ -1,4 +1,4 @@
-"""`blockyard verify` finds what a component breaks, and a run refuses a decoder that reads later tokens."""
+"""`blockyard verify` finds what a component breaks, and a run refuses what reads later tokens or padding."""
 
 from __future__ import annotations
 
@@ -115,10 +115,26 @@ def test_a_run_refuses_a_decoder_that_reads_later_tokens(own: Path, capsys: pyte
     assert main(shlex.split(TRAIN)) == 0
 
 
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_run_refuses_a_mixer_that_reads_padding(own: Path, capsys: pytest.CaptureFixture[str], wrong: bool) -> None:
+    """An average over padded tokens trains without an error, and a prediction depends on the others of its batch."""
+    rows = [f"{' '.join(['word'] * (1 + number % 9))} {number % 2}\t{'ab'[number % 2]}" for number in range(80)]
+    (own / "texts.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n")
+    words = (
+        "train token_mixer=mine 'allow=[mine]' --config-dir myconf data=table data.path=texts.tsv tokenizer=word "
+        "data.context=16 model=encoder head=mean_pool objective=classify position=none debug=fast logger=none "
+        f"callbacks=quiet model.dim=16 model.heads=2 token_mixer.average={wrong}"
+    )
+    assert main(shlex.split(words)) == (2 if wrong else 0)
+    printed = capsys.readouterr().err
+    assert ("mine.shift.Shift: a prediction changes by" in printed) == wrong
+    assert ("reads padding" in printed) == wrong
+
+
 def test_the_look_leaves_the_run_as_it_is(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same run without the look has the same metrics, to the last digit."""
     assert main(shlex.split(f"{TRAIN} outputs=with")) == 0
-    monkeypatch.setattr("blockyard.engine.setup.check_causality", lambda *_: None)
+    monkeypatch.setattr("blockyard.engine.setup.check_foreign", lambda *_: None)
     assert main(shlex.split(f"{TRAIN} outputs=without")) == 0
     tables = [next(Path(folder).glob("*/s0/metrics.csv")).read_text().splitlines() for folder in ("with", "without")]
     columns = [i for i, name in enumerate(tables[0][0].split(",")) if "loss" in name or "accuracy" in name]

@@ -1,7 +1,8 @@
-"""A look at components from outside the project before they train: does a decoder made of them read later tokens?
+"""A look at components from outside the project before they train: do they read later tokens, or padding?
 
 A mixer that declares itself causal and pads on the wrong side trains without a word, to losses that no causal model
-can reach. The project's own components are held to their declarations by its tests; `blockyard verify` holds others.
+can reach. One that averages over padding trains too, and its predictions depend on the other samples of their batch.
+The project's own components are held to their declarations by its tests; `blockyard verify` holds others.
 """
 
 from __future__ import annotations
@@ -15,29 +16,39 @@ from torch import Tensor, nn
 from blockyard.config.build import LATE, Components
 from blockyard.config.placed_nodes import placed_nodes
 from blockyard.config.targets import TRUSTED_PACKAGES, allow_of
-from blockyard.contracts import Batch, Split
+from blockyard.contracts import Batch, HasLengths, Split
+from blockyard.data._order import take
 from blockyard.engine.cost_card import two_samples
 from blockyard.errors import UserError, fold
 
 _TOLERANCE = 1e-3  # of the outputs' root mean square: far above rounding in float32, far below a leak
+_LOOKED_AT = 1000  # samples among which a short and a long one are chosen
+_BATCH = 16  # of them, where only a batch tells their lengths
 _LARGEST = 10**8  # parameters of which a copy with other weights is made
 
 
-def check_causality(components: Components, model: nn.Module, split: Split) -> None:
-    """Raise UserError where a decoder with components of other packages lets a token read a later one.
+def check_foreign(components: Components, model: nn.Module, split: Split) -> None:
+    """Raise UserError where components of other packages let a token of a decoder read a later one, or read padding.
 
-    Only sequences of token ids are looked at: two samples of the split. Nothing of the run is changed: the passes are
-    made by a copy of the model with other weights, because branches may be silent by their initial zeros.
+    Nothing of the run is changed: the passes are made by a copy of the model with other weights, because branches may
+    be silent by their initial zeros. Without components of other packages there is nothing to look at.
     """
     foreign = _foreign(components)
-    if not foreign or not components.context().causal:
+    if not foreign:
         return
+    probe = _stirred(model)
+    _check_padding(components, probe, split, foreign)
+    if components.context().causal:
+        _check_causality(components, probe, split, foreign)
+
+
+def _check_causality(components: Components, probe: nn.Module, split: Split, foreign: list[str]) -> None:
+    """Only sequences of token ids are looked at: two samples of the split."""
     batch = components.objective.ready(two_samples(split, 1))
     inputs = batch.inputs
     if inputs.ndim != 2 or inputs.is_floating_point():
         return
     length = inputs.shape[1] if batch.lengths is None else int(batch.lengths.min())
-    probe = _stirred(model)
     probe.sees = "past"  # type: ignore[assignment]  # that tokens of a source see each other is no leak
     for first in sorted({length // 2, length - 1} - {0}) if length > 1 else ():
         gap = _gap(probe, batch, first, components.tokens().vocabulary or int(inputs.max()) + 1)
@@ -47,6 +58,45 @@ def check_causality(components: Components, model: nn.Module, split: Split) -> N
                 f"from {first} on are replaced: a component reads later tokens. `blockyard verify FAMILY=CHOICE` "
                 "checks one component by itself"
             )
+
+
+def _check_padding(components: Components, probe: nn.Module, split: Split, foreign: list[str]) -> None:
+    """Compare the predictions for a short sample alone with those for it beside a longer one, which pads it."""
+    pair = _short_and_long(split)
+    if pair is None:
+        return
+    objective = components.objective
+    alone, padded = (objective.ready(take(split, order, None)) for order in (pair[:1], pair))
+    with torch.random.fork_rng(), torch.no_grad():
+        expected: Tensor = probe(**alone.arguments())[0]
+        prediction: Tensor = probe(**padded.arguments())[0]
+    tokens = expected.shape[:1] if expected.ndim > 1 else ()
+    if tokens:  # one prediction for each token, behind which there is padding
+        prediction = prediction[: tokens[0]]
+    gap = float((prediction - expected).abs().max())
+    if gap > _TOLERANCE * float(expected.square().mean().sqrt()):
+        raise UserError(
+            f"{fold(foreign)}: a prediction changes by {gap:.2g} when its sample is padded to the length of a longer "
+            "one of its batch: a component reads padding. Leave out what `seq.valid` says is none; `blockyard verify "
+            "FAMILY=CHOICE` checks one component by itself"
+        )
+
+
+def _short_and_long(split: Split) -> Tensor | None:
+    """A short and a long one of the first samples of a split, (2,); None where none is padded."""
+    first = torch.arange(min(_LOOKED_AT, len(split)))
+    if isinstance(split, HasLengths):
+        lengths = split.lengths[first]
+    else:
+        of_batch = split.batch(first[:_BATCH], None).lengths
+        if of_batch is None:
+            return None
+        lengths = of_batch
+    short, long = int(lengths.argmin()), int(lengths.argmax())
+    pair = torch.tensor([short, long])
+    if lengths[short] == lengths[long] or split.batch(pair, None).lengths is None:
+        return None
+    return pair
 
 
 def _foreign(components: Components) -> list[str]:

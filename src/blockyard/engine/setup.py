@@ -11,7 +11,7 @@ from blockyard.engine.callbacks.base import RunCallback, RunState
 from blockyard.engine.callbacks.callback_set import CallbackSet
 from blockyard.engine.callbacks.kernels import KernelRecord
 from blockyard.engine.callbacks.loop import Intervals, LoopCallback
-from blockyard.engine.causality_probe import check_causality
+from blockyard.engine.causality_probe import check_foreign
 from blockyard.engine.evaluator import Evaluator
 from blockyard.engine.initial_weights import go_on, prepare_tokenizers, take_weights
 from blockyard.engine.job import Job
@@ -60,7 +60,7 @@ def prepare(
         guard_small_maps(model.model)
     take_weights(run, model, rank=data.rank, resume=resume)
     if not resume:
-        check_causality(components, model.model, data.splits.train)
+        check_foreign(components, model.model, data.splits.train)
     for remark in components.objective.remarks(data.splits):
         if data.rank == 0:
             log.warning("%s", remark)

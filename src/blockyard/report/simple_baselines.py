@@ -81,7 +81,8 @@ def below_a_baseline(
     name = max(ahead, key=lambda name: sign * ahead[name])
     best = max(means.values(), key=lambda mean: sign * mean)
     where = "below" if direction == "max" else "above"
-    who = f"all {len(means)} arms (at best {best:.3g}) are" if len(means) > 1 else f"the only arm ({best:.3g}) is"
+    arms_are = "both arms" if len(means) == 2 else f"all {len(means)} arms"
+    who = f"{arms_are} (at best {best:.3g}) are" if len(means) > 1 else f"the only arm ({best:.3g}) is"
     return f"On {metric} {who} {where} the {KIND} {name} ({ahead[name]:.3g})."
 
 
