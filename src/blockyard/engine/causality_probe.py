@@ -68,8 +68,8 @@ def _check_padding(components: Components, probe: nn.Module, split: Split, forei
     objective = components.objective
     alone, padded = (objective.ready(take(split, order, None)) for order in (pair[:1], pair))
     with torch.random.fork_rng(), torch.no_grad():
-        expected: Tensor = probe(**alone.arguments())[0]
-        prediction: Tensor = probe(**padded.arguments())[0]
+        expected: Tensor = probe(alone)[0]
+        prediction: Tensor = probe(padded)[0]
     tokens = expected.shape[:1] if expected.ndim > 1 else ()
     if tokens:  # one prediction for each token, behind which there is padding
         prediction = prediction[: tokens[0]]
