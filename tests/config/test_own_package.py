@@ -73,9 +73,8 @@ def own(tmp_path, monkeypatch) -> Path:
     callbacks.parent.mkdir()
     callbacks.write_text("# telling\ndefaults: [default]\nteller:\n  _target_: ownpack.watch.Teller\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
-    for name in [name for name in sys.modules if name.startswith("ownpack")]:
+    for name in [name for name in sys.modules if name.startswith(("ownpack", "beside"))]:
         del sys.modules[name]
 
 
@@ -85,6 +84,19 @@ def typed(line: str) -> int:
 
 def test_own_norm_trains(own):
     assert typed("train norm=scale norm.start=2.0 'allow=[ownpack]' debug=fast logger=none") == 0
+
+
+def test_a_module_beside_the_package_is_named_too(own, capsys):
+    """The working folder is importable for packages that `allow` names only, and a message says what else to name."""
+    (own / "beside.py").write_text("START = 2.0\n")
+    path = own / "ownpack" / "norm.py"
+    path.write_text("import beside\n" + path.read_text())
+    assert typed("check norm=scale 'allow=[ownpack]' debug=fast logger=none") == 2
+    assert "allow=[..., beside]" in capsys.readouterr().err
+    assert "beside" not in sys.modules
+    assert typed("check norm=scale 'allow=[ownpack,beside]' debug=fast logger=none") == 0
+    assert "ownpack" in sys.modules
+    assert str(own) not in sys.path
 
 
 def test_own_watcher_watches(own):

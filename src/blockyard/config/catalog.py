@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.config.installed import installed
+from blockyard.config.package_finder import spec_unasked
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # Groups of conf/ that are not part of a run: what executes the cells of a sweep does not change their results.
@@ -182,7 +183,7 @@ def _module_file(module: str) -> Path | None:
     """The file of a dotted module, located without running code of its packages."""
     top, *rest = module.split(".")
     try:
-        spec = importlib.util.find_spec(top) if top else None
+        spec = (importlib.util.find_spec(top) or spec_unasked(top)) if top else None
     except (ImportError, ValueError):  # `__main__` has none
         spec = None
     if spec is None:

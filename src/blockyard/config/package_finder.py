@@ -102,11 +102,15 @@ def described() -> str:
     return os.environ.get(VARIABLE, "")
 
 
-def not_allowed(module: str) -> str | None:
-    """The folder in which a module lies that cannot be imported because `allow` does not name it, or None."""
+def spec_unasked(name: str) -> ModuleSpec | None:
+    """Where a top-level module lies, whether `allow` names it or not: to read its text, not to import it."""
+    return next((spec for finder in _finders() if (spec := PathFinder.find_spec(name, finder.folders))), None)
+
+
+def is_not_allowed(module: str) -> bool:
+    """Whether a module lies in the user's folders and cannot be imported because `allow` does not name it."""
     name = module.partition(".")[0]
-    folders = [folder for finder in _finders() if name not in finder.packages for folder in finder.folders]
-    return next((folder for folder in folders if PathFinder.find_spec(name, [folder]) is not None), None)
+    return all(name not in finder.packages for finder in _finders()) and spec_unasked(name) is not None
 
 
 def _finders() -> list[PackageFinder]:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from blockyard.config.installed import installed_packages
-from blockyard.config.package_finder import not_allowed
+from blockyard.config.package_finder import is_not_allowed
 
 TRUSTED_PACKAGES = ("blockyard", "torch", "pytorch_lightning", "torchmetrics", "timm", "transformers")
 
@@ -60,5 +60,4 @@ def locate(target: str) -> type:
 def _way_out(error: Exception) -> str:
     """What to allow where a package imports a module beside it that `allow` does not name; "" elsewhere."""
     name = error.name if isinstance(error, ModuleNotFoundError) else None
-    folder = not_allowed(name) if name else None
-    return f"; {name} is in {folder}, from where only packages that `allow` names are imported" if folder else ""
+    return f"; it is beside your package: allow=[..., {name}] names it too" if name and is_not_allowed(name) else ""
