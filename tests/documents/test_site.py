@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.paths import ROOT
+from tests.report.browser import Witness, address, chromium, launched
 
 API = sorted((ROOT / "docs/api").glob("*.md"))
 
@@ -19,6 +20,14 @@ def test_every_public_package_has_an_api_page() -> None:
     named = {m[1] for m in re.finditer(r"^::: blockyard\.(\w+)$", "\n".join(p.read_text() for p in API), re.M)}
     packages = {path.parent.name for path in (ROOT / "src/blockyard").glob("*/__init__.py")}
     assert named == packages - {"commands"}
+
+
+def test_the_search_of_the_site_asks_no_other_host() -> None:
+    """The plugin `offline` takes a script from another host unless one of that name is given."""
+    config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    (script,) = re.findall(r"polyfills: \[(\S*iframe-worker\S*)\]", config)
+    assert (ROOT / "docs" / script).is_file()
+    assert "  - offline\n" in config
 
 
 @pytest.mark.full
@@ -40,3 +49,13 @@ def test_the_site_builds_and_asks_no_other_host(tmp_path: Path) -> None:
             r"<(?:script|link|img|iframe)[^>]+(?:src|href)=\"?(https?://[^\"> ]+)", page.read_text("utf-8")
         )
         assert fetched == [], page
+    if chromium() is None:
+        return
+    with launched() as browser:  # the search works on pages that were opened from the disk
+        shown = browser.new_page(viewport={"width": 1300, "height": 900})
+        witness = Witness(shown, address(tmp_path / "site" / "index.html"))
+        shown.goto(address(tmp_path / "site" / "index.html"))
+        shown.locator(".md-search__input").first.click()
+        shown.keyboard.type("qk_norm", delay=60)
+        shown.locator(".md-search-result__item").first.wait_for()
+        assert [url for url in witness.requests if not url.startswith("file:")] == []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from blockyard.atomic_files import write_json
+from blockyard.atomic_files import read_yaml, write_json
 from blockyard.cli import main
 from blockyard.report.comparison import compare
 from blockyard.report.home.content import home
@@ -68,6 +68,22 @@ def test_runs_have_the_options_in_which_any_two_differ(plan: SweepPlan, tmp_path
         assert row["metrics"].get("test/accuracy") == (value if row["state"] == "done" else None)
         assert "config.yaml" in row["files"]
     assert made["metrics"][0] in ("val/loss", "val/accuracy", "test/loss", "test/accuracy")
+
+
+def test_arms_of_one_option_are_told_apart_and_loggers_are_no_difference(tmp_path: Path) -> None:
+    """Two arms that differ in `qk_norm` alone looked the same, beside four settings of their loggers."""
+    arms = {"plain": ["token_mixer.qk_norm=false"], "qk": ["token_mixer.qk_norm=true"]}
+    sweep(tmp_path, arms, {name: {0: 0.9, 1: 0.8} for name in arms})
+    for path in tmp_path.glob("*/s*/config.yaml"):
+        path.write_text(json.dumps(read_yaml(path) | {"logger": {"job_type": str(path)}}))
+    made = content(tmp_path)
+    assert made["apart"] == ["token_mixer.qk_norm"]
+    assert not any(key.startswith("logger") for key in made["keys"])
+    (row,) = made["sweeps"]
+    assert dict(zip(row["runs"], row["arms"], strict=True)).keys() == {each["run"] for each in made["runs"]}
+    assert set(row["arms"]) == {"plain", "qk"}
+    assert made["ranges"]["test/accuracy"] == [0, 1]
+    assert "test/loss" not in made["ranges"]
 
 
 def test_the_page_escapes_everything_and_names_no_path_of_the_machine(plan: SweepPlan, tmp_path: Path) -> None:

@@ -108,6 +108,19 @@ def test_differences_have_an_axis_and_calibration_lines_have_names(opened: Any) 
     assert names == [arm["name"] for arm in comparison(arms=4)["arms"]]
 
 
+def test_a_page_of_a_sweep_leads_to_its_runs_on_the_home_page(browser: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "outputs" / "sweeps" / "norms"
+    folder.mkdir(parents=True)
+    page = browser.new_page()
+    page.goto(address(write(comparison(arms=2), folder / "report.html")))
+    link = page.locator("#cells a", has_text="home page")
+    assert link.get_attribute("href") == "../../index.html#q=sweep%3Dnorms"
+    page.goto(address(write(comparison(arms=2), tmp_path / "elsewhere.html")))
+    scroll(page)
+    assert page.locator("#cells a", has_text="home page").count() == 0
+    page.close()
+
+
 def test_a_phone_sees_the_verdict_and_folded_sections(opened: Any) -> None:
     """The badge and the menu were cut at 390 pixels, and the page was 14,000 pixels long."""
     made = comparison(arms=5, tuned=True, failed=True, samples="classes", grid=True)

@@ -15,6 +15,9 @@ function drawCells(body) {
       h("span", {}, h("span", { class: `cell ${name}`, "aria-hidden": "true" }, STATES[name]), name)),
     h("span", {}, "Press a cell to see its run.")));
   }
+  if (/^\.\.\/\.\.\/index\.html#q=[^:/]*$/.test(data.home || "")) {
+    body.append(h("p", { class: "note" }, "Among all runs of the folder: ", h("a", { href: data.home }, "home page"), ", which ", h("code", {}, "blockyard runs --html"), " writes."));
+  }
   const chosen = data.cells.find((cell) => cellKey(cell) === state.cell);
   if (chosen) body.append(cellDetail(chosen));
   if (!open.length) {

@@ -22,6 +22,7 @@ from urllib.parse import quote
 
 from blockyard.atomic_files import write_text
 from blockyard.report.page.thin import thin
+from blockyard.sweep.plan.sweep_plan import FOLDER as SWEEPS
 
 _COMMENT_LINES = re.compile(r"^ *(?://[^\n]*|/\*\*.*?\*/)\n", re.M | re.S)
 STYLES = ("style", "tables", "samples", "charts")
@@ -52,7 +53,7 @@ def render(comparison: dict[str, Any], *, live: str | None = None, etag: str = "
         policy=html.escape(policy(live=live is not None)),
         style=style,
         script=script,
-        data=encode(thin(linked(comparison, folder))),
+        data=encode(thin(linked(comparison, folder) | {"home": home_link(folder)})),
         live=html.escape(live or ""),
         etag=html.escape(etag),
         plain=_without_script(comparison),
@@ -66,6 +67,13 @@ def linked(comparison: dict[str, Any], folder: Path | None) -> dict[str, Any]:
         for cell in comparison.get("cells") or []
     ]
     return {**comparison, "cells": cells}
+
+
+def home_link(folder: Path | None) -> str | None:
+    """Return the address of the home page with the runs of this sweep, for a page in outputs/sweeps/NAME."""
+    if folder is None or folder.absolute().parent.name != SWEEPS:
+        return None
+    return f"../../index.html#q={quote(f'sweep={folder.absolute().name}', safe='')}"
 
 
 def link(path: str | None, folder: Path | None) -> str | None:
