@@ -10,6 +10,7 @@ import pytest
 from blockyard.cli import main
 from blockyard.errors import UserError
 from blockyard.sweep.executor import build
+from blockyard.sweep.executor.local import LocalExecutor
 from blockyard.sweep.executor.slurm import SlurmExecutor
 
 
@@ -79,3 +80,17 @@ def test_listing_imports_nothing_heavy():
         "assert not {'torch', 'ray', 'submitit'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("exported", "options", "expected"),
+    [("1", {}, 1), ("3,2", {}, 3), ("3", {"threads": 2}, 2), ("", {}, 4), ("many", {}, 4)],
+)
+def test_exported_threads_are_those_of_the_cells(
+    monkeypatch: pytest.MonkeyPatch, exported: str, options: dict[str, int], expected: int
+) -> None:
+    """OMP_NUM_THREADS is not replaced by a share of the cores; the executor's own option comes first."""
+    monkeypatch.setattr("blockyard.sweep.executor.local.cpu_cores", lambda: 8)
+    monkeypatch.setenv("OMP_NUM_THREADS", exported)
+    executor = LocalExecutor(workers=2, gpus=None, **options)
+    assert executor.threads == executor._server.threads == expected

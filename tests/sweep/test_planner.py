@@ -11,6 +11,7 @@ from blockyard.config.check import check
 from blockyard.config.compose import compose
 from blockyard.sweep.plan import history, planner
 from blockyard.sweep.plan.sweep_plan import SweepPlan, cell_name
+from blockyard.sweep.search import optuna_settings
 from tests.sweep.spec_plans import plan_from, refusals
 from tests.tiny import VIT
 
@@ -232,3 +233,54 @@ def test_cells_are_named_by_their_setting():
     assert cell_name("rope", {}, 0) == "rope s0"
     assert cell_name("rope", {"optimizer.lr": 1e-3, "model.depth": 2}, 3) == "rope lr=0.001 depth=2 s3"
     assert cell_name("rope", {"optimizer.lr": 1e-3, "schedule.lr": None}) == "rope optimizer.lr=0.001 schedule.lr=None"
+
+
+def searched(space: str, *, arms: str = "a: [], b: [norm=rms]") -> str:
+    return f"claim: x\n{BASE}\narms: {{{arms}}}\nsearch: {{trials: 2, space: {{{space}}}}}"
+
+
+def test_whole_bounds_of_a_whole_option_are_searched_in_whole_numbers(tmp_path):
+    """`model.depth: {low: 1, high: 3}` draws 1, 2 or 3; a rate with whole bounds stays real."""
+    depth, rate, step = (
+        "model.depth: {low: 1, high: 3}",
+        "optimizer.lr: {low: 1, high: 3}",
+        "data.shift: {low: 0, high: 4",
+    )
+    made = plan_from(tmp_path, searched(f"{depth}, {rate}, {step}, step: 2}}"))
+    space = made.question["search"]["space"]
+    assert {key: dimension.get("int") for key, dimension in space.items()} == {
+        "model.depth": True,
+        "optimizer.lr": None,
+        "data.shift": True,
+    }
+    values = optuna_settings.distributions(space)
+    assert {type(values[key]).__name__ for key in ("model.depth", "data.shift")} == {"IntDistribution"}
+
+
+@pytest.mark.parametrize(
+    ("space", "key"),
+    [
+        ("model.depth: {low: 0, high: 3}", "search.space.model.depth: 0"),
+        ("model.depth: {low: 1.5, high: 3}", "search.space.model.depth: 1.5"),
+        ("optimizer.lr: {low: 1e-3, high: 1e-2, step: 1}", "search.space.optimizer.lr.step: 1"),
+        ("optimizer.lr: {low: 1e-3, high: 1e-2, type: float}", "search.space.optimizer.lr.type"),
+        ("token_mixer.rope: {low: 1, high: 2}", "search.space.token_mixer.rope: "),
+    ],
+)
+def test_an_impossible_space_is_refused_by_the_planner(tmp_path, space, key):
+    """Bounds outside of the option's range, of another type, and keys that do not exist cost no trial."""
+    assert any(key in problem for problem in refusals(tmp_path, searched(space)))
+
+
+def test_a_space_that_one_arm_does_not_have_is_refused(tmp_path):
+    """An option of the baseline's mixer alone would be unknown in every trial of the other arm."""
+    text = searched("token_mixer.dropout: {low: 0.1, high: 0.2}", arms="a: [], b: [token_mixer=fourier, position=none]")
+    assert "arm b has no such option" in refusals(tmp_path, text)[0]
+
+
+def test_a_wrong_metric_does_not_hide_wrong_arms(tmp_path):
+    """Both are reported at once."""
+    text = f"claim: x\n{BASE}\nmetric: test/speed\narms: {{a: [], b: [norm=rmss]}}"
+    found = refusals(tmp_path, text)
+    assert any("test/speed is not measured" in problem for problem in found)
+    assert any("unknown norm 'rmss'" in problem for problem in found)

@@ -14,6 +14,12 @@ def cpu_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def exported_threads() -> int | None:
+    """The number of CPU threads that OMP_NUM_THREADS names, the first of several; None where it names none."""
+    text = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(text) if text.isdecimal() and int(text) else None
+
+
 def memory() -> int | None:
     """Bytes of memory that this process may use: of the machine, or fewer in a container; None where unknown."""
     return min((*_installed(), *_granted()), default=None)

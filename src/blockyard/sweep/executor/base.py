@@ -66,6 +66,11 @@ class Executor(ABC):
         """How many tasks run at the same time; None where a shared queue decides."""
         return self.capacity
 
+    @property
+    def threads(self) -> int | None:
+        """CPU threads of each cell; None where the machines of the cells decide."""
+        return None
+
     @abstractmethod
     def submit(self, task: Task) -> None:
         """Take a task and start it when a slot is free."""

@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Literal
 
-from blockyard.config.machine import cpu_cores
+from blockyard.config.machine import cpu_cores, exported_threads
 from blockyard.contracts import Count, Positive, Processes, Threads
 from blockyard.sweep.executor._fork_messages import CellEnded, Request
 from blockyard.sweep.executor._outcomes import outcome_of_exit, outcome_of_timeout
@@ -42,7 +42,7 @@ class LocalExecutor(Executor):
         workers: cells in parallel; null is the number of GPUs (times cells_per_gpu), or of cores without GPUs
         gpus: their numbers; auto uses all of them, null hides them from the cells
         cells_per_gpu: small cells that share a GPU
-        threads: CPU threads of each cell; null divides the cores among the workers
+        threads: CPU threads of each cell; null takes OMP_NUM_THREADS, or divides the cores among the workers
         timeout_min: minutes after which a cell has failed; it saves first, or is killed; null sets no limit
     """
 
@@ -57,7 +57,7 @@ class LocalExecutor(Executor):
     ) -> None:
         names = [] if gpus is None else visible_gpus() if gpus == "auto" else _gpu_names(gpus)
         self._slots = DeviceSlots(workers or len(names) * cells_per_gpu or cpu_cores(), names, cells_per_gpu)
-        self._threads = threads or max(1, cpu_cores() // self._slots.workers)
+        self._threads = threads or exported_threads() or max(1, cpu_cores() // self._slots.workers)
         self._timeout_min = timeout_min
         self._queue: deque[Task] = deque()
         self._running: dict[int, _Running] = {}
@@ -69,6 +69,11 @@ class LocalExecutor(Executor):
     def capacity(self) -> int:
         """Cells in parallel."""
         return self._slots.workers
+
+    @property
+    def threads(self) -> int:
+        """CPU threads of each cell."""
+        return self._threads
 
     def __enter__(self) -> LocalExecutor:
         self._server.start()

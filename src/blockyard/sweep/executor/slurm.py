@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
-from blockyard.config.machine import cpu_cores
+from blockyard.config.machine import cpu_cores, exported_threads
 from blockyard.contracts import Count, CountOrZero, Positive, Text
 from blockyard.sweep.executor import _slurm_queue
 from blockyard.sweep.executor._slurm_jobs import JobFollower, names_in
@@ -93,7 +93,7 @@ class SlurmExecutor(Executor):
             cpus=cpus_per_task,
             gpus=gpus_per_node,
             requeues=requeues,
-            local_threads=max(1, min(cpus_per_task, cpu_cores() // (self._workers or 1))),
+            local_threads=exported_threads() or max(1, min(cpus_per_task, cpu_cores() // (self._workers or 1))),
         )
         self._queue = _slurm_queue.Queue()
         self._follower = JobFollower(self._queue, requeues)

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from blockyard.config.model_size import ModelSizes
+from blockyard.config.schema import options
+from blockyard.config.targets import locate
+from blockyard.config.tree import is_node
 from blockyard.sweep.plan.cell_composer import CellComposer
 from blockyard.sweep.plan.matched_widths import QUANTITIES
 from blockyard.sweep.plan.sweep_plan import Variant
@@ -30,6 +33,52 @@ class SizeMatch:
         if not self.by or self.sizes.measure(config, self.by) == self.matched["arms"][arm]["value"]:
             return []
         return [f"it changes the {QUANTITIES[self.by]} of {arm}, so the arms would no longer match; remove it"]
+
+
+def infer_integers(question: Question, config: dict[str, Any]) -> None:
+    """Mark the ranges of the search space that are of whole numbers, because their option takes no others.
+
+    config: complete, of the sweep's base
+    """
+    for key, dimension in _ranges(question).items():
+        if "int" in dimension or not all(isinstance(dimension.get(name, 1), int) for name in ("low", "high", "step")):
+            continue
+        node, last = _owner(config, key)
+        option = options(locate(node["_target_"])).get(last) if is_node(node) else None
+        low, high = dimension["low"], dimension["high"]
+        if option is not None and option.problem(low) is None and option.problem((low + high) / 2 + 0.25) is not None:
+            dimension["int"] = True
+
+
+def arms_without_space(question: Question, variants: Iterable[Variant]) -> Iterator[str]:
+    """Yield which arms have not every option of the search space, or not with all its values."""
+    space = (question.search or {}).get("space") or {}
+    for variant in variants:
+        for key, dimension in space.items():
+            if "." not in key or key.partition(".")[0] in space:  # a choice, or an option of one that is searched
+                continue
+            node, last = _owner(variant.config, key)
+            if node is None:
+                yield f"search.space.{key}: arm {variant.arm} has no such option; leave the arm out, or the key"
+            elif is_node(node) and (option := options(locate(node["_target_"])).get(last)) is not None:
+                values = dimension if isinstance(dimension, list) else (dimension["low"], dimension["high"])
+                for value in values:
+                    if problem := option.problem(value):
+                        yield f"search.space.{key}: arm {variant.arm} cannot have {to_text(value)}: {problem}"
+
+
+def _ranges(question: Question) -> dict[str, dict[str, Any]]:
+    space = (question.search or {}).get("space") or {}
+    return {key: dimension for key, dimension in space.items() if isinstance(dimension, dict)}
+
+
+def _owner(config: dict[str, Any], key: str) -> tuple[dict[str, Any] | None, str]:
+    """The mapping in a config that a dotted key sets a value of, None where it has no such value; and the last name."""
+    *path, last = key.split(".")
+    node: Any = config
+    for part in path:
+        node = node.get(part) if isinstance(node, dict) else None
+    return (node if isinstance(node, dict) and last in node else None), last
 
 
 def space_problems(

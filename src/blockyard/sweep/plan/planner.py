@@ -94,7 +94,7 @@ class _Planner:
     _folders: dict[str, str] = field(default_factory=dict)
 
     def check_base(self, overrides: Sequence[str]) -> None:
-        """Check what all arms share, and find the metric. Raises BadQuestion."""
+        """Check what all arms share, and find the metric. Raises BadQuestion for a base that cannot run."""
         own = [each for each in overrides if not each.startswith("allow=")]
         if problems := [problem for each in own if (problem := override_problem(each, "base"))]:
             raise BadQuestion(problems)
@@ -104,11 +104,13 @@ class _Planner:
             raise BadQuestion(list(dict.fromkeys([*(f"base: {problem}" for problem in problems), *more])))
         if self.question.match and composed.matched:
             raise BadQuestion([f"match: the base sets match.{composed.matched['by']} too; remove one of them"])
+        plan_checks.infer_integers(self.question, composed.config)
         try:
             allow = list(composed.config.get("allow") or [])
             validation, direction = validation_metric(self.question.metric, composed.config, allow)
-        except UserError as error:
-            raise BadQuestion([str(error)]) from error
+        except UserError as error:  # reported with what is wrong in the arms
+            self.mistakes.append(str(error))
+            return
         name = self.question.metric or f"test/{validation.partition('/')[2]}"
         self.metric = {"name": name, "validation": validation, "direction": direction}
 
@@ -121,14 +123,17 @@ class _Planner:
                 key = f"{arm.name}#{number}" if self.question.tune else arm.name
                 tuned = [to_override(name, value) for name, value in setting.items()]
                 self._add(key, arm, setting, [*self._overrides(arm, widths), *tuned])
-        if self.mistakes:
-            raise BadQuestion(list(dict.fromkeys(self.mistakes))[:LISTED])
-        baseline = self.question.baseline
+        baseline, problems = self.question.baseline, list(dict.fromkeys(self.mistakes))[:LISTED]
         if baseline not in {variant.arm for variant in self.variants.values()}:
-            reasons = [
-                f"baseline {each.arm}: {text}" for each in self.refused if each.arm == baseline for text in each.reasons
+            problems += [
+                f"baseline {each.arm}: {text}"
+                for each in self.refused
+                if each.arm == baseline
+                for text in each.reasons
+                if f"{each.arm}: {text}" not in problems
             ]
-            raise BadQuestion(list(dict.fromkeys(reasons)))
+        if problems:
+            raise BadQuestion(list(dict.fromkeys(problems)))
         self._check_sizes(widths)
         if duplicates := list(plan_checks.duplicates(self.question, self.variants.values(), self.folder)):
             more = len(duplicates) - LISTED
@@ -197,6 +202,7 @@ class _Planner:
         baseline = next(arm for arm in self.question.arms if arm.name == self.question.baseline)
         overrides = self._overrides(baseline, widths)
         problems = list(plan_checks.space_problems(self.question, overrides, self.composer, match))
+        problems = problems or list(plan_checks.arms_without_space(self.question, self.variants.values()))
         if not problems and self.question.tune:
             problems = list(plan_checks.tune_problems(self.variants.values(), match))[:1]
         if problems:

@@ -122,7 +122,8 @@ def _check_dimension(where: str, dimension: Any, problems: list[str]) -> None:
         return
     for key in dimension:
         if key not in RANGE:
-            problems.append(f"{where}.{key}: unknown key{did_you_mean(key, RANGE)} (keys: {', '.join(RANGE)})")
+            hint = "; the option says whether its values are whole" if key == "type" else did_you_mean(key, RANGE)
+            problems.append(f"{where}.{key}: unknown key{hint} (keys: {', '.join(RANGE)})")
     for key in ("log", "int"):
         if not isinstance(dimension.get(key, False), bool):
             problems.append(f"{where}.{key}: expected true or false, not {quote(dimension[key])}")
@@ -143,6 +144,8 @@ def _check_range(where: str, dimension: dict[str, Any], problems: list[str]) -> 
         problems.append(f"{where}: log needs low above 0, not {low}")
     if step is not None and step <= 0:
         problems.append(f"{where}.step: expected a number above 0, not {step}")
+    if step is not None and low < high and step > high - low:
+        problems.append(f"{where}.step: {step} is more than high - low, so {low} would be the only value")
     if step is not None and log and step != 1:
         problems.append(f"{where}.step: has no effect on a log scale; remove step or log")
 
