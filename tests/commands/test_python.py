@@ -97,3 +97,32 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "outputs").is_dir()
+
+
+def test_a_sweep_from_a_mapping_is_a_sweep_file(tmp_path: Path) -> None:
+    """The content is kept in the sweep's folder, and bad content is refused with what is taken."""
+    content = {
+        "claim": "x",
+        "base": [*DEBUG, "model.depth=1"],
+        "arms": {"layer": [], "rms": ["norm=rms"]},
+        "seeds": 1,
+    }
+    for bad, options, message in (
+        (content, {}, "needs a name"),
+        (content | {"arm": 1}, {"name": "mine"}, "did you mean arms"),
+        (5, {}, "takes a path, a name or a mapping"),
+        ("quickstart", {"name": "mine"}, "has its own name"),
+    ):
+        with pytest.raises(UserError, match=message):
+            blockyard.sweep(bad, outputs=tmp_path, **options)
+    compared = blockyard.sweep(content, outputs=tmp_path, name="mine", workers=1)
+    assert [arm["name"] for arm in compared.arms] == ["layer", "rms"]
+    assert (tmp_path / "sweeps" / "mine" / "mine.yaml").is_file()
+    assert "mine" in repr(compared)
+    assert "layer, rms" in repr(compared)
+
+
+def test_results_print_as_one_line(made: RunFolder) -> None:
+    assert repr(made) == f"<run {made.path}: done>"
+    runs = blockyard.runs(outputs=made.path.parents[1])
+    assert repr(runs) == f"<1 run: {made.name} (done)>"

@@ -9,11 +9,12 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blockyard.config.override_grammar import packages_typed
 from blockyard.config.package_finder import importable
-from blockyard.errors import UserError
+from blockyard.errors import UserError, fold, quoted
 
 if TYPE_CHECKING:
     import pandas
@@ -71,15 +72,18 @@ def _train(arguments: Sequence[str], config_dirs: Sequence[str | os.PathLike[str
 
 
 def sweep(
-    file: str | os.PathLike[str],
+    file: str | os.PathLike[str] | Mapping[str, Any],
     *overrides: Overrides,
     outputs: str | os.PathLike[str] = "outputs",
     workers: int | None = None,
     seeds: int | None = None,
+    name: str | None = None,
 ) -> Comparison:
     """Run what is missing of a sweep file, on this machine, and return the comparison of its arms.
 
-    file: a path, or the name of a shipped sweep; workers: cells at a time; seeds: in place of the file's own
+    file: a path, the name of a shipped sweep, or the content of a file: `{"claim": ..., "arms": {...}}`
+    workers: cells at a time; seeds: in place of the file's own
+    name: of the sweep's folder, where its content is given; the content is kept there as NAME.yaml
     Raises UserError for a bad file, RunFailed where a cell failed.
     """
     flags = [
@@ -87,16 +91,28 @@ def sweep(
     ]
     texts = as_texts(overrides)
     with importable(packages_typed(texts)):
-        return _sweep(os.fspath(file), [*texts, *flags], os.fspath(outputs))
+        return _sweep(_path_of(file, name, os.fspath(outputs)), [*texts, *flags], os.fspath(outputs))
 
 
-def _sweep(file: str, typed: Sequence[str], outputs: str) -> Comparison:
-    from blockyard.commands import sweep as command
-    from blockyard.report.comparison import compare
+def _path_of(file: str | os.PathLike[str] | Mapping[str, Any], name: str | None, outputs: str) -> Path:
+    """The sweep file that is named, or that is written from its content. Raises UserError."""
     from blockyard.sweep.plan.sweep_plan import FOLDER
     from blockyard.sweep.spec.locate import find_sweep
 
-    path = find_sweep(file)
+    if isinstance(file, Mapping):
+        return _written(file, name, os.path.join(outputs, FOLDER))
+    if not isinstance(file, str | os.PathLike):
+        raise UserError(f"sweep takes a path, a name or a mapping like the content of a sweep file, not {quoted(file)}")
+    if name is not None:
+        raise UserError(f"name={name!r} is for the content of a sweep file; {os.fspath(file)} has its own name")
+    return find_sweep(os.fspath(file))
+
+
+def _sweep(path: Path, typed: Sequence[str], outputs: str) -> Comparison:
+    from blockyard.commands import sweep as command
+    from blockyard.report.comparison import compare
+    from blockyard.sweep.plan.sweep_plan import FOLDER
+
     arguments = [str(path), *typed, f"outputs={outputs}", "--no-compare"]
     code = command.run(arguments)
     if code == 2:  # the problems are on standard error
@@ -107,7 +123,27 @@ def _sweep(file: str, typed: Sequence[str], outputs: str) -> Comparison:
     return compare(folder)
 
 
-@dataclass(frozen=True)
+def _written(content: Mapping[str, Any], name: str | None, folder: str) -> Path:
+    """Write the content of a sweep file to FOLDER/NAME/NAME.yaml. Raises UserError where it cannot be a sweep."""
+    import yaml
+
+    from blockyard.atomic_files import write_text
+    from blockyard.sweep.spec.question import parse
+
+    if name is None:
+        raise UserError('the content of a sweep file needs a name for its folder: sweep({...}, name="mine")')
+    try:
+        plain = json.loads(json.dumps(dict(content), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"the content of a sweep file is plain data: {error}") from error
+    parse(plain, name=name)
+    path = Path(folder) / name / f"{name}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+    return path
+
+
+@dataclass(frozen=True, repr=False)
 class Runs(Sequence["RunRecord"]):
     """Records of runs, newest first: a sequence with a table."""
 
@@ -121,6 +157,10 @@ class Runs(Sequence["RunRecord"]):
 
     def __iter__(self) -> Iterator[RunRecord]:
         return iter(self.records)
+
+    def __repr__(self) -> str:
+        names = [f"{record.run} ({record.state})" for record in self.records]
+        return f"<{len(names)} run{'' if len(names) == 1 else 's'}{': ' if names else ''}{fold(names)}>"
 
     def to_frame(self) -> pandas.DataFrame:
         """A table with a row for each run: its facts, what was chosen in each family, and its metrics.

@@ -9,7 +9,7 @@ from typing import Any
 from blockyard.report.render.markdown import markdown
 
 
-@dataclass
+@dataclass(repr=False)
 class Comparison:
     """The result of a comparison. `as_dict` returns it as JSON can hold it."""
 
@@ -42,6 +42,10 @@ class Comparison:
     cost_axis: str = "flops"
     provenance: dict[str, Any] = field(default_factory=dict)
     ranges: dict[str, list[float]] = field(default_factory=dict)  # of metrics that are shares, where intervals end
+
+    def __repr__(self) -> str:
+        arms = ", ".join(str(arm["name"]) for arm in self.arms)
+        return f"<comparison {self.title} by {self.metric} ({arms}): {self.answer}>"
 
     def as_dict(self) -> dict[str, Any]:
         """Return a copy as plain JSON; NaN and infinity become None."""

@@ -91,6 +91,9 @@ class RunFolder:
         other.moved = {**self.moved, **paths}
         return other
 
+    def __repr__(self) -> str:
+        return f"<run {self.path}: {self.status.state}>"
+
     # -- content ---------------------------------------------------------------------------------
 
     @property
