@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -30,16 +31,25 @@ while sum(node["Alive"] for node in ray.nodes()) != int(sys.argv[2]):
 class RayCluster:
     """The head and one more node, as processes of this one, which end with it.
 
+    token: whether the cluster asks for one. Its processes have a home folder of their own: a token of the user, which
+        Ray writes when it is first started, has no effect
     dashboard: whether Ray's job server runs too, which `ray job submit` needs
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, token: bool = False) -> None:
         self.folder = folder
+        home = folder / "home"
+        (home / ".ray").mkdir(parents=True)
+        if token:
+            (home / ".ray" / "auth_token").write_text(secrets.token_hex(16))
         self.temporary = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # paths of sockets are short
         self.port, self.client_port, self.dashboard_port = free_ports(3)
         self.address = f"{HEAD}:{self.port}"
-        self.environment = os.environ | {
+        own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH_")}
+        self.environment = own | {
             "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+            "HOME": str(home),
+            "RAY_AUTH_MODE": "token" if token else "disabled",
             "CUDA_VISIBLE_DEVICES": "",
             "OMP_NUM_THREADS": "1",
             "WANDB_MODE": "offline",
@@ -57,7 +67,9 @@ class RayCluster:
         folder = self.folder / "venv"
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-        (folder / "lib" / version / "site-packages" / "host.pth").write_text(sysconfig.get_path("purelib"))
+        # `addsitedir` reads the .pth files there too, which name further folders.
+        line = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})"
+        (folder / "lib" / version / "site-packages" / "host.pth").write_text(f"{line}\n")
         pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", f"ray[default]=={ray.__version__}"]
         done = subprocess.run(pip, capture_output=True, text=True, timeout=900, check=False)
         self.dashboard = done.returncode == 0

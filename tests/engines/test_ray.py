@@ -27,6 +27,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
     assert nothing_left_of(started.temporary)
 
 
+@pytest.fixture(scope="module")
+def cluster_with_token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    with RayCluster(tmp_path_factory.mktemp("ray-token"), token=True) as started:
+        yield started
+    assert nothing_left_of(started.temporary)
+
+
 def on(cluster: RayCluster, folder: Path, **options: Any) -> Sweep:
     words = ("executor=ray", f"executor.address={cluster.address}")
     return Sweep(folder, *words, environment=cluster.environment, **options)
@@ -139,3 +146,21 @@ def test_an_address_without_a_cluster_is_refused(cluster: RayCluster, tmp_path: 
     printed = sweep.run("executor.address=127.0.0.1:9", code=2)
     assert printed.count("executor.address=127.0.0.1:9") == 1
     assert sweep.runs == {}
+
+
+@pytest.mark.parametrize("client", [False, True], ids=["address", "client"])
+def test_a_cluster_with_a_token(cluster_with_token: RayCluster, tmp_path: Path, here: Sweep, client: bool) -> None:
+    """With the token the cells run; without the mode, or with a wrong token, one message names what is missing."""
+    cluster = cluster_with_token
+    sweep = on(cluster, tmp_path, seeds=1)
+    address = [f"executor.address=ray://{HEAD}:{cluster.client_port}"] if client else []
+    sweep.environment.pop("RAY_AUTH_MODE")
+    assert "RAY_AUTH_MODE=token" in sweep.run(*address, code=2)
+    sweep.environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 32}
+    printed = sweep.run(*address, code=2)
+    assert "RAY_AUTH_TOKEN has no token that the cluster takes" in printed
+    assert len(printed.splitlines()) < 60  # the plan twice, and a message each
+    assert sweep.runs == {}
+    sweep.environment.pop("RAY_AUTH_TOKEN")
+    sweep.run(*address)
+    assert_equal_sweeps(sweep, here)

@@ -31,8 +31,9 @@ def here(tmp_path_factory):
 
 
 @pytest.mark.full
-def test_ray_finds_the_same(tmp_path, here):
+def test_ray_finds_the_same(tmp_path, here, monkeypatch):
     pytest.importorskip("ray")
+    monkeypatch.setenv("HOME", str(tmp_path))  # in which Ray keeps a token
     made = plan(tmp_path, *EVEN)
     assert run_plan(made, build("ray", {}, workers=2), say=str) == 0
     assert figures(made) == here

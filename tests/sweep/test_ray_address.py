@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from blockyard.errors import UserError
-from blockyard.sweep.executor.ray import check_answers
+from blockyard.sweep.executor.ray import check_answers, token_problem
 
 
 def test_what_answers_and_what_names_no_place_is_left_to_ray() -> None:
@@ -30,3 +30,24 @@ def test_a_closed_port_is_refused(prefix: str) -> None:
 def test_an_impossible_address_is_refused(address: str) -> None:
     with pytest.raises(UserError, match="no cluster answers there"):
         check_answers(address)
+
+
+@pytest.mark.parametrize(
+    ("environment", "part"),
+    [
+        ({}, "set RAY_AUTH_MODE=token"),
+        ({"RAY_AUTH_MODE": "disabled"}, "set RAY_AUTH_MODE=token"),
+        ({"RAY_AUTH_MODE": "token"}, "the file ~/.ray/auth_token has no token"),
+        ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/x"}, "the file /x (RAY_AUTH_TOKEN_PATH) has no token"),
+        ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a"}, "RAY_AUTH_TOKEN has no token"),
+    ],
+)
+def test_a_cluster_that_asks_for_a_token_says_where_it_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], part: str
+) -> None:
+    """One message names the setting that is missing."""
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert part in token_problem()

@@ -14,11 +14,12 @@ import re
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from blockyard.config import package_finder
 from blockyard.config.machine import cpu_cores
@@ -40,7 +41,8 @@ class RayExecutor(Executor):
     """Runs cells as Ray tasks.
 
     Options:
-        address: a running cluster, such as auto or ray://head:10001; null starts Ray on this machine
+        address: a running cluster, such as auto or ray://head:10001; null starts Ray on this machine. One with token
+            authentication takes RAY_AUTH_MODE=token and the token, as Ray documents it
         workers: cells in parallel; null is as many as the CPUs allow
         threads: CPUs of each device of a cell
         gpus: GPUs for each device of a cell, 0.5 for two cells on one GPU; auto is 1 where Ray has GPUs
@@ -87,19 +89,32 @@ class RayExecutor(Executor):
             # Ray puts the working folder on the path of its workers, before anything of ours runs there: one without
             # modules. From the real one, cells import what is allowed.
             with _restored_signals(), contextlib.chdir(sys.prefix):
-                try:
+                self._join(local)
+            self._started, self._resources = True, self._ray.cluster_resources()
+        return self
+
+    def _join(self, resources: dict[str, int]) -> None:
+        """Start Ray here with these resources, or join the cluster. Raises UserError where that is not possible."""
+        with tempfile.TemporaryFile("w+", errors="replace") as written:
+            try:
+                with _errors_to(None if self._address is None else written):
                     self._ray.init(
                         address=self._address or "local",
                         include_dashboard=False if self._address is None else None,
                         log_to_driver=False,
                         logging_level="ERROR",
                         configure_logging=False,
-                        **local,
+                        **resources,
                     )
-                except (ConnectionError, RuntimeError, ValueError) as error:
-                    raise UserError(f"executor.address={self._address}: {error}") from error
-            self._started, self._resources = True, self._ray.cluster_resources()
-        return self
+            except (self._ray.exceptions.AuthenticationError, ConnectionError, RuntimeError, ValueError) as error:
+                written.seek(0)
+                text = f"{error} {written.read()}"
+                token = isinstance(error, self._ray.exceptions.AuthenticationError) or "InvalidAuthToken" in text
+                if not token and "client connection timeout" in text:  # which is all that a client is told
+                    raise UserError(f"executor.address={self._address}: {error}; where {token_problem()}") from error
+                raise UserError(f"executor.address={self._address}: {token_problem() if token else error}") from error
+            written.seek(0)
+            sys.stderr.write(written.read())
 
     def __exit__(self, *error: object) -> None:
         """Tell running cells to save and stop; Ctrl-C kills them."""
@@ -187,6 +202,39 @@ def check_answers(address: str | None) -> None:
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"executor.address={address}: no cluster answers there ({reason})") from error
+
+
+def token_problem() -> str:
+    """Why a cluster that asks for a token does not let this process in, and where Ray takes the token from."""
+    sources = "RAY_AUTH_TOKEN, from the file that RAY_AUTH_TOKEN_PATH names, or from ~/.ray/auth_token"
+    if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
+        return f"the cluster asks for a token; set RAY_AUTH_MODE=token, and Ray takes the token from {sources}"
+    if "RAY_AUTH_TOKEN" in os.environ:
+        name = "RAY_AUTH_TOKEN"
+    elif path := os.environ.get("RAY_AUTH_TOKEN_PATH"):
+        name = f"the file {path} (RAY_AUTH_TOKEN_PATH)"
+    else:
+        name = "the file ~/.ray/auth_token"
+    return f"{name} has no token that the cluster takes; Ray takes it from {sources}"
+
+
+@contextlib.contextmanager
+def _errors_to(file: IO[str] | None) -> Iterator[None]:
+    """Write to a file what this process writes to standard error, Ray's own code included; None changes nothing.
+
+    Ray repeats a warning every second while it cannot join a cluster.
+    """
+    if file is None:
+        yield
+        return
+    sys.stderr.flush()
+    before = os.dup(2)
+    os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
 
 
 @contextlib.contextmanager
