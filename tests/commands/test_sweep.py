@@ -64,7 +64,7 @@ def test_a_dry_run_shows_the_grid_and_writes_nothing(here, capsys):
     assert re.search(r"plain \(baseline\) +\(base\) +to run +to run", out)
     assert re.search(r"bad .* refused +refused", out)
     assert "refused: bad\n  - position with token_mixer: position=rope acts on queries_and_keys" in out
-    assert "FLOPs, time unknown until the first cell has finished" in out
+    assert "from the first steps of plain, measured now" in out
     assert "trainer.precision is 32 in every cell" in out
     assert sorted(here.rglob("*")) == before
 

@@ -1,9 +1,10 @@
-"""Estimates come from configs and finished runs; a dry run trains nothing and reads no data."""
+"""Estimates come from configs, finished runs, and where there are none from the first steps of a cell."""
 
 from __future__ import annotations
 
 import re
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from blockyard.cli import main
 from blockyard.config import model_size
 from blockyard.config.build import Components
 from blockyard.engine import cost_card
+from blockyard.engine.data_reader import DataReader
 from blockyard.sweep.execution.estimate import estimate
+from blockyard.sweep.execution.measured_run import measure
 from blockyard.sweep.execution.run_costs import FinishedRuns, RunSizes
 from blockyard.sweep.plan.planner import make_plan
 from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan
@@ -53,20 +56,33 @@ def sizes(plan: SweepPlan) -> RunSizes:
     return RunSizes(plan, FinishedRuns.read(plan))
 
 
-def test_a_dry_run_trains_nothing_and_reads_no_data(
-    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def forbidden(*_: object) -> None:
-        raise AssertionError("a dry run reads data or trains")
+EPOCHS = ["trainer.limit_train=null", "trainer.max_steps=null", "trainer.max_epochs=2"]
 
-    monkeypatch.setattr("blockyard.data.digits.Digits.load", forbidden)
-    monkeypatch.setattr(torch.Tensor, "backward", forbidden)
-    assert main(["sweep", "mine.yaml", "--dry-run"]) == 0
-    out = capsys.readouterr().out
-    assert re.search(r"4 to run: [\d.e+]+ FLOPs, time unknown until the first cell has finished\n", out)
-    epochs = ["trainer.limit_train=null", "trainer.max_steps=null", "trainer.max_epochs=2"]
-    assert main(["sweep", "mine.yaml", "--dry-run", *epochs]) == 0
-    assert "4 to run: FLOPs and time unknown until the first cell has finished\n" in capsys.readouterr().out
+
+def test_a_dry_run_measures_what_no_finished_run_tells(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """FLOPs of epochs come from the data, the time from the first steps of the first arm; nothing is left behind."""
+    for overrides in ([], EPOCHS):
+        assert main(["sweep", "mine.yaml", "--dry-run", "--workers", "1", *overrides]) == 0
+        out = capsys.readouterr().out
+        cost = r"4 to run: [\d.e+]+ FLOPs, about \d+ \w+ with 1 in parallel"
+        assert re.search(cost + r" \(from the first steps of plain, measured now\)", out), out
+    assert [path.name for path in here.iterdir()] == ["mine.yaml"]
+
+
+def test_a_measured_run_is_taken_apart(here: Path) -> None:
+    """The whole run has all its steps, an evaluation after each epoch and one of the test split."""
+    whole = ("trainer.limit_val=null", "trainer.limit_test=null", "trainer.eval_every=null")
+    plan = planned(here, *EPOCHS, *whole, "data.eval_batch_size=100")
+    variant = plan.variants["plain"]
+    run = measure(variant.config, variant.choices, 1)
+    assert run is not None
+    assert (run.total, run.steps_per_epoch) == (2 * (1295 // 64), 1295 // 64)
+    assert min(run.start, run.step, run.evaluation) > 0
+    exact = replace(run, start=10.0, step=2.0, evaluation=0.5, saving=0.25)
+    splits = DataReader().splits(variant.config)[1]
+    batches = 2 * 2 + 4  # of 143 and of 359 samples
+    assert exact.seconds(variant.config, splits) == 10 + run.total * 2 + batches * 0.5 + 2 * 0.25
+    assert exact.seconds(variant.config, splits, size=2.0) == 10 + 2 * (run.total * 2 + batches * 0.5) + 2 * 0.25
 
 
 def test_time_comes_from_finished_runs_on_this_host(here: Path) -> None:

@@ -9,17 +9,28 @@ from typing import TYPE_CHECKING
 from blockyard.commands._sweep_args import SweepArgs
 
 if TYPE_CHECKING:
+    from blockyard.engine.data_reader import DataReader
     from blockyard.sweep.execution.estimate import Estimate
+    from blockyard.sweep.execution.measured_run import MeasuredRun
     from blockyard.sweep.executor.base import Executor
-    from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan
+    from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan, Variant
 
 
-def show_sweep(plan: SweepPlan, executor: Executor, args: SweepArgs) -> Estimate:
-    """Print the cells and their cost; returns the cost. That of a search is an upper bound."""
+def show_sweep(plan: SweepPlan, executor: Executor, args: SweepArgs, data: DataReader | None = None) -> Estimate:
+    """Print the cells and their cost; returns the cost. That of a search is an upper bound.
+
+    data: has read the data of the cells. A dry run may measure the first steps of a cell, which takes a few seconds
+    """
     from blockyard.sweep.execution.estimate import estimate
     from blockyard.sweep.execution.plan_table import PlanStatus, print_plan
     from blockyard.sweep.search.search_runner import parallel_trials
 
+    def measure_variant(variant: Variant) -> MeasuredRun | None:
+        from blockyard.sweep.execution.measured_run import measure
+
+        return measure(variant.config, variant.choices, executor.threads)
+
+    measured = measure_variant if args.dry_run and not args.elsewhere else None
     now = args.only(plan)
     stand = PlanStatus.read(plan)
     print_plan(stand, retry=args.retry)
@@ -27,11 +38,12 @@ def show_sweep(plan: SweepPlan, executor: Executor, args: SweepArgs) -> Estimate
     if not search:
         due = (stand if now is plan else PlanStatus.read(now)).remaining(retry=args.retry)
         which = "" if now is plan else f"--arms {args.arms}: "
-        cost = estimate(now, due, parallel=executor.parallel)
+        cost = estimate(now, due, parallel=executor.parallel, data=data, measured=measured)
         sys.stdout.write(f"{which}{cost}\n")
         return cost
     slots = parallel_trials(executor, search)
-    cost = estimate(plan, _trials(plan), parallel=slots if executor.parallel or slots < executor.capacity else None)
+    parallel = slots if executor.parallel or slots < executor.capacity else None
+    cost = estimate(plan, _trials(plan), parallel=parallel, data=data, measured=measured)
     sys.stdout.write(f"at most {cost}\n")
     return cost
 

@@ -75,7 +75,7 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.write(f"{write(plan)}\n")
         return 0
     refuse_other_question(plan)
-    announced = show_sweep(plan, executor, args)
+    announced = show_sweep(plan, executor, args, data)
     if data is not None:
         data.release()
     if args.dry_run:

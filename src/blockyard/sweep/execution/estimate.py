@@ -1,21 +1,27 @@
 """Estimates the cost of the cells that are left: FLOPs, and time from finished runs on this host.
 
 FLOPs of training are taken as three times those of the forward pass. Time is that of finished runs from start to end,
-evaluations included: of the same arm with another seed, or in proportion to the FLOPs of runs of similar size. Nothing
-is trained and no data is read: how many samples an epoch has comes from a finished run on the same data. Runs that were
-measured alone do not show how parallel cells share cores, caches and memory; the time is then followed by its upper
-bound, that of one cell after another. What no finished run tells is unknown until the first cell has finished.
+evaluations included: of the same arm with another seed, or in proportion to the FLOPs of runs of similar size. Where no
+finished run is comparable, a dry run measures the first steps of the first cell for a few seconds. How many samples an
+epoch has comes from the data, which is read, or from a finished run on the same data. Runs that were measured alone do
+not show how parallel cells share cores, caches and memory; the time is then followed by its upper bound, that of one
+cell after another.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from blockyard.sweep.execution.run_costs import FinishedRuns, RunSizes
-from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan
+from blockyard.sweep.plan.sweep_plan import Cell, SweepPlan, Variant
+
+if TYPE_CHECKING:
+    from blockyard.engine.data_reader import DataReader
+    from blockyard.sweep.execution.measured_run import MeasuredRun
 
 _LATER = "unknown until the first cell has finished"
 
@@ -63,20 +69,29 @@ class Estimate:
         )
 
 
-def estimate(plan: SweepPlan, cells: Sequence[Cell], *, parallel: int | None = 1) -> Estimate:
+def estimate(
+    plan: SweepPlan,
+    cells: Sequence[Cell],
+    *,
+    parallel: int | None = 1,
+    data: DataReader | None = None,
+    measured: Callable[[Variant], MeasuredRun | None] | None = None,
+) -> Estimate:
     """The cost of `cells`, which are those still to run.
 
     parallel: how many run at the same time; None where a queue decides
+    data: has read the data of the cells, and knows how many samples an epoch has
+    measured: measures the first steps of an arm, which is done where no finished run is comparable
     """
     if not cells:
         return Estimate(0)
     finished = FinishedRuns.read(plan)
-    sizes = RunSizes(plan, finished)
+    sizes = RunSizes(plan, finished, data=data)
     flops = [sizes.flops(cell.variant) for cell in cells]
     available = [value for value in flops if value is not None]
     total = math.fsum(available) if len(available) == len(flops) else None
     rate = finished.rate([value for value in available if value])
-    times = []
+    times: list[float] | None = []
     for cell, size in zip(cells, flops, strict=True):
         size = size if size is not None else (statistics.fmean(available) if available else None)
         if own := finished.seconds.get(cell.run.partition("/")[0].rpartition("-")[2]):
@@ -84,14 +99,41 @@ def estimate(plan: SweepPlan, cells: Sequence[Cell], *, parallel: int | None = 1
         elif rate and size is not None:
             times.append(size / rate)
         else:
+            times = None
+            break
+    if times is None:
+        times = _measured(plan, cells, flops, data, measured)
+        if times is None:
             return Estimate(len(cells), total, None, parallel, problem=sizes.problem)
+        source, alone = f"from the first steps of {plan.variants[cells[0].variant].arm}, measured now", True
+    else:
+        source = f"from {finished.count} finished run{'s' if finished.count > 1 else ''} on this host"
+        alone = finished.alone
     slots = None if parallel is None else max(1, min(parallel, len(cells)))
-    source = f"from {finished.count} finished run{'s' if finished.count > 1 else ''} on this host"
     one_by_one = math.fsum(times)
-    at_most = one_by_one if finished.alone and slots is not None and slots > 1 else None
+    at_most = one_by_one if alone and slots is not None and slots > 1 else None
     return Estimate(
         len(cells), total, one_by_one / (slots or 1), slots, at_most, max(times), source, problem=sizes.problem
     )
+
+
+def _measured(
+    plan: SweepPlan,
+    cells: Sequence[Cell],
+    flops: Sequence[float | None],
+    data: DataReader | None,
+    measured: Callable[[Variant], MeasuredRun | None] | None,
+) -> list[float] | None:
+    """Seconds of each cell from the first steps of the first one, in proportion to FLOPs; None where unmeasured."""
+    variant = plan.variants[cells[0].variant]
+    if data is None or measured is None or data.read(variant.config).train_samples is None:
+        return None
+    run = measured(variant)
+    if run is None:
+        return None
+    _, splits = data.splits(variant.config)
+    first = flops[0]
+    return [run.seconds(variant.config, splits, size=size / first if size and first else 1.0) for size in flops]
 
 
 def format_duration(seconds: float) -> str:

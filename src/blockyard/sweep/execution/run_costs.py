@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blockyard.atomic_files import read_json
 from blockyard.config.model_size import ModelSizes
@@ -19,6 +19,9 @@ from blockyard.runs.status import read_status
 from blockyard.runs.store import Entry, runs
 from blockyard.sweep.execution.cell_states import duration
 from blockyard.sweep.plan.sweep_plan import SweepPlan
+
+if TYPE_CHECKING:
+    from blockyard.engine.data_reader import DataReader
 
 _RECENT = 200  # finished runs that are read, the newest
 _NEAREST = 3
@@ -93,10 +96,11 @@ class FinishedRuns:
 
 @dataclass
 class RunSizes:
-    """FLOPs of whole runs."""
+    """FLOPs of whole runs. data: has read the data of the cells; None where nothing has."""
 
     plan: SweepPlan
     finished: FinishedRuns
+    data: DataReader | None = None
     models: ModelSizes = field(default_factory=ModelSizes)
     _flops: dict[str, float | None] = field(default_factory=dict)
     _train_sizes: dict[str, int | None] = field(default_factory=dict)
@@ -133,7 +137,8 @@ class RunSizes:
     def _train_size(self, config: dict[str, Any]) -> int | None:
         key = _data_key(config)
         if key not in self._train_sizes:
-            self._train_sizes[key] = self.finished.train_size(key)
+            read = None if self.data is None else self.data.read(config).train_samples
+            self._train_sizes[key] = self.finished.train_size(key) if read is None else read
         return self._train_sizes[key]
 
 

@@ -160,7 +160,7 @@ class _Loop:
             stopped = outcome.code in CODES.values() or run.now.state == "interrupted"
             reason = outcome.reason or run.now.reason
             run.now = CellState("interrupted" if stopped else "failed", reason, step=run.now.step)
-        self.screen.report(run, again=(outcome.code, run.now.reason) in self.ended)
+        self.screen.report(run, again=outcome.code == 2 and (2, run.now.reason) in self.ended)
         self.ended.append((outcome.code, run.now.reason))
         if self.ready and self._all_refused():
             self.screen.say(
