@@ -95,6 +95,7 @@ class RayExecutor(Executor):
 
     def _join(self, resources: dict[str, int]) -> None:
         """Start Ray here with these resources, or join the cluster. Raises UserError where that is not possible."""
+        refused = getattr(self._ray.exceptions, "AuthenticationError", ConnectionError)  # which early versions lack
         with tempfile.TemporaryFile("w+", errors="replace") as written:
             try:
                 with _errors_to(None if self._address is None else written):
@@ -106,10 +107,10 @@ class RayExecutor(Executor):
                         configure_logging=False,
                         **resources,
                     )
-            except (self._ray.exceptions.AuthenticationError, ConnectionError, RuntimeError, ValueError) as error:
+            except (refused, ConnectionError, RuntimeError, ValueError) as error:
                 written.seek(0)
                 text = f"{error} {written.read()}"
-                token = isinstance(error, self._ray.exceptions.AuthenticationError) or "InvalidAuthToken" in text
+                token = type(error).__name__ == "AuthenticationError" or "InvalidAuthToken" in text
                 if not token and "client connection timeout" in text:  # which is all that a client is told
                     raise UserError(f"executor.address={self._address}: {error}; where {token_problem()}") from error
                 raise UserError(f"executor.address={self._address}: {token_problem() if token else error}") from error
