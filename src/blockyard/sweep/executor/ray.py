@@ -112,7 +112,9 @@ class RayExecutor(Executor):
                 text = f"{error} {written.read()}"
                 token = type(error).__name__ == "AuthenticationError" or "InvalidAuthToken" in text
                 if not token and "client connection timeout" in text:  # which is all that a client is told
-                    raise UserError(f"executor.address={self._address}: {error}; where {token_problem()}") from error
+                    raise UserError(
+                        f"executor.address={self._address}: {error}; if it asks for a token: {token_problem()}"
+                    ) from error
                 raise UserError(f"executor.address={self._address}: {token_problem() if token else error}") from error
             written.seek(0)
             sys.stderr.write(written.read())
