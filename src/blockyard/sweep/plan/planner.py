@@ -88,6 +88,7 @@ class _Planner:
     variants: dict[str, Variant] = field(default_factory=dict)
     refused: list[Refused] = field(default_factory=list)
     metric: dict[str, str] = field(default_factory=dict)
+    metric_problem: list[str] = field(default_factory=list)  # why the metric cannot be used, if it cannot
     matched: dict[str, Any] = field(default_factory=dict)
     mistakes: list[str] = field(default_factory=list)  # names that exist nowhere, in the overrides of an arm
     precisions: set[str | int] = field(default_factory=set)
@@ -109,7 +110,7 @@ class _Planner:
             allow = list(composed.config.get("allow") or [])
             validation, direction = validation_metric(self.question.metric, composed.config, allow)
         except UserError as error:  # reported with what is wrong in the arms
-            self.mistakes.append(str(error))
+            self.metric_problem = [str(error)]
             return
         name = self.question.metric or f"test/{validation.partition('/')[2]}"
         self.metric = {"name": name, "validation": validation, "direction": direction}
@@ -124,14 +125,11 @@ class _Planner:
                 tuned = [to_override(name, value) for name, value in setting.items()]
                 self._add(key, arm, setting, [*self._overrides(arm, widths), *tuned])
         baseline, problems = self.question.baseline, list(dict.fromkeys(self.mistakes))[:LISTED]
-        if baseline not in {variant.arm for variant in self.variants.values()}:
-            problems += [
-                f"baseline {each.arm}: {text}"
-                for each in self.refused
-                if each.arm == baseline
-                for text in each.reasons
-                if f"{each.arm}: {text}" not in problems
+        if not problems and baseline not in {variant.arm for variant in self.variants.values()}:
+            problems = [
+                f"baseline {each.arm}: {text}" for each in self.refused if each.arm == baseline for text in each.reasons
             ]
+        problems = [*self.metric_problem, *problems]
         if problems:
             raise BadQuestion(list(dict.fromkeys(problems)))
         self._check_sizes(widths)
