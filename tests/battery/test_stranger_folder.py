@@ -43,7 +43,7 @@ COMMANDS = {
     f"train resume=outputs/{INTERRUPTED}/s0": 0,
     f"train -m seed=0,1 {TINY}": 0,
     f"train {TINY} trainer.devices=2 data.batch_size=16": 0,
-    f"train {TINY} trainer.workers=1": 0,
+    f"train {TINY} trainer.num_workers=1": 0,
     f"train {TINY.replace('logger=none', 'logger=wandb logger.mode=offline')}": 0,
     "train --info plugins": 0,
     "tokenize text.txt out=tokens tokenizer=byte": 0,

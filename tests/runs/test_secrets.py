@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from blockyard.errors import UserError
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.redact import REDACTED, redact, redact_command, redact_text
 from blockyard.runs.start import create_run
@@ -97,3 +98,44 @@ def test_a_secret_option_does_not_come_back_in_an_error(
     for path in (path for path in made.path.rglob("*") if path.is_file()):
         assert secret not in path.read_text(), path
     assert "auto" in redact_text("auto")
+
+
+TOKEN = "ghp_" + "a1B2c3D4e5" * 4
+
+
+def test_a_token_in_a_free_text_reaches_no_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Names, tags, groups and projects are redacted for W&B, TensorBoard, the pages and the screen alike."""
+    from blockyard.cli import main
+    from tests.tiny import DEBUG
+
+    words = [word for word in DEBUG if not word.startswith("logger=")]
+    free = {
+        "name": f"my {TOKEN}",
+        "tags": f"[{TOKEN}]",
+        **{f"logger.wandb.{key}": TOKEN for key in ("project", "group", "job_type", "name")},
+        **{f"logger.tensorboard.{key}": TOKEN for key in ("group", "name")},
+        "logger.wandb.tags": f"[{TOKEN}]",
+        "logger.wandb.mode": "offline",
+        "outputs": tmp_path,
+    }
+    assert (
+        main(["train", *words, "logger=[wandb,tensorboard]", *(f"{key}={value}" for key, value in free.items())]) == 0
+    )
+    for command in (["runs", f"outputs={tmp_path}"], ["eval", "run=last", f"outputs={tmp_path}"]):
+        assert main(command) == 0
+    assert list(tmp_path.rglob("*.wandb"))
+    assert list(tmp_path.rglob("events.out.*"))
+    names = [path for path in tmp_path.rglob("*") if TOKEN in path.name]
+    assert names == []
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()] == []
+    assert TOKEN not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("words", [["tag", TOKEN[:40]], ["note", f"see {TOKEN}"]], ids=["tag", "note"])
+def test_notes_take_no_secret(words: list[str]) -> None:
+    """A tag or note with a token is refused before it is written; the message does not repeat it."""
+    from blockyard.runs.notes import RunNotes, write_notes
+
+    with pytest.raises(UserError, match="looks like a secret") as refused:
+        RunNotes().tagged([words[1]]) if words[0] == "tag" else write_notes(Path("nowhere"), RunNotes(note=words[1]))
+    assert TOKEN[:40] not in str(refused.value)

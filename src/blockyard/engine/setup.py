@@ -116,7 +116,7 @@ def _run_state(run: Run, data: Data, model: Model) -> RunState:
     )
     return RunState(
         learner=Learner(model.model, components.objective, components.optimizer, components.schedule, settings),
-        name=str(folder.config.get("name") or folder.name),
+        name=str(folder.shown.get("name") or folder.name),
         checkpoints=folder.checkpoints,
         total=total,
         steps_per_epoch=data.layout.steps_per_epoch,

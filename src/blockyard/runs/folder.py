@@ -97,6 +97,11 @@ class RunFolder:
     # -- content ---------------------------------------------------------------------------------
 
     @property
+    def shown(self) -> dict[str, Any]:
+        """The config without secrets: what loggers, pages and messages get. `config` itself only builds the run."""
+        return dict(redact(self.config))
+
+    @property
     def name(self) -> str:
         """`<name>-<hash>/s<seed>`, as runs are listed."""
         return f"{self.path.parent.name}/{self.path.name}"

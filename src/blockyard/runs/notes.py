@@ -10,6 +10,7 @@ from typing import Any
 
 from blockyard.atomic_files import read_json, write_json
 from blockyard.errors import UserError, printable
+from blockyard.runs.redact import redact_text
 
 FILE = "notes.json"
 MAX_NOTE = 10_000  # characters
@@ -29,7 +30,11 @@ class RunNotes:
         new = list(add)
         for tag in new:
             if not _TAG.fullmatch(tag):
-                raise UserError(f"tag {printable(tag)!r}: expected up to 40 letters, digits, or any of _ . + -")
+                raise UserError(
+                    f"tag {redact_text(printable(tag))!r}: expected up to 40 letters, digits, or any of _ . + -"
+                )
+            if redact_text(tag) != tag:
+                raise UserError(f"tag {redact_text(tag)}: looks like a secret, and tags are written and shown")
         return replace(self, tags=tuple(sorted((set(self.tags) | set(new)) - set(remove))))
 
 
@@ -49,6 +54,8 @@ def read_notes(folder: Path) -> RunNotes:
 
 def write_notes(folder: Path, notes: RunNotes) -> None:
     """Replace the notes of a run. Raises UserError if they are too long or cannot be written."""
+    if redact_text(notes.note) != notes.note:
+        raise UserError("the note holds what looks like a secret, and notes are written and shown")
     if len(notes.note) > MAX_NOTE:
         raise UserError(f"the note has {len(notes.note):,} characters; at most {MAX_NOTE:,} are kept")
     try:

@@ -21,6 +21,7 @@ import yaml
 from blockyard.atomic_files import write_text
 from blockyard.config.catalog import PACKAGE
 from blockyard.errors import UserError
+from blockyard.runs.redact import redact
 from blockyard.sweep.plan.sweep_plan import SweepPlan
 from blockyard.sweep.spec import override_text
 from blockyard.sweep.spec.locate import sweep_names
@@ -134,7 +135,7 @@ def _text(plan: SweepPlan, name: str, content: dict[str, Any]) -> str:
         **content,
         "command": ["${env}", "blockyard", "sweep", _name(plan), "--one", *_command_line(plan), "${args_no_hyphens}"],
     }
-    body = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
+    body = yaml.safe_dump(redact(document), sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
     return "".join(f"# {line}".rstrip() + "\n" for line in _header(plan, name)) + body
 
 

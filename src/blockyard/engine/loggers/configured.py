@@ -9,6 +9,9 @@ from blockyard.config.tree import is_node
 from blockyard.engine.loggers.base import RunLogger
 from blockyard.engine.loggers.own_generators import own_generators
 from blockyard.errors import UserError
+from blockyard.runs.redact import redact
+
+_OWN = "blockyard."
 
 
 def run_loggers(config: dict[str, Any]) -> list[RunLogger]:
@@ -25,6 +28,8 @@ def run_loggers(config: dict[str, Any]) -> list[RunLogger]:
 def _built(config: dict[str, Any], key: str, node: Any) -> RunLogger:
     from blockyard.config.instantiate import instantiate
 
+    if str((node or {}).get("_target_")).startswith(_OWN):  # none of ours has a secret among its options
+        node = redact(node)
     try:
         with own_generators():
             logger = instantiate(node, allow_of(config))

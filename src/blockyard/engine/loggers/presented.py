@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from blockyard.runs.folder import RunFolder
-from blockyard.runs.redact import redact
 
 CHOICES = "choices"
 # What is the same for every run, says where it lies, or is written elsewhere in the record.
@@ -21,7 +20,7 @@ _OWN = "blockyard."
 
 def presented(folder: RunFolder) -> dict[str, Any]:
     """The config of a run without secrets, as plain nested data; classes of others keep their `_target_`."""
-    config = redact(folder.config)
+    config = folder.shown
     chosen = folder.facts().get(CHOICES)
     names = {family: name for family, name in (chosen if isinstance(chosen, dict) else {}).items() if name is not None}
     kept = {key: _plain(value) for key, value in config.items() if key not in _LEFT_OUT and value not in (None, {}, [])}

@@ -47,7 +47,7 @@ class TensorBoard(RunLogger):
 
         directory = folder.path / "tensorboard"
         if self.group is not None:
-            name = self.name or f"{folder.config.get('name') or folder.path.parent.name}/{folder.path.name}"
+            name = self.name or f"{folder.shown.get('name') or folder.path.parent.name}/{folder.path.name}"
             _link(folder.path.parents[1] / "tensorboard", self.group, name, directory)
         self._writer = SummaryWriter(
             log_dir=str(directory),

@@ -100,7 +100,7 @@ class Wandb(RunLogger):
         define(self._run, directions(folder.config))
 
     def _settings(self, folder: RunFolder) -> RunSettings:
-        tags = dict.fromkeys([*(folder.config.get("tags") or ()), *self.tags])
+        tags = dict.fromkeys([*(folder.shown.get("tags") or ()), *self.tags])
         arm = folder.path.parent.name
         return RunSettings(
             folder=folder.path,
@@ -109,7 +109,7 @@ class Wandb(RunLogger):
             entity=self.entity,
             group=self.group or arm,
             job_type=self.job_type,
-            name=self.name or f"{folder.config.get('name') or arm}/{folder.path.name}",
+            name=self.name or f"{folder.shown.get('name') or arm}/{folder.path.name}",
             tags=list(tags),
             system_metrics=self.system_metrics,
         )
