@@ -20,6 +20,10 @@ PAGE = "tests/report/test_page.py"
 CSV = "tests/report/test_csv.py"
 STRANGER = "tests/battery/test_stranger_folder.py"
 HOSTILE = "tests/battery/test_hostile_files.py"
+IMAGES = "tests/components/test_image_formats.py"
+NATIVE = "tests/components/test_native_check.py"
+SIZES = "tests/weights/test_declared_sizes.py"
+TYPES = "tests/weights/test_number_types.py"
 
 
 class Bug(NamedTuple):
@@ -40,6 +44,7 @@ _FILE, _CONTENT, _FIX = "runs/checkpoint_file.py", "runs/checkpoint_content.py",
 _IO, _REPLACE, _JSON = "runs/checkpoint_io.py", "atomic_files/replace.py", "atomic_files/json_file.py"
 _LOOP, _ACTIONS = "engine/callbacks/loop.py", "engine/callbacks/loop_actions.py"
 _JOB, _END, _RUN = "engine/job.py", "engine/ending.py", "engine/run.py"
+_SIZES, _TIMM = "weights/convert/declared_sizes.py", "weights/convert/timm_models.py"
 _HYDRA, _YAML = "config/hydra_compose.py", "config/user_yaml.py"
 
 BUGS = (
@@ -93,6 +98,17 @@ BUGS = (
     _bug("bounds-ignored", "config/bounds.py", "if type(each) is Le and number > each.le:", "if not metadata:", BOUNDS),
     _bug("cores-ignored", "config/bounds.py", "number > each.count * cpu_cores()", "number < 0", BOUNDS),
     _bug("memory-ignored", "config/memory_need.py", "need.total <= there", "need.total >= 0", BOUNDS),
+    _bug("any-image-format", "data/_decode.py", "(stream, formats=FORMATS)", "(stream)", IMAGES),
+    _bug("integers-are-weights", "weights/number_types.py", "if dtype not in _floating():", "if dtype is None:", TYPES),
+    _bug("sizes-unbounded", _SIZES, "if value > LARGEST[kind]:", "if value is None:", SIZES),
+    _bug(
+        "timm-opens-files",
+        "weights/convert/timm_models.py",
+        "value is None and key in (*_FLAGS",
+        "key in (key, *_FLAGS",
+        SIZES,
+    ),
+    _bug("reader-unwatched", "data/_native_check.py", "if child.returncode or", "if not child or", NATIVE),
     _bug("pixels-unbounded", "data/_decode.py", "if width * height <= MAX_RESIZED:", "if width * height:", HOSTILE),
     _bug(
         "formulas-stay",

@@ -160,6 +160,12 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
         loaded(tmp_path / "train-{0..1}.tar").missing()
 
 
+@pytest.mark.parametrize("path", ["{", "{a,b", "shards/train-{0..3.tar"])
+def test_braces_that_do_not_close_are_refused(path: str) -> None:
+    with pytest.raises(UserError, match=r"data\.path=.*a pattern is such as"):
+        shards_of(path)
+
+
 def test_a_shard_that_becomes_shorter_in_training_is_named(tmp_path: Path) -> None:
     shard = write_shard(tmp_path / "train.tar", samples(0, 40))
     splits = loaded(tmp_path, memory_limit=0).load(Patch())

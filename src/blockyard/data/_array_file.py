@@ -5,15 +5,23 @@ Reference: numpy.load, without pickles
 
 from __future__ import annotations
 
+import struct
+import tokenize
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from blockyard.errors import UserError, near
+from blockyard.errors import UserError, first_line, near
 
 KINDS = (".npz", ".npy")
+# What numpy and zipfile raise for a file that is damaged, encrypted, compressed in an unknown way or nested too deep.
+UNREADABLE = (
+    *(OSError, EOFError, ValueError, KeyError, TypeError, OverflowError, MemoryError, SyntaxError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError),
+)
 
 
 def read_array(path: Path, name: str, key: str) -> np.ndarray:
@@ -41,9 +49,9 @@ def read_array(path: Path, name: str, key: str) -> np.ndarray:
                 f"{path}, {name}: an array of objects, such as rows of different lengths; pad the rows to one length, "
                 "or use data=series_table for series of several"
             ) from error
-        raise UserError(f"{path} cannot be read as an array: {error}") from error
-    except (OSError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(f"{path} cannot be read as an array: {error}") from error
+        raise UserError(f"{path} cannot be read as an array: {first_line(error)}") from error
+    except UNREADABLE as error:
+        raise UserError(f"{path} cannot be read as an array: {first_line(error)}") from error
 
 
 def names_of(path: Path) -> list[str]:
@@ -51,7 +59,7 @@ def names_of(path: Path) -> list[str]:
     try:
         with zipfile.ZipFile(path) as archive:
             return [name.removesuffix(".npy") for name in archive.namelist()]
-    except (OSError, zipfile.BadZipFile):
+    except UNREADABLE:
         return []
 
 

@@ -92,7 +92,7 @@ def _members(folder: Path) -> dict[str, Path]:
         try:
             with zipfile.ZipFile(archive) as opened:
                 members |= dict.fromkeys((name for name in opened.namelist() if not name.endswith("/")), archive)
-        except (OSError, zipfile.BadZipFile) as error:
+        except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError) as error:
             raise UserError(f"{archive} cannot be read as an archive ({error}); repair or remove it") from error
     return members
 

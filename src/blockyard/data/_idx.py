@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import zlib
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +97,7 @@ def read_idx(path: Path) -> Tensor:
     """
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (EOFError, gzip.BadGzipFile) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{path} is damaged ({error}); fetch it again") from error
     axes = data[3] if data[:3] == b"\x00\x00\x08" and len(data) > 3 else 0
     start = 4 + 4 * axes

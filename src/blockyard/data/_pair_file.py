@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import zlib
 from pathlib import Path
 
 from blockyard.data._pairs import Pair
@@ -41,7 +42,7 @@ def _lines(path: Path) -> list[list[str]]:
     try:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="") as file:
             return [row for row in csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE) if row]
-    except (UnicodeDecodeError, OSError, EOFError, csv.Error) as error:
+    except (UnicodeDecodeError, OSError, EOFError, csv.Error, zlib.error) as error:
         raise ValueError(
             f"{path} cannot be read as a tab-separated table ({error}); expected UTF-8, plain or .gz"
         ) from error

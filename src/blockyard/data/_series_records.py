@@ -10,8 +10,6 @@ end without a value in any channel are padding.
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from blockyard.errors import UserError, quoted
+from blockyard.data._array_file import UNREADABLE
+from blockyard.errors import UserError, first_line, quoted
 
 MOST_LINES = 8  # wrong lines that a message names
 
@@ -101,8 +100,8 @@ def read_npz(path: Path) -> tuple[Records, Records | None]:
         with np.load(path, allow_pickle=False) as arrays:
             names = sorted(arrays.files)
             content = {name: arrays[name] for name in ("X_train", "y_train", "X_test", "y_test") if name in names}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"{path} cannot be read as .npz: {error}") from error
+    except UNREADABLE as error:
+        raise UserError(f"{path} cannot be read as .npz: {first_line(error)}") from error
     if "X_train" not in content or "y_train" not in content or ("X_test" in content) != ("y_test" in content):
         raise UserError(f"{path} has {', '.join(names) or 'no arrays'}; expected X_train, y_train, and X_test, y_test")
     train = _records(path, "train", content["X_train"], content["y_train"])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,12 +83,21 @@ def _with_short_rows(
     number = np.setdiff1d(np.arange(1, 1 + total), [*short, *long])
     if not short:
         return table, number
-    cells = [next(csv.reader([text], **_form(separator)), []) for text in short.values()]
+    cells = _split(short.values(), separator)
     padded = [[cell.encode() for cell in row] + [None] * (table.num_columns - len(row)) for row in cells]
     added = pa.table([pa.array(column, pa.binary()) for column in zip(*padded, strict=True)], names=table.column_names)
     number = np.concatenate([number, np.array(list(short), dtype=np.int64)])
     order = np.argsort(number)
     return pa.concat_tables([table, added]).take(order), number[order]
+
+
+def _split(rows: Iterable[str], separator: str) -> list[list[str]]:
+    """The cells of rows of text, of any length: the csv module refuses a cell above a limit of the process."""
+    limit = csv.field_size_limit(_BLOCK)
+    try:
+        return [next(csv.reader([text], **_form(separator)), []) for text in rows]
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _decoded(path: Path, table: pyarrow.Table, lines: np.ndarray) -> pyarrow.Table:

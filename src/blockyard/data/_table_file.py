@@ -8,6 +8,7 @@ knows what the columns mean.
 from __future__ import annotations
 
 import glob
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,7 +60,7 @@ def read_file(path: Path, columns: Mapping[str, str]) -> FileRows:
             rows = read_lines(path, columns) if kind in LINES else read_separated(path, SEPARATORS[kind], columns)
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text ({error.reason}); convert it") from error
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     if not len(rows.table):
         raise UserError(f"{path} has no rows")
@@ -84,5 +85,5 @@ def column_names(path: Path) -> list[str]:
         if kind in TYPED:
             return names_of(path, kind)
         return keys_of(path) if kind in LINES else header_of(path, SEPARATORS[kind])
-    except (OSError, EOFError, ValueError):  # `read_file` says what is wrong
+    except (OSError, EOFError, ValueError, zlib.error):  # `read_file` says what is wrong
         return []

@@ -33,7 +33,7 @@ def read_lines(path: Path, columns: Mapping[str, str]) -> FileRows:
     for number, line in _numbered(path):
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             problems.setdefault("not valid JSON", []).append(number)
             continue
         if not isinstance(record, dict):
@@ -65,7 +65,7 @@ def keys_of(path: Path) -> list[str]:
     for _, line in _numbered(path):
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         keys |= dict.fromkeys(record) if isinstance(record, dict) else {}
     return list(keys)

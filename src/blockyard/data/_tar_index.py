@@ -14,7 +14,7 @@ from torch import Tensor
 from blockyard.data._shard_index import samples_of
 from blockyard.data._tar_shard import Sample, TarImages
 from blockyard.data._token_folder import split_of
-from blockyard.errors import UserError, fold
+from blockyard.errors import UserError, first_line, fold
 
 log = logging.getLogger("blockyard")
 
@@ -35,7 +35,13 @@ def shards_of(path: str) -> list[Path]:
     own = Path(path).expanduser()
     if own.is_dir():
         return sorted(file for file in own.iterdir() if ".tar" in file.suffixes and file.is_file())
-    named = [Path(name) for pattern in expand_urls(str(own)) for name in glob.glob(pattern) or [pattern]]
+    try:
+        patterns = expand_urls(str(own))
+    except ValueError as error:  # unbalanced braces
+        raise UserError(
+            f"data.path={path}: {first_line(error)}; a pattern is such as train-{{000..146}}.tar"
+        ) from error
+    named = [Path(name) for pattern in patterns for name in glob.glob(pattern) or [pattern]]
     absent = [name for name in named if not name.is_file()]
     if absent and len(absent) < len(named):
         raise UserError(f"data.path={path}: {absent[0]} does not exist; {len(named) - len(absent)} of the shards do")

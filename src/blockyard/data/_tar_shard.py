@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from blockyard.errors import UserError
+from blockyard.errors import UserError, first_line
 
 _BLOCK = 512  # bytes; an archive ends with two blocks of zeros
 _META = re.compile(r"__[^/]*__($|/)")  # names that webdataset leaves out
@@ -122,9 +122,11 @@ def _members(shard: Path, label: str) -> Iterator[dict[str, Any]]:
             # tarfile takes a damaged header for the end.
             if file.read(_BLOCK) != bytes(_BLOCK):
                 raise tarfile.ReadError("no end of the archive")
-    except tarfile.TarError as error:
+    except (tarfile.TarError, RecursionError, OverflowError, EOFError) as error:
         hint = "; shards must not be compressed" if last == "its beginning" and shard.stat().st_size else ""
-        raise UserError(f"{shard} is damaged or truncated after {last} ({error}); write it again{hint}") from error
+        raise UserError(
+            f"{shard} is damaged or truncated after {last} ({first_line(error)}); write it again{hint}"
+        ) from error
 
 
 def _label(shard: Path, info: tarfile.TarInfo, file: Any) -> str:

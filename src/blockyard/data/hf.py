@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blockyard.contracts import Text
+from blockyard.data._native_check import STREAM, verify_all
 from blockyard.data._pair_file import NAMES
 from blockyard.data._table_columns import Kinds, Rows, converted, joined
 from blockyard.data._table_rows import FileRows, check_columns
@@ -75,8 +76,11 @@ class HuggingFace(Table):
         """The data sets by the name of their split, "" for a single one. Raises UserError for a damaged folder."""
         import datasets
 
+        folder = Path(self.path).expanduser()
+        if files := sorted(path for path in folder.rglob("*.arrow") if path.is_file()):
+            verify_all(files, STREAM)
         try:
-            loaded = datasets.load_from_disk(str(Path(self.path).expanduser()))
+            loaded = datasets.load_from_disk(str(folder))
         except (OSError, ValueError, KeyError, json.JSONDecodeError) as error:
             raise UserError(
                 f"{self.path} cannot be read as a data set: {' '.join(str(error).split())[:300]}"

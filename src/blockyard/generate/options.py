@@ -10,6 +10,7 @@ import torch
 from blockyard.errors import UserError
 
 MOST_DRAFT_TOKENS = 64
+COLDEST, HOTTEST = 1e-6, 1e6  # temperatures by which single precision can divide scores
 
 
 def read_lines(option: str, path: str) -> list[str]:
@@ -27,7 +28,10 @@ def check_options(max_tokens: int, beam: int | None, length_penalty: float | Non
     """Raises UserError for a value out of range, and for one that has no effect with the others."""
     options = {name: value for name, value in sampling.items() if value is not None}
     ranges = {
-        "temperature": (lambda v: 0 <= v < float("inf"), "a number >= 0 (0 takes the most likely token)"),
+        "temperature": (
+            lambda v: v == 0 or COLDEST <= v <= HOTTEST,
+            f"0, which takes the most likely token, or a number from {COLDEST:g} to {HOTTEST:g}",
+        ),
         "top_k": (lambda v: v >= 0, "an integer >= 0 (0 keeps all tokens)"),
         "top_p": (lambda v: 0 < v <= 1, "a number in (0, 1]"),
         "seed": (lambda v: 0 <= v < 2**62, "an integer >= 0"),

@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import json
+import struct
+import tokenize
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -57,6 +60,13 @@ def file_name(part: str, checkpoint: str | None = None) -> str:
     return f"predictions-{part}{f'-{Path(checkpoint).stem}' if checkpoint else ''}.npz"
 
 
+# What numpy and zipfile raise for a damaged, encrypted or deeply nested file, besides OSError and ValueError.
+_UNREADABLE = (
+    *(KeyError, TypeError, AttributeError, EOFError, OverflowError, MemoryError, SyntaxError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError),
+)
+
+
 def write_predictions(path: Path, predictions: SamplePredictions) -> None:
     """Write the file atomically. Raises OSError."""
     import numpy as np
@@ -79,7 +89,7 @@ def read_predictions(path: Path) -> SamplePredictions:
             kind = meta.pop("kind")
             arrays = {name: archive[name] for name in _FIELDS[kind]}
         _check(kind, arrays)
-    except (KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile, RecursionError) as error:
+    except _UNREADABLE as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {error}") from None

@@ -76,7 +76,7 @@ class TensorBoard(RunLogger):
         step = folder.status.step or 0
         with SummaryWriter(log_dir=str(folder.path / "tensorboard")) as writer:
             for name, path in pictures.items():
-                with Image.open(path) as image:
+                with Image.open(path, formats=("PNG",)) as image:
                     writer.add_image(name, np.asarray(image.convert("RGB")), global_step=step, dataformats="HWC")
         return f"TensorBoard: {len(pictures)} pictures in {folder.path / 'tensorboard'}"
 

@@ -96,6 +96,6 @@ def _save(figure: Any, path: Path) -> Path:
 
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=_DPI, metadata={"Software": None})
-    with Image.open(content) as picture, replacing(path) as temporary:
+    with Image.open(content, formats=("PNG",)) as picture, replacing(path) as temporary:
         picture.convert("RGB").quantize(_COLOURS).save(temporary, format="PNG", optimize=True)
     return path

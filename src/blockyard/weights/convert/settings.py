@@ -146,8 +146,11 @@ class Settings:
         return [whole_number(self.name, key, each, is_dimension=False) for each in value]
 
     def number(self, key: str, default: Any = _ABSENT) -> float:
-        """A finite number. Raises UserError for anything else."""
-        return real_number(self.name, key, self.take(key, default))
+        """A finite number; above 0 and at most 1 where it is an epsilon. Raises UserError for anything else."""
+        value = real_number(self.name, key, self.take(key, default))
+        if "eps" in key and not 0 < value <= 1:
+            raise UserError(f"{self.name}: {key}={value}: expected a number above 0, at most 1")
+        return value
 
     def flag(self, key: str, default: Any = _ABSENT) -> bool:
         """True or false. Raises UserError for anything else."""
