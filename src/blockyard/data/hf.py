@@ -77,9 +77,9 @@ class HuggingFace(Table):
         import datasets
 
         folder = Path(self.path).expanduser()
-        if files := sorted(path for path in folder.rglob("*.arrow") if path.is_file()):
-            verify_all(files, STREAM)
         try:
+            if files := sorted(path for path in folder.rglob("*.arrow") if path.is_file()):
+                verify_all(files, STREAM)
             loaded = datasets.load_from_disk(str(folder))
         except (OSError, ValueError, KeyError, json.JSONDecodeError) as error:
             raise UserError(
