@@ -146,6 +146,7 @@ def test_any_number_stand_side_by_side_with_differences_only(browser: Any, tmp_p
     assert found["position"] == ["none", "rope", "none"]
     assert found["optimizer.lr"] == ["0.001", "0.002", "0.003"]
     assert found["test/accuracy"] == ["0.801 ± 0.0025", "0.8105 ± 0.0064", "0.821 ± 0.0025"]
+    assert "95 % interval" in page.locator("#compare").inner_text()
     assert found["data.sizes"] == ["–", "[1, 2]", "[1, 2]"]
     assert not {"block", "parameters", "steps"} & set(found)
     page.locator("[data-key=rows]").uncheck()

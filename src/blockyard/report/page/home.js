@@ -35,6 +35,7 @@ function drawCompare() {
     h("div", { class: "controls" }, tick("rows", "differences only", state.differences, (on) => { state.differences = on; redraw("compare"); }),
       h("button", { type: "button", class: "quiet", "data-key": "clear", onclick: () => { state.picked.clear(); redraw(); } }, "Clear")),
     rows.length ? compareTable(rows) : "",
+    rows.some((row) => row.runs.length > 1) ? h("p", { class: "note" }, "± is half of the 95 % interval of the mean over seeds (Student's t).") : "",
     rows.length > 1 ? h("p", { class: "note" }, "For statistics and curves: ", h("code", {}, `blockyard compare ${rows.map((row) => row.name).join(" ")}`)) : "");
 }
 
