@@ -96,6 +96,20 @@ def test_nearest_is_the_nearest_neighbour_of_scikit_learn(tmp_path: Path) -> Non
     assert [model.name for model in test.baselines()] == ["majority", "nearest"]
 
 
+@pytest.mark.parametrize(("normalise", "told"), [("instance", True), ("last", True), ("none", False)])
+def test_the_normalisation_of_series_with_classes_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, normalise: str, told: bool
+) -> None:
+    """By check and by a run: what is taken out of each series may be what tells its class."""
+    words = [f"data.path={write_ts(tmp_path / 'w.ts', 60)}", "tokenizer.size=4", f"tokenizer.normalise={normalise}"]
+    series = ["data=series_table", "tokenizer=series_patch", "position=sinusoidal", *words]
+    assert main(["check", *series]) == 0
+    assert (f"tokenizer.normalise={normalise} takes" in capsys.readouterr().out) == told
+    short = ["trainer=cpu", "trainer.max_steps=1", "logger=none", "model.dim=16", f"outputs={tmp_path}"]
+    assert main(["train", *series, *short]) == 0
+    assert (f"tokenizer.normalise={normalise} takes" in caplog.text + capsys.readouterr().err) == told
+
+
 def test_series_of_several_lengths_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [f"data.path={write_ts(tmp_path / 'w.ts', 60)}", "tokenizer.size=4", "tokenizer.stride=4"]
     short = ["trainer=cpu", "trainer.max_epochs=12", "optimizer.lr=1e-2", "logger=none", f"outputs={tmp_path}"]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 def run(arguments: Sequence[str]) -> int:
     """Print the problems (exit code 2), or the model (exit code 0)."""
     from blockyard.commands._model_card import print_card
+    from blockyard.config.build import Components
     from blockyard.config.size_matching import describe_match
     from blockyard.errors import refuse
     from blockyard.runs.redact import redact_text
@@ -40,6 +41,9 @@ def run(arguments: Sequence[str]) -> int:
     if facts.problem:
         return refuse([redact_text(facts.problem)])
     print_card(composed.config, composed.choices)
+    components = Components(composed.config)
+    for remark in components.tokenizer.remarks(components.data.spec):
+        sys.stdout.write(f"{'note':<12}{remark}\n")
     if facts.note:
         sys.stdout.write(f"{'note':<12}{facts.note}\n")
     if composed.matched:

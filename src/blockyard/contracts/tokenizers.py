@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -39,6 +39,13 @@ class Tokenizer(ABC):
     @abstractmethod
     def embedder(self, ctx: Context) -> Embedder:
         """Returns the module that turns inputs into vectors."""
+
+    def remarks(self, data: DataSpec) -> Iterator[str]:
+        """Yields what the user should know about its options with this data, a sentence each; none by default.
+
+        `check` prints them, and a run does before training.
+        """
+        return iter(())
 
     def token_name(self, token_id: int) -> str | None:
         """Returns the name of a token id in tables and figures; None if it has none alone."""

@@ -4,9 +4,10 @@ Source: Dau et al. 2019, The UCR Time Series Archive (arXiv 1810.07758); Bagnall
     series classification archive (arXiv 1811.00075)
 Reference: aeon.datasets.load_from_ts_file; numpy.load
 
-Each channel is standardized by the training series. Two simple models are evaluated beside a run: `majority` answers
-the most frequent class, `nearest` that of the nearest training series (Euclidean distance, all series resampled to the
-longest), the usual baseline of these archives.
+Each channel is standardized by the training series. What is taken out of each series besides is an option of the
+tokenizer: `tokenizer.normalise=instance`, the default, hides the level and the size of a series from the model, and
+`none` keeps them. Beside a run stand simple models: `majority` answers the most frequent class, `nearest` that of the
+nearest training series (Euclidean distance, all series resampled to the longest), the usual baseline of these archives.
 """
 
 from __future__ import annotations

@@ -61,7 +61,8 @@ def prepare(
     take_weights(run, model, rank=data.rank, resume=resume)
     if not resume:
         check_foreign(components, model.model, data.splits.train)
-    for remark in components.objective.remarks(data.splits):
+    tokens = components.tokenizer.remarks(components.data.spec)
+    for remark in (*tokens, *components.objective.remarks(data.splits)):
         if data.rank == 0:
             log.warning("%s", remark)
     state = _run_state(run, data, model)

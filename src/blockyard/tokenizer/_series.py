@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
 import torch
@@ -13,6 +14,16 @@ from blockyard.ops.linear import Linear
 
 Normalise: TypeAlias = Literal["none", "instance", "last"]
 EPSILON = 1e-5  # below every standard deviation; that of RevIN and PatchTST
+
+
+def remarks_on_classes(normalise: str, data: DataSpec) -> Iterator[str]:
+    """Yields which normalisation series with a class each get, where their level or size may tell the classes."""
+    taken = {"instance": "its mean and standard deviation", "last": "its last value", "first": "the mean of its start"}
+    if data.target == "class" and normalise in taken:
+        yield (
+            f"tokenizer.normalise={normalise} takes {taken[normalise]} out of each series, and a class that shows in "
+            "them is lost; tokenizer.normalise=none keeps them, standardized over the training series"
+        )
 
 
 def check_series(data: DataSpec) -> tuple[int, int]:

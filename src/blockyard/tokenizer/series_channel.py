@@ -11,10 +11,12 @@ With project=false, normalise=last and model=bare this is NLinear (Zeng et al. 2
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from torch import Tensor
 
 from blockyard.contracts import Context, DataSpec, Seq, Tokenizer, TokenSpec
-from blockyard.tokenizer._series import HistoryEmbedder, Normalise, check_one_length, check_series
+from blockyard.tokenizer._series import HistoryEmbedder, Normalise, check_one_length, check_series, remarks_on_classes
 
 
 class SeriesChannel(Tokenizer):
@@ -31,6 +33,10 @@ class SeriesChannel(Tokenizer):
 
     def __init__(self, *, normalise: Normalise = "instance", project: bool = True) -> None:
         self.normalise, self.project = normalise, project
+
+    def remarks(self, data: DataSpec) -> Iterator[str]:
+        """The normalisation of series with a class each."""
+        return remarks_on_classes(self.normalise, data)
 
     def spec(self, data: DataSpec) -> TokenSpec:
         """Returns a set of one token per channel."""

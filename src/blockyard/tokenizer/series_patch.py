@@ -14,6 +14,7 @@ Cost: O(N size C D) time
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
@@ -23,7 +24,7 @@ from torch.nn import functional as F
 from blockyard.contracts import Context, DataSpec, Embedder, Length, Seq, Tokenizer, TokenSpec
 from blockyard.ops.linear import Linear
 from blockyard.tokenizer._grid import grid_coordinates
-from blockyard.tokenizer._series import Normalise, check_history, check_series, standardize
+from blockyard.tokenizer._series import Normalise, check_history, check_series, remarks_on_classes, standardize
 
 Missing = Literal["zero", "flag"]
 
@@ -38,7 +39,7 @@ class SeriesPatch(Tokenizer):
             patches do not fit
         normalise: what is taken out of each history and put back into its prediction: its mean and standard
             deviation (instance), its last value (last), the mean of its first patch, which later values do not
-            change (first), or nothing
+            change (first), or nothing (none), as for series whose level or size tells their class
         missing: what stands for a missing value: zero, or zero and a second number that says so (flag)
     """
 
@@ -58,6 +59,10 @@ class SeriesPatch(Tokenizer):
     ) -> None:
         self.size, self.stride, self.pad_end = size, stride, pad_end
         self.normalise, self.missing = normalise, missing
+
+    def remarks(self, data: DataSpec) -> Iterator[str]:
+        """The normalisation of series with a class each."""
+        return remarks_on_classes(self.normalise, data)
 
     def spec(self, data: DataSpec) -> TokenSpec:
         """Returns one token per patch, on a line. Raises ValueError for histories shorter than a patch."""

@@ -10,12 +10,14 @@ With project=false, normalise=none and model=bare this is DLinear: preset=dlinea
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from blockyard.contracts import Context, DataSpec, Length, Seq, Tokenizer, TokenSpec
-from blockyard.tokenizer._series import HistoryEmbedder, Normalise, check_one_length, check_series
+from blockyard.tokenizer._series import HistoryEmbedder, Normalise, check_one_length, check_series, remarks_on_classes
 
 
 class TrendSeason(Tokenizer):
@@ -35,6 +37,10 @@ class TrendSeason(Tokenizer):
         if kernel % 2 == 0:
             raise ValueError(f"tokenizer.kernel={kernel} must be odd, so that an average has a step in its middle")
         self.kernel, self.normalise, self.project = kernel, normalise, project
+
+    def remarks(self, data: DataSpec) -> Iterator[str]:
+        """The normalisation of series with a class each."""
+        return remarks_on_classes(self.normalise, data)
 
     def spec(self, data: DataSpec) -> TokenSpec:
         """Returns a set of two tokens per channel."""
