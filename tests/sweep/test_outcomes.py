@@ -1,0 +1,22 @@
+"""Outcomes of cells whose process died: a run that was done before is done."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from blockyard.runs.folder import RunFolder
+from blockyard.sweep.executor._outcomes import outcome_of_exit
+from blockyard.sweep.executor.base import Task
+from tests.report.report_runs import run
+
+
+@pytest.mark.parametrize(("state", "code"), [(0.9, 0), ("running", -signal.SIGKILL)])
+def test_a_process_that_is_killed_after_its_run_was_done(tmp_path: Path, state: float | str, code: int) -> None:
+    """As where a baseline takes the process with it: the cell is done, and its figures count."""
+    path = run(tmp_path, figure=state)
+    task = Task(f"{path.parent.name}/{path.name}", {"outputs": str(tmp_path)})
+    assert outcome_of_exit(task, -signal.SIGKILL).code == code
+    assert RunFolder.open(path).status.state == ("done" if code == 0 else "interrupted")
