@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 from torch.nn.utils import parametrize
 
+from blockyard.config.build import Components
+from blockyard.config.check import check
+from blockyard.config.compose import compose
 from blockyard.weights.lora import Lora, LowRank, add_lora, added_parameters, linear_layers, merged_state_dict
 from tests.helpers import stir, tiny, token_ids
+from tests.tiny import TEXT
 
 LORA = Lora(rank=3, alpha=6.0)
 
@@ -76,3 +82,29 @@ def test_any_linear_layer_gets_one_tied_tables_do_not() -> None:
     add_lora(model, Lora(rank=1, layers=("0",)), 0)
     assert parametrize.is_parametrized(model[0], "weight")
     assert not linear_layers(model, ("1",))
+
+
+def test_a_tied_head_stays_shared_and_frozen(tmp_path: Path) -> None:
+    """LoRA where the head is the table of tokens: `check` accepts it, the table is one frozen tensor, and it merges."""
+    base = (*TEXT, "tokenizer=byte", "head.tied=true")
+    drawn = Components(compose([*base]).config).model(0)
+    save_file({name: value.clone() for name, value in drawn.state_dict().items()}, tmp_path / "w.safetensors")
+    given = [*base, f"init.from={tmp_path / 'w.safetensors'}", "init.lora.rank=2"]
+    composed = compose(given)
+    assert not check(composed)
+    components = Components(composed.config)
+    model, init = components.model(1), components.node("init")
+    init.load(components, model)
+    assert model.head.proj.weight is model.embedder.table
+    assert not model.head.proj.weight.requires_grad
+    assert torch.equal(model.embedder.table, drawn.embedder.table)
+    trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
+    assert {id(parameter) for parameter in added_parameters(model)} <= trained
+    with torch.no_grad():
+        for parameter in added_parameters(model):
+            parameter.add_(0.1)
+    drawn.load_state_dict(merged_state_dict(model))
+    assert drawn.head.proj.weight is drawn.embedder.table
+    torch.testing.assert_close(drawn.eval()(token_ids(2, 6)), model.eval()(token_ids(2, 6)))
+    (issue,) = check(compose([*given, "init.lora.layers=[blocks,head]"]))
+    assert issue.key == "init.lora.layers"

@@ -11,7 +11,7 @@ from blockyard.config.build import Components
 from blockyard.contracts import Issue
 from blockyard.errors import UserError
 from blockyard.schedule._warmup import check_length
-from blockyard.weights.lora import Lora, linear_layers
+from blockyard.weights.lora import Lora, linear_layers, tied_layer
 from blockyard.weights.parts import unknown_part
 from blockyard.weights.sources import Source
 
@@ -57,7 +57,13 @@ def issues(init: Init, components: Components, model: nn.Module, *, starts: bool
             return
     if init.lora.rank and not linear_layers(model, init.lora.layers):
         yield Issue("init.lora.layers", f"no linear layer of the model is in {', '.join(init.lora.layers)}")
-    elif not init.trained(model):
+    elif init.lora.rank and (shared := tied_layer(model, init.lora.layers)):
+        yield Issue(
+            "init.lora.layers",
+            f"{shared} shares its weight with another module (head.tied=true), and an addition would untie them; leave "
+            "it out, or use head.tied=false",
+        )
+    elif not init.lora.rank and not init.trained(model):
         yield Issue("init.freeze", "leaves nothing to train; leave out a part, such as head")
     trainer = components.node("trainer")
     if init.lora.rank and trainer.sharded:

@@ -5,12 +5,14 @@ Reference: peft LoraConfig (r, lora_alpha, target_modules); torch.nn.utils.param
 Equation: W + (alpha / rank) B A, with A (rank, in) uniform in +-1/sqrt(in) and B (out, rank) zero at first
 
 The addition is a parametrization of the weight, so that it counts wherever a layer's weight is read, in a fused block
-too. It costs a product of B and A at each of these places, and nothing once it is merged.
+too. It costs a product of B and A at each of these places, and nothing once it is merged. A table that the head shares
+with the embedder is frozen, as all that was taken is; it gets no addition, which would untie the two.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -66,6 +68,13 @@ def linear_layers(model: nn.Module, names: tuple[str, ...]) -> dict[str, nn.Line
     """The linear layers of a model whose dotted path holds one of the names."""
     linear = {path: module for path, module in model.named_modules() if isinstance(module, nn.Linear)}
     return {path: module for path, module in linear.items() if any(f".{name}." in f".{path}." for name in names)}
+
+
+def tied_layer(model: nn.Module, names: tuple[str, ...]) -> str | None:
+    """Return the first of these layers whose weight another module has too; None where there is none."""
+    owners = Counter(id(parameter) for module in model.modules() for parameter in module.parameters(recurse=False))
+    layers = linear_layers(model, names).items()
+    return next((path for path, layer in layers if owners[id(layer.weight)] > 1), None)
 
 
 def add_lora(model: nn.Module, lora: Lora, seed: int) -> None:
