@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from pathlib import Path
@@ -183,3 +184,18 @@ def test_numbers_that_json_does_not_have_are_null(tmp_path: Path) -> None:
     assert math.isnan(folder.summary()["metrics"]["test/f1"])
     assert math.isnan(final_metrics(folder.path)["test/f1"])
     assert final_metrics(folder.path)["test/loss"] == 1.5
+
+
+@pytest.mark.parametrize("name", [".s0.lock", "s0/metrics.csv"])
+def test_a_link_in_place_of_a_file_of_the_run_leads_nowhere(tmp_path: Path, name: str) -> None:
+    """A stranger's run folder may hold links: taking it over changes no file outside of it."""
+    with create_run(run_config(tmp_path)) as run:
+        run.set_status("interrupted", "x")
+    victim = tmp_path / "thesis.tex"
+    victim.write_text("step,train/loss\n1,2\n3,4")
+    link = run.path.parent / name
+    link.unlink(missing_ok=True)
+    link.symlink_to(victim)
+    with contextlib.suppress(UserError), create_run(run_config(tmp_path)) as again:
+        again.metrics.append(1, {"train/loss": 1.0})
+    assert victim.read_text() == "step,train/loss\n1,2\n3,4"

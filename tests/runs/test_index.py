@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from blockyard.atomic_files import write_json
+from blockyard.errors import UserError
 from blockyard.runs import index
 from blockyard.runs.index import FILE, records
-from blockyard.runs.record import read_record
+from blockyard.runs.record import RunRecord, read_record
 from tests.runs.run_folders import run_folder
 
 
@@ -70,7 +73,119 @@ def test_an_index_of_another_version_is_made_again(outputs: Path) -> None:
     assert records(outputs) == expected
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "null", '{"run": 1}', '{"tags": []}', '{"tags": 3, "run": "x"}'])
+_WRONG = {
+    "run": "vit-aaaa/s0",
+    "state": "gone",
+    "started": 5,
+    "seconds": "long",
+    "steps": [1],
+    "metrics": {"test/accuracy": "high"},
+    "directions": [],
+    "choices": {"block": {"a": 1}},
+    "config_json": {},
+    "tags": [7],
+    "note": None,
+    "archived": "no",
+    "damage": 1,
+}
+
+
+@pytest.mark.parametrize("key", _WRONG)
+def test_a_row_with_a_value_of_another_type_is_read_from_its_folder(outputs: Path, key: str) -> None:
+    """The index is a cache that may come from a stranger: each field has its type, or the folder is read."""
+    expected = records(outputs)
+    with sqlite3.connect(outputs / FILE) as rows:
+        (text,) = rows.execute("SELECT record FROM runs WHERE run = 'gpt-bbbb/s0'").fetchone()
+        rows.execute(
+            "UPDATE runs SET record = ? WHERE run = 'gpt-bbbb/s0'", (json.dumps(json.loads(text) | {key: _WRONG[key]}),)
+        )
+    assert records(outputs) == expected
+
+
+def test_a_config_in_the_index_that_is_none_is_refused(outputs: Path) -> None:
+    (record,) = [each for each in records(outputs) if each.run == "gpt-bbbb/s0"]
+    with pytest.raises(UserError, match=r"remove \.runs\.sqlite3"):
+        replace(record, config_json="[" * 100_000).value("model.dim")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TRIGGER t AFTER INSERT ON runs BEGIN DELETE FROM runs; END",
+        "CREATE VIEW other AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x FROM n",
+        "ALTER TABLE runs ADD COLUMN more",
+    ],
+)
+def test_an_index_with_more_than_its_table_is_made_again(outputs: Path, statement: str) -> None:
+    expected = records(outputs)
+    with sqlite3.connect(outputs / FILE) as rows:
+        rows.execute(statement)
+    assert records(outputs) == expected
+    with sqlite3.connect(outputs / FILE) as rows:
+        assert [row[0] for row in rows.execute("SELECT name FROM sqlite_master WHERE sql IS NOT NULL")] == ["runs"]
+
+
+@pytest.mark.parametrize("suffix", ["", "-journal", "-wal"])
+@pytest.mark.parametrize("kind", ["link", "dangling", "second name", "another user"])
+def test_an_index_that_leads_elsewhere_is_neither_read_nor_written(
+    outputs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, suffix: str
+) -> None:
+    """A link in a stranger's folder of runs changes and creates no file, and the runs are listed all the same."""
+    expected = [read_record(outputs / each.run) for each in records(outputs)]
+    victim, index_file = tmp_path / "victim.db", outputs / f"{FILE}{suffix}"
+    index_file.unlink(missing_ok=True)
+    if kind != "dangling":
+        with sqlite3.connect(victim) as rows:
+            rows.execute("CREATE TABLE runs (secret)")
+    if kind in ("link", "dangling"):
+        index_file.symlink_to(victim)
+    else:
+        os.link(victim, index_file)
+    if kind == "another user":
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a file away")
+        victim.unlink()
+        os.chown(index_file, 12345, 12345)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    assert records(outputs) == expected
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+    assert "is not used" in caplog.text
+
+
+def test_a_listing_that_is_stopped_goes_on_where_it_was(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first listing of many runs saves in parts, so that an interruption loses one part only."""
+    monkeypatch.setattr(index, "_PART", 1)
+    read: list[Path] = []
+
+    def interrupted(path: Path) -> RunRecord:
+        if len(read) == 2:
+            raise KeyboardInterrupt
+        read.append(path)
+        return read_record(path)
+
+    monkeypatch.setattr(index, "read_record", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        records(outputs)
+    monkeypatch.setattr(index, "read_record", lambda path: read.append(path) or read_record(path))
+    assert len(records(outputs)) == 3
+    assert len(read) == 3
+
+
+def test_a_long_first_listing_shows_how_far_it_is(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a terminal the standard error counts the runs that are read; elsewhere it says nothing."""
+    monkeypatch.setattr(index, "_PART", 1)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    records(outputs)
+    assert "reading runs: 1 of 3" in capsys.readouterr().err
+    records(outputs)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "null", '{"run": 1}', '{"tags": []}', '{"tags": 3, "run": "x"}', "[" * 100_000]
+)
 def test_a_damaged_row_is_read_from_its_folder(outputs: Path, text: str) -> None:
     expected = records(outputs)
     with sqlite3.connect(outputs / FILE) as rows:

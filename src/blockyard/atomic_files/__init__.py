@@ -5,13 +5,17 @@ removes.
 
     replace.py     any file; renaming and removing what was left
     read.py        any file
+    owner.py       whether another user decides what a file holds
+    csv_text.py    CSV for spreadsheets
     json_file.py   JSON, with a checksum on request
     yaml_file.py   YAML
 """
 
 from __future__ import annotations
 
+from blockyard.atomic_files.csv_text import Formatted, csv_text
 from blockyard.atomic_files.json_file import CHECKSUM, read_json, write_json
+from blockyard.atomic_files.owner import link_reason, shared_reason
 from blockyard.atomic_files.read import is_regular, read_bytes
 from blockyard.atomic_files.replace import TEMPORARY, move_aside, remove_temporary, replacing, sync_folder, write_text
 from blockyard.atomic_files.yaml_file import read_yaml, write_yaml
@@ -19,13 +23,17 @@ from blockyard.atomic_files.yaml_file import read_yaml, write_yaml
 __all__ = [
     "CHECKSUM",
     "TEMPORARY",
+    "Formatted",
+    "csv_text",
     "is_regular",
+    "link_reason",
     "move_aside",
     "read_bytes",
     "read_json",
     "read_yaml",
     "remove_temporary",
     "replacing",
+    "shared_reason",
     "sync_folder",
     "write_json",
     "write_text",

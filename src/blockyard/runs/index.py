@@ -3,6 +3,9 @@
 It is a SQLite file, `outputs/.runs.sqlite3`, with a row for each run: when its files last changed, and its record. The
 run folders stay the truth. A row whose files have another time or size is read again, and a file that is missing,
 damaged, of another version or not writable costs time only: all folders are read.
+
+A folder of runs may come from a stranger. An index that is a link or of another user is neither read nor written, one
+with any other table than ours is made again, and a row that is not a whole record counts as missing.
 """
 
 from __future__ import annotations
@@ -12,20 +15,27 @@ import json
 import logging
 import os
 import sqlite3
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from blockyard.atomic_files import link_reason, shared_reason
 from blockyard.config.local_path import local_path
 from blockyard.runs.record import SOURCES, RunRecord, read_record
-from blockyard.runs.status import read_status
+from blockyard.runs.status import STATES, read_status
 
 log = logging.getLogger("blockyard")
 
 FILE = ".runs.sqlite3"
 _VERSION = 2
 _WAIT = 5.0  # seconds for another process that writes the index
+_TABLE = "CREATE TABLE IF NOT EXISTS runs (run TEXT PRIMARY KEY, signature TEXT, record TEXT)"
+_OF_SWEEPS = ("sweep", "arm")  # fields of a record that are not of the run's own files
+_PART = 200  # runs that are stored at a time
+_SHOWN = 0.2  # seconds between two lines of progress
 
 
 def records(outputs: str | os.PathLike[str] = "outputs") -> list[RunRecord]:
@@ -36,11 +46,30 @@ def records(outputs: str | os.PathLike[str] = "outputs") -> list[RunRecord]:
     folders = dict(_folders(root))
     with _open(root) as index:
         stored = _stored(index)
-        stale = {run for run, signature in folders.items() if stored.get(run, ("",))[0] != signature}
-        fresh = {run: read_record(root / run) for run in stale}
-        _store(index, {run: (folders[run], record) for run, record in fresh.items()}, set(stored) - set(folders))
-    listed = (fresh.get(run) or _record(stored[run][1]) or read_record(root / run) for run in folders)
-    return sorted((_now(each, root) for each in listed), key=lambda each: each.started or "", reverse=True)
+        listed = {run: record for run in folders if (record := _record(run, folders[run], stored.get(run))) is not None}
+        _store(index, {}, set(stored) - set(folders))
+        listed |= _read_again(index, root, {run: folders[run] for run in folders if run not in listed})
+    return sorted((_now(listed[run], root) for run in folders), key=lambda run: run.started or "", reverse=True)
+
+
+def _read_again(index: sqlite3.Connection, root: Path, missing: dict[str, str]) -> dict[str, RunRecord]:
+    """The records of runs from their folders. They are stored in parts, so that a stopped listing goes on from there.
+
+    missing: the signature of each run
+    """
+    fresh: dict[str, RunRecord] = {}
+    names, shown = list(missing), 0.0
+    for start in range(0, len(names), _PART):
+        part = {run: read_record(root / run) for run in names[start : start + _PART]}
+        _store(index, {run: (missing[run], record) for run, record in part.items()}, ())
+        fresh |= part
+        if len(names) > _PART and sys.stderr.isatty() and time.monotonic() - shown > _SHOWN:
+            shown = time.monotonic()
+            sys.stderr.write(f"\rreading runs: {len(fresh):,} of {len(names):,}")
+            sys.stderr.flush()
+    if shown:
+        sys.stderr.write(f"\r{' ' * 60}\r")
+    return fresh
 
 
 def _now(record: RunRecord, root: Path) -> RunRecord:
@@ -85,16 +114,21 @@ def _signature(folder: str) -> str:
 
 @contextlib.contextmanager
 def _open(root: Path) -> Iterator[sqlite3.Connection]:
-    """The index of a folder; one in memory where the file can be neither read nor made again."""
+    """The index of a folder; one in memory where the file can be neither used nor made again."""
+    file = root / FILE
     connection = None
-    for attempt in ("open", "remake"):
+    if (reason := _unsafe(file)) is not None:
+        log.warning("%s is not used, since %s; all runs are read. Remove it to have an index", file, reason)
+    for attempt in () if reason else ("open", "remake"):
         try:
             if attempt == "remake":
-                (root / FILE).unlink(missing_ok=True)
-            connection = _prepared(sqlite3.connect(root / FILE, timeout=_WAIT))
+                file.unlink(missing_ok=True)
+            connection = _prepared(sqlite3.connect(file, timeout=_WAIT))
             break
         except (sqlite3.Error, OSError) as error:
-            log.debug("%s: %s", root / FILE, error)
+            log.debug("%s: %s", file, error)
+            if "locked" in str(error):
+                break  # another process writes it at this moment
     connection = connection or _prepared(sqlite3.connect(":memory:"))
     try:
         yield connection
@@ -102,13 +136,33 @@ def _open(root: Path) -> Iterator[sqlite3.Connection]:
         connection.close()
 
 
+def _unsafe(file: Path) -> str | None:
+    """Why the index may not be opened: SQLite would write through a link, and reads what lies beside the file too."""
+    for name in ("", "-journal", "-wal", "-shm"):
+        path = file.with_name(file.name + name)
+        try:
+            if not os.path.lexists(path) or path.is_dir():
+                continue
+            second = "it has a second name elsewhere" if path.lstat().st_nlink > 1 else None
+            if reason := link_reason(path) or shared_reason(path) or second:
+                return f"{reason} ({path.name})" if name else reason
+        except OSError as error:
+            return f"it cannot be read ({error.strerror})"
+    return None
+
+
 def _prepared(connection: sqlite3.Connection) -> sqlite3.Connection:
     try:
+        connection.execute("PRAGMA trusted_schema = OFF")
         if connection.execute("PRAGMA user_version").fetchone()[0] not in (0, _VERSION):
             raise sqlite3.DatabaseError("another version")
         with connection:
-            connection.execute("CREATE TABLE IF NOT EXISTS runs (run TEXT PRIMARY KEY, signature TEXT, record TEXT)")
+            connection.execute(_TABLE)
             connection.execute(f"PRAGMA user_version = {_VERSION}")
+        # A view or a trigger of somebody else would run with the statements below.
+        schema = connection.execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+        if schema != [("table", "runs", _TABLE.replace("IF NOT EXISTS ", ""))]:
+            raise sqlite3.DatabaseError("another schema")
         connection.execute("SELECT run, signature, record FROM runs LIMIT 1").fetchall()
         return connection
     except BaseException:
@@ -116,36 +170,61 @@ def _prepared(connection: sqlite3.Connection) -> sqlite3.Connection:
         raise
 
 
-def _stored(index: sqlite3.Connection) -> dict[str, tuple[str, str]]:
+def _stored(index: sqlite3.Connection) -> dict[str, tuple[Any, Any]]:
     try:
-        return {str(run): (str(sign), str(text)) for run, sign, text in index.execute("SELECT * FROM runs")}
+        return {run: (sign, text) for run, sign, text in index.execute("SELECT run, signature, record FROM runs")}
     except sqlite3.Error as error:  # damaged further in
         log.debug("the index of runs cannot be read: %s", error)
         return {}
 
 
-def _store(index: sqlite3.Connection, fresh: dict[str, tuple[str, RunRecord]], gone: set[str]) -> None:
+def _store(index: sqlite3.Connection, fresh: dict[str, tuple[str, RunRecord]], gone: Collection[Any]) -> None:
     entries = [(run, signature, json.dumps(_stored_fields(record))) for run, (signature, record) in fresh.items()]
     if not entries and not gone:
         return
     try:
         with index:
             index.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", entries)
-            index.executemany("DELETE FROM runs WHERE run = ?", [(run,) for run in gone])
+            index.executemany("DELETE FROM runs WHERE run IS ?", [(run,) for run in gone])
     except sqlite3.Error as error:  # a full disk, a folder of somebody else's: the listing is right without it
         log.debug("the index of runs cannot be written: %s", error)
 
 
 def _stored_fields(record: RunRecord) -> dict[str, Any]:
     """What a row holds: everything that the files of the run say."""
-    return {key: value for key, value in asdict(record).items() if key not in ("sweep", "arm")}
+    return {key: value for key, value in asdict(record).items() if key not in _OF_SWEEPS}
 
 
-def _record(text: str) -> RunRecord | None:
-    """A row's record; None where it is damaged, so that the folder is read."""
-    try:
-        value: dict[str, Any] = json.loads(text)
-        return RunRecord(**value | {"tags": tuple(value["tags"])})
-    except (ValueError, TypeError, KeyError) as error:
-        log.debug("a row of the index of runs is damaged: %s", error)
+def _record(run: str, signature: str, row: tuple[Any, Any] | None) -> RunRecord | None:
+    """A row's record; None where it is missing, out of date or not a record, so that the folder is read."""
+    if row is None or row[0] != signature:
         return None
+    try:
+        value = {key: each for key, each in json.loads(row[1]).items() if key not in _OF_SWEEPS}
+        record = RunRecord(**value | {"tags": tuple(value["tags"])})
+        if record.run == run and _is_whole(record):
+            return record
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        log.debug("a row of the index of runs is damaged: %s", error)
+    return None
+
+
+def _is_whole(record: RunRecord) -> bool:
+    """Whether every field of a record has the type that `read_record` gives it."""
+    texts = (record.reason, record.started, record.damage)
+    return (
+        all(text is None or isinstance(text, str) for text in texts)
+        and record.state in STATES
+        and isinstance(record.note, str)
+        and isinstance(record.archived, bool)
+        and all(isinstance(tag, str) for tag in record.tags)
+        and all(number is None or _is_number(number) for number in (record.seconds, record.steps, record.parameters))
+        and all(map(_is_number, record.metrics.values()))
+        and all(isinstance(value, str) for value in record.directions.values())
+        and all(value is None or isinstance(value, str) for value in record.choices.values())
+        and isinstance(record.config_json, str)
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -19,10 +19,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from blockyard.atomic_files import read_bytes
+from blockyard.atomic_files import link_reason, read_bytes
 from blockyard.errors import UserError
 
 _NOTE_BYTES = 10_000
+_OPEN = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
 _TIMEOUT = 0.5  # seconds; `held` takes the lock for microseconds
 
 
@@ -47,8 +48,10 @@ class RunLock:
         """Take the lock. Raises InUse naming the holder if another process has it, UserError without lock support."""
         deadline = time.monotonic() + _TIMEOUT
         while True:
+            if reason := link_reason(self.path):  # the note would be written into another file
+                raise UserError(f"cannot lock {self.folder}: {reason}: {self.path}; remove it")
             try:
-                handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+                handle = os.open(self.path, os.O_RDWR | os.O_CREAT | _OPEN, 0o666)
             except OSError as error:
                 raise UserError(f"cannot lock {self.folder}: {error.strerror}; choose outputs=FOLDER") from error
             try:
@@ -106,7 +109,7 @@ def lock_path(folder: Path) -> Path:
 def held(folder: Path) -> bool:
     """Whether a live process holds the run's lock."""
     try:
-        handle = os.open(lock_path(folder), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        handle = os.open(lock_path(folder), os.O_RDONLY | _OPEN)
     except OSError:
         return False
     try:
@@ -163,6 +166,9 @@ def exclusive(folder: Path) -> Iterator[None]:
     Hold it only briefly.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".search.lock").open("a") as handle:
+    path = folder / ".search.lock"
+    if reason := link_reason(path):
+        raise UserError(f"cannot lock {folder}: {reason}: {path}; remove it")
+    with path.open("a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

@@ -59,8 +59,14 @@ class RunRecord:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The whole config."""
-        return dict(json.loads(self.config_json))
+        """The whole config. Raises UserError where an index of runs holds something else."""
+        try:
+            config = json.loads(self.config_json)
+        except (ValueError, RecursionError):
+            config = None
+        if not isinstance(config, dict):
+            raise UserError(f"the index of runs is damaged at {self.run}: remove .runs.sqlite3 from the folder of runs")
+        return config
 
     @cached_property
     def keys(self) -> frozenset[str]:

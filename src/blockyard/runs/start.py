@@ -144,7 +144,7 @@ def _clear_damaged(
     """Rename what lies in place of a run's files and is no file, and a run.json that cannot be read."""
     for name in (RUN, STATUS, METRICS, SUMMARY, TOKENIZER, SOURCE_TOKENIZER):
         path = run.path / name
-        if os.path.lexists(path) and not is_regular(path):
+        if os.path.lexists(path) and (not is_regular(path) or path.is_symlink()):
             log.warning("%s is not a regular file; it is kept as %s", path, move_aside(path, "damaged").name)
     if not os.path.lexists(run.path / STATUS):
         log.warning("%s is missing; the run goes on from its last checkpoint", run.path / STATUS)

@@ -1,0 +1,37 @@
+"""CSV for spreadsheets, which compute what looks like a formula: a text may come from a stranger.
+
+Source: OWASP, CSV injection (https://owasp.org/www-community/attacks/CSV_Injection)
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+_COMPUTED = ("=", "+", "-", "@")
+
+
+class Formatted(str):
+    """The text of a number, which is written as it is."""
+
+    __slots__ = ()
+
+
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return a table as CSV. None is an empty cell, and numbers are written in full."""
+    return "".join(map(_line, [header, *rows]))
+
+
+def cell(value: Any) -> Any:
+    """Return a value as a cell: a text that a spreadsheet would compute gets an apostrophe in front."""
+    if isinstance(value, str) and not isinstance(value, Formatted) and value.lstrip().startswith(_COMPUTED):
+        return f"'{value}"
+    return "" if value is None else value
+
+
+def _line(cells: Sequence[Any]) -> str:
+    out = io.StringIO()
+    csv.writer(out).writerow([cell(value) for value in cells])  # quotes what its own line ending consists of
+    return out.getvalue().removesuffix("\r\n") + "\n"

@@ -1,0 +1,29 @@
+"""Who decides what a file or folder holds: this user alone, or somebody else too."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+
+def shared_reason(path: str | os.PathLike[str]) -> str | None:
+    """Return why another user may decide what lies at `path`; None where only this user and root can.
+
+    A link counts as well as what it leads to. Raises OSError where nothing is there.
+    """
+    for status in (os.lstat(path), os.stat(path)):
+        if status.st_uid not in (os.geteuid(), 0):
+            return "it belongs to another user"
+    sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+    return "everybody may write to it" if status.st_mode & stat.S_IWOTH and not sticky else None
+
+
+def link_reason(path: str | os.PathLike[str]) -> str | None:
+    """Return why writing to `path` would not change a file there; None for a regular file, or none at all."""
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    if stat.S_ISLNK(status.st_mode):
+        return f"it is a link to {os.readlink(path)}"
+    return None if stat.S_ISREG(status.st_mode) else "it is not a regular file"
