@@ -88,6 +88,16 @@ def test_the_command_writes_every_probability(
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 3
 
 
+def test_formulas_are_not_computed(table_run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    """An input that a spreadsheet would compute has an apostrophe in front; the run that was used is named."""
+    assert (
+        main(["predict", "run=last", f"outputs={table_run.path.parents[1]}", "=1+1", " @SUM(1)", "-1.5", "plain"]) == 0
+    )
+    done = capsys.readouterr()
+    assert [row[0] for row in csv.reader(io.StringIO(done.out))][1:] == ["'=1+1", "' @SUM(1)", "'-1.5", "plain"]
+    assert done.err.startswith(f"run=last: {table_run.name}\n")
+
+
 def test_what_cannot_be_read_is_refused(
     table_run: RunFolder, image_run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from blockyard.report.render.csv import _cell
+from blockyard.atomic_files.csv_text import Formatted, cell
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", " =1+1", "\t=1+1"])
 def test_no_text_is_computed_by_a_spreadsheet(text: str) -> None:
-    assert _cell(text) == f"'{text}"
+    assert cell(text) == f"'{text}"
 
 
-@pytest.mark.parametrize(("value", "expected"), [(-1.5, -1.5), (None, ""), ("norm=rms", "norm=rms")])
+@pytest.mark.parametrize(
+    ("value", "expected"), [(-1.5, -1.5), (None, ""), ("norm=rms", "norm=rms"), (Formatted("-1.5"), "-1.5")]
+)
 def test_other_values_stay(value: object, expected: object) -> None:
-    assert _cell(value) == expected
+    assert cell(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -30,4 +32,4 @@ def test_other_values_stay(value: object, expected: object) -> None:
     ],
 )
 def test_numbers_of_single_precision_have_no_more_digits_than_they_need(value: float, expected: float) -> None:
-    assert repr(_cell(value)) == repr(expected)
+    assert repr(cell(value)) == repr(expected)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import csv
 import io
+import math
+import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -28,10 +30,27 @@ def cell(value: Any) -> Any:
     """Return a value as a cell: a text that a spreadsheet would compute gets an apostrophe in front."""
     if isinstance(value, str) and not isinstance(value, Formatted) and value.lstrip().startswith(_COMPUTED):
         return f"'{value}"
-    return "" if value is None else value
+    return "" if value is None else shortest(value)
 
 
 def _line(cells: Sequence[Any]) -> str:
     out = io.StringIO()
     csv.writer(out).writerow([cell(value) for value in cells])  # quotes what its own line ending consists of
     return out.getvalue().removesuffix("\r\n") + "\n"
+
+
+def shortest(value: Any) -> Any:
+    """Return a fraction of single precision with the fewest digits that give it back: 0.1, not 0.10000000149.
+
+    Other values, integers of any type among them, are returned as they are.
+    """
+    if not isinstance(value, float) or not math.isfinite(value) or value.is_integer() or abs(value) >= 2**23:
+        return value
+    if _single(value) != value:
+        return value
+    candidates = (float(f"{value:.{digits}g}") for digits in range(1, 10))
+    return next((number for number in candidates if _single(number) == value), value)
+
+
+def _single(value: float) -> float:
+    return float(struct.unpack("f", struct.pack("f", value))[0])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+from blockyard.atomic_files import csv_text
 from blockyard.errors import printable
 from blockyard.report.render.csv import shortest
 from blockyard.runs.record import RunRecord
@@ -29,10 +29,8 @@ def print_table(selected: Sequence[RunRecord], columns: Sequence[str], limit: in
 
 
 def write_csv(selected: Sequence[RunRecord], columns: Sequence[str]) -> None:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["run", *columns])
-    for record in selected:
-        writer.writerow([record.run, *(_cell(record.value(key)) for key in columns)])
+    rows = ([record.run, *(_cell(record.value(key)) for key in columns)] for record in selected)
+    sys.stdout.write(csv_text(["run", *columns], rows))
 
 
 def _cell(value: Any) -> Any:

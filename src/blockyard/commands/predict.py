@@ -15,7 +15,7 @@ they lie if they have moved.
 
 Prints the most probable class of each input with its probability, or the values in the units of the data. With out,
 writes a CSV file with the probability of every class, or every value; without a terminal to read it, the same goes to
-standard output.
+standard output. A text that a spreadsheet would compute, such as =1+1, has an apostrophe in front.
 
 Examples:
   blockyard predict run=spam_table 'win a prize now' 'see you at the meeting'
@@ -25,15 +25,13 @@ Examples:
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blockyard.atomic_files import write_text
+from blockyard.atomic_files import Formatted, csv_text, write_text
 from blockyard.commands._args import checkpoint, read, run_of
 from blockyard.config.local_path import local_path
 from blockyard.config.option_text import non_empty
@@ -87,18 +85,16 @@ def run(arguments: Sequence[str]) -> int:
 
 def as_csv(predictions: Predictions) -> str:
     """One line an input: the input, its class and the probability of every class, or its values."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     if predictions.probabilities is None:
         assert predictions.values is not None
-        writer.writerow(["input", *predictions.names])
         rows = zip(predictions.inputs, predictions.values.tolist(), strict=True)
-        writer.writerows([source, *(f"{value:.6g}" for value in values)] for source, values in rows)
-        return text.getvalue()
-    writer.writerow(["input", "prediction", *(f"p({name})" for name in predictions.names)])
+        header = ["input", *predictions.names]
+        return csv_text(header, ([source, *(Formatted(f"{value:.6g}") for value in values)] for source, values in rows))
     of_classes = zip(predictions.inputs, predictions.answers, predictions.probabilities.tolist(), strict=True)
-    writer.writerows([source, answer, *(f"{value:.6g}" for value in values)] for source, answer, values in of_classes)
-    return text.getvalue()
+    return csv_text(
+        ["input", "prediction", *(f"p({name})" for name in predictions.names)],
+        ([source, answer, *(Formatted(f"{value:.6g}") for value in values)] for source, answer, values in of_classes),
+    )
 
 
 def _print(predictions: Predictions) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 
-from blockyard.atomic_files import write_text
+from blockyard.atomic_files import Formatted, csv_text, write_text
 from blockyard.evaluate.forecast import WindowForecast
 
 HEAD = ("step", "time", "channel", "forecast", "low", "high", "true")
@@ -26,11 +24,7 @@ def table_rows(window: WindowForecast) -> list[tuple[str, ...]]:
 
 def write(window: WindowForecast, path: Path) -> Path:
     """Writes the rows as CSV, atomically. Raises OSError."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(HEAD)
-    table.writerows(table_rows(window))
-    write_text(path, text.getvalue())
+    write_text(path, csv_text(HEAD, ([*row[:3], *map(Formatted, row[3:])] for row in table_rows(window))))
     return path
 
 

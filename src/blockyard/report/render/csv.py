@@ -6,17 +6,13 @@ written with the fewest digits that give it back.
 
 from __future__ import annotations
 
-import csv as csv_module
-import io
-import math
-import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from blockyard.atomic_files import csv_text
 from blockyard.report.costs import KEYS
 from blockyard.report.simple_baselines import KIND
 
-_COMPUTED = ("=", "+", "-", "@")
 _GAP = ("t_p", "permutation_p", "smallest_p", "holm_p", "effect")
 
 
@@ -27,7 +23,7 @@ def csv(data: dict[str, Any]) -> str:
     header += ["difference", "difference_low", "difference_high", "difference_n", *_GAP, "verdict", "pareto"]
     header += [*KEYS, *(f"{key}_ratio" for key in KEYS), *others]
     rows = [_arm(data, arm, others) for arm in data["arms"]]
-    return _text(header, [*rows, *(_baseline(data, row, header) for row in data.get("baselines") or [])])
+    return csv_text(header, [*rows, *(_baseline(data, row, header) for row in data.get("baselines") or [])])
 
 
 def _baseline(data: dict[str, Any], row: dict[str, Any], header: Sequence[str]) -> list[Any]:
@@ -61,38 +57,4 @@ def runs(data: dict[str, Any]) -> str:
         ]
         for cell in data["cells"]
     )
-    return _text(header, rows)
-
-
-def _text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    return "".join(map(_line, [header, *([_cell(cell) for cell in row] for row in rows)]))
-
-
-def _line(cells: Sequence[Any]) -> str:
-    out = io.StringIO()
-    csv_module.writer(out).writerow(cells)  # quotes what its own line ending consists of
-    return out.getvalue().removesuffix("\r\n") + "\n"
-
-
-def _cell(value: Any) -> Any:
-    """A value; a text that a spreadsheet would compute gets an apostrophe in front."""
-    if isinstance(value, str) and value.lstrip().startswith(_COMPUTED):
-        return f"'{value}"
-    return "" if value is None else shortest(value)
-
-
-def shortest(value: Any) -> Any:
-    """Return a fraction of single precision with the fewest digits that give it back: 0.1, not 0.10000000149.
-
-    Other values, integers of any type among them, are returned as they are.
-    """
-    if not isinstance(value, float) or not math.isfinite(value) or value.is_integer() or abs(value) >= 2**23:
-        return value
-    if _single(value) != value:
-        return value
-    candidates = (float(f"{value:.{digits}g}") for digits in range(1, 10))
-    return next((number for number in candidates if _single(number) == value), value)
-
-
-def _single(value: float) -> float:
-    return float(struct.unpack("f", struct.pack("f", value))[0])
+    return csv_text(header, rows)
