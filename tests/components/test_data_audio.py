@@ -240,3 +240,15 @@ def test_real_speech_is_read_whole(shared_data: Path) -> None:
         pytest.skip("no asterisk_speech")
     splits = Speech(path=str(table)).load(Word())
     assert [len(split) for split in splits] == [446, 49, 43]
+
+
+@pytest.mark.parametrize("rate", [0, 2_000_000_000])
+def test_a_rate_that_no_recording_has_is_refused_with_the_file(tmp_path: Path, rate: int) -> None:
+    """The rate of a header is bounded before anything is converted: it decides how much memory that takes."""
+    table = corpus(tmp_path)
+    file = tmp_path / "wav" / "3.wav"
+    content = bytearray(file.read_bytes())
+    content[24:32] = rate.to_bytes(4, "little") + (2 * rate).to_bytes(4, "little")
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=rf"3\.wav.*{rate} samples a second"):
+        Speech(path=str(table), resample=True, sample_rate=8000).load(Char())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
 from blockyard.data.image_folder import ImageFolder
+from blockyard.errors import UserError
 from blockyard.tokenizer.patch import Patch
 from tests.image_files import write_images
 
@@ -102,3 +104,11 @@ def test_real_photographs_from_a_folder(shared_data: Path, tmp_path: Path) -> No
     labels = (shared_data / "cifar10" / "test_labels.txt").read_text().split()
     counts = torch.bincount(splits.test.target).tolist()
     assert counts == [labels.count(str(number)) for number in range(len(names))]
+
+
+def test_a_class_with_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    """Names of classes are written into files of UTF-8; one that cannot be is shown with escapes."""
+    write_images(tmp_path, {"train": 4})
+    os.mkdir(os.fsencode(tmp_path / "train") + b"/b\xff")
+    with pytest.raises(UserError, match=r"b\\udcff.*not UTF-8"):
+        ImageFolder(root=str(tmp_path)).names  # noqa: B018 - the property raises

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from blockyard.data import _shard_index
-from blockyard.data._tar_index import shards_of
+from blockyard.data._tar_index import MOST_SHARDS, _count, shards_of
 from blockyard.data._tar_shard import Sample, read_shard
 from blockyard.data.image_folder import ImageFolder
 from blockyard.data.webdataset import WebDataset
@@ -246,3 +246,46 @@ def test_a_cache_that_cannot_be_written_is_said(
     assert sum(len(part.target) for part in loaded(tmp_path / "train.tar").parts()) == 20
     assert "the index of shards is not cached" in caplog.text
     assert "set BLOCKYARD_CACHE=FOLDER" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "a",
+        "a{0..9}",
+        "{07..10..2}x{a,b}",
+        "{a,{b,c},{1..3}d}",
+        "{a..e..2}{Z..a}",
+        "{ab}",
+        "x{1{2,3}}",
+        "\\{a,{b,c}",
+        "{5..1}",
+        "{,a}{}",
+    ],
+)
+def test_patterns_are_counted_as_they_expand(pattern: str) -> None:
+    """The number of names is known before any is made, and is that of braceexpand."""
+    from braceexpand import braceexpand
+
+    assert _count(pattern) == len(list(braceexpand(pattern)))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "{a,b}" * 22,
+        "a{0..99999999999}.tar",
+        "{0..99}" * 9,
+        "{",
+        "a}",
+        "{a,{b}",
+        "{" * 2000 + "a,b" + "}" * 2000,
+        f"{{1..{'9' * 5000}}}",
+    ],
+    ids=range(8),
+)
+def test_a_pattern_of_too_many_shards_is_refused_before_it_is_expanded(path: str) -> None:
+    """Neither time nor memory is spent on a pattern of more shards than there can be, or with a brace too few."""
+    with pytest.raises(UserError, match=r"data\.path="):
+        shards_of(path)
+    assert MOST_SHARDS == 1_000_000

@@ -21,6 +21,7 @@ from torch import Tensor
 WAV = ".wav"
 COMPRESSED = (".flac", ".ogg", ".mp3")
 SUFFIXES = (WAV, *COMPRESSED)
+FASTEST = 1_000_000  # samples a second; converting between rates takes memory in proportion to them
 
 
 class BadSoundError(ValueError):
@@ -70,6 +71,8 @@ def decode(content: bytes, suffix: str, rate: int, *, resample: bool) -> Tensor:
     if samples.ndim != 1 and samples.shape[1] != 1:
         raise BadSoundError(f"has {samples.shape[1]} channels; mix them to one")
     values = _to_floats(samples.reshape(-1))
+    if not 0 < file_rate <= FASTEST:
+        raise BadSoundError(f"has {file_rate} samples a second by its header; 1 to {FASTEST:,} can be read")
     if file_rate != rate:
         if not resample:
             raise BadSoundError(

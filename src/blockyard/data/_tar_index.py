@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import glob
 import logging
+import os
+import re
+import string
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,11 +17,17 @@ from torch import Tensor
 from blockyard.data._shard_index import samples_of
 from blockyard.data._tar_shard import Sample, TarImages
 from blockyard.data._token_folder import split_of
-from blockyard.errors import UserError, first_line, fold
+from blockyard.errors import UserError, first_line, fold, shortened
 
 log = logging.getLogger("blockyard")
 
 MOST_CLASSES = 100_000
+MOST_SHARDS = 1_000_000
+_DEEPEST_BRACES = 10
+# As braceexpand reads them: {0..9}, {a..z}, both with a step.
+_NUMBERS = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.-?(\d+))?")
+_LETTER_ORDER = string.ascii_uppercase + string.ascii_lowercase
+_LETTERS = re.compile(r"([A-Za-z])\.\.([A-Za-z])(?:\.\.-?(\d+))?")
 
 
 class TarIndex(NamedTuple):
@@ -33,8 +42,9 @@ def shards_of(path: str) -> list[Path]:
     from webdataset.shardlists import expand_urls
 
     own = Path(path).expanduser()
-    if own.is_dir():
+    if os.path.isdir(own):  # which a name that is too long is not
         return sorted(file for file in own.iterdir() if ".tar" in file.suffixes and file.is_file())
+    _check_braces(path, str(own))
     try:
         patterns = expand_urls(str(own))
     except ValueError as error:  # unbalanced braces
@@ -46,6 +56,68 @@ def shards_of(path: str) -> list[Path]:
     if absent and len(absent) < len(named):
         raise UserError(f"data.path={path}: {absent[0]} does not exist; {len(named) - len(absent)} of the shards do")
     return [] if absent else sorted(set(named))
+
+
+def _check_braces(path: str, pattern: str) -> None:
+    """Raise UserError for braces that do not match, are nested too deeply, or name more shards than can be listed."""
+    try:
+        count = sum(_count(part) for part in pattern.split("::"))
+    except ValueError as error:
+        raise UserError(f"data.path={shortened(path)}: {error}; a pattern is such as train-{{000..146}}.tar") from error
+    if count > MOST_SHARDS:
+        raise UserError(f"data.path={shortened(path)} names {count:,} shards; at most {MOST_SHARDS:,} are allowed")
+
+
+def _count(pattern: str, depth: int = 0) -> int:
+    """Return how many names a pattern with braces stands for, as braceexpand expands it, without expanding it."""
+    if depth > _DEEPEST_BRACES:
+        raise ValueError(f"its braces are nested more than {_DEEPEST_BRACES} deep")
+    count = 1
+    for expression in _top_level(pattern):
+        numbers, letters = _NUMBERS.fullmatch(expression), _LETTERS.fullmatch(expression)
+        if bounds := numbers or letters:
+            start, stop = (int(each) if numbers else _LETTER_ORDER.index(each) for each in bounds.groups()[:2])
+            count *= abs(stop - start) // (int(bounds[3] or 1) or 1) + 1
+            continue
+        parts = _split_top_level(expression)
+        count *= sum(_count(part, depth + 1) for part in parts)
+    return count
+
+
+def _top_level(pattern: str) -> list[str]:
+    """Return what stands between the outermost braces. Raises ValueError where one is not closed."""
+    expressions, depth, start, at = [], 0, 0, 0
+    while at < len(pattern):
+        if pattern[at] == "\\":
+            at += 1
+        elif pattern[at] == "{":
+            depth += 1
+            start = at + 1 if depth == 1 else start
+        elif pattern[at] == "}":
+            depth -= 1
+            if depth == 0:
+                expressions.append(pattern[start:at])
+            if depth < 0:
+                break
+        at += 1
+    if depth:
+        raise ValueError("Unbalanced braces")
+    return expressions
+
+
+def _split_top_level(expression: str) -> list[str]:
+    """Return the parts between commas that are in no further braces."""
+    parts, depth, start, at = [], 0, 0, 0
+    while at < len(expression):
+        if expression[at] == "\\":
+            at += 1
+        elif expression[at] in "{}":
+            depth += 1 if expression[at] == "{" else -1
+        elif expression[at] == "," and depth == 0:
+            parts.append(expression[start:at])
+            start = at + 1
+        at += 1
+    return [*parts, expression[start:]]
 
 
 def read_index(shards: Sequence[Path], label: str, endings: frozenset[str]) -> TarIndex:

@@ -51,7 +51,10 @@ class ImageFolder(Photographs):
     def names(self) -> list[str]:
         """Class names: the folders under root/train, sorted."""
         train = self._root / "train"
-        return sorted(path.name for path in train.iterdir() if path.is_dir()) if train.is_dir() else []
+        names = sorted(path.name for path in train.iterdir() if path.is_dir()) if train.is_dir() else []
+        if strange := [name for name in names if not _is_text(name)]:
+            raise UserError(f"{train}: the class folder {strange[0]!a} has a name that is not UTF-8; rename it")
+        return names
 
     @property
     def classes(self) -> int | None:
@@ -136,6 +139,14 @@ class ImageFolder(Photographs):
     @property
     def _root(self) -> Path:
         return Path(os.path.expanduser(self.root))
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name can be written into the files of a run, which are UTF-8."""
+    try:
+        return bool(name.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _without_classes(folder: Path) -> bool:
