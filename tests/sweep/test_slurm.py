@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -388,3 +389,54 @@ def test_what_sbatch_refuses_is_an_error_of_the_user(cluster: Cluster, made: Swe
         executor.submit(task_of(made))
         with pytest.raises(UserError, match=r"executor: submitit refused the jobs: .*invalid partition"):
             executor.poll(0.0)
+
+
+class Calls:
+    """A pickle that runs a command where it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("wrapped", [lambda call: call, lambda call: ("success", call)])
+def test_the_result_of_a_job_runs_nothing(
+    cluster: Cluster, made: SweepPlan, tmp_path: Path, wrapped: Callable[[Calls], Any]
+) -> None:
+    """A pickle in a stranger's folder may name any function; a job without an outcome of ours has left none."""
+    cluster.script("squeue", cluster.queue("77 RUNNING"))
+    with cluster.executor(cancel=False) as executor:
+        executor.submit(task_of(made))
+        executor.poll(0.0)
+        cluster.script("squeue", "")
+        result = cluster.home / "submitit" / "77_0_result.pkl"
+        result.write_bytes(pickle.dumps(wrapped(Calls(tmp_path / "called"))))
+        (outcome,) = wait_for_outcomes(executor, 1)
+    assert not (tmp_path / "called").exists()
+    assert "without a result" in str(outcome.reason)
+    assert outcome.code == 143
+
+
+def test_the_call_of_a_job_is_read_and_runs_nothing(cluster: Cluster, made: SweepPlan, tmp_path: Path) -> None:
+    """A planner that looks for jobs of an earlier one reads their pickles as plain data."""
+    with cluster.executor(cancel=False) as executor:
+        submit(executor, made, 1)
+    cluster.script("squeue", cluster.queue("77 RUNNING"))
+    (cluster.home / "submitit" / "jobs.json").unlink()
+    (pickled,) = (cluster.home / "submitit").glob("*_submitted.pkl")
+    pickled.write_bytes(pickle.dumps(Calls(tmp_path / "called")))
+    with cluster.executor(cancel=False) as executor:
+        submit(executor, made, 1)
+    assert not (tmp_path / "called").exists()
+    assert len(cluster.calls("sbatch")) == 2
+
+
+def test_a_folder_that_others_may_write_to_is_refused(cluster: Cluster, made: SweepPlan) -> None:
+    """A job runs what lies in the sweep's folder: it must be nobody else's."""
+    (cluster.home / "submitit").mkdir(parents=True)
+    (cluster.home / "submitit").chmod(0o777)
+    with pytest.raises(UserError, match="everybody may write to it"), cluster.executor(cancel=False) as executor:
+        executor.submit(task_of(made))
+    assert cluster.calls("sbatch") == []

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from blockyard.sweep.executor._outcomes import LOST, lost_outcome
+from blockyard.sweep.executor._slurm_pickles import read_pickle
 from blockyard.sweep.executor._slurm_queue import ENDED, GONE, Queue
 from blockyard.sweep.executor.base import Outcome, Task
 
@@ -55,14 +56,18 @@ class JobFollower:
         """The outcome of an ended job; the run's status keeps the reason where the job has left no result."""
         ended = "left the queue" if state == GONE else f"ended as {state}"
         try:
-            results = [pickle.loads(path.read_bytes()) for path in _results(job)]
-        except (OSError, EOFError, pickle.UnpicklingError):
+            results = [read_pickle(path) for path in _results(job)]
+        except OSError:
             reason = f"job {job.job_id} {ended} without a result"
+        except pickle.UnpicklingError as error:
+            reason = f"job {job.job_id} {ended} without a result: {error}"
         else:
-            traces = [str(value).strip() for kind, value in results if kind == "error"]
-            if not traces:
-                return results[0][1]
-            reason = f"job {job.job_id}: {traces[0].splitlines()[-1][:200]}"
+            pairs = [each for each in results if isinstance(each, tuple) and len(each) == 2]
+            traces = [str(value).strip() for kind, value in pairs if kind == "error"]
+            if pairs and not traces and isinstance(pairs[0][1], Outcome):
+                return pairs[0][1]
+            last = traces[0].splitlines()[-1][:200] if traces and traces[0] else "its result is no outcome of a cell"
+            reason = f"job {job.job_id}: {last}"
         return lost_outcome(task, LOST, f"{reason}; see {job.paths.stderr}", failed=False)
 
 

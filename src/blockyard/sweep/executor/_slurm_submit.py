@@ -12,12 +12,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from blockyard.atomic_files import read_json, write_json
+from blockyard.atomic_files import read_json, shared_reason, write_json
+from blockyard.errors import UserError
 from blockyard.runs.lock import exclusive
 from blockyard.sweep.executor._slots import requested_devices
 from blockyard.sweep.executor._slurm_cell import CellJob, preempt_signal
 from blockyard.sweep.executor._slurm_options import submitit_errors
 from blockyard.sweep.executor._slurm_partitions import read_partitions
+from blockyard.sweep.executor._slurm_pickles import read_pickle
 from blockyard.sweep.executor._slurm_queue import Queue
 from blockyard.sweep.executor.base import JOB_FILES, Task
 
@@ -79,8 +81,9 @@ class Submitter:
     def open(self, queue: Queue, partition: str | None) -> None:
         """Look at the cluster before the first submission.
 
-        Raises UserError where the cluster or its partition does not exist.
+        Raises UserError where the cluster or its partition does not exist, or others may write to the folder.
         """
+        _check_own(self.folder)
         with submitit_errors("executor.cluster"):
             self.executor()
         if self._cluster == "slurm":
@@ -98,8 +101,8 @@ class Submitter:
         live = {job for job, each in queue.live().items() if each.script.startswith(ours)}
         recorded = {job: run for run, job in self._recorded().items()}
         for job in live - recorded.keys():
-            with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError, AttributeError, ImportError):
-                recorded[job] = pickle.loads((self.folder / f"{job}_submitted.pkl").read_bytes()).args[0].key
+            with contextlib.suppress(OSError, pickle.UnpicklingError, AttributeError, IndexError):
+                recorded[job] = str(read_pickle(self.folder / f"{job}_submitted.pkl").args[0].key)
         self._found = {recorded[job]: job for job in live if job in recorded}
         if self._found:
             log.warning("jobs of an earlier command that are in SLURM's queue and go on: %d", len(self._found))
@@ -153,3 +156,10 @@ class Submitter:
             return dict(read_json(self.folder / JOBS))
         except (OSError, ValueError, TypeError):
             return {}
+
+
+def _check_own(folder: Path) -> None:
+    """Raise UserError where another user could replace the files of a job, which the job runs as this user."""
+    for path in (folder, *folder.parents[:2]):  # of the sweep's folder, the sweep's own and that of its files
+        if os.path.lexists(path) and (reason := shared_reason(path)):
+            raise UserError(f"{path}: {reason}, and jobs run what lies in {folder}; use a folder of your own")
