@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from typing import Any
 
+from blockyard.contracts.option_types import LARGEST_FLOAT
 from blockyard.sweep.spec.fields import did_you_mean, not_one_of
 from blockyard.sweep.spec.override_text import key_problem, quote, to_text
 
@@ -13,6 +15,8 @@ MAX_SEEDS, MAX_SETTINGS, MAX_TRIALS = 10_000, 1_000, 10_000
 SAMPLERS, PRUNERS = ("random", "tpe"), ("none", "median", "halving")
 SEARCH: dict[str, Any] = {"trials": None, "sampler": "tpe", "pruner": "none", "space": None}
 RANGE = ("low", "high", "log", "int", "step")
+_WHOLE = 2**53  # up to which Optuna, which computes with floats, has every integer
+_STEPS = 10**9  # values of a range with a step
 
 
 def parse_seeds(value: Any, problems: list[str]) -> tuple[int, ...]:
@@ -42,6 +46,9 @@ def parse_tune(value: Any, problems: list[str]) -> dict[str, list[Any]]:
         problems += [problem] if (problem := key_problem(str(key), "tune")) else []
         if not isinstance(values, list) or not values:
             problems.append(f"tune.{key}: expected a list of values, not {quote(values)}")
+            continue
+        if len(values) > MAX_SETTINGS:
+            problems.append(f"tune.{key}: {len(values):,} values are too many; at most {MAX_SETTINGS:,}")
             continue
         problems += [f"tune.{key}: {text} is listed twice" for text in _duplicates(values)]
     if len(problems) > before:
@@ -115,6 +122,9 @@ def _check_dimension(where: str, dimension: Any, problems: list[str]) -> None:
     if isinstance(dimension, list):
         if not dimension:
             problems.append(f"{where}: [] has no choices")
+        if len(dimension) > MAX_TRIALS:
+            problems.append(f"{where}: {len(dimension):,} choices are too many; at most {MAX_TRIALS:,}")
+            return
         problems += [f"{where}: {text} is listed twice" for text in _duplicates(dimension)]
         return
     if not isinstance(dimension, dict):
@@ -130,7 +140,7 @@ def _check_dimension(where: str, dimension: Any, problems: list[str]) -> None:
     whole = dimension.get("int") is True
     bounds = ("low", "high", "step") if dimension.get("step") is not None else ("low", "high")
     bad = [key for key in bounds if not (_is_int if whole else _is_number)(dimension.get(key))]
-    kind = "an integer" if whole else "a number"
+    kind = "an integer" if whole else f"a number of at most {LARGEST_FLOAT:g}"
     problems += [f"{where}.{key}: expected {kind}, not {quote(dimension.get(key))}" for key in bad]
     if not bad:
         _check_range(where, dimension, problems)
@@ -138,6 +148,12 @@ def _check_dimension(where: str, dimension: Any, problems: list[str]) -> None:
 
 def _check_range(where: str, dimension: dict[str, Any], problems: list[str]) -> None:
     low, high, step, log = dimension["low"], dimension["high"], dimension.get("step"), dimension.get("log") is True
+    if isinstance(low, int) and isinstance(high, int) and max(abs(low), abs(high)) > _WHOLE:
+        problems.append(f"{where}: integers beyond 2^53 are not exact; choose a smaller range")
+    elif step is not None and step > 0 and (high - low) / step > _STEPS:
+        problems.append(
+            f"{where}.step: more than {_STEPS:,} values from {low} to {high} with {step}; choose a larger one"
+        )
     if not low < high:
         problems.append(f"{where}: low {low} must be below high {high}")
     if log and low <= 0:
@@ -151,8 +167,8 @@ def _check_range(where: str, dimension: dict[str, Any], problems: list[str]) -> 
 
 
 def _duplicates(values: list[Any]) -> list[str]:
-    texts = [to_text(value) for value in values]
-    return [text for text in sorted(set(texts)) if texts.count(text) > 1]
+    counts = Counter(to_text(value) for value in values)
+    return sorted(text for text, count in counts.items() if count > 1)
 
 
 def _is_int(value: Any) -> bool:
@@ -160,4 +176,4 @@ def _is_int(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST_FLOAT
