@@ -81,12 +81,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     ):  # `blockyard list | head`: a listing ends quietly when its reader has closed the pipe; a run fails
         _discard_output()
         return 0 if command in READ_ONLY else 1
+    except (ImportError, SystemError) as error:
+        if (reason := _too_little_memory(error)) is None:
+            raise
+        return refuse([reason]) - 1
     except MemoryError:
         return refuse([f"out of memory in `blockyard {command}`"]) - 1
     except OSError as error:  # a full disk, a limit of the system: whatever no command could say better
         _discard_output()
         where = f": {error.filename}" if error.filename else ""
         return refuse([f"{error.strerror or error}{where}"]) - 1
+
+
+def _too_little_memory(error: ImportError | SystemError) -> str | None:
+    """Say what a library that could not be loaded needs; None where a limit of memory is not the reason."""
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    unmapped = any(text in str(error).lower() for text in ("failed to map segment", "cannot allocate memory"))
+    if not unmapped and (limit == resource.RLIM_INFINITY or not isinstance(error, SystemError)):
+        return None
+    bound = "" if limit == resource.RLIM_INFINITY else f": `ulimit -v` allows {limit / 1e9:.1f} GB; set a larger one"
+    return f"out of memory while a library was loaded ({str(error).splitlines()[0][:200]}){bound}"
 
 
 def _discard_output() -> None:

@@ -125,3 +125,37 @@ def test_list_compatible_prints_what_check_accepts(capsys):
 def test_list_takes_overrides_only_to_compare_with(capsys):
     assert main(["list", "norm", "model.dim=3"]) == 2
     assert "model.dim=3: list takes overrides with --compatible only" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ImportError("libtorch_cpu.so: failed to map segment from shared object"), SystemError("initialization failed")],
+        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+        SystemError("initialization of _C failed"),
+    ],
+)
+def test_a_library_that_does_not_fit_into_memory_is_one_message(error, monkeypatch, capsys):
+    """A limit of `ulimit -v` that is too small for torch ends a command with a message, code 1 and no traceback."""
+    from blockyard.commands import runs
+
+    def run(arguments):
+        raise error
+
+    monkeypatch.setattr(runs, "run", run)
+    monkeypatch.setattr("resource.getrlimit", lambda which: (2_500_000_000, -1))
+    assert main(["runs"]) == 1
+    message = capsys.readouterr().err
+    assert "out of memory" in message
+    assert "2.5 GB" in message
+    assert message.count("\n") == 1
+
+
+def test_other_import_errors_are_not_called_a_lack_of_memory(monkeypatch):
+    from blockyard.commands import runs
+
+    def run(arguments):
+        raise ImportError("no module")
+
+    monkeypatch.setattr(runs, "run", run)
+    with pytest.raises(ImportError):
+        main(["runs"])

@@ -11,6 +11,7 @@ import pytest
 
 from blockyard.cli import main
 from blockyard.commands.templates import TEMPLATES
+from blockyard.config import project_file
 from blockyard.verify.run import verify
 
 TINY_RUN = (
@@ -111,12 +112,33 @@ def test_the_project_file_names_the_folders(here: Path, capsys: pytest.CaptureFi
         (["norm", "rms"], "choice of blockyard already"),
         (["norm", "mine", "packages=x"], "did you mean package?"),
         (["norm", "mine", "package=../x"], "not the name of a Python package"),
+        (["norm", "mine", "package=os"], "package=os is of Python's standard library"),
+        (["norm", "mine", "package=torch"], "package=torch is an installed package"),
+        (["norm", "mine", "package=blockyard"], "package=blockyard is an installed package"),
+        (["norm", "mine", 'conf=a"b'], "cannot be part of it"),
+        (["norm", "mine", "conf=a\nb"], "cannot be part of it"),
     ],
 )
 def test_bad_input(words: list[str], says: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["new", *words]) == 2
     assert says in capsys.readouterr().err
     assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize("conf", ["a, b", "[a]", "#a", "*a", "!a", "a: b", "{a}", "&a", "- a", "a'b"])
+def test_the_project_file_is_sound_whatever_the_folder_is_called(conf: str, here: Path) -> None:
+    """A name that means something in YAML is quoted in blockyard.yaml."""
+    assert main(["new", "norm", "mine", f"conf={conf}"]) == 0
+    assert project_file.read(here / "blockyard.yaml").config_dirs == (str(here / conf),)
+    assert (here / conf / "norm" / "mine.yaml").is_file()
+
+
+def test_a_tilde_is_the_home(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """conf=~/x writes into the home folder, not into one called `~`."""
+    monkeypatch.setenv("HOME", str(here / "home"))
+    assert main(["new", "norm", "mine", "conf=~/x"]) == 0
+    assert (here / "home" / "x" / "norm" / "mine.yaml").is_file()
+    assert not (here / "~").exists()
 
 
 def test_nothing_is_overwritten(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -201,3 +201,10 @@ def test_options_that_take_objects_are_few() -> None:
 def test_nothing_is_on_the_meta_device_after_a_check() -> None:
     assert issues() == []
     assert torch.zeros(1).device.type == "cpu"
+
+
+def test_the_fields_of_an_option_are_those_that_can_be_set() -> None:
+    """A class variable of a dataclass is no field of the option."""
+    (issue,) = check(compose(["model.prefix={tokens: 1}"]))
+    assert "registers" in str(issue)
+    assert "__pydantic_config__" not in str(issue)

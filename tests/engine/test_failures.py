@@ -161,6 +161,20 @@ def test_a_signal_before_the_first_step_is_interrupted(tmp_path: Path) -> None:
     assert "SIGTERM" in str(made.status.reason)
 
 
+def test_a_signal_while_a_run_is_resumed_keeps_its_step(tmp_path: Path) -> None:
+    """A resume that is stopped before its checkpoint is read is interrupted at the step that the run had reached."""
+    with folder(tmp_path) as made:
+        made.set_status("interrupted", "stopped", step=45)
+
+    def work() -> int:
+        prepare_module.record = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)
+        return train(folder(tmp_path), resume=True)
+
+    assert forked(work) == 143
+    assert made.status.step == 45
+    assert "at step 45" in str(made.status.reason)
+
+
 def test_bad_input_found_late_is_for_the_user_and_the_run_may_start_again(tmp_path: Path) -> None:
     with folder(tmp_path, "trainer.require_flash=true") as made, pytest.raises(UserError, match="require_flash"):
         train(made)

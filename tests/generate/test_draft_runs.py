@@ -68,6 +68,7 @@ def test_the_command_prints_passes_and_acceptance(runs: dict[str, Loaded], capsy
     ("settings", "message"),
     [
         ({"draft": "bytes"}, "has another tokenizer than"),
+        ({"draft": "/nope"}, "draft=/nope: no"),
         ({"draft": "ngram", "beam": 2}, "beam=2 and draft= exclude each other"),
         ({"draft_tokens": 3}, "draft_tokens=3 has no effect without draft=RUN"),
         ({"draft": "ngram", "draft_tokens": 65}, "draft_tokens=65: expected an integer from 1 to 64"),

@@ -23,15 +23,19 @@ Examples:
 
 from __future__ import annotations
 
+import importlib.util
 import keyword
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import yaml
+
 from blockyard.atomic_files import write_text
 from blockyard.commands.templates import TEMPLATES
 from blockyard.config import catalog, project_file
+from blockyard.config.local_path import local_path
 from blockyard.errors import UserError, did_you_mean
 
 PACKAGE, CONF = "mypackage", "myconf"
@@ -44,9 +48,11 @@ def run(arguments: Sequence[str]) -> int:
     project = None if path is None else project_file.read(path)
     folder = Path.cwd() if path is None else path.parent
     package = options.get("package") or (project.allow[0] if project and project.allow else PACKAGE)
-    conf = Path(options.get("conf") or (project.config_dirs[0] if project and project.config_dirs else CONF))
+    conf = _conf(options.get("conf") or (project.config_dirs[0] if project and project.config_dirs else CONF))
     if not _is_name(package):
         raise UserError(f"package={package} is not the name of a Python package; write package={PACKAGE}")
+    if "package" in options:
+        _check_is_own(package, folder)
     files = texts(family, name, package, str(conf))
     paths = {folder / file: text for file, text in files.items()}
     if taken := [path for path in paths if path.exists()]:
@@ -54,7 +60,10 @@ def run(arguments: Sequence[str]) -> int:
     if not (folder / package / "__init__.py").exists():
         paths[folder / package / "__init__.py"] = ""
     if path is None:
-        paths[folder / project_file.NAME] = f"config_dirs: [{conf}]\nallow: [{package}]\n"
+        content = {"config_dirs": [str(conf)], "allow": [package]}
+        paths[folder / project_file.NAME] = yaml.safe_dump(
+            content, sort_keys=False, default_flow_style=None, allow_unicode=True, width=10_000
+        )
     for each, text in paths.items():
         each.parent.mkdir(parents=True, exist_ok=True)
         write_text(each, text)
@@ -109,6 +118,27 @@ def _parsed(arguments: Sequence[str]) -> tuple[str, str, dict[str, str]]:
     if name in catalog.choices(family):
         raise UserError(f"{family}={name} is a choice of blockyard already; take another name")
     return family, name, options
+
+
+def _conf(text: str) -> Path:
+    """Return the folder of choices. Raises UserError for one that the written files could not name."""
+    path = local_path(text, "conf")
+    if not str(path).isprintable() or re.search(r"[\"\\]", str(path)):
+        raise UserError(f"conf={text!a}: quotes, backslashes and control characters cannot be part of it; write {CONF}")
+    return path
+
+
+def _check_is_own(package: str, folder: Path) -> None:
+    """Raise UserError for the name of an installed package, which `allow` would mean."""
+    taken = "of Python's standard library" if package in sys.stdlib_module_names else None
+    if taken is None and not (folder / package).is_dir():
+        try:
+            found = importlib.util.find_spec(package)
+        except (ImportError, ValueError):
+            found = None
+        taken = "an installed package" if found is not None else None
+    if taken:
+        raise UserError(f"package={package} is {taken}, not one of yours; write package={PACKAGE}")
 
 
 def _is_name(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import re
@@ -173,7 +174,7 @@ def _explain(error: ValidationError, annotation: Any) -> str:
 
 
 def _fields(annotation: Any) -> list[str]:
-    return list(getattr(annotation, "__dataclass_fields__", {}))
+    return [field.name for field in dataclasses.fields(annotation)] if dataclasses.is_dataclass(annotation) else []
 
 
 def _help(target: type) -> dict[str, str]:

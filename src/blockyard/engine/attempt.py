@@ -29,7 +29,10 @@ log = logging.getLogger("blockyard")
 
 @dataclass
 class Attempt:
-    """One try at training a run: what exists of it when it ends, at whatever point."""
+    """One try at training a run: what exists of it when it ends, at whatever point.
+
+    resumed_step: steps that the run had done before, for an end that comes before the checkpoint is read
+    """
 
     folder: RunFolder
     interrupts: Interrupts
@@ -37,11 +40,12 @@ class Attempt:
     callbacks: Mapping[str, RunCallback]
     job: Job | None = None
     run_log: RunLog | None = None
+    resumed_step: int = 0
 
     @property
     def step(self) -> int:
         """Steps done so far."""
-        return self.job.state.step if self.job else 0
+        return self.job.state.step if self.job else self.resumed_step
 
     @property
     def started(self) -> bool:

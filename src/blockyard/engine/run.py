@@ -95,7 +95,8 @@ def _attempt(attempt: Attempt, before: Status) -> Ending:
     folder = attempt.folder
     try:
         clear_notes(folder.path)
-        folder.set_status("running", step=before.step if attempt.resume else 0)
+        attempt.resumed_step = (before.step or 0) if attempt.resume else 0
+        folder.set_status("running", step=attempt.resumed_step)
         return _train_and_test(attempt)
     except UserError as error:
         if attempt.started:

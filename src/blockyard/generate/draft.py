@@ -21,6 +21,7 @@ from blockyard.generate.stats import Stats
 from blockyard.model._cache import select_sequences
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import Loaded, load
+from blockyard.runs.store import find
 
 Run = str | os.PathLike[str] | RunFolder | Loaded
 NGRAM = "ngram"
@@ -117,6 +118,8 @@ def load_draft(loaded: Loaded, draft: Run, **settings: Any) -> Loaded | None:
     """
     if draft == NGRAM:
         return None
+    if not isinstance(draft, Loaded | RunFolder):
+        draft = find(draft, settings.get("outputs", "outputs"), option="draft")
     run = draft if isinstance(draft, Loaded) else load(draft, **settings)
     check_draft(loaded, run)
     return run
