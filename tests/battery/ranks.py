@@ -22,12 +22,19 @@ from blockyard.runs.folder import RunFolder
 from blockyard.runs.rank import rank_of
 from blockyard.runs.start import create_run
 from tests.engine_runs import config
-from tests.tiny import ONE_BATCH, ONE_LAYER, steps
+from tests.tiny import ONE_BATCH, ONE_LAYER, TEXT, steps
 
 TWO = (
     *("logger=none", "callbacks=quiet", "trainer.accelerator=cpu", "trainer.precision=32", "trainer.devices=2"),
     *(*ONE_LAYER, "data.batch_size=64", *steps(12, 4), "trainer.log_every=4", *ONE_BATCH, "data.eval_batch_size=32"),
     "trainer.timeout=12",
+)
+
+
+# Text whose sequences are cut between the two.
+CUT = (
+    *(each for each in TEXT if not each.startswith(("trainer=", "trainer.max_steps", "trainer.eval_every"))),
+    *("tokenizer=byte", "trainer.accelerator=cpu", "trainer.devices=2", *steps(12, 4), "trainer.timeout=12"),
 )
 
 

@@ -16,6 +16,7 @@ import torch
 from blockyard.engine import setup
 from blockyard.engine.callbacks.loop_actions import LoopActions
 from blockyard.engine.module import Learner
+from blockyard.ops import ring
 from blockyard.runs.checkpoint import newest_good
 from tests.battery import ranks
 from tests.battery.cases import battery, cases
@@ -61,7 +62,7 @@ ACTS: dict[str, Callable[[], None]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """What happens where, in which process. phase: setup, step, evaluation or save"""
+    """What happens where, in which process. phase: setup, step, evaluation, save, or ring: among exchanges of keys"""
 
     kind: str
     act: str
@@ -85,10 +86,19 @@ CASES = [
     for phase in ((("setup", "evaluation")[(index + (kind == "ddp")) % 2], "step") if act != "nan" else ("step",))
     if _possible(case := Case(kind, act, number, phase))
 ]
+CASES += [
+    case
+    for act in ACTS
+    for number in (1, 0)
+    for phase in ("step", "ring")
+    if _possible(case := Case("context", act, number, phase))
+]
 
 
 def _plant(case: Case) -> None:
-    if case.phase == "step":
+    if case.phase == "ring":
+        ranks.on_step(STEP, case.rank, lambda: _in_the_ring(ACTS[case.act]))
+    elif case.phase == "step":
         ranks.on_step(STEP, case.rank, ACTS.get(case.act, _spoil))
     elif case.phase == "setup":
         original = setup.resume_point
@@ -110,6 +120,17 @@ def _plant(case: Case) -> None:
         LoopActions.evaluate = evaluated  # type: ignore[method-assign]
 
 
+def _in_the_ring(act: Callable[[], None]) -> None:
+    """Plant `act` before the keys and values of a backward pass go around."""
+    original = ring._Ring.backward
+
+    def planted(*arguments: object) -> object:
+        act()
+        return original(*arguments)  # type: ignore[arg-type]
+
+    ring._Ring.backward = staticmethod(planted)  # type: ignore[method-assign]
+
+
 def _spoil() -> None:
     """Make the loss of this process NaN from here on."""
     original = Learner.training_step
@@ -124,7 +145,7 @@ def _server() -> None:
 
 @pytest.mark.parametrize("case", cases(CASES, short=2))
 def test_the_run_ends_soon_with_the_reason_and_the_rank(tmp_path: Path, case: Case) -> None:
-    run = two(tmp_path, case.kind)
+    run = two(tmp_path, case.kind, base=ranks.CUT if case.kind == "context" else ranks.TWO)
 
     def work() -> int:
         _plant(case)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from blockyard.data._unpacked import check_member
 from blockyard.errors import UserError, first_line, near
 
 KINDS = (".npz", ".npy")
@@ -40,6 +41,7 @@ def read_array(path: Path, name: str, key: str) -> np.ndarray:
                 raise UserError(
                     f"{key}={name}: {path} has no such array; it has {', '.join(archive.files)[:400]}{hint}"
                 )
+            check_member(path, archive.zip, f"{name}.npy")
             return _checked(path, name, archive[name])
     except UserError:
         raise

@@ -1,0 +1,61 @@
+"""What compressed files hold, bounded before it is read into memory: a megabyte can be a gigabyte of zeros."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from blockyard.errors import UserError
+
+_GROWTH = 1_032  # bytes that a byte of deflate can stand for (RFC 1951)
+_BLOCK = 2**20
+
+
+def most_bytes() -> int:
+    """Return how many bytes of a file are read into memory: half of what the machine has."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def check_gzip(path: Path) -> None:
+    """Raise UserError for a .gz file that holds more than the memory does. Raises OSError, EOFError for a damaged one.
+
+    Nothing is unpacked where the file is too small for that.
+    """
+    most = most_bytes()
+    if path.suffix != ".gz" or path.stat().st_size * _GROWTH <= most:
+        return
+    with gzip.open(path) as file:
+        size = 0
+        while block := file.read(_BLOCK):
+            size += len(block)
+            if size > most:
+                raise UserError(
+                    f"{path} holds more than {most / 2**30:.1f} GiB, half of this machine's memory, in "
+                    f"{path.stat().st_size / 2**20:,.1f} MiB; split it into several files"
+                )
+
+
+def check_member(path: Path, archive: zipfile.ZipFile, member: str) -> None:
+    """Raise UserError for an array of an .npz file that is larger than the memory, or than what the file has of it."""
+    info = next((info for info in archive.infolist() if info.filename == member), None)
+    if info is None:  # an array that was saved under its plain name
+        return
+    with archive.open(info) as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+    size = dtype.itemsize
+    for length in shape:
+        size *= length
+    if dtype.hasobject or size <= min(most_bytes(), info.file_size):
+        return
+    if size > info.file_size:
+        raise UserError(f"{path}, {member}: its header says {size:,} bytes, and it has {info.file_size:,}; restore it")
+    raise UserError(
+        f"{path}, {member} holds {size / 2**30:.1f} GiB, more than half of this machine's memory; use an .npy file, "
+        "which is read from the disk as it is needed"
+    )
