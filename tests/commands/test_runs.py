@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from blockyard.atomic_files import write_yaml
+from blockyard.atomic_files import read_yaml, write_yaml
 from blockyard.cli import main
 from blockyard.runs.lock import RunLock
 from tests.runs.run_folders import run_folder
@@ -267,6 +267,64 @@ def test_a_run_in_use_is_not_deleted(trained: Path, capsys: pytest.CaptureFixtur
         lock.release()
     assert "/s1: a process is running it; nothing was deleted" in capsys.readouterr().err
     assert len(list(trained.glob("vit-*/s*"))) == 2
+
+
+@pytest.mark.parametrize("word", ["list", "rm", "show", "remane"])
+def test_a_word_that_is_no_action_and_in_no_name_is_refused(
+    outputs: Path, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    """`runs list` is not a search without a result: what can be done is named."""
+    assert main(["runs", word]) == 2
+    assert "actions: tag, untag, note, rename, archive" in capsys.readouterr().err
+
+
+def test_a_run_gets_another_name(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Folder and config have the new name, the hash stays, and the run is found, listed and deleted under it."""
+    (old,) = trained.glob("gpt-*")
+    digits = old.name.rpartition("-")[2]
+    assert main(["runs", "rename", "gpt", "small"]) == 0
+    assert capsys.readouterr().out == f"gpt-{digits}/s0 is now small-{digits}/s0\n"
+    assert read_yaml(trained / f"small-{digits}" / "s0" / "config.yaml")["name"] == "small"
+    assert not old.exists()
+    assert listed(capsys, "small") == [f"small-{digits}/s0"]
+    assert main(["runs", "rename", "vit/s1", "small"]) == 0
+    assert [path.name for path in trained.glob("vit-*/s*")] == ["s0"]
+    assert main(["runs", "delete", f"small-{digits}/s0", "--yes"]) == 0
+
+
+@pytest.mark.parametrize("name", ["", "...", "a\nb", "hf_" + "a" * 30])
+def test_what_cannot_be_a_name_is_refused(trained: Path, name: str) -> None:
+    before = sorted(trained.rglob("*"))
+    assert main(["runs", "rename", "gpt", name]) == 2
+    assert sorted(trained.rglob("*")) == before
+
+
+def test_a_name_that_is_taken_is_refused(trained: Path) -> None:
+    (run,) = trained.glob("gpt-*/s0")
+    taken = trained / f"other-{run.parent.name.rpartition('-')[2]}" / "s0"
+    taken.mkdir(parents=True)
+    assert main(["runs", "rename", "gpt", "other"]) == 2
+    assert run.is_dir()
+
+
+def test_cells_of_a_sweep_keep_their_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A sweep finds its cells by their names, so another one is refused with what can be done instead."""
+    made = plan(tmp_path, arms={"pre": ["block=pre_norm"]}, seeds=(0,))
+    made.save()
+    (cell,) = made.cells
+    run_folder(tmp_path, cell.run)
+    write_yaml(made.path(cell) / "config.yaml", made.config(cell))
+    assert main(["runs", "rename", "last", "other", f"outputs={tmp_path}"]) == 2
+    assert "is a cell of sweep tiny" in capsys.readouterr().err
+
+
+def test_formulas_are_not_computed_in_csv(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A note of a stranger's run is a text for a spreadsheet; numbers stay numbers."""
+    for run in trained.glob("*/s*"):
+        (run / "notes.json").write_text('{"note": "=HYPERLINK(1)"}')
+    assert main(["runs", "--csv", "--columns", "note,optimizer.lr"]) == 0
+    rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
+    assert {tuple(row[1:]) for row in rows[1:]} == {("'=HYPERLINK(1)", "0.001")}
 
 
 def test_a_damaged_note_is_named(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:

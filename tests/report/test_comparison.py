@@ -15,6 +15,7 @@ from blockyard.report.changes import changes
 from blockyard.report.comparison import compare
 from blockyard.report.comparison_result import Comparison
 from blockyard.report.curves import curve, thin
+from blockyard.report.load.arm_names import RunConfig, arm_names
 from blockyard.report.load.arms import ArmRuns
 from blockyard.report.load.run_record import read_run
 from blockyard.sweep.plan.sweep_plan import SweepPlan
@@ -236,3 +237,11 @@ def test_five_hundred_runs_are_compared_in_seconds(tmp_path: Path) -> None:
     assert len(result.arms) == 100
     assert len(result.curves) == 500
     assert after.user - before.user < 15
+
+
+def test_a_run_that_goes_on_from_another_is_named_by_its_budget() -> None:
+    """The config of `resume=RUN trainer.max_epochs=2` names its parent in `init`, which says nothing new."""
+    init = {"_target_": "blockyard.weights.init.Init", "parent": "/x/a-0/s0", "parent_sha256": "abc"}
+    configs = {"first": {"trainer": {"max_epochs": 1}}, "second": {"trainer": {"max_epochs": 2}, "init": init}}
+    names = arm_names({name: RunConfig(each, {}) for name, each in configs.items()})
+    assert names == {"first": "trainer.max_epochs=1", "second": "trainer.max_epochs=2"}

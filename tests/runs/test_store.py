@@ -283,3 +283,38 @@ def test_resume_says_that_other_processes_or_pieces_change_the_bits(stopped: Run
         assert "trainer.threads was auto and is 1" in str(again.message)
     with reopen(stopped.path, ["trainer.num_workers=1"]) as again:
         assert "bitwise" not in str(again.message)
+
+
+def _goes_on(outputs: Path, name: str, budget: int, parent: RunFolder | None, seed: int = 0) -> RunFolder:
+    init = {"parent": str(parent.path), "parent_sha256": "x"} if parent else {}
+    config = {"seed": seed, "name": name, "outputs": str(outputs), "trainer": {"max_epochs": budget}, "init": init}
+    with create_run(config) as one:
+        return one
+
+
+def test_of_runs_that_go_on_from_each_other_the_last_is_meant(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A name stays usable after `resume=NAME` with a longer budget; which run is meant is said."""
+    first = _goes_on(tmp_path, "stable", 1, None)
+    second = _goes_on(tmp_path, "stable", 2, first)
+    assert find("stable", tmp_path).path == second.path
+    third = _goes_on(tmp_path, "stable", 3, second)
+    caplog.clear()
+    assert find("stable", tmp_path).path == third.path
+    assert third.name in caplog.text
+    assert find(first.name, tmp_path).path == first.path
+
+
+def test_two_runs_that_go_on_from_one_are_told_apart_by_their_names(tmp_path: Path) -> None:
+    first = _goes_on(tmp_path, "stable", 1, None)
+    others = [_goes_on(tmp_path, "stable", budget, first) for budget in (2, 3)]
+    with pytest.raises(UserError, match="matches 3 runs") as refused:
+        find("stable", tmp_path)
+    assert all(each.name in str(refused.value) for each in (first, *others))
+
+
+def test_seeds_are_told_apart(tmp_path: Path) -> None:
+    first = _goes_on(tmp_path, "stable", 1, None)
+    _goes_on(tmp_path, "stable", 2, first)
+    _goes_on(tmp_path, "stable", 1, None, seed=1)
+    with pytest.raises(UserError, match="matches 3 runs"):
+        find("stable", tmp_path)

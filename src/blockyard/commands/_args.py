@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from blockyard.config import catalog, user_folders
 from blockyard.config.option_text import Reader, non_empty, read_option
 from blockyard.config.override_grammar import parse_allow
-from blockyard.errors import UserError, did_you_mean
+from blockyard.errors import UserError, did_you_mean, printable
 
 if TYPE_CHECKING:
     from blockyard.runs.folder import RunFolder
@@ -141,18 +143,16 @@ def read(command: str, arguments: Iterable[str]) -> Args:
     return Parser(command).read(arguments, Args)
 
 
-def require_run(name: str | None, command: str) -> str:
-    """The run that `run=` names. Raises UserError where none is named."""
+def run_of(name: str | None, command: str, outputs: str, moved: Mapping[str, str] | None = None) -> RunFolder:
+    """The run that `run=` names, with its data where they have `moved`. Raises UserError.
+
+    Which run that is goes to standard error where the name leaves it open, such as `last` or a part of a name.
+    """
     if not name:
         raise UserError(f"{command} needs {RUN}")
-    return name
-
-
-def run_of(name: str | None, command: str, outputs: str, moved: Mapping[str, str]) -> str | RunFolder:
-    """The run that `run=` names, opened where its data have `moved`. Raises UserError."""
-    name = require_run(name, command)
-    if not moved:
-        return name
     from blockyard.runs.store import find
 
-    return find(name, outputs).with_data(moved)
+    run = find(name, outputs)
+    if name.strip().rstrip("/") != run.name and Path(os.path.expanduser(name)).absolute() != run.path:
+        sys.stderr.write(printable(f"run={name}: {run.name}\n"))
+    return run.with_data(moved) if moved else run

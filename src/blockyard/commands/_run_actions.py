@@ -13,6 +13,7 @@ from blockyard.runs.delete import Size, check_is_run, check_is_unchanged, delete
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.lock import held
 from blockyard.runs.notes import read_notes, write_notes
+from blockyard.runs.rename import rename
 from blockyard.runs.store import find
 
 
@@ -35,6 +36,8 @@ def act(action: str, arguments: Sequence[str], outputs: str, *, yes: bool) -> in
             f"{run.name}: {notes.note if action == 'note' else 'tags ' + (', '.join(notes.tags) or 'none')}\n"
         )
         return 0
+    if action == "rename":
+        return _rename(arguments, Path(local_path(outputs, "outputs")), outputs)
     folders = list({run.path: run for run in (find(name, outputs) for name in arguments)}.values())
     for run in folders:
         (check_is_unchanged if action == "delete" else check_is_run)(run, f"runs {action}")
@@ -67,6 +70,21 @@ def _delete(runs: Sequence[RunFolder], outputs: Path, *, yes: bool) -> int:
         sys.stdout.write(f"deleting {printable(str(run.path))} ({sizes[run.path]})\n")
         delete(run)
     sys.stdout.write(f"{count} deleted\n")
+    return 0
+
+
+def _rename(arguments: Sequence[str], outputs: Path, where: str) -> int:
+    if len(arguments) != 2:
+        raise UserError("runs rename takes a run and its new name: blockyard runs rename RUN NAME")
+    run = find(arguments[0], where)
+    check_is_unchanged(run, "runs rename")
+    if used := _sweeps_with([run], outputs):
+        raise UserError(
+            f"runs rename: {run.name} is a cell of {fold(used)}, which finds it by its name; "
+            f"`blockyard runs note {run.name} TEXT` or `tag` marks it"
+        )
+    old = run.name
+    sys.stdout.write(f"{old} is now {rename(run, arguments[1]).name}\n")
     return 0
 
 

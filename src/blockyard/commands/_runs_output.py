@@ -8,7 +8,6 @@ from typing import Any
 
 from blockyard.atomic_files import csv_text
 from blockyard.errors import printable
-from blockyard.report.render.csv import shortest
 from blockyard.runs.record import RunRecord
 from blockyard.terminal import console, table
 
@@ -35,7 +34,7 @@ def write_csv(selected: Sequence[RunRecord], columns: Sequence[str]) -> None:
 
 def _cell(value: Any) -> Any:
     """A value as CSV holds it: numbers in full, lists as words."""
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else "" if value is None else shortest(value)
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else "" if value is None else value
 
 
 def _text(value: Any) -> str:

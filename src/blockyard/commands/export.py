@@ -22,7 +22,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from blockyard.commands._args import CHECKPOINTS, read, require_run
+from blockyard.commands._args import CHECKPOINTS, read, run_of
 from blockyard.config.option_text import non_empty, one_of
 from blockyard.errors import UserError
 
@@ -41,7 +41,7 @@ def run(arguments: Sequence[str]) -> int:
         "allow": args.pop_allow(),
     }
     args.check_empty("export", KEYS)
-    name = require_run(name, "export")
+    name = run_of(name, "export", settings["outputs"])
     if to is None:
         raise UserError("export needs to=FOLDER, a new folder")
     if kind is None:

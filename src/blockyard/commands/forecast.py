@@ -22,7 +22,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from blockyard.commands._args import checkpoint, read, require_run
+from blockyard.commands._args import checkpoint, read, run_of
 from blockyard.config.option_text import non_empty, number
 from blockyard.errors import UserError
 
@@ -37,7 +37,7 @@ def run(arguments: Sequence[str]) -> int:
     which = args.pop("which", "best", checkpoint)
     outputs, allow = args.pop("outputs", "outputs"), args.pop_allow()
     args.check_empty("forecast", KEYS)
-    name = require_run(name, "forecast")
+    name = run_of(name, "forecast", outputs)
     if level == 1:
         raise UserError("level=1: expected a number between 0 and 1, such as 0.9")
     if out is not None and Path(out).exists() and not Path(out).is_dir():

@@ -40,11 +40,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from blockyard.commands._args import Args, checkpoint, read, require_run
+from blockyard.commands._args import Args, checkpoint, read, run_of
 from blockyard.config.option_text import Reader, boolean, integer, non_empty, number
 from blockyard.errors import UserError
+
+if TYPE_CHECKING:
+    from blockyard.runs.folder import RunFolder
 
 OPTIONS: dict[str, Reader] = {
     "max_tokens": integer(1),
@@ -81,7 +84,7 @@ def run(arguments: Sequence[str]) -> int:
     outputs, allow = args.pop("outputs", "outputs"), args.pop_allow()
     images = {key: args.pop(key, None, reader) for key, reader in IMAGES.items()}
     args.check_empty("generate", ("run", *TEXTS, *OPTIONS, *IMAGES, "outputs", "allow"))
-    name = require_run(name, "generate")
+    name = run_of(name, "generate", outputs)
     chosen = {key: value for key, value in settings.items() if value is not None}
     if "compile" in chosen:
         chosen["compiled"] = chosen.pop("compile")
@@ -113,7 +116,7 @@ def _texts(args: Args, key: str) -> list[str] | None:
     return read_lines(f"{key}s", path)
 
 
-def draw(name: str, images: dict[str, Any], **settings: Any) -> int:
+def draw(name: str | RunFolder, images: dict[str, Any], **settings: Any) -> int:
     """Draw images, write them, and print where they are, what they cost, and what was asked about them."""
     from blockyard.config.local_path import local_path
     from blockyard.generate.image_grid import write_grid

@@ -39,7 +39,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from blockyard.commands._args import checkpoint, read, require_run
+from blockyard.commands._args import checkpoint, read, run_of
 from blockyard.config.option_text import boolean
 from blockyard.errors import UserError, did_you_mean
 from blockyard.inspect.options import KEYS, KINDS, options
@@ -60,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
     outputs, allow = args.pop("outputs", "outputs"), args.pop_allow()
     texts = {key: text for key in KEYS if (text := args.pop(key)) is not None}
     args.check_empty("inspect", (*OTHER_KEYS, *KEYS))
-    name = require_run(name, "inspect")
+    name = run_of(name, "inspect", outputs)
     if out is not None and (not out or (Path(out).exists() and not Path(out).is_dir())):
         raise UserError(f"out={out}: expected a folder")
     chosen = options(kinds, texts)

@@ -2,6 +2,7 @@
               [--csv | --json | --html [FILE]]
 blockyard runs tag|untag RUN TAG...
 blockyard runs note RUN TEXT
+blockyard runs rename RUN NAME
 blockyard runs archive|unarchive|delete RUN... [--yes]
 
 List runs, the latest first, and keep order among them.
@@ -16,11 +17,15 @@ alone asks for runs with it in their name. KEY is a metric (test/accuracy), a fa
                    that tell configs apart, the metric, tags
   --limit N        rows in the table, default 20; 0 shows all. CSV and JSON hold all unless it is given
   --archived       archived runs too, which are left out otherwise
-  --csv, --json    to standard output; JSON with every metric, choice and the config
+  --csv, --json    to standard output; JSON with every metric, choice and the config. In CSV a text that a spreadsheet
+                   would compute, such as =1+1, has an apostrophe in front
   --html [FILE]    write the home page of the folder, by default outputs/index.html: every sweep with its claim and
                    verdict, the runs with a search, and any of them side by side; one file that needs no network
   --yes            delete without asking
   outputs=FOLDER   where the runs are
+
+A renamed run is NAME-HASH/sSEED and has `name: NAME` in its config; its identity stays, and loggers keep the old name.
+A cell of a sweep cannot be renamed, because the sweep finds it by its name.
 
 An archived run stays where it is: sweeps, compare and run=NAME find it. A deleted run is gone; cells of a sweep that
 used it are trained again when the sweep is run. Only runs are deleted: folders NAME-HASH/sSEED with the config and the
@@ -37,6 +42,7 @@ Examples:
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -45,7 +51,7 @@ from dataclasses import dataclass
 from blockyard.commands._args import Args, Parser, flag_type
 from blockyard.commands._runs_output import print_table, write_csv
 from blockyard.config.option_text import integer
-from blockyard.errors import UserError, printable
+from blockyard.errors import UserError, did_you_mean, printable
 from blockyard.report.telling_apart import telling_apart
 from blockyard.runs.index import records
 from blockyard.runs.query import check_keys, direction, ordered, parse, select
@@ -53,7 +59,7 @@ from blockyard.runs.record import RunRecord
 from blockyard.sweep.plan.cell_names import cell_names
 
 SHOWN = 20  # rows of the table where no limit is given
-ACTIONS = ("tag", "untag", "note", "archive", "unarchive", "delete")
+ACTIONS = ("tag", "untag", "note", "rename", "archive", "unarchive", "delete")
 _DIFFERING = 5  # families that differ and get a column
 
 
@@ -87,6 +93,7 @@ def run(arguments: Sequence[str]) -> int:
     if args.html is not None:
         return _write_home(args, str(outputs))
     every = cell_names(records(outputs), str(outputs))
+    _check_first(args.overrides, every)
     selected = [
         each for each in select(every, [parse(text) for text in args.overrides]) if args.archived or not each.archived
     ]
@@ -102,6 +109,16 @@ def run(arguments: Sequence[str]) -> int:
     else:
         print_table(selected, columns, SHOWN if args.limit is None else args.limit, len(every), str(outputs))
     return 0
+
+
+def _check_first(conditions: Sequence[str], every: Sequence[RunRecord]) -> None:
+    """Raise UserError for a first word that is no action and in the name of no run: `runs list` asks for something."""
+    word = conditions[0] if conditions else ""
+    if re.fullmatch(r"[a-z_-]+", word) and not select(every, [parse(word)]):
+        raise UserError(
+            f"runs {word}: no such action, and no run has {word} in its name{did_you_mean(word, ACTIONS)} "
+            f"(actions: {', '.join(ACTIONS)}; `blockyard runs` alone lists)"
+        )
 
 
 def _parser() -> Parser:

@@ -19,6 +19,7 @@ from blockyard.contracts import Forecaster, Splits
 from blockyard.data._series import SeriesData, SeriesSplit
 from blockyard.data.series_file import SeriesFile
 from blockyard.errors import UserError
+from blockyard.runs.folder import RunFolder
 from blockyard.runs.load import Loaded, load
 
 _BATCH = 512
@@ -48,7 +49,7 @@ class WindowForecast:
 
 
 def forecast(
-    run: str | os.PathLike[str],
+    run: str | os.PathLike[str] | RunFolder,
     file: str | os.PathLike[str] | None = None,
     *,
     level: float = LEVEL,

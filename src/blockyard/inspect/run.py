@@ -29,6 +29,7 @@ from blockyard.runs.redact import redact_text
 from blockyard.terminal import console, table
 
 if TYPE_CHECKING:
+    from blockyard.runs.folder import RunFolder
     from blockyard.runs.load import Loaded
 
 log = logging.getLogger("blockyard")
@@ -47,7 +48,7 @@ _LOGGER_SECONDS = 20.0
 
 
 def inspect(
-    run: str | os.PathLike[str],
+    run: str | os.PathLike[str] | RunFolder,
     kinds: Sequence[str],
     options: Options,
     *,

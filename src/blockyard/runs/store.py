@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from blockyard.config.local_path import local_path
 from blockyard.errors import UserError
 from blockyard.runs.folder import CONFIG, RUN, RunFolder
 from blockyard.runs.status import Status
+
+log = logging.getLogger("blockyard")
 
 _LISTED = 10  # runs that a message names
 
@@ -50,6 +53,13 @@ class Entry:
         except OSError:
             return (self.path / CONFIG).stat().st_mtime
 
+    @property
+    def parent(self) -> str | None:
+        """The name of the run that this one goes on from with a longer budget; None for a run of its own."""
+        init = self.folder.config.get("init")
+        path = init.get("parent") if isinstance(init, dict) else None
+        return "/".join(Path(path).parts[-2:]) if isinstance(path, str) else None
+
     def names(self) -> tuple[str, ...]:
         """Names and ids that refer to the run, besides its path."""
         arm = self.path.parent.name
@@ -74,26 +84,29 @@ def runs(outputs: str | os.PathLike[str] = "outputs") -> list[Entry]:
     return sorted(entries, key=lambda entry: (-entry.time, entry.name))
 
 
-def find(run: str | os.PathLike[str], outputs: str | os.PathLike[str] = "outputs") -> RunFolder:
+def find(run: str | os.PathLike[str], outputs: str | os.PathLike[str] = "outputs", *, option: str = "run") -> RunFolder:
     """Open the run that `run` refers to: a path, `last`, a name, an id, or a unique part of one.
 
-    `NAME/s3` or `ID/s3` selects one seed of an arm. Raises UserError listing the candidates if it is not unique.
+    option: that named it, for messages
+
+    `NAME/s3` or `ID/s3` selects one seed of an arm. Of a run and those that go on from it with a longer budget, the
+    last is taken, and a warning says so. Raises UserError listing the candidates if it is not unique.
     """
     text = str(run).strip().rstrip("/") or str(run).strip()
     if not text:
         raise UserError("no run given: expected a path, a name, an id, or last")
-    path = local_path(text, "run")
+    path = local_path(text, option)
     try:
         if (path / CONFIG).is_file():
             return RunFolder.open(path)
         if path.is_dir() and (inside := [e for e in runs(path.parent) if e.path.parent.name == path.name]):
-            return _only(inside, text)
+            return _only(inside, text, option)
     except (OSError, ValueError):  # a name that is too long or has a zero byte is not a path
         pass
     entries = runs(outputs)
     if not entries:
         where = Path(os.path.expanduser(outputs)).absolute()
-        raise NoSuchRun(f"run={text}: no runs under {where}; give a path, or outputs=FOLDER")
+        raise NoSuchRun(f"{option}={text}: no runs under {where}; give a path, or outputs=FOLDER")
     if text == "last":
         return entries[0].folder
     head, _, seed = text.rpartition("/")
@@ -103,8 +116,8 @@ def find(run: str | os.PathLike[str], outputs: str | os.PathLike[str] = "outputs
     for matches in _matchers(text, head):
         matching = [entry for entry in candidates if _readable(entry) and any(map(matches, entry.names()))]
         if matching:
-            return _only(matching, text)
-    raise NoSuchRun(f"run={text}: no such run; {_suggest(head, entries)}")
+            return _only(matching, text, option)
+    raise NoSuchRun(f"{option}={text}: no such run; {_suggest(head, entries)}")
 
 
 def _matchers(text: str, head: str) -> Iterable[Callable[[str], bool]]:
@@ -120,10 +133,29 @@ def _readable(entry: Entry) -> bool:
         return False
 
 
-def _only(entries: list[Entry], text: str) -> RunFolder:
+def _only(entries: list[Entry], text: str, option: str) -> RunFolder:
     if len(entries) == 1:
         return entries[0].folder
-    raise UserError(f"run={text} matches {len(entries)} runs; choose one: {_listed(entries)}")
+    if (longest := _longest(entries)) is not None:
+        log.warning("%s=%s: %s, which goes on from %s", option, text, longest.name, _listed(_others(entries, longest)))
+        return longest.folder
+    raise UserError(f"{option}={text} matches {len(entries)} runs; choose one: {_listed(entries)}")
+
+
+def _longest(entries: list[Entry]) -> Entry | None:
+    """The run that goes on, directly or not, from all the others; None where there is no such run."""
+    parents = {entry.name: entry.parent for entry in entries}
+    ends = [entry for entry in entries if entry.name not in parents.values()]
+    if len(ends) != 1:
+        return None
+    chain, name = 0, ends[0].name
+    while name in parents and chain <= len(entries):
+        chain, name = chain + 1, parents[name] or ""
+    return ends[0] if chain == len(entries) else None
+
+
+def _others(entries: list[Entry], entry: Entry) -> list[Entry]:
+    return [other for other in entries if other is not entry]
 
 
 def _suggest(text: str, entries: list[Entry]) -> str:

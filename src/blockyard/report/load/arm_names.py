@@ -50,7 +50,7 @@ def factors(runs: Mapping[str, RunConfig]) -> dict[str, dict[str, Any]]:
 
     An option that only some choices have is listed only where configs of the same choice differ in it.
     """
-    flat = {name: semantic_options(run.config) for name, run in runs.items()}
+    flat = {name: _own_options(run) for name, run in runs.items()}
     keys = list(dict.fromkeys(key for options in flat.values() for key in options))
     differing = [key for key in keys if len({format_value(options.get(key)) for options in flat.values()}) > 1]
     result: dict[str, dict[str, Any]] = {}
@@ -95,6 +95,16 @@ def format_value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{','.join(map(format_value, value))}]"
     return str(value)
+
+
+def _own_options(run: RunConfig) -> dict[str, Any]:
+    """Return the options that change the result, without the run that this one goes on from: the budget says more."""
+    options = semantic_options(run.config)
+    if options.pop("init.parent_sha256", None) is None:
+        return options
+    if [key for key in options if key.startswith("init.")] == ["init._target_"]:
+        del options["init._target_"]
+    return options
 
 
 def _varies_within(key: str, flat: Mapping[str, Mapping[str, Any]], choices: Mapping[str, str | None]) -> bool:
