@@ -269,7 +269,7 @@ def test_a_run_in_use_is_not_deleted(trained: Path, capsys: pytest.CaptureFixtur
     assert len(list(trained.glob("vit-*/s*"))) == 2
 
 
-@pytest.mark.parametrize("word", ["list", "rm", "show", "remane"])
+@pytest.mark.parametrize("word", ["list", "rm", "show", "lst"])
 def test_a_word_that_is_no_action_and_in_no_name_is_refused(
     outputs: Path, capsys: pytest.CaptureFixture[str], word: str
 ) -> None:

@@ -20,6 +20,7 @@ from blockyard.runs.checkpoint import read
 from blockyard.runs.folder import RunFolder
 from blockyard.runs.identity import identity
 from blockyard.runs.start import create_run
+from blockyard.weights import continuation
 from blockyard.weights.continuation import is_longer, longer
 from tests.engine_runs import folder, rows, run, state
 from tests.fork import forked
@@ -153,3 +154,17 @@ def test_a_parent_that_stopped_early_or_has_changed_is_refused(tmp_path: Path) -
 def test_only_the_command_names_a_parent(parent: RunFolder) -> None:
     (reason,) = reasons(compose([f"init.parent={parent.path}"]))
     assert "go together" in reason
+
+
+def test_a_name_means_the_last_run_that_is_shorter_than_the_budget(tmp_path: Path) -> None:
+    """Of 10 and 20 epochs of one name, 30 go on from the 20, and 12 with another schedule from the 10."""
+    made: list[RunFolder] = []
+    for epochs in (10, 20):
+        init = {"parent": str(made[-1].path), "parent_sha256": "x"} if made else {}
+        config = {"seed": 0, "name": "stable", "outputs": str(tmp_path), "init": init}
+        with create_run(config | {"trainer": {"max_epochs": epochs}}) as one:
+            made.append(one)
+    ten, twenty = made
+    for epochs, expected in ((30, twenty), (20, twenty), (12, ten)):
+        assert continuation._parent("stable", {"trainer.max_epochs": epochs}, str(tmp_path)).path == expected.path
+    assert continuation._parent(twenty.name, {"trainer.max_epochs": 12}, str(tmp_path)).path == twenty.path

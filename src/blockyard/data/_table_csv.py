@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blockyard.data._table_rows import FileRows, check_columns, check_rows
+from blockyard.data._unpacked import check_gzip
 from blockyard.errors import UserError
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ def _decoded(path: Path, table: pyarrow.Table, lines: np.ndarray) -> pyarrow.Tab
 def header_of(path: Path, separator: str) -> list[str]:
     """Returns the names in the first row. Raises UserError for an empty file."""
     form: dict[str, Any] = {"encoding": "utf-8-sig", "newline": "", "errors": "replace"}  # rows are checked one by one
+    check_gzip(path)
     with (gzip.open if path.suffix == ".gz" else open)(path, "rt", **form) as file:
         try:
             return next(csv.reader(file, **_form(separator)))

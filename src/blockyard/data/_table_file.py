@@ -17,7 +17,6 @@ from blockyard.data._table_csv import SEPARATORS, header_of, read_separated
 from blockyard.data._table_json import LINES, keys_of, read_lines
 from blockyard.data._table_rows import FileRows
 from blockyard.data._table_typed import TYPED, names_of, read_typed
-from blockyard.data._unpacked import check_gzip
 from blockyard.errors import UserError
 
 if TYPE_CHECKING:
@@ -55,7 +54,6 @@ def read_file(path: Path, columns: Mapping[str, str]) -> FileRows:
             f"{path}: a table is one of {', '.join(KINDS)}; the first four may be gzipped; convert the file"
         )
     try:
-        check_gzip(path)
         if kind in TYPED:
             rows = read_typed(path, kind, columns)
         else:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from blockyard.data._table_rows import FileRows, check_columns, check_rows
+from blockyard.data._unpacked import check_gzip
 
 LINES = (".jsonl", ".ndjson")
 
@@ -55,6 +56,7 @@ def _text(value: Any) -> str | None:
 
 
 def _numbered(path: Path) -> list[tuple[int, str]]:
+    check_gzip(path)
     with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig") as file:
         return [(number, line) for number, line in enumerate(file, start=1) if line.strip()]
 

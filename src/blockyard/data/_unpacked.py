@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import zipfile
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -26,17 +27,23 @@ def check_gzip(path: Path) -> None:
     Nothing is unpacked where the file is too small for that.
     """
     most = most_bytes()
-    if path.suffix != ".gz" or path.stat().st_size * _GROWTH <= most:
+    if path.suffix != ".gz" or (status := path.stat()).st_size * _GROWTH <= most:
         return
+    if _holds_more(path, status.st_mtime_ns, most):
+        raise UserError(
+            f"{path} holds more than {most / 2**30:.1f} GiB, half of this machine's memory, in "
+            f"{status.st_size / 2**20:,.1f} MiB; split it into several files"
+        )
+
+
+@lru_cache(maxsize=64)
+def _holds_more(path: Path, _written: int, most: int) -> bool:
+    """Return whether a .gz file holds more than `most` bytes; a table is looked at several times."""
+    size = 0
     with gzip.open(path) as file:
-        size = 0
-        while block := file.read(_BLOCK):
+        while size <= most and (block := file.read(_BLOCK)):
             size += len(block)
-            if size > most:
-                raise UserError(
-                    f"{path} holds more than {most / 2**30:.1f} GiB, half of this machine's memory, in "
-                    f"{path.stat().st_size / 2**20:,.1f} MiB; split it into several files"
-                )
+    return size > most
 
 
 def check_member(path: Path, archive: zipfile.ZipFile, member: str) -> None:

@@ -9,6 +9,7 @@ its first step the engine gives it the last state of its parent (`plant`), so th
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from blockyard.runs.store import find
 from blockyard.runs.trusted_config import check_allowed, trusted_config
 from blockyard.weights.content_hash import content_hash
 
+log = logging.getLogger("blockyard")
+
 BUDGET = ("trainer.max_steps", "trainer.max_epochs")
 FACTS = ("data", "threads", "precision")  # of the parent, which its last bits depend on
 
@@ -35,7 +38,7 @@ def is_longer(name: str, overrides: Sequence[str]) -> bool:
     values = parse_overrides(overrides)
     if not any(key in values for key in BUDGET):
         return False
-    run = find(name, str(values.get("outputs", "outputs")))
+    run = _parent(name, values, str(values.get("outputs", "outputs")))
     return run.finished and any(values[key] != tree.get(run.config, key) for key in BUDGET if key in values)
 
 
@@ -48,7 +51,7 @@ def longer(
     that the parent has used up, and for a parent that ended before its budget.
     """
     values = parse_overrides(overrides)
-    run = find(name, str(values.pop("outputs", "outputs")))
+    run = _parent(name, values, str(values.pop("outputs", "outputs")))
     allow = values.pop("allow", []) or []
     check_allowed(run, allow)
     own = {key: values.pop(key) for key in list(values) if key in BUDGET or key.partition(".")[0] == "schedule"}
@@ -83,6 +86,21 @@ def longer(
             "shorter); ask for more"
         )
     return config, choices, f"going on from {run.path} at step {done} of {total}"
+
+
+def _parent(name: str, values: dict[str, Any], outputs: str) -> RunFolder:
+    """The run that is to go on: of those that follow each other under one name, the last that is not longer already."""
+    run = find(name, outputs)
+    exact = name.strip().rstrip("/") == run.name or Path(name).expanduser().absolute() == run.path
+    while not exact and _is_beyond(run, values) and (earlier := (run.config.get("init") or {}).get("parent")):
+        run = RunFolder.open(earlier)
+        log.warning("resume=%s: the budget is that of a run that goes on from %s", name, run.name)
+    return run
+
+
+def _is_beyond(run: RunFolder, values: dict[str, Any]) -> bool:
+    budgets = [(values[key], tree.get(run.config, key)) for key in BUDGET if key in values]
+    return any(isinstance(new, int) and isinstance(old, int) and new < old for new, old in budgets)
 
 
 def plant(folder: RunFolder, parent: str, sha256: str | None) -> None:

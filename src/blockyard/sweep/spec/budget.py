@@ -140,8 +140,10 @@ def _check_dimension(where: str, dimension: Any, problems: list[str]) -> None:
     whole = dimension.get("int") is True
     bounds = ("low", "high", "step") if dimension.get("step") is not None else ("low", "high")
     bad = [key for key in bounds if not (_is_int if whole else _is_number)(dimension.get(key))]
-    kind = "an integer" if whole else f"a number of at most {LARGEST_FLOAT:g}"
-    problems += [f"{where}.{key}: expected {kind}, not {quote(dimension.get(key))}" for key in bad]
+    kind = "an integer" if whole else "a number"
+    for key in bad:
+        bound = f" (at most {LARGEST_FLOAT:g})" if isinstance(dimension.get(key), int | float) and not whole else ""
+        problems.append(f"{where}.{key}: expected {kind}, not {quote(dimension.get(key))}{bound}")
     if not bad:
         _check_range(where, dimension, problems)
 
