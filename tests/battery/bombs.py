@@ -55,7 +55,6 @@ def _contents(kind: str) -> dict[str, Callable[[], bytes]]:
         "a cut end": lambda: packed[:-6],
         "a changed checksum": lambda: packed[:-8] + bytes(4) + packed[-4:],
         "a changed length": lambda: packed[:-4] + struct.pack("<I", 2**32 - 1),
-        "a changed byte": lambda: packed[:20] + bytes([packed[20] ^ 0xFF]) + packed[21:],
         "not packed": lambda: good,
         "something after the end": lambda: packed + b"\x1f\x8bjunk",
         "a zip file": lambda: _zip({"a": good}),
@@ -112,7 +111,6 @@ def arrays() -> dict[str, Bomb]:
         "many axes": (1,) * 100,
         "more rows than there are": (1000, 4),
         "a shape of fractions": (1.5, 2),
-        "a shape of true": (True, 4),
     }
     members = {name: _npy(header(shape), bytes(256)) for name, shape in shapes.items()}
     kinds = {
@@ -127,7 +125,6 @@ def arrays() -> dict[str, Bomb]:
     }
     members |= {f"values of {name}": _npy(header((8,), kind), bytes(256)) for name, kind in kinds.items()}
     members |= {
-        "a header of brackets": _npy("(" * 9_000, version=b"\x02\x00"),
         "a header that calls": _npy("{'descr': __import__('os').system('x'), 'shape': (1,)}"),
         "a header of another version": _npy(header((8,)), bytes(64), b"\x09\x00"),
         "a header that is cut": _npy(header((8,)))[:30],
@@ -142,8 +139,6 @@ def arrays() -> dict[str, Bomb]:
     return result | {
         "not a zip": lambda path: path.write_bytes(b"PK\x03\x04" + bytes(100)),
         "a zip without members": lambda path: path.write_bytes(_zip({})),
-        "an encrypted member": lambda path: path.write_bytes(_encrypted()),
-        "a member of another method": lambda path: path.write_bytes(_flagged(8, 97)),
         "a member that is longer than it says": lambda path: path.write_bytes(_flagged(22, 4)),
     }
 
@@ -169,10 +164,6 @@ def _flagged(offset: int, value: int) -> bytes:
     return bytes(content)
 
 
-def _encrypted() -> bytes:
-    return _flagged(6, 1)
-
-
 def shards() -> dict[str, Bomb]:
     """Tar shards that are packed, or name members of any size."""
 
@@ -196,14 +187,12 @@ def shards() -> dict[str, Bomb]:
         "cut": plain[:700],
         "text": b"hello" * 1000,
     }
-    for name, size in (("a member of 8 GB", 8 * 2**30), ("a member of 2^60", 2**60), ("a negative member", -1)):
+    for name, size in (("a member of 8 GB", 8 * 2**30), ("a negative member", -1)):
         info = tarfile.TarInfo("0.png")
         info.size = size
         contents[name] = info.tobuf(tarfile.GNU_FORMAT) + bytes(1024)
     sized[124:136] = b"notanumber\0\0"
     contents["a size of letters"] = bytes(sized)
-    long = tarfile.TarInfo("n" * 5000 + ".png")
-    contents["a name of 5,000"] = long.tobuf(tarfile.GNU_FORMAT) + bytes(1024)
     link = tarfile.TarInfo("0.png")
     link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
     contents["a link out"] = link.tobuf(tarfile.GNU_FORMAT) + bytes(1024)
