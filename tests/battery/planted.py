@@ -18,6 +18,7 @@ ONE_PROCESS = "tests/runs/test_one_process.py"
 BOARD = "tests/report/test_board.py"
 PAGE = "tests/report/test_page.py"
 CSV = "tests/report/test_csv.py"
+PROJECT = "tests/config/test_project_file.py"
 STRANGER = "tests/battery/test_stranger_folder.py"
 HOSTILE = "tests/battery/test_hostile_files.py"
 IMAGES = "tests/components/test_image_formats.py"
@@ -90,10 +91,13 @@ BUGS = (
         ENDINGS,
     ),
     _bug("folder-imports", "cli.py", "        os.getcwd()\n", "        sys.path.append(os.getcwd())\n", STRANGER),
+    _bug("links-followed", "config/project_file.py", "raise _unsafe(step,", "print(step,", PROJECT),
+    _bug("owners-ignored", "config/project_file.py", "if status.st_uid not in (os.getuid(), 0) or", "if", PROJECT),
     _bug("any-target", "config/targets.py", "return package in TRUSTED_PACKAGES or", "return True or", SAFETY),
     _bug("functions-build", "config/targets.py", "if not inspect.isclass(located):", "if located is None:", SAFETY),
     _bug("hydra-uncompared", _HYDRA, "    if changed:", "    if not own:", FOLDERS),
     _bug("files-allow", _HYDRA, "not in ([], None):  # type", "in ('',):  # type", SAFETY, FOLDERS),
+    _bug("hydra-visible", "config/user_folder_source.py", 'parts[0] != "hydra" and (', "(", FOLDERS),
     _bug("alias-bombs", _YAML, "if aliases > MAX_ALIASES:", "if aliases < 0:", SAFETY),
     _bug("bounds-ignored", "config/bounds.py", "if type(each) is Le and number > each.le:", "if not metadata:", BOUNDS),
     _bug("cores-ignored", "config/bounds.py", "number > each.count * cpu_cores()", "number < 0", BOUNDS),

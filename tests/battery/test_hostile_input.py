@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import pickle
 import shutil
 import sys
 from pathlib import Path
@@ -13,7 +15,7 @@ from blockyard.cli import main
 from tests.battery import hostile_folders, hostile_words, hostile_yaml
 from tests.battery.cases import battery, cases
 from tests.battery.hostile_folders import COMMANDS, Folder
-from tests.battery.watched import refused
+from tests.battery.watched import nothing_happens, refused
 
 pytestmark = [battery("hostile_input"), pytest.mark.timeout(120)]
 
@@ -96,3 +98,11 @@ def test_sweep_file(text: str, root: Path, capsys: pytest.CaptureFixture[str]) -
     (root / "mine.yaml").write_text(hostile_words.SWEEP_HEAD + text + "\n")
     refused(root, ["sweep", "mine.yaml", "--dry-run"], capsys)
     assert "evilpackage" not in sys.modules
+
+
+@pytest.mark.parametrize("pickled", [b"cos\nsystem\n.", b"cbuiltins\neval\n.", b"cevil\nClass\n."])
+def test_unpickling_is_seen(pickled: bytes, root: Path, record_property: pytest.RecordProperty) -> None:
+    """A command that unpickles a stranger's file would fail the other tests, whatever it does with the class."""
+    record_property("cases", 0)
+    with pytest.raises(AssertionError, match="find_class"), nothing_happens(root), contextlib.suppress(ImportError):
+        pickle.loads(pickled)

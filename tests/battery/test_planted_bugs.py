@@ -5,6 +5,7 @@ A planted bug replaces one passage of a source file in a copy of the project, an
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -56,7 +57,9 @@ def test_every_bug_can_still_be_planted(bug: Bug, record_property: pytest.Record
     record_property("cases", 0)
     text = (ROOT / "src" / "blockyard" / bug.file).read_text(encoding="utf-8")
     assert text.count(bug.sound) == 1, "the passage changed: plant the bug in the new one"
-    assert bug.broken not in ("", bug.sound) or bug.sound
+    assert bug.broken != bug.sound
+    planted = ast.parse(text.replace(bug.sound, bug.broken))  # raises SyntaxError for a bug that only breaks the file
+    assert ast.dump(planted) != ast.dump(ast.parse(text)), "the bug changes nothing that runs"
     for test in bug.tests:
         assert (ROOT / test.partition("::")[0]).exists(), test
 

@@ -112,3 +112,18 @@ def test_a_package_that_a_file_allows_is_not_imported(text: str, tmp_path: Path,
     composed = compose(["experiment=x", "tags=[evilpackage]"], [folder])
     assert [issue.key for issue in composed.issues] in (["allow"], ["config"])
     assert composed.config == {}
+
+
+@pytest.mark.parametrize("path", ["hydra", "hydra/launcher", "hydra/config", "..", "../hydra", "norm/../hydra"])
+def test_hydra_sees_no_group_of_its_own_in_a_folder(path: str, tmp_path: Path) -> None:
+    """What a user's folder has under `hydra` is neither a group nor a config, even where the folder was not refused."""
+    from blockyard.config.user_folder_source import UserFolder
+
+    (tmp_path / "conf/hydra/launcher").mkdir(parents=True)
+    (tmp_path / "conf/norm").mkdir()
+    (tmp_path / "hydra").mkdir()
+    (tmp_path / "conf/hydra/config.yaml").write_text("mode: MULTIRUN\n")
+    source = UserFolder("test", f"userfolder://{tmp_path}/conf")
+    assert source.is_group("norm")
+    assert not source.is_group(path)
+    assert not source.is_config(path)
