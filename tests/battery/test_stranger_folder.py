@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -66,7 +67,7 @@ COMMANDS = {
     "explain token_mixer=attention": 0,
     "list token_mixer": 0,
     "completion bash": 0,
-    "_complete bash train norm=": 0,
+    "_complete 'blockyard train norm='": 0,
 }
 SHORT = ("list token_mixer", "check experiment=vit_digits", f"generate run=outputs/{GPT}/s0 prompt=7 max_tokens=2")
 AS_MODULE = (
@@ -117,7 +118,7 @@ def test_a_command_runs_nothing_of_its_folder(line: str, folder: Path, record_pr
     """The installed command: no file of any kind runs, and the command does what it does elsewhere."""
     record_property("cases", len(stranger_folder.kinds(installed_command=True)))
     stranger_folder.write(folder, installed_command=True)
-    done = run(folder, (*CONSOLE, *line.split()))
+    done = run(folder, (*CONSOLE, *shlex.split(line)))
     assert_nothing_ran(folder)
     assert done.returncode == COMMANDS[line], done.stderr
 
@@ -127,7 +128,7 @@ def test_a_module_runs_nothing_of_its_folder(line: str, folder: Path, record_pro
     """`python -m blockyard`, for which Python puts the folder first on the path."""
     record_property("cases", len(stranger_folder.kinds(installed_command=False)))
     stranger_folder.write(folder, installed_command=False)
-    done = run(folder, (*MODULE, *line.split()))
+    done = run(folder, (*MODULE, *shlex.split(line)))
     assert_nothing_ran(folder)
     assert done.returncode == COMMANDS[line], done.stderr
 
