@@ -24,7 +24,7 @@ BATTERIES = {
     "bad_configs": Battery("bad configs generated from the schema: exit code 2 and one message", 1000),
     "valid_configs": Battery("random valid configs train, evaluate and resume", 300),
     "hostile_input": Battery("hostile targets, folders, YAML, names, pages, tables, images and archives", 600),
-    "stranger_folder": Battery("every command in a fresh process in a folder full of files that must not run", 2500),
+    "stranger_folder": Battery("every command in a fresh process in a folder full of files that must not run", 2478),
     "bombs": Battery("compressed files that fill a memory, false headers, absurd search spaces: refused", 165),
     "environment": Battery("full disks, quotas, descriptors, memory, clocks, locales and paths", 80),
     "processes": Battery("two processes, of which one is killed, stopped, slow or raises", 38),
