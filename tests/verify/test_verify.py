@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from blockyard.errors import UserError
 from blockyard.head.mean_pool import MeanPool
 from blockyard.verify.properties import PROPERTIES
 from blockyard.verify.run import Finding, verify
+from tests.paths import ROOT
 from tests.verify.own_mixer import write_package
 
 OWN = ["token_mixer=mine", "allow=[mine]"]
@@ -140,3 +143,44 @@ def test_the_look_leaves_the_run_as_it_is(own: Path, monkeypatch: pytest.MonkeyP
     columns = [i for i, name in enumerate(tables[0][0].split(",")) if "loss" in name or "accuracy" in name]
     values = [[[row.split(",")[i] for i in columns] for row in table] for table in tables]
     assert values[0] == values[1]
+
+
+@pytest.mark.usefixtures("no_compiler")
+@pytest.mark.parametrize(
+    ("context", "undeclared"),
+    [
+        (["model=decoder", "objective=next_token"], {"permutation"}),
+        (["model=encoder", "objective=masked_token"], {"causality", "packing, causal", "cached decoding"}),
+    ],
+)
+def test_a_property_is_checked_where_it_is_promised(context: list[str], undeclared: set[str]) -> None:
+    """A shipped mixer is broken in no context: causal models promise no permutation, others no causality."""
+    verdicts = {each.name: each.verdict for each in verify(["token_mixer=attention", "model.depth=1", *context])}
+    assert {name for name, verdict in verdicts.items() if verdict != "holds"} == undeclared
+    assert {verdicts[name] for name in undeclared} == {"not declared"}
+
+
+@pytest.mark.parametrize("choice", ["optimizer=adamw", "objective=classify", "schedule=cosine", "data=digits"])
+def test_a_family_without_properties_is_refused(choice: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 2 and the families that are checked, not a table about the default mixer."""
+    assert main(["verify", choice]) == 2
+    assert "verify has no checks of" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_the_component_of_the_guide_is_verified_as_the_guide_says(own: Path) -> None:
+    """Its files and its command as CONTRIBUTING.md prints them: code 0, and 1 once it reads later tokens."""
+    guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for path in ("mypackage/running_mean.py", "myconf/token_mixer/running_mean.yaml"):
+        (block,) = re.findall(rf'```\w+ title="{re.escape(path)}"\n(.*?)```', guide, re.DOTALL)
+        (own / path).parent.mkdir(parents=True, exist_ok=True)
+        (own / path).write_text(block.replace("mypackage", "mine_of_guide"))
+    (own / "mypackage").rename(own / "mine_of_guide")
+    (line,) = [each for each in guide.splitlines() if each.startswith("blockyard verify token_mixer=running_mean")]
+    arguments = shlex.split(line.replace("mypackage", "mine_of_guide"))[1:]
+    assert main(arguments) == 0
+    component = own / "mine_of_guide" / "running_mean.py"
+    component.write_text(component.read_text().replace("x.cumsum(dim=1)", "x.flip(1).cumsum(dim=1)"))
+    sys.modules.pop("mine_of_guide.running_mean")
+    shutil.rmtree(own / "mine_of_guide" / "__pycache__", ignore_errors=True)
+    assert main(arguments) == 1

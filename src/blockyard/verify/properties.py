@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 LENGTH = 6  # tokens
+# The families of which components are held to properties; choices of others are the context.
+FAMILIES = ("token_mixer", "channel_mixer", "norm", "block", "position", "head", "model")
 _SMALL = (
     *("data=code", "tokenizer=byte", f"data.context={LENGTH}", "model.dim=16", "model.depth=2", "model.heads=4"),
     *("position=none", "logger=none", "head=token"),
@@ -28,12 +30,14 @@ class Property:
     base: the model's overrides, before those of the user
     declared: whether the token mixer says that it has it; None where every component must
     check: raises `checks.Broken` where the model has it not
+    causal: whether it is one of causal models (True) or of bidirectional ones (False); None for one of both
     """
 
     name: str
     base: tuple[str, ...]
     declared: Callable[[Traits], bool] | None
     check: Callable[[nn.Module, int], None]
+    causal: bool | None = None
 
     @property
     def of_tokens(self) -> bool:
@@ -42,12 +46,12 @@ class Property:
 
 
 PROPERTIES = (
-    Property("causality", DECODER, lambda traits: traits.causal, checks.causality),
+    Property("causality", DECODER, lambda traits: traits.causal, checks.causality, True),
     Property("padding", ENCODER, lambda traits: traits.padding and traits.any_length, checks.padding),
     Property("packing", ENCODER, lambda traits: traits.packing and traits.any_length, checks.packing),
-    Property("packing, causal", DECODER, lambda t: t.causal and t.packing and t.any_length, checks.packing),
-    Property("cached decoding", DECODER, lambda traits: traits.causal, checks.cached_decoding),
-    Property("permutation", ENCODER, lambda traits: traits.equivariant, checks.permutation),
+    Property("packing, causal", DECODER, lambda t: t.causal and t.packing and t.any_length, checks.packing, True),
+    Property("cached decoding", DECODER, lambda traits: traits.causal, checks.cached_decoding, True),
+    Property("permutation", ENCODER, lambda traits: traits.equivariant, checks.permutation, False),
     Property("determinism", ENCODER, None, checks.determinism),
     Property("gradients", ENCODER, None, checks.gradients),
     Property("bf16", ENCODER, None, checks.bfloat16),

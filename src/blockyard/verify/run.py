@@ -9,13 +9,14 @@ from typing import Literal
 import torch
 from torch import nn
 
+from blockyard.config import catalog
 from blockyard.config.build import Components
 from blockyard.config.check import check as issues_of
 from blockyard.config.compose import compose
 from blockyard.contracts import Traits
 from blockyard.errors import UserError, first_line
 from blockyard.verify.checks import Broken
-from blockyard.verify.properties import DECODER, ENCODER, LENGTH, OF_SEQUENCES, PROPERTIES, Property
+from blockyard.verify.properties import DECODER, ENCODER, FAMILIES, LENGTH, OF_SEQUENCES, PROPERTIES, Property
 
 Verdict = Literal["holds", "broken", "not declared", "not possible"]
 
@@ -32,8 +33,10 @@ class Finding:
 def verify(overrides: Sequence[str], config_dirs: Sequence[str] = ()) -> list[Finding]:
     """Return a finding for each property. Raises UserError where no small model can hold the component at all.
 
-    overrides: of the models, `token_mixer=gated_conv allow=[mine]`; they win over the models' own
+    overrides: of the models, `token_mixer=gated_conv allow=[mine]`; they win over the models' own. Raises UserError
+        too where none of them is of a family that properties are about.
     """
+    _refuse_other_families(overrides)
     reasons: dict[str, None] = {}
     findings = []
     for each in PROPERTIES:
@@ -50,6 +53,16 @@ def verify(overrides: Sequence[str], config_dirs: Sequence[str] = ()) -> list[Fi
     return findings
 
 
+def _refuse_other_families(overrides: Sequence[str]) -> None:
+    keys = [text.partition("=")[0].lstrip("+").partition(".")[0] for text in overrides]
+    others = [text for text, key in zip(overrides, keys, strict=True) if key in catalog.families()]
+    if others and not {*FAMILIES} & {*keys}:
+        raise UserError(
+            f"{others[0]}: verify has no checks of {others[0].partition('=')[0]}; it checks {', '.join(FAMILIES)}; "
+            f"`blockyard check {others[0]}` builds it"
+        )
+
+
 def traits(components: Components) -> Traits:
     """What the token mixer of a config declares, with the options of its node."""
     factory = components.node("token_mixer")
@@ -59,6 +72,10 @@ def traits(components: Components) -> Traits:
 def _finding(wanted: Property, components: Components, declared: Traits) -> Finding:
     if wanted.declared is not None and not wanted.declared(declared):
         return Finding(wanted.name, "not declared", "the token mixer does not declare it")
+    causal = bool(components.architecture.causal)
+    if wanted.causal is not None and causal != wanted.causal:
+        kind = "causal" if causal else "bidirectional"
+        return Finding(wanted.name, "not declared", f"the model is {kind}, and no such model promises it")
     mixer, position = components.node("token_mixer"), components.node("position")
     if wanted.name == "permutation" and position.func.acts_on:
         return Finding(wanted.name, "not declared", "the position scheme tells tokens apart")
